@@ -756,7 +756,7 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
 /// Checks that the cgroups can hold batch jobs like this one.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
-    let hierarchies = Hierarchies::relative(machine.root, System::REAL);
+    let hierarchies = Hierarchies::below(machine.root, System::REAL);
     let relative = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
     let is_unwritable = |place: &&Place| {
         rustix::fs::access(place.folder.join(relative), rustix::fs::Access::WRITE_OK).is_err()

@@ -485,11 +485,11 @@ impl<C: Cores> Requests<C> {
                         return Some(Request::Follow { wanted, follows, since, answer });
                     }
                     Err(error) => answer(Err(error)),
-                    Ok(FollowResult { version: epoch, is_complete }) => {
+                    Ok(FollowResult { version, is_complete }) => {
                         let answer: Answer<Result<u64, RequestError>> = Box::new(move |taken| {
                             answer(taken.map(|version| FollowResult { version, is_complete }));
                         });
-                        self.waiting.push(PendingRequest { epoch, since, answer });
+                        self.waiting.push(PendingRequest { version, since, answer });
                     }
                 }
             }

@@ -141,7 +141,7 @@ fn base_parts<B: Buf + Token, A>(
     Parts {
         worker_sets: worker_sets(host, table, link),
         places: host.places(),
-        buffers,
+        pool: buffers,
         udp_port,
         payload_max: host.payload,
         registrars,

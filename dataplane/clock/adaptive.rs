@@ -1,4 +1,7 @@
 //! Real-time clock for a core that sleeps while no packets arrive.
+//!
+//! After a time without work the core arms the devices' interrupts, polls once more, and sleeps until an interrupt or
+//! a timer.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,19 +13,20 @@ use crate::state::{Counter, Counters};
 /// Time without work after which a core sleeps.
 const SPIN_NS: u64 = 20_000;
 /// Longest sleep, which bounds the delay of a stop request.
-const SLEEP_MOST_NS: u64 = 10_000_000;
-/// Longest sleep while local workers have tasks.
+const SLEEP_MAX_NS: u64 = 10_000_000;
+/// Longest sleep while local workers have tasks. Their completions cause no interrupt.
 const WORKERS_NS: u64 = 50_000;
 
 /// TSC-based clock with sleeping.
 pub struct Adaptive {
+    /// Clock while the core polls.
     watched: StallCounter,
     sleeper: Sleeper,
     counters: Counters,
     /// Packets received and sent at the last poll.
-    moved: (u64, u64),
+    packets: (u64, u64),
     /// Time of the last poll with work, in ticks.
-    moved_at: u64,
+    last_work: u64,
     /// True if arriving packets wake the core.
     is_armed: bool,
     has_slept: bool,
@@ -32,14 +36,16 @@ impl Adaptive {
     /// Creates the clock for a core with these counters, and for the ports of the sleeper.
     #[must_use]
     pub fn new(watched: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
-        let (moved, moved_at) = ((0, 0), 0);
-        Self { watched, sleeper, counters, moved, moved_at, is_armed: false, has_slept: false }
+        let (packets, last_work) = ((0, 0), 0);
+        Self { watched, sleeper, counters, packets, last_work, is_armed: false, has_slept: false }
     }
 
+    /// Converts nanoseconds to ticks.
     fn ticks(&self, ns: u64) -> u64 {
         (u128::from(ns) * u128::from(self.ticks_hz()) / 1_000_000_000) as u64
     }
 
+    /// Disables the devices' interrupts if they are armed.
     fn disarm(&mut self) {
         if std::mem::take(&mut self.is_armed) {
             self.sleeper.disarm();
@@ -49,8 +55,8 @@ impl Adaptive {
     /// Sleeps until a packet arrives or a timer is due.
     fn sleep(&mut self, progress: &Progress) {
         let now = self.watched.now();
-        let most = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MOST_NS };
-        let until = progress.latest.min(now + self.ticks(most));
+        let longest_ns = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MAX_NS };
+        let until = progress.latest.min(now + self.ticks(longest_ns));
         if until <= now {
             return;
         }
@@ -88,15 +94,15 @@ impl Clock for Adaptive {
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.watched.last());
-        let moved = (progress.received, progress.sent);
+        let packets = (progress.received, progress.sent);
         self.has_slept = false;
-        if moved != self.moved {
-            (self.moved, self.moved_at) = (moved, now);
+        if packets != self.packets {
+            (self.packets, self.last_work) = (packets, now);
             self.disarm();
         } else if self.is_armed {
             self.sleep(&progress);
-        } else if now.saturating_sub(self.moved_at) >= self.ticks(SPIN_NS) {
-            // One more poll, for packets that arrived before arming.
+        } else if now.saturating_sub(self.last_work) >= self.ticks(SPIN_NS) {
+            // Sleeps only after one more poll, since packets that arrived before arming cause no interrupt.
             self.sleeper.arm();
             self.is_armed = true;
         }

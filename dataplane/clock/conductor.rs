@@ -1,20 +1,21 @@
-//! Conductor's side of a clock file: advances the time and gives turns to nodes.
+//! Conductor's side of a clock file: advances the time and gives turns to nodes. A node's words in the file are its
+//! *line*.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use super::file::{ClockError, ClockFile, ClockWords, Node, does};
+use super::file::{ClockError, ClockFile, ClockWords, Node, state};
 use super::waiter::Waiter;
 
 /// Interval of checks whether a node with a long turn is alive.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest turn of a node. Generous, because the machine may stall for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Line of a node that has left for good.
-const NOWHERE: usize = usize::MAX;
+/// Line number of a node that has left for good.
+const NO_LINE: usize = usize::MAX;
 
 /// A node's published state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub struct Conductor {
     clock: ClockFile,
     /// Lock that marks the conductor as alive.
     _lock: File,
+    /// Longest turn of a node.
     patience: Duration,
     participants: Vec<Participant>,
 }
@@ -82,9 +84,11 @@ pub struct Conductor {
 #[derive(Debug)]
 struct Participant {
     node: Node,
+    /// Number of its line.
     line: usize,
     words: ClockWords,
     waiter: Waiter,
+    /// Number of its last turn.
     turn: u32,
 }
 
@@ -122,9 +126,9 @@ impl Conductor {
     /// joined.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
-            let taken = self.participants.iter().any(|participant| participant.line == line);
-            let who = self.clock.words(line).does[does::WHO].load(Acquire);
-            !taken && self.clock.has_node(line) && who == node.word()
+            let is_taken = self.participants.iter().any(|participant| participant.line == line);
+            let name = self.clock.words(line).state[state::NODE].load(Acquire);
+            !is_taken && self.clock.has_node(line) && name == node.word()
         })?;
         let words = self.clock.words(line);
         let turn = words.turn().word.load(Relaxed);
@@ -138,7 +142,7 @@ impl Conductor {
     /// # Panics
     /// If there is no node with that number.
     pub fn forget(&mut self, node: usize) {
-        self.participants[node].line = NOWHERE;
+        self.participants[node].line = NO_LINE;
     }
 
     /// Lets a node poll until it is quiet. Returns its published state.
@@ -152,9 +156,9 @@ impl Conductor {
     pub fn turn(&mut self, node: usize) -> Result<Line, TurnError> {
         let participant = &mut self.participants[node];
         participant.turn = participant.turn.wrapping_add(1);
-        participant.words.turn().give(participant.turn);
+        participant.words.turn().set(participant.turn);
         if !participant.wait() {
-            participant.wait_on(&self.clock, self.patience)?;
+            participant.wait_long(&self.clock, self.patience)?;
         }
         Ok(participant.line())
     }
@@ -173,26 +177,27 @@ impl Conductor {
         self.clock.end();
         for participant in &mut self.participants {
             participant.turn = participant.turn.wrapping_add(1);
-            participant.words.turn().give(participant.turn);
+            participant.words.turn().set(participant.turn);
         }
     }
 }
 
 impl Drop for Conductor {
     fn drop(&mut self) {
-        // Its lock is still held, so the file is ours.
+        // This conductor still holds the lock, so no successor has replaced the file.
         let _ = std::fs::remove_file(&self.clock.path);
     }
 }
 
 impl Participant {
+    /// Returns its published state.
     fn line(&self) -> Line {
-        let word = |at: usize| self.words.does[at].load(Relaxed);
+        let word = |index: usize| self.words.state[index].load(Relaxed);
         Line {
-            polls: word(does::POLLS),
-            received: word(does::RECEIVED),
-            sent: word(does::SENT),
-            timer_ns: word(does::TIMER_NS),
+            polls: word(state::POLLS),
+            received: word(state::RECEIVED),
+            sent: word(state::SENT),
+            timer_ns: word(state::TIMER_NS),
         }
     }
 
@@ -201,36 +206,36 @@ impl Participant {
     fn wait(&mut self) -> bool {
         loop {
             let done = self.words.done();
-            let seen = done.word.load(Acquire);
-            if seen == self.turn {
+            let ended_turn = done.word.load(Acquire);
+            if ended_turn == self.turn {
                 return true;
             }
-            if !self.waiter.wait(done, seen, LOOK) {
+            if !self.waiter.wait(done, ended_turn, CHECK_INTERVAL) {
                 return false;
             }
         }
     }
 
-    /// Waits for the end of the turn as long as the node may still end it.
+    /// Waits until the turn ends, the node dies, or `patience` is over.
     #[cold]
-    fn wait_on(&mut self, clock: &ClockFile, patience: Duration) -> Result<(), TurnError> {
-        let (began, first) = (Instant::now(), self.line());
+    fn wait_long(&mut self, clock: &ClockFile, patience: Duration) -> Result<(), TurnError> {
+        let (start, before) = (Instant::now(), self.line());
         let (node, now_ns) = (self.node, clock.now_ns());
-        let pid = self.words.does[does::PID].load(Relaxed);
+        let pid = self.words.state[state::PID].load(Relaxed);
         while !self.wait() {
             if !clock.has_node(self.line) {
-                self.words.does[does::WHO].store(0, Relaxed);
+                self.words.state[state::NODE].store(0, Relaxed);
                 return Err(TurnError::Gone { node, pid, now_ns });
             }
-            let waited = began.elapsed();
+            let waited = start.elapsed();
             if waited >= patience {
                 let line = self.line();
-                let polls = line.polls - first.polls;
+                let polls = line.polls - before.polls;
                 let advice = match polls {
                     0 => "it does not poll: check that its process is not stopped",
                     _ => "check that it does not receive or send packets in an endless loop",
                 };
-                let (received, sent) = (line.received - first.received, line.sent - first.sent);
+                let (received, sent) = (line.received - before.received, line.sent - before.sent);
                 return Err(TurnError::Restless {
                     node,
                     pid,

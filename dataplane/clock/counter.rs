@@ -1,4 +1,6 @@
-//! Real time: the processor's counter (TSC).
+//! Real time: the processor's time-stamp counter (TSC).
+//!
+//! A pause is a long time between two polls, because the core did not run; a stall is a pause of at least 1 ms.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,8 +15,11 @@ use crate::state::{Counter, Counters};
 pub struct StallCounter {
     eal: Eal,
     counters: Counters,
+    /// Time of the last poll; `u64::MAX` before the first.
     last: u64,
-    limit: u64,
+    /// Ticks between two polls above which they count as a pause.
+    pause: u64,
+    /// Ticks from which a pause is also a stall.
     stall: u64,
 }
 
@@ -23,8 +28,8 @@ impl StallCounter {
     #[must_use]
     pub fn new(eal: Eal, counters: Counters) -> Self {
         let ticks = |ns: u64| ns * eal.ticks_hz() / 1_000_000_000;
-        let (limit, stall) = (ticks(PAUSE_NS), ticks(STALL_NS));
-        Self { eal, counters, last: u64::MAX, limit, stall }
+        let (pause, stall) = (ticks(PAUSE_NS), ticks(STALL_NS));
+        Self { eal, counters, last: u64::MAX, pause, stall }
     }
 
     /// Returns the current time.
@@ -38,22 +43,22 @@ impl StallCounter {
         self.last
     }
 
-    /// Ends a sleep planned until `until`. Only oversleep of a stall's length or more counts as a pause.
+    /// Ends a sleep that was planned until `until`. It counts as a pause only if it ended a stall's length too late.
     pub(super) fn slept(&mut self, until: u64) {
         let now = self.now();
         self.last = if now.saturating_sub(until) < self.stall { now } else { until };
     }
 
-    /// Counts a pause that lasted until the stop request.
+    /// Counts a pause before the stop request, after which no poll follows.
     #[cold]
     fn end(&mut self) {
         let now = self.now();
-        if now.saturating_sub(self.last) > self.limit {
+        if now.saturating_sub(self.last) > self.pause {
             self.note_pause(now);
         }
     }
 
-    /// Records the time since the last poll as a pause, and also as a stall if it was long enough.
+    /// Records the time since the last poll as a pause. A long pause is also a stall.
     #[cold]
     fn note_pause(&self, now: u64) {
         self.counters.note_pause(self.last, now);
@@ -80,7 +85,7 @@ impl Clock for StallCounter {
             self.end();
             return None;
         };
-        if now.saturating_sub(self.last) > self.limit {
+        if now.saturating_sub(self.last) > self.pause {
             self.note_pause(now);
         }
         self.last = now;

@@ -5,15 +5,15 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use super::file::{ClockError, ClockFile, ClockWords, Node, does};
+use super::file::{ClockError, ClockFile, ClockWords, Node, state};
 use super::waiter::Waiter;
 use super::{Clock, Progress};
 
 /// Consecutive polls without work that end a turn.
 const QUIET_POLLS: u32 = 2;
 /// Interval of checks for a dead conductor and for a stop request.
-const LOOK: Duration = Duration::from_millis(20);
-/// Maximum number of polls after the end. Tasks that wait for time to pass would wait for ever.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum number of polls after the end. Time no longer advances, so a node that waits for a timer stays busy.
 const LAST_POLLS: u32 = 4096;
 
 /// Clock of a node in emulated time.
@@ -24,12 +24,15 @@ pub struct EmulatedClock {
     /// Lock that marks the node as alive.
     _lock: File,
     waiter: Waiter,
+    /// Number of the current turn, or of the last one.
     turn: u32,
     /// Consecutive polls without work.
     quiet: u32,
     polls: u64,
+    /// Progress at the last poll.
     last: Progress,
-    ended: Option<ClockError>,
+    /// Error that ended the loop.
+    error: Option<ClockError>,
 }
 
 impl ClockFile {
@@ -43,15 +46,15 @@ impl ClockFile {
     pub fn join(&self, node: Node) -> Result<EmulatedClock, ClockError> {
         let (line, lock) = self.claim()?;
         let words = self.words(line);
-        // If a predecessor died during a turn, this node takes over that turn.
+        // If the line's last node died during a turn, this node takes over that turn: the conductor still waits for it.
         let turn = words.done().word.load(Acquire);
-        for (at, value) in
-            [(does::POLLS, 0), (does::RECEIVED, 0), (does::SENT, 0), (does::TIMER_NS, 0)]
+        for (index, value) in
+            [(state::POLLS, 0), (state::RECEIVED, 0), (state::SENT, 0), (state::TIMER_NS, 0)]
         {
-            words.does[at].store(value, Relaxed);
+            words.state[index].store(value, Relaxed);
         }
-        words.does[does::PID].store(u64::from(std::process::id()), Relaxed);
-        words.does[does::WHO].store(node.word(), Release);
+        words.state[state::PID].store(u64::from(std::process::id()), Relaxed);
+        words.state[state::NODE].store(node.word(), Release);
         Ok(EmulatedClock {
             clock: self.clone(),
             words,
@@ -61,7 +64,7 @@ impl ClockFile {
             quiet: QUIET_POLLS,
             polls: 0,
             last: Progress::default(),
-            ended: None,
+            error: None,
         })
     }
 }
@@ -70,12 +73,12 @@ impl EmulatedClock {
     /// Waits for the next turn. Returns false if there will be none.
     #[inline]
     fn wait(&mut self, stop: &AtomicBool) -> bool {
-        while !self.waiter.wait(self.words.turn(), self.turn, LOOK) {
+        while !self.waiter.wait(self.words.turn(), self.turn, CHECK_INTERVAL) {
             if stop.load(Relaxed) || self.clock.has_ended() {
                 return false;
             }
             if !self.clock.has_conductor() {
-                self.ended = Some(self.clock.without_conductor());
+                self.error = Some(self.clock.without_conductor());
                 return false;
             }
         }
@@ -101,20 +104,20 @@ impl Clock for EmulatedClock {
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let progress = progress();
-        let moved = (progress.received, progress.sent) != (self.last.received, self.last.sent);
+        let has_worked = (progress.received, progress.sent) != (self.last.received, self.last.sent);
         self.polls += 1;
-        self.quiet = if moved { 0 } else { self.quiet + 1 };
+        self.quiet = if has_worked { 0 } else { self.quiet + 1 };
         self.last = progress;
-        let does = &self.words.does;
-        does[does::POLLS].store(self.polls, Relaxed);
-        if self.quiet < QUIET_POLLS && !moved {
+        let state = &self.words.state;
+        state[state::POLLS].store(self.polls, Relaxed);
+        if self.quiet < QUIET_POLLS && !has_worked {
             return;
         }
-        does[does::RECEIVED].store(progress.received, Relaxed);
-        does[does::SENT].store(progress.sent, Relaxed);
-        does[does::TIMER_NS].store(progress.timer, Relaxed);
+        state[state::RECEIVED].store(progress.received, Relaxed);
+        state[state::SENT].store(progress.sent, Relaxed);
+        state[state::TIMER_NS].store(progress.timer, Relaxed);
         if self.quiet == QUIET_POLLS {
-            self.words.done().give(self.turn);
+            self.words.done().set(self.turn);
         }
     }
 
@@ -130,6 +133,6 @@ impl Clock for EmulatedClock {
     }
 
     fn ended(&self) -> Result<(), ClockError> {
-        self.ended.clone().map_or(Ok(()), Err)
+        self.error.clone().map_or(Ok(()), Err)
     }
 }

@@ -31,7 +31,7 @@ pub const VERSION: u64 = 1;
 /// Maximum number of nodes per conductor.
 const NODES_MAX: usize = 256;
 
-/// Indices of the header's words.
+/// Indices of the words that the conductor writes once, at the start of the file.
 mod word {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 1;
@@ -41,28 +41,29 @@ mod word {
     pub const COUNT: usize = 5;
 }
 
-/// Indices of the words after the header.
+/// Indices of the words for the time, after the header.
 mod time {
     pub const NOW_NS: usize = 0;
     pub const ENDED: usize = 1;
     pub const COUNT: usize = 2;
 }
 
-/// Indices of the 32-bit words at the start of the conductor's line and of the node's line: the published
-/// value, and whether its writer sleeps.
-mod told {
+/// Indices of the 32-bit words at the start of each of the two halves of a line: the writer's turn number, and
+/// whether the writer sleeps. The conductor writes the first half, the node the second.
+mod signal {
     pub const TURN: usize = 0;
     pub const SLEEPS: usize = 1;
     pub const COUNT: usize = 2;
 }
 
-/// Indices of the words after these in the node's line.
-pub(super) mod does {
+/// Indices of the words after these in the node's half of a line.
+pub(super) mod state {
     pub const POLLS: usize = 0;
     pub const RECEIVED: usize = 1;
     pub const SENT: usize = 2;
     pub const TIMER_NS: usize = 3;
-    pub const WHO: usize = 4;
+    /// Name of the node, see [`super::Node::word`].
+    pub const NODE: usize = 4;
     pub const PID: usize = 5;
     pub const COUNT: usize = 6;
 }
@@ -102,6 +103,7 @@ impl fmt::Display for Node {
 }
 
 impl Node {
+    /// Returns the name as one number.
     pub(super) fn word(self) -> u64 {
         u64::from(self.kind as u8) << 32 | u64::from(self.id) << 16 | u64::from(self.core)
     }
@@ -205,22 +207,25 @@ pub struct ClockFile {
 /// Words shared by the conductor and one node.
 #[derive(Clone, Debug)]
 pub(super) struct ClockWords {
-    given: Slice<AtomicU32>,
-    done: Slice<AtomicU32>,
-    pub does: Slice<AtomicU64>,
+    /// Conductor's half: number of the turn, and whether the conductor sleeps.
+    conductor: Slice<AtomicU32>,
+    /// Start of the node's half: last ended turn, and whether the node sleeps.
+    node: Slice<AtomicU32>,
+    /// Rest of the node's half; see the module `state`.
+    pub state: Slice<AtomicU64>,
 }
 
 impl ClockWords {
     /// Returns the conductor's signal that a turn has begun.
     #[inline]
     pub fn turn(&self) -> Signal<'_> {
-        Signal { word: &self.given[told::TURN], asleep: &self.done[told::SLEEPS] }
+        Signal { word: &self.conductor[signal::TURN], asleep: &self.node[signal::SLEEPS] }
     }
 
     /// Returns the node's signal that a turn has ended.
     #[inline]
     pub fn done(&self) -> Signal<'_> {
-        Signal { word: &self.done[told::TURN], asleep: &self.given[told::SLEEPS] }
+        Signal { word: &self.node[signal::TURN], asleep: &self.conductor[signal::SLEEPS] }
     }
 }
 
@@ -238,8 +243,8 @@ impl ClockFile {
     pub(super) fn create(path: &Path, nodes: usize) -> Result<(Self, File), ClockError> {
         let nodes = nodes.clamp(1, NODES_MAX);
         match Self::open(path) {
-            Ok(there) => {
-                return Err(ClockError::InUse { path: path.to_owned(), pid: there.pid() });
+            Ok(clock) => {
+                return Err(ClockError::InUse { path: path.to_owned(), pid: clock.pid() });
             }
             Err(ClockError::Missing { .. } | ClockError::NoConductor { .. }) => {}
             Err(error) => return Err(error),
@@ -251,34 +256,37 @@ impl ClockFile {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(&new).map_err(&io)?;
-        let made = Self::fill(file, path, nodes).map_err(&io);
-        let made = made.and_then(|made| std::fs::rename(&new, path).map(|()| made).map_err(&io));
-        if made.is_err() {
+        let clock = Self::fill(file, path, nodes).map_err(&io);
+        let rename = |clock| std::fs::rename(&new, path).map(|()| clock).map_err(&io);
+        let clock = clock.and_then(rename);
+        if clock.is_err() {
             let _ = std::fs::remove_file(&new);
         }
-        made
+        clock
     }
 
+    /// Writes a new file and locks it for the conductor. The returned file holds the lock.
     fn fill(file: File, path: &Path, nodes: usize) -> io::Result<(Self, File)> {
         let len = len_for(nodes);
         file.set_len(len as u64)?;
-        // A mapping keeps its file open, and thus its locks. This one is closed with the conductor.
-        let own = open_again(&file)?;
-        lock(&own, 0)?;
+        // Separately opened: a mapping keeps its file open, and thus its locks. This file is closed with the conductor.
+        let locked = open_again(&file)?;
+        lock(&locked, 0)?;
         let region = Region::own_file(&file, len)?;
         let clock = Self::over(region, file, path, nodes);
-        for (at, value) in [
+        for (index, value) in [
             (word::VERSION, VERSION),
             (word::LEN, len as u64),
             (word::NODES, nodes as u64),
             (word::PID, u64::from(std::process::id())),
         ] {
-            clock.header[at].store(value, Relaxed);
+            clock.header[index].store(value, Relaxed);
         }
         clock.header[word::MAGIC].store(MAGIC, Release);
-        Ok((clock, own))
+        Ok((clock, locked))
     }
 
+    /// Creates the clock over a mapped file.
     fn over(region: Arc<Region>, file: File, path: &Path, nodes: usize) -> Self {
         Self {
             header: region.slice(0, word::COUNT),
@@ -296,35 +304,35 @@ impl ClockFile {
     /// If the file is missing, foreign, damaged, of another version, or without a conductor.
     pub fn open(path: &Path) -> Result<Self, ClockError> {
         let io = io_error(path);
-        let owned = || path.to_owned();
+        let owned_path = || path.to_owned();
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let file = opened.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => ClockError::Missing { path: owned() },
+            io::ErrorKind::NotFound => ClockError::Missing { path: owned_path() },
             _ => io(error),
         })?;
         let len = file.metadata().map_err(&io)?.len();
         if len < len_for(1) as u64 {
-            return Err(ClockError::Foreign { path: owned() });
+            return Err(ClockError::Foreign { path: owned_path() });
         }
         let mut head = [0; 8 * word::COUNT];
         file.read_exact_at(&mut head, 0).map_err(&io)?;
         let words = head.as_chunks::<8>().0;
-        let value = |at: usize| u64::from_ne_bytes(words[at]);
+        let value = |index: usize| u64::from_ne_bytes(words[index]);
         if value(word::MAGIC) != MAGIC {
-            return Err(ClockError::Foreign { path: owned() });
+            return Err(ClockError::Foreign { path: owned_path() });
         }
         let found = value(word::VERSION);
         if found != VERSION {
-            return Err(ClockError::Version { path: owned(), found });
+            return Err(ClockError::Version { path: owned_path(), found });
         }
         let nodes = value(word::NODES) as usize;
         let needed = len_for(nodes.min(NODES_MAX)) as u64;
         if nodes > NODES_MAX || value(word::LEN) != needed || len < needed {
             let reason = format!("{len} bytes for {nodes} nodes");
-            return Err(ClockError::Damaged { path: owned(), reason });
+            return Err(ClockError::Damaged { path: owned_path(), reason });
         }
         if !is_locked(&file, 0) {
-            return Err(ClockError::NoConductor { path: owned(), pid: value(word::PID) });
+            return Err(ClockError::NoConductor { path: owned_path(), pid: value(word::PID) });
         }
         let region = Region::own_file(&file, needed as usize).map_err(&io)?;
         Ok(Self::over(region, file, path, nodes))
@@ -334,9 +342,9 @@ impl ClockFile {
     pub(super) fn claim(&self) -> Result<(usize, File), ClockError> {
         let io = io_error(&self.path);
         for line in 0..self.nodes {
-            let own = open_again(&self.file).map_err(&io)?;
-            match lock(&own, 1 + line as i64) {
-                Ok(()) => return Ok((line, own)),
+            let file = open_again(&self.file).map_err(&io)?;
+            match lock(&file, 1 + line as i64) {
+                Ok(()) => return Ok((line, file)),
                 Err(error) if is_held(&error) => {}
                 Err(error) => return Err(io(error)),
             }
@@ -344,15 +352,17 @@ impl ClockFile {
         Err(ClockError::Full { path: self.path.to_path_buf(), nodes: self.nodes })
     }
 
+    /// Returns the words of a line.
     pub(super) fn words(&self, line: usize) -> ClockWords {
-        let at = 2 * ALIGN * (1 + line);
+        let start = 2 * ALIGN * (1 + line);
         ClockWords {
-            given: self.region.slice(at, told::COUNT),
-            done: self.region.slice(at + ALIGN, told::COUNT),
-            does: self.region.slice(at + ALIGN + 8, does::COUNT),
+            conductor: self.region.slice(start, signal::COUNT),
+            node: self.region.slice(start + ALIGN, signal::COUNT),
+            state: self.region.slice(start + ALIGN + 8, state::COUNT),
         }
     }
 
+    /// Returns the number of lines.
     pub(super) fn nodes(&self) -> usize {
         self.nodes
     }
@@ -381,23 +391,28 @@ impl ClockFile {
         self.time[time::ENDED].load(Acquire) != 0
     }
 
+    /// Ends the run.
     pub(super) fn end(&self) {
         self.time[time::ENDED].store(1, Release);
     }
 
+    /// Returns true if the conductor is alive.
     pub(super) fn has_conductor(&self) -> bool {
         is_locked(&self.file, 0)
     }
 
+    /// Returns true if the node of this line is alive.
     pub(super) fn has_node(&self, line: usize) -> bool {
         is_locked(&self.file, 1 + line as i64)
     }
 
+    /// Returns the error for a conductor that died.
     pub(super) fn without_conductor(&self) -> ClockError {
         ClockError::NoConductor { path: self.path.to_path_buf(), pid: self.pid() }
     }
 }
 
+/// Returns a function that adds the path to an error of the system.
 fn io_error(path: &Path) -> impl Fn(io::Error) -> ClockError {
     move |error| ClockError::Io { path: path.to_owned(), error: Arc::new(error) }
 }

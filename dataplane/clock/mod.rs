@@ -4,8 +4,8 @@
 //!
 //! In emulated time a node is the same program. Only the [`Clock`] differs, and the loop is compiled for
 //! each. A *conductor* (in the testbed) owns the time. It shares a small file, the [`ClockFile`], with all
-//! nodes, and advances the time only when nothing moves anywhere. So a run is a function of its seeds and
-//! files. The speed of the machine changes its duration, but not its result.
+//! nodes, and advances the time only when no node receives or sends packets. So the result of a run depends only
+//! on its seeds and files. The speed of the machine changes its duration, but not its result.
 //!
 //! The conductor gives *turns*. A node with a turn polls at the file's time until two consecutive polls
 //! neither received nor sent a packet. Then it reports the end of the turn and waits for the next one, first
@@ -40,7 +40,7 @@ pub struct Progress {
     pub sent: u64,
     /// Earliest timer, in ticks of its clock.
     pub timer: u64,
-    /// Latest time of the next poll if no packets arrive. A node without work lets its timers be late.
+    /// Latest time of the next poll if no packets arrive, in ticks. A node without work lets its timers be late.
     pub latest: u64,
     /// True if local workers have tasks, whose completion only polling detects.
     pub awaits_workers: bool,
@@ -84,8 +84,8 @@ pub trait Clock {
     /// it.
     fn polled(&mut self, progress: impl FnOnce() -> Progress);
 
-    /// Polls after the end, at the times passed to `is_busy`, until the node was not busy for `quiet`, and at
-    /// most for `longest`. In emulated time, until it has nothing more to do.
+    /// Polls after the end of the loop: calls `is_busy` with the time of each poll, until it has returned false for
+    /// `quiet`, and at most for `longest`. In emulated time, until two consecutive polls find no work.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool);
 
     /// Returns the reason why [`Clock::next`] ended the loop, if that was not `stop` or the end of the run.

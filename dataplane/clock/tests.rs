@@ -146,15 +146,15 @@ fn restless_node_is_named_with_its_activity() {
 #[test]
 fn invalid_clock_is_refused_with_the_fix() {
     let (folder, path) = folder();
-    let said = |path: &Path| ClockFile::open(path).unwrap_err().to_string();
-    assert!(said(&path).contains("no such file"), "{}", said(&path));
-    assert!(said(folder.path()).contains("clock "), "{}", said(folder.path()));
+    let open_error = |path: &Path| ClockFile::open(path).unwrap_err().to_string();
+    assert!(open_error(&path).contains("no such file"), "{}", open_error(&path));
+    assert!(open_error(folder.path()).contains("clock "), "{}", open_error(folder.path()));
 
     fs::write(&path, vec![7; 4096]).unwrap();
-    assert!(said(&path).contains("not a wedjat clock"), "{}", said(&path));
+    assert!(open_error(&path).contains("not a wedjat clock"), "{}", open_error(&path));
     assert!(Conductor::create(&path, 1).unwrap_err().to_string().contains("not a wedjat clock"));
     fs::write(&path, b"short").unwrap();
-    assert!(said(&path).contains("not a wedjat clock"), "{}", said(&path));
+    assert!(open_error(&path).contains("not a wedjat clock"), "{}", open_error(&path));
     fs::remove_file(&path).unwrap();
 
     let conductor = Conductor::create(&path, 1).unwrap();
@@ -168,12 +168,12 @@ fn invalid_clock_is_refused_with_the_fix() {
     let bytes = fs::read(&path).unwrap();
     drop(conductor);
     fs::write(&path, &bytes).unwrap();
-    assert!(said(&path).contains("ended"), "{}", said(&path));
+    assert!(open_error(&path).contains("ended"), "{}", open_error(&path));
     let change = |at: usize, byte: u8| {
         let mut bytes = bytes.clone();
         bytes[at] = byte;
         fs::File::create(&path).unwrap().write_all(&bytes).unwrap();
-        said(&path)
+        open_error(&path)
     };
     let other_version = change(8, 99);
     assert!(other_version.contains("layout version 99"), "{other_version}");

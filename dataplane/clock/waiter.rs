@@ -8,25 +8,27 @@ use rustix::thread::futex;
 
 /// Reads of the word before sleeping: about 50 us, longer than waking a sleeper on another CPU takes. So two
 /// processes that wait for each other in turn, each on its own CPU, soon need no wake-ups.
-const LOOKS: u32 = 1500;
-/// log2 of the waits per attempt to spin, after this many unsuccessful attempts in a row. On one CPU the
-/// writer cannot run while the reader spins.
-const VAIN_MOST: u32 = 7;
+const SPINS: u32 = 1500;
+/// Maximum exponent of the backoff: after n unsuccessful spins in a row, up to this number, only every 2^n-th wait
+/// spins. On one CPU the writer cannot run while the reader spins.
+const FAILURES_MAX: u32 = 7;
 
-/// A word that one side changes and the other side waits for, with a flag that the waiter sleeps.
+/// A word that one side changes and its peer waits for, with a flag for a sleeping waiter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Signal<'a> {
+    /// Awaited word.
     pub word: &'a AtomicU32,
+    /// 1 while the waiter sleeps or is about to.
     pub asleep: &'a AtomicU32,
 }
 
 impl Signal<'_> {
     /// Sets the word, and wakes a sleeping waiter.
     #[inline]
-    pub fn give(self, value: u32) {
+    pub fn set(self, value: u32) {
         self.word.store(value, SeqCst);
-        // Either this thread sees the sleeper, or the sleeper, which reads again after setting its flag, sees
-        // the new value.
+        // SeqCst: either this thread sees the sleeper's flag, or the sleeper, which reads the word again after
+        // setting its flag, sees the new value.
         if self.asleep.load(SeqCst) != 0 {
             self.wake();
         }
@@ -43,44 +45,44 @@ impl Signal<'_> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Waiter {
     /// Consecutive unsuccessful attempts to spin.
-    vain: u32,
+    failures: u32,
     /// Remaining waits without spinning.
     skip: u32,
 }
 
 impl Waiter {
-    /// Waits at most `longest` until the word differs from `seen`. Returns false on timeout.
+    /// Waits at most `longest` until the word differs from `old`. Returns false on timeout.
     #[inline]
-    pub fn wait(&mut self, signal: Signal<'_>, seen: u32, longest: Duration) -> bool {
-        let changed = || signal.word.load(Acquire) != seen;
+    pub fn wait(&mut self, signal: Signal<'_>, old: u32, longest: Duration) -> bool {
+        let has_changed = || signal.word.load(Acquire) != old;
         if self.skip > 0 {
             self.skip -= 1;
         } else {
-            for _ in 0..LOOKS {
-                if changed() {
-                    self.vain = 0;
+            for _ in 0..SPINS {
+                if has_changed() {
+                    self.failures = 0;
                     return true;
                 }
                 std::hint::spin_loop();
             }
-            self.vain = (self.vain + 1).min(VAIN_MOST);
-            self.skip = (1 << self.vain) - 1;
+            self.failures = (self.failures + 1).min(FAILURES_MAX);
+            self.skip = (1 << self.failures) - 1;
         }
-        sleep(signal, seen, longest);
-        changed()
+        sleep(signal, old, longest);
+        has_changed()
     }
 }
 
-/// Sleeps until woken, once.
-fn sleep(signal: Signal<'_>, seen: u32, longest: Duration) {
+/// Sleeps once: until woken, at most `longest`, and not at all if the word differs from `old`.
+fn sleep(signal: Signal<'_>, old: u32, longest: Duration) {
     signal.asleep.store(1, SeqCst);
-    if signal.word.load(SeqCst) == seen {
+    if signal.word.load(SeqCst) == old {
         let time = futex::Timespec {
             tv_sec: longest.as_secs() as i64,
             tv_nsec: longest.subsec_nanos().into(),
         };
         // Changed, woken or timed out: the caller reads again in any case.
-        let _ = futex::wait(signal.word, futex::Flags::empty(), seen, Some(&time));
+        let _ = futex::wait(signal.word, futex::Flags::empty(), old, Some(&time));
     }
     signal.asleep.store(0, SeqCst);
 }
@@ -92,21 +94,21 @@ mod tests {
     #[test]
     fn no_change_is_missed_however_the_two_meet() {
         let words: [AtomicU32; 4] = Default::default();
-        let there = Signal { word: &words[0], asleep: &words[1] };
+        let forth = Signal { word: &words[0], asleep: &words[1] };
         let back = Signal { word: &words[2], asleep: &words[3] };
         // Skips spinning most of the time, as on a single CPU.
-        let waiter = || Waiter { vain: VAIN_MOST, skip: 40 };
+        let waiter = || Waiter { failures: FAILURES_MAX, skip: 40 };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut waiter = waiter();
                 for turn in 0..2000 {
-                    while !waiter.wait(there, turn, Duration::from_secs(3600)) {}
-                    back.give(turn + 1);
+                    while !waiter.wait(forth, turn, Duration::from_secs(3600)) {}
+                    back.set(turn + 1);
                 }
             });
             let mut waiter = waiter();
             for turn in 0..2000 {
-                there.give(turn + 1);
+                forth.set(turn + 1);
                 while !waiter.wait(back, turn, Duration::from_secs(3600)) {}
             }
         });

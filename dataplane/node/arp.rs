@@ -3,9 +3,12 @@
 //!
 //! An unknown host is asked for by broadcast, three times. A known host that needs confirmation is first
 //! probed by unicast, three times, because any host may answer a broadcast. Broadcasts follow only if it is
-//! silent. A host whose address another one claims is probed in quick succession, since packets may meanwhile
-//! go to a wrong host. Packets wait for at most three questions. If too many wait, the oldest is dropped, so
-//! that a flood of packets for non-existing hosts does not exclude packets for real ones.
+//! silent. If another host claims a known host's address, the known host is probed in quick succession, since
+//! packets may meanwhile go to a wrong host. Packets wait for at most three questions. If too many wait, the oldest
+//! is dropped, so that a flood of packets for non-existing hosts does not exclude packets for real ones.
+//!
+//! A *slot* is the index of a host's entry in the neighbour table. The table may reuse it for another host, so
+//! packets and questions also store the address.
 
 use std::collections::VecDeque;
 
@@ -20,8 +23,8 @@ use crate::wire::{arp, ndp};
 
 /// Maximum number of hosts that one core asks for at a time.
 const QUESTIONS_MAX: usize = 256;
-/// Questions of each kind before a host counts as silent.
-const ASKS_MAX: u8 = 3;
+/// Questions of each kind, unicast and broadcast, before a host counts as silent.
+const QUESTIONS_PER_KIND: u8 = 3;
 /// Interval of additional questions while packets for the host arrive.
 const URGENT_MS: u64 = 20;
 /// Time for each answer of a known host whose address another one claims. Three of these exceed the usual
@@ -32,50 +35,55 @@ const CLAIMED_MS: u64 = 40;
 #[derive(Debug)]
 struct HeldPacket<B> {
     packet: B,
+    /// Index of the port that leads to the next hop.
     port: u8,
     slot: Slot,
-    /// Next hop. The slot may be reused for another host.
+    /// Address of the next hop.
     address: u32,
     /// Time at which the packet is dropped, in milliseconds.
     until_ms: u64,
 }
 
+/// Open question for a host's MAC address.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     port: u8,
     slot: Slot,
     address: u32,
-    /// Number of questions: by unicast up to [`ASKS_MAX`], then by broadcast.
-    asks: u8,
+    /// Number of questions sent, without urgent ones: up to [`QUESTIONS_PER_KIND`] by unicast, then as many by
+    /// broadcast. An unknown host starts with the broadcasts.
+    count: u8,
     /// Time of the next question in milliseconds.
     due_ms: u64,
     /// Time of the first question.
     since_ms: u64,
     /// Time of the last question; 0 before the first.
-    asked_ms: u64,
-    /// True if a packet for the host has arrived since.
+    last_ms: u64,
+    /// True if a packet for the host has arrived since. It triggers an additional question.
     is_urgent: bool,
 }
 
 impl Question {
+    /// Returns true if the last question has had no answer in time.
     fn is_over(&self, now_ms: u64) -> bool {
-        self.asks >= 2 * ASKS_MAX && self.due_ms <= now_ms
+        self.count >= 2 * QUESTIONS_PER_KIND && self.due_ms <= now_ms
     }
 
+    /// Returns true if a question must be sent now, regular or urgent.
     fn is_due(&self, now_ms: u64) -> bool {
-        let again = self.is_urgent && now_ms >= self.asked_ms + URGENT_MS;
-        again || (self.asks < 2 * ASKS_MAX && self.due_ms <= now_ms)
+        let is_urgent = self.is_urgent && now_ms >= self.last_ms + URGENT_MS;
+        is_urgent || (self.count < 2 * QUESTIONS_PER_KIND && self.due_ms <= now_ms)
     }
 
-    /// Shortens the time for the pending answer, because another host claims the address.
+    /// Shortens the time for the answer to a unicast probe, because another host claims the address.
     fn hurry(&mut self) {
-        if (1..=ASKS_MAX).contains(&self.asks) {
-            self.due_ms = self.due_ms.min(self.asked_ms + CLAIMED_MS);
+        if (1..=QUESTIONS_PER_KIND).contains(&self.count) {
+            self.due_ms = self.due_ms.min(self.last_ms + CLAIMED_MS);
         }
     }
 }
 
-/// "Who has `address`?", to be sent out of `port`.
+/// Question "Who has `address`?", to be sent out of `port`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpQuestion {
     /// Index of the port.
@@ -144,16 +152,16 @@ impl<B> ArpResolver<B> {
         address: u32,
         now_ms: u64,
     ) -> Option<B> {
-        let full = self.waiting.len() == UNRESOLVED_HELD_MAX;
-        let oldest = if full { self.waiting.pop_front() } else { None };
+        let is_full = self.waiting.len() == UNRESOLVED_HELD_MAX;
+        let oldest = if is_full { self.waiting.pop_front() } else { None };
         self.ask(port, slot, address, false, now_ms);
-        let asked = self.questions.iter_mut().find(|question| question.slot == slot);
-        if let Some(question) = asked {
+        let question = self.questions.iter_mut().find(|question| question.slot == slot);
+        if let Some(question) = question {
             question.is_urgent = true;
         }
-        let until_ms = now_ms + u64::from(ASKS_MAX) * self.interval_ms;
+        let until_ms = now_ms + u64::from(QUESTIONS_PER_KIND) * self.interval_ms;
         self.waiting.push_back(HeldPacket { packet, port, slot, address, until_ms });
-        oldest.map(|one| one.packet)
+        oldest.map(|held| held.packet)
     }
 
     /// Starts the questions for a host, unless they are open already; by unicast first if it `is_known`. If
@@ -166,39 +174,40 @@ impl<B> ArpResolver<B> {
         if self.questions.is_full() {
             self.questions.remove(0);
         }
-        let asks = if is_known { 0 } else { ASKS_MAX };
+        let count = if is_known { 0 } else { QUESTIONS_PER_KIND };
         self.questions.push(Question {
             port,
             slot,
             address,
-            asks,
+            count,
             due_ms: now_ms,
             since_ms: now_ms,
-            asked_ms: 0,
+            last_ms: 0,
             is_urgent: false,
         });
     }
 
     /// Returns the next question due at `now_ms`, if any.
     pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<ArpQuestion> {
-        let answered = |question: &Question| {
+        // Also true if the slot now belongs to another host.
+        let is_answered = |question: &Question| {
             let since = now_ms.saturating_sub(question.since_ms);
             neighbours.address(question.slot) != question.address
                 || neighbours.is_confirmed_within(question.slot, since, now_ms as u32)
         };
-        self.questions.retain(|question| !answered(question));
-        let claimed = |question: &&mut Question| neighbours.is_suspect(question.slot);
-        self.questions.iter_mut().filter(claimed).for_each(Question::hurry);
+        self.questions.retain(|question| !is_answered(question));
+        let is_contested = |question: &&mut Question| neighbours.is_suspect(question.slot);
+        self.questions.iter_mut().filter(is_contested).for_each(Question::hurry);
         let interval_ms = self.interval_ms;
         let question = self.questions.iter_mut().find(|question| question.is_due(now_ms))?;
-        let known = neighbours.mac(question.slot).filter(|_| question.asks < ASKS_MAX);
+        let known = neighbours.mac(question.slot).filter(|_| question.count < QUESTIONS_PER_KIND);
         if known.is_none() {
-            question.asks = question.asks.max(ASKS_MAX);
+            question.count = question.count.max(QUESTIONS_PER_KIND);
             neighbours.ask_all(question.slot);
         }
-        (question.asked_ms, question.is_urgent) = (now_ms, false);
+        (question.last_ms, question.is_urgent) = (now_ms, false);
         if question.due_ms <= now_ms {
-            question.asks += 1;
+            question.count += 1;
             question.due_ms = now_ms.saturating_add(interval_ms);
         }
         let &mut Question { port, address, slot, .. } = question;
@@ -206,28 +215,28 @@ impl<B> ArpResolver<B> {
         Some(ArpQuestion { port, address, to: known.unwrap_or(Mac::BROADCAST), v6 })
     }
 
-    /// Returns a packet whose next hop is now resolved.
+    /// Returns a packet whose next hop is now resolved, with its port and the MAC address.
     pub fn resolved(&mut self, neighbours: &Neighbours) -> Option<(B, u8, Mac)> {
-        let mac = |one: &HeldPacket<B>| {
-            neighbours.mac(one.slot).filter(|_| neighbours.address(one.slot) == one.address)
+        let mac = |held: &HeldPacket<B>| {
+            neighbours.mac(held.slot).filter(|_| neighbours.address(held.slot) == held.address)
         };
-        let (at, mac) =
-            self.waiting.iter().enumerate().find_map(|(at, one)| Some((at, mac(one)?)))?;
-        let one = self.waiting.remove(at)?;
-        Some((one.packet, one.port, mac))
+        let mut waiting = self.waiting.iter().enumerate();
+        let (index, mac) = waiting.find_map(|(index, held)| Some((index, mac(held)?)))?;
+        let held = self.waiting.remove(index)?;
+        Some((held.packet, held.port, mac))
     }
 
     /// Returns a packet whose next hop did not answer in time.
-    pub fn given_up(&mut self, now_ms: u64) -> Option<B> {
-        self.waiting.front().filter(|one| one.until_ms <= now_ms)?;
-        self.waiting.pop_front().map(|one| one.packet)
+    pub fn next_expired(&mut self, now_ms: u64) -> Option<B> {
+        self.waiting.front().filter(|held| held.until_ms <= now_ms)?;
+        self.waiting.pop_front().map(|held| held.packet)
     }
 
-    /// Returns a host that answered no question, so that its entry must be forgotten. A later packet may
-    /// start again.
-    pub fn silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
-        let at = self.questions.iter().position(|question| question.is_over(now_ms))?;
-        let Question { slot, address, .. } = self.questions.remove(at);
+    /// Returns a host that answered no question, after invalidating its entry. A later packet for it starts new
+    /// questions.
+    pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
+        let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
+        let Question { slot, address, .. } = self.questions.remove(index);
         if neighbours.address(slot) == address {
             neighbours.invalidate(slot);
         }
@@ -236,7 +245,7 @@ impl<B> ArpResolver<B> {
 
     /// Returns any held packet, because the node stops.
     pub fn abandon(&mut self) -> Option<B> {
-        self.waiting.pop_front().map(|one| one.packet)
+        self.waiting.pop_front().map(|held| held.packet)
     }
 }
 
@@ -280,8 +289,8 @@ mod tests {
         for now in 30..100 {
             resolver.hold('a', 0, slot, 9, now);
         }
-        let asked = (30..100).filter(|&now| resolver.due(now, &table).is_some()).count();
-        assert_eq!(asked, 1, "nothing has come since");
+        let questions = (30..100).filter(|&now| resolver.due(now, &table).is_some()).count();
+        assert_eq!(questions, 1, "nothing has come since");
         resolver.hold('b', 0, slot, 9, 100);
         assert_eq!(resolver.due(100, &table), Some(ALL));
         // The additional questions do not count.
@@ -298,12 +307,15 @@ mod tests {
         resolver.hold('a', 0, slot, 9, 0);
         for now in [0, 10, 20] {
             assert!(resolver.due(now, &table).is_some());
-            assert_eq!((resolver.given_up(now), resolver.silent(now, &table)), (None, None));
+            assert_eq!(
+                (resolver.next_expired(now), resolver.next_silent(now, &table)),
+                (None, None)
+            );
         }
         assert_eq!(resolver.due(30, &table), None);
-        assert_eq!(resolver.given_up(30), Some('a'));
-        assert_eq!(resolver.given_up(30), None);
-        assert_eq!(resolver.silent(30, &table), Some(slot));
+        assert_eq!(resolver.next_expired(30), Some('a'));
+        assert_eq!(resolver.next_expired(30), None);
+        assert_eq!(resolver.next_silent(30, &table), Some(slot));
         assert!(resolver.is_quiet());
         resolver.hold('b', 0, slot, 9, 40);
         assert!(resolver.due(40, &table).is_some());
@@ -315,11 +327,12 @@ mod tests {
         table.learn(slot, HOST, 0);
         let mut resolver = ArpResolver::<char>::new(10);
         resolver.ask(0, slot, 9, true, 100);
-        let asked: Vec<_> = (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
+        let questions: Vec<_> =
+            (10..16).filter_map(|step| resolver.due(10 * step, &table)).collect();
         let itself = ArpQuestion { to: HOST, ..ALL };
-        assert_eq!(asked, [itself, itself, itself, ALL, ALL, ALL]);
+        assert_eq!(questions, [itself, itself, itself, ALL, ALL, ALL]);
         assert_eq!(table.mac(slot), Some(HOST), "it is believed until the end");
-        assert_eq!(resolver.silent(160, &table), Some(slot));
+        assert_eq!(resolver.next_silent(160, &table), Some(slot));
         assert_eq!(table.mac(slot), None);
         // No more questions after the answer.
         table.learn(slot, HOST, 200);
@@ -341,9 +354,9 @@ mod tests {
         assert_eq!(resolver.due(100, &table), Some(itself));
         assert_eq!(resolver.due(150, &table), None, "nobody claims anything");
         table.learn(slot, OTHER, 150);
-        let asked: Vec<_> =
+        let questions: Vec<_> =
             (150..260).filter_map(|now| Some((now, resolver.due(now, &table)?))).collect();
-        assert_eq!(asked, [(150, itself), (190, itself), (230, ALL)]);
+        assert_eq!(questions, [(150, itself), (190, itself), (230, ALL)]);
         assert_eq!(table.learn(slot, OTHER, 260), LearnOutcome::Learnt);
     }
 
@@ -360,8 +373,11 @@ mod tests {
         for address in 0..2 * QUESTIONS_MAX as u32 {
             resolver.ask(0, table.insert(0, 100 + address, 1), 100 + address, false, 1);
         }
-        let asked: Vec<_> = std::iter::from_fn(|| resolver.due(1, &table)).collect();
-        assert_eq!(asked.last().map(|ask| ask.address), Some(99 + 2 * QUESTIONS_MAX as u32));
+        let questions: Vec<_> = std::iter::from_fn(|| resolver.due(1, &table)).collect();
+        assert_eq!(
+            questions.last().map(|question| question.address),
+            Some(99 + 2 * QUESTIONS_MAX as u32)
+        );
     }
 
     #[test]
@@ -371,6 +387,6 @@ mod tests {
         resolver.hold('a', 0, slot, 8, 0);
         table.learn(slot, HOST, 1);
         assert_eq!((resolver.due(1, &table), resolver.resolved(&table)), (None, None));
-        assert_eq!(resolver.given_up(30), Some('a'));
+        assert_eq!(resolver.next_expired(30), Some('a'));
     }
 }

@@ -1,8 +1,10 @@
-//! One core's part of `wedjat explain`. While a client asks, the core records packets, their outcomes, and
-//! the view at the time of the decision, in a queue of fixed size that another thread reads.
+//! One core's part of `wedjat explain`. While a client asks, the core records packets and their outcomes in a
+//! queue of fixed size that another thread reads. A task's record also has the core's view of the pool (load and
+//! drift of its members) at the time of the decision.
 //!
-//! Meanwhile the core decides packet by packet, so that a record contains exactly the input of its decision.
-//! Records that find the queue full are counted. Without a client, a burst costs one comparison.
+//! While it records, the core decides packet by packet, so that a record contains exactly the input of its
+//! decision. A record is drafted before the decision and settled, with the outcome, after it. Records that find
+//! the queue full are counted. Without a client, a burst costs one comparison.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -67,6 +69,7 @@ impl PacketSummary {
         }
     }
 
+    /// Parses an IPv4 frame.
     fn in_ipv4(frame: &[u8]) -> Self {
         if let Ok(datagram) = udp::parse(frame, true) {
             return Self::in_datagram(frame, datagram.named(v4));
@@ -80,6 +83,7 @@ impl PacketSummary {
         }
     }
 
+    /// Parses an IPv6 frame.
     fn in_ipv6(frame: &[u8]) -> Self {
         if let Ok(datagram) = udp::parse_v6(frame, true) {
             return Self::in_datagram(frame, datagram.named(v6));
@@ -96,6 +100,7 @@ impl PacketSummary {
         }
     }
 
+    /// Parses the task header in a UDP datagram.
     fn in_datagram(frame: &[u8], datagram: Datagram<IpAddr>) -> Self {
         let payload = frame.get(datagram.payload()..usize::from(datagram.end));
         let header = payload.and_then(|payload| Header::parse(payload).ok());
@@ -234,7 +239,7 @@ impl PoolBeliefs {
     /// Adds the id of each member.
     #[must_use]
     pub fn named(beliefs: Beliefs, id: impl Fn(Member) -> u16) -> Self {
-        let workers = beliefs.candidates.iter().map(|one| id(one.member)).collect();
+        let workers = beliefs.candidates.iter().map(|candidate| id(candidate.member)).collect();
         Self { beliefs, workers }
     }
 }
@@ -266,7 +271,8 @@ pub struct Record {
     pub chosen: Option<Candidate>,
 }
 
-const NOTHING: Record = Record {
+/// Initial record; its fields are filled in while the packet is processed.
+const EMPTY_RECORD: Record = Record {
     ticks: 0,
     port: None,
     len: 0,
@@ -283,6 +289,7 @@ const NOTHING: Record = Record {
 /// Queue of records from one core to a reader.
 pub struct Records {
     queue: ArrayQueue<Record>,
+    /// Number of records lost to a full queue.
     lost: AtomicU64,
 }
 
@@ -295,8 +302,8 @@ impl fmt::Debug for Records {
 impl Default for Records {
     fn default() -> Self {
         let queue = ArrayQueue::new(RECORDS);
-        // Touches all pages.
-        while queue.push(NOTHING).is_ok() {}
+        // Writes to all pages now, so that the core causes no page faults later.
+        while queue.push(EMPTY_RECORD).is_ok() {}
         while queue.pop().is_some() {}
         Self { queue, lost: AtomicU64::new(0) }
     }
@@ -333,13 +340,13 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Applies the filter to the facts known on arrival.
-    fn may_pass(&self, port: Option<u8>, seen: &PacketSummary) -> bool {
+    /// Applies the part of the filter that depends on the packet alone, before the decision.
+    fn may_pass(&self, port: Option<u8>, packet: &PacketSummary) -> bool {
         let by_port = self.ports == 0 || port.is_none_or(|port| self.ports >> port & 1 != 0);
         let by_pool =
-            self.pool.is_none_or(|pool| seen.header().is_some_and(|one| one.pool == pool));
-        let speaks_of = |host| seen.addresses().is_some_and(|(a, b)| a == host || b == host);
-        by_port && by_pool && self.host.is_none_or(speaks_of)
+            self.pool.is_none_or(|pool| packet.header().is_some_and(|header| header.pool == pool));
+        let has_address = |host| packet.addresses().is_some_and(|(a, b)| a == host || b == host);
+        by_port && by_pool && self.host.is_none_or(has_address)
     }
 
     /// Applies the filter to the outcome.
@@ -359,15 +366,16 @@ impl Filter {
 pub struct Explainer {
     filter: Filter,
     /// Remaining number of records.
-    left: u64,
+    remaining: u64,
     records: Arc<Records>,
     /// Record of the packet under decision.
     draft: Record,
+    /// True if `draft` is in use.
     is_drafted: bool,
-    /// Number of continuation packets before the decision.
+    /// Counter of continuation packets (not the first of their task) before the decision.
     continuations: u64,
-    /// True if a released packet is already recorded.
-    is_told: bool,
+    /// True if the decision on a waiting packet recorded its outcome, so that its release must not.
+    is_recorded: bool,
 }
 
 impl Explainer {
@@ -376,19 +384,19 @@ impl Explainer {
     pub fn new(filter: Filter, count: u64, records: Arc<Records>) -> Box<Self> {
         Box::new(Self {
             filter,
-            left: count,
+            remaining: count,
             records,
-            draft: NOTHING,
+            draft: EMPTY_RECORD,
             is_drafted: false,
             continuations: 0,
-            is_told: false,
+            is_recorded: false,
         })
     }
 
     /// Returns true once all requested packets are recorded.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.left == 0
+        self.remaining == 0
     }
 
     /// Begins the record of a packet; `beliefs` is the view of the pool of a task.
@@ -400,12 +408,12 @@ impl Explainer {
         beliefs: impl FnOnce(u16) -> Option<PoolBeliefs>,
     ) {
         let seen = PacketSummary::in_frame(frame);
-        self.is_drafted = self.left > 0 && self.filter.may_pass(port, &seen);
+        self.is_drafted = self.remaining > 0 && self.filter.may_pass(port, &seen);
         if self.is_drafted {
             let task = seen.header().filter(|header| header.code.carries_task());
             let beliefs = task.and_then(|task| beliefs(task.pool));
             let (ticks, len) = (now, frame.len() as u32);
-            self.draft = Record { ticks, port, len, seen, beliefs, ..NOTHING };
+            self.draft = Record { ticks, port, len, seen, beliefs, ..EMPTY_RECORD };
         }
     }
 
@@ -415,7 +423,7 @@ impl Explainer {
         self.draft(port, now, frame, |pool| {
             let pool = stages.network().pool(pool)?;
             let beliefs = Beliefs::of(stages.dispatcher(pool)?);
-            Some(PoolBeliefs::named(beliefs, |one| stages.network().target(pool, one).worker))
+            Some(PoolBeliefs::named(beliefs, |member| stages.network().target(pool, member).worker))
         });
     }
 
@@ -441,14 +449,15 @@ impl Explainer {
             return;
         }
         (self.draft.moment, self.draft.fate) = (moment, fate);
-        let from = self.draft.seen.header().filter(|one| !one.code.carries_task());
-        let from = from.map(|header| header.src);
-        self.draft.worker = self.draft.worker.or(fate.worker()).or(from);
+        // A message other than a task comes from a worker.
+        let message = self.draft.seen.header().filter(|header| !header.code.carries_task());
+        let sender = message.map(|header| header.src);
+        self.draft.worker = self.draft.worker.or(fate.worker()).or(sender);
         if !self.filter.passes(&self.draft) {
             return;
         }
         add(&mut self.draft);
-        self.left -= 1;
+        self.remaining -= 1;
         if self.records.queue.push(self.draft.clone()).is_err() {
             self.records.lost.store(self.records.lost() + 1, Relaxed); // single writer
         }
@@ -457,7 +466,7 @@ impl Explainer {
     /// Same, at a leaf or spine with these stages, which have rewritten the packet.
     pub fn settle_at(&mut self, stages: &Stages, moment: Moment, fate: Fate, frame: &[u8]) {
         let follows = stages.counters().read(Counter::Continuations) != self.continuations;
-        self.is_told = moment == Moment::Waited && !matches!(fate, Fate::Held { .. });
+        self.is_recorded = moment == Moment::Waited && !matches!(fate, Fate::Held { .. });
         self.settle(moment, fate, |record| {
             let (Fate::Sent { worker, .. } | Fate::Held { worker, .. }) = fate else { return };
             let Some(task) = record.seen.header().filter(|header| header.code.is_task()) else {
@@ -467,7 +476,8 @@ impl Explainer {
             let dispatcher = pool.and_then(|pool| stages.dispatcher(pool));
             let (Some(pool), Some(dispatcher)) = (pool, dispatcher) else { return };
             let members = stages.network().members(pool);
-            let member = members.iter().position(|one| one.is_occupied() && one.worker == worker);
+            let member =
+                members.iter().position(|target| target.is_occupied() && target.worker == worker);
             record.follows = follows;
             record.idle = !follows && is_for_idle(frame);
             record.chosen =
@@ -477,7 +487,7 @@ impl Explainer {
 
     /// Returns true, once, if the decision already recorded the released packet.
     pub fn take_explained(&mut self) -> bool {
-        std::mem::take(&mut self.is_told)
+        std::mem::take(&mut self.is_recorded)
     }
 
     /// Records packets that the device of a port rejected.
@@ -491,7 +501,7 @@ impl Explainer {
     }
 }
 
-/// Returns true if the header of a sent task marks its worker as idle.
+/// Returns true if the header of a sent task marks its worker as chosen from the idle list: `qlen` is 1.
 fn is_for_idle(frame: &[u8]) -> bool {
     PacketSummary::in_frame(frame).header().is_some_and(|header| header.qlen == 1)
 }

@@ -1,9 +1,12 @@
 //! Core of a node: one dispatcher core's work around its stages, independent of how packets are stored.
 //!
 //! Packets that cannot proceed wait here, for a worker or for their next hop's MAC address. The node advances
-//! the time of policies, workers and neighbours, and asks for neighbours. A leaf stores its packets itself.
-//! With an embedded scheduler the caller stores them, at places that the node knows. So the node is generic
-//! over a packet handle `T`, and reads a packet's bytes through [`PacketStore`].
+//! the time of policies, workers and neighbours, and asks for the MAC addresses of neighbours. In a leaf, a packet
+//! handle is the packet itself. With an embedded scheduler the caller stores the packets, and a handle is a packet's
+//! number there. So the node is generic over the handle `T`, and reads a packet's bytes through [`PacketStore`].
+//!
+//! A membership (pools, servers and workers) has an *epoch*, a number that grows with each change. A neighbour's
+//! *slot* is the index of its entry in the neighbour table.
 
 pub mod arp;
 pub mod explain;
@@ -33,15 +36,18 @@ use crate::wire::ether::{self, Mac};
 /// Capacity of a core's command queue.
 const COMMANDS: usize = 256;
 
-/// Queue of commands from control threads to a core, executed between bursts, and of replaced objects on the
-/// way back. Handles can be cloned; one core executes the commands. `C` is a leaf's command by default.
+/// Queue of commands from control threads to a core, which executes them between bursts. Executed commands return
+/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core executes the commands. `C` is a leaf's command by default.
 #[derive(Debug)]
 pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
 #[derive(Debug)]
 struct Mailbox<C> {
+    /// Commands for the core.
     waiting: ArrayQueue<C>,
+    /// Executed commands.
     done: ArrayQueue<C>,
+    /// Epoch of the core's membership.
     epoch: AtomicU64,
 }
 
@@ -94,6 +100,7 @@ impl<C> Commands<C> {
 
     /// Reports that the core now uses the membership of this epoch, and returns the command.
     pub fn acknowledge(&self, epoch: u64, done: C) {
+        // Release: a thread that reads the epoch also sees what the core published before.
         self.0.epoch.store(epoch, Release);
         // There is room if senders check it before each command. Otherwise a leak is better than freeing
         // memory on the core.
@@ -106,8 +113,7 @@ pub trait PacketStore<T> {
     /// Returns the bytes of a packet, or `None` if it is no longer stored.
     fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
 
-    /// Decides on the first packet of a pool's central queue, received at this port. `None` if it must keep
-    /// waiting.
+    /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting.
     fn offer(
         &mut self,
         stages: &mut Stages,
@@ -162,7 +168,7 @@ struct UnresolvedPacket<T> {
 struct Review {
     /// True if next hops may have been resolved or have failed.
     neighbours: bool,
-    /// True if workers may have free places.
+    /// True if workers may have become free for waiting tasks.
     workers: bool,
     /// First pool whose queue has not been checked.
     pool: usize,
@@ -179,11 +185,14 @@ pub struct Node<T> {
     /// Queue of each pool, in the network's order.
     queues: Box<[Fifo]>,
     commands: Commands,
+    /// Checks of waiting packets that are due.
     review: Review,
     timing: Timing,
+    /// Time of the next periodic work in ticks.
     next_tick: u64,
+    /// Time of the next check for servers with unknown MAC addresses.
     next_servers: u64,
-    /// Last seen number of link changes.
+    /// Number of link changes at the last such check.
     link_changes: u64,
     /// True if some pool's policy queues tasks.
     holds: bool,
@@ -248,13 +257,14 @@ impl<T> Node<T> {
         let (packet, now_ms) = (UnresolvedPacket { packet, worker, port }, self.timing.to_ms(now));
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
         self.stages.want_neighbour(usize::from(port));
-        self.next_tick = now;
+        self.next_tick = now; // questions are sent at ticks
         let full = DropReason::NeighbourQueueFull;
-        oldest.map(|oldest| (oldest.packet, self.unaddressed(oldest.port, full)))
+        oldest.map(|oldest| (oldest.packet, self.unresolved_reason(oldest.port, full)))
     }
 
-    /// Returns the drop reason of a packet with an unresolved next hop: `port_down` if its port has no link.
-    fn unaddressed(&self, port: u8, usual: DropReason) -> DropReason {
+    /// Returns the drop reason of a packet with an unresolved next hop: `port_down` if its port has no link,
+    /// otherwise `usual`.
+    fn unresolved_reason(&self, port: u8, usual: DropReason) -> DropReason {
         let is_up = self.stages.neighbours().is_link_up(usize::from(port));
         if is_up { usual } else { DropReason::PortDown }
     }
@@ -264,7 +274,7 @@ impl<T> Node<T> {
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
     pub fn enqueue(&mut self, packet: T, pool: usize, from: usize, now: u64) -> Result<(), T> {
-        // The pools share the memory, and the sum of their bounds may exceed it.
+        // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
         let task = QueuedTask { packet, port: from as u8, since: now };
         self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
             self.stages.leave_last(pool);
@@ -317,26 +327,26 @@ impl<T> Node<T> {
         self.timing
     }
 
-    /// Returns true if every port for workers only has a link, and the MAC address of every server behind it
-    /// is known.
+    /// Returns true if every port for workers only has a link, the MAC address of every server is known, and no
+    /// worker must still register.
     #[must_use]
     pub fn reaches_workers(&self) -> bool {
         let (network, neighbours) = (self.stages.network(), self.stages.neighbours());
         let mut ports = (0..).zip(network.ports());
-        ports.all(|(at, port)| port.side != Side::Workers || neighbours.is_link_up(at))
+        ports.all(|(index, port)| port.side != Side::Workers || neighbours.is_link_up(index))
             && network.servers().all(|server| neighbours.mac(server.slot).is_some())
             && !self.stages.awaits_registrations()
     }
 
     /// Returns the next message to a leaf, spine or worker, with the MAC address of its next hop and the
-    /// port's address. If the next hop is unresolved, asks for it and skips the message: it is repeated, or
-    /// its sender does not wait for long.
+    /// port's address. If the next hop is unresolved, asks for it and skips the message. A skipped message is
+    /// repeated later, or the node does not need its answer.
     #[inline]
-    pub fn next_word(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
-        while let Some(word) = self.stages.next_word() {
-            let (port, slot) = (word.port, word.slot);
+    pub fn next_message(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
+        while let Some(message) = self.stages.next_word() {
+            let (port, slot) = (message.port, message.slot);
             if let Some(mac) = self.stages.neighbours().mac(slot) {
-                return Some((word, mac, *self.stages.network().port(usize::from(port))));
+                return Some((message, mac, *self.stages.network().port(usize::from(port))));
             }
             let next_hop = self.stages.neighbours().address(slot);
             self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
@@ -344,7 +354,7 @@ impl<T> Node<T> {
         None
     }
 
-    /// Returns the next neighbour question that is due.
+    /// Returns the next question for a neighbour's MAC address that is due.
     #[inline]
     pub fn next_question(&mut self, now: u64) -> Option<ArpQuestion> {
         if self.resolver.is_quiet() {
@@ -353,12 +363,12 @@ impl<T> Node<T> {
         self.resolver.due(self.timing.to_ms(now), self.stages.neighbours())
     }
 
-    /// Returns the next released packet, in order.
+    /// Returns the next packet that no longer waits, in order.
     #[inline]
     pub fn next_released(
         &mut self,
         now: u64,
-        keeper: &mut impl PacketStore<T>,
+        store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
         if self.stages.take_freed() {
             self.review = Review { workers: true, pool: 0, ..self.review };
@@ -366,25 +376,26 @@ impl<T> Node<T> {
         if !self.review.neighbours && !self.review.workers {
             return None;
         }
-        self.look_for_released(now, keeper)
+        self.find_released(now, store)
     }
 
+    /// Checks the waiting packets that are due for it: first those without a MAC address, then queued tasks.
     #[cold]
-    fn look_for_released(
+    fn find_released(
         &mut self,
         now: u64,
-        keeper: &mut impl PacketStore<T>,
+        store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
         if self.stages.has_peers() {
-            self.note_time(now); // cores use it to agree on whose task is first
+            self.note_time(now); // the cores' shared order of waiting tasks depends on it
         }
         if self.review.neighbours {
-            if let Some(released) = self.next_addressed(now, keeper) {
+            if let Some(released) = self.next_resolved(now, store) {
                 return Some(released);
             }
             self.review.neighbours = false;
         }
-        let scheduled = self.next_scheduled(now, keeper);
+        let scheduled = self.next_scheduled(now, store);
         if scheduled.is_none() {
             self.review = Review::default();
         }
@@ -392,19 +403,19 @@ impl<T> Node<T> {
     }
 
     /// Returns a packet whose next hop was resolved or did not answer.
-    fn next_addressed(
+    fn next_resolved(
         &mut self,
         now: u64,
-        keeper: &mut impl PacketStore<T>,
+        store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
         let now_ms = self.timing.to_ms(now);
-        if let Some((waited, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
-            let UnresolvedPacket { mut packet, worker, .. } = waited;
-            let own = self.stages.network().port(usize::from(port)).mac;
-            let outcome = match keeper.frame(&mut packet) {
+        if let Some((resolved, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
+            let UnresolvedPacket { mut packet, worker, .. } = resolved;
+            let src_mac = self.stages.network().port(usize::from(port)).mac;
+            let outcome = match store.frame(&mut packet) {
                 Some(frame) => {
                     if frame.len() >= ether::LEN {
-                        ether::emit_addresses(frame, mac, own);
+                        ether::emit_addresses(frame, mac, src_mac);
                     }
                     Ok(Egress { port, worker })
                 }
@@ -412,31 +423,31 @@ impl<T> Node<T> {
             };
             return Some((packet, outcome));
         }
-        if let Some(waited) = self.resolver.given_up(now_ms) {
-            let reason = self.unaddressed(waited.port, DropReason::NeighbourUnresolved);
-            return Some((waited.packet, Err(dropped(&self.stages, reason))));
+        if let Some(expired) = self.resolver.next_expired(now_ms) {
+            let reason = self.unresolved_reason(expired.port, DropReason::NeighbourUnresolved);
+            return Some((expired.packet, Err(dropped(&self.stages, reason))));
         }
-        while let Some(slot) = self.resolver.silent(now_ms, self.stages.neighbours()) {
+        while let Some(slot) = self.resolver.next_silent(now_ms, self.stages.neighbours()) {
             self.stages.lose_next_hop(slot);
         }
         None
     }
 
-    /// Returns the first task of a pool's queue, if a worker may have it.
+    /// Returns the first task of a pool's queue that no longer waits: sent to a worker, or dropped.
     fn next_scheduled(
         &mut self,
         now: u64,
-        keeper: &mut impl PacketStore<T>,
+        store: &mut impl PacketStore<T>,
     ) -> Option<ReleasedPacket<T>> {
         while self.review.pool < self.stages.network().pools() {
             let pool = self.review.pool;
-            let first = self.queues[pool].first().and_then(|first| self.tasks.get_mut(first));
+            let first = self.queues[pool].first().and_then(|index| self.tasks.get_mut(index));
             let Some(first) = first else {
                 self.review.pool += 1;
                 continue;
             };
             let from = usize::from(first.port);
-            let offered = keeper.offer(&mut self.stages, (pool, from), now, &mut first.packet);
+            let offered = store.offer(&mut self.stages, (pool, from), now, &mut first.packet);
             let Some(verdict) = offered else {
                 self.review.pool += 1;
                 continue;
@@ -450,7 +461,7 @@ impl<T> Node<T> {
                     return Some((packet, Ok(Egress { port, worker })));
                 }
                 Verdict::Drop(reason) => return Some((packet, Err(reason))),
-                // It keeps waiting, for its next hop.
+                // It has a worker now and waits for its next hop.
                 Verdict::Hold { port, worker, slot } => {
                     if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
                         return Some((oldest, Err(dropped(&self.stages, reason))));
@@ -467,7 +478,7 @@ impl<T> Node<T> {
     /// Returns any waiting packet, counted as dropped, because the node stops.
     pub fn abandon(&mut self) -> Option<T> {
         let packet = match self.resolver.abandon() {
-            Some(waited) => waited.packet,
+            Some(unresolved) => unresolved.packet,
             None => {
                 let mut queues = self.queues.iter_mut().enumerate();
                 let (pool, task) =
@@ -480,8 +491,8 @@ impl<T> Node<T> {
         Some(packet)
     }
 
-    /// Publishes the number of waiting packets, here and `elsewhere` at the caller.
-    pub fn note_held(&self, elsewhere: usize) {
+    /// Publishes the number of waiting packets: those of the node, and `at_caller` more.
+    pub fn note_held(&self, at_caller: usize) {
         let (counters, queued) = (self.stages.counters(), self.stages.waiting());
         counters.set(Gauge::Queued, queued as u64);
         for pool in 0..self.stages.network().pools() {
@@ -489,7 +500,7 @@ impl<T> Node<T> {
                 dispatcher.view().note_queued(dispatcher.waiting());
             }
         }
-        counters.set(Gauge::Held, (queued + self.resolver.held() + elsewhere) as u64);
+        counters.set(Gauge::Held, (queued + self.resolver.held() + at_caller) as u64);
     }
 
     /// Executes pending commands.
@@ -503,6 +514,7 @@ impl<T> Node<T> {
     }
 }
 
+/// Counts a dropped packet and returns the reason.
 fn dropped(stages: &Stages, reason: DropReason) -> DropReason {
     stages.counters().drop(reason, 1);
     reason

@@ -1,4 +1,5 @@
-//! Ports and their output: packets are sent in bursts and counted, forwarded and originated ones separately.
+//! Ports and their output. Packets are queued by port, sent in bursts, and counted. Forwarded packets, which were
+//! received, and originated packets, which the node made, have separate queues and counters.
 
 use std::fmt;
 
@@ -15,9 +16,10 @@ use crate::state::{Counter, Counters};
 /// Ports of a core with their output; see the module's documentation.
 pub struct Outbox<P: Port> {
     pub ports: ArrayVec<P, PORTS_MAX>,
-    tx: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
-    /// Packets made by the node. The ledger counts them separately.
-    own: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Received packets to send, by port.
+    forwarded: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Packets made by the node, by port. The ledger counts them separately.
+    originated: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     pub counters: Counters,
     pub tap: TapCore,
     /// Drops of received packets.
@@ -35,8 +37,8 @@ impl<P: Port> Outbox<P> {
     pub fn new(ports: impl IntoIterator<Item = P>, counters: Counters) -> Self {
         let ports: ArrayVec<P, PORTS_MAX> = ports.into_iter().collect();
         Self {
-            tx: ports.iter().map(|_| Burst::new()).collect(),
-            own: ports.iter().map(|_| Burst::new()).collect(),
+            forwarded: ports.iter().map(|_| Burst::new()).collect(),
+            originated: ports.iter().map(|_| Burst::new()).collect(),
             ports,
             counters,
             tap: TapCore::default(),
@@ -58,10 +60,10 @@ impl<P: Port> Outbox<P> {
     /// Queues a received packet for sending.
     #[inline]
     pub fn forward(&mut self, packet: P::Buf, port: usize) {
-        if self.tx[port].is_full() {
+        if self.forwarded[port].is_full() {
             self.flush_port(port);
         }
-        self.tx[port].push(packet);
+        self.forwarded[port].push(packet);
     }
 
     /// Queues a whole burst for sending. Returns it if other packets are already queued for the port.
@@ -71,22 +73,22 @@ impl<P: Port> Outbox<P> {
         burst: Burst<P::Buf>,
         port: usize,
     ) -> Result<(), Burst<P::Buf>> {
-        if !self.tx[port].is_empty() {
+        if !self.forwarded[port].is_empty() {
             return Err(burst);
         }
-        self.tx[port] = burst;
+        self.forwarded[port] = burst;
         Ok(())
     }
 
     /// Queues a packet made by the node for sending.
     pub fn originate(&mut self, packet: P::Buf, port: usize) {
-        if self.own[port].is_full() {
-            self.flush_own(port);
+        if self.originated[port].is_full() {
+            self.flush_originated(port);
         }
-        self.own[port].push(packet);
+        self.originated[port].push(packet);
     }
 
-    /// Queues a new packet of `len` bytes, written by `fill`.
+    /// Queues a new packet of `len` bytes, written by `fill`. Counts it as unsent if there is no buffer.
     pub fn make<A: Pool<Buf = P::Buf>>(
         &mut self,
         pool: &mut A,
@@ -107,30 +109,30 @@ impl<P: Port> Outbox<P> {
     #[inline]
     pub fn flush(&mut self) {
         for port in 0..self.ports.len() {
-            if !self.tx[port].is_empty() {
+            if !self.forwarded[port].is_empty() {
                 self.flush_port(port);
             }
-            if !self.own[port].is_empty() {
-                self.flush_own(port);
+            if !self.originated[port].is_empty() {
+                self.flush_originated(port);
             }
         }
     }
 
-    /// Returns the progress for the clock; `timer` is the node's earliest timer, which may wait until
-    /// `latest`.
+    /// Returns the core's progress, for clocks that skip idle time. `timer` is the node's next timer in ticks, which
+    /// may be delayed until `latest`.
     pub fn progress(&self, timer: u64, latest: u64) -> Progress {
         let counters = &self.counters;
-        let tried = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);
+        let attempted = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);
         let unsent =
             counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
-        let (received, sent) = (counters.read(Counter::RxPackets), tried - unsent);
+        let (received, sent) = (counters.read(Counter::RxPackets), attempted - unsent);
         Progress { received, sent, timer, latest, awaits_workers: false }
     }
 
-    /// Sends; drops packets that the device rejects twice.
+    /// Sends forwarded packets; drops packets that the device rejects twice.
     #[inline]
     fn flush_port(&mut self, port: usize) {
-        let (device, burst) = (&mut self.ports[port], &mut self.tx[port]);
+        let (device, burst) = (&mut self.ports[port], &mut self.forwarded[port]);
         let (sent, unsent) = send_by(&mut self.tap, port, device, burst, true);
         self.counters.add(Counter::Forwarded, sent + unsent);
         if unsent > 0 {
@@ -138,9 +140,10 @@ impl<P: Port> Outbox<P> {
         }
     }
 
+    /// Sends originated packets; counts those that the device rejects twice.
     #[cold]
-    fn flush_own(&mut self, port: usize) {
-        let (device, burst) = (&mut self.ports[port], &mut self.own[port]);
+    fn flush_originated(&mut self, port: usize) {
+        let (device, burst) = (&mut self.ports[port], &mut self.originated[port]);
         let (sent, unsent) = send_by(&mut self.tap, port, device, burst, false);
         self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
@@ -166,34 +169,38 @@ fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
     sent
 }
 
-/// Same as [`send`], with tap and explain: records packets sent at this port while a tap is on, and explains
-/// rejected packets (only forwarded ones, if `pass`) while that is on.
+/// Same as [`send`], for a tap's port `index`: copies sent packets while a tap is on. While packets are explained,
+/// also records rejected packets, if they `are_forwarded`.
 #[inline]
 fn send_by<P: Port>(
     tap: &mut TapCore,
-    at: usize,
+    index: usize,
     port: &mut P,
     burst: &mut Burst<P::Buf>,
-    pass: bool,
+    are_forwarded: bool,
 ) -> (u64, u64) {
-    if tap.watches(at) { send_watched(tap, at, port, burst, pass) } else { send(port, burst) }
+    match tap.watches(index) {
+        true => send_watched(tap, index, port, burst, are_forwarded),
+        false => send(port, burst),
+    }
 }
 
+/// Same as [`send_by`], for a port that is recorded or explained.
 #[cold]
 fn send_watched<P: Port>(
     tap: &mut TapCore,
-    at: usize,
+    index: usize,
     port: &mut P,
     burst: &mut Burst<P::Buf>,
-    pass: bool,
+    are_forwarded: bool,
 ) -> (u64, u64) {
-    let copied = tap.covers(at).then(|| tap.copy(burst));
+    let copies = tap.covers(index).then(|| tap.copy(burst));
     let sent = try_to_send(port, burst);
-    if let Some(start) = copied {
+    if let Some(start) = copies {
         tap.keep(start, sent);
     }
-    if pass && let Some(explainer) = tap.explainer() {
-        explainer.unsent(at, burst);
+    if are_forwarded && let Some(explainer) = tap.explainer() {
+        explainer.unsent(index, burst);
     }
     let unsent = burst.len();
     burst.clear();

@@ -1,5 +1,4 @@
-//! Packets dropped on arrival, by port and reason, for finding causes. Only dropped packets are counted, so
-//! forwarded ones cost nothing.
+//! Counts of packets dropped on arrival, by port and reason. `run` derives hints about the cause from them.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,6 +1,6 @@
-//! One core's part of a tap. While a tap is on, the core copies packets into buffers that another thread
-//! writes into a capture file. This file also has the orders that start and end a tap or the explanation of
-//! packets ([`super::explain`]).
+//! One core's part of a tap: a capture of packets at a running node. While a tap is on, the core copies packets
+//! into buffers that another thread writes into a capture file. This file also defines the orders that start and
+//! end a tap or the explanation of packets ([`super::explain`]).
 //!
 //! Buffers are allocated, and their pages touched, before the core gets them. They circulate over two
 //! single-producer, single-consumer queues. Packets without a buffer are counted. Without a tap, a burst
@@ -29,9 +29,13 @@ const _: () = assert!(BURST * (HEAD + SNAPLEN_MAX) <= BUFFER);
 
 /// Queues of buffers between one core and the writer of the capture.
 pub struct TapBuffers {
+    /// Buffers for the writer, oldest first.
     filled: ArrayQueue<Vec<u8>>,
+    /// Buffers for the core.
     empty: ArrayQueue<Vec<u8>>,
+    /// Number of packets without a buffer.
     lost: AtomicU64,
+    /// Time in ticks up to which all packets have been handed over.
     until: AtomicU64,
 }
 
@@ -45,7 +49,7 @@ impl Default for TapBuffers {
     fn default() -> Self {
         let (filled, empty) = (ArrayQueue::new(BUFFERS), ArrayQueue::new(BUFFERS));
         for _ in 0..BUFFERS {
-            let mut buffer = vec![1; BUFFER]; // touches all pages
+            let mut buffer = vec![1; BUFFER]; // writes to all pages, so that the core causes no page faults
             buffer.clear();
             let _ = empty.push(buffer);
         }
@@ -91,32 +95,35 @@ pub struct TapPacket<'a> {
 
 /// Iterates over the copies in a buffer, in order.
 pub fn copies(buffer: &[u8]) -> impl Iterator<Item = TapPacket<'_>> {
-    let mut rest = buffer;
+    let mut remaining = buffer;
     std::iter::from_fn(move || {
-        let (copied, after) = split(rest)?;
-        rest = after;
-        Some(copied)
+        let (packet, rest) = split(remaining)?;
+        remaining = rest;
+        Some(packet)
     })
 }
 
+/// Splits the first copy off a buffer.
 fn split(buffer: &[u8]) -> Option<(TapPacket<'_>, &[u8])> {
     let (ticks, rest) = buffer.split_first_chunk()?;
     let (len, rest) = rest.split_first_chunk()?;
-    let (kept, rest) = rest.split_first_chunk()?;
-    let (bytes, rest) = rest.split_at_checked(u32::from_ne_bytes(*kept) as usize)?;
+    let (copied_len, rest) = rest.split_first_chunk()?;
+    let (bytes, rest) = rest.split_at_checked(u32::from_ne_bytes(*copied_len) as usize)?;
     let (ticks, len) = (u64::from_ne_bytes(*ticks), u32::from_ne_bytes(*len));
     Some((TapPacket { ticks, len, bytes }, rest))
 }
 
-/// Recorder of a core. Hands over the rest on drop.
+/// Recorder of a core. Hands over its current buffer on drop.
 #[derive(Debug)]
 pub struct TapRecorder {
     /// Recorded ports, one bit each.
     ports: u32,
+    /// Maximum number of bytes copied of each packet.
     snaplen: usize,
     buffers: Arc<TapBuffers>,
     /// Buffer being filled; without memory if there is none.
     current: Vec<u8>,
+    /// Start of the poll in ticks.
     now: u64,
 }
 
@@ -125,15 +132,16 @@ impl TapRecorder {
     /// send.
     #[must_use]
     pub fn new(ports: &[usize], snaplen: usize, buffers: Arc<TapBuffers>) -> Self {
-        let ports = ports.iter().fold(0, |all, &port| all | 1 << port);
+        let ports = ports.iter().fold(0, |bits, &port| bits | 1 << port);
         let snaplen = snaplen.min(SNAPLEN_MAX);
         Self { ports, snaplen, buffers, current: Vec::new(), now: 0 }
     }
 
-    /// Copies packets. Returns the start of the copies, or `None` if there is no room for all of them.
+    /// Copies packets into the current buffer. Returns the offset of the first copy, or `None` if there is no room
+    /// for all of them.
     fn copy<B: Buf>(&mut self, packets: &[B]) -> Option<usize> {
-        let kept = |packet: &B| packet.bytes().len().min(self.snaplen);
-        let needed: usize = packets.iter().map(|packet| HEAD + kept(packet)).sum();
+        let copied_len = |packet: &B| packet.bytes().len().min(self.snaplen);
+        let needed: usize = packets.iter().map(|packet| HEAD + copied_len(packet)).sum();
         if self.current.capacity() - self.current.len() < needed {
             self.hand_over();
             if self.current.capacity() == 0 {
@@ -143,29 +151,30 @@ impl TapRecorder {
         let start = self.current.len();
         for packet in packets {
             let bytes = packet.bytes();
-            let kept = bytes.len().min(self.snaplen);
+            let copied_len = bytes.len().min(self.snaplen);
             self.current.extend_from_slice(&self.now.to_ne_bytes());
             self.current.extend_from_slice(&(bytes.len() as u32).to_ne_bytes());
-            self.current.extend_from_slice(&(kept as u32).to_ne_bytes());
-            self.current.extend_from_slice(&bytes[..kept]);
+            self.current.extend_from_slice(&(copied_len as u32).to_ne_bytes());
+            self.current.extend_from_slice(&bytes[..copied_len]);
         }
         Some(start)
     }
 
-    /// Keeps the first `count` copies from `start` on.
+    /// Keeps the first `count` copies from `start` on, and discards the rest. `None` counts them as lost.
     fn keep(&mut self, start: Option<usize>, count: usize) {
         let Some(start) = start else { return self.lose(count) };
-        let kept: usize =
-            copies(&self.current[start..]).take(count).map(|one| HEAD + one.bytes.len()).sum();
-        self.current.truncate(start + kept);
+        let kept = copies(&self.current[start..]).take(count);
+        let kept_len: usize = kept.map(|packet| HEAD + packet.bytes.len()).sum();
+        self.current.truncate(start + kept_len);
     }
 
+    /// Counts packets without a buffer.
     fn lose(&self, count: usize) {
         let lost = self.buffers.lost() + count as u64; // single writer
         self.buffers.lost.store(lost, Relaxed);
     }
 
-    /// Hands over a non-empty buffer.
+    /// Hands over the current buffer unless it is empty.
     fn hand_over(&mut self) {
         if !self.current.is_empty() {
             // There is room for all buffers.
@@ -173,7 +182,7 @@ impl TapRecorder {
         }
     }
 
-    /// Hands over the copies made before `now`, once the reader has taken the previous buffer.
+    /// Hands over the current buffer, with all copies made before `now`, if the reader has taken the previous one.
     fn tick(&mut self, now: u64) {
         if self.buffers.filled.is_empty() {
             self.hand_over();
@@ -190,13 +199,13 @@ impl Drop for TapRecorder {
     }
 }
 
-/// Order to a core; comes back with the replaced recorder or explainer.
+/// Order to a core; returns with the replaced recorder or explainer.
 #[derive(Debug)]
 pub struct TapOrder {
     /// Number that the core acknowledges.
     pub number: u64,
     /// The change.
-    pub what: TapChange,
+    pub change: TapChange,
 }
 
 /// Change of a core's recording.
@@ -212,13 +221,13 @@ impl TapOrder {
     /// Orders a change of the recorder.
     #[must_use]
     pub fn record(number: u64, recorder: Option<TapRecorder>) -> Self {
-        Self { number, what: TapChange::Record(recorder) }
+        Self { number, change: TapChange::Record(recorder) }
     }
 
     /// Orders a change of the explainer.
     #[must_use]
     pub fn explain(number: u64, explainer: Option<Box<Explainer>>) -> Self {
-        Self { number, what: TapChange::Explain(explainer) }
+        Self { number, change: TapChange::Explain(explainer) }
     }
 }
 
@@ -232,6 +241,7 @@ pub struct TapCore {
     ports: u32,
     /// Ports whose output is recorded or explained.
     watched: u32,
+    /// True if packets are explained.
     explains: bool,
     recorder: Option<TapRecorder>,
     explainer: Option<Box<Explainer>>,
@@ -275,7 +285,7 @@ impl TapCore {
         self.explainer.as_deref_mut()
     }
 
-    /// Records the outcome of a packet that has waited, unless its decision did.
+    /// Records the outcome of a packet that has waited, unless the decision on it already did.
     #[cold]
     pub fn explain_released(&mut self, now: u64, frame: &[u8], fate: Fate) {
         let Some(explainer) = &mut self.explainer else { return };
@@ -311,7 +321,7 @@ impl TapCore {
     #[inline]
     pub fn tick(&mut self, now: u64) {
         while let Some(mut order) = self.commands.as_ref().and_then(Commands::next) {
-            self.take(&mut order, now);
+            self.execute(&mut order, now);
             if let Some(commands) = &self.commands {
                 commands.acknowledge(order.number, order);
             }
@@ -319,14 +329,15 @@ impl TapCore {
         if let Some(recorder) = &mut self.recorder {
             recorder.tick(now);
         }
-        if self.explains && self.explainer.as_ref().is_none_or(|one| one.has_ended()) {
+        if self.explains && self.explainer.as_ref().is_none_or(|explainer| explainer.has_ended()) {
             self.review();
         }
     }
 
+    /// Executes an order.
     #[cold]
-    fn take(&mut self, order: &mut TapOrder, now: u64) {
-        match &mut order.what {
+    fn execute(&mut self, order: &mut TapOrder, now: u64) {
+        match &mut order.change {
             TapChange::Record(recorder) => {
                 self.recorder.iter_mut().for_each(TapRecorder::hand_over);
                 std::mem::swap(&mut self.recorder, recorder);
@@ -337,10 +348,10 @@ impl TapCore {
         self.review();
     }
 
-    /// Recomputes the port masks after an order.
+    /// Recomputes the port masks after an order, or after the explainer has ended.
     fn review(&mut self) {
         self.ports = self.recorder.as_ref().map_or(0, |recorder| recorder.ports);
-        self.explains = self.explainer.as_ref().is_some_and(|one| !one.has_ended());
+        self.explains = self.explainer.as_ref().is_some_and(|explainer| !explainer.has_ended());
         self.watched = if self.explains { u32::MAX } else { self.ports };
     }
 }
@@ -387,8 +398,9 @@ mod tests {
         fn handed_over(&self) -> Vec<(u64, u32, usize)> {
             let mut all = Vec::new();
             while let Some(buffer) = self.buffers.next_filled() {
-                let kept = |one: TapPacket<'_>| (one.ticks, one.len, one.bytes.len());
-                all.extend(copies(&buffer).map(kept));
+                let summary =
+                    |packet: TapPacket<'_>| (packet.ticks, packet.len, packet.bytes.len());
+                all.extend(copies(&buffer).map(summary));
                 self.buffers.give_back(buffer);
             }
             all
@@ -398,11 +410,11 @@ mod tests {
     #[test]
     fn tap_copies_received_and_sent_packets() {
         let mut rig = Rig::new(2);
-        let came = rig.burst(&[60, 14]);
-        rig.tap.received(0, 5, &came);
-        let mut goes = rig.burst(&[70, 15, 80, 90]);
-        let start = rig.tap.copy(&goes);
-        let sent = rig.near.tx_burst(&mut goes);
+        let incoming = rig.burst(&[60, 14]);
+        rig.tap.received(0, 5, &incoming);
+        let mut outgoing = rig.burst(&[70, 15, 80, 90]);
+        let start = rig.tap.copy(&outgoing);
+        let sent = rig.near.tx_burst(&mut outgoing);
         rig.tap.keep(start, sent);
         assert_eq!(sent, 2, "the port has room for two");
         assert!(rig.handed_over().is_empty(), "between ticks");
@@ -418,16 +430,18 @@ mod tests {
         let recorder = TapRecorder::new(&[1], 5, Arc::clone(&rig.buffers));
         rig.order(3, Some(recorder));
         assert!(rig.tap.covers(1) && !rig.tap.covers(0));
-        let came = rig.burst(&[60]);
-        rig.tap.received(0, 5, &came);
-        rig.tap.received(1, 5, &came);
+        let incoming = rig.burst(&[60]);
+        rig.tap.received(0, 5, &incoming);
+        rig.tap.received(1, 5, &incoming);
         rig.order(4, None);
         assert!(!rig.tap.is_on());
-        rig.tap.received(1, 6, &came);
+        rig.tap.received(1, 6, &incoming);
         assert_eq!(rig.handed_over(), [(5, 60, 5)], "what was copied is handed over at the end");
-        let done = std::iter::from_fn(|| rig.commands.next_done());
+        let executed = std::iter::from_fn(|| rig.commands.next_done());
         assert_eq!(
-            done.map(|order| matches!(order.what, TapChange::Record(Some(_)))).collect::<Vec<_>>(),
+            executed
+                .map(|order| matches!(order.change, TapChange::Record(Some(_))))
+                .collect::<Vec<_>>(),
             [false, true, true]
         );
     }
@@ -437,22 +451,22 @@ mod tests {
         let mut rig = Rig::new(4);
         let recorder = TapRecorder::new(&[0], SNAPLEN_MAX, Arc::clone(&rig.buffers));
         rig.order(3, Some(recorder));
-        let came = rig.burst(&[2000; 32]);
-        // The first buffer is handed over with one burst; the others when they are full.
+        let incoming = rig.burst(&[2000; 32]);
+        // The first buffer is handed over with one burst, later ones when they are full.
         let (fits, all) = (1 + BUFFER / (32 * (2000 + HEAD)) * (BUFFERS - 1), 1000);
         for now in 0..all {
-            rig.tap.received(0, now, &came);
+            rig.tap.received(0, now, &incoming);
             rig.tap.tick(now); // no buffer is read
         }
         assert_eq!(rig.buffers.lost(), 32 * (all - fits as u64));
         assert!(rig.buffers.until() < all, "what is not handed over yet is not told to be");
         rig.order(4, None);
-        let kept = rig.handed_over();
-        assert_eq!(kept.len(), 32 * fits);
-        assert!(kept.iter().all(|&(_, len, kept)| (len, kept) == (2000, 2000)));
+        let copies = rig.handed_over();
+        assert_eq!(copies.len(), 32 * fits);
+        assert!(copies.iter().all(|&(_, len, copied_len)| (len, copied_len) == (2000, 2000)));
         let recorder = TapRecorder::new(&[0], 64, Arc::clone(&rig.buffers));
         rig.order(5, Some(recorder));
-        rig.tap.received(0, all, &came);
+        rig.tap.received(0, all, &incoming);
         rig.tap.tick(all);
         assert_eq!(rig.handed_over().len(), 32, "there is room again");
     }

@@ -8,14 +8,14 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns the interval of commands, neighbours and policies' timers: 100 us.
+    /// Returns the interval of periodic work (commands, neighbours, policies' timers) in ticks of the clock: 100 us.
     #[must_use]
     pub const fn tick(self) -> u64 {
         let tick = self.ticks_hz / 10_000;
         if tick > 0 { tick } else { 1 }
     }
 
-    /// Returns the longest delay of a tick while no packets arrive or wait: 2 ms.
+    /// Returns the longest delay of periodic work while no packets arrive or wait: 2 ms in ticks.
     pub(crate) const fn rest(self) -> u64 {
         self.ticks_hz / 500
     }
@@ -23,7 +23,7 @@ impl Timing {
     /// Interval of questions for one neighbour in milliseconds.
     pub(crate) const ASK_MS: u64 = 200;
 
-    /// Returns the interval of checks for servers that neither answered nor are being asked for.
+    /// Returns the interval of checks for servers with unknown MAC addresses: 200 ms in ticks.
     pub(crate) fn servers(self) -> u64 {
         (self.ticks_hz / 5).max(1)
     }
@@ -38,8 +38,8 @@ impl Timing {
         self.to_ns(ticks) / 1_000_000
     }
 
-    /// Multiplies instead of dividing, because policies that measure need the time at every poll. Exact to
-    /// two ticks for years.
+    /// Converts ticks to nanoseconds. Multiplies by a factor instead of dividing, because some policies need the time
+    /// at every poll. The error stays below two ticks for years.
     #[inline]
     pub(crate) fn to_ns(self, ticks: u64) -> u64 {
         (ticks as f64 * (1e9 / self.ticks_hz.max(1) as f64)) as u64

@@ -1,4 +1,6 @@
-//! Assembly of other nodes' critic parameters from their parts.
+//! Assembly of peers' critic parameters from the parts in which they send them.
+//!
+//! In each consensus round, every node sends its parameters once, in one part per message.
 
 use super::refusal::Refusal;
 use crate::wire::peer::{Parameters, VALUES_MAX};
@@ -6,12 +8,13 @@ use crate::wire::peer::{Parameters, VALUES_MAX};
 /// Largest accepted magnitude of a parameter.
 const PARAMETER_MAX: f32 = 1e6;
 
-/// Parts of one node's parameters in a round.
+/// Parts of one node's parameters.
 #[derive(Clone, Debug)]
 struct Assembly {
+    /// Round of the parts.
     round: u64,
     /// Received parts, one bit each.
-    have: u64,
+    received: u64,
     values: Box<[f32]>,
 }
 
@@ -23,13 +26,14 @@ pub struct Consensus {
     round: u64,
     /// True if the round accepts no more parts.
     is_over: bool,
+    /// Number of parameters of each node.
     parameters: usize,
 }
 
 impl Consensus {
     /// Creates the state for `nodes` nodes with `parameters` parameters each.
     pub fn new(nodes: usize, parameters: usize) -> Self {
-        let assembly = || Assembly { round: 0, have: 0, values: vec![0.0; parameters].into() };
+        let assembly = || Assembly { round: 0, received: 0, values: vec![0.0; parameters].into() };
         let assemblies = (0..nodes).map(|_| assembly()).collect();
         Self { assemblies, round: 0, is_over: true, parameters }
     }
@@ -44,9 +48,10 @@ impl Consensus {
         self.round
     }
 
-    /// Opens a round when this node sends its parameters, or joins after it.
-    pub fn open(&mut self, round: u64, joins: bool) {
-        (self.round, self.is_over) = (round, joins);
+    /// Opens a round when this node sends its parameters. A node that joins too late for the round only adopts its
+    /// number: the round `is_over`.
+    pub fn open(&mut self, round: u64, is_over: bool) {
+        (self.round, self.is_over) = (round, is_over);
     }
 
     /// Closes the round. Returns the number of missing parts of these nodes.
@@ -54,15 +59,15 @@ impl Consensus {
         self.is_over = true;
         let chunks = self.chunks() as u64;
         let missing = |node: usize| {
-            let Assembly { round, have, .. } = &self.assemblies[node];
-            if *round == self.round { chunks - u64::from(have.count_ones()) } else { chunks }
+            let Assembly { round, received, .. } = &self.assemblies[node];
+            if *round == self.round { chunks - u64::from(received.count_ones()) } else { chunks }
         };
         nodes.map(missing).sum()
     }
 
-    /// Discards the parts of a node's earlier life.
+    /// Discards a node's parts, after its restart.
     pub fn forget(&mut self, node: usize) {
-        (self.assemblies[node].round, self.assemblies[node].have) = (0, 0);
+        (self.assemblies[node].round, self.assemblies[node].received) = (0, 0);
     }
 
     /// Stores a part. Returns all parameters of the node if it was the last one.
@@ -83,7 +88,7 @@ impl Consensus {
         if values.clone().any(|value| value.abs() > PARAMETER_MAX) {
             return Err(Refusal::OutOfRange);
         }
-        // Beats are out of phase: other nodes may be one round ahead for the rest of a beat.
+        // Beats are out of phase, so a peer may be one round ahead for the rest of this node's beat.
         let is_current = head.round == self.round && !self.is_over;
         if !is_current && head.round != self.round + 1 {
             return Err(Refusal::Old);
@@ -93,14 +98,14 @@ impl Consensus {
             if assembly.round > head.round {
                 return Err(Refusal::Old);
             }
-            (assembly.round, assembly.have) = (head.round, 0);
+            (assembly.round, assembly.received) = (head.round, 0);
         }
-        if assembly.have & 1 << chunk != 0 {
+        if assembly.received & 1 << chunk != 0 {
             return Err(Refusal::Doubled);
         }
-        assembly.have |= 1 << chunk;
-        assembly.values[first..].iter_mut().zip(values).for_each(|(to, value)| *to = value);
-        let is_whole = assembly.have.count_ones() as usize == chunks;
-        Ok(is_whole.then_some(&*assembly.values))
+        assembly.received |= 1 << chunk;
+        assembly.values[first..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
+        let is_complete = assembly.received.count_ones() as usize == chunks;
+        Ok(is_complete.then_some(&*assembly.values))
     }
 }

@@ -1,4 +1,8 @@
 //! Learner of a node, and its input at each beat.
+//!
+//! Two learned policies choose nodes at random with learned probabilities: the destination of a fresh task
+//! (migration), and the victim of a request by an idle worker (stealing). The critic estimates the rack's future
+//! load, and both policies learn from its error.
 
 use rand::SeedableRng as _;
 use wedjat_learner::{AdamW, Choice, Costs, Counts, Events, Learner, Optimizer, Reward, Settings};
@@ -13,7 +17,7 @@ const SCALE: f32 = 1e-3;
 /// Largest input. Policies see loads directly, the critic up to the fourth power. With inputs a hundred times
 /// larger a policy would become certain and stop learning. Rewards use the unlimited loads, so that an
 /// overloaded rack still separates better from worse.
-const SEEN_MAX: f32 = 1.0;
+const INPUT_MAX: f32 = 1.0;
 /// Weight of a beat in the moving mean of the critic's squared error.
 const LOSS_SHARE: f64 = 1e-3;
 
@@ -23,21 +27,27 @@ pub struct PeerLearner {
     pub learner: Learner,
     pub consensus: Consensus,
     reward: Reward,
+    /// Probabilities of the destination of a fresh task.
     migration: Choice,
+    /// Probabilities of the node to request a task from.
     stealing: Choice,
+    /// Draws of each node from `migration` since the last beat.
     migrations: Box<[u32]>,
+    /// Draws of each node from `stealing` since the last beat.
     steals: Box<[u32]>,
-    /// Loads as the learner sees them.
-    seen: Box<[f32]>,
-    /// Loads of the present nodes, consecutively.
-    present: Vec<f32>,
-    /// The critic's parameters as sent to peers.
-    pub told: Box<[f32]>,
+    /// Learner's input: load of each node, scaled and limited.
+    inputs: Box<[f32]>,
+    /// Scaled loads of the present nodes, for rewards.
+    present_loads: Vec<f32>,
+    /// Critic's parameters as sent to peers in the last consensus round.
+    pub published: Box<[f32]>,
     /// Factor on the loads that rewards use.
     gain: f32,
     /// True if the parameters never change.
     is_frozen: bool,
+    /// True if the node forwards fresh tasks.
     pub migrates: bool,
+    /// True if the node requests tasks.
     pub steals_at_all: bool,
     /// Moving mean of the squared temporal-difference error.
     pub value_loss: f64,
@@ -51,7 +61,7 @@ impl PeerLearner {
             (false, Optimizer::AdamW(usual)) => {
                 Optimizer::AdamW(AdamW { batch: learned.batch, ..usual })
             }
-            (false, other) => other,
+            (false, optimizer) => optimizer,
         };
         let settings = Settings {
             lambda: learned.lambda,
@@ -65,26 +75,26 @@ impl PeerLearner {
         let parameters = learner.critic().len();
         let mut learning = Self {
             consensus: Consensus::new(nodes, parameters),
-            told: vec![0.0; parameters].into(),
+            published: vec![0.0; parameters].into(),
             learner,
             reward: Reward::new(SCALE, Costs::default(), learned.utility),
             migration: Choice::new(nodes),
             stealing: Choice::new(nodes),
             migrations: vec![0; nodes].into(),
             steals: vec![0; nodes].into(),
-            seen: vec![0.0; nodes].into(),
-            present: Vec::with_capacity(nodes),
+            inputs: vec![0.0; nodes].into(),
+            present_loads: Vec::with_capacity(nodes),
             gain: learned.gain,
             is_frozen,
             migrates: learned.migrates,
             steals_at_all: learned.steals,
             value_loss: 0.0,
         };
-        learning.publish();
+        learning.update_choices();
         learning
     }
 
-    /// Returns the destination of a fresh task.
+    /// Returns the destination of a fresh task, drawn with a random number in [0, 1).
     #[inline]
     pub fn destination(&mut self, uniform: f32) -> usize {
         let node = self.migration.draw(uniform);
@@ -92,7 +102,7 @@ impl PeerLearner {
         node
     }
 
-    /// Returns the node to ask for a task.
+    /// Returns the node to request a task from, drawn with a random number in [0, 1).
     #[inline]
     pub fn victim(&mut self, uniform: f32) -> usize {
         let node = self.stealing.draw(uniform);
@@ -103,45 +113,47 @@ impl PeerLearner {
     /// Marks a node as present or absent.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         self.learner.set_live(node, is_live);
-        self.publish();
+        self.update_choices();
     }
 
     /// Ends a beat with these loads, each with the node's presence, and the events of all present nodes.
-    pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, done: &BeatStatistics) {
-        self.present.clear();
-        for (seen, (load, is_live)) in self.seen.iter_mut().zip(loads) {
+    pub fn beat(&mut self, loads: impl Iterator<Item = (f32, bool)>, events: &BeatStatistics) {
+        self.present_loads.clear();
+        for (input, (load, is_live)) in self.inputs.iter_mut().zip(loads) {
             let scaled = load * SCALE;
-            *seen = scaled.min(SEEN_MAX);
+            *input = scaled.min(INPUT_MAX);
             if is_live {
-                self.present.push(scaled * self.gain);
+                self.present_loads.push(scaled * self.gain);
             }
         }
-        let taken = if self.is_frozen {
-            self.learner.start(&self.seen)
+        let result = if self.is_frozen {
+            self.learner.start(&self.inputs)
         } else {
-            let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = *done;
+            let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = *events;
             let events = Events { migrations, steals, failed_tasks, failed_steals };
-            let reward = self.reward.of(&self.present, &events);
-            let drawn = Counts { migrations: &self.migrations, steals: &self.steals };
-            self.learner.beat(&self.seen, reward, drawn).map(|beat| {
+            let reward = self.reward.of(&self.present_loads, &events);
+            let draws = Counts { migrations: &self.migrations, steals: &self.steals };
+            self.learner.beat(&self.inputs, reward, draws).map(|beat| {
                 let loss = f64::from(beat.td_error).powi(2);
                 self.value_loss += LOSS_SHARE * (loss - self.value_loss);
             })
         };
         // Received values were checked to be finite and in range, and so are rewards.
-        debug_assert!(taken.is_ok(), "{taken:?}");
+        debug_assert!(result.is_ok(), "{result:?}");
         self.migrations.fill(0);
         self.steals.fill(0);
-        self.publish();
+        self.update_choices();
     }
 
     /// Prepares this critic's parameters for sending in a consensus round.
     pub fn start_consensus(&mut self, round: u64) {
         self.consensus.open(round, false);
-        self.told.iter_mut().zip(self.learner.critic()).for_each(|(told, value)| *told = *value);
+        let values = self.learner.critic();
+        self.published.iter_mut().zip(values).for_each(|(published, value)| *published = *value);
     }
 
-    fn publish(&mut self) {
+    /// Copies the learner's probabilities to the choices that draw from them.
+    fn update_choices(&mut self) {
         self.migration.set(self.learner.migration());
         self.stealing.set(self.learner.stealing());
     }

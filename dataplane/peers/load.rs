@@ -8,18 +8,19 @@ pub const LOAD_MAX: f32 = 1e6;
 /// Moving mean of service times, and number of waiting tasks.
 #[derive(Clone, Debug)]
 pub struct OwnLoad {
-    /// Slots of all workers.
+    /// Slots of all workers, over which the waiting work is divided.
     slots: f64,
     /// Slots per task that a worker serves at once.
-    each: u32,
+    slots_per_task: u32,
+    /// Moving mean of service times in microseconds; 0 before the first task.
     service_us: f64,
     waiting: u32,
 }
 
 impl OwnLoad {
-    /// Creates the load of workers that serve `tasks` tasks at once, with `each` slots per task.
-    pub fn new(tasks: u32, each: u32) -> Self {
-        let mut load = Self { slots: 1.0, each, service_us: 0.0, waiting: 0 };
+    /// Creates the load of workers that serve `tasks` tasks at once, with `slots_per_task` slots each.
+    pub fn new(tasks: u32, slots_per_task: u32) -> Self {
+        let mut load = Self { slots: 1.0, slots_per_task, service_us: 0.0, waiting: 0 };
         load.set_tasks(tasks);
         load
     }
@@ -42,7 +43,7 @@ impl OwnLoad {
 
     /// Sets the number of tasks that workers serve at once.
     pub fn set_tasks(&mut self, tasks: u32) {
-        self.slots = f64::from(tasks.max(1)) * f64::from(self.each);
+        self.slots = f64::from(tasks.max(1)) * f64::from(self.slots_per_task);
     }
 
     /// Returns the number of waiting tasks.

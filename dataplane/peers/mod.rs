@@ -1,19 +1,21 @@
-//! Decisions of one node in a rack without a leaf: the destination of a fresh task, the node to ask for a
-//! task when idle, and learning from the messages of all nodes (Malcolm, POMACS 2022).
+//! Decisions of one node in a rack without a leaf: the destination of a fresh task, the node to request a task
+//! from when idle (a *steal*), and learning from the messages of all nodes (Malcolm, POMACS 2022).
 //!
 //! Each node has its own queue and workers, and clients send to any node. [`Peers`] contains all decisions of
 //! such a node, for agents with peers and for the simulator. Time, seed and messages are arguments, and
 //! nothing allocates after the start.
 //!
-//! A node sends its waiting work to all others once per beat ([`Heartbeat`]); beats are out of phase. A peer
-//! is present from its first heartbeat until it was silent for [`SILENT_BEATS`] of this node's beats. Absent
-//! peers receive no tasks and no requests, and do not count in learning. Beats are numbered. A starting node
-//! adopts the number of the present ones, so that all nodes agree on the time of a consensus. Invalid message
-//! contents are counted by reason and otherwise ignored ([`Refusal`]).
+//! Time is divided into *beats*. At the end of each, a node sends its waiting work to all peers ([`Heartbeat`]);
+//! the nodes' beats are out of phase. A peer is present from its first heartbeat until it was silent for
+//! [`SILENT_BEATS`] of this node's beats. Absent peers receive no tasks and no requests, and do not count in
+//! learning. Beats are numbered. A starting node adopts the number of the present ones, so that all nodes agree on
+//! the time of a *consensus*: the exchange and averaging of their critics' parameters, which takes one beat. The
+//! *critic* is the learned estimate of the rack's future load. Invalid message contents are counted by reason and
+//! otherwise ignored ([`Refusal`]).
 //!
-//! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads
-//! use the current queues instead of values smoothed over polls, so that a node asks for a task as soon as it
-//! has none. Nodes may leave and return.
+//! Deviations from the released program: the counters in a heartbeat belong to the period that it ends. Loads use the
+//! current queues instead of values smoothed over polls. So a node requests a task as soon as it has none. Nodes may
+//! leave and return.
 
 mod consensus;
 mod learning;
@@ -44,8 +46,9 @@ pub const SILENT_BEATS: u64 = 10;
 pub const CONSENSUS_BEATS: u64 = 2000;
 /// Largest accepted number of waiting tasks, or of events per beat.
 const COUNT_MAX: u32 = 1 << 20;
-/// Streams of a node's random numbers.
+/// Stream of random numbers for a node's decisions.
 const DECISIONS: usize = 0;
+/// Stream of random numbers for a node's initial parameters.
 const PARAMETERS: usize = 1;
 
 /// Parameters of a node.
@@ -63,26 +66,30 @@ pub struct Settings {
     pub beat_ns: u64,
     /// End of the first beat.
     pub first_beat_ns: u64,
-    /// Start time of the node; later in each life.
+    /// Start time of the node. It grows with each restart, so that peers tell a restarted node from its predecessor.
     pub born: u64,
     /// Seed of its random decisions and of its initial parameters.
     pub seed: u64,
 }
 
-/// State of another node.
+/// State of another node. The entry of this node is unused.
 #[derive(Clone, Debug)]
 struct RemoteNode {
+    /// Start time of the node.
     born: u64,
+    /// Number of its last heartbeat.
     number: u64,
+    /// Load in its last heartbeat; 0 while it is absent.
     load: f32,
     /// Waiting tasks by its last heartbeat, plus tasks forwarded to it since.
     waiting: u32,
-    /// Beats of this node since its last heartbeat.
+    /// Beats of this node since the peer's last heartbeat.
     silent: u64,
+    /// True if it is present.
     is_live: bool,
 }
 
-/// Decision rule of a node.
+/// Decision rule of a node; see [`PeerPolicy`].
 #[derive(Clone, Debug)]
 enum DecisionRule {
     Learning(Box<PeerLearner>),
@@ -122,19 +129,22 @@ pub struct Totals {
 pub struct Peers {
     settings: Settings,
     rng: Rng,
-    mind: DecisionRule,
+    rule: DecisionRule,
     own: OwnLoad,
-    others: Box<[RemoteNode]>,
+    /// State of the nodes by number.
+    nodes: Box<[RemoteNode]>,
     /// Present peers.
     live: Vec<u16>,
     /// Number of its last heartbeat.
     number: u64,
+    /// End of the current beat.
     next_beat_ns: u64,
     /// True if parameters must be sent for a consensus.
-    tells: bool,
-    done: BeatStatistics,
+    sends_parameters: bool,
+    /// Events of this node since the last beat.
+    events: BeatStatistics,
     /// Sum of the peers' events since the last beat.
-    heard: BeatStatistics,
+    peer_events: BeatStatistics,
     totals: Totals,
     refusals: Refusals,
 }
@@ -154,7 +164,7 @@ impl Peers {
             (0..nodes).filter(|node| *node != own).for_each(|node| learning.set_live(node, false));
             DecisionRule::Learning(Box::new(learning))
         };
-        let mind = match &policy {
+        let rule = match &policy {
             PeerPolicy::Malcolm(learned) => learning(learned, false),
             PeerPolicy::Frozen(learned) => learning(learned, true),
             PeerPolicy::RandomSteal => DecisionRule::RandomSteal,
@@ -163,19 +173,19 @@ impl Peers {
             PeerPolicy::Below(below) => DecisionRule::Below(*below),
             PeerPolicy::Keep => DecisionRule::Keep,
         };
-        let other =
+        let node =
             RemoteNode { born: 0, number: 0, load: 0.0, waiting: 0, silent: 0, is_live: false };
         Self {
             rng: Rng::seed_from_u64(stream_seed(seed, own, DECISIONS)),
-            mind,
+            rule,
             own: OwnLoad::new(slots, policy.slots()),
-            others: vec![other; nodes].into(),
+            nodes: vec![node; nodes].into(),
             live: Vec::with_capacity(nodes),
             number: 0,
             next_beat_ns: settings.first_beat_ns,
-            tells: false,
-            done: BeatStatistics::default(),
-            heard: BeatStatistics::default(),
+            sends_parameters: false,
+            events: BeatStatistics::default(),
+            peer_events: BeatStatistics::default(),
             totals: Totals::default(),
             refusals: Refusals::default(),
             settings,
@@ -211,29 +221,29 @@ impl Peers {
         (((self.rng.next_u64() >> 32) * count as u64) >> 32) as usize
     }
 
-    /// Returns the present node at an index: its peers first, then this one.
+    /// Returns the present node at an index: the peers first, then this one.
     #[inline]
-    fn at(&self, place: usize) -> usize {
-        self.live.get(place).map_or(self.settings.own, |node| usize::from(*node))
+    fn node_at(&self, index: usize) -> usize {
+        self.live.get(index).map_or(self.settings.own, |node| usize::from(*node))
     }
 
     /// Returns the known number of waiting tasks at a node.
     #[inline]
     fn waiting(&self, node: usize) -> u32 {
-        if node == self.settings.own { self.own.waiting() } else { self.others[node].waiting }
+        if node == self.settings.own { self.own.waiting() } else { self.nodes[node].waiting }
     }
 
     /// Returns the destination of a fresh client task, or `None` if it stays. Tasks from peers always stay.
     #[inline]
     pub fn destination(&mut self) -> Option<usize> {
         let own = self.settings.own;
-        let node = match &self.mind {
+        let node = match &self.rule {
             DecisionRule::Keep | DecisionRule::RandomSteal => own,
             _ if self.live.is_empty() => own,
             DecisionRule::Learning(learning) if !learning.migrates => own,
             DecisionRule::Learning(_) => {
                 let uniform = self.uniform();
-                let DecisionRule::Learning(learning) = &mut self.mind else { return None };
+                let DecisionRule::Learning(learning) = &mut self.rule else { return None };
                 learning.destination(uniform)
             }
             DecisionRule::Shortest => self.shortest(),
@@ -243,8 +253,8 @@ impl Peers {
         if node == own {
             return None;
         }
-        self.others[node].waiting = self.others[node].waiting.saturating_add(1);
-        self.done.migrations = self.done.migrations.saturating_add(1);
+        self.nodes[node].waiting = self.nodes[node].waiting.saturating_add(1);
+        self.events.migrations = self.events.migrations.saturating_add(1);
         self.totals.migrations += 1;
         Some(node)
     }
@@ -253,12 +263,13 @@ impl Peers {
     fn shortest(&mut self) -> usize {
         let own = self.settings.own;
         let (mut best, mut least, mut ties) = (own, self.own.waiting(), 0);
-        for place in 0..self.live.len() {
-            let node = self.at(place);
-            let waiting = self.others[node].waiting;
+        for index in 0..self.live.len() {
+            let node = self.node_at(index);
+            let waiting = self.nodes[node].waiting;
             if waiting < least {
                 (best, least, ties) = (node, waiting, 1);
             } else if waiting == least && best != own {
+                // The n-th of equal nodes replaces the choice with probability 1/n, so all are equally likely.
                 ties += 1;
                 if self.below(ties) == 0 {
                     best = node;
@@ -273,20 +284,22 @@ impl Peers {
         let count = self.live.len() + 1;
         let first = self.below(count);
         let second = (first + 1 + self.below(count - 1)) % count;
-        let (first, second) = (self.at(first), self.at(second));
-        let (one, other) = (self.waiting(first), self.waiting(second));
-        if other < one || other == one && second == self.settings.own { second } else { first }
+        let (first, second) = (self.node_at(first), self.node_at(second));
+        let (at_first, at_second) = (self.waiting(first), self.waiting(second));
+        let is_tie = at_first == at_second;
+        if at_second < at_first || is_tie && second == self.settings.own { second } else { first }
     }
 
-    /// Returns this node or a random one with fewer than `below` tasks, else a random node.
+    /// Returns this node if it has fewer than `below` waiting tasks, else a random peer with fewer, else any
+    /// present node.
     fn any_below(&mut self, below: u32) -> usize {
         if self.own.waiting() < below {
             return self.settings.own;
         }
         let (mut found, mut count) = (None, 0);
-        for place in 0..self.live.len() {
-            let node = self.at(place);
-            if self.others[node].waiting < below {
+        for index in 0..self.live.len() {
+            let node = self.node_at(index);
+            if self.nodes[node].waiting < below {
                 count += 1;
                 if self.below(count) == 0 {
                     found = Some(node);
@@ -295,7 +308,7 @@ impl Peers {
         }
         found.unwrap_or_else(|| {
             let any = self.below(self.live.len() + 1);
-            self.at(any)
+            self.node_at(any)
         })
     }
 
@@ -318,43 +331,43 @@ impl Peers {
         if self.live.is_empty() || self.own.waiting() > 0 {
             return None;
         }
-        let node = match &self.mind {
+        let node = match &self.rule {
             DecisionRule::Learning(learning) if learning.steals_at_all => {
                 let uniform = self.uniform();
-                let DecisionRule::Learning(learning) = &mut self.mind else { return None };
+                let DecisionRule::Learning(learning) = &mut self.rule else { return None };
                 learning.victim(uniform)
             }
             DecisionRule::RandomSteal => {
                 let any = self.below(self.live.len());
-                self.at(any)
+                self.node_at(any)
             }
             _ => return None,
         };
         if node == self.settings.own {
             return None;
         }
-        self.done.steals = self.done.steals.saturating_add(1);
+        self.events.steals = self.events.steals.saturating_add(1);
         self.totals.steals += 1;
         Some(node)
     }
 
-    /// Handles a request for a task. Returns true if the first waiting task must be given.
+    /// Handles a peer's request for a task. Returns true if the peer gets the first waiting task.
     #[inline]
     pub fn asked(&mut self) -> bool {
-        let gives = self.own.waiting() > 0;
-        if gives {
+        let has_task = self.own.waiting() > 0;
+        if has_task {
             self.totals.given += 1;
         } else {
-            self.done.failed_steals = self.done.failed_steals.saturating_add(1);
+            self.events.failed_steals = self.events.failed_steals.saturating_add(1);
             self.totals.failed_steals += 1;
         }
-        gives
+        has_task
     }
 
     /// Records a task dropped because of a full queue.
     #[inline]
     pub fn failed(&mut self) {
-        self.done.failed_tasks = self.done.failed_tasks.saturating_add(1);
+        self.events.failed_tasks = self.events.failed_tasks.saturating_add(1);
         self.totals.failed_tasks += 1;
     }
 
@@ -365,7 +378,8 @@ impl Peers {
         self.next_beat_ns
     }
 
-    /// Ends a beat. Returns the heartbeat for all other nodes. [`Peers::parameters`] may return more to send.
+    /// Ends a beat: marks silent peers absent, learns, and starts or ends a consensus when its beat has come.
+    /// Returns the heartbeat for all peers. [`Peers::parameters`] may return more to send.
     pub fn beat(&mut self, now_ns: u64) -> Heartbeat {
         self.number += 1;
         self.totals.beats += 1;
@@ -373,29 +387,29 @@ impl Peers {
         let beat_ns = self.settings.beat_ns.max(1);
         let missed = now_ns.saturating_sub(self.next_beat_ns) / beat_ns;
         self.next_beat_ns += (missed + 1) * beat_ns;
-        for node in 0..self.others.len() {
-            let other = &mut self.others[node];
-            other.silent += 1;
-            if other.is_live && other.silent > SILENT_BEATS {
+        for node in 0..self.nodes.len() {
+            let peer = &mut self.nodes[node];
+            peer.silent += 1;
+            if peer.is_live && peer.silent > SILENT_BEATS {
                 self.set_live(node, false);
             }
         }
-        let done = std::mem::take(&mut self.done);
-        let mut all = std::mem::take(&mut self.heard);
-        add(&mut all, &done);
+        let events = std::mem::take(&mut self.events);
+        let mut all_events = std::mem::take(&mut self.peer_events);
+        add(&mut all_events, &events);
         let load = self.own.load();
-        if let DecisionRule::Learning(learning) = &mut self.mind {
+        if let DecisionRule::Learning(learning) = &mut self.rule {
             let own = self.settings.own;
-            let loads = self.others.iter().enumerate().map(|(node, other)| match node {
+            let loads = self.nodes.iter().enumerate().map(|(node, peer)| match node {
                 _ if node == own => (load, true),
-                _ => (other.load, other.is_live),
+                _ => (peer.load, peer.is_live),
             });
-            learning.beat(loads, &all);
-            self.tells = false;
+            learning.beat(loads, &all_events);
+            self.sends_parameters = false;
             let round = self.number / CONSENSUS_BEATS;
             if round > learning.consensus.round() {
                 learning.start_consensus(round);
-                self.tells = true;
+                self.sends_parameters = true;
             } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
                 let live = self.live.iter().map(|node| usize::from(*node));
                 self.totals.lost_chunks += learning.consensus.close(live);
@@ -404,7 +418,7 @@ impl Peers {
             }
         }
         let waiting = self.own.waiting().min(COUNT_MAX);
-        Heartbeat { origin: self.origin(), number: self.number, load, waiting, done }
+        Heartbeat { origin: self.origin(), number: self.number, load, waiting, done: events }
     }
 
     /// Returns the sender fields of its messages.
@@ -418,13 +432,13 @@ impl Peers {
     /// Returns the parts of the critic's parameters to send after a beat, in a consensus round.
     pub fn parameters(&self) -> impl Iterator<Item = (Parameters, &[f32])> {
         let origin = self.origin();
-        let learning = match &self.mind {
-            DecisionRule::Learning(learning) if self.tells => Some(learning),
+        let learning = match &self.rule {
+            DecisionRule::Learning(learning) if self.sends_parameters => Some(learning),
             _ => None,
         };
         learning.into_iter().flat_map(move |learning| {
             let (round, chunks) = (learning.consensus.round(), learning.consensus.chunks() as u16);
-            let parts = learning.told.chunks(VALUES_MAX).zip(0..chunks);
+            let parts = learning.published.chunks(VALUES_MAX).zip(0..chunks);
             parts.map(move |(values, chunk)| (Parameters { origin, round, chunk, chunks }, values))
         })
     }
@@ -434,30 +448,30 @@ impl Peers {
     /// # Errors
     /// Reason why it was refused and counted.
     pub fn receive_heartbeat(&mut self, beat: &Heartbeat) -> Result<(), Refusal> {
-        let taken = self.check(&beat.origin).and_then(|()| self.check_beat(beat));
-        if let Err(refusal) = taken {
+        let checked = self.check(&beat.origin).and_then(|()| self.check_beat(beat));
+        if let Err(refusal) = checked {
             self.refusals.count(refusal);
-            return taken;
+            return checked;
         }
         let node = usize::from(beat.origin.id);
-        if beat.origin.born > self.others[node].born
-            && let DecisionRule::Learning(learning) = &mut self.mind
+        if beat.origin.born > self.nodes[node].born
+            && let DecisionRule::Learning(learning) = &mut self.rule
         {
-            learning.consensus.forget(node);
+            learning.consensus.forget(node); // its predecessor's parts
         }
-        let other = &mut self.others[node];
-        (other.born, other.number) = (beat.origin.born, beat.number);
-        (other.load, other.waiting, other.silent) = (beat.load, beat.waiting, 0);
-        if !other.is_live {
+        let peer = &mut self.nodes[node];
+        (peer.born, peer.number) = (beat.origin.born, beat.number);
+        (peer.load, peer.waiting, peer.silent) = (beat.load, beat.waiting, 0);
+        if !peer.is_live {
             self.set_live(node, true);
         }
-        add(&mut self.heard, &beat.done);
+        add(&mut self.peer_events, &beat.done);
         self.totals.heard += 1;
         // A joining node adopts the beat number of the present ones. A difference of one is normal, because
         // beats are out of phase.
         if self.totals.beats < SILENT_BEATS && beat.number > self.number + 1 {
             self.number = beat.number;
-            if let DecisionRule::Learning(learning) = &mut self.mind {
+            if let DecisionRule::Learning(learning) = &mut self.rule {
                 learning.consensus.open(self.number / CONSENSUS_BEATS, true);
             }
         }
@@ -491,20 +505,21 @@ impl Peers {
         Ok(())
     }
 
+    /// Checks the contents of a heartbeat, and that it is newer than the last one of its sender.
     fn check_beat(&self, beat: &Heartbeat) -> Result<(), Refusal> {
         if !beat.load.is_finite() {
             return Err(Refusal::NotFinite);
         }
         let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = beat.done;
         let counts = [beat.waiting, migrations, steals, failed_tasks, failed_steals];
-        // Load requires waiting tasks.
-        let can_be =
+        // A load above 0 requires waiting tasks.
+        let is_possible =
             (0.0..=LOAD_MAX).contains(&beat.load) && (beat.waiting > 0 || beat.load == 0.0);
-        if !can_be || counts.into_iter().any(|count| count > COUNT_MAX) {
+        if !is_possible || counts.into_iter().any(|count| count > COUNT_MAX) {
             return Err(Refusal::OutOfRange);
         }
-        let other = &self.others[usize::from(beat.origin.id)];
-        match (other.born, other.number).cmp(&(beat.origin.born, beat.number)) {
+        let peer = &self.nodes[usize::from(beat.origin.id)];
+        match (peer.born, peer.number).cmp(&(beat.origin.born, beat.number)) {
             std::cmp::Ordering::Less => Ok(()),
             std::cmp::Ordering::Equal => Err(Refusal::Doubled),
             std::cmp::Ordering::Greater => Err(Refusal::Old),
@@ -520,38 +535,38 @@ impl Peers {
         head: &Parameters,
         values: impl ExactSizeIterator<Item = f32> + Clone,
     ) -> Result<(), Refusal> {
-        let taken = self.check(&head.origin).and_then(|()| {
-            let other = &self.others[usize::from(head.origin.id)];
-            // Only a present node in its current life is accepted.
-            if !other.is_live || other.born != head.origin.born {
+        let result = self.check(&head.origin).and_then(|()| {
+            let peer = &self.nodes[usize::from(head.origin.id)];
+            // Only parts from a present node, and not from its predecessor before a restart.
+            if !peer.is_live || peer.born != head.origin.born {
                 return Err(Refusal::Old);
             }
-            match &mut self.mind {
+            match &mut self.rule {
                 DecisionRule::Learning(learning) => {
                     let PeerLearner { learner, consensus, .. } = &mut **learning;
-                    let whole = consensus.take(head, values)?;
-                    whole.map_or(Ok(()), |values| {
+                    let all_values = consensus.take(head, values)?;
+                    all_values.map_or(Ok(()), |values| {
                         learner.receive_critic(values).map_err(|_| Refusal::Length)
                     })
                 }
                 _ => Err(Refusal::Features),
             }
         });
-        taken.inspect_err(|refusal| self.refusals.count(*refusal))
+        result.inspect_err(|refusal| self.refusals.count(*refusal))
     }
 
     /// Marks a node as present or absent.
     #[cold]
     fn set_live(&mut self, node: usize, is_live: bool) {
-        self.others[node].is_live = is_live;
+        self.nodes[node].is_live = is_live;
         if !is_live {
-            self.others[node].load = 0.0;
+            self.nodes[node].load = 0.0;
         }
-        if let DecisionRule::Learning(learning) = &mut self.mind {
+        if let DecisionRule::Learning(learning) = &mut self.rule {
             learning.set_live(node, is_live);
         }
         self.live.clear();
-        let live = self.others.iter().enumerate().filter(|(_, other)| other.is_live);
+        let live = self.nodes.iter().enumerate().filter(|(_, peer)| peer.is_live);
         self.live.extend(live.map(|(node, _)| node as u16));
     }
 
@@ -564,7 +579,7 @@ impl Peers {
     /// Returns presence, last load, and known number of waiting tasks of another node.
     #[must_use]
     pub fn peer_state(&self, node: usize) -> (bool, f32, u32) {
-        let RemoteNode { is_live, load, waiting, .. } = self.others[node];
+        let RemoteNode { is_live, load, waiting, .. } = self.nodes[node];
         (is_live, load, waiting)
     }
 
@@ -577,7 +592,7 @@ impl Peers {
     /// Returns the probabilities of migration to and stealing from each node, if the policy has them.
     #[must_use]
     pub fn probabilities(&self) -> Option<(&[f32], &[f32])> {
-        match &self.mind {
+        match &self.rule {
             DecisionRule::Learning(learning) => {
                 Some((learning.learner.migration(), learning.learner.stealing()))
             }
@@ -588,7 +603,7 @@ impl Peers {
     /// Returns the moving mean of the critic's squared temporal-difference error.
     #[must_use]
     pub fn value_loss(&self) -> Option<f64> {
-        match &self.mind {
+        match &self.rule {
             DecisionRule::Learning(learning) => Some(learning.value_loss),
             _ => None,
         }
@@ -607,10 +622,10 @@ impl Peers {
     }
 }
 
-/// Adds events.
-fn add(all: &mut BeatStatistics, done: &BeatStatistics) {
-    all.migrations = all.migrations.saturating_add(done.migrations);
-    all.steals = all.steals.saturating_add(done.steals);
-    all.failed_tasks = all.failed_tasks.saturating_add(done.failed_tasks);
-    all.failed_steals = all.failed_steals.saturating_add(done.failed_steals);
+/// Adds `events` to `all`.
+fn add(all: &mut BeatStatistics, events: &BeatStatistics) {
+    all.migrations = all.migrations.saturating_add(events.migrations);
+    all.steals = all.steals.saturating_add(events.steals);
+    all.failed_tasks = all.failed_tasks.saturating_add(events.failed_tasks);
+    all.failed_steals = all.failed_steals.saturating_add(events.failed_steals);
 }

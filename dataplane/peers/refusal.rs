@@ -5,7 +5,7 @@ use crate::reason::DropReason;
 /// Defines the enum, its list and its texts from one table.
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident;)+) => {
-        /// Reason for refusing a peer's message. Nothing is learned from a refused message.
+        /// Reason for refusing a peer's message. A refused message has no effect.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Refusal {
@@ -34,7 +34,7 @@ refusals! {
     Nodes => PeerNodes;
     /// The sender's learner has other features.
     Features => PeerFeatures;
-    /// The sender's number does not exist or is this node's.
+    /// No peer has the sender's number.
     Stranger => PeerStranger;
     /// A value is not a number or infinite.
     NotFinite => PeerNotFinite;

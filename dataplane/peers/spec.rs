@@ -46,9 +46,9 @@ pub struct LearnedOptions {
     pub critic_rate: f32,
     /// Learning rate of both policies.
     pub actor_rate: f32,
-    /// Number of slots per worker over which waiting work is divided.
+    /// Number of slots per worker: a node's load is its waiting work divided by the slots of its workers.
     pub slots: u32,
-    /// Factor on loads for rewards.
+    /// Factor on the loads from which rewards are computed.
     pub gain: f32,
 }
 
@@ -77,9 +77,11 @@ impl Default for LearnedOptions {
 
 /// Default number of slots per worker.
 const SLOTS: u32 = 64;
-/// Default threshold of `jbt`.
+/// Default threshold of `jbt` in waiting tasks.
 const BELOW: u32 = 2;
+/// Names of all policies, for messages.
 const NAMES: &str = "malcolm, frozen, rsteal, jsq, po2, jbt, random";
+/// Parameters of the learned policies, for messages.
 const LEARNED: &str = "steal=on|off, migrate=on|off, utility=difference|level, optimizer=adamw|sgd, batch=1..10000, \
                        lambda=0..1, critic-rate=0..1, actor-rate=0..1, slots=1..4096, gain=0.001..1000";
 
@@ -144,10 +146,10 @@ impl FromStr for PeerPolicy {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        let form = || PeerPolicyError::Form(text.to_owned());
+        let invalid_form = || PeerPolicyError::Form(text.to_owned());
         let (name, inner) = match text.split_once('(') {
             None => (text, ""),
-            Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(form)?),
+            Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(invalid_form)?),
         };
         let mut policy = match name {
             "malcolm" => Self::Malcolm(LearnedOptions::default()),
@@ -160,20 +162,20 @@ impl FromStr for PeerPolicy {
             _ => return Err(PeerPolicyError::Name(name.to_owned())),
         };
         for parameter in inner.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (key, value) = parameter.split_once('=').ok_or_else(form)?;
+            let (key, value) = parameter.split_once('=').ok_or_else(invalid_form)?;
             let (key, value) = (key.trim(), value.trim());
-            let (taken, allowed) = match &mut policy {
+            let (result, allowed) = match &mut policy {
                 Self::Malcolm(learned) | Self::Frozen(learned) => {
                     (learned.set(key, value), LEARNED)
                 }
                 Self::Below(below) => {
                     let number = value.parse().ok().filter(|number| (1..=1 << 20).contains(number));
-                    let taken = (key == "below").then_some(()).and(number).map(|n| *below = n);
-                    (taken, "below=1..1048576")
+                    let result = (key == "below").then_some(()).and(number).map(|n| *below = n);
+                    (result, "below=1..1048576")
                 }
                 _ => (None, "none"),
             };
-            if taken.is_none() {
+            if result.is_none() {
                 let (policy, parameter) = (policy.name(), parameter.to_owned());
                 return Err(PeerPolicyError::Parameter { policy, parameter, allowed });
             }
@@ -228,7 +230,7 @@ impl LearnedOptions {
 
 impl fmt::Display for PeerPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let usual = LearnedOptions::default();
+        let default = LearnedOptions::default();
         let mut parts = Vec::new();
         match self {
             Self::Malcolm(learned) | Self::Frozen(learned) => {
@@ -242,12 +244,15 @@ impl fmt::Display for PeerPolicy {
                 part(!l.migrates, "migrate=off".to_owned());
                 part(l.utility == Utility::Level, "utility=level".to_owned());
                 part(l.sgd, "optimizer=sgd".to_owned());
-                part(l.batch != usual.batch, format!("batch={}", l.batch));
-                part(l.lambda != usual.lambda, format!("lambda={}", l.lambda));
-                part(l.critic_rate != usual.critic_rate, format!("critic-rate={}", l.critic_rate));
-                part(l.actor_rate != usual.actor_rate, format!("actor-rate={}", l.actor_rate));
-                part(l.slots != usual.slots, format!("slots={}", l.slots));
-                part(l.gain != usual.gain, format!("gain={}", l.gain));
+                part(l.batch != default.batch, format!("batch={}", l.batch));
+                part(l.lambda != default.lambda, format!("lambda={}", l.lambda));
+                part(
+                    l.critic_rate != default.critic_rate,
+                    format!("critic-rate={}", l.critic_rate),
+                );
+                part(l.actor_rate != default.actor_rate, format!("actor-rate={}", l.actor_rate));
+                part(l.slots != default.slots, format!("slots={}", l.slots));
+                part(l.gain != default.gain, format!("gain={}", l.gain));
             }
             Self::Below(below) if *below != BELOW => parts.push(format!("below={below}")),
             _ => {}

@@ -29,16 +29,16 @@ fn alone(peers: &mut Peers) -> Heartbeat {
 /// Ends a beat of one node, with delivery to all others.
 fn beat(rack: &mut [Peers], node: usize) -> Heartbeat {
     let now_ns = rack[node].next_beat_ns();
-    let told = rack[node].beat(now_ns);
+    let heartbeat = rack[node].beat(now_ns);
     let parts: Vec<_> =
         rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
     for (other, peers) in rack.iter_mut().enumerate().filter(|(other, _)| *other != node) {
-        assert_eq!(peers.receive_heartbeat(&told), Ok(()), "{other} hears {node}");
+        assert_eq!(peers.receive_heartbeat(&heartbeat), Ok(()), "{other} hears {node}");
         for (head, values) in &parts {
             assert_eq!(peers.receive_parameters(head, values.iter().copied()), Ok(()));
         }
     }
-    told
+    heartbeat
 }
 
 fn beats(rack: &mut [Peers], count: u64) {
@@ -51,9 +51,9 @@ fn beats(rack: &mut [Peers], count: u64) {
 fn node_with_loads(policy: &str, waiting: &[u32]) -> Peers {
     let mut peers = Peers::new(settings(policy, waiting.len(), 0));
     for (id, waiting) in waiting.iter().enumerate().skip(1) {
-        let said = Peers::new(settings(policy, 4, id)).beat(0);
-        let origin = Origin { nodes: peers.settings.nodes as u16, ..said.origin };
-        peers.receive_heartbeat(&Heartbeat { origin, waiting: *waiting, ..said }).unwrap();
+        let heartbeat = Peers::new(settings(policy, 4, id)).beat(0);
+        let origin = Origin { nodes: peers.settings.nodes as u16, ..heartbeat.origin };
+        peers.receive_heartbeat(&Heartbeat { origin, waiting: *waiting, ..heartbeat }).unwrap();
     }
     peers.set_waiting(waiting[0]);
     peers
@@ -256,13 +256,13 @@ fn invalid_message_is_counted_and_ignored() {
 fn critics_agree_once_per_round() {
     let nodes = 16; // 185 parameters: one part; see below for more
     let mut rack = rack("malcolm", nodes);
-    let critic = |peers: &Peers| match &peers.mind {
+    let critic = |peers: &Peers| match &peers.rule {
         DecisionRule::Learning(learning) => learning.learner.critic().copied().collect::<Vec<_>>(),
         _ => unreachable!(),
     };
     beats(&mut rack, CONSENSUS_BEATS - 1);
     assert!(rack.iter().all(|peers| peers.parameters().next().is_none()));
-    let told: Vec<_> = (0..nodes)
+    let critics: Vec<_> = (0..nodes)
         .map(|node| {
             beat(&mut rack, node);
             critic(&rack[node])
@@ -291,7 +291,7 @@ fn critics_agree_once_per_round() {
     assert_eq!((rack[0].totals().agreed, rack[0].totals().lost_chunks), (1, 0));
     // A small step of the learner lies between the published and the resulting values.
     for (place, value) in critic(&rack[0]).into_iter().enumerate() {
-        let mean = told.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
+        let mean = critics.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
         assert!((value - mean).abs() < 2e-3, "{place}: {value} for {mean}");
     }
     assert_eq!(hear(&mut rack[0], head), Err(Refusal::Old), "it is over");
@@ -303,12 +303,12 @@ fn lost_parts_are_counted_and_partial_updates_dropped() {
     let mut rack = rack("malcolm", nodes);
     beats(&mut rack, CONSENSUS_BEATS - 1);
     for node in 0..nodes {
-        let told = alone(&mut rack[node]);
+        let heartbeat = alone(&mut rack[node]);
         let parts: Vec<_> =
             rack[node].parameters().map(|(head, values)| (head, values.to_vec())).collect();
         assert_eq!(parts.iter().map(|(_, values)| values.len()).collect::<Vec<_>>(), [256, 117]);
         if node != 0 {
-            rack[0].receive_heartbeat(&told).unwrap();
+            rack[0].receive_heartbeat(&heartbeat).unwrap();
             for (head, values) in parts.iter().rev().take(if node < 3 { 1 } else { 2 }) {
                 rack[0].receive_parameters(head, values.iter().copied()).unwrap();
             }

@@ -35,14 +35,14 @@ use crate::state::files::{self, ExistingFile, open_again};
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
 pub const VERSION: u64 = 5;
-/// Word of a free channel.
-const NOBODY: u64 = u64::MAX;
-/// Number of words of an offer before those of the places.
-const WORDS: usize = 5;
+/// Word of a free channel in an offer.
+const FREE: u64 = u64::MAX;
+/// Number of words at the start of an offer, before one word per channel.
+const HEAD_WORDS: usize = 5;
 /// Default time limit for an agent's answer. An agent that exceeds it is stopped or overloaded.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Minimum and maximum of a socket timeout. The system does not accept 0.
-const WAITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
+const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
 /// Time before the next peer is accepted after descriptors or memory ran out.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
@@ -74,7 +74,7 @@ impl Offer {
     pub fn to_bytes(&self) -> Vec<u8> {
         let RegionShape { channels, slots, payload } = self.shape;
         let head = [MAGIC, VERSION, channels as u64, slots as u64, payload as u64];
-        let places = self.places.iter().map(|place| place.map_or(NOBODY, Place::word));
+        let places = self.places.iter().map(|place| place.map_or(FREE, Place::word));
         head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
     }
 
@@ -87,7 +87,9 @@ impl Offer {
         let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let (head, places) = match words[..] {
             [MAGIC, VERSION] if rest.is_empty() => return Err(InvalidOffer::Refused),
-            [MAGIC, VERSION, ..] if words.len() > WORDS && rest.is_empty() => words.split_at(WORDS),
+            [MAGIC, VERSION, ..] if words.len() > HEAD_WORDS && rest.is_empty() => {
+                words.split_at(HEAD_WORDS)
+            }
             [MAGIC, VERSION, ..] => {
                 return Err(InvalidOffer::Damaged(format!("an offer of {} bytes", bytes.len())));
             }
@@ -104,7 +106,7 @@ impl Offer {
             return Err(InvalidOffer::Damaged(text));
         }
         let place = |word: &u64| match *word {
-            NOBODY => None,
+            FREE => None,
             word => Some(Place { id: (word >> 32) as u16, pool: word as u16 }),
         };
         Ok(Self { shape, places: places.iter().map(place).collect() })
@@ -164,19 +166,20 @@ pub struct ReceivedOffer {
     pub pid: u64,
 }
 
-/// Requests the offer of the agent with the socket at `path`. Waits for it at most `patience`.
+/// Requests the offer of the agent with the socket at `path`. Waits for it at most `patience`. Refuses an agent of
+/// another user except root.
 ///
 /// # Errors
 /// If there is no offer.
-pub fn ask(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError> {
+pub fn request_offer(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError> {
     let found = ExistingFile::behind(path)?.ok_or(OfferError::Missing)?;
     if !found.is_socket() {
         return Err(OfferError::Foreign(found.describe()));
     }
-    let socket = connect(&found, patience.clamp(WAITS.0, WAITS.1))?;
+    let socket = connect(&found, patience.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
-        // Its tasks would run with this user's rights.
+        // Tasks of another user must not run with this user's rights.
         return Err(OfferError::Owner(agent.uid));
     }
     let (bytes, memory) = receive(&socket)?;
@@ -190,13 +193,13 @@ pub fn ask(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError>
 fn peer(socket: &OwnedFd) -> io::Result<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of_val(&peer) as libc::socklen_t;
-    let (at, len) = ((&raw mut peer).cast(), &raw mut len);
-    // SAFETY: the descriptor is open, and `len` is the size of the memory at `at`, which may hold any
+    let (value, len) = ((&raw mut peer).cast(), &raw mut len);
+    // SAFETY: the descriptor is open, and `len` is the size of the memory at `value`, which may hold any
     // numbers.
-    let done = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, len)
+    let status = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, value, len)
     };
-    if done == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+    if status == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Returns true if `user` may share memory with this process: its own user or root.
@@ -204,6 +207,7 @@ fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
+/// Connects to an agent's socket, with time limits for sending and receiving.
 fn connect(found: &ExistingFile, patience: Duration) -> Result<OwnedFd, OfferError> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -221,8 +225,9 @@ fn connect(found: &ExistingFile, patience: Duration) -> Result<OwnedFd, OfferErr
     }
 }
 
+/// Receives an offer's bytes and the memory's descriptor.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
-    let mut bytes = vec![0; 8 * (WORDS + CHANNELS_MAX)];
+    let mut bytes = vec![0; 8 * (HEAD_WORDS + CHANNELS_MAX)];
     // Room for one descriptor: the system closes any further ones.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -250,6 +255,7 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
 /// Thread of an agent that passes its region to workers.
 #[derive(Debug)]
 pub struct AttachServer {
+    /// Event that stops the thread.
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -272,7 +278,7 @@ impl AttachServer {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Forgets the thread. For a child that was forked since and does not have it.
+    /// Forgets the thread. For a forked child process, which does not have the thread.
     pub fn forget(&mut self) {
         std::mem::forget(self.thread.take());
     }
@@ -287,12 +293,13 @@ impl Drop for AttachServer {
     }
 }
 
+/// Accepts peers and sends them the offer until `stop` is set.
 fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) {
     let mut outage = Outage::default();
     loop {
-        let mut both = [PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
-        match poll(&mut both, None) {
-            Ok(_) if !both[0].revents().is_empty() => return,
+        let mut events = [PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+        match poll(&mut events, None) {
+            Ok(_) if !events[0].revents().is_empty() => return,
             Ok(_) => {}
             Err(_) => continue,
         }
@@ -321,7 +328,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
     }
 }
 
-/// Sends the offer without blocking.
+/// Sends a peer the offer and the memory's descriptor without blocking; only a refusal to another user's peer.
 fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -335,8 +342,8 @@ fn hand_over(peer: &OwnedFd, memory: &File, offer: &[u8]) -> io::Result<()> {
     // A worker of the same user can change the mode. Later workers must still be able to open the memory.
     rustix::fs::fchmod(memory, Mode::RUSR | Mode::WUSR)?;
     // A separate open file, so that a worker cannot touch another worker's locks.
-    let own = open_again(memory)?;
-    let rights = [own.as_fd()];
+    let file = open_again(memory)?;
+    let rights = [file.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&rights));
     rustix::net::sendmsg(peer, &[IoSlice::new(offer)], &mut control, flags)?;
     Ok(())

@@ -39,7 +39,7 @@ pub fn load(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// Returns shared words as plain bytes.
+/// Returns shared words as plain bytes, without a copy.
 ///
 /// # Safety
 /// No one may write the words while the slice exists.
@@ -60,12 +60,12 @@ pub unsafe fn view_mut(words: &[AtomicU64]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), 8 * words.len()) }
 }
 
-/// Prefetches the line at `place`.
+/// Prefetches the cache line at this address.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-pub fn prefetch<T>(place: *const T) {
-    // SAFETY: a prefetch reads nothing, wherever it points.
-    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(place.cast()) };
+pub fn prefetch<T>(line: *const T) {
+    // SAFETY: a prefetch has no effect on memory, and an invalid address causes no fault.
+    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast()) };
 }
 
 #[cfg(test)]

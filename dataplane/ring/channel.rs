@@ -8,7 +8,7 @@ use super::protocol::{Fault, Notice, Sender};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
-/// Length of a missing reply.
+/// Length that marks a task without a reply.
 pub const NO_REPLY: u32 = u32::MAX;
 
 /// Ids that accompany a task's bytes.
@@ -43,7 +43,9 @@ pub enum Outcome {
 pub struct Channel {
     index: usize,
     sender: Sender<Slice<AtomicU64>>,
+    /// Word in which the worker stores that it sleeps.
     sleep: Slice<AtomicU32>,
+    /// Bytes of tasks and replies.
     area: Slice<AtomicU64>,
     shape: RegionShape,
 }
@@ -65,14 +67,14 @@ impl Channel {
         self.index
     }
 
-    /// Returns the protocol's end.
+    /// Returns the sender: positions and states of the channel's tasks, without their bytes.
     #[inline]
     #[must_use]
     pub fn sender(&self) -> &Sender<Slice<AtomicU64>> {
         &self.sender
     }
 
-    /// Returns the protocol's end, for use without bytes.
+    /// Returns the sender, to give tasks without bytes.
     #[inline]
     pub fn sender_mut(&mut self) -> &mut Sender<Slice<AtomicU64>> {
         &mut self.sender
@@ -82,16 +84,16 @@ impl Channel {
     /// task is too long.
     #[inline]
     pub fn give(&mut self, ids: TaskIds, payload: &[u8]) -> bool {
-        // Without a grant, an excluded worker may still read its old tasks.
-        let may = self.sender.is_granted() && self.sender.room() > 0;
-        if !may || payload.len() > self.shape.payload {
+        // An excluded worker may still read its old tasks, so their bytes must not change before the next grant.
+        let can_send = self.sender.is_granted() && self.sender.room() > 0;
+        if !can_send || payload.len() > self.shape.payload {
             return false;
         }
-        let at = self.sender.slot(self.sender.next()) * self.shape.stride();
-        let part = &self.area[at / 8..][..self.shape.part() / 8];
+        let offset = self.sender.slot(self.sender.next()) * self.shape.stride();
+        let part = &self.area[offset / 8..][..self.shape.part() / 8];
         part[0].store(u64::from(ids.app) << 32 | u64::from(ids.seq), Relaxed);
         bytes::store(&part[HEAD / 8..], payload);
-        let (offset, len) = (at as u32, payload.len() as u32);
+        let (offset, len) = (offset as u32, payload.len() as u32);
         self.sender.send(Notice { offset, len, class: ids.class })
     }
 
@@ -102,22 +104,23 @@ impl Channel {
     /// If the worker's count is impossible.
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
-        let done = self.sender.collect()?;
+        let completed = self.sender.collect()?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for number in done.clone() {
-            // All at once, since each line must come from the worker's cache.
+        for number in completed.clone() {
+            // All replies at once, so that their transfers from the worker's cache overlap.
             bytes::prefetch(self.reply_part(number).as_ptr());
         }
         if self.sender.outstanding() > 0 && park::is_asleep(&self.sleep[0]) {
             park::wake(&self.sleep[0]);
         }
-        Ok(done)
+        Ok(completed)
     }
 
+    /// Returns the part of the area with the reply to a task.
     #[inline]
     fn reply_part(&self, number: u64) -> &[AtomicU64] {
-        let at = self.sender.slot(number) * self.shape.stride() + self.shape.part();
-        &self.area[at / 8..][..self.shape.part() / 8]
+        let offset = self.sender.slot(number) * self.shape.stride() + self.shape.part();
+        &self.area[offset / 8..][..self.shape.part() / 8]
     }
 
     /// Returns the result of a completed task. Call it before giving the next task.

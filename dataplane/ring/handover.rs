@@ -1,8 +1,8 @@
 //! Channel between threads of one process: tasks change owner with their packet, and nothing is copied.
 //!
 //! A slot's word is the task itself (a pointer), so the word that a worker reads must come from its
-//! dispatcher and be taken exactly once. Therefore both ends are created together, around memory that no one
-//! else can reach. A task that was taken is always completed before its worker leaves. So a task that the
+//! dispatcher and be taken exactly once. Therefore both ends are created together, around memory that no other code
+//! can reach. A worker that leaves, even by a panic, first completes each task that it has taken. So a task that the
 //! dispatcher finds incomplete afterwards was never taken, and belongs to the dispatcher again.
 #![allow(unsafe_code)]
 
@@ -30,13 +30,13 @@ pub fn pair<T: Token>(
     slots: usize,
 ) -> Result<(Producer<T>, Consumer<T>), RegionError> {
     let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
-    let refused = |error| RegionError::Io { path: "memory".into(), error };
-    let end = region.claim(0).map_err(refused)?.ok_or(RegionError::RegionShape(region.shape()))?;
+    let io = |error| RegionError::Io { path: "memory".into(), error };
+    let end = region.claim(0).map_err(io)?.ok_or(RegionError::RegionShape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
     let producer = Producer {
         channel: region.channel(0),
         panicked: Arc::clone(&panicked),
-        back: 0..0,
+        untaken: 0..0,
         _tasks: PhantomData,
     };
     Ok((producer, Consumer { end, has_task: false, panicked, _tasks: PhantomData }))
@@ -48,7 +48,7 @@ pub struct Producer<T: Token> {
     /// True if the worker's thread panicked.
     panicked: Arc<AtomicBool>,
     /// Numbers of the tasks that a departed worker did not take.
-    back: Range<u64>,
+    untaken: Range<u64>,
     _tasks: PhantomData<fn(T)>,
 }
 
@@ -119,7 +119,7 @@ impl<T: Token> Producer<T> {
         self.sender().claim() != 0
     }
 
-    /// Returns true if the worker had the grant and has left.
+    /// Returns true if the granted worker has left.
     #[must_use]
     pub fn is_left(&self) -> bool {
         self.sender().is_granted() && self.sender().claim() == 0
@@ -135,9 +135,9 @@ impl<T: Token> Producer<T> {
     /// Call `collect` before.
     pub fn take_back(&mut self) -> Option<(T, u32)> {
         if self.is_left() && matches!(self.collect(), Ok(done) if done.is_empty()) {
-            self.back = self.channel.sender_mut().revoke();
+            self.untaken = self.channel.sender_mut().revoke();
         }
-        let number = self.back.next()?;
+        let number = self.untaken.next()?;
         let (word, note) = self.sender().sent_word(number);
         // SAFETY: `give` made the word from a task of this type. The worker has left after completing every
         // task that it took. This one is incomplete, so it was not taken, and its number occurs here once.
@@ -147,7 +147,7 @@ impl<T: Token> Producer<T> {
 
 impl<T: Token> Drop for Producer<T> {
     fn drop(&mut self) {
-        // Otherwise the worker is attached, and may still take them.
+        // Frees the tasks of a departed worker. An attached worker may still take its tasks, so they are leaked.
         if self.is_left() && self.collect().is_ok() {
             while self.take_back().is_some() {}
         }
@@ -159,6 +159,7 @@ pub struct Consumer<T: Token> {
     end: WorkerEnd,
     /// True if a task was taken and not completed.
     has_task: bool,
+    /// Set if this end is dropped by a panic.
     panicked: Arc<AtomicBool>,
     _tasks: PhantomData<fn() -> T>,
 }
@@ -224,7 +225,7 @@ impl<T: Token> Drop for Consumer<T> {
         if self.has_task {
             self.end.receiver_mut().complete(0);
         }
-        // The end is dropped next, which leaves the channel.
+        // The worker's end is dropped next, which leaves the channel.
     }
 }
 

@@ -1,5 +1,5 @@
-//! Layout of a worker region. Both ends compute it from the region's shape, which a worker receives on
-//! attaching. Positions are offsets, never pointers.
+//! Layout of a worker region: offsets of its sections. Both ends compute it from the region's shape, which a worker
+//! receives on attaching.
 //!
 //! | section | words | written by |
 //! |---|---|---|
@@ -17,7 +17,7 @@ use super::protocol::SLOT_WORDS;
 use super::watch;
 use crate::state::region::ALIGN;
 
-/// Bytes before a task's bytes (ids) and before a reply's bytes (number and length).
+/// Bytes at the start of a task's part (its ids) and of a reply's part (number and length).
 pub const HEAD: usize = 16;
 /// Alignment of a task's and a reply's part in bytes.
 const LINE: usize = 64;
@@ -88,7 +88,9 @@ pub struct Layout {
     pub len: usize,
     /// Offset of the state published to observers.
     pub watch: usize,
+    /// Offsets of the first channel.
     channel: ChannelLayout,
+    /// Bytes of a channel.
     channel_len: usize,
 }
 

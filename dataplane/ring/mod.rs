@@ -1,13 +1,16 @@
 //! Rings between a dispatcher core and its workers: one producer, one consumer, one cache line per transfer.
 //!
-//! A dispatcher gives tasks to a worker through 16-byte slots. The notice (the task's number) and the
-//! position of the task's bytes are adjacent, so one line contains both. The worker writes no slots. It
-//! answers with one line of its own, which holds the number of tasks completed and the time worked since it
-//! attached: a credit per task, without individual acknowledgements. Both ends are in memory shared by
-//! threads or processes.
+//! A dispatcher gives tasks to a worker through 16-byte slots. A slot holds the *notice* of a task: its number and
+//! the position of its bytes. Both are in one cache line. The worker writes no slots. It answers with one line of its
+//! own, which holds the number of tasks completed and the time worked since it attached: a *credit* per task,
+//! without individual acknowledgements. Both ends are in memory shared by threads or processes.
 //!
-//! The ends do not trust each other. Indices are masked on the reader's own count, and lengths and offsets are
-//! checked on private copies. A count that runs backwards or ahead is a [`Fault`], and excludes the worker
+//! A *channel* is the memory for one worker. A worker *claims* a channel by writing a number, and the dispatcher
+//! *grants* it by repeating that number. The bytes of tasks and replies are in the channel's *area*. A *place* is a
+//! worker's identity: its id and its pool.
+//!
+//! The ends do not trust each other. Each end derives slot indices from its own count, and checks lengths and
+//! offsets on private copies. A count that runs backwards or ahead is a [`Fault`], and excludes the worker
 //! until it attaches again.
 //!
 //! - [`protocol`]: contents of shared words, generic over the words, so that loom can check orderings;

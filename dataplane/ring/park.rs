@@ -1,8 +1,8 @@
 //! Sleep of an idle worker, and its wake-up by the dispatcher.
 //!
-//! The worker stores that it sleeps, checks once more for a task, and waits in the kernel. The dispatcher,
-//! which polls anyway, reads that word while the worker has outstanding tasks. So it needs no fence after
-//! giving a task, and makes a system call only for a sleeping worker.
+//! The worker stores in a word that it sleeps, checks once more for a task, and waits in the kernel. The
+//! dispatcher reads that word at each poll while the worker has outstanding tasks. So it sees a sleeper at a later
+//! poll at the latest: it needs no fence after giving a task, and makes a system call only for a sleeping worker.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
+/// Value of the word while the worker runs.
 const AWAKE: u32 = 0;
+/// Value of the word while the worker sleeps or is about to.
 const ASLEEP: u32 = 1;
 
 /// Sleeps until woken, or for at most `longest`, unless `is_ready` returns true.

@@ -1,5 +1,11 @@
 //! Protocol of one channel: slots in one direction, one line of credits in the reverse direction.
 //!
+//! Tasks have consecutive numbers. Task n is in slot n modulo the number of slots. A slot contains a tag made from
+//! the number, so that the worker detects a new task. The worker publishes the number after its last completed task.
+//! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
+//! publishing the same number.
+//!
+//! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
 //! Generic over its words, so that loom checks the code that the processes run.
 
 use std::ops::Deref;
@@ -40,10 +46,10 @@ pub mod control {
     /// Number of the granted worker's first task.
     pub const START: usize = 1;
     /// Request of the dispatcher: [`STOP`], or none.
-    pub const WISHES: usize = 2;
+    pub const REQUEST: usize = 2;
     /// Number of words.
     pub const WORDS: usize = 3;
-    /// The dispatcher ends: no more tasks will come.
+    /// Request that the worker ends: no more tasks will come.
     pub const STOP: u64 = 1;
 }
 
@@ -53,17 +59,17 @@ pub mod claim {
     pub const CLAIM: usize = 0;
     /// Process of the worker.
     pub const PID: usize = 1;
-    /// Last granted claim that was returned in order. A successor's claim does not replace it.
+    /// Last granted claim whose worker left in order. A successor's claim does not overwrite it.
     pub const LEFT: usize = 2;
-    /// Identity that the worker assumes. The channel may have been given to another one since the worker was
-    /// told.
+    /// Identity under which the worker claims. The agent may have assigned the channel to another one since the
+    /// worker received its offer.
     pub const NAME: usize = 3;
     /// Thread of the worker when it claimed.
     pub const THREAD: usize = 4;
     /// Number of words.
     pub const WORDS: usize = 5;
-    /// The worker is attached.
-    pub const THERE: u64 = 1;
+    /// Bit of a claim whose worker is attached.
+    pub const ATTACHED: u64 = 1;
 }
 
 /// Words of the line that a worker answers with.
@@ -111,15 +117,15 @@ pub enum Fault {
     },
 }
 
-/// State of the granted worker, from its channel's words. As long as no other worker has claimed the place,
-/// only its lock shows whether its process still runs.
+/// State of the granted worker, from its channel's words. Until another worker claims the channel, only the lock
+/// shows whether the process still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// It has not reported its departure.
-    There,
+    /// It has not left, and perhaps died.
+    Attached,
     /// It has left in order.
     Left,
-    /// It has not left, and another worker has its place: it has died.
+    /// It has not left, but another worker has claimed the channel: it has died.
     Died,
 }
 
@@ -149,12 +155,15 @@ const fn tag(number: u64) -> u32 {
 #[derive(Debug)]
 pub struct Sender<S> {
     words: ChannelWords<S>,
+    /// Number of slots minus 1.
     mask: u64,
     /// Number of the next task.
     next: u64,
     /// Number of the first task not completed.
     done: u64,
+    /// Worked nanoseconds at the last call of [`Sender::worked_ns`].
     busy_ns: u64,
+    /// Granted claim; 0 for none.
     granted: u64,
 }
 
@@ -234,8 +243,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     #[inline]
     pub fn send_burst(&mut self, notices: &[Notice]) -> usize {
         let count = notices.len().min(self.room());
-        for (at, notice) in notices[..count].iter().enumerate().rev() {
-            self.write(self.next + at as u64, *notice);
+        for (index, notice) in notices[..count].iter().enumerate().rev() {
+            self.write(self.next + index as u64, *notice);
         }
         self.next += count as u64;
         count
@@ -253,25 +262,27 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         true
     }
 
-    /// Returns the word and the note sent under this number, if its slot has not been reused.
+    /// Returns the word and the note sent under this number. Its slot must not have been reused.
     #[must_use]
     pub fn sent_word(&self, number: u64) -> (u64, u32) {
-        let at = SLOT_WORDS * self.slot(number);
-        let note = self.words.slots[at].load(Relaxed) >> 32;
-        (self.words.slots[at + 1].load(Relaxed), note as u32)
+        let index = SLOT_WORDS * self.slot(number);
+        let note = self.words.slots[index].load(Relaxed) >> 32;
+        (self.words.slots[index + 1].load(Relaxed), note as u32)
     }
 
+    /// Writes a task's slot.
     #[inline]
     fn write(&self, number: u64, notice: Notice) {
-        let place = u64::from(notice.offset) << 32 | u64::from(notice.class);
-        self.write_words(number, place, notice.len);
+        let word = u64::from(notice.offset) << 32 | u64::from(notice.class);
+        self.write_words(number, word, notice.len);
     }
 
+    /// Writes a slot: the word first, then the tag with the note, whose Release store makes both visible.
     #[inline]
     fn write_words(&self, number: u64, word: u64, note: u32) {
-        let at = SLOT_WORDS * self.slot(number);
-        self.words.slots[at + 1].store(word, Relaxed);
-        self.words.slots[at].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
+        let index = SLOT_WORDS * self.slot(number);
+        self.words.slots[index + 1].store(word, Relaxed);
+        self.words.slots[index].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
     }
 
     /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order.
@@ -290,9 +301,9 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         if found > self.next {
             return Err(Fault::Beyond { given: self.next, found });
         }
-        let done = self.done..found;
+        let completed = self.done..found;
         self.done = found;
-        Ok(done)
+        Ok(completed)
     }
 
     /// Returns the nanoseconds worked since the last call, as reported by the worker.
@@ -316,7 +327,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     #[must_use]
     pub fn claim(&self) -> u64 {
         let found = self.words.claim[claim::CLAIM].load(Acquire);
-        if found & claim::THERE == 0 { 0 } else { found }
+        if found & claim::ATTACHED == 0 { 0 } else { found }
     }
 
     /// Returns the identity that the attached worker assumes.
@@ -336,19 +347,19 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     pub fn holder(&self) -> Holder {
         let found = self.words.claim[claim::CLAIM].load(Acquire);
         if found == self.granted {
-            return Holder::There;
+            return Holder::Attached;
         }
-        // A worker that claims the place after another has left sees that worker's words, by the lock of the
-        // place.
-        let left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
-        match left || found == self.granted & !claim::THERE {
+        // A successor claims with the channel's lock, which the predecessor released after writing LEFT. So the
+        // Acquire load of a successor's claim also makes LEFT visible.
+        let has_left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
+        match has_left || found == self.granted & !claim::ATTACHED {
             true => Holder::Left,
             false => Holder::Died,
         }
     }
 
     /// Grants the channel to the worker with this claim. Returns false, with no grant, if it has left
-    /// meanwhile. Outstanding tasks must have been given up.
+    /// meanwhile. There must be no outstanding tasks: see [`Sender::revoke`].
     pub fn grant(&mut self, claimed: u64) -> bool {
         debug_assert_eq!(self.outstanding(), 0);
         self.busy_ns = 0;
@@ -359,11 +370,11 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.granted = claimed;
         // Either the leaving worker sees the grant and reports it in LEFT, or its departure is visible here.
         W::fence();
-        let there = self.claim() == claimed;
-        if !there {
+        let is_attached = self.claim() == claimed;
+        if !is_attached {
             self.revoke();
         }
-        there
+        is_attached
     }
 
     /// Revokes the grant. Returns the numbers of the outstanding tasks, which count as given up.
@@ -377,12 +388,12 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
 
     /// Tells the worker that no more tasks will come.
     pub fn stop(&self) {
-        self.words.control[control::WISHES].store(control::STOP, Release);
+        self.words.control[control::REQUEST].store(control::STOP, Release);
     }
 
-    /// Withdraws that, for the next worker.
+    /// Withdraws that request, for the next worker.
     pub fn reopen(&self) {
-        self.words.control[control::WISHES].store(0, Release);
+        self.words.control[control::REQUEST].store(0, Release);
     }
 }
 
@@ -390,27 +401,31 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
 #[derive(Debug)]
 pub struct Receiver<S> {
     words: ChannelWords<S>,
+    /// Number of slots minus 1.
     mask: u64,
+    /// Its claim.
     claimed: u64,
     /// Number of the next task.
     next: u64,
-    /// Number of the first task that was missing at the last check.
-    seen: u64,
+    /// Number of the first task that was not available at the last check.
+    checked: u64,
+    /// Nanoseconds worked since the worker attached.
     busy_ns: u64,
 }
 
 impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel under this name. The channel's owner answers with a grant, see
-    /// [`Receiver::is_granted`]. The caller excludes other workers by a lock on the region's file.
+    /// Claims a channel under this name, a [`Place`](super::Place) as a number. The dispatcher answers with a
+    /// grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
     #[must_use]
     pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {
         let slots = (words.slots.len() / SLOT_WORDS).max(1);
         let before = words.claim[claim::CLAIM].load(Relaxed);
-        let claimed = (before | claim::THERE).wrapping_add(2);
+        // One more worker than before, attached.
+        let claimed = (before | claim::ATTACHED).wrapping_add(2);
         words.claim[claim::PID].store(u64::from(pid), Relaxed);
         words.claim[claim::NAME].store(name, Relaxed);
         words.claim[claim::CLAIM].store(claimed, Release);
-        Self { words, mask: slots as u64 - 1, claimed, next: 0, seen: 0, busy_ns: 0 }
+        Self { words, mask: slots as u64 - 1, claimed, next: 0, checked: 0, busy_ns: 0 }
     }
 
     /// Returns true once the claim is granted. Then call [`Receiver::start`].
@@ -420,7 +435,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.words.control[control::GRANTED].load(Acquire) == self.claimed
     }
 
-    /// Begins with the dispatcher's first task.
+    /// Starts with the dispatcher's first task. Call it once, after the grant.
     pub fn start(&mut self) {
         self.next = self.words.control[control::START].load(Relaxed);
     }
@@ -446,43 +461,43 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.is_ready_at(self.next)
     }
 
-    /// Returns true if this task, which was not taken, is available.
+    /// Returns true if this task is available. It must not have been taken.
     #[inline]
     #[must_use]
     pub fn is_ready_at(&self, number: u64) -> bool {
         self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
     }
 
-    /// Returns the number of available tasks. Checks each task once, however often it is called.
+    /// Returns the number of available tasks. Continues where the last call ended, so that it checks each task once.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        // Numbers start where the dispatcher chooses, so they may wrap. Tasks taken meanwhile were more than
-        // just seen.
-        if self.seen.wrapping_sub(self.next) > self.mask + 1 {
-            self.seen = self.next;
+        // If more tasks were taken than checked, `checked` is behind `next`, and the difference wraps to a large
+        // number. The dispatcher chooses the first number, so numbers themselves may wrap, too.
+        if self.checked.wrapping_sub(self.next) > self.mask + 1 {
+            self.checked = self.next;
         }
-        while self.is_ready_at(self.seen) {
-            self.seen = self.seen.wrapping_add(1);
+        while self.is_ready_at(self.checked) {
+            self.checked = self.checked.wrapping_add(1);
         }
-        self.seen.wrapping_sub(self.next) as usize
+        self.checked.wrapping_sub(self.next) as usize
     }
 
     /// Takes the next task.
     #[inline]
     pub fn receive(&mut self) -> Option<Notice> {
-        let (place, len) = self.receive_word()?;
-        Some(Notice { offset: (place >> 32) as u32, len, class: place as u16 })
+        let (word, len) = self.receive_word()?;
+        Some(Notice { offset: (word >> 32) as u32, len, class: word as u16 })
     }
 
     /// Takes the next task given by [`Sender::send_word`]: its word and its note.
     #[inline]
     pub fn receive_word(&mut self) -> Option<(u64, u32)> {
-        let at = SLOT_WORDS * self.slot(self.next);
-        let first = self.words.slots[at].load(Acquire);
+        let index = SLOT_WORDS * self.slot(self.next);
+        let first = self.words.slots[index].load(Acquire);
         if first as u32 != tag(self.next) {
             return None;
         }
-        let word = self.words.slots[at + 1].load(Relaxed);
+        let word = self.words.slots[index + 1].load(Relaxed);
         self.next = self.next.wrapping_add(1);
         Some((word, (first >> 32) as u32))
     }
@@ -501,17 +516,18 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.next = self.next.wrapping_add(tasks);
     }
 
-    /// Returns true if the dispatcher ends.
+    /// Returns true if the dispatcher has requested the worker's end.
     #[inline]
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.words.control[control::WISHES].load(Acquire) & control::STOP != 0
+        self.words.control[control::REQUEST].load(Acquire) & control::STOP != 0
     }
 
     /// Leaves the channel, while its lock still excludes other workers.
     pub fn leave(&mut self) {
-        self.words.claim[claim::CLAIM].store(self.claimed & !claim::THERE, Release);
-        // A predecessor's word stays until its grant is revoked; see `Sender::grant`.
+        self.words.claim[claim::CLAIM].store(self.claimed & !claim::ATTACHED, Release);
+        // Only a granted worker writes LEFT: a predecessor's value must stay until the dispatcher has read it. The
+        // fence pairs with the one in `Sender::grant`.
         W::fence();
         if self.is_granted() {
             self.words.claim[claim::LEFT].store(self.claimed, Release);

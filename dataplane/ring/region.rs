@@ -1,9 +1,9 @@
 //! Region shared by a dispatcher and its workers: memory of one process, or anonymous memory that worker
 //! processes get from their agent by name ([`super::attach`]).
 //!
-//! The memory is sealed, so no one can remove it from processes that have mapped it, and all its pages exist
-//! from the start. Locks on it show which processes live; the system releases them however a process ends.
-//! The dispatcher holds the first byte, the worker of channel i byte i + 1.
+//! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
+//! its pages exist from the start. Locks of its bytes show which processes live; the system releases them however a
+//! process ends. The dispatcher locks the first byte, the worker of channel i byte i + 1.
 
 use std::fs::File;
 use std::io;
@@ -61,7 +61,7 @@ pub enum RegionError {
         /// Socket of the agent.
         path: PathBuf,
     },
-    /// Its agent has ended without removing it.
+    /// The region's agent has ended without removing its socket.
     #[error("worker region {path}: its agent has stopped; start it")]
     Dead {
         /// Socket of the agent.
@@ -159,9 +159,10 @@ pub struct WorkerRegion {
     backing: Backing,
 }
 
+/// Origin of a region's memory.
 #[derive(Debug)]
 enum Backing {
-    /// Channels with a worker.
+    /// Memory of this process; true for each channel with a worker.
     Heap(Vec<AtomicBool>),
     /// Memory of an agent, in its own process.
     Agent {
@@ -200,14 +201,14 @@ impl WorkerRegion {
     /// # Errors
     /// If the shape is impossible.
     pub fn heap_for(workers: &[Place], shape: RegionShape) -> Result<Self, RegionError> {
-        let (offer, layout) = planned(workers, shape)?;
+        let (offer, layout) = plan(workers, shape)?;
         let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
         let region = Region::heap(layout.len);
         Ok(Self { region, layout, shape, offer, backing: Backing::Heap(taken) })
     }
 
-    /// Creates a region that worker processes of the same user get over a socket at `path`, as long as this
-    /// exists. Replaces the socket of an agent that no longer runs.
+    /// Creates a region for worker processes of the same user. They get it over a socket at `path` until it is
+    /// dropped. Replaces the socket of an agent that no longer runs.
     ///
     /// # Errors
     /// If another agent uses the path, the path holds something else, or the system refuses.
@@ -229,20 +230,20 @@ impl WorkerRegion {
         workers: &[Place],
         shape: RegionShape,
     ) -> Result<Self, RegionError> {
-        let (offer, layout) = planned(workers, shape)?;
+        let (offer, layout) = plan(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
-        socket_at(path)?; // before anything is created, also in read-only folders
-        let name = NameLock::take(path).map_err(|error| taken(path, error))?;
-        let left = socket_at(path)?;
-        left.iter().try_for_each(|_| check_dead(path))?;
-        let given = within_limits(|| anonymous(layout.len)).map_err(io)?;
-        let memory = open_again(&given).map_err(io)?;
+        socket_at(path)?; // reports a foreign file before anything is created, also in read-only folders
+        let name = NameLock::take(path).map_err(|error| name_error(path, error))?;
+        let old_socket = socket_at(path)?;
+        old_socket.iter().try_for_each(|_| check_dead(path))?;
+        let offered = within_limits(|| anonymous(layout.len)).map_err(io)?;
+        let memory = open_again(&offered).map_err(io)?;
         lock(&memory, 0).map_err(io)?;
-        let region = Region::shared(&given, layout.len).map_err(io)?;
+        let region = Region::shared(&offered, layout.len).map_err(io)?;
         // Clients that connect before the server starts wait for it.
         let socket = Scratch::socket(path).map_err(io)?;
-        let (socket, identity) = socket.put_at(path, left.is_some()).map_err(io)?;
-        let server = AttachServer::open(socket, given, Arc::clone(&offer)).map_err(|error| {
+        let (socket, identity) = socket.put_at(path, old_socket.is_some()).map_err(io)?;
+        let server = AttachServer::open(socket, offered, Arc::clone(&offer)).map_err(|error| {
             identity.remove_at(path);
             io(error)
         })?;
@@ -265,7 +266,7 @@ impl WorkerRegion {
     /// Same as for [`WorkerRegion::open`].
     pub fn open_within(path: &Path, patience: Duration) -> Result<Self, RegionError> {
         let ReceivedOffer { offer, memory, pid } =
-            attach::ask(path, patience).map_err(|why| refused(path, why))?;
+            attach::request_offer(path, patience).map_err(|error| offer_error(path, error))?;
         let layout = Layout::new(&offer.shape);
         let region = Region::shared(&memory, layout.len).map_err(|error| {
             let path = path.to_owned();
@@ -302,8 +303,8 @@ impl WorkerRegion {
         attach::locked(&self.offer).places[channel]
     }
 
-    /// Offers a channel to a worker, or to none. An attached worker notices nothing. A worker that was told
-    /// of the channel earlier is recognised by the name that it claims.
+    /// Offers a channel to a worker, or to none. An attached worker is not affected. A worker that received an
+    /// earlier offer claims the channel under its own identity, and the dispatcher compares it with the current one.
     pub fn offer(&self, channel: usize, place: Option<Place>) {
         attach::locked(&self.offer).places[channel] = place;
     }
@@ -315,13 +316,14 @@ impl WorkerRegion {
         Channel::new(channel, sender, self.sleep_word(channel), self.area(channel), self.shape())
     }
 
-    /// Claims a channel for the returned worker. `None` if it has one, or is free.
+    /// Claims a channel for the worker to which it is offered, and returns the worker's end. `None` if a worker has
+    /// it already, or it is offered to none.
     ///
     /// # Errors
     /// Errors of the system.
     pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
         let Some(place) = self.place(channel) else { return Ok(None) };
-        let held = match &self.backing {
+        let channel_lock = match &self.backing {
             Backing::Heap(taken) => {
                 if taken[channel].swap(true, AcqRel) {
                     return Ok(None);
@@ -330,9 +332,9 @@ impl WorkerRegion {
             }
             // Locks belong to the open file, so each worker opens it separately.
             Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
-                let own = open_again(memory)?;
-                match lock(&own, 1 + channel as i64) {
-                    Ok(()) => ChannelLock::File { _file: own },
+                let file = open_again(memory)?;
+                match lock(&file, 1 + channel as i64) {
+                    Ok(()) => ChannelLock::File { _file: file },
                     Err(error) if is_held(&error) => return Ok(None),
                     Err(error) => return Err(error),
                 }
@@ -343,7 +345,7 @@ impl WorkerRegion {
         words.claim[claim::THREAD].store(u64::from(thread.unsigned_abs()), Relaxed);
         let receiver = Receiver::claim(words, std::process::id(), place.word());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
-        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, held)))
+        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, channel_lock)))
     }
 
     /// Returns true if the worker of this channel is alive.
@@ -376,8 +378,8 @@ impl WorkerRegion {
     #[must_use]
     pub fn worker(&self, channel: usize) -> Option<WorkerStatus> {
         let (words, place) = (self.words(channel), self.place(channel)?);
-        let is_there = words.control[control::GRANTED].load(Acquire) != 0;
-        is_there.then(|| WorkerStatus {
+        let is_granted = words.control[control::GRANTED].load(Acquire) != 0;
+        is_granted.then(|| WorkerStatus {
             place,
             process: words.claim[claim::PID].load(Relaxed) as u32,
             thread: words.claim[claim::THREAD].load(Relaxed) as u32,
@@ -391,13 +393,14 @@ impl WorkerRegion {
         AgentStatusWords::new(self.region.slice(self.layout.watch, watch::WORDS))
     }
 
+    /// Returns the shared words of a channel.
     pub(super) fn words(&self, channel: usize) -> ChannelWords<Slice<AtomicU64>> {
-        let at = self.layout.channel(channel);
+        let offsets = self.layout.channel(channel);
         ChannelWords {
-            control: self.region.slice(at.control, control::WORDS),
-            claim: self.region.slice(at.claim, claim::WORDS),
-            credit: self.region.slice(at.credit, credit::WORDS),
-            slots: self.region.slice(at.slots, SLOT_WORDS * self.shape().slots),
+            control: self.region.slice(offsets.control, control::WORDS),
+            claim: self.region.slice(offsets.claim, claim::WORDS),
+            credit: self.region.slice(offsets.credit, credit::WORDS),
+            slots: self.region.slice(offsets.slots, SLOT_WORDS * self.shape().slots),
         }
     }
 
@@ -407,10 +410,12 @@ impl WorkerRegion {
         self.region.slice(0, self.layout.len / 8)
     }
 
+    /// Returns the word in which a channel's worker stores that it sleeps.
     fn sleep_word(&self, channel: usize) -> Slice<AtomicU32> {
         self.region.slice(self.layout.channel(channel).sleep, 1)
     }
 
+    /// Returns the words for the bytes of a channel's tasks and replies.
     pub(super) fn area(&self, channel: usize) -> Slice<AtomicU64> {
         let len = self.shape().slots * self.shape().stride() / 8;
         self.region.slice(self.layout.channel(channel).area, len)
@@ -422,6 +427,7 @@ impl Drop for WorkerRegion {
         let Backing::Agent { server, path, socket, name, .. } = &mut self.backing else {
             return;
         };
+        // The lock of the name is not this process's in a forked child, which must leave the agent's socket alone.
         match name.is_own() {
             true => socket.remove_at(path),
             false => server.forget(),
@@ -429,7 +435,7 @@ impl Drop for WorkerRegion {
     }
 }
 
-/// Lock that keeps other workers off a channel.
+/// Lock of a channel that excludes further workers.
 #[derive(Debug)]
 pub(super) enum ChannelLock {
     Heap { region: Arc<WorkerRegion>, channel: usize },
@@ -446,10 +452,8 @@ impl Drop for ChannelLock {
     }
 }
 
-fn planned(
-    workers: &[Place],
-    shape: RegionShape,
-) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
+/// Returns the initial offer and the layout of a region.
+fn plan(workers: &[Place], shape: RegionShape) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
     if !shape.is_possible() || workers.len() > shape.channels {
         return Err(RegionError::RegionShape(shape));
     }
@@ -475,8 +479,8 @@ fn anonymous(len: usize) -> io::Result<File> {
     Ok(File::from(memory))
 }
 
-/// Returns the error for a region name that cannot be claimed.
-fn taken(path: &Path, error: NameError) -> RegionError {
+/// Returns the error for a region name that cannot be locked.
+fn name_error(path: &Path, error: NameError) -> RegionError {
     match error {
         NameError::Held(pid) => RegionError::InUse { path: path.to_owned(), pid },
         NameError::Foreign(path, found) => RegionError::Foreign { path, found },
@@ -484,14 +488,14 @@ fn taken(path: &Path, error: NameError) -> RegionError {
     }
 }
 
-/// Checks that an agent could create its region at `path` now, as far as possible without creating anything.
+/// Checks the path for a new agent's region, as far as possible without creating anything.
 ///
 /// # Errors
 /// Same as for [`WorkerRegion::create`].
 pub fn check_free(path: &Path) -> Result<(), RegionError> {
-    let left = socket_at(path)?;
-    NameLock::look(path).map_err(|error| taken(path, error))?;
-    left.iter().try_for_each(|_| check_dead(path))
+    let old_socket = socket_at(path)?;
+    NameLock::look(path).map_err(|error| name_error(path, error))?;
+    old_socket.iter().try_for_each(|_| check_dead(path))
 }
 
 /// Returns this user's or root's socket at `path`, perhaps of a former agent; `None` if the path is free.
@@ -508,21 +512,21 @@ fn socket_at(path: &Path) -> Result<Option<ExistingFile>, RegionError> {
 
 /// Checks that no one listens at the socket at `path`.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
-    match attach::ask(path, attach::PATIENCE) {
+    match attach::request_offer(path, attach::PATIENCE) {
         Err(OfferError::Dead | OfferError::Missing) => Ok(()),
-        // An agent whose lock file was removed.
+        // An agent runs, and only its lock file was removed.
         Ok(ReceivedOffer { pid, .. }) => {
             Err(RegionError::InUse { path: path.to_owned(), pid: Some(pid) })
         }
         Err(OfferError::Silent) => Err(RegionError::InUse { path: path.to_owned(), pid: None }),
-        Err(why) => Err(refused(path, why)),
+        Err(error) => Err(offer_error(path, error)),
     }
 }
 
-/// Returns the error for a refused worker.
-fn refused(path: &Path, why: OfferError) -> RegionError {
+/// Returns the error for a worker that got no offer.
+fn offer_error(path: &Path, error: OfferError) -> RegionError {
     let path = path.to_owned();
-    match why {
+    match error {
         OfferError::Missing => RegionError::Missing { path },
         OfferError::Foreign(found) => RegionError::Foreign { path, found },
         OfferError::Dead => RegionError::Dead { path },

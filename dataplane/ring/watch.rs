@@ -1,24 +1,24 @@
 //! State that an agent publishes to observers of its workers in other processes: waiting tasks and response
 //! times.
 //!
-//! The agent measures only while an observer keeps incrementing a word, so a killed observer costs nothing.
-//! Times are counted in classes with bounds a sixteenth apart, so a percentile over any interval is a
-//! difference of counts.
+//! The agent measures only while an observer keeps incrementing a word, so a killed observer costs nothing. The
+//! times are published as a histogram that only grows, so the difference of two readings is the histogram of the
+//! interval between them. A class (histogram bucket) is at most a sixteenth of its time wide.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::state::region::Slice;
 
-/// Incremented by observers.
-const ASKED: usize = 0;
-/// The dispatcher's CPU plus 1; 0 if unknown.
+/// Index of the word that observers increment.
+const OBSERVED: usize = 0;
+/// Index of the dispatcher's CPU plus 1; 0 if unknown.
 const CORE: usize = 1;
-/// Tasks without a free worker.
+/// Index of the number of tasks without a free worker.
 const WAITING: usize = 2;
-/// Start of the time counts.
+/// Index of the first time count.
 const TIMES: usize = 3;
-/// Classes per octave.
+/// Classes per octave (range between two powers of two, in nanoseconds).
 const PER_OCTAVE: u64 = 16;
 /// Number of classes: up to about 17 s.
 const CLASSES: usize = 32 * PER_OCTAVE as usize;
@@ -35,10 +35,10 @@ fn class(ns: u64) -> usize {
 
 /// Returns the shortest time of the next class.
 fn end_ns(class: usize) -> u64 {
-    let (octave, within) = ((class as u64 + 1) / PER_OCTAVE, (class as u64 + 1) % PER_OCTAVE);
+    let (octave, index) = ((class as u64 + 1) / PER_OCTAVE, (class as u64 + 1) % PER_OCTAVE);
     match octave {
-        0 => within,
-        octave => (PER_OCTAVE + within) << (octave - 1),
+        0 => index,
+        octave => (PER_OCTAVE + index) << (octave - 1),
     }
 }
 
@@ -56,14 +56,14 @@ impl AgentStatusWords {
 
     /// Marks that an observer is active. Call it at least ten times per second. Several observers may.
     pub fn ask(&self) {
-        self.0[ASKED].fetch_add(1, Relaxed);
+        self.0[OBSERVED].fetch_add(1, Relaxed);
     }
 
-    /// Returns the number of those calls.
+    /// Returns the number of calls of [`AgentStatusWords::ask`].
     #[inline]
     #[must_use]
     pub fn asked(&self) -> u64 {
-        self.0[ASKED].load(Relaxed)
+        self.0[OBSERVED].load(Relaxed)
     }
 
     /// Publishes the dispatcher's CPU.
@@ -111,8 +111,9 @@ impl Times {
     /// Returns the counts added since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        // A worker that spoils the shared region can only spoil the measurement.
-        Self(self.0.iter().zip(&before.0).map(|(now, then)| now.saturating_sub(*then)).collect())
+        // Saturating: workers can write to the region, and must not be able to do more than spoil the measurement.
+        let counts = self.0.iter().zip(&before.0);
+        Self(counts.map(|(after, before)| after.saturating_sub(*before)).collect())
     }
 
     /// Returns the total count.
@@ -123,13 +124,13 @@ impl Times {
 
     /// Returns the time in microseconds at this fraction, rounded up to its class; `None` without counts.
     #[must_use]
-    pub fn percentile(&self, part: f64) -> Option<f64> {
+    pub fn percentile(&self, fraction: f64) -> Option<f64> {
         let count = self.count();
-        let rank = (count as f64 * part).ceil().max(1.0) as u64;
-        let mut seen = 0_u64;
+        let rank = (count as f64 * fraction).ceil().max(1.0) as u64;
+        let mut sum = 0_u64;
         let class = self.0.iter().position(|count| {
-            seen = seen.saturating_add(*count);
-            seen >= rank
+            sum = sum.saturating_add(*count);
+            sum >= rank
         })?;
         (count > 0).then(|| end_ns(class) as f64 / 1000.0)
     }

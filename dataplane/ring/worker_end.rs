@@ -1,4 +1,4 @@
-//! Worker's end of its channel: the protocol, one task at a time, with its bytes.
+//! Worker's end of its channel: the protocol's receiver, together with the bytes of one task at a time.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,10 +27,13 @@ struct CurrentTask {
 #[derive(Debug)]
 pub struct WorkerEnd {
     receiver: Receiver<Slice<AtomicU64>>,
+    /// Word in which the worker stores that it sleeps.
     sleep: Slice<AtomicU32>,
+    /// Bytes of tasks and replies.
     area: Slice<AtomicU64>,
     shape: RegionShape,
     place: Place,
+    /// Task taken and not completed.
     current: Option<CurrentTask>,
     _lock: ChannelLock,
 }
@@ -53,20 +56,20 @@ impl WorkerEnd {
         self.place
     }
 
-    /// Returns the protocol's end.
+    /// Returns the receiver: positions and states of the channel's tasks, without their bytes.
     #[inline]
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Slice<AtomicU64>> {
         &self.receiver
     }
 
-    /// Returns the protocol's end, for use without bytes.
+    /// Returns the receiver, to take and complete tasks without their bytes.
     #[inline]
     pub fn receiver_mut(&mut self) -> &mut Receiver<Slice<AtomicU64>> {
         &mut self.receiver
     }
 
-    /// Begins with the dispatcher's first task, once the claim is granted.
+    /// Starts with the dispatcher's first task. Call it once, after the grant.
     pub fn start(&mut self) {
         self.receiver.start();
     }
@@ -104,8 +107,8 @@ impl WorkerEnd {
         let Some(current) = self.current else {
             return (&[], &[]);
         };
-        let at = current.notice.offset as usize / 8;
-        self.area[at..][..self.shape.stride() / 8].split_at(self.shape.part() / 8)
+        let start = current.notice.offset as usize / 8;
+        self.area[start..][..self.shape.stride() / 8].split_at(self.shape.part() / 8)
     }
 
     /// Returns the current task's bytes; empty without a task.
@@ -160,6 +163,7 @@ impl WorkerEnd {
         self.complete(NO_REPLY, worked_ns);
     }
 
+    /// Writes the result of the current task, then its credit.
     #[inline]
     fn complete(&mut self, len: u32, worked_ns: u64) {
         let Some(current) = self.current else {

@@ -153,7 +153,7 @@ where
         self
     }
 
-    /// Enables the delay of tasks, up to [`PATIENCE_MS`], while workers are not reachable. For real devices,
+    /// Enables the delay of tasks, up to 250 ms, while workers are not reachable. For real devices,
     /// which come up one after another.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
@@ -414,8 +414,8 @@ where
         }
     }
 
-    /// Sends packets that need not wait any longer, at most one burst, so that no device gets more than in a
-    /// usual poll. Returns true if a packet was released.
+    /// Sends packets that need not wait any longer. At most one burst, as much as a device gets in a usual poll.
+    /// Returns true if a packet was released.
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
@@ -441,7 +441,7 @@ where
     #[inline]
     fn send_signals(&mut self, now: u64) {
         self.node.stages.send_spine_signals();
-        while let Some((message, mac, own)) = self.node.next_word(now) {
+        while let Some((message, mac, own)) = self.node.next_message(now) {
             let OutgoingMessage { port, ip, header, extension, .. } = message;
             let udp_port = self.node.stages.network().udp_port;
             let len = header.len();
@@ -465,7 +465,7 @@ where
         }
     }
 
-    /// Sends queued packets, and lets the stages publish their picks.
+    /// Sends queued packets, and counts the policies' picks.
     #[inline]
     fn flush(&mut self) {
         self.out.flush();

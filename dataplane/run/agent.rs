@@ -11,8 +11,8 @@ use super::attach_log::AttachLog;
 use super::causes::Causes;
 use super::{ControlInterface, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
-    ticks_hz,
+    all_port_stats, check_cpus, describe, join, log_link_event, manifest, port_stats, spawn,
+    tap_points, ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly::agent;
@@ -40,13 +40,14 @@ use crate::wire::ether::Mac;
 
 /// Interval between checks of workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
-/// Maximum time of an agent's drain after a stop request.
+/// Maximum time after a stop request in which an agent still serves its tasks.
 pub(super) const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+/// Attach statistics, and the number of workers registered at the end.
 type AgentEnd = (Vec<AttachStats>, usize);
 
-/// Time in which threads must finish their tasks after a stop request.
-const LEAVE_MAX: Duration = Duration::from_millis(500);
+/// Time in which threads must complete their tasks after the stop request to them.
+const THREAD_DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Runs the agent until `stop` is set or the duration is over. `report` gets a line per second.
 ///
@@ -70,14 +71,16 @@ pub(super) type Queues = Vec<Vec<Outlet>>;
 /// Workers that are threads of this process.
 #[derive(Default)]
 pub(super) struct ThreadWorkers {
+    /// Unfinished tasks by worker, shared with the dispatcher.
     pub load: Arc<NamedLoad>,
-    /// Counters of the workers that send.
+    /// Counters of the workers that send their replies themselves.
     pub counters: Vec<Counters>,
-    /// Producer for each worker that sends, by worker.
+    /// Dispatcher's end of the channel to each worker; `None` for workers whose replies the dispatcher sends.
     pub producers: Vec<Option<Producer<Mbuf>>>,
     pub threads: Vec<JoinHandle<()>>,
 }
 
+/// Function that starts the threads, given transmit queues and the signer.
 pub(super) type StartThreadWorkers<'a> =
     &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<ThreadWorkers, LaunchError>;
 
@@ -86,7 +89,7 @@ pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
     region: &Arc<WorkerRegion>,
-    hire: Option<StartThreadWorkers<'_>>,
+    start_threads: Option<StartThreadWorkers<'_>>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
@@ -104,7 +107,7 @@ pub(super) fn start(
     telemetry::show(&eal, Role::Agent, &table);
     let senders = match config.sends {
         ReplyPath::Never => 0,
-        ReplyPath::Try | ReplyPath::Must if hire.is_some() => host.places().len(),
+        ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => host.places().len(),
         _ => 0,
     };
     let opened = open_devices(config, &eal, &mbufs, senders, (options.patience, stop));
@@ -114,10 +117,12 @@ pub(super) fn start(
     }
     let (devices, ports, queues) = opened?;
     let signer = signer(&agent::membership(config), None).map(Arc::new);
-    let attached = hire.is_none().then(|| Arc::clone(region));
-    let mut hired =
-        hire.map(|hire| hire(&eal, queues, signer.as_ref())).transpose()?.unwrap_or_default();
-    let mut producers = std::mem::take(&mut hired.producers).into_iter();
+    let shared_region = start_threads.is_none().then(|| Arc::clone(region));
+    let mut thread_workers = start_threads
+        .map(|start_threads| start_threads(&eal, queues, signer.as_ref()))
+        .transpose()?
+        .unwrap_or_default();
+    let mut producers = std::mem::take(&mut thread_workers.producers).into_iter();
     let link = |channel: usize| match producers.next().flatten() {
         Some(producer) => WorkerLink::from(producer),
         None => WorkerLink::from(region.channel(channel)),
@@ -128,65 +133,73 @@ pub(super) fn start(
     let macs = devices.iter().map(|device| Mac(device.mac()));
     let ports = ports.into_iter().zip(config.addresses(macs)).collect();
     let deaths = Arc::clone(&parts.deaths);
-    let attached = (attached, parts.commands.clone());
-    let control = agent::control(config, &table, attached, signer.clone());
+    let core_parts = (shared_region, parts.commands.clone());
+    let control = agent::control(config, &table, core_parts, signer.clone());
     let tap = TapCommands::default();
     let points = tap_points(vec![tap.clone()], &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), reload::agents_reader(config));
     let mut requests = requests.with_taps(points);
-    let reached = (&config.control, config.state.as_deref());
-    let outside = ControlInterface::open(&requests, options, reached, &cpus)?;
+    let sockets = (&config.control, config.state.as_deref());
+    let interface = ControlInterface::open(&requests, options, sockets, &cpus)?;
     #[cfg(feature = "control")]
     let _following = {
         let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
         let ip = crate::config::v4_bits(port.ip).unwrap_or_default();
         let node = NodeId::Agent(ip.into());
-        super::follow(config.controller.as_ref(), node, &outside.handle, None, &cpus)?
+        super::follow(config.controller.as_ref(), node, &interface.handle, None, &cpus)?
     };
     let refusals = Refusals::default();
     let mut causes = Causes::of(vec![refusals.clone()], Vec::new());
-    let shared = Shared { load: hired.load, counters: hired.counters, signer, tap, refusals };
+    let ThreadWorkers { load, counters, threads, .. } = thread_workers;
+    let shared = Shared { load, counters, signer, tap, refusals };
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let started = Instant::now();
     let senders = shared.counters.len();
     let node = Node { kind: NodeKind::Agent, id: config.id, core: 0 };
     let clock = clock.map(|clock| clock.join(node)).transpose()?;
-    let told = Arc::clone(stop);
+    let stop_core = Arc::clone(stop);
     let (counter, polling) = (eal.clone(), config.poll);
-    let place = (config.core, clock.is_none() && polling == PollMode::Busy);
-    let core = spawn("agent", place, eal.clone(), move || {
+    let cpu_use = (config.core, clock.is_none() && polling == PollMode::Busy);
+    let core = spawn("agent", cpu_use, eal.clone(), move || {
         let counters = parts.counters.clone();
-        let watched = |counters| StallCounter::new(counter, counters);
-        let (ended, time) = match (clock, polling) {
-            (Some(clock), _) => poll(clock, (parts, ports), shared, &told),
-            (None, PollMode::Busy) => poll(watched(counters), (parts, ports), shared, &told),
+        let tsc = |counters| StallCounter::new(counter, counters);
+        let (end, time) = match (clock, polling) {
+            (Some(clock), _) => poll(clock, (parts, ports), shared, &stop_core),
+            (None, PollMode::Busy) => poll(tsc(counters), (parts, ports), shared, &stop_core),
             (None, PollMode::Adaptive) => {
                 let sleeper = Sleeper::new(ports.iter().map(|(port, _)| port));
                 let sleeper = sleeper.map_err(|error| error.to_string())?;
-                let clock = Adaptive::new(watched(counters.clone()), sleeper, counters);
-                poll(clock, (parts, ports), shared, &told)
+                let clock = Adaptive::new(tsc(counters.clone()), sleeper, counters);
+                poll(clock, (parts, ports), shared, &stop_core)
             }
         };
-        time.map(|()| ended).map_err(|error| error.to_string())
+        time.map(|()| end).map_err(|error| error.to_string())
     })?;
     let counters = [table.counters(0)];
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
-    let look = |time| {
+    let check = |time| {
         look_for_deaths(region, &deaths);
-        outside.look();
-        causes.look(&devices);
-        requests.serve_for(time, &|| ports_seen(&devices));
+        interface.check_reload();
+        causes.update(&devices);
+        requests.serve_for(time, &|| all_port_stats(&devices));
         attach_log.update(region);
-        links.look(&devices, link_changed);
+        links.check(&devices, log_link_event);
     };
-    let (duration, counted) = (options.duration, &counters[..]);
+    let (duration, core_counters) = (options.duration, &counters[..]);
     let (interval, cpu) = (WATCH, [config.core]);
     let polling = if options.clock.is_none() { &cpu[..] } else { &[] };
-    let watch =
-        Watch { duration, stop, counters: counted, cpus: polling, ticks_hz: hz, interval, started };
-    watch.until_ended(&[&core], look, report);
+    let watch = Watch {
+        duration,
+        stop,
+        counters: core_counters,
+        cpus: polling,
+        ticks_hz: hz,
+        interval,
+        started,
+    };
+    watch.until_ended(&[&core], check, report);
     let (attach_stats, registered) = join(config.core, core)?;
-    join_workers(hired.threads);
+    join_workers(threads);
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
@@ -214,6 +227,7 @@ pub(super) fn region(host: &HostConfig) -> Result<WorkerRegion, RegionError> {
     WorkerRegion::create_for(&path_of(&host.name), &host.places(), host.shape())
 }
 
+/// Opens the devices, each with up to `senders` transmit queues for threads.
 fn open_devices(
     config: &AgentConfig,
     eal: &Eal,
@@ -248,13 +262,13 @@ fn open_devices(
 /// Time in which threads must end after the agent.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Interval between checks of the threads.
-const LOOK: Duration = Duration::from_millis(1);
+const JOIN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Waits a limited time for the threads. Leaves a thread behind that hangs in its work.
+/// Waits a limited time for the threads. Abandons a thread that does not end.
 fn join_workers(threads: Vec<JoinHandle<()>>) {
-    let began = Instant::now();
-    while !threads.iter().all(JoinHandle::is_finished) && began.elapsed() < PATIENCE {
-        std::thread::sleep(LOOK);
+    let start = Instant::now();
+    while !threads.iter().all(JoinHandle::is_finished) && start.elapsed() < PATIENCE {
+        std::thread::sleep(JOIN_INTERVAL);
     }
     for thread in threads {
         let name = thread.thread().name().unwrap_or("a worker").to_owned();
@@ -297,18 +311,18 @@ fn poll(
     clock.drain(QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
     if agent.has_threads() {
         agent.stop();
-        clock.drain(QUIET, LEAVE_MAX, |now| {
+        clock.drain(QUIET, THREAD_DRAIN_MAX, |now| {
             agent.poll(now);
             agent.has_threads()
         });
     }
-    let ended = (agent.attach_stats().collect(), agent.registered());
+    let end = (agent.attach_stats().collect(), agent.registered());
     agent.close();
-    (ended, clock.ended())
+    (end, clock.ended())
 }
 
-/// Reports dead workers: accepted ones with a free lock. Reads the claim before the lock, so that a successor
-/// does not count as dead.
+/// Reports dead workers to the core: granted ones with a free lock. Reads the claim before the lock. So the death
+/// carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
 pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
         let claim = region.granted(channel);

@@ -1,8 +1,9 @@
-//! Log of workers that attach to an agent and leave.
+//! Log of workers that attach to an agent and leave. A worker claims a channel, and the agent grants the claim; a
+//! *place* is a worker's identity.
 
 use crate::ring::{Place, WorkerRegion};
 
-/// Claims that were granted at the last update, and the workers' places.
+/// Granted claim (0 for none) and place of each channel at the last update.
 #[derive(Debug)]
 pub struct AttachLog(Vec<(u64, Option<Place>)>);
 
@@ -14,30 +15,32 @@ impl AttachLog {
 
     /// Logs the changes since the last update.
     pub fn update(&mut self, region: &WorkerRegion) {
-        for (channel, (before, was)) in self.0.iter_mut().enumerate() {
-            let (granted, now) = (region.granted(channel), region.place(channel));
-            if granted == *before {
+        for (channel, (last_claim, last_place)) in self.0.iter_mut().enumerate() {
+            let (claim, place) = (region.granted(channel), region.place(channel));
+            if claim == *last_claim {
                 continue;
             }
-            let there = if *before == 0 { now } else { was.or(now) };
-            let Some(Place { id, pool }) = there else { continue };
-            match (*before, region.has_worker(channel)) {
-                // The channel has another place by now, or none.
-                (1.., _) if now != there => log::info!("worker {id} of pool {pool} was released"),
+            let subject = if *last_claim == 0 { place } else { last_place.or(place) };
+            let Some(Place { id, pool }) = subject else { continue };
+            match (*last_claim, region.has_worker(channel)) {
+                // The channel now belongs to another worker, or to none.
+                (1.., _) if place != subject => {
+                    log::info!("worker {id} of pool {pool} was released")
+                }
                 (0, _) => {}
-                // A worker that leaves or dies releases its lock.
-                (_, true) if granted == 0 => {
+                // A worker that leaves or dies releases its lock, so this one still runs.
+                (_, true) if claim == 0 => {
                     log::warn!(
                         "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"
                     );
                 }
                 _ => log::info!("worker {id} of pool {pool} has left"),
             }
-            *was = now;
-            if let (1.., Some(Place { id, pool })) = (granted, now) {
+            *last_place = place;
+            if let (1.., Some(Place { id, pool })) = (claim, place) {
                 log::info!("worker {id} of pool {pool} has joined");
             }
-            *before = granted;
+            *last_claim = claim;
         }
     }
 }

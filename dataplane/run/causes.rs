@@ -1,4 +1,5 @@
-//! Causes of nearly total loss at a port: logs each once, with advice.
+//! Causes of nearly total loss at a port: logs each once, with advice. A cause is the drop reason (refusal) of nearly
+//! all packets of a port, or a core that receives nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,33 +11,37 @@ use crate::state::counters::idle_cores;
 use crate::state::{Counter, Counters};
 
 /// Minimum number of refused packets for a log line.
-const ENOUGH: u64 = 20;
+const REFUSED_MIN: u64 = 20;
 
 /// Interval between checks.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Causes that the log has already.
+/// Search for causes.
 pub struct Causes {
+    /// Time of the next check.
     next: Instant,
+    /// Refused packets of each core.
     cores: Vec<Refusals>,
     counters: Vec<Counters>,
-    told: BTreeSet<(usize, &'static str)>,
-    idle_told: BTreeSet<usize>,
+    /// Logged causes: port and drop reason.
+    logged: BTreeSet<(usize, &'static str)>,
+    /// Logged cores without packets.
+    logged_idle: BTreeSet<usize>,
 }
 
 impl Causes {
     /// Creates the log of a node from its cores' counts.
     pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
-        let (told, idle_told) = (BTreeSet::new(), BTreeSet::new());
-        Self { next: Instant::now(), cores, counters, told, idle_told }
+        let (logged, logged_idle) = (BTreeSet::new(), BTreeSet::new());
+        Self { next: Instant::now(), cores, counters, logged, logged_idle }
     }
 
     /// Checks all ports once a second, and logs new causes.
-    pub fn look(&mut self, devices: &[Device]) {
+    pub fn update(&mut self, devices: &[Device]) {
         if Instant::now() < self.next {
             return;
         }
-        self.next = Instant::now() + LOOK;
+        self.next = Instant::now() + CHECK_INTERVAL;
         for core in self.new_idle_cores() {
             let names: Vec<_> = devices.iter().map(Device::name).collect();
             log::warn!(
@@ -57,36 +62,36 @@ impl Causes {
     fn new_idle_cores(&mut self) -> Vec<usize> {
         let received = self.counters.iter().map(|core| core.read(Counter::RxPackets));
         let mut idle = idle_cores(received);
-        idle.retain(|&core| self.idle_told.insert(core));
+        idle.retain(|&core| self.logged_idle.insert(core));
         idle
     }
 
-    /// Returns a message about the drop reason of at least 90% of a port's packets, without packets meant for
-    /// other hosts. A reason that shows an error in the setup counts from its first packet.
+    /// Returns a message about a new cause at a port: the drop reason of at least 90% of its packets. Packets to other
+    /// hosts (strays) do not count. A reason that shows an error in the setup is a cause from its first packet.
     fn find(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
         let refused = |reason| self.cores.iter().map(|core| core.count(port, reason)).sum::<u64>();
-        let (strays, meant): (Vec<_>, Vec<_>) =
+        let (strays, errors): (Vec<_>, Vec<_>) =
             DropReason::ALL.into_iter().partition(|reason| reason.is_of_strays());
-        let meant_for_us = received.saturating_sub(strays.into_iter().map(refused).sum());
-        let (count, reason) = meant
+        let to_this_node = received.saturating_sub(strays.into_iter().map(refused).sum());
+        let (count, reason) = errors
             .into_iter()
             .map(|reason| (refused(reason), reason))
             .max_by_key(|(count, _)| *count)?;
-        let is_nearly_all = count >= ENOUGH && count * 10 >= meant_for_us * 9;
-        let is_told = |reason: DropReason| self.told.contains(&(port, reason.name()));
+        let is_nearly_all = count >= REFUSED_MIN && count * 10 >= to_this_node * 9;
+        let is_logged = |reason: DropReason| self.logged.contains(&(port, reason.name()));
         let of_setup = DropReason::ALL
             .into_iter()
-            .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_told(reason));
+            .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_logged(reason));
         let (count, reason, is_nearly_all) = match of_setup {
             Some(reason) => (refused(reason), reason, true),
             None => (count, reason, is_nearly_all),
         };
-        if !is_nearly_all || !self.told.insert((port, reason.name())) {
+        if !is_nearly_all || !self.logged.insert((port, reason.name())) {
             return None;
         }
         let (name, help, look_at) = (reason.name(), reason.help(), reason.look_at());
         Some(format!(
-            "port {port}, {device}: {count} of {meant_for_us} packets were refused as `{name}`. {help} Look at: {look_at}"
+            "port {port}, {device}: {count} of {to_this_node} packets were refused as `{name}`. {help} Look at: {look_at}"
         ))
     }
 }
@@ -108,12 +113,13 @@ mod tests {
         refuse(1, 0, DropReason::UdpChecksum, 17);
         refuse(1, 0, DropReason::EtherType, 50);
         assert_eq!(causes.find(0, "net_x0", 100), None, "27 of 50");
-        let told = causes.find(0, "net_x0", 80).unwrap();
+        let message = causes.find(0, "net_x0", 80).unwrap();
         assert!(
-            told.starts_with("port 0, net_x0: 27 of 30 packets were refused as `udp_checksum`. "),
-            "{told}"
+            message
+                .starts_with("port 0, net_x0: 27 of 30 packets were refused as `udp_checksum`. "),
+            "{message}"
         );
-        assert!(told.contains("Look at: "), "{told}");
+        assert!(message.contains("Look at: "), "{message}");
         assert_eq!(causes.find(0, "net_x0", 80), None, "once");
         refuse(0, 1, DropReason::UnknownPool, 20);
         assert!(causes.find(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
@@ -126,8 +132,9 @@ mod tests {
         let cores = vec![Refusals::default()];
         let mut causes = Causes::of(cores.clone(), Vec::new());
         cores[0].note(0, DropReason::SegmentationOffload);
-        let told = causes.find(0, "net_x0", 100_000).unwrap();
-        assert!(told.contains("`segmentation_offload`") && told.contains("ethtool -K"), "{told}");
+        let message = causes.find(0, "net_x0", 100_000).unwrap();
+        let expected = ["`segmentation_offload`", "ethtool -K"];
+        assert!(expected.iter().all(|text| message.contains(text)), "{message}");
         assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
     }
 

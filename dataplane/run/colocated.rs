@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::agent as shell;
+use super::agent as run_agent;
 use super::attach_log::AttachLog;
 use super::{LaunchError, describe, manifest};
 use crate::assembly::agent;
@@ -35,16 +35,16 @@ pub struct LocalAgent<'a> {
 
 impl<'a> LocalAgent<'a> {
     /// Creates the agent around the region of the configured workers. Also returns the parts for the core,
-    /// and the control of both. `leafs` is the leaf's state.
+    /// and the agent's control. `leaf_table` is the leaf's state.
     pub fn new(
         config: &'a Config,
         (host, region): (&'a HostConfig, WorkerRegion),
         mbufs: &MbufPool,
-        leafs: &Table,
+        leaf_table: &Table,
     ) -> Result<(Self, LocalParts, Control<AgentCores<Mbuf>>), StateError> {
         let region = Arc::new(region);
         let (parts, table, control) =
-            agent::colocated(config, host, leafs, &region, mbufs.handle())?;
+            agent::colocated(config, host, leaf_table, &region, mbufs.handle())?;
         let (attach_log, deaths) = (AttachLog::new(&region), Arc::clone(&parts.deaths));
         let (core, attach_log) = (config.leaf.cores[0], RefCell::new(attach_log));
         Ok((Self { host, core, region, table, deaths, attach_log }, parts, control))
@@ -55,16 +55,16 @@ impl<'a> LocalAgent<'a> {
         &self.table
     }
 
-    /// Checks for workers with an exited process.
-    pub fn look(&self) {
-        shell::look_for_deaths(&self.region, &self.deaths);
+    /// Reports dead workers to the core, and logs attached and departed ones.
+    pub fn check_workers(&self) {
+        run_agent::look_for_deaths(&self.region, &self.deaths);
         self.attach_log.borrow_mut().update(&self.region);
     }
 
     /// Returns the agent's account. `membership` holds its last workers and policies.
     pub fn account(
         &self,
-        ended: ColocatedEnd,
+        end: ColocatedEnd,
         seconds: f64,
         config: &Config,
         membership: &Membership,
@@ -73,12 +73,12 @@ impl<'a> LocalAgent<'a> {
         let totals = self.table.counters(0).totals();
         let mut ledger = LeafStats::of(totals, seconds, manifest(&config.text, eal, hz));
         describe(&mut ledger, "agent", membership, &[self.core], self.table.seed());
-        let (attach, registered) = ended;
+        let (attach, registered) = end;
         AgentStats { ledger, name: self.host.name.clone(), attach, registered, senders: 0 }
     }
 }
 
 /// Creates the region of a leaf's own workers, if it has any. Refuses a second agent of that name.
 pub fn region(config: &Config) -> Result<Option<WorkerRegion>, LaunchError> {
-    Ok(config.agent.as_ref().map(shell::region).transpose()?)
+    Ok(config.agent.as_ref().map(run_agent::region).transpose()?)
 }

@@ -9,8 +9,8 @@ use super::causes::Causes;
 use super::colocated::{self, ColocatedEnd, LocalAgent, LocalParts};
 use super::{ControlInterface, CoreThread, LaunchError, Links, Options, QUIET, Watch, telemetry};
 use super::{
-    check_cpus, describe, join, link_changed, manifest, port_stats, ports_seen, spawn, tap_points,
-    ticks, ticks_hz,
+    all_port_stats, check_cpus, describe, join, log_link_event, manifest, port_stats, spawn,
+    tap_points, ticks, ticks_hz,
 };
 use crate::admin::{Requests, reload};
 use crate::assembly;
@@ -40,7 +40,7 @@ use crate::state::table::Role;
 use crate::stats::LeafStats;
 use crate::wire::ether::Mac;
 
-/// Maximum time of a core's drain after a stop request.
+/// Maximum time after a stop request in which a core still forwards packets in flight.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 /// Interval at which the watching thread checks signals and time.
 const WATCH: Duration = Duration::from_millis(20);
@@ -64,8 +64,8 @@ pub fn run(
     let eal = Eal::init_excluding(&options.eal, &names, &config.leaf.cores)?;
     let mbufs = MbufPool::new(&eal, "wedjat", config.leaf.mbufs)?;
     let hz = ticks_hz(clock.as_ref(), &eal);
-    let left = takeover::read(config).unwrap_or_else(|error| {
-        // A real obstacle shows as an error at the creation of the file.
+    let predecessor = takeover::read(config).unwrap_or_else(|error| {
+        // Not fatal: the node's own state file is created next, and reports a real obstacle as an error.
         log::info!("takes over nothing: {error}");
         None
     });
@@ -73,7 +73,7 @@ pub fn run(
     let seed = table.seed();
     let agent = config.agent.as_ref().zip(region);
     let agent = agent.map(|agent| LocalAgent::new(config, agent, &mbufs, &table)).transpose()?;
-    let (agent, mut parts, agents) = match agent {
+    let (agent, mut parts, agent_control) = match agent {
         Some((agent, parts, control)) => (Some(agent), Some(parts), Some(control)),
         None => (None, None, None),
     };
@@ -88,10 +88,11 @@ pub fn run(
     let macs = devices.iter().map(|device| Mac(device.mac()));
     let membership = Membership::of(config);
     let mut stages = assembly::stages(config, &membership, macs, &table)?;
-    if let Some(left) = left {
+    if let Some(predecessor) = predecessor {
         let now_ms = Timing { ticks_hz: hz }.to_ms(ticks(clock.as_ref(), &eal)());
-        let TakeoverCounts { members, hosts } = left.take_over(&mut stages, &table, now_ms as u32);
-        let age = left.age().as_millis();
+        let TakeoverCounts { members, hosts } =
+            predecessor.take_over(&mut stages, &table, now_ms as u32);
+        let age = predecessor.age().as_millis();
         log::info!(
             "took over loads of {} and MAC addresses of {}, which were written {age} ms ago",
             quantity(members, "member"),
@@ -109,14 +110,15 @@ pub fn run(
     );
 
     let counters: Vec<_> = (0..config.leaf.cores.len()).map(|core| table.counters(core)).collect();
-    let (both, commands) = assembly::cores(&stages, &table);
-    let control = Control::of(Arc::clone(&table), membership, ColocatedCores::new(both, agents));
+    let (leaf_cores, commands) = assembly::cores(&stages, &table);
+    let control =
+        Control::of(Arc::clone(&table), membership, ColocatedCores::new(leaf_cores, agent_control));
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
     let points = tap_points(taps.clone(), &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
     let mut requests = requests.with_taps(points);
-    let reached = (&config.control, config.leaf.state.as_deref());
-    let outside = ControlInterface::open(&requests, options, reached, &cpus)?;
+    let sockets = (&config.control, config.leaf.state.as_deref());
+    let interface = ControlInterface::open(&requests, options, sockets, &cpus)?;
     #[cfg(feature = "control")]
     let _following = super::follow(
         config.controller.as_ref(),
@@ -124,13 +126,13 @@ pub fn run(
             Role::Spine => NodeId::Spine(config.leaf.id),
             _ => NodeId::Leaf(config.leaf.id),
         },
-        &outside.handle,
+        &interface.handle,
         newcomers,
         &cpus,
     )?;
     #[cfg(not(feature = "control"))]
     drop(newcomers);
-    // Before the cores start.
+    // Read before the cores start, so that they do not send to a port without a link.
     let mut links = Links::of(&devices);
     let neighbours = table.neighbours();
     for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
@@ -142,9 +144,9 @@ pub fn run(
     let mut cores = Vec::new();
     let kind = if config.role == Role::Spine { NodeKind::Spine } else { NodeKind::Leaf };
     let started = Instant::now();
-    let orders = commands.into_iter().zip(taps);
-    let each = config.leaf.cores.iter().zip(stages).zip(orders).enumerate();
-    for (index, ((&cpu, stages), (commands, tap))) in each {
+    let commands = commands.into_iter().zip(taps);
+    let core_parts = config.leaf.cores.iter().zip(stages).zip(commands).enumerate();
+    for (index, ((&cpu, stages), (commands, tap))) in core_parts {
         let ports: Vec<QueuePort> = queues.iter_mut().map(|ports| ports.remove(0)).collect();
         let node = Node { kind, id: config.leaf.id, core: index as u16 };
         let setup = CoreSetup {
@@ -164,30 +166,37 @@ pub fn run(
             clock: clock.as_ref().map(|clock| clock.join(node)).transpose()?,
             mbufs: config.leaf.mbufs as usize,
         };
-        let place = (cpu, clock.is_none() && config.leaf.poll == PollMode::Busy);
-        let thread = spawn("dispatch", place, eal.clone(), move || dispatch(setup))?;
+        let cpu_use = (cpu, clock.is_none() && config.leaf.poll == PollMode::Busy);
+        let thread = spawn("dispatch", cpu_use, eal.clone(), move || dispatch(setup))?;
         cores.push((cpu, thread));
     }
     drop(queues);
-    // A host may be gone after the link was down.
-    let changed = |port, device: &Device, is_up| {
-        link_changed(port, device, is_up);
+    // The cores need each event, because a host may be gone after the link was down.
+    let on_event = |port, device: &Device, is_up| {
+        log_link_event(port, device, is_up);
         neighbours.set_link(port, is_up);
     };
-    let look = |time| {
-        links.look(&devices, changed);
-        outside.look();
-        causes.look(&devices);
-        requests.serve_for(time, &|| ports_seen(&devices));
-        agent.as_ref().inspect(|agent| agent.look());
+    let check = |time| {
+        links.check(&devices, on_event);
+        interface.check_reload();
+        causes.update(&devices);
+        requests.serve_for(time, &|| all_port_stats(&devices));
+        agent.as_ref().inspect(|agent| agent.check_workers());
     };
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
-    let (duration, counted) = (options.duration, &counters[..]);
+    let (duration, core_counters) = (options.duration, &counters[..]);
     let polling = if options.clock.is_none() { &config.leaf.cores[..] } else { &[] };
-    let watch =
-        Watch { duration, stop, counters: counted, cpus: polling, ticks_hz: hz, interval, started };
-    watch.until_ended(&cores.iter().map(|(_, core)| core).collect::<Vec<_>>(), look, report);
-    let ended = join_all(cores)?;
+    let watch = Watch {
+        duration,
+        stop,
+        counters: core_counters,
+        cpus: polling,
+        ticks_hz: hz,
+        interval,
+        started,
+    };
+    watch.until_ended(&cores.iter().map(|(_, core)| core).collect::<Vec<_>>(), check, report);
+    let agent_end = join_all(cores)?;
     let seconds = started.elapsed().as_secs_f64();
 
     let ports = devices.iter().map(port_stats).collect();
@@ -203,9 +212,9 @@ pub fn run(
         &config.leaf.cores,
         seed,
     );
-    let agent = agent.as_ref().zip(ended).zip(requests.control().of_agent());
-    account.agent = agent.map(|((agent, ended), membership)| {
-        Box::new(agent.account(ended, seconds, config, membership, (&eal, hz)))
+    let agent = agent.as_ref().zip(agent_end).zip(requests.control().of_agent());
+    account.agent = agent.map(|((agent, end), membership)| {
+        Box::new(agent.account(end, seconds, config, membership, (&eal, hz)))
     });
     Ok(account)
 }
@@ -217,8 +226,10 @@ fn not_started(config: &Config, eal: &Eal, hz: u64, seed: u64) -> LeafStats {
     account
 }
 
+/// Devices, and the queues of each.
 type Devices = (Vec<Device>, Vec<Vec<QueuePort>>);
 
+/// Opens the devices, each with a queue pair per core.
 fn open_devices(
     config: &Config,
     eal: &Eal,
@@ -238,7 +249,7 @@ fn open_devices(
             },
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
-            // A device with another MAC address than the configured one must accept the latter.
+            // Needed to receive packets to a configured MAC address that differs from the device's own.
             promiscuous: port.mac.is_some(),
             multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
@@ -270,6 +281,7 @@ struct CoreSetup {
     /// True to leave tasks in their devices until workers are reachable.
     is_patient: bool,
     stop: Arc<AtomicBool>,
+    /// Name for captures of all packets, and this core's index.
     pcap: Option<(PathBuf, usize)>,
     /// Agent on the same core.
     agent: Option<LocalParts>,
@@ -282,14 +294,16 @@ struct CoreSetup {
     mbufs: usize,
 }
 
+/// Runs a dispatcher core: the poll loop over its ports, or over taps that record all packets. Returns the end of its
+/// agent, if it has one.
 fn dispatch(mut setup: CoreSetup) -> Result<Option<ColocatedEnd>, String> {
     let ports = std::mem::take(&mut setup.ports);
     if setup.polling == PollMode::Adaptive && setup.clock.is_none() {
         setup.sleeper = Some(Sleeper::new(&ports).map_err(|error| error.to_string())?);
     }
     let Some((path, index)) = setup.pcap.take() else {
-        let (_, ended, clock) = poll(setup, ports);
-        return clock.map(|()| ended).map_err(|error| error.to_string());
+        let (_, end, clock) = poll(setup, ports);
+        return clock.map(|()| end).map_err(|error| error.to_string());
     };
     let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
         let mut name = path.clone().into_os_string();
@@ -297,14 +311,14 @@ fn dispatch(mut setup: CoreSetup) -> Result<Option<ColocatedEnd>, String> {
         let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
     });
-    let (tapped, ended, clock) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
+    let (tapped, end, clock) = poll(setup, tapped.collect::<Result<Vec<_>, _>>()?);
     for (port, tap) in tapped.into_iter().enumerate() {
         if tap.recorded() == 0 {
             log::info!("--pcap: no packet passed port {port} on core {index}: its file is empty");
         }
         tap.finish().map_err(|error| error.to_string())?;
     }
-    clock.map(|()| ended).map_err(|error| error.to_string())
+    clock.map(|()| end).map_err(|error| error.to_string())
 }
 
 /// The ports, the account of an agent, and the reason why emulated time ended.
@@ -317,10 +331,10 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> PollR
         None => {
             let counters = setup.stages.counters().clone();
             setup.is_patient = true;
-            let watched = StallCounter::new(setup.eal.clone(), counters.clone());
+            let tsc = StallCounter::new(setup.eal.clone(), counters.clone());
             match setup.sleeper.take() {
-                Some(sleeper) => poll_on(Adaptive::new(watched, sleeper, counters), setup, ports),
-                None => poll_on(watched, setup, ports),
+                Some(sleeper) => poll_on(Adaptive::new(tsc, sleeper, counters), setup, ports),
+                None => poll_on(tsc, setup, ports),
             }
         }
     }
@@ -371,15 +385,16 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
         both.poll(now) > 0 || both.held() > 0
     });
     let attach_stats = both.agent().attach_stats().fold(AttachStats::default(), AttachStats::and);
-    let ended = (attach_stats, both.agent().registered());
-    (both.close(last), Some(ended), clock.ended())
+    let end = (attach_stats, both.agent().registered());
+    (both.close(last), Some(end), clock.ended())
 }
 
 /// Joins all cores. Returns the account of the agent, from the core that has one.
 fn join_all(
     cores: Vec<(usize, CoreThread<Option<ColocatedEnd>>)>,
 ) -> Result<Option<ColocatedEnd>, LaunchError> {
-    let ended: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
-    let ended: Result<Vec<_>, _> = ended.into_iter().collect();
-    Ok(ended?.into_iter().flatten().next())
+    // All are joined, also after the first error.
+    let results: Vec<_> = cores.into_iter().map(|(cpu, core)| join(cpu, core)).collect();
+    let ends: Result<Vec<_>, _> = results.into_iter().collect();
+    Ok(ends?.into_iter().flatten().next())
 }

@@ -1,5 +1,5 @@
-//! Start, run and orderly end of a configured node on DPDK ports. A thread for each dispatcher core polls.
-//! The calling thread watches and reports.
+//! Start, run and orderly end of a configured node on DPDK ports. A thread for each dispatcher core polls. The
+//! calling thread is the watching thread: it serves requests, checks links, workers and cores, and reports.
 
 pub mod agent;
 mod attach_log;
@@ -55,7 +55,8 @@ pub struct Options {
     pub eal: Vec<String>,
     /// Name of the files that record all packets (port and core are appended).
     pub pcap: Option<PathBuf>,
-    /// File with changes, one per line, applied on arrival; `-` is standard input.
+    /// File with changes (requests of the control interface), one per line, applied as lines arrive; `-` is standard
+    /// input.
     pub changes: Option<PathBuf>,
     /// Set from outside, for example by a signal: the node reads the configuration again and applies the
     /// differences.
@@ -196,10 +197,9 @@ fn tap_points(
     }
 }
 
-/// Logs a change of a device's link, or the exit of a memif peer. A successor that connects at once hides
-/// both events of the link. The caller then reports both, down first. One exit may be reported twice: the
-/// link goes down a moment before the count of exits changes. Called by the watching thread.
-fn link_changed(port: usize, device: &Device, is_up: bool) {
+/// Logs a device's link event, from the watching thread. One exit of a memif peer may be logged twice: the link goes
+/// down a moment before the count of exits changes.
+fn log_link_event(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(
             "port {port}, {}: its interface was removed, so the port stays down; create the interface again and restart the node",
@@ -212,7 +212,7 @@ fn link_changed(port: usize, device: &Device, is_up: bool) {
 /// States of the devices' links at the last check of the watching thread.
 struct Links(Vec<LinkState>);
 
-/// State of one link.
+/// State of one link at a check.
 struct LinkState {
     is_up: bool,
     /// Number of memif peers that have left.
@@ -220,14 +220,15 @@ struct LinkState {
 }
 
 impl LinkState {
-    /// Reads the disconnects first: the next check sees later events.
+    /// Reads the state. Disconnects first, so that the next check sees events in between.
     fn of(device: &Device) -> Self {
         let disconnects = device.disconnects();
         Self { is_up: device.link().up, disconnects }
     }
 
-    /// Returns the events between two states, in order: true for a link that came up.
-    fn until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
+    /// Returns the events between two states, in order: true for a link that came up. If a successor of a memif peer
+    /// connects at once, the link is up at both checks, and the number of disconnects shows both events.
+    fn events_until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
         let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
         let came_up = now.is_up && (went_down || !self.is_up);
         went_down.then_some(false).into_iter().chain(came_up.then_some(true))
@@ -235,31 +236,34 @@ impl LinkState {
 }
 
 impl Links {
+    /// Reads the states of all links.
     fn of(devices: &[Device]) -> Self {
         Self(devices.iter().map(LinkState::of).collect())
     }
 
-    /// Calls `changed` for each event since the last check, with the port and the link's state: true for up.
-    fn look(&mut self, devices: &[Device], changed: impl Fn(usize, &Device, bool)) {
-        for (port, (seen, device)) in self.0.iter_mut().zip(devices).enumerate() {
+    /// Calls `on_event` for each event since the last check, with the port and the link's state: true for up.
+    fn check(&mut self, devices: &[Device], on_event: impl Fn(usize, &Device, bool)) {
+        for (port, (last, device)) in self.0.iter_mut().zip(devices).enumerate() {
             let now = LinkState::of(device);
-            seen.until(&now).for_each(|is_up| changed(port, device, is_up));
-            *seen = now;
+            last.events_until(&now).for_each(|is_up| on_event(port, device, is_up));
+            *last = now;
         }
     }
 }
 
 /// Interface for changes and observation of a running node.
 struct ControlInterface {
+    /// Set by a signal to request a reload.
     reload: Arc<AtomicBool>,
+    /// Sender of requests to the watching thread.
     handle: Handle,
     #[cfg(feature = "control")]
     _server: Option<crate::admin::Server>,
 }
 
 impl ControlInterface {
-    /// Opens the interface for lines, signals, and the configured sockets beside the state file. Its threads
-    /// run on these CPUs.
+    /// Opens the interface: the file with changes, the reload signal, and the configured sockets beside the state
+    /// file. Its threads run on these CPUs.
     fn open<C: Cores>(
         requests: &Requests<C>,
         options: &Options,
@@ -271,23 +275,23 @@ impl ControlInterface {
             crate::admin::read_lines(path, handle.clone());
         }
         #[cfg(feature = "control")]
-        let opened = {
+        let interface = {
             let server = crate::admin::Server::start(config, state, handle.clone(), cpus)?;
             Self { reload, handle, _server: server }
         };
         #[cfg(not(feature = "control"))]
-        let opened = {
+        let interface = {
             let _ = (state, cpus);
             if *config != ControlConfig::default() {
                 log::warn!("`[control]` is left out: built without the feature `control`");
             }
             Self { reload, handle }
         };
-        Ok(opened)
+        Ok(interface)
     }
 
     /// Reloads the configuration if a signal requested it.
-    fn look(&self) {
+    fn check_reload(&self) {
         if self.reload.swap(false, AcqRel) {
             log::info!("reads the configuration again");
             self.handle.reload(false, |_| {}); // the log gets the result
@@ -295,7 +299,8 @@ impl ControlInterface {
     }
 }
 
-/// Makes the node follow a controller, if one is configured, with threads on these CPUs.
+/// Makes the node follow a controller, if one is configured, with threads on these CPUs. `newcomers` are unknown
+/// workers, reported to the controller.
 #[cfg(feature = "control")]
 fn follow(
     config: Option<&FollowConfig>,
@@ -305,10 +310,11 @@ fn follow(
     cpus: &[usize],
 ) -> Result<Option<FollowerThread>, LaunchError> {
     let Some(config) = config.cloned() else { return Ok(None) };
-    let following = FollowerThread::start(config, node, handle.clone(), newcomers, cpus);
-    following.map(Some).map_err(LaunchError::Follow)
+    let thread = FollowerThread::start(config, node, handle.clone(), newcomers, cpus);
+    thread.map(Some).map_err(LaunchError::Follow)
 }
 
+/// Checks that this process may use the CPUs of the cores.
 fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
     let usable = cpus::usable();
     match cores.iter().find(|cpu| !usable.contains(cpu)) {
@@ -342,12 +348,12 @@ fn spawn<T: Send + 'static>(
 
 /// Returns the result of a core's thread.
 fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
-    let ended = thread.join().unwrap_or_else(|panic| {
+    let result = thread.join().unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         Err(format!("a defect: {}", text.unwrap_or("panicked")))
     });
-    ended.map_err(|reason| LaunchError::Core { cpu, reason })
+    result.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
 /// Work of the calling thread. It checks the node at least once per `interval`, informs the service manager
@@ -361,21 +367,23 @@ struct Watch<'a> {
     cpus: &'a [usize],
     /// Ticks per second of the cores' clock.
     ticks_hz: u64,
+    /// Longest time between two checks.
     interval: Duration,
     started: Instant,
 }
 
 impl Watch<'_> {
-    /// Runs until a core ends, after a stop request or a failure. Then stops all others and waits for their
-    /// end.
+    /// Runs until a core ends, after a stop request or a failure. Then stops all cores and waits for their end.
+    /// `check` does the node's own checks and serves requests for about the given time. `report` gets the line of
+    /// each second.
     fn until_ended<T>(
         &self,
         cores: &[&CoreThread<T>],
-        mut look: impl FnMut(Duration),
+        mut check: impl FnMut(Duration),
         mut report: impl FnMut(&str),
     ) {
         let (mut before, mut reported) = (Totals::default(), self.started);
-        let mut supervisor = Supervisor::of_the_environment();
+        let mut supervisor = Supervisor::from_environment();
         for poller in cpus::pollers(Path::new("/proc"), self.cpus) {
             log::warn!(
                 "{poller}: both stall for the other's time slices; {}",
@@ -385,18 +393,19 @@ impl Watch<'_> {
         let mut stalls = StallWatch::new(self.cpus, self.ticks_hz, self.started);
         while !cores.iter().any(|core| core.is_finished()) {
             let running = self.started.elapsed();
-            let left = self.duration.map_or(self.interval, |all| all.saturating_sub(running));
-            if left.is_zero() {
+            let remaining =
+                self.duration.map_or(self.interval, |total| total.saturating_sub(running));
+            if remaining.is_zero() {
                 self.stop.store(true, Release);
             }
-            supervisor.look(self.counters, Instant::now());
-            for line in stalls.look(self.counters, Instant::now()) {
+            supervisor.update(self.counters, Instant::now());
+            for line in stalls.update(self.counters, Instant::now()) {
                 log::warn!("{line}");
             }
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
-            look(if left.is_zero() { self.interval } else { left.min(self.interval) });
+            check(if remaining.is_zero() { self.interval } else { remaining.min(self.interval) });
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
                 let now = Totals::read(self.counters);
@@ -414,18 +423,19 @@ impl Watch<'_> {
         self.stop.store(true, Release);
         supervisor.stopping();
         while !cores.iter().all(|core| core.is_finished()) {
-            look(self.interval);
+            check(self.interval);
         }
         stalls.end(self.counters, Instant::now());
     }
 }
 
-/// Returns the statistics of the devices for requests at run time.
-fn ports_seen(devices: &[Device]) -> Vec<PortStats> {
-    let seen = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
-    devices.iter().map(seen).collect()
+/// Returns the statistics of the devices for requests at run time, with the driver's extended statistics.
+fn all_port_stats(devices: &[Device]) -> Vec<PortStats> {
+    let stats = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
+    devices.iter().map(stats).collect()
 }
 
+/// Returns the statistics of a device.
 fn port_stats(device: &Device) -> PortStats {
     let counted = device.stats();
     PortStats {
@@ -456,7 +466,7 @@ fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
     }
 }
 
-/// Adds to the account the last workers and policies, the cores, and all seeds. `kind` names the node's own
+/// Adds the cores, the seeds, and the last workers and policies to the account. `kind` is the key of the node's own
 /// seed.
 fn describe(
     account: &mut LeafStats,
@@ -468,10 +478,10 @@ fn describe(
     account.cores = cores.to_vec();
     account.seeds = [(kind.to_owned(), seed)].into();
     let mut names = Vec::new();
-    for (at, pool) in membership.pools.iter().enumerate() {
+    for (index, pool) in membership.pools.iter().enumerate() {
         let Some(Pool { id, policy, .. }) = pool else { continue };
         for core in 0..cores.len() {
-            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, at));
+            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, index));
         }
         names.push(policy.to_string());
         account.policies.insert(*id, policy.to_string());
@@ -487,14 +497,14 @@ mod tests {
 
     #[test]
     fn departed_peer_is_noticed_despite_a_successor() {
-        let seen = |is_up, disconnects| LinkState { is_up, disconnects };
-        let between = |before: LinkState, now| before.until(&now).collect::<Vec<_>>();
-        assert!(between(seen(true, 3), seen(true, 3)).is_empty());
-        assert!(between(seen(false, 3), seen(false, 3)).is_empty());
-        assert_eq!(between(seen(false, 0), seen(true, 0)), [true]);
-        assert_eq!(between(seen(true, 0), seen(false, 0)), [false], "a cable");
-        assert_eq!(between(seen(true, 0), seen(false, 1)), [false], "a peer");
-        assert_eq!(between(seen(true, 1), seen(true, 3)), [false, true], "back at once");
-        assert_eq!(between(seen(false, 1), seen(false, 2)), [false], "came and left");
+        let state = |is_up, disconnects| LinkState { is_up, disconnects };
+        let between = |before: LinkState, now| before.events_until(&now).collect::<Vec<_>>();
+        assert!(between(state(true, 3), state(true, 3)).is_empty());
+        assert!(between(state(false, 3), state(false, 3)).is_empty());
+        assert_eq!(between(state(false, 0), state(true, 0)), [true]);
+        assert_eq!(between(state(true, 0), state(false, 0)), [false], "a cable");
+        assert_eq!(between(state(true, 0), state(false, 1)), [false], "a peer");
+        assert_eq!(between(state(true, 1), state(true, 3)), [false, true], "back at once");
+        assert_eq!(between(state(false, 1), state(false, 2)), [false], "came and left");
     }
 }

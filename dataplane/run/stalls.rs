@@ -1,14 +1,14 @@
-//! Detection of cores that do not poll at this moment. The core itself can only report a past stall.
+//! Detection of cores that do not poll at this moment. The core itself can only report a stall after its end.
 
 use std::time::{Duration, Instant};
 
 use crate::state::{Counter, Counters, Gauge};
 
-/// Length of a stall from which it is reported during the stall. Exceeds the sleeps of a core under `poll =
+/// Minimum length of a stall that is published while it lasts. Exceeds the sleeps of a core under `poll =
 /// "adaptive"`.
-const LASTING: Duration = Duration::from_millis(50);
-/// Length from which a stall is logged.
-const LOGGED: Duration = Duration::from_secs(1);
+const PUBLISHED_MIN: Duration = Duration::from_millis(50);
+/// Minimum length of a stall that is logged.
+const LOGGED_MIN: Duration = Duration::from_secs(1);
 
 /// Polls of one core at the watching thread's last check.
 struct Observation {
@@ -35,7 +35,7 @@ impl StallWatch {
 
     /// Compares all cores with the last check. Returns a log line for each core that has stalled for a
     /// second.
-    pub fn look(&mut self, counters: &[Counters], now: Instant) -> Vec<String> {
+    pub fn update(&mut self, counters: &[Counters], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for (core, counters) in self.cores.iter_mut().zip(counters) {
             let polls = counters.polls();
@@ -43,9 +43,9 @@ impl StallWatch {
                 (core.polls, core.since, core.is_logged) = (polls, now, false);
             }
             let length = now.saturating_duration_since(core.since);
-            let lasting = if length < LASTING { 0.0 } else { length.as_secs_f64() };
-            counters.set(Gauge::StallTicks, (lasting * self.ticks_hz as f64) as u64);
-            if length >= LOGGED && !core.is_logged {
+            let seconds = if length < PUBLISHED_MIN { 0.0 } else { length.as_secs_f64() };
+            counters.set(Gauge::StallTicks, (seconds * self.ticks_hz as f64) as u64);
+            if length >= LOGGED_MIN && !core.is_logged {
                 core.is_logged = true;
                 let polled = if polls == 0 { "has never polled" } else { "has not polled" };
                 lines.push(format!(
@@ -61,7 +61,7 @@ impl StallWatch {
     /// Ends the watch after the end of the cores. Keeps the stall of a core that never polled; other cores
     /// have counted theirs.
     pub fn end(&mut self, counters: &[Counters], now: Instant) {
-        self.look(counters, now);
+        self.update(counters, now);
         for counters in counters.iter().filter(|counters| counters.polls() > 0) {
             counters.set(Gauge::StallTicks, 0);
         }
@@ -86,14 +86,14 @@ mod tests {
         let (counters, start) = ([Counters::heap()], Instant::now());
         let mut watch = StallWatch::new(&[3], 1_000, start);
         let stalled = || counters[0].read(Gauge::StallTicks);
-        assert!(watch.look(&counters, start + 40 * MS).is_empty());
+        assert!(watch.update(&counters, start + 40 * MS).is_empty());
         assert_eq!(stalled(), 0, "too short");
-        assert!(watch.look(&counters, start + 900 * MS).is_empty());
+        assert!(watch.update(&counters, start + 900 * MS).is_empty());
         assert_eq!(stalled(), 900);
-        let lines = watch.look(&counters, start + 1_200 * MS);
+        let lines = watch.update(&counters, start + 1_200 * MS);
         let expected = "CPU 3: the dispatcher core has never polled for 1.2 s";
         assert!(lines.len() == 1 && lines[0].starts_with(expected), "{lines:?}");
-        assert!(watch.look(&counters, start + 2_000 * MS).is_empty(), "logged once");
+        assert!(watch.update(&counters, start + 2_000 * MS).is_empty(), "logged once");
         watch.end(&counters, start + 3_000 * MS);
         assert_eq!(stalled(), 3_000, "its end keeps it");
     }
@@ -104,17 +104,17 @@ mod tests {
         let mut watch = StallWatch::new(&[0, 1], 1_000, start);
         let stalled = || counters.each_ref().map(|core| core.read(Gauge::StallTicks));
         counters.iter().for_each(|core| core.add(Counter::EmptyPolls, 9));
-        watch.look(&counters, start + 10 * MS);
+        watch.update(&counters, start + 10 * MS);
         counters[1].add(Counter::BusyPolls, 1);
-        let lines = watch.look(&counters, start + 1_500 * MS);
+        let lines = watch.update(&counters, start + 1_500 * MS);
         assert_eq!(stalled(), [1_490, 0]);
         assert!(
             lines.len() == 1 && lines[0].starts_with("CPU 0: the dispatcher core has not polled")
         );
         counters[0].add(Counter::EmptyPolls, 1);
-        watch.look(&counters, start + 1_520 * MS);
+        watch.update(&counters, start + 1_520 * MS);
         assert_eq!(stalled(), [0, 0]);
-        watch.look(&counters, start + 5_000 * MS);
+        watch.update(&counters, start + 5_000 * MS);
         watch.end(&counters, start + 5_000 * MS);
         assert_eq!(stalled(), [0, 0], "each core has counted its own stall");
     }

@@ -19,19 +19,23 @@ const PINGS: u32 = 3;
 
 /// Client of the service manager; does nothing without one.
 pub(super) struct Supervisor {
+    /// Own socket, and the manager's address.
     socket: Option<(UnixDatagram, SocketAddr)>,
     /// Interval between watchdog messages.
     period: Option<Duration>,
-    pinged: Instant,
+    /// Time of the last watchdog message.
+    last_ping: Instant,
     /// Number of polls of each core at the last watchdog message.
     polls: Vec<u64>,
+    /// True if the manager knows that the node is ready.
     is_ready: bool,
+    /// True if the manager knows that the node stops.
     is_stopping: bool,
 }
 
 impl Supervisor {
     /// Creates the client from the environment. Logs a socket that cannot be opened.
-    pub fn of_the_environment() -> Self {
+    pub fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let socket = variable(SOCKET).and_then(|name| {
             let failed = |error: &io::Error| {
@@ -41,21 +45,23 @@ impl Supervisor {
             };
             socket(&name).inspect_err(failed).ok()
         });
-        let asked = variable(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
-        let watchdog = variable(WATCHDOG).filter(|_| asked).and_then(|text| text.parse().ok());
+        let is_watched =
+            variable(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
+        let watchdog = variable(WATCHDOG).filter(|_| is_watched).and_then(|text| text.parse().ok());
         Self::new(socket, watchdog.map(Duration::from_micros))
     }
 
+    /// Creates the client. `watchdog` is the manager's watchdog time.
     fn new(socket: Option<(UnixDatagram, SocketAddr)>, watchdog: Option<Duration>) -> Self {
         let period =
             watchdog.filter(|watchdog| !watchdog.is_zero()).map(|watchdog| watchdog / PINGS);
-        let (pinged, polls) = (Instant::now(), Vec::new());
-        Self { socket, period, pinged, polls, is_ready: false, is_stopping: false }
+        let (last_ping, polls) = (Instant::now(), Vec::new());
+        Self { socket, period, last_ping, polls, is_ready: false, is_stopping: false }
     }
 
     /// Sends due messages: READY once all cores have polled, and then regular watchdog messages. The latter
     /// require a poll of every core after the last one.
-    pub fn look(&mut self, cores: &[Counters], now: Instant) {
+    pub fn update(&mut self, cores: &[Counters], now: Instant) {
         if self.socket.is_none() {
             return;
         }
@@ -63,11 +69,12 @@ impl Supervisor {
         if !self.is_ready && polls().all(|polls| polls > 0) {
             self.is_ready = self.notify("READY=1");
         }
-        let is_due =
-            self.period.is_some_and(|period| now.saturating_duration_since(self.pinged) >= period);
-        let all_polled = || polls().zip(&self.polls).all(|(now, &then)| now > then);
+        let is_due = self
+            .period
+            .is_some_and(|period| now.saturating_duration_since(self.last_ping) >= period);
+        let all_polled = || polls().zip(&self.polls).all(|(polls, &last)| polls > last);
         if is_due && self.is_ready && all_polled() && self.notify("WATCHDOG=1") {
-            self.pinged = now;
+            self.last_ping = now;
             self.polls = polls().collect();
         }
     }
@@ -93,6 +100,7 @@ impl Supervisor {
     }
 }
 
+/// Opens a socket for messages to the manager's socket with this name.
 fn socket(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -113,13 +121,13 @@ mod tests {
     /// Returns the messages to the manager since the last call.
     fn notifications(manager: &UnixDatagram) -> Vec<String> {
         let mut text = [0; 1024];
-        let told = std::iter::from_fn(|| {
+        let messages = std::iter::from_fn(|| {
             manager
                 .recv(&mut text)
                 .ok()
                 .map(|len| String::from_utf8_lossy(&text[..len]).into_owned())
         });
-        told.collect()
+        messages.collect()
     }
 
     #[test]
@@ -129,9 +137,9 @@ mod tests {
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_nonblocking(true).unwrap();
         let mut supervisor = Supervisor::new(socket(path.to_str().unwrap()).ok(), Some(300 * MS));
-        let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.pinged);
+        let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.last_ping);
         let mut look = |ms: u32| {
-            supervisor.look(&cores, start + ms * MS);
+            supervisor.update(&cores, start + ms * MS);
             notifications(&manager)
         };
         assert!(look(0).is_empty());
@@ -163,11 +171,11 @@ mod tests {
         let core = Counters::heap();
         core.add(Counter::EmptyPolls, 1);
         Supervisor::new(socket(&format!("@{name}")).ok(), None)
-            .look(std::slice::from_ref(&core), Instant::now());
+            .update(std::slice::from_ref(&core), Instant::now());
         assert_eq!(notifications(&manager), ["READY=1"]);
-        let mut nobody = Supervisor::new(None, Some(MS));
-        nobody.look(&[core], Instant::now());
-        nobody.stopping();
-        assert!(!nobody.is_ready && !nobody.is_stopping);
+        let mut unmanaged = Supervisor::new(None, Some(MS));
+        unmanaged.update(&[core], Instant::now());
+        unmanaged.stopping();
+        assert!(!unmanaged.is_ready && !unmanaged.is_stopping);
     }
 }

@@ -1,5 +1,5 @@
-//! Nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`. The answers come
-//! from the shared state, so the cores pay nothing.
+//! Nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`. The answers come from
+//! the table in which the cores publish their state, so requests cost the cores nothing.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -36,8 +36,8 @@ const COMMANDS: [(&str, &str); 7] = [
 /// Shows a node in telemetry for the lifetime of its state.
 pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     NODES.lock().unwrap_or_else(PoisonError::into_inner).push((role, Arc::downgrade(table)));
-    let own = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
-    let mut commands: Vec<_> = COMMANDS.into_iter().map(own).collect();
+    let command = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
+    let mut commands: Vec<_> = COMMANDS.into_iter().map(command).collect();
     if nodes().len() == 1 {
         commands.push((format!("{ROOT}/nodes"), "Returns the nodes of this process"));
     }
@@ -50,6 +50,7 @@ fn nodes() -> Vec<(Role, Arc<Table>)> {
     nodes.iter().filter_map(|(role, table)| Some((*role, table.upgrade()?))).collect()
 }
 
+/// Answers a command with its full path. `None` for an unknown one.
 fn answer(command: &str, parameters: &str) -> Option<Answer> {
     let path = command.strip_prefix(ROOT)?.strip_prefix('/')?;
     let Some((node, name)) = path.split_once('/') else {
@@ -82,14 +83,17 @@ fn answer_of(node: &Snapshot, name: &str, parameters: &str) -> Option<Answer> {
     })
 }
 
+/// Returns an entry of a table.
 fn number(name: &str, value: u64) -> (String, Value) {
     (name.to_owned(), Value::Number(value))
 }
 
+/// Returns an entry of a table.
 fn text(name: &str, value: &str) -> (String, Value) {
     (name.to_owned(), Value::Text(value.to_owned()))
 }
 
+/// Returns id, process, epoch and size of a node.
 fn info(node: &Snapshot) -> Answer {
     Answer::Table(vec![
         number("node", node.node.into()),
@@ -107,15 +111,15 @@ fn info(node: &Snapshot) -> Answer {
 fn counters(node: &Snapshot, cores: std::ops::Range<usize>) -> Answer {
     let cores = &node.cores[cores];
     let sum = |name: &str| {
-        let counted =
-            cores.iter().flat_map(|core| core.counters.get(name).or(core.drops.get(name)));
-        counted.sum()
+        let values = cores.iter().flat_map(|core| core.counters.get(name).or(core.drops.get(name)));
+        values.sum()
     };
     let pauses = number("pauses", cores.iter().map(|core| core.pauses).sum());
     let metrics = METRICS.iter().map(|metric| number(metric.name, sum(metric.name)));
     Answer::Table(metrics.chain([pauses]).collect())
 }
 
+/// Returns the dropped packets by reason, summed over the cores.
 fn drops(node: &Snapshot) -> Answer {
     let mut sums = std::collections::BTreeMap::new();
     for (reason, count) in node.cores.iter().flat_map(|core| &core.drops) {
@@ -124,7 +128,7 @@ fn drops(node: &Snapshot) -> Answer {
     Answer::Table(sums.into_iter().map(|(reason, count)| number(reason, count)).collect())
 }
 
-/// Returns true if no reports arrive from the member.
+/// Returns true if the member is neither configured nor registered, so that no reports arrive from it.
 fn is_away(member: &MemberSnapshot) -> bool {
     !matches!(member.presence, Presence::Configured | Presence::Registered)
 }
@@ -134,6 +138,7 @@ fn load(members: &[MemberSnapshot]) -> u64 {
     members.iter().map(|member| member.load).sum::<f64>().ceil() as u64
 }
 
+/// Returns policy and sums of a pool.
 fn pool_table(pool: &PoolSnapshot) -> Answer {
     let outstanding = pool.members.iter().map(|member| member.outstanding.max(0) as u64).sum();
     Answer::Table(vec![
@@ -150,11 +155,13 @@ fn pool_table(pool: &PoolSnapshot) -> Answer {
     ])
 }
 
+/// Returns ids of a pool's workers, from the one with index `first` on.
 fn workers(pool: &PoolSnapshot, first: usize) -> Answer {
     let members = pool.members.iter().skip(first).take(LIST_MAX);
     Answer::Numbers(members.map(|member| member.worker.into()).collect())
 }
 
+/// Returns the state of a worker.
 fn member_table(member: &MemberSnapshot) -> Answer {
     Answer::Table(vec![
         text("server", &member.server.to_string()),

@@ -41,11 +41,11 @@ use crate::worker::{self, Worker};
 
 /// Default time for which an idle worker spins.
 const SPIN: Duration = Duration::from_micros(50);
-/// Time within which the dispatcher must accept a worker of its own process. The dispatcher starts soon after
-/// the worker.
-const LET_IN: Duration = Duration::from_secs(60);
+/// Time within which the dispatcher must grant the claim of a worker of its own process. The dispatcher starts soon
+/// after the worker.
+const GRANT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a worker without its own queue checks for a stop request.
-const NAP: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Function of a worker: writes a reply and returns its length, or returns `None`. It must not take longer
 /// than `worker_timeout_ms`.
@@ -97,63 +97,64 @@ pub fn run_with<S: Serve>(
     let host = &config.host;
     let region = Arc::new(WorkerRegion::heap(&host.places(), host.slots, host.payload)?);
     let Threads { cpus, spin, mut work } = threads;
-    let mut hire = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
-        hire(config, &region, (queues, signer), |index, post| {
+    let mut start_threads = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
+        create_workers(config, &region, (queues, signer), |index, reply_path| {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            spawn(post, eal.clone(), cpu, spin, work(host.places()[index]))
+            spawn(reply_path, eal.clone(), cpu, spin, work(host.places()[index]))
         })
     };
-    start(config, options, &region, Some(&mut hire), stop, report)
+    start(config, options, &region, Some(&mut start_threads), stop, report)
 }
 
-/// Way in which a worker's replies are sent.
-enum WorkerPost {
+/// Way in which a worker's replies are sent, with the worker's end of its channel or the data to attach.
+enum WorkerPath {
     /// The worker sends them itself.
-    Sends(Box<ThreadWorker<Outlet>>),
+    Direct(Box<ThreadWorker<Outlet>>),
     /// The dispatcher sends them.
-    Rings { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
+    Dispatcher { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
 }
 
-/// Creates all workers. The first ones get queues of their own, up to the number of queues.
-fn hire(
+/// Creates all workers and starts their threads. As many of them as there are queues send their replies themselves.
+fn create_workers(
     config: &AgentConfig,
     region: &Arc<WorkerRegion>,
     (queues, signer): (Queues, Option<&Arc<Signer>>),
-    mut spawn: impl FnMut(usize, WorkerPost) -> std::io::Result<JoinHandle<()>>,
+    mut spawn: impl FnMut(usize, WorkerPath) -> std::io::Result<JoinHandle<()>>,
 ) -> Result<ThreadWorkers, LaunchError> {
     let (host, places) = (&config.host, config.host.places());
     let load = Arc::new(NamedLoad::new(places.len()));
-    let mut hired = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
-    let senders = sets(queues, config)?;
-    announce(config, senders.len());
-    let mut senders = senders.into_iter();
+    let mut workers = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
+    let queue_sets = queue_sets(queues, config)?;
+    log_senders(config, queue_sets.len());
+    let mut queue_sets = queue_sets.into_iter();
     for (index, &place) in places.iter().enumerate() {
-        let post = match senders.next() {
+        let path = match queue_sets.next() {
             Some(queues) => {
                 let (producer, worker) = sender(place, queues, &load, config)?;
                 let worker = worker.with_signer(signer.cloned());
-                hired.counters.push(worker.counters().clone());
-                hired.producers.push(Some(producer));
-                WorkerPost::Sends(Box::new(worker))
+                workers.counters.push(worker.counters().clone());
+                workers.producers.push(Some(producer));
+                WorkerPath::Direct(Box::new(worker))
             }
             None => {
-                hired.producers.push(None);
+                workers.producers.push(None);
                 let (region, name) = (Arc::clone(region), host.name.clone());
-                WorkerPost::Rings { region, place, payload: host.payload, name }
+                WorkerPath::Dispatcher { region, place, payload: host.payload, name }
             }
         };
         let thread =
-            spawn(index, post).map_err(|error| LaunchError::Worker { id: place.id, error })?;
-        hired.threads.push(thread);
+            spawn(index, path).map_err(|error| LaunchError::Worker { id: place.id, error })?;
+        workers.threads.push(thread);
     }
-    Ok(hired)
+    Ok(workers)
 }
 
-/// Returns the sets of queues for workers, each with one queue at every port.
-fn sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
+/// Returns the sets of queues for workers, each with one queue at every port. Their number is that of the port with
+/// the fewest queues.
+fn queue_sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
     let wanted = config.host.places().len();
-    let few = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());
-    let (port, found) = few.map_or((0, 0), |(port, outlets)| (port, outlets.len()));
+    let fewest = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());
+    let (port, found) = fewest.map_or((0, 0), |(port, outlets)| (port, outlets.len()));
     if config.sends == ReplyPath::Must && found < wanted {
         let device = config.ports[port].device.clone();
         return Err(LaunchError::Outlets { device, found, wanted });
@@ -163,7 +164,8 @@ fn sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, Launch
     Ok((0..found.min(wanted)).map(set).collect())
 }
 
-fn announce(config: &AgentConfig, senders: usize) {
+/// Logs the number of workers that send their replies themselves.
+fn log_senders(config: &AgentConfig, senders: usize) {
     let workers = config.host.places().len();
     match senders {
         0 if config.sends == ReplyPath::Never => {
@@ -179,6 +181,7 @@ fn announce(config: &AgentConfig, senders: usize) {
     }
 }
 
+/// Creates a worker that sends its replies through `queues`, and the dispatcher's end of its channel.
 fn sender(
     place: Place,
     queues: Vec<Outlet>,
@@ -192,36 +195,37 @@ fn sender(
     Ok((producer, worker))
 }
 
+/// Starts a worker's thread, on `cpu` if given.
 fn spawn(
-    post: WorkerPost,
+    path: WorkerPath,
     eal: Eal,
     cpu: Option<usize>,
     spin: Duration,
     serve: impl Serve,
 ) -> std::io::Result<JoinHandle<()>> {
-    let id = match &post {
-        WorkerPost::Sends(worker) => worker.place().id,
-        WorkerPost::Rings { place, .. } => place.id,
+    let id = match &path {
+        WorkerPath::Direct(worker) => worker.place().id,
+        WorkerPath::Dispatcher { place, .. } => place.id,
     };
     let work = move || {
         if let Some(cpu) = cpu {
-            // The check at the start found this CPU.
+            // Cannot fail: the start checked that this CPU is usable.
             let _ = cpus::pin(cpu);
         }
-        // Without registration, buffers return to the pool one by one.
+        // Without registration, the thread has no mempool cache, and buffers return to the pool one by one.
         let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));
-        match post {
-            WorkerPost::Sends(mut worker) => worker.run(spin, serve),
-            WorkerPost::Rings { region, place, payload, name } => {
-                ring(&name, &region, place, payload, spin, serve);
+        match path {
+            WorkerPath::Direct(mut worker) => worker.run(spin, serve),
+            WorkerPath::Dispatcher { region, place, payload, name } => {
+                run_on_rings(&name, &region, place, payload, spin, serve);
             }
         }
     };
     std::thread::Builder::new().name(format!("worker-{id}")).spawn(work)
 }
 
-/// Runs a worker whose replies the dispatcher sends.
-fn ring(
+/// Runs a worker whose replies the dispatcher sends: it gets tasks and returns replies through rings.
+fn run_on_rings(
     name: &str,
     region: &Arc<WorkerRegion>,
     place: Place,
@@ -230,25 +234,25 @@ fn ring(
     mut serve: impl Serve,
 ) {
     let options =
-        worker::Options { worker: Some(place.id), spin, patience: LET_IN, ..Default::default() };
+        worker::Options { worker: Some(place.id), spin, patience: GRANT_MAX, ..Default::default() };
     let mut worker = match Worker::join(name, region, &options) {
         Ok(worker) => worker,
         Err(error) => return log::error!("worker {}: {error}", place.id),
     };
     let mut answer = vec![0; payload];
     loop {
-        match worker.recv(NAP) {
+        match worker.recv(WAIT_MAX) {
             Ok(Some(task)) => {
                 let request = Request { ids: task.ids(), payload: task.payload() };
-                let answered = serve(&request, &mut answer).and_then(|len| answer.get(..len));
-                if let Some(answer) = answered {
+                let reply = serve(&request, &mut answer).and_then(|len| answer.get(..len));
+                if let Some(reply) = reply {
                     // It fits: the buffer has the maximum length of a reply.
-                    let _ = task.reply(answer);
+                    let _ = task.reply(reply);
                 }
             }
             Ok(None) => {}
             Err(worker::Detached::Stopped) => return,
-            Err(gone) => return log::error!("worker {}: {gone}", place.id),
+            Err(reason) => return log::error!("worker {}: {reason}", place.id),
         }
     }
 }

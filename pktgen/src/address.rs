@@ -32,11 +32,11 @@ impl Addresses {
     /// # Errors
     /// If the families differ, two addresses coincide that must not, or an IPv6 address is not a host's.
     pub fn new(dst: IpAddr, own: Option<IpAddr>, gateway: Option<IpAddr>) -> Result<Self, String> {
-        let own = own.unwrap_or_else(|| usual_own(dst));
-        for (name, other) in [("--src", Some(own)), ("--gateway", gateway)] {
-            if let Some(other) = other.filter(|other| other.is_ipv6() != dst.is_ipv6()) {
+        let own = own.unwrap_or_else(|| default_own(dst));
+        for (name, address) in [("--src", Some(own)), ("--gateway", gateway)] {
+            if let Some(address) = address.filter(|address| address.is_ipv6() != dst.is_ipv6()) {
                 return Err(format!(
-                    "{name} is {other} and --dst is {dst}; use only IPv4 addresses or only IPv6 addresses"
+                    "{name} is {address} and --dst is {dst}; use only IPv4 addresses or only IPv6 addresses"
                 ));
             }
         }
@@ -78,6 +78,7 @@ impl Addresses {
         self.pick(|ends| ends.next_hop, |ends| ends.next_hop)
     }
 
+    /// Returns an address of either family.
     fn pick(&self, v4: fn(&Endpoints<u32>) -> u32, v6: fn(&Endpoints<u128>) -> u128) -> IpAddr {
         match self {
             Self::V4(ends) => Ipv4Addr::from_bits(v4(ends)).into(),
@@ -142,7 +143,7 @@ pub fn is_v6(frame: &[u8]) -> bool {
 
 /// Returns the generator's default address: .100 of the scheduler's /24, ::100 of its /64, or the next one if
 /// the scheduler has that address.
-fn usual_own(dst: IpAddr) -> IpAddr {
+fn default_own(dst: IpAddr) -> IpAddr {
     match dst {
         IpAddr::V4(dst) => {
             let [a, b, c, d] = dst.octets();

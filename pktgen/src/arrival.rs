@@ -17,6 +17,7 @@ use rand_distr::{Distribution, Exp1, StandardNormal};
 
 use crate::grammar::{GrammarError, Scanner, Time};
 
+/// Allowed forms, for errors.
 const FORMS: &str = "poisson, constant, bursts(N,MEAN), lognormal(SIGMA), pareto(ALPHA)";
 
 /// Kind of arrival process. [`Schedule::new`] takes the rate.
@@ -78,6 +79,7 @@ impl FromStr for Arrivals {
     }
 }
 
+/// Parses the parameters of bursts.
 fn parse_bursts(scanner: &mut Scanner<'_>) -> Result<Arrivals, GrammarError> {
     scanner.expect('(')?;
     let at = scanner.place();
@@ -92,6 +94,7 @@ fn parse_bursts(scanner: &mut Scanner<'_>) -> Result<Arrivals, GrammarError> {
     Ok(Arrivals::Bursts { tasks: tasks as u32, mean_ns })
 }
 
+/// Parses one parameter above a limit, which `allowed` describes.
 fn parse_parameter(
     scanner: &mut Scanner<'_>,
     above: f64,
@@ -118,17 +121,35 @@ pub struct BurstsTooLong {
     tasks: u32,
     mean_ns: f64,
     rate_pps: f64,
+    /// Interval of the burst's tasks at the rate.
     share_ns: f64,
 }
 
 /// Distribution of the next gap, in ticks.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
-    Exp { mean: f64 },
-    Constant { gap: f64 },
-    LogNormal { scale: f64, sigma: f64 },
-    Pareto { low: f64, alpha: f64 },
-    Bursts { tasks: u32, left: u32, within: f64, pause: f64 },
+    Exp {
+        mean: f64,
+    },
+    Constant {
+        gap: f64,
+    },
+    LogNormal {
+        scale: f64,
+        sigma: f64,
+    },
+    Pareto {
+        low: f64,
+        alpha: f64,
+    },
+    /// `left` is the number of tasks left in the burst, `within` the mean gap in it, and `pause` the mean gap
+    /// between the last task and the next burst.
+    Bursts {
+        tasks: u32,
+        left: u32,
+        within: f64,
+        pause: f64,
+    },
 }
 
 /// Due times of one core, in ticks since its start.
@@ -137,6 +158,7 @@ enum Gap {
 #[derive(Clone, Debug)]
 pub struct Schedule {
     gap: Gap,
+    /// Last due time: whole ticks, and fraction of a tick.
     whole: u64,
     fraction: f64,
 }
@@ -173,27 +195,28 @@ impl Schedule {
     #[inline]
     pub fn advance<R: Rng + ?Sized>(&mut self, rng: &mut R) -> u64 {
         let gap = self.gap.draw(rng);
-        self.pass(gap)
+        self.add_gap(gap)
     }
 
-    /// Sets the due time of each task, like repeated calls of [`Schedule::advance`].
+    /// Draws the due time of each task, like repeated calls of [`Schedule::advance`], and passes it to `set`.
     pub fn fill<T, R: Rng>(
         &mut self,
         rng: &mut R,
         tasks: &mut [T],
-        mut is_due: impl FnMut(&mut T, u64),
+        mut set: impl FnMut(&mut T, u64),
     ) {
         let tasks = tasks.iter_mut();
         match self.gap {
-            // Constants stay outside the loop.
-            Gap::Exp { mean } => tasks.for_each(|task| is_due(task, self.pass(mean * exp1(rng)))),
-            Gap::Constant { gap } => tasks.for_each(|task| is_due(task, self.pass(gap))),
-            _ => tasks.for_each(|task| is_due(task, self.advance(rng))),
+            // Separate loops for common gaps, so that the match stays outside the loop.
+            Gap::Exp { mean } => tasks.for_each(|task| set(task, self.add_gap(mean * exp1(rng)))),
+            Gap::Constant { gap } => tasks.for_each(|task| set(task, self.add_gap(gap))),
+            _ => tasks.for_each(|task| set(task, self.advance(rng))),
         }
     }
 
+    /// Advances the due time by a gap, and returns it.
     #[inline(always)]
-    fn pass(&mut self, gap: f64) -> u64 {
+    fn add_gap(&mut self, gap: f64) -> u64 {
         let sum = self.fraction + gap;
         // The cast truncates like floor(), which is a function call without SSE 4.1. A signed conversion
         // takes one instruction each way.

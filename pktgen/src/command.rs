@@ -47,10 +47,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
     }
 }
 
+/// Offers one load.
 fn run(args: &RunArgs) -> Result<bool, Failure> {
     let load = load(args)?;
     load.self_test()?;
-    try_to_write(&args.output)?;
+    check_writable(&args.output)?;
     let report = Network::open(&args.network)?.offer(&load)?;
     let text = match args.output.format {
         Format::Text => format!("{report}\n"),
@@ -61,6 +62,7 @@ fn run(args: &RunArgs) -> Result<bool, Failure> {
     Ok(report.valid)
 }
 
+/// Returns the load of the arguments: a rate, or a trace.
 fn load(args: &RunArgs) -> Result<Load, Failure> {
     let cores = args.network.core_count();
     let Some(path) = &args.replay else {
@@ -68,11 +70,11 @@ fn load(args: &RunArgs) -> Result<Load, Failure> {
         return Ok(args.load.load(rate, cores)?);
     };
     let trace = Trace::read(path)?;
-    if !trace.others().is_empty() {
+    if !trace.skipped().is_empty() {
         log::warn!(
             "{}: {} skipped: they are not tasks",
             path.display(),
-            SkippedPackets(trace.others())
+            SkippedPackets(trace.skipped())
         );
     }
     let replay = Replay::new(Arc::new(trace), args.speed, args.repeat)?;
@@ -86,6 +88,7 @@ fn load(args: &RunArgs) -> Result<Load, Failure> {
     Ok(load)
 }
 
+/// Offers several loads.
 fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
     let loads: Vec<_> = args
         .rates
@@ -97,7 +100,7 @@ fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
     if args.order == Order::Shuffled {
         order.shuffle(&mut StreamSeed::derive(args.load.seed, "order", 0).stream());
     }
-    try_to_write(&args.output)?;
+    check_writable(&args.output)?;
     let mut network = Network::open(&args.network)?;
     let mut reports: Vec<Option<Report>> = vec![None; loads.len()];
     for i in order {
@@ -111,6 +114,7 @@ fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
     Ok(reports.len() == loads.len() && reports.iter().all(|report| report.valid))
 }
 
+/// Writes the reports of several runs.
 fn write_all(output: &OutputArgs, reports: &[Report]) -> Result<(), Failure> {
     let text = match output.format {
         Format::Text => report::table(reports),
@@ -129,6 +133,7 @@ struct SearchResult<'a> {
     runs: &'a [Report],
 }
 
+/// Searches the highest load that meets the objective.
 fn search(args: &SearchArgs) -> Result<bool, Failure> {
     let cores = args.network.core_count();
     let [low, high] = [args.low, args.high].map(|rate| args.load.load(rate, cores));
@@ -137,7 +142,7 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         return Err(format!("--low {} must be below --high {}", args.low, args.high).into());
     }
     low.self_test()?;
-    try_to_write(&args.output)?;
+    check_writable(&args.output)?;
     let mut network = Network::open(&args.network)?;
     let mut reports = Vec::new();
     let highest_pps = highest(low.rate_pps, high.rate_pps, args.steps, |rate_pps| {
@@ -156,19 +161,20 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         reports.push(report);
         Ok(met)
     })?;
-    let found = SearchResult { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
+    let result = SearchResult { objective_p99_us: args.p99 * 1e6, highest_pps, runs: &reports };
     let text = match args.output.format {
-        Format::Json => serde_json::to_string_pretty(&found)? + "\n",
+        Format::Json => serde_json::to_string_pretty(&result)? + "\n",
         Format::Csv => report::csv(&reports)?,
-        Format::Text => report::table(&reports) + &conclusion(&found),
+        Format::Text => report::table(&reports) + &conclusion(&result),
     };
     write(&args.output, &text)?;
     Ok(highest_pps.is_some())
 }
 
-fn conclusion(found: &SearchResult<'_>) -> String {
-    let objective = Micros(found.objective_p99_us);
-    match found.highest_pps {
+/// Returns the result of a search as text.
+fn conclusion(result: &SearchResult<'_>) -> String {
+    let objective = Micros(result.objective_p99_us);
+    match result.highest_pps {
         Some(pps) => format!("highest load with p99 <= {objective} us: {}\n", Rate::Pps(pps)),
         None => format!("no tested load has p99 <= {objective} us; lower --low or raise --p99\n"),
     }
@@ -199,6 +205,7 @@ fn highest(
     Ok(Some(met))
 }
 
+/// Checks the random streams and the pacing of a load.
 fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, args.cores)?;
     for seeds in load.seeds() {
@@ -211,16 +218,17 @@ fn self_test(args: &SelftestArgs) -> Result<bool, Failure> {
             seeds.service.core, seeds.service.seed
         ))?;
     }
-    let found = load.self_test()?;
+    let independence = load.self_test()?;
     print_line(format_args!(
         "streams independent: largest rank correlation of gaps and service times {:.4}, expected by chance up to {:.4}",
-        found.correlation_max, found.limit
+        independence.correlation_max, independence.limit
     ))?;
     let pacing = selftest::pacing(&load)?;
     print_line(format_args!("{pacing}"))?;
     Ok(pacing.is_exact())
 }
 
+/// Measures the floor.
 fn floor(args: &FloorArgs) -> Result<bool, Failure> {
     let load = args.load.load(args.rate, 1)?;
     load.self_test()?;
@@ -239,14 +247,16 @@ fn floor(args: &FloorArgs) -> Result<bool, Failure> {
 }
 
 /// Refuses a file that cannot be written before the run.
-fn try_to_write(output: &OutputArgs) -> Result<(), Failure> {
+fn check_writable(output: &OutputArgs) -> Result<(), Failure> {
     report_file(output).map(drop)
 }
 
+/// Returns the file of the report, if it is not standard output.
 fn report_file(output: &OutputArgs) -> Result<Option<ReportFile<'_>>, Failure> {
     Ok(output.out.as_deref().map(|path| ReportFile::new("--out", path)).transpose()?)
 }
 
+/// Writes a report to its file or to standard output.
 fn write(output: &OutputArgs, text: &str) -> Result<(), Failure> {
     match report_file(output)? {
         Some(file) => Ok(file.write(text)?),
@@ -280,7 +290,7 @@ mod tests {
     fn unwritable_output_is_refused_before_the_run() {
         let folder = std::env::temp_dir();
         let output = |out| OutputArgs { format: Format::Text, out: Some(out) };
-        let error = try_to_write(&output(folder.clone())).unwrap_err().to_string();
+        let error = check_writable(&output(folder.clone())).unwrap_err().to_string();
         assert!(error.contains("--out") && error.contains(&*folder.to_string_lossy()), "{error}");
     }
 }

@@ -18,21 +18,22 @@ use crate::tally::{Clock, Tally};
 use crate::target::Target;
 use crate::template::{Task, Template};
 
-/// Seconds after which an unanswered neighbour question is repeated.
-const ASK_AGAIN_S: f64 = 0.1;
+/// Seconds after which an unanswered request for the next hop's MAC address is repeated.
+const REQUEST_INTERVAL_S: f64 = 0.1;
 /// Seconds in which the next hop must answer.
 const RESOLVE_S: f64 = 10.0;
 /// Seconds after the last due time in which the backlog may still be sent. The rest counts as unsent.
 const GRACE_S: f64 = 0.001;
 /// Maximum number of unsent tasks counted in one poll, to bound its time.
-const LEAVE_MAX: usize = 4096;
-/// Bounds for the ring of outstanding tasks, as powers of two. It holds one second of tasks within them.
+const UNSENT_PER_POLL: usize = 4096;
+/// Bounds for the size of the ring of outstanding tasks, as log2. Within them the ring holds the tasks of a
+/// second.
 const OUTSTANDING_BITS: std::ops::RangeInclusive<u32> = 12..=22;
 
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Asking for the next hop's MAC address.
+    /// Requesting the next hop's MAC address.
     Resolving,
     /// The next hop did not answer; the run is over.
     Unresolved,
@@ -65,14 +66,14 @@ pub enum SetupError {
     FrameTooLong(usize),
 }
 
-/// Times of a run, in ticks. `start` moves to the time at which the next hop is resolved.
+/// Durations of a run's phases and timeouts, in ticks.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     warmup: u64,
     duration: u64,
     grace: u64,
     drain: u64,
-    ask_again: u64,
+    request_interval: u64,
     resolve: u64,
 }
 
@@ -82,20 +83,25 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     pool: L,
     host: Host,
     template: Template,
+    /// Application id of the tasks.
     app: u32,
     extended: bool,
     load: Load,
     source: Source,
     times: Times,
+    /// Nanoseconds per tick.
     tick_ns: f64,
     phase: Phase,
+    /// Tasks that are still to be sent.
     pacer: Option<Pacer>,
     /// Frames that the device has not accepted yet, with consecutive sequence numbers.
     pending: Burst<P::Buf>,
+    /// Sequence number of the first of them.
     pending_seq: u32,
     /// Buffers of received answers, reused for the next tasks because they are in the cache.
     spare: Burst<P::Buf>,
     incoming: Burst<P::Buf>,
+    /// Neighbour messages to send.
     control: Burst<P::Buf>,
     outstanding: Outstanding,
     exchange: Option<Exchange>,
@@ -104,9 +110,10 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     /// Checker of answers, if they are verified.
     oracle: Option<Oracle>,
     tally: Tally,
-    /// While resolving: time to give up, and time of the next question. Afterwards: end of the load.
+    /// End of the current phase: of resolving, of the load, or of the drain.
     deadline: u64,
-    ask_at: u64,
+    /// Time of the next request for the next hop's MAC address.
+    next_request: u64,
 }
 
 impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
@@ -141,7 +148,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             duration: ticks(load.duration_s),
             grace: ticks(load.late_after_s.max(GRACE_S)),
             drain: ticks(load.drain_s),
-            ask_again: ticks(ASK_AGAIN_S),
+            request_interval: ticks(REQUEST_INTERVAL_S),
             resolve: ticks(RESOLVE_S),
         };
         let tick_ns = 1e9 / hz;
@@ -173,7 +180,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             oracle,
             tally: Tally::new(load.windows, load.classes(), log, pauses),
             deadline: 0,
-            ask_at: 0,
+            next_request: 0,
         })
     }
 
@@ -212,11 +219,11 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.phase
     }
 
-    /// Sends the tasks due at `now`. A fresh clock reading for each half is more exact than
-    /// [`Generator::poll`]. Detects stalls of the loop once per round.
+    /// Sends the tasks due at `now`, and records the clock reading to detect stalls of the loop. Separate
+    /// clock readings for `transmit` and [`Generator::receive`] are more exact than [`Generator::poll`].
     #[inline]
     pub fn transmit(&mut self, now: u64) {
-        self.tally.look(now);
+        self.tally.record_reading(now);
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => self.send_due(now),
             Phase::Resolving => self.resolve(now),
@@ -225,6 +232,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
+    /// Starts the load once the next hop is known. Until then requests its MAC address.
     fn resolve(&mut self, now: u64) {
         if self.host.next_hop_mac().is_some() {
             return self.start(now);
@@ -234,16 +242,17 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
         if now >= self.deadline {
             self.phase = Phase::Unresolved;
-        } else if now >= self.ask_at {
-            self.ask_at = now + self.times.ask_again;
-            let Some(mut question) = self.pool.take() else { return };
-            if self.host.ask(&mut question) {
-                self.control.push(question);
+        } else if now >= self.next_request {
+            self.next_request = now + self.times.request_interval;
+            let Some(mut request) = self.pool.take() else { return };
+            if self.host.write_mac_request(&mut request) {
+                self.control.push(request);
                 self.send_control();
             }
         }
     }
 
+    /// Begins the load at `now`.
     fn start(&mut self, now: u64) {
         if let Some(mac) = self.host.next_hop_mac() {
             self.template.set_next_hop(mac);
@@ -261,6 +270,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.phase = Phase::WarmingUp;
     }
 
+    /// Sends the due tasks, and changes the phase when its time has come.
     #[inline]
     fn send_due(&mut self, now: u64) {
         self.build_due(now);
@@ -276,14 +286,15 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
+    /// Builds the frames of the due tasks, up to a full burst.
     #[inline]
     fn build_due(&mut self, now: u64) {
         let Some(pacer) = &mut self.pacer else { return };
         while !self.pending.is_full() && pacer.is_due(now) {
             // Takes the buffer first, so that a task without one stays due.
             let len = self.template.frame_len();
-            let new = || resized(self.pool.take()?, len);
-            let Some(mut buf) = self.spare.pop().or_else(new) else {
+            let allocate = || resized(self.pool.take()?, len);
+            let Some(mut buf) = self.spare.pop().or_else(allocate) else {
                 self.tally.pool_empty += 1;
                 break;
             };
@@ -303,6 +314,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
+    /// Sends the built frames. The device may accept only some of them.
     #[inline]
     fn send_pending(&mut self, now: u64) {
         let sent = self.port.tx_burst(&mut self.pending);
@@ -314,7 +326,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.tally.tx_full += u64::from(!self.pending.is_empty());
     }
 
-    /// Ends the load once all tasks are sent, or the time for the backlog has passed.
+    /// Ends the load once all tasks are sent, or the grace period for the backlog has passed.
     fn end_load(&mut self, now: u64) {
         let all_sent = self.pending.is_empty() && self.pacer.as_ref().is_none_or(Pacer::is_done);
         if !all_sent && now < self.deadline + self.times.grace {
@@ -322,7 +334,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
         for _ in self.pending.drain(..) {
             let flight = self.outstanding.built(self.pending_seq);
-            self.tally.leave(flight.due, flight.class);
+            self.tally.count_unsent(flight.due, flight.class);
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.phase = Phase::Draining;
@@ -330,20 +342,21 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.deadline = now + self.times.drain;
     }
 
+    /// Counts the tasks that will not be sent. Ends the run once all tasks are answered, or at the deadline.
     fn drain(&mut self, now: u64) {
         if let Some(pacer) = &mut self.pacer {
-            for _ in 0..LEAVE_MAX {
+            for _ in 0..UNSENT_PER_POLL {
                 if pacer.is_done() {
                     self.pacer = None;
                     break;
                 }
                 let due = pacer.take();
                 self.tally.schedule(due.at, due.class);
-                self.tally.leave(due.at, due.class);
+                self.tally.count_unsent(due.at, due.class);
             }
         }
-        let over = self.outstanding.is_empty() || now >= self.deadline;
-        if over && self.pacer.is_none() {
+        let is_over = self.outstanding.is_empty() || now >= self.deadline;
+        if is_over && self.pacer.is_none() {
             for flight in self.outstanding.give_up() {
                 self.tally.lose(&flight);
             }
@@ -361,36 +374,38 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             if let Some(stamps) = &mut self.stamps {
                 stamps.refresh(now);
             }
-            // Starts at the end, which moves no element. The order within a burst has no meaning.
+            // Takes packets from the end, so that none moves. The order within a burst has no meaning.
             while let Some(buf) = self.incoming.pop() {
-                self.take_in(buf, now);
+                self.process(buf, now);
             }
             self.send_control();
         }
-        while let Some(passed) = self.exchange.as_ref().and_then(Exchange::take) {
-            self.settle(passed);
+        while let Some(answer) = self.exchange.as_ref().and_then(Exchange::take) {
+            self.count_answer(answer);
         }
     }
 
+    /// Processes a received packet.
     #[inline(always)]
-    fn take_in(&mut self, mut buf: P::Buf, now: u64) {
+    fn process(&mut self, mut buf: P::Buf, now: u64) {
         let now = match &mut self.stamps {
             Some(stamps) => stamps.time_of(&buf, now),
             None => now,
         };
         let verified = buf.checksums_verified();
         if let Some(answer) = self.host.plain_answer(buf.bytes(), verified) {
-            self.take_answer(&answer, buf.bytes(), now);
+            self.process_answer(&answer, buf.bytes(), now);
             return self.recycle(buf);
         }
         match self.host.receive(&mut buf, verified) {
-            FrameKind::Answer(answer) => self.take_answer(&answer, buf.bytes(), now),
+            FrameKind::Answer(answer) => self.process_answer(&answer, buf.bytes(), now),
             FrameKind::NeighbourAnswer => self.control.push(buf),
             FrameKind::NextHop(_) => {}
             FrameKind::Nothing(_) => self.tally.strays.foreign += 1,
         }
     }
 
+    /// Keeps the buffer for a next task, if there is room.
     #[inline]
     fn recycle(&mut self, buf: P::Buf) {
         if !self.spare.is_full() {
@@ -398,8 +413,9 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
+    /// Counts an answer to a task of this core, or relays it to the core that sent the task.
     #[inline(always)]
-    fn take_answer(&mut self, answer: &Answer, frame: &[u8], at: u64) {
+    fn process_answer(&mut self, answer: &Answer, frame: &[u8], received: u64) {
         let (app, seq) = match answer.id {
             Some(id) if self.extended => id,
             None if !self.extended => (self.app, self.outstanding.full_seq(answer.seq)),
@@ -409,23 +425,23 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             }
         };
         let body = &frame[usize::from(answer.body)..usize::from(answer.end)];
-        let answered = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
-        let passed = RelayedAnswer { seq, refused: answer.refused, answered, at };
+        let operation = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
+        let answer = RelayedAnswer { seq, refused: answer.refused, operation, received };
         if app == self.app {
-            self.settle(passed);
-        } else if !self.exchange.as_ref().is_some_and(|all| all.pass(app, passed)) {
+            self.count_answer(answer);
+        } else if !self.exchange.as_ref().is_some_and(|exchange| exchange.relay(app, answer)) {
             self.tally.strays.unknown += 1;
         }
     }
 
-    /// Accounts for the answered task.
+    /// Counts an answer to a task of this core.
     #[inline(always)]
-    fn settle(&mut self, answer: RelayedAnswer) {
+    fn count_answer(&mut self, answer: RelayedAnswer) {
         match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
             Ok(flight) => {
-                let wrong = self.oracle.is_some() && answer.answered != Some(flight.class);
-                self.tally.answer(&flight, answer.at, wrong);
+                let wrong = self.oracle.is_some() && answer.operation != Some(flight.class);
+                self.tally.answer(&flight, answer.received, wrong);
             }
             Err(Stray::Duplicate) => self.tally.strays.duplicates += 1,
             Err(Stray::Late) => self.tally.strays.late_answers += 1,
@@ -433,7 +449,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Sends neighbour messages. Those that the device rejects are dropped; the host asks again.
+    /// Sends neighbour messages. Messages that the device rejects are dropped; the sender of a request
+    /// repeats it.
     fn send_control(&mut self) {
         if !self.control.is_empty() {
             self.port.tx_burst(&mut self.control);
@@ -517,7 +534,7 @@ mod tests {
     /// Delays of the peer's answers to the `n`th task.
     type Answers = fn(u64) -> &'static [u64];
 
-    /// Peer at the other end of the wire: answers ARP for its address, and tasks as instructed.
+    /// Peer of the generator: answers ARP for its address, and tasks with the delays of `answers`.
     struct Peer {
         port: RingPort,
         answers: Answers,
@@ -566,10 +583,11 @@ mod tests {
         polled: fn(u64) -> bool,
     ) -> Run {
         let pool = FramePool::new(8192, 1024);
-        let (ours, theirs) = memory::pair(depth, &pool);
-        let mut generator = Generator::new(load, target, 0, HZ, ours, pool.clone()).unwrap();
+        let (generator_port, peer_port) = memory::pair(depth, &pool);
+        let mut generator =
+            Generator::new(load, target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut peer =
-            Peer { port: theirs, answers, tasks: 0, held: VecDeque::new(), bytes: Vec::new() };
+            Peer { port: peer_port, answers, tasks: 0, held: VecDeque::new(), bytes: Vec::new() };
         let mut now = 1;
         while !generator.phase().is_over() {
             if polled(now) {
@@ -626,18 +644,18 @@ mod tests {
             assert_eq!(over_v6.phase, Phase::Done);
             assert_eq!(over_v6.tally.measured, over_v4.tally.measured);
             assert_eq!(over_v6.tally.strays, over_v4.tally.strays);
-            let [p99, other] =
+            let [p99, p99_v4] =
                 [&over_v6, &over_v4].map(|run| run.tally.response().quantile_ns(0.99));
-            assert_eq!(p99, other);
+            assert_eq!(p99, p99_v4);
             assert_eq!(over_v6.frames.len(), over_v4.frames.len());
-            for (frame, other) in over_v6.frames.iter().zip(&over_v4.frames) {
+            for (frame, frame_v4) in over_v6.frames.iter().zip(&over_v4.frames) {
                 let datagram = wedjat::wire::udp::parse_v6(frame, false).unwrap();
                 let Addresses::V6(ends) = addresses else { panic!("{addresses:?}") };
                 assert_eq!((datagram.src, datagram.dst), (ends.own, ends.dst));
                 assert_eq!(wedjat::wire::ether::dst(frame), PEER);
                 assert_eq!(
                     frame[wedjat::wire::udp::PAYLOAD_V6..],
-                    other[wedjat::wire::udp::PAYLOAD..]
+                    frame_v4[wedjat::wire::udp::PAYLOAD..]
                 );
             }
         }
@@ -693,10 +711,10 @@ mod tests {
     #[test]
     fn a_replay_that_is_stopped_ends() {
         let pool = FramePool::new(64, 1600);
-        let (ours, _theirs) = memory::pair(64, &pool);
+        let (generator_port, _peer_port) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator =
-            Generator::new(&replayed(1), &target, 0, HZ, ours, pool.clone()).unwrap();
+            Generator::new(&replayed(1), &target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut now = 1;
         while !generator.phase().is_over() {
             generator.poll(now);
@@ -747,9 +765,10 @@ mod tests {
     fn full_wire_delays_then_drops_tasks() {
         // A wire of 4 frames that is never emptied: 4 tasks are sent and lost.
         let pool = FramePool::new(256, 128);
-        let (ours, theirs) = memory::pair(4, &pool);
+        let (generator_port, peer_port) = memory::pair(4, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
-        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut generator =
+            Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut now = 0;
         while !generator.poll(now).is_over() {
             now += STEP;
@@ -760,19 +779,20 @@ mod tests {
         assert_eq!((measured.unsent, measured.adherence()), (measured.scheduled, 0.0));
         assert!(warmup.balances() && measured.balances() && measured.scheduled > 9_000);
         assert!(tally.tx_full > 0);
-        drop((generator, theirs));
+        drop((generator, peer_port));
         assert_eq!(pool.in_use(), 0);
     }
 
     #[test]
     fn an_empty_pool_delays_and_loses_nothing() {
         let pool = FramePool::new(2, 128);
-        let (ours, mut theirs) = memory::pair(1024, &pool);
+        let (generator_port, mut peer_port) = memory::pair(1024, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
-        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut generator =
+            Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool.clone()).unwrap();
         let (mut now, mut seen) = (0, 0);
         while !generator.poll(now).is_over() {
-            seen += u64::from(theirs.receive().is_some());
+            seen += u64::from(peer_port.receive().is_some());
             now += STEP;
         }
         let tally = generator.tally();
@@ -785,22 +805,23 @@ mod tests {
     #[test]
     fn refusals_are_infinite_and_foreign_answers_ignored() {
         let pool = FramePool::new(256, 128);
-        let (ours, mut theirs) = memory::pair(64, &pool);
+        let (generator_port, mut peer_port) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
-        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut generator =
+            Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut now = 0;
         while !generator.poll(now).is_over() {
-            while let Some(mut frame) = theirs.receive() {
+            while let Some(mut frame) = peer_port.receive() {
                 // The task itself comes back from its destination: refused. Then once with a foreign
                 // application id.
                 let bytes = frame.bytes_mut();
                 let (src, dst) = bytes[26..34].split_at_mut(4);
                 src.swap_with_slice(dst);
-                assert!(theirs.send(bytes));
+                assert!(peer_port.send(bytes));
                 bytes[53] ^= 1; // the application id
                 bytes[40..42].fill(0);
-                assert!(theirs.send(bytes));
-                assert!(theirs.send(&bytes[..20]));
+                assert!(peer_port.send(bytes));
+                assert!(peer_port.send(&bytes[..20]));
             }
             now += STEP;
         }
@@ -817,22 +838,23 @@ mod tests {
         // Every fourth answer belongs to another task. Answers have two classes, and long and short headers.
         for extended in [false, true] {
             let pool = FramePool::new(256, 128);
-            let (ours, mut theirs) = memory::pair(64, &pool);
+            let (generator_port, mut peer_port) = memory::pair(64, &pool);
             let target = Target { next_hop_mac: Some(PEER), extended, ..target() };
             let load = Load { verify: true, ..load(1e6) };
-            let mut generator = Generator::new(&load, &target, 0, HZ, ours, pool.clone()).unwrap();
+            let mut generator =
+                Generator::new(&load, &target, 0, HZ, generator_port, pool.clone()).unwrap();
             let oracle = Oracle::new(load.service.workload(), 16);
             let body = wedjat::wire::udp::PAYLOAD + if extended { 27 } else { 11 };
             let (mut now, mut answered) = (0, 0_u64);
             while !generator.poll(now).is_over() {
-                while let Some(mut frame) = theirs.receive() {
+                while let Some(mut frame) = peer_port.receive() {
                     let work = Work::parse(&frame.bytes()[body..]).unwrap();
                     assert!(reflect(&mut frame, PEER));
                     let seed = if answered.is_multiple_of(4) { 1 } else { work.seed };
                     let outcome = oracle.outcome(work.operation, seed).unwrap();
                     outcome.emit(&mut frame.bytes_mut()[body..]);
                     frame.bytes_mut()[40..42].fill(0); // no checksum
-                    assert!(theirs.send(frame.bytes()));
+                    assert!(peer_port.send(frame.bytes()));
                     answered += 1;
                 }
                 now += STEP;
@@ -847,30 +869,31 @@ mod tests {
 
     #[test]
     fn the_same_seed_sends_the_same_bytes() {
-        let of = |seed| {
+        let frames_of = |seed| {
             let load = Load { seed, ..load(5e5) };
             run(&load, &target(), 1024, |_| &[0], |_| true).frames
         };
-        let first = of(7);
+        let first = frames_of(7);
         assert!(first.len() > 4_000);
-        assert_eq!(first, of(7));
-        assert_ne!(first, of(8));
+        assert_eq!(first, frames_of(7));
+        assert_ne!(first, frames_of(8));
     }
 
     #[test]
     fn stopping_early_drains_and_balances() {
         let pool = FramePool::new(256, 128);
-        let (ours, mut theirs) = memory::pair(64, &pool);
+        let (generator_port, mut peer_port) = memory::pair(64, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
-        let mut generator = Generator::new(&load(1e6), &target, 0, HZ, ours, pool.clone()).unwrap();
+        let mut generator =
+            Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut now = 0;
         while !generator.poll(now).is_over() {
             now += STEP;
             if now == 3_000_000 {
                 generator.stop(now);
             }
-            while let Some(mut frame) = theirs.receive() {
-                assert!(reflect(&mut frame, PEER) && theirs.send(frame.bytes()));
+            while let Some(mut frame) = peer_port.receive() {
+                assert!(reflect(&mut frame, PEER) && peer_port.send(frame.bytes()));
             }
         }
         let ledger = generator.tally().measured;
@@ -890,11 +913,11 @@ mod tests {
         let (mut cores, mut peers): (Vec<_>, Vec<_>) = (0..2)
             .zip(exchange)
             .map(|(core, exchange)| {
-                let (ours, theirs) = memory::pair(64, &pool);
+                let (generator_port, peer_port) = memory::pair(64, &pool);
                 let mut generator =
-                    Generator::new(&load, &target, core, HZ, ours, pool.clone()).unwrap();
+                    Generator::new(&load, &target, core, HZ, generator_port, pool.clone()).unwrap();
                 generator.join(exchange);
-                (generator, theirs)
+                (generator, peer_port)
             })
             .unzip();
         let mut now = 0;
@@ -919,16 +942,16 @@ mod tests {
     #[test]
     fn a_silent_next_hop_ends_the_run() {
         let pool = FramePool::new(16, 128);
-        let (ours, mut theirs) = memory::pair(4, &pool);
+        let (generator_port, mut peer_port) = memory::pair(4, &pool);
         let mut generator =
-            Generator::new(&load(1e6), &target(), 0, HZ, ours, pool.clone()).unwrap();
-        let (mut now, mut questions) = (1, 0);
+            Generator::new(&load(1e6), &target(), 0, HZ, generator_port, pool.clone()).unwrap();
+        let (mut now, mut requests) = (1, 0);
         while !generator.poll(now).is_over() {
-            questions += u64::from(theirs.receive().is_some());
+            requests += u64::from(peer_port.receive().is_some());
             now += 1_000_000;
         }
         assert_eq!(generator.phase(), Phase::Unresolved);
-        assert_eq!(questions, 100);
+        assert_eq!(requests, 100);
         assert_eq!(generator.tally().measured, Ledger::default());
     }
 
@@ -942,9 +965,9 @@ mod tests {
     #[test]
     fn frames_too_long_for_the_pool_are_refused() {
         let pool = FramePool::new(16, 128);
-        let (ours, _theirs) = memory::pair(4, &pool);
+        let (generator_port, _peer_port) = memory::pair(4, &pool);
         let target = Target { frame_bytes: 129, ..target() };
-        let error = Generator::new(&load(1e6), &target, 0, HZ, ours, pool).err().unwrap();
+        let error = Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool).err().unwrap();
         assert!(error.to_string().contains("129 bytes"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
 //! Exchange of answers between cores. Receive-side scaling may deliver an answer to any core. That core
-//! passes it, with its arrival time, to the core that sent the task, and never waits.
+//! relays the answer, with its arrival time, to the core that sent the task. It never waits.
 
 use std::sync::Arc;
 
@@ -13,9 +13,10 @@ const INBOX: usize = 1 << 14;
 pub(crate) struct RelayedAnswer {
     pub(crate) seq: u32,
     pub(crate) refused: bool,
-    /// Operation that the answer is correct for. `None` if it is for none, or if answers are not checked.
-    pub(crate) answered: Option<u16>,
-    pub(crate) at: u64,
+    /// Operation to which this is the correct answer. `None` if there is none, or if answers are not checked.
+    pub(crate) operation: Option<u16>,
+    /// Receive time in ticks.
+    pub(crate) received: u64,
 }
 
 /// One core's end of the exchange.
@@ -38,13 +39,14 @@ impl Exchange {
             .collect()
     }
 
-    /// Passes an answer to its core. Returns false if no core has that application id, or its inbox is full.
+    /// Relays an answer to the core that sent its task. Returns false if no core has that application id, or
+    /// its inbox is full.
     #[inline]
-    pub(crate) fn pass(&self, app: u32, passed: RelayedAnswer) -> bool {
+    pub(crate) fn relay(&self, app: u32, answer: RelayedAnswer) -> bool {
         self.apps
             .iter()
-            .position(|other| *other == app)
-            .is_some_and(|core| self.inboxes[core].push(passed).is_ok())
+            .position(|core_app| *core_app == app)
+            .is_some_and(|core| self.inboxes[core].push(answer).is_ok())
     }
 
     /// Returns the next answer that another core received for this one.
@@ -61,11 +63,11 @@ mod tests {
     #[test]
     fn answers_reach_their_core() {
         let parts = Exchange::between(&[70, 80]);
-        let passed = RelayedAnswer { seq: 5, refused: false, answered: Some(1), at: 9 };
-        assert!(parts[0].pass(80, passed));
-        assert!(!parts[0].pass(90, passed));
+        let answer = RelayedAnswer { seq: 5, refused: false, operation: Some(1), received: 9 };
+        assert!(parts[0].relay(80, answer));
+        assert!(!parts[0].relay(90, answer));
         assert_eq!(parts[0].take(), None);
-        assert_eq!(parts[1].take(), Some(passed));
-        assert_eq!((0..INBOX + 5).filter(|_| parts[1].pass(70, passed)).count(), INBOX);
+        assert_eq!(parts[1].take(), Some(answer));
+        assert_eq!((0..INBOX + 5).filter(|_| parts[1].relay(70, answer)).count(), INBOX);
     }
 }

@@ -1,6 +1,6 @@
 //! Scanner for the small languages of the command line: service times, arrivals, rates.
 //!
-//! Its errors show the text with a caret below the place, and the allowed input.
+//! Its errors show the text, a caret below the position of the error, and the allowed input.
 
 use std::fmt;
 
@@ -10,15 +10,17 @@ const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e
 /// Syntax error in a text of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarError {
+    /// Name of the text, as in "rate".
     subject: &'static str,
     text: String,
-    at: usize,
+    /// Offset of the error in bytes.
+    offset: usize,
     problem: String,
 }
 
 impl fmt::Display for GrammarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let column = self.text[..self.at].chars().count();
+        let column = self.text[..self.offset].chars().count();
         writeln!(f, "cannot read this {}: {}", self.subject, self.problem)?;
         writeln!(f, "  {}", self.text)?;
         write!(f, "  {:column$}^", "")
@@ -31,34 +33,35 @@ impl std::error::Error for GrammarError {}
 pub(crate) struct Scanner<'a> {
     subject: &'static str,
     text: &'a str,
-    at: usize,
+    /// Offset of the next token in bytes.
+    offset: usize,
 }
 
 impl<'a> Scanner<'a> {
     /// Starts at the beginning of `text`; errors call it `subject`.
     pub(crate) fn new(subject: &'static str, text: &'a str) -> Self {
-        Self { subject, text, at: 0 }
+        Self { subject, text, offset: 0 }
     }
 
-    /// Returns the place of the next token, for [`Scanner::error_at`].
+    /// Skips spaces. Returns the offset of the next token, for [`Scanner::error_at`].
     pub(crate) fn place(&mut self) -> usize {
-        let rest = &self.text[self.at..];
-        self.at += rest.len() - rest.trim_start().len();
-        self.at
+        let rest = &self.text[self.offset..];
+        self.offset += rest.len() - rest.trim_start().len();
+        self.offset
     }
 
-    /// Returns an error about the token at `at`.
-    pub(crate) fn error_at(&self, at: usize, problem: impl Into<String>) -> GrammarError {
+    /// Returns an error about the token at `offset`.
+    pub(crate) fn error_at(&self, offset: usize, problem: impl Into<String>) -> GrammarError {
         let (subject, text) = (self.subject, self.text.to_owned());
-        GrammarError { subject, text, at, problem: problem.into() }
+        GrammarError { subject, text, offset, problem: problem.into() }
     }
 
     /// Consumes `symbol` if it comes next.
     pub(crate) fn accept(&mut self, symbol: char) -> bool {
-        let at = self.place();
-        let found = self.text[at..].starts_with(symbol);
+        let offset = self.place();
+        let found = self.text[offset..].starts_with(symbol);
         if found {
-            self.at = at + symbol.len_utf8();
+            self.offset = offset + symbol.len_utf8();
         }
         found
     }
@@ -68,51 +71,51 @@ impl<'a> Scanner<'a> {
         if self.accept(symbol) {
             return Ok(());
         }
-        Err(self.error_at(self.at, format!("expected `{symbol}` here")))
+        Err(self.error_at(self.offset, format!("expected `{symbol}` here")))
     }
 
     /// Fails unless the text ends here.
     pub(crate) fn end(&mut self) -> Result<(), GrammarError> {
-        let at = self.place();
-        if at == self.text.len() {
+        let offset = self.place();
+        if offset == self.text.len() {
             return Ok(());
         }
-        Err(self.error_at(at, "unexpected text here"))
+        Err(self.error_at(offset, "unexpected text here"))
     }
 
     /// Consumes a word of letters, digits and dashes that starts with a letter. Returns an empty text if none
     /// comes next.
     pub(crate) fn word(&mut self) -> &'a str {
-        let at = self.place();
-        let rest = &self.text[at..];
-        let part_of_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let offset = self.place();
+        let rest = &self.text[offset..];
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let len = match rest.starts_with(|c: char| c.is_ascii_alphabetic()) {
-            true => rest.find(|c: char| !part_of_word(c)).unwrap_or(rest.len()),
+            true => rest.find(|c: char| !is_part(c)).unwrap_or(rest.len()),
             false => 0,
         };
-        self.at = at + len;
+        self.offset = offset + len;
         &rest[..len]
     }
 
     /// Consumes a decimal number.
     pub(crate) fn number(&mut self) -> Result<f64, GrammarError> {
-        let at = self.place();
-        let rest = &self.text[at..];
+        let offset = self.place();
+        let rest = &self.text[offset..];
         let mantissa = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let value: f64 = rest[..mantissa]
             .parse()
-            .map_err(|_| self.error_at(at, "expected a number here, as in 0.5 or 50"))?;
-        self.at = at + mantissa;
+            .map_err(|_| self.error_at(offset, "expected a number here, as in 0.5 or 50"))?;
+        self.offset = offset + mantissa;
         Ok(value)
     }
 
     /// Consumes a time with its unit; returns nanoseconds.
     pub(crate) fn time_ns(&mut self) -> Result<f64, GrammarError> {
-        let at = self.place();
+        let offset = self.place();
         let value = self
             .number()
-            .map_err(|_| self.error_at(at, "expected a time here, as in 50us or 1.5ms"))?;
-        let unit_at = self.at;
+            .map_err(|_| self.error_at(offset, "expected a time here, as in 50us or 1.5ms"))?;
+        let unit_at = self.offset;
         let unit = self.word();
         match UNITS.iter().find(|(name, _)| *name == unit) {
             Some((_, scale)) => Ok(value * scale),
@@ -182,8 +185,10 @@ mod tests {
             error,
             "cannot read this time: expected a unit of time here: ns, us, ms or s\n  50uss\n    ^"
         );
-        for (text, at) in [("", 0), ("x", 0), ("5", 1), ("1.2.3us", 0), ("5us 6", 4), ("-5us", 0)] {
-            assert_eq!(parse_time_ns(text).unwrap_err().at, at, "{text}");
+        for (text, offset) in
+            [("", 0), ("x", 0), ("5", 1), ("1.2.3us", 0), ("5us 6", 4), ("-5us", 0)]
+        {
+            assert_eq!(parse_time_ns(text).unwrap_err().offset, offset, "{text}");
         }
     }
 

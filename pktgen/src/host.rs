@@ -18,6 +18,7 @@ const UDP: usize = ether::LEN + ipv4::LEN;
 const HEAD: usize = udp::PAYLOAD + TASK;
 /// Offset of the UDP header after an IPv6 header.
 const UDP_V6: usize = ether::LEN + ipv6::LEN;
+/// Bytes of an answer's headers over IPv6.
 const HEAD_V6: usize = udp::PAYLOAD_V6 + TASK;
 /// Bytes of the task header with its extension.
 const TASK: usize = task::LEN + task::EXTENSION_LEN;
@@ -37,7 +38,7 @@ pub struct Host {
 pub enum FrameKind {
     /// An answer to a task.
     Answer(Answer),
-    /// A question for our MAC address. The buffer now holds the answer to send.
+    /// A request for our MAC address. The buffer now holds the answer to send.
     NeighbourAnswer,
     /// The next hop's MAC address.
     NextHop(Mac),
@@ -73,17 +74,17 @@ impl Host {
         self.next_hop_mac
     }
 
-    /// Writes the question for the next hop's MAC address. Returns false if the buffer is too small.
+    /// Writes the request for the next hop's MAC address. Returns false if the buffer is too small.
     #[must_use]
-    pub fn ask<B: Buf>(&self, buf: &mut B) -> bool {
-        let fits = buf.resize(neighbour::question_len(&self.addresses));
+    pub fn write_mac_request<B: Buf>(&self, buf: &mut B) -> bool {
+        let fits = buf.resize(neighbour::request_len(&self.addresses));
         if fits {
-            neighbour::ask(&self.addresses, self.mac, buf.bytes_mut());
+            neighbour::write_request(&self.addresses, self.mac, buf.bytes_mut());
         }
         fits
     }
 
-    /// Processes a frame. `verified`: the device has checked its checksums.
+    /// Processes a frame. `verified` is true if the device has checked its checksums.
     #[inline]
     pub fn receive<B: Buf>(&mut self, buf: &mut B, verified: bool) -> FrameKind {
         let frame = buf.bytes();
@@ -110,6 +111,7 @@ impl Host {
         }
     }
 
+    /// Parses an answer to a task.
     #[inline]
     fn receive_task(&self, frame: &[u8], verified: bool) -> Result<Answer, DropReason> {
         match (ether::ether_type(frame), self.addresses) {
@@ -123,6 +125,8 @@ impl Host {
         }
     }
 
+    /// Processes a neighbour message: answers a request for our address, or learns the next hop's MAC
+    /// address.
     #[cold]
     #[inline(never)]
     fn receive_neighbour<B: Buf>(&mut self, buf: &mut B) -> FrameKind {
@@ -130,10 +134,12 @@ impl Host {
             Ok(message) => message,
             Err(reason) => return FrameKind::Nothing(reason),
         };
-        if message.asks_for() == Some(self.addresses.own()) && message.answer(self.mac, buf) {
+        if message.requested_address() == Some(self.addresses.own())
+            && message.answer(self.mac, buf)
+        {
             return FrameKind::NeighbourAnswer;
         }
-        match message.answer_of() {
+        match message.announcement() {
             Some((address, mac)) if address == self.addresses.next_hop() => {
                 self.next_hop_mac = Some(mac);
                 FrameKind::NextHop(mac)
@@ -170,6 +176,8 @@ fn answer_of<A: PartialEq>(
     Ok(Answer { id, seq: header.seq, refused, body, end: datagram.end })
 }
 
+/// Parses the common form of an answer over IPv4. Uses `&` instead of `&&`, so that the tests become one
+/// branch.
 #[inline(always)]
 fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     let head = frame.first_chunk::<HEAD>()?;
@@ -187,7 +195,8 @@ fn plain_answer_v4(own: u32, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD, (UDP + udp_len) as u16))
 }
 
-/// A separate function, so that IPv4 answers cost no additional instructions.
+/// Parses the common form of an answer over IPv6. It is never inlined, so that IPv4 answers cost no
+/// additional instructions.
 #[inline(never)]
 fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     let head = frame.first_chunk::<HEAD_V6>()?;
@@ -206,7 +215,7 @@ fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD_V6, (UDP_V6 + udp_len) as u16))
 }
 
-/// Returns true if a worker reports a completed task with an extension at `payload`.
+/// Returns true if the payload at offset `payload` is a worker's answer with an extension.
 #[inline(always)]
 fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
@@ -214,7 +223,7 @@ fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     (head[payload] | 1 == DONE | 1) & (u16::from_be_bytes(at(head, payload + 3)) != NO_MEMBER)
 }
 
-/// Parses that report, in a datagram that ends at `end`.
+/// Parses that answer, in a datagram that ends at `end`.
 #[inline(always)]
 fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer {
     let number = |offset| u32::from_be_bytes(at(head, payload + offset));
@@ -229,9 +238,9 @@ fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer 
 
 /// Returns the bytes at an offset in the headers.
 #[inline(always)]
-fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
+fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], offset: usize) -> [u8; N] {
     let mut bytes = [0; N];
-    bytes.copy_from_slice(&head[at..at + N]);
+    bytes.copy_from_slice(&head[offset..offset + N]);
     bytes
 }
 
@@ -242,12 +251,12 @@ fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool 
     let addresses = word(12);
     let rest = u64::from(u32::from_le_bytes(at(head, ether::LEN + 8)));
     let ip = PartialChecksum::default().words([word(0), rest, addresses]);
-    let none = at(head, UDP + 6) == [0, 0];
+    let has_none = at(head, UDP + 6) == [0, 0];
     let pseudo = PartialChecksum::default()
         .words([addresses])
         .number(u16::from(ipv4::UDP))
         .number(udp_len as u16);
-    ip.is_valid() && (none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
+    ip.is_valid() && (has_none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
 }
 
 /// Checks the UDP checksum, which also covers both addresses, the protocol and the length.
@@ -370,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn over_ipv6_what_is_broken_has_its_reason() {
+    fn damaged_ipv6_frame_has_its_reason() {
         let with = |at: usize, bytes: &[u8]| {
             let mut frame = reply(Code::TaskDone, 4, V6);
             frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -390,11 +399,11 @@ mod tests {
         ] {
             assert_eq!(with(at, bytes), FrameKind::Nothing(reason), "byte {at}");
         }
-        let mut asked = vec![0; ndp::FRAME_LEN];
-        neighbour::ask(&V6, LEAF, &mut asked);
-        asked[21] = 64; // forwarded by a router
+        let mut request = vec![0; ndp::FRAME_LEN];
+        neighbour::write_request(&V6, LEAF, &mut request);
+        request[21] = 64; // forwarded by a router
         assert_eq!(
-            kind_of(&mut host(V6), &asked, false),
+            kind_of(&mut host(V6), &request, false),
             FrameKind::Nothing(DropReason::NdMalformed)
         );
     }
@@ -405,13 +414,16 @@ mod tests {
             let pool = FramePool::new(1, 128);
             let mut host = host(us);
             let mut buf = pool.frame(&[]).unwrap();
-            assert!(host.ask(&mut buf));
-            assert_eq!(Message::read(buf.bytes()).unwrap().asks_for(), Some(us.next_hop()));
+            assert!(host.write_mac_request(&mut buf));
+            assert_eq!(
+                Message::read(buf.bytes()).unwrap().requested_address(),
+                Some(us.next_hop())
+            );
             assert_eq!(neighbour::answer(&mut buf, LEAF, |ip| ip == us.next_hop()), Ok(()));
             assert_eq!(host.receive(&mut buf, false), FrameKind::NextHop(LEAF));
             assert_eq!(host.next_hop_mac(), Some(LEAF));
 
-            let asks_for = |own| match us {
+            let requester = |own| match us {
                 Addresses::V4(ends) => {
                     Addresses::V4(Endpoints { own: ends.dst, next_hop: own as u32, ..ends })
                 }
@@ -423,18 +435,20 @@ mod tests {
                 Addresses::V4(ends) => u128::from(ends.own),
                 Addresses::V6(ends) => ends.own,
             };
-            let leaf = Host::new(LEAF, asks_for(own), None);
-            assert!(leaf.ask(&mut buf));
+            let leaf = Host::new(LEAF, requester(own), None);
+            assert!(leaf.write_mac_request(&mut buf));
             assert_eq!(host.receive(&mut buf, false), FrameKind::NeighbourAnswer);
             assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (US, LEAF));
-            let answer = Message::read(buf.bytes()).unwrap().answer_of();
+            let answer = Message::read(buf.bytes()).unwrap().announcement();
             assert_eq!(answer, Some((us.own(), US)));
 
-            let leaf = Host::new(LEAF, asks_for(own + 75), None);
-            assert!(leaf.ask(&mut buf));
+            let leaf = Host::new(LEAF, requester(own + 75), None);
+            assert!(leaf.write_mac_request(&mut buf));
             assert_eq!(host.receive(&mut buf, false), FrameKind::Nothing(reason));
         }
-        assert!(!host(V6).ask(&mut FramePool::new(1, arp::FRAME_LEN).frame(&[]).unwrap()));
+        assert!(
+            !host(V6).write_mac_request(&mut FramePool::new(1, arp::FRAME_LEN).frame(&[]).unwrap())
+        );
     }
 
     proptest! {

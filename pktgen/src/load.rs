@@ -17,7 +17,7 @@ pub struct Load {
     pub arrivals: Arrivals,
     /// Service times.
     pub service: Service,
-    /// A trace that replaces both. Arrivals and service then hold its means.
+    /// A trace that replaces arrivals and service times. These two then hold the means of the trace.
     pub replay: Option<Replay>,
     /// Warm-up in seconds, sent but not measured.
     pub warmup_s: f64,
@@ -45,8 +45,8 @@ pub struct Load {
 impl Load {
     /// Creates a load with default times: 0.1 s of warm-up, 1 s measured, up to 1 s of drain.
     ///
-    /// A task is on time within 5 us, as in Caladan's load generator, or within 1% of the mean service time
-    /// if that is more.
+    /// The tolerance for late tasks is 5 us, as in Caladan's load generator, but at least 1% of the mean
+    /// service time.
     #[must_use]
     pub fn new(rate_pps: f64, service: Service) -> Self {
         let late_after_s = (service.mean_ns() * 0.01e-9).max(5e-6);
@@ -77,8 +77,8 @@ impl Load {
         if warmup_s >= length_s {
             return Err(ReplayError::OnlyWarmup(warmup_s, length_s));
         }
-        let usual = Self::new(rate_pps, Service::fixed(replay.trace().mean_ns()));
-        Ok(Self { warmup_s, duration_s: length_s - warmup_s, replay: Some(replay), ..usual })
+        let defaults = Self::new(rate_pps, Service::fixed(replay.trace().mean_ns()));
+        Ok(Self { warmup_s, duration_s: length_s - warmup_s, replay: Some(replay), ..defaults })
     }
 
     /// Sets the rule for undisturbed slices for this percentile and number of workers.
@@ -106,7 +106,9 @@ impl Load {
     /// Returns the number of task classes.
     #[must_use]
     pub fn classes(&self) -> usize {
-        self.replay.as_ref().map_or_else(|| self.service.classes(), |it| it.trace().classes())
+        self.replay
+            .as_ref()
+            .map_or_else(|| self.service.classes(), |replay| replay.trace().classes())
     }
 
     /// Returns the arrival process in the syntax of the command line, or the trace.
@@ -138,8 +140,8 @@ impl Load {
     /// Returns the largest number of tasks of one core in any second.
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
-        let all = self.replay.as_ref().map_or(self.rate_pps, Replay::busiest_second);
-        all / f64::from(self.cores)
+        let all_cores = self.replay.as_ref().map_or(self.rate_pps, Replay::busiest_second);
+        all_cores / f64::from(self.cores)
     }
 
     /// Returns the due times of one core.
@@ -160,8 +162,8 @@ impl Load {
     /// Returns the seeds of all cores; none for a trace, which needs no random numbers.
     #[must_use]
     pub fn seeds(&self) -> Vec<CoreSeeds> {
-        let drawing = if self.replay.is_some() { 0 } else { self.cores };
-        (0..drawing).map(|core| CoreSeeds::derive(self.seed, core)).collect()
+        let random_cores = if self.replay.is_some() { 0 } else { self.cores };
+        (0..random_cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
     }
 
     /// Returns the application id of a core's tasks.

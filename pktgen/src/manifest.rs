@@ -156,6 +156,7 @@ impl Manifest {
     }
 }
 
+/// Returns the processor model from /proc/cpuinfo.
 fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines()
@@ -171,7 +172,8 @@ fn rfc3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Returns year, month and day of a day since 1970. Counts in 400-year cycles of years that begin in March.
+/// Returns year, month and day of a day since 1970. It counts in cycles of 400 years that begin in March, so
+/// that a leap day is the last day of its year.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);

@@ -7,9 +7,9 @@
 //! | `tpcc` | 44% payment (21.6 us), 4% order-status (22.68 us), 44% new-order (71.28 us), 4% delivery (332.64 us), 4% stock-level (378 us) |
 //! | `echo` | the task comes back unchanged |
 //!
-//! The RocksDB mixes and TPC-C's times are from Horus (section 4.1). Its names of TPC-C's transactions are
-//! those of the profile that it scales. A real RocksDB worker takes as long as its machine needs. The times
-//! here are Horus's medians, for emulated workers, the simulator, and rates in per cent.
+//! The RocksDB mixes and TPC-C's times are from Horus (section 4.1); the names of the transactions are
+//! TPC-C's. A real RocksDB worker takes as long as its machine needs. The times here are Horus's medians.
+//! They serve emulated workers, the simulator, and rates in per cent.
 
 /// Work that a worker does for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct TaskType {
     pub service_ns: f64,
 }
 
-/// Named mix. A type's class is its index, from 1.
+/// Named mix. The class of a type is its index, from 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// Name on the command line.
@@ -46,17 +46,18 @@ pub struct Mix {
     pub types: &'static [TaskType],
 }
 
-const fn of(name: &'static str, weight: f64, service_ns: f64) -> TaskType {
+/// Creates a task type.
+const fn task_type(name: &'static str, weight: f64, service_ns: f64) -> TaskType {
     TaskType { name, weight, service_ns }
 }
 
 /// TPC-C's transactions. A worker that spins them uses the same classes, names and times.
 pub const TPCC: [TaskType; 5] = [
-    of("payment", 0.44, 21_600.0),
-    of("order-status", 0.04, 22_680.0),
-    of("new-order", 0.44, 71_280.0),
-    of("delivery", 0.04, 332_640.0),
-    of("stock-level", 0.04, 378_000.0),
+    task_type("payment", 0.44, 21_600.0),
+    task_type("order-status", 0.04, 22_680.0),
+    task_type("new-order", 0.44, 71_280.0),
+    task_type("delivery", 0.04, 332_640.0),
+    task_type("stock-level", 0.04, 378_000.0),
 ];
 
 const GET_NS: f64 = 40_000.0;
@@ -67,15 +68,15 @@ pub const MIXES: [Mix; 4] = [
     Mix {
         name: "rocksdb-90-10",
         workload: Workload::RocksDb,
-        types: &[of("GET", 0.9, GET_NS), of("SCAN", 0.1, SCAN_NS)],
+        types: &[task_type("GET", 0.9, GET_NS), task_type("SCAN", 0.1, SCAN_NS)],
     },
     Mix {
         name: "rocksdb-50-50",
         workload: Workload::RocksDb,
-        types: &[of("GET", 0.5, GET_NS), of("SCAN", 0.5, SCAN_NS)],
+        types: &[task_type("GET", 0.5, GET_NS), task_type("SCAN", 0.5, SCAN_NS)],
     },
     Mix { name: "tpcc", workload: Workload::Tpcc, types: &TPCC },
-    Mix { name: "echo", workload: Workload::Echo, types: &[of("echo", 1.0, 0.0)] },
+    Mix { name: "echo", workload: Workload::Echo, types: &[task_type("echo", 1.0, 0.0)] },
 ];
 
 impl Mix {

@@ -11,10 +11,10 @@ use wedjat::wire::{ipv6, ndp};
 
 use crate::address::Addresses;
 
-/// Offset of the payload of an IPv6 header.
-const BEHIND_IPV6: usize = ether::LEN + ipv6::LEN;
+/// Offset of the payload after an IPv6 header.
+const IPV6_PAYLOAD: usize = ether::LEN + ipv6::LEN;
 
-/// A neighbour message: question or announcement.
+/// A neighbour message: a request for a MAC address, or the announcement of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// ARP.
@@ -24,8 +24,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// Returns true for ARP and neighbour discovery; the contents may still be malformed. The frame holds at
-    /// least an Ethernet header.
+    /// Returns true for ARP and neighbour discovery; the contents may still be malformed. The frame must hold
+    /// at least an Ethernet header.
     #[inline]
     #[must_use]
     pub fn is_one(frame: &[u8]) -> bool {
@@ -33,13 +33,13 @@ impl Message {
             ether::ARP => true,
             ether::IPV6 => {
                 let next = frame.get(ether::LEN + 6);
-                next == Some(&ipv6::ICMP) && frame.get(BEHIND_IPV6..).is_some_and(ndp::is_one)
+                next == Some(&ipv6::ICMP) && frame.get(IPV6_PAYLOAD..).is_some_and(ndp::is_one)
             }
             _ => false,
         }
     }
 
-    /// Parses such a frame.
+    /// Parses a frame for which [`Message::is_one`] is true.
     ///
     /// # Errors
     /// Reason why it is malformed.
@@ -50,9 +50,9 @@ impl Message {
         }
     }
 
-    /// Returns the address that the question asks for.
+    /// Returns the address for which a request needs the MAC address.
     #[must_use]
-    pub fn asks_for(&self) -> Option<IpAddr> {
+    pub fn requested_address(&self) -> Option<IpAddr> {
         match self {
             Self::Arp(packet) if packet.operation == Operation::Request => {
                 Some(Ipv4Addr::from_bits(packet.target).into())
@@ -64,14 +64,16 @@ impl Message {
         }
     }
 
-    /// Returns the address and its MAC address, of an answer or announcement.
+    /// Returns the address and MAC address that an answer or an unsolicited message announces.
     #[must_use]
-    pub fn answer_of(&self) -> Option<(IpAddr, Mac)> {
+    pub fn announcement(&self) -> Option<(IpAddr, Mac)> {
         match self {
             Self::Arp(packet) => {
-                let is_told =
+                // A gratuitous ARP names its sender as the target.
+                let is_announcement =
                     packet.operation == Operation::Reply || packet.target == packet.sender;
-                is_told.then(|| (Ipv4Addr::from_bits(packet.sender).into(), packet.sender_mac))
+                is_announcement
+                    .then(|| (Ipv4Addr::from_bits(packet.sender).into(), packet.sender_mac))
             }
             Self::Nd(packet) if packet.operation == ndp::Operation::Advertisement => {
                 packet.mac.map(|mac| (Ipv6Addr::from_bits(packet.target).into(), mac))
@@ -80,7 +82,7 @@ impl Message {
         }
     }
 
-    /// Returns the drop reason for a host that neither owns the address nor asked for it.
+    /// Returns the drop reason for a host that neither has the address nor requested it.
     #[must_use]
     pub fn reason(&self) -> DropReason {
         match self {
@@ -89,19 +91,19 @@ impl Message {
         }
     }
 
-    /// Turns the frame of this question into its answer, from the host at `mac`. Returns false if the buffer
-    /// is too small.
+    /// Turns the frame of this request into its answer, from the host with MAC address `mac`. Returns false
+    /// if the buffer is too small.
     #[must_use]
     pub fn answer<B: Buf>(&self, mac: Mac, buf: &mut B) -> bool {
-        let asker = ether::src(buf.bytes());
+        let requester = ether::src(buf.bytes());
         match self {
             Self::Arp(packet) => packet.answer(mac).emit(buf.bytes_mut(), packet.sender_mac),
             Self::Nd(packet) => {
-                // A question of duplicate address detection is shorter than its answer.
+                // A request of duplicate address detection is shorter than its answer.
                 if !buf.resize(ndp::FRAME_LEN) {
                     return false;
                 }
-                let (answer, to) = packet.answer(mac, asker);
+                let (answer, to) = packet.answer(mac, requester);
                 answer.emit(buf.bytes_mut(), to, false);
             }
         }
@@ -109,39 +111,40 @@ impl Message {
     }
 }
 
-/// Turns a frame that asks for one of our addresses (`ours`) into the answer of the host at `mac`.
+/// Turns a request for one of our addresses into the answer of the host with MAC address `mac`; `is_ours`
+/// returns true for our addresses.
 ///
 /// # Errors
 /// Reason why there is no answer.
 pub fn answer<B: Buf>(
     buf: &mut B,
     mac: Mac,
-    ours: impl Fn(IpAddr) -> bool,
+    is_ours: impl Fn(IpAddr) -> bool,
 ) -> Result<(), DropReason> {
     let message = Message::read(buf.bytes())?;
-    let is_answered = message.asks_for().is_some_and(ours) && message.answer(mac, buf);
+    let is_answered = message.requested_address().is_some_and(is_ours) && message.answer(mac, buf);
     if is_answered { Ok(()) } else { Err(message.reason()) }
 }
 
-/// Returns the length of the question for the next hop among these addresses.
+/// Returns the length of a request for the next hop's MAC address.
 #[must_use]
-pub fn question_len(addresses: &Addresses) -> usize {
+pub fn request_len(addresses: &Addresses) -> usize {
     match addresses {
         Addresses::V4(_) => arp::FRAME_LEN,
         Addresses::V6(_) => ndp::FRAME_LEN,
     }
 }
 
-/// Writes the question for the next hop's MAC address, from the host at `mac`, into a frame of
-/// [`question_len`] bytes.
-pub fn ask(addresses: &Addresses, mac: Mac, frame: &mut [u8]) {
+/// Writes the request for the next hop's MAC address, from the host with address `mac`, into a frame of
+/// [`request_len`] bytes.
+pub fn write_request(addresses: &Addresses, mac: Mac, frame: &mut [u8]) {
     match addresses {
         Addresses::V4(ends) => {
             arp::Packet::request(mac, ends.own, ends.next_hop).emit(frame, Mac::BROADCAST);
         }
         Addresses::V6(ends) => {
-            let (question, to) = ndp::Packet::question(mac, ends.own, ends.next_hop, None);
-            question.emit(frame, to, false);
+            let (request, to) = ndp::Packet::question(mac, ends.own, ends.next_hop, None);
+            request.emit(frame, to, false);
         }
     }
 }
@@ -153,7 +156,7 @@ mod tests {
     use wedjat::io::memory::FramePool;
     use wedjat::wire::checksum::PartialChecksum;
 
-    const ASKER: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const REQUESTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const OWNER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
     fn addresses(dst: &str, own: &str) -> Addresses {
@@ -163,38 +166,41 @@ mod tests {
     #[test]
     fn only_own_address_is_answered() {
         let pool = FramePool::new(4, 128);
-        for (asked, asker) in [("10.0.1.1", "10.0.1.100"), ("fd00::1:2", "fd00::1:100")] {
-            let addresses = addresses(asked, asker);
-            let mut question = vec![0; question_len(&addresses)];
-            ask(&addresses, ASKER, &mut question);
-            let mut buf = pool.frame(&question).unwrap();
+        for (requested, requester) in [("10.0.1.1", "10.0.1.100"), ("fd00::1:2", "fd00::1:100")] {
+            let addresses = addresses(requested, requester);
+            let mut request = vec![0; request_len(&addresses)];
+            write_request(&addresses, REQUESTER, &mut request);
+            let mut buf = pool.frame(&request).unwrap();
             assert!(Message::is_one(buf.bytes()));
-            let question = Message::read(buf.bytes()).unwrap();
-            assert_eq!((question.asks_for(), question.answer_of()), (Some(addresses.dst()), None));
-            assert_eq!(answer(&mut buf, OWNER, |_| false), Err(question.reason()));
+            let request = Message::read(buf.bytes()).unwrap();
+            assert_eq!(
+                (request.requested_address(), request.announcement()),
+                (Some(addresses.dst()), None)
+            );
+            assert_eq!(answer(&mut buf, OWNER, |_| false), Err(request.reason()));
             assert_eq!(answer(&mut buf, OWNER, |ip| ip == addresses.dst()), Ok(()));
-            assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (OWNER, ASKER));
+            assert_eq!((ether::src(buf.bytes()), ether::dst(buf.bytes())), (OWNER, REQUESTER));
             let reply = Message::read(buf.bytes()).unwrap();
             assert_eq!(
-                (reply.asks_for(), reply.answer_of()),
+                (reply.requested_address(), reply.announcement()),
                 (None, Some((addresses.dst(), OWNER)))
             );
-            assert_eq!(answer(&mut buf, OWNER, |_| true), Err(question.reason()), "an answer");
+            assert_eq!(answer(&mut buf, OWNER, |_| true), Err(request.reason()), "an answer");
         }
     }
     /// A question of duplicate address detection: without source address and without the sender's MAC
     /// address.
     fn doubtful_question(target: u128) -> Vec<u8> {
         let mut frame = vec![0; ndp::FRAME_LEN];
-        let (question, to) = ndp::Packet::question(ASKER, 0, target, None);
+        let (question, to) = ndp::Packet::question(REQUESTER, 0, target, None);
         question.emit(&mut frame, to, false);
         frame.truncate(ndp::FRAME_LEN - 8);
-        let len = frame.len() - BEHIND_IPV6;
+        let len = frame.len() - IPV6_PAYLOAD;
         frame[18..20].copy_from_slice(&(len as u16).to_be_bytes());
         frame[56..58].fill(0);
         let sum: PartialChecksum =
             ipv6::pseudo_header(&frame[ether::LEN..], ipv6::ICMP, len as u16);
-        let checksum = sum.bytes(&frame[BEHIND_IPV6..]).checksum();
+        let checksum = sum.bytes(&frame[IPV6_PAYLOAD..]).checksum();
         frame[56..58].copy_from_slice(&checksum.to_be_bytes());
         frame
     }
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(answer(&mut buf, OWNER, |ip| ip == Ipv6Addr::from_bits(target)), Ok(()));
         assert_eq!(buf.bytes().len(), ndp::FRAME_LEN);
         assert_eq!(ether::dst(buf.bytes()), ipv6::group_mac(ipv6::ALL_NODES));
-        let reply = Message::read(buf.bytes()).unwrap().answer_of();
+        let reply = Message::read(buf.bytes()).unwrap().announcement();
         assert_eq!(reply, Some((Ipv6Addr::from_bits(target).into(), OWNER)));
         // No answer is made if it does not fit.
         let mut buf = FramePool::new(1, 80).frame(&frame).unwrap();

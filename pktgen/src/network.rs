@@ -32,10 +32,10 @@ use crate::progress::Progress;
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// Duration of the floor measurement.
 const FLOOR_S: f64 = 0.25;
-/// Interval of repeated questions for the next hop.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// Polls between two checks of clock and signals by the reflector.
-const POLLS_BETWEEN_LOOKS: u32 = 4096;
+/// Interval of repeated requests for the next hop's MAC address.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
+/// Number of polls of the reflector between two checks of clock and signals.
+const POLLS_PER_CHECK: u32 = 4096;
 
 /// An open device with the scheduler behind it.
 pub struct Network {
@@ -45,9 +45,13 @@ pub struct Network {
     device: Device,
     pool: MbufPool,
     eal: Eal,
+    /// CPUs of the sending cores.
     cores: Vec<usize>,
+    /// State file of the scheduler.
     state: Option<PathBuf>,
+    /// Number of runs so far.
     runs: u32,
+    /// True once the user has requested the end.
     stop: Arc<AtomicBool>,
     /// Field and clock of receive timestamps, or the reason why there are none.
     stamps: Result<Stamping, String>,
@@ -71,11 +75,11 @@ impl Network {
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let (queues, inlets) = (cores as u16, args.more_rx);
         let patience = Duration::from_secs_f64(args.patience);
-        let (vlan, usual) = (args.vlan, DeviceOptions::patient(Some(patience)));
-        // Questions for an IPv6 host go to a multicast address.
+        let (vlan, defaults) = (args.vlan, DeviceOptions::patient(Some(patience)));
+        // Requests for an IPv6 host's MAC address go to a multicast address.
         let multicast = args.dst.is_ipv6();
         let stamps = args.timestamps != Timestamps::Software;
-        let options = DeviceOptions { queues, inlets, vlan, multicast, stamps, ..usual };
+        let options = DeviceOptions { queues, inlets, vlan, multicast, stamps, ..defaults };
         let (device, ports) = Device::open(&eal, &name, &pool, &options)?;
         let stamps = stamps_of(&device, args.timestamps)?;
         let floor_port = match args.no_floor {
@@ -112,8 +116,8 @@ impl Network {
         manifest.dpdk = dpdk::version().ok();
         manifest.config.device = Some(self.device.name().to_owned());
         let floor = self.measure_floor(&load)?;
-        let what = format!("{:.0} tasks/s", load.rate_pps);
-        let progress = Progress::start(what, load.warmup_s + load.duration_s);
+        let title = format!("{:.0} tasks/s", load.rate_pps);
+        let progress = Progress::start(title, load.warmup_s + load.duration_s);
         let mut node = self.state.as_deref().map(WatchedNode::open).transpose()?;
         let tally = self.run(&load, &mut node)?;
         drop(progress);
@@ -127,6 +131,7 @@ impl Network {
         Ok(Report::new(&load, &tally, &slices, floor, manifest))
     }
 
+    /// Measures the floor at the load's rate, if requested.
     fn measure_floor(&mut self, load: &Load) -> Result<Option<LatencySummary>, Failure> {
         let Some(mut port) = self.floor_port.take() else { return Ok(None) };
         let floor = measure(load, &mut port, &self.pool, &self.eal)?;
@@ -134,6 +139,7 @@ impl Network {
         Ok(Some(floor.response().summary()))
     }
 
+    /// Runs one generator per core to the end, and reads the stalls of the node meanwhile.
     fn run(&mut self, load: &Load, node: &mut Option<WatchedNode>) -> Result<Tally, Failure> {
         let hz = self.eal.ticks_hz() as f64;
         let apps: Vec<_> = (0..load.cores).map(|core| load.app(core)).collect();
@@ -199,17 +205,17 @@ impl Network {
                 Stamps::of_kernel(field, unit_ns, hz, move || eal.now())
             }
             StampClock::Device => {
-                let read = self.device.clock_reader();
-                let look = move || {
+                let read_device = self.device.clock_reader();
+                let read_clocks = move || {
                     let before = eal.now();
-                    Some((before, read()?, eal.now()))
+                    Some((before, read_device()?, eal.now()))
                 };
-                Stamps::new(field, hz, look)
+                Stamps::new(field, hz, read_clocks)
             }
         };
         stamps.ok_or_else(|| {
-            let (name, whose) = (self.device.name(), self.receive_clock());
-            format!("{name}: the {whose}'s clock does not advance, so its timestamps are unusable; give --timestamps software").into()
+            let (name, source) = (self.device.name(), self.receive_clock());
+            format!("{name}: the {source}'s clock does not advance, so its timestamps are unusable; give --timestamps software").into()
         })
     }
 
@@ -228,11 +234,11 @@ impl Network {
         }
         let mut host = self.target.host();
         let mut pool = self.pool.handle();
-        let mut asked: Option<Instant> = None;
+        let mut requested: Option<Instant> = None;
         while start.elapsed() < patience && !self.stopped() {
-            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
-                asked = Some(Instant::now());
-                self.send_question(&host, &mut pool);
+            if requested.is_none_or(|time| time.elapsed() > REQUEST_INTERVAL) {
+                requested = Some(Instant::now());
+                self.send_request(&host, &mut pool);
             }
             for port in &mut self.ports {
                 let mut burst = Burst::new();
@@ -255,35 +261,36 @@ impl Network {
         .into())
     }
 
-    fn send_question(&mut self, host: &Host, pool: &mut PoolHandle) {
-        let Some(mut question) = pool.take() else { return };
-        if host.ask(&mut question) {
+    /// Sends a request for the next hop's MAC address.
+    fn send_request(&mut self, host: &Host, pool: &mut PoolHandle) {
+        let Some(mut request) = pool.take() else { return };
+        if host.write_mac_request(&mut request) {
             let mut burst = Burst::new();
-            burst.push(question);
+            burst.push(request);
             self.ports[0].tx_burst(&mut burst);
         }
     }
 }
 
 /// Returns field and clock of the device's receive timestamps, or the reason why there are none.
-fn stamps_of(device: &Device, asked: Timestamps) -> Result<Result<Stamping, String>, Failure> {
+fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, String>, Failure> {
     let name = device.name();
-    let refused = |option: &str, why: &str| -> Failure {
+    let refusal = |option: &str, why: &str| -> Failure {
         format!("--timestamps {option}: {name} has no usable timestamps: {why}; give --timestamps software, or another device").into()
     };
     let stamping = device.stamps();
-    match (asked, stamping.as_ref().map(|stamping| stamping.clock)) {
+    match (requested, stamping.as_ref().map(|stamping| stamping.clock)) {
         (Timestamps::Software, _) => Ok(Err("requested".to_owned())),
         (Timestamps::Auto, Err(why)) => Ok(Err(format!("none from {name}: {why}"))),
-        (Timestamps::Device, Err(why)) => Err(refused("device", &why.to_string())),
-        (Timestamps::Kernel, Err(why)) => Err(refused("kernel", &why.to_string())),
+        (Timestamps::Device, Err(why)) => Err(refusal("device", &why.to_string())),
+        (Timestamps::Kernel, Err(why)) => Err(refusal("kernel", &why.to_string())),
         (Timestamps::Device, Ok(StampClock::Kernel { .. })) => {
             let why = "its packets have kernel timestamps; give --timestamps kernel";
-            Err(refused("device", why))
+            Err(refusal("device", why))
         }
         (Timestamps::Kernel, Ok(StampClock::Device)) => {
             let why = "its packets have device timestamps; give --timestamps device";
-            Err(refused("kernel", why))
+            Err(refusal("kernel", why))
         }
         _ => stamping.map(Ok).map_err(|why| why.to_string().into()),
     }
@@ -309,6 +316,7 @@ fn run_core(
     Ok((port, tally))
 }
 
+/// Moves the thread to a CPU, if one was chosen.
 fn pin(core: Option<usize>) {
     let Some(id) = core else { return };
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
@@ -316,6 +324,7 @@ fn pin(core: Option<usize>) {
     }
 }
 
+/// Measures the floor on its device.
 fn measure(
     load: &Load,
     port: &mut QueuePort,
@@ -329,6 +338,7 @@ fn measure(
     Ok(floor)
 }
 
+/// Opens the device for measuring the floor.
 fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> {
     let (_, ports) = Device::open(eal, FLOOR_DEVICE, pool, &DeviceOptions::default())?;
     Ok(ports.into_iter().next())
@@ -369,6 +379,7 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Answers tasks until `stop` is set or the end has come. Returns the number of answers.
 fn reflect_until(
     mut reflectors: Vec<Reflector<QueuePort>>,
     core: Option<usize>,
@@ -379,13 +390,14 @@ fn reflect_until(
     pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
-        for _ in 0..POLLS_BETWEEN_LOOKS {
+        for _ in 0..POLLS_PER_CHECK {
             reflectors.iter_mut().for_each(Reflector::poll);
         }
     }
     Ok(reflectors.iter().map(Reflector::answered).sum())
 }
 
+/// Returns a flag that the first SIGINT or SIGTERM sets.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -397,8 +409,8 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 /// Returns the requested device, or the first that the EAL arguments create or allow.
-fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
-    if let Some(name) = asked {
+fn device_name(requested: Option<&str>, eal: &[String]) -> Result<String, Failure> {
+    if let Some(name) = requested {
         return Ok(name.to_owned());
     }
     let mut arguments = eal.iter();
@@ -416,6 +428,7 @@ fn device_name(asked: Option<&str>, eal: &[String]) -> Result<String, Failure> {
         .into())
 }
 
+/// Returns the target of the arguments.
 fn target(args: &NetworkArgs, addresses: Addresses, device_mac: Mac) -> Target {
     Target {
         next_hop_mac: args.dst_mac,

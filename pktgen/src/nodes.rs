@@ -10,11 +10,11 @@ use wedjat::state::{Snapshot, StateError};
 use crate::slices::{self, LoopWatch, Pauses};
 
 /// Interval between reads during a run. Each read takes CPU time from a loop.
-const PERIOD: Duration = Duration::from_millis(250);
-/// Time in which a stalled or ended node may still write its last stalls.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Interval between reads while waiting for them.
-const SOON: Duration = Duration::from_millis(10);
+const READ_INTERVAL: Duration = Duration::from_millis(250);
+/// Longest wait for the last stalls of a node after the run. The node may be stalled, or may have ended.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval between reads during that wait.
+const FINISH_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A node whose state file is read during a run.
 pub struct WatchedNode {
@@ -22,10 +22,14 @@ pub struct WatchedNode {
     cores: Vec<Core>,
 }
 
+/// Stalls of one core of the node.
 #[derive(Default)]
 struct Core {
+    /// Number of stalls that the node has counted.
     count: u64,
-    found: BTreeSet<Stall>,
+    /// Stalls read so far.
+    stalls: BTreeSet<Stall>,
+    /// Tick from which stalls may be missing, because the node overwrote them before they were read.
     unknown_from: Option<u64>,
 }
 
@@ -36,31 +40,34 @@ impl WatchedNode {
     /// If the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let cores = Snapshot::open(path)?.cores;
-        let since = |count| Core { count, ..Core::default() };
-        let cores = cores.iter().map(|core| since(core.pauses)).collect();
+        // Earlier stalls do not matter.
+        let new_core = |count| Core { count, ..Core::default() };
+        let cores = cores.iter().map(|core| new_core(core.pauses)).collect();
         Ok(Self { path: path.to_owned(), cores })
     }
 
-    /// Reads the stalls since the last call. Unreadable ones are read at the next call.
+    /// Reads the stalls since the last call. If the file is unreadable now, the next call reads them.
     pub fn look(&mut self) {
         if let Ok(snapshot) = Snapshot::open(&self.path) {
             self.take(&snapshot);
         }
     }
 
+    /// Adds the stalls of a snapshot.
     fn take(&mut self, snapshot: &Snapshot) {
-        for (core, now) in self.cores.iter_mut().zip(&snapshot.cores) {
-            core.take(now.pauses, &now.newest_pauses);
+        for (core, state) in self.cores.iter_mut().zip(&snapshot.cores) {
+            core.take(state.pauses, &state.newest_pauses);
         }
     }
 
     /// Reads the remaining stalls, which the node may not have written yet. If the node has stopped writing,
-    /// all time after the last known stall may be one.
+    /// stalls may be missing after the last known one.
     #[must_use]
     pub fn finish(mut self) -> Vec<LoopWatch> {
         let (started, mut polls, mut copies) = (Instant::now(), None, 0);
-        // The second new copy began after this call.
-        while copies < 3 && started.elapsed() < PATIENCE {
+        // The first copy may be old, and the node may have begun the second one before this call. The third
+        // is newer than this call.
+        while copies < 3 && started.elapsed() < FINISH_TIMEOUT {
             if let Ok(snapshot) = Snapshot::open(&self.path) {
                 let now: u64 = snapshot.cores.iter().map(polls_of).sum();
                 if polls.replace(now) != Some(now) {
@@ -68,43 +75,51 @@ impl WatchedNode {
                     self.take(&snapshot);
                 }
             }
-            std::thread::sleep(SOON);
+            std::thread::sleep(FINISH_INTERVAL);
         }
         let is_known = copies >= 3;
-        self.cores.into_iter().enumerate().map(|(at, core)| core.watched(at, is_known)).collect()
+        self.cores
+            .into_iter()
+            .enumerate()
+            .map(|(index, core)| core.watched(index, is_known))
+            .collect()
     }
 }
 
-/// Reads the node's file repeatedly while the run continues.
-pub fn look_while(node: &mut WatchedNode, goes_on: impl Fn() -> bool) {
-    while goes_on() {
-        std::thread::sleep(PERIOD);
+/// Reads the node's file repeatedly while `is_running` returns true.
+pub fn look_while(node: &mut WatchedNode, is_running: impl Fn() -> bool) {
+    while is_running() {
+        std::thread::sleep(READ_INTERVAL);
         node.look();
     }
 }
 
+/// Returns the number of polls of a core.
 fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
     ["busy_polls", "empty_polls"].iter().filter_map(|name| core.counters.get(name)).sum()
 }
 
 impl Core {
+    /// Adds the newest stalls of the node, which has counted `count` stalls.
     fn take(&mut self, count: u64, newest: &[Stall]) {
         if count.saturating_sub(self.count) > PAUSES as u64 {
-            let last = self.found.last().map_or(0, |pause| pause.to);
+            let last = self.stalls.last().map_or(0, |pause| pause.to);
             self.unknown_from = self.unknown_from.or(Some(last));
         }
         if count > self.count {
-            self.found.extend(newest);
+            self.stalls.extend(newest);
         }
         self.count = count;
     }
 
-    fn watched(self, at: usize, is_known: bool) -> LoopWatch {
-        let last = self.found.last().map_or(0, |pause| pause.to);
+    /// Returns the stalls in the form for reports.
+    fn watched(self, index: usize, is_known: bool) -> LoopWatch {
+        let last = self.stalls.last().map_or(0, |pause| pause.to);
         let unknown_from = self.unknown_from.or((!is_known).then_some(last));
-        let found = self.found.iter().map(|pause| slices::Pause { from: pause.from, to: pause.to });
-        let pauses = Pauses::noted(found.collect(), unknown_from);
-        LoopWatch { name: format!("the scheduler's core {at}"), pauses }
+        let pauses =
+            self.stalls.iter().map(|pause| slices::Pause { from: pause.from, to: pause.to });
+        let pauses = Pauses::from_stalls(pauses.collect(), unknown_from);
+        LoopWatch { name: format!("the scheduler's core {index}"), pauses }
     }
 }
 
@@ -121,9 +136,9 @@ mod tests {
         let mut core = Core { count: 7, ..Core::default() };
         core.take(10, &pauses(0..10));
         core.take(12, &pauses(0..12));
-        assert_eq!((core.found.len(), core.unknown_from), (12, None));
-        let kept = PAUSES as u64;
-        core.take(13 + kept, &pauses(13..13 + kept));
+        assert_eq!((core.stalls.len(), core.unknown_from), (12, None));
+        let capacity = PAUSES as u64;
+        core.take(13 + capacity, &pauses(13..13 + capacity));
         assert_eq!(core.unknown_from, Some(1150));
         let mut silent = Core::default();
         silent.take(1, &pauses(3..4));

@@ -1,7 +1,8 @@
 //! Objects of the RocksDB workload's database. Keys and values derive from an object's number, so a generator
 //! knows the contents of a database without reading it.
 //!
-//! As in Horus (section 4.1): 5,000 objects with values of 1,000 bytes. A GET reads 60 of them, a SCAN all.
+//! The sizes are those of Horus (section 4.1): 5,000 objects with values of 1,000 bytes. A GET reads 60 of
+//! them, a SCAN all.
 
 use crate::payload::mixed;
 
@@ -32,8 +33,8 @@ pub fn key(number: u32) -> [u8; 8] {
 #[must_use]
 pub fn value(number: u32) -> [u8; VALUE_LEN] {
     let mut value = [0; VALUE_LEN];
-    for (at, word) in value.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&mixed(u64::from(number) << 32 | at as u64).to_be_bytes());
+    for (index, word) in value.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&mixed(u64::from(number) << 32 | index as u64).to_be_bytes());
     }
     value
 }

@@ -42,8 +42,8 @@ impl Oracle {
     }
 
     /// Returns the operation of task (`app`, `seq`) to which `body`, the bytes after an answer's header, is
-    /// the correct answer. `None` if it is for no operation. The sender checks that the task asked for that
-    /// operation.
+    /// the correct answer. `None` if there is no such operation. The caller checks that the task requested
+    /// that operation.
     #[inline]
     #[must_use]
     pub fn answered(&self, app: u32, seq: u32, body: &[u8]) -> Option<u16> {
@@ -51,18 +51,19 @@ impl Oracle {
         if self.workload == Workload::Echo {
             return self.echoed(seed, body);
         }
-        let found = body.first_chunk::<LEN>()?;
-        let operation = u16::from_be_bytes([found[4], found[5]]);
-        (self.outcome(operation, seed)?.bytes() == *found).then_some(operation)
+        let answer = body.first_chunk::<LEN>()?;
+        let operation = u16::from_be_bytes([answer[4], answer[5]]);
+        (self.outcome(operation, seed)?.bytes() == *answer).then_some(operation)
     }
 
+    /// Returns the operation of an echoed task, if the echo is exact.
     fn echoed(&self, seed: u64, body: &[u8]) -> Option<u16> {
         let work = Work::parse(body)?;
         let mut sent = [0; LEN];
         Work { service_ns: 0, operation: work.operation, seed }.emit(&mut sent);
         let (head, padding) = body.split_at_checked(LEN)?;
-        let whole = body.len() == self.echo_len && padding.iter().all(|byte| *byte == 0);
-        (whole && head == sent).then_some(work.operation)
+        let is_complete = body.len() == self.echo_len && padding.iter().all(|byte| *byte == 0);
+        (is_complete && head == sent).then_some(work.operation)
     }
 
     /// Returns the correct answer to an operation, if the workload has it.
@@ -77,6 +78,7 @@ impl Oracle {
         Some(Outcome { objects, operation, status: Status::Done, digest })
     }
 
+    /// Returns the digest of the objects that a GET with this seed reads.
     fn digest_of_get(&self, seed: u64) -> u64 {
         objects::read_by(seed)
             .fold(0, |sum: u64, number| sum.wrapping_add(self.digests[number as usize]))

@@ -11,16 +11,20 @@ pub struct Flight {
     pub class: u16,
 }
 
+/// State of a slot's task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    /// The slot has not been used yet.
     #[default]
     Never,
+    /// The task has a frame but is not sent.
     Built,
     Sent,
     Answered,
     Lost,
 }
 
+/// Slot of the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     flight: Flight,
@@ -44,7 +48,9 @@ pub enum Stray {
 #[derive(Clone, Debug)]
 pub struct Outstanding {
     slots: Box<[Slot]>,
+    /// Sequence number of the next task.
     next: u32,
+    /// Number of sent, unanswered tasks.
     sent: usize,
 }
 
@@ -78,6 +84,7 @@ impl Outstanding {
         self.sent == 0
     }
 
+    /// Returns the slot of a sequence number.
     #[inline]
     fn slot(&mut self, seq: u32) -> &mut Slot {
         let mask = self.slots.len() - 1;
@@ -113,7 +120,10 @@ impl Outstanding {
         self.slots[seq as usize & (self.slots.len() - 1)].flight
     }
 
-    /// Matches an answer with a full sequence number.
+    /// Matches an answer, by its full sequence number, with its task.
+    ///
+    /// # Errors
+    /// The reason why no task in flight matches.
     #[inline(always)]
     pub fn answer(&mut self, seq: u32) -> Result<Flight, Stray> {
         let slot = self.slot(seq);
@@ -126,6 +136,7 @@ impl Outstanding {
         Err(self.stray(seq))
     }
 
+    /// Returns the reason why an answer matches no task.
     #[cold]
     fn stray(&self, seq: u32) -> Stray {
         let slot = &self.slots[seq as usize & (self.slots.len() - 1)];
@@ -135,19 +146,20 @@ impl Outstanding {
         if slot.seq == seq && slot.state == State::Lost {
             return Stray::Late;
         }
-        // Between the oldest remembered task and half the sequence space.
+        // The slot has a later task, so the answer's task was evicted. Ages beyond half the sequence space
+        // would be tasks of the future.
         let age = self.next.wrapping_sub(seq);
-        let reused = slot.state != State::Never && slot.seq != seq;
-        let forgotten = reused && age > self.slots.len() as u32 && age < 1 << 31;
-        if forgotten { Stray::Late } else { Stray::Unknown }
+        let is_reused = slot.state != State::Never && slot.seq != seq;
+        let was_evicted = is_reused && age > self.slots.len() as u32 && age < 1 << 31;
+        if was_evicted { Stray::Late } else { Stray::Unknown }
     }
 
-    /// Returns the latest built task with these low 16 bits.
+    /// Returns the sequence number of the latest built task with these low 16 bits.
     #[inline]
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
-        let youngest = self.next.wrapping_sub(1);
-        youngest.wrapping_sub(u32::from((youngest as u16).wrapping_sub(seq)))
+        let latest = self.next.wrapping_sub(1);
+        latest.wrapping_sub(u32::from((latest as u16).wrapping_sub(seq)))
     }
 
     /// Removes all tasks in flight as lost.

@@ -1,4 +1,4 @@
-//! Payload of tasks and answers after the task header. This file is its only definition.
+//! Payload of tasks and answers after the task header. This file defines the format.
 //!
 //! A task's [`Work`]:
 //!
@@ -60,8 +60,8 @@ impl Work {
         bytes
     }
 
-    /// Reads it from the start of `bytes`. `None` if the service time is incomplete; later fields that are
-    /// missing count as 0, so that a spinning task needs only 4 bytes.
+    /// Reads it from the start of `bytes`. Returns `None` if the service time is incomplete. Missing later
+    /// fields count as 0, so that a spinning task needs only 4 bytes.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {

@@ -49,7 +49,7 @@ impl FromStr for Rate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut scanner = Scanner::new("rate", text);
-        let at = scanner.place();
+        let value_at = scanner.place();
         let value = scanner.number()?;
         let unit_at = scanner.place();
         let rate = if scanner.accept('%') {
@@ -69,13 +69,13 @@ impl FromStr for Rate {
         scanner.end()?;
         match rate {
             Self::Pps(value) | Self::Share(value) if value <= 0.0 => {
-                Err(scanner.error_at(at, "a rate must be above 0"))
+                Err(scanner.error_at(value_at, "a rate must be above 0"))
             }
             Self::Pps(pps) if pps > RATE_MAX_PPS => {
-                Err(scanner.error_at(at, "a rate is at most 1000M, one task a nanosecond"))
+                Err(scanner.error_at(value_at, "a rate is at most 1000M, one task a nanosecond"))
             }
             Self::Share(share) if share > 100.0 => {
-                Err(scanner.error_at(at, "a rate is at most 10000% of the capacity"))
+                Err(scanner.error_at(value_at, "a rate is at most 10000% of the capacity"))
             }
             _ => Ok(rate),
         }

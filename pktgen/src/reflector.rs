@@ -59,11 +59,15 @@ pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
     reflect_task(buf.bytes_mut(), mac).is_ok()
 }
 
+/// Turns a task's frame into its answer.
+///
+/// # Errors
+/// The reason why the frame is not a task.
 #[inline]
 fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
-    let (at, payload, end) = match address::is_v6(frame) {
-        false => places(&udp::parse(frame, true)?),
-        true => places(&udp::parse_v6(frame, true)?),
+    let (udp_offset, payload, end) = match address::is_v6(frame) {
+        false => offsets(&udp::parse(frame, true)?),
+        true => offsets(&udp::parse_v6(frame, true)?),
     };
     let header = Header::parse(&frame[payload..end])?;
     if header.code != Code::NewTask {
@@ -71,20 +75,20 @@ fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
     }
     let reply = Header { code: Code::TaskDoneIdle, src: 0, dst: header.src, qlen: 0, ..header };
     reply.emit(&mut frame[payload..]);
-    // Swapped words leave a checksum unchanged. The change in the task header is added to it.
-    udp::swap_endpoints(frame, at);
+    // The swap of the endpoints does not change the checksum, but the new task header does.
+    udp::swap_endpoints(frame, udp_offset);
     ether::emit_addresses(frame, ether::dst(frame), mac);
-    udp::update_checksum(&mut frame[at..], change(&header, &reply));
+    udp::update_checksum(&mut frame[udp_offset..], checksum_delta(&header, &reply));
     Ok(())
 }
 
 /// Returns the offsets of UDP header, payload and end.
-fn places<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
+fn offsets<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
     (datagram.at.into(), datagram.payload(), datagram.end.into())
 }
 
-/// Returns the checksum difference of the answer's header.
-fn change(task: &Header, reply: &Header) -> ChecksumDelta {
+/// Returns the change of the checksum by the answer's header.
+fn checksum_delta(task: &Header, reply: &Header) -> ChecksumDelta {
     // The code is the high byte of its word.
     let (old, new) = (u16::from(task.code as u8) << 8, u16::from(reply.code as u8) << 8);
     ChecksumDelta::default()

@@ -25,6 +25,7 @@ pub struct Replay {
     trace: Arc<Trace>,
     speed: f64,
     repeat: u32,
+    /// Duration of a pass in seconds.
     pass_s: f64,
 }
 
@@ -86,17 +87,18 @@ impl Replay {
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let (tasks, second) = (self.trace.tasks(), (1e9 * self.speed) as u64);
-        let mut from = 0;
-        let mut within = 0;
-        for (to, task) in tasks.iter().enumerate() {
-            while task.at_ns - tasks[from].at_ns > second {
-                from += 1;
+        // Sliding window of one second: tasks `first` to `last`.
+        let mut first = 0;
+        let mut most_tasks = 0;
+        for (last, task) in tasks.iter().enumerate() {
+            while task.at_ns - tasks[first].at_ns > second {
+                first += 1;
             }
-            within = within.max(to + 1 - from);
+            most_tasks = most_tasks.max(last + 1 - first);
         }
         // Number of passes that one second touches.
         let passes = ((1.0 / self.pass_s).ceil() + 1.0).min(f64::from(self.repeat));
-        within as f64 * passes
+        most_tasks as f64 * passes
     }
 
     /// Returns the tasks of core `core` out of `cores`, which take turns, on a clock of `hz` ticks per
@@ -119,7 +121,7 @@ impl Replay {
         Config {
             file: self.trace.path().display().to_string(),
             tasks: self.trace.tasks().len(),
-            other_packets: self.trace.others().clone(),
+            other_packets: self.trace.skipped().clone(),
             speed: self.speed,
             repeat: self.repeat,
         }
@@ -163,9 +165,13 @@ pub struct ReplayCore {
     replay: Replay,
     /// Index of the next task in the trace. An index beyond its end belongs to a later pass.
     next: usize,
+    /// Distance between tasks of this core: the number of cores.
     stride: usize,
+    /// Number of the pass, from 0.
     pass: u32,
+    /// Duration of a pass in ticks.
     pass_ticks: f64,
+    /// Ticks per nanosecond of the trace.
     ns_ticks: f64,
 }
 

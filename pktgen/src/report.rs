@@ -139,8 +139,8 @@ impl Report {
         let ledger = tally.measured;
         let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
         let stationary = stationary::verdict(&medians);
-        let counted = tally.undisturbed(slices);
-        let calm = counted.report();
+        let undisturbed = tally.undisturbed(slices);
+        let calm = undisturbed.report();
         let reasons = reasons(tally, slices, &calm);
         Self {
             offered_pps: load.rate_pps,
@@ -161,9 +161,9 @@ impl Report {
             response_us: tally.response().summary(),
             service_us: tally.service.summary(),
             response_ci95_us: confidence(tally),
-            slices: slices.report(counted.thrown),
+            slices: slices.report(undisturbed.excluded),
             floor_us: floor,
-            classes: classes(load, tally, &counted),
+            classes: classes(load, tally, &undisturbed),
             stationary,
             valid: reasons.is_empty(),
             reasons,
@@ -228,8 +228,10 @@ impl Report {
     }
 }
 
+/// Keys of the figures of a latency.
 const FIGURES: [&str; 7] = ["p50", "p90", "p99", "p999", "p9999", "mean", "max"];
 
+/// Appends the figures of a latency to the fields of a CSV row; empty fields without a latency.
 fn push_latencies(fields: &mut Vec<(String, String)>, name: &str, summary: Option<LatencySummary>) {
     for key in FIGURES {
         let value = summary.map(|summary| summary.named(key).0.to_string());
@@ -238,9 +240,10 @@ fn push_latencies(fields: &mut Vec<(String, String)>, name: &str, summary: Optio
 }
 
 impl ClassReport {
+    /// Appends the class's figures to the fields of a CSV row.
     fn push_csv_fields(&self, fields: &mut Vec<(String, String)>) {
-        let of = format!("classes.{}", self.class);
-        fields.push((format!("{of}.name"), self.name.clone()));
+        let prefix = format!("classes.{}", self.class);
+        fields.push((format!("{prefix}.name"), self.name.clone()));
         let ledger = &self.ledger;
         for (key, count) in [
             ("sent", ledger.sent),
@@ -249,11 +252,11 @@ impl ClassReport {
             ("refused", ledger.refused),
             ("lost", ledger.lost),
         ] {
-            fields.push((format!("{of}.{key}"), count.to_string()));
+            fields.push((format!("{prefix}.{key}"), count.to_string()));
         }
-        push_latencies(fields, &format!("{of}.response_us"), Some(self.response_us));
-        push_latencies(fields, &format!("{of}.service_us"), Some(self.service_us));
-        push_latencies(fields, &format!("{of}.calm.response_us"), Some(self.calm.response_us));
+        push_latencies(fields, &format!("{prefix}.response_us"), Some(self.response_us));
+        push_latencies(fields, &format!("{prefix}.service_us"), Some(self.service_us));
+        push_latencies(fields, &format!("{prefix}.calm.response_us"), Some(self.calm.response_us));
     }
 }
 
@@ -274,6 +277,7 @@ pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Returns the reasons why the run is invalid; none if it is valid.
 fn reasons(tally: &Tally, slices: &Slices, calm: &UndisturbedReport) -> Vec<String> {
     let (ledger, calm) = (&tally.measured, &calm.ledger);
     let mut reasons = Vec::new();
@@ -318,16 +322,16 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
     if calm_slices >= GROUPS && calm_tasks >= needed {
         return None;
     }
-    let found = format!(
+    let shortage = format!(
         "{calm_slices} of {} slices were undisturbed, with {calm_tasks} tasks; {percentile} needs {GROUPS} slices with \
          {needed} tasks",
         slices.all()
     );
-    let whole = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
+    let is_too_short = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
     let part = (calm_tasks as f64 / needed as f64).min(calm_slices as f64 / GROUPS as f64);
     let fix = match part {
-        // Too few tasks even if all slices were undisturbed.
-        _ if whole => "measure for longer".to_owned(),
+        // All slices are undisturbed, and still there are too few tasks.
+        _ if is_too_short => "measure for longer".to_owned(),
         part if part > 0.01 => format!(
             "measure for {} or longer, and keep other work off the CPUs",
             Time((tally.measured_s / part).ceil() * 1e9)
@@ -340,9 +344,10 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
             rule.recovery
         ),
     };
-    Some(format!("{found}: {fix}; or ask for a lower --percentile"))
+    Some(format!("{shortage}: {fix}; or ask for a lower --percentile"))
 }
 
+/// Returns the warnings about a run.
 fn warnings(tally: &Tally, stationary: Verdict, calm: &UndisturbedReport) -> Vec<String> {
     let mut warnings = Vec::new();
     let adherence = calm.adherence;
@@ -376,20 +381,22 @@ fn warnings(tally: &Tally, stationary: Verdict, calm: &UndisturbedReport) -> Vec
     warnings
 }
 
+/// Returns the confidence intervals from the windows of the measured time.
 fn confidence(tally: &Tally) -> Confidence {
-    let of = |figure: &dyn Fn(&Latency) -> f64| {
+    let ci95 = |figure: &dyn Fn(&Latency) -> f64| {
         let windows: Vec<_> =
             tally.windows.iter().map(figure).filter(|value| !value.is_nan()).collect();
         Micros(ci95_half_width(&windows) / 1e3)
     };
     Confidence {
-        p50: of(&|window| window.quantile_ns(0.5)),
-        p99: of(&|window| window.quantile_ns(0.99)),
-        mean: of(&|window| window.mean_ns()),
+        p50: ci95(&|window| window.quantile_ns(0.5)),
+        p99: ci95(&|window| window.quantile_ns(0.99)),
+        mean: ci95(&|window| window.mean_ns()),
     }
 }
 
-fn classes(load: &Load, tally: &Tally, counted: &UndisturbedTasks) -> Vec<ClassReport> {
+/// Returns the results by class. A service without a mix is one class.
+fn classes(load: &Load, tally: &Tally, undisturbed: &UndisturbedTasks) -> Vec<ClassReport> {
     let report = |class, ledger, response: &Latency, service: &Latency, calm| {
         let (name, times) = load.class_texts(class);
         ClassReport {
@@ -403,17 +410,21 @@ fn classes(load: &Load, tally: &Tally, counted: &UndisturbedTasks) -> Vec<ClassR
         }
     };
     if tally.classes.is_empty() {
-        let calm =
-            UndisturbedClass { ledger: counted.ledger, response_us: counted.report().response_us };
+        let calm = UndisturbedClass {
+            ledger: undisturbed.ledger,
+            response_us: undisturbed.report().response_us,
+        };
         return vec![report(1, tally.measured, &tally.response(), &tally.service, calm)];
     }
-    let calm = counted.classes.iter().map(|(ledger, latency)| UndisturbedClass {
+    let calm = undisturbed.classes.iter().map(|(ledger, latency)| UndisturbedClass {
         ledger: *ledger,
         response_us: latency.summary(),
     });
     let all = (1..).zip(&tally.classes).zip(calm);
-    all.map(|((class, of), calm)| report(class, of.ledger, &of.response, &of.service, calm))
-        .collect()
+    all.map(|((class, counts), calm)| {
+        report(class, counts.ledger, &counts.response, &counts.service, calm)
+    })
+    .collect()
 }
 
 impl fmt::Display for Report {
@@ -465,6 +476,7 @@ impl fmt::Display for Report {
 }
 
 impl Report {
+    /// Writes the table of latencies.
     fn write_latencies(&self, out: &mut String) -> fmt::Result {
         write!(out, "  {:<22}", "us")?;
         for name in ["p50", "p90", "p99", "p99.9", "p99.99", "mean", "max"] {
@@ -485,6 +497,7 @@ impl Report {
         Ok(())
     }
 
+    /// Writes the latencies and counts by class.
     fn write_classes(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "  by class, response:")?;
         for class in &self.classes {
@@ -501,18 +514,20 @@ impl Report {
     }
 }
 
+/// Writes a row of confidence intervals.
 fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
-    let of = |value: Micros| match value.0.is_nan() {
+    let text = |value: Micros| match value.0.is_nan() {
         true => "-".to_owned(),
         false => format!("+-{value}"),
     };
-    let (p50, p99, mean) = (of(ci.p50), of(ci.p99), of(ci.mean));
+    let (p50, p99, mean) = (text(ci.p50), text(ci.p99), text(ci.mean));
     writeln!(out, "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}", "  95% confidence", "", "")
 }
 
 /// Width of the column of row names; longer names shift their row.
 const NAME_COLUMNS: usize = 22;
 
+/// Writes a row of latencies.
 fn write_row(out: &mut String, name: &str, summary: &LatencySummary) -> fmt::Result {
     write!(out, "  {name:<NAME_COLUMNS$}")?;
     for key in FIGURES {
@@ -600,17 +615,17 @@ mod tests {
     }
 
     /// Like [`report_of`], with a loop that read the clock at these times.
-    fn report_between(load: &Load, looks: &[u64], found: [u64; 4]) -> Report {
-        let [late, unsent, lost, wrong] = found;
+    fn report_between(load: &Load, readings: &[u64], counts: [u64; 4]) -> Report {
+        let [late, unsent, lost, wrong] = counts;
         let (late, unsent, lost) = (100 * late, 100 * unsent, 100 * lost);
         let mut tally = tally(2);
-        looks.iter().for_each(|now| tally.look(*now));
+        readings.iter().for_each(|now| tally.record_reading(*now));
         for i in 0..10_000_u64 {
             let due = i * 100;
             let class = 1 + (i % 2) as u16;
             tally.schedule(due, class);
             if i < unsent {
-                tally.leave(due, class);
+                tally.count_unsent(due, class);
                 continue;
             }
             let sent = if i < unsent + late { due + 11 } else { due };
@@ -644,10 +659,10 @@ mod tests {
     #[test]
     fn percentile_needs_enough_undisturbed_slices() {
         // A stall of 4 us: its slice and the slices before and after are disturbed.
-        let looks: Vec<_> =
+        let readings: Vec<_> =
             (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
         let load = load();
-        let short = report_between(&load, &looks, [0; 4]);
+        let short = report_between(&load, &readings, [0; 4]);
         assert_eq!(
             (short.slices.all, short.slices.calm, short.slices.pauses),
             (100, 98, 1),
@@ -662,7 +677,7 @@ mod tests {
         );
         assert!(reason.contains("measure for") && reason.contains("--percentile"), "{reason}");
         let rule = Rule { quantile: 0.98, ..load.rule };
-        let enough = report_between(&Load { rule, ..load.clone() }, &looks, [0; 4]);
+        let enough = report_between(&Load { rule, ..load.clone() }, &readings, [0; 4]);
         assert!(enough.valid, "{enough}");
         assert!(
             enough.to_string().contains(
@@ -670,14 +685,14 @@ mod tests {
             )
         );
         // Late and lost tasks during the stall do not count; those at other times do.
-        let bad = report_between(&Load { rule, ..load }, &looks, [0, 6, 0, 0]);
+        let bad = report_between(&Load { rule, ..load }, &readings, [0, 6, 0, 0]);
         assert!(!bad.valid && bad.reasons[0].contains("93.88%"), "{bad}");
     }
 
     #[test]
     fn disturbed_run_is_invalid_with_the_fix() {
-        let looks: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
-        let report = report_between(&load(), &looks, [0; 4]);
+        let readings: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
+        let report = report_between(&load(), &readings, [0; 4]);
         assert_eq!(
             (report.slices.calm, report.slices.thrown_tasks, report.valid),
             (0, 10_000, false)

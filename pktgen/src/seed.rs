@@ -1,8 +1,8 @@
 //! Seeds: one number from the user, and an independent random stream for every purpose and core.
 //!
-//! If the streams of arrivals and service times had equal seeds, a task's size would follow from the gap
-//! before it, and measured tails would be wrong. So all streams are derived, logged, and tested for
-//! independence before a run.
+//! If the streams of arrivals and service times had equal seeds, a task's service time would follow from the
+//! gap before it, and measured tails would be wrong. Therefore all streams are derived from the user's seed,
+//! logged, and tested for independence before a run.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -88,7 +88,7 @@ impl CoreSeeds {
 /// Two streams depend on each other, so that a run would be meaningless.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DependentStreams {
-    /// An output of one stream occurs in the other.
+    /// An output of the first stream occurs in the second.
     #[error("the streams {0} and {1} share outputs; choose another --seed")]
     Overlap(String, String),
     /// Gaps and service times are correlated.
@@ -146,8 +146,8 @@ pub fn self_test(
     Ok(Independence { correlation_max, limit })
 }
 
-/// Streams with equal seeds, or shifted copies, share 64-bit outputs. Others do so with a probability of
-/// 1e-12.
+/// Checks that no two streams share a 64-bit output. Streams with equal seeds, or shifted copies of each
+/// other, do. Independent streams do so with a probability of 1e-12.
 fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     let mut outputs = Vec::new();
     for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {
@@ -162,20 +162,21 @@ fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     }
 }
 
+/// Returns the gaps of the first arrivals.
 fn gaps(stream: &mut Stream, mut schedule: Schedule) -> Vec<f64> {
-    let mut before = 0;
+    let mut previous = 0;
     (0..PAIRS)
         .map(|_| {
             let due = schedule.advance(stream);
-            let gap = due - before;
-            before = due;
+            let gap = due - previous;
+            previous = due;
             gap as f64
         })
         .collect()
 }
 
-/// Returns the ranks; equal values share their mean rank. Correlation of values would be dominated by heavy
-/// tails.
+/// Returns the ranks; equal values share their mean rank. The test uses ranks, because heavy tails would
+/// dominate a correlation of values.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<_> = (0..values.len()).collect();
     order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));

@@ -52,13 +52,13 @@ impl fmt::Display for Pacing {
 /// If arrivals and rate contradict each other.
 pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
     let mut pacer = Pacer::new(load.source(0, 1e9)?, 0, u64::MAX);
-    let (mut gaps, mut services) = (Timestamps::default(), Timestamps::default());
-    let mut before = 0;
+    let (mut gaps, mut services) = (Moments::default(), Moments::default());
+    let mut previous = 0;
     for _ in 0..TASKS {
         let due = pacer.take();
-        gaps.add((due.at - before) as f64);
+        gaps.add((due.at - previous) as f64);
         services.add(f64::from(due.service_ns));
-        before = due.at;
+        previous = due.at;
     }
     let mean_gap = 1e9 * f64::from(load.cores) / load.rate_pps;
     let (gap_error, gap_limit) = gaps.compare(mean_gap);
@@ -66,14 +66,15 @@ pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
     Ok(Pacing { gap_error, gap_limit, service_error, service_limit })
 }
 
+/// Sums over a series of values.
 #[derive(Default)]
-struct Timestamps {
+struct Moments {
     count: f64,
     sum: f64,
     squares: f64,
 }
 
-impl Timestamps {
+impl Moments {
     fn add(&mut self, value: f64) {
         self.count += 1.0;
         self.sum += value;
@@ -81,7 +82,7 @@ impl Timestamps {
     }
 
     /// Returns the relative error of the mean, and its limit by chance. Rounding to whole nanoseconds may add
-    /// one.
+    /// an error of 1 ns.
     fn compare(&self, expected: f64) -> (f64, f64) {
         if expected == 0.0 {
             return (self.sum, 0.0);
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn wrong_rate_is_detected() {
         let load = Load::new(1e6, "exp(50us)".parse().unwrap());
-        let mut moments = Timestamps::default();
+        let mut moments = Moments::default();
         (0..100_000).for_each(|i| moments.add(f64::from(i % 100) + 1_000.0));
         let (error, limit) = moments.compare(1e9 / load.rate_pps);
         assert!(error > limit, "{error} {limit}");

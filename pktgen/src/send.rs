@@ -15,7 +15,7 @@ use crate::service::Service;
 pub struct ScheduledTask {
     /// Due time in ticks.
     pub at: u64,
-    /// Requested service time; longer than 4.29 s counts as that.
+    /// Requested service time, at most 4.29 s (32 bits).
     pub service_ns: u32,
     /// Class.
     pub class: u16,
@@ -60,15 +60,15 @@ impl Source {
                     (due.service_ns, due.class) = ((ns + 0.5) as u32, class);
                 });
             }
-            Self::Replayed(player) => player.fill(ahead, start),
+            Self::Replayed(replay) => replay.fill(ahead, start),
         }
     }
 }
 
-/// Number of tasks drawn at once. One loop costs half as much as single draws.
-const DRAWN: usize = BURST;
+/// Number of tasks drawn at once. A draw in a loop costs half as much as a single draw.
+const BATCH: usize = BURST;
 /// Maximum number of tasks known in advance.
-const AHEAD: usize = 2 * DRAWN;
+const AHEAD: usize = 2 * BATCH;
 
 /// Tasks of one core in the order of their due times.
 #[derive(Clone, Debug)]
@@ -76,9 +76,11 @@ pub struct Pacer {
     source: Source,
     start: u64,
     end: u64,
-    /// Ring; tasks from `taken` up to `drawn` are known. There is always at least one.
+    /// Ring of tasks. Those from `taken` up to `drawn` are known; there is always at least one.
     ahead: [ScheduledTask; AHEAD],
+    /// Number of tasks taken so far.
     taken: usize,
+    /// Number of tasks drawn so far.
     drawn: usize,
 }
 
@@ -93,21 +95,23 @@ impl Pacer {
         pacer
     }
 
-    /// Draws more tasks if the next burst might need them. Called after a burst was sent, so that sending
-    /// never waits for it.
+    /// Draws more tasks if the next burst might need them. Called after a burst was sent, so that a burst
+    /// never waits for draws.
     #[inline]
     pub fn draw_ahead(&mut self) {
-        if self.drawn - self.taken <= DRAWN {
+        if self.drawn - self.taken <= BATCH {
             self.draw();
         }
     }
 
+    /// Draws the next batch of tasks.
     fn draw(&mut self) {
-        let place = self.drawn % AHEAD;
-        self.source.fill(&mut self.ahead[place..place + DRAWN], self.start);
-        self.drawn += DRAWN;
+        let index = self.drawn % AHEAD;
+        self.source.fill(&mut self.ahead[index..index + BATCH], self.start);
+        self.drawn += BATCH;
     }
 
+    /// Returns the next task.
     #[inline]
     fn next(&self) -> &ScheduledTask {
         &self.ahead[self.taken % AHEAD]

@@ -26,6 +26,7 @@ use crate::mix::{Mix, Workload};
 /// Largest class; classes start at 1. On the wire, 0 means unknown.
 pub const CLASSES_MAX: usize = 64;
 
+/// Allowed forms, for errors.
 const FORMS: &str = "fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), \
                      pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...), \
                      rocksdb-90-10, rocksdb-50-50, tpcc, echo";
@@ -94,7 +95,8 @@ fn normal<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Mean of a normal distribution truncated to positive values: m + s * pdf(a) / (1 - cdf(a)) at a = -m / s.
+/// Returns the mean of a normal distribution truncated to positive values: m + s * pdf(a) / (1 - cdf(a)) at a
+/// = -m / s.
 fn truncated_normal_mean(mean: f64, sd: f64) -> f64 {
     let reach = (mean / sd).min(40.0); // beyond that the truncation has no effect
     let density = |x: f64| (-x * x / 2.0).exp() / (std::f64::consts::PI * 2.0_f64).sqrt();
@@ -155,6 +157,7 @@ impl Service {
         Self::of(vec![(1.0, Shape::Exp { mean_ns })])
     }
 
+    /// Creates a mix of these shapes, by weight.
     fn of(shapes: Vec<(f64, Shape)>) -> Self {
         let mut cumulative = 0.0;
         let mut components: Vec<_> = shapes
@@ -185,23 +188,26 @@ impl Service {
         self.mix.map_or(Workload::Spin, |mix| mix.workload)
     }
 
-    /// Sets service time and class of each task, like repeated calls of [`Service::sample_ns`].
+    /// Draws service time and class of each task, like repeated calls of [`Service::sample_ns`], and passes
+    /// them to `set`.
     pub fn fill<T, R: Rng>(
         &self,
         rng: &mut R,
         tasks: &mut [T],
-        mut takes: impl FnMut(&mut T, f64, u16),
+        mut set: impl FnMut(&mut T, f64, u16),
     ) {
         let tasks = tasks.iter_mut();
         match self.components[..] {
-            // Constants stay outside the loop.
-            [Component { shape: Shape::Fixed { ns }, .. }] => tasks.for_each(|t| takes(t, ns, 1)),
+            // Separate loops for common shapes, so that the match stays outside the loop.
+            [Component { shape: Shape::Fixed { ns }, .. }] => {
+                tasks.for_each(|task| set(task, ns, 1))
+            }
             [Component { shape: Shape::Exp { mean_ns }, .. }] => {
-                tasks.for_each(|task| takes(task, mean_ns * exp1(rng), 1));
+                tasks.for_each(|task| set(task, mean_ns * exp1(rng), 1));
             }
             _ => tasks.for_each(|task| {
                 let (ns, class) = self.sample_ns(rng);
-                takes(task, ns, class);
+                set(task, ns, class);
             }),
         }
     }
@@ -258,8 +264,8 @@ impl fmt::Display for Service {
             return only.shape.fmt(f);
         }
         for (i, component) in self.components.iter().enumerate() {
-            let before = if i == 0 { "mix(" } else { ", " };
-            write!(f, "{before}{}*{}", component.weight, component.shape)?;
+            let separator = if i == 0 { "mix(" } else { ", " };
+            write!(f, "{separator}{}*{}", component.weight, component.shape)?;
         }
         write!(f, ")")
     }
@@ -282,6 +288,7 @@ impl FromStr for Service {
     }
 }
 
+/// Parses the components of a mix; `at` is the offset of the mix, for errors.
 fn parse_mix(scanner: &mut Scanner<'_>, at: usize) -> Result<Vec<(f64, Shape)>, GrammarError> {
     let mut shapes = Vec::new();
     scanner.expect('(')?;
@@ -317,6 +324,7 @@ fn parse_mix(scanner: &mut Scanner<'_>, at: usize) -> Result<Vec<(f64, Shape)>, 
     Ok(shapes)
 }
 
+/// Parses the parameters of the shape `name`; `at` is the offset of the name, for errors.
 fn parse_shape(scanner: &mut Scanner<'_>, at: usize, name: &str) -> Result<Shape, GrammarError> {
     let shape = match name {
         "fixed" => scanner.times_ns().map(|[ns]| Shape::Fixed { ns })?,
@@ -337,6 +345,7 @@ fn parse_shape(scanner: &mut Scanner<'_>, at: usize, name: &str) -> Result<Shape
     }
 }
 
+/// Parses a mean time and a parameter without a unit.
 fn parse_mean_and(scanner: &mut Scanner<'_>) -> Result<(f64, f64), GrammarError> {
     scanner.expect('(')?;
     let mean_ns = scanner.time_ns()?;

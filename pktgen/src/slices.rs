@@ -1,9 +1,9 @@
 //! Slices of the measured time, to separate time in which a loop stalled from undisturbed time.
 //!
-//! On an ordinary machine the system preempts a CPU now and then, and every task due in that time waits. That
-//! says nothing about the scheduler under test. So each loop records its stalls ([`Pauses`]), and each task
-//! leaves a short record (`Log`). After the run the measured time is cut into equal slices ([`Slices`]). A
-//! slice is undisturbed (calm) if no stall can have affected it.
+//! On an ordinary machine the system preempts a CPU now and then, and every task due in that time waits. Such
+//! waits say nothing about the scheduler under test. Therefore each poll loop records its stalls
+//! ([`Pauses`]), and each task leaves a short record (`Log`). After the run the measured time is cut into
+//! equal slices ([`Slices`]). A slice is undisturbed (calm) if no stall can have affected it.
 //!
 //! The rule ([`Rule`]) uses only the loops' own clock readings, never a response time. A rule that used
 //! response times would exclude slow tasks and flatter the result. A slice counts as a whole or not at all.
@@ -19,7 +19,8 @@ use crate::tally::Ledger;
 const SLICE_SERVICES: f64 = 10.0;
 /// Bounds of the slice length in seconds.
 const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
-/// Time without a clock reading that counts as a stall, in mean service times; at least [`PAUSE_MIN_S`].
+/// Time without a clock reading that counts as a stall (pause), in mean service times; at least
+/// [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
 /// Smallest stall that nodes record. A rule cannot use a smaller one.
 pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
@@ -54,8 +55,10 @@ pub(crate) fn tasks_max(tasks: f64) -> usize {
 pub struct Pauses {
     /// Last reading. Equals the first one at the start.
     last: u64,
+    /// Longest time between readings that is no stall.
     limit: u64,
     found: Vec<Pause>,
+    /// Tick from which stalls may be missing.
     unknown_from: Option<u64>,
 }
 
@@ -76,9 +79,10 @@ impl Pauses {
         Self { last: u64::MAX, limit, found, unknown_from: None }
     }
 
-    /// Returns stalls recorded elsewhere, in order. From `unknown_from` on there may be more.
+    /// Creates the record from stalls recorded elsewhere, in order. Stalls from `unknown_from` on may be
+    /// missing.
     #[must_use]
-    pub fn noted(found: Vec<Pause>, unknown_from: Option<u64>) -> Self {
+    pub fn from_stalls(found: Vec<Pause>, unknown_from: Option<u64>) -> Self {
         Self { last: u64::MAX, limit: u64::MAX, found, unknown_from }
     }
 
@@ -86,13 +90,13 @@ impl Pauses {
     #[inline(always)]
     pub fn look(&mut self, now: u64) {
         if now.saturating_sub(self.last) > self.limit {
-            self.note(self.last, now);
+            self.push(self.last, now);
         }
         self.last = now;
     }
 
     #[cold]
-    fn note(&mut self, from: u64, to: u64) {
+    fn push(&mut self, from: u64, to: u64) {
         if self.found.len() < PAUSES_MAX {
             self.found.push(Pause { from, to });
         } else if self.unknown_from.is_none() {
@@ -130,13 +134,14 @@ struct Record {
     /// Response time, or [`NEVER`].
     response_ns: u32,
     class: u16,
-    fate: Fate,
+    outcome: TaskOutcome,
+    /// True if the task was sent late.
     late: bool,
 }
 
 /// Outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum TaskOutcome {
     Unsent,
     Answered,
     /// Answered with a wrong answer.
@@ -149,8 +154,9 @@ pub(crate) enum Fate {
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     records: Vec<Record>,
-    /// A unit is 2^shift ticks.
+    /// A unit of due times is 2^shift ticks.
     shift: u32,
+    /// Start of the measured time on this core, in ticks.
     start: u64,
     /// Due time of the first task without a record, in units.
     full_from: Option<u32>,
@@ -159,33 +165,43 @@ pub(crate) struct Log {
 impl Log {
     /// Creates a log for `tasks` tasks due within `ticks` ticks of a clock with `hz` ticks per second.
     pub(crate) fn new(tasks: f64, ticks: u64, hz: f64) -> Self {
+        // A unit is about a microsecond, or longer if the due times would not fit into 31 bits.
         let microsecond = (hz / 1e6).max(1.0).log2() as u32;
         let needed = 64_u32.saturating_sub(ticks.leading_zeros()).saturating_sub(31);
-        let none = Record { due: 1, response_ns: 1, class: 1, fate: Fate::Lost, late: true };
+        let none =
+            Record { due: 1, response_ns: 1, class: 1, outcome: TaskOutcome::Lost, late: true };
         let mut records = vec![none; tasks_max(tasks)];
         records.clear();
         Self { records, shift: microsecond.max(needed), start: u64::MAX, full_from: None }
     }
 
+    /// Sets the start of the measured time.
     pub(crate) fn begin(&mut self, start: u64) {
         self.start = start;
     }
 
-    /// Records an answered task; `late` if it was sent late.
+    /// Records the outcome of a task; `late` if it was sent late.
     #[inline(always)]
-    pub(crate) fn end(&mut self, due: u64, class: u16, response_ns: u64, fate: Fate, late: bool) {
+    pub(crate) fn end(
+        &mut self,
+        due: u64,
+        class: u16,
+        response_ns: u64,
+        outcome: TaskOutcome,
+        late: bool,
+    ) {
         let due = ((due - self.start) >> self.shift) as u32;
         let response_ns = response_ns.min(u64::from(NEVER)) as u32;
         if self.records.len() < self.records.capacity() {
-            self.records.push(Record { due, response_ns, class, fate, late });
+            self.records.push(Record { due, response_ns, class, outcome, late });
         } else {
             self.full_from = Some(self.full_from.map_or(due, |first| first.min(due)));
         }
     }
 
     /// Records a task without an answer.
-    pub(crate) fn end_without(&mut self, due: u64, class: u16, fate: Fate, late: bool) {
-        self.end(due, class, u64::MAX, fate, late);
+    pub(crate) fn end_without(&mut self, due: u64, class: u16, outcome: TaskOutcome, late: bool) {
+        self.end(due, class, u64::MAX, outcome, late);
     }
 }
 
@@ -259,12 +275,19 @@ pub struct Slices {
     rule: Rule,
     start: u64,
     end: u64,
+    /// Length of a slice in ticks.
     slice: u64,
+    /// Nanoseconds per tick.
     tick_ns: f64,
+    /// True for each undisturbed slice.
     calm: Vec<bool>,
+    /// Names of the loops.
     loops: Vec<String>,
+    /// Number of stalls in the measured time.
     pauses: usize,
+    /// Longest of them, in ticks.
     longest: u64,
+    /// Their total length within the measured time, in ticks.
     paused: u64,
 }
 
@@ -297,12 +320,13 @@ impl Slices {
             slices.loops.push(name.to_owned());
             pauses.found.iter().for_each(|pause| slices.disturb(*pause));
             if let Some(from) = pauses.unknown_from {
-                slices.throw_between(from.saturating_sub(ticks(rule.cover_s)), u64::MAX);
+                slices.exclude_between(from.saturating_sub(ticks(rule.cover_s)), u64::MAX);
             }
         }
         slices
     }
 
+    /// Excludes the slices that a stall can have affected.
     fn disturb(&mut self, Pause { from, to }: Pause) {
         let ticks = |seconds: f64| (seconds * 1e9 / self.tick_ns).round() as u64;
         let length = to.saturating_sub(from);
@@ -315,11 +339,11 @@ impl Slices {
             self.paused += to.min(self.end) - from.max(self.start);
         }
         let recovered = to.saturating_add((self.rule.recovery * length as f64) as u64);
-        self.throw_between(from.saturating_sub(ticks(self.rule.cover_s)), recovered);
+        self.exclude_between(from.saturating_sub(ticks(self.rule.cover_s)), recovered);
     }
 
-    /// Excludes each slice that overlaps the time from one tick to another.
-    fn throw_between(&mut self, from: u64, to: u64) {
+    /// Excludes each slice that overlaps the time between two ticks.
+    fn exclude_between(&mut self, from: u64, to: u64) {
         if to < self.start || from >= self.end {
             return;
         }
@@ -363,9 +387,9 @@ impl Slices {
     }
 
     /// Excludes slices from the first task without a record on.
-    pub(crate) fn throw_unlogged(&mut self, log: &Log) {
+    pub(crate) fn exclude_unlogged(&mut self, log: &Log) {
         if let Some(full_from) = log.full_from {
-            self.throw_between(self.start + (u64::from(full_from) << log.shift), u64::MAX);
+            self.exclude_between(self.start + (u64::from(full_from) << log.shift), u64::MAX);
         }
     }
 
@@ -377,43 +401,43 @@ impl Slices {
     ) -> UndisturbedTasks {
         let calm_slices = self.undisturbed();
         let groups = calm_slices.min(GROUPS);
-        // Undisturbed slices in order, in groups of nearly equal size.
-        let mut nth = 0;
-        let group = self.calm.iter().map(|calm| {
-            nth += usize::from(*calm);
-            calm.then(|| (nth - 1) * groups / calm_slices)
+        // Group of each undisturbed slice. Groups are consecutive and of nearly equal size.
+        let mut number = 0;
+        let group_of_slice = self.calm.iter().map(|calm| {
+            number += usize::from(*calm);
+            calm.then(|| (number - 1) * groups / calm_slices)
         });
-        let group: Vec<Option<usize>> = group.collect();
-        let mut calm = UndisturbedTasks {
+        let group_of_slice: Vec<Option<usize>> = group_of_slice.collect();
+        let mut tasks = UndisturbedTasks {
             ledger: Ledger::default(),
-            thrown: 0,
+            excluded: 0,
             groups: vec![Latency::default(); groups],
             classes: vec![(Ledger::default(), Latency::default()); classes],
         };
         for log in logs {
             for record in &log.records {
-                // Start of this core: cores begin one after another.
+                // Each core has its own start, because cores begin one after another.
                 let due = log.start + (u64::from(record.due) << log.shift);
                 let slice = (due.saturating_sub(self.start) / self.slice) as usize;
-                let Some(group) = group.get(slice).copied().flatten() else {
-                    calm.thrown += 1;
+                let Some(group) = group_of_slice.get(slice).copied().flatten() else {
+                    tasks.excluded += 1;
                     continue;
                 };
-                record.count(&mut calm.ledger);
-                record.time(&mut calm.groups[group]);
+                record.count(&mut tasks.ledger);
+                record.time(&mut tasks.groups[group]);
                 let class = usize::from(record.class).wrapping_sub(1);
-                if let Some((ledger, latency)) = calm.classes.get_mut(class) {
+                if let Some((ledger, latency)) = tasks.classes.get_mut(class) {
                     record.count(ledger);
                     record.time(latency);
                 }
             }
         }
-        calm
+        tasks
     }
 
-    /// Returns the description for reports; `thrown` is the number of tasks in excluded slices.
+    /// Returns the description for reports; `excluded` is the number of tasks in excluded slices.
     #[must_use]
-    pub fn report(&self, thrown: u64) -> SlicesReport {
+    pub fn report(&self, excluded: u64) -> SlicesReport {
         let us = |ticks: u64| Micros(ticks as f64 * self.tick_ns / 1e3);
         let (all, calm) = (self.all(), self.undisturbed());
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
@@ -422,7 +446,7 @@ impl Slices {
             calm,
             calm_share: share(calm as f64, all as f64),
             thrown_slices: all - calm,
-            thrown_tasks: thrown,
+            thrown_tasks: excluded,
             pauses: self.pauses,
             longest_pause_us: us(self.longest),
             paused_share: share(self.paused as f64, self.end.saturating_sub(self.start) as f64),
@@ -432,24 +456,28 @@ impl Slices {
 }
 
 impl Record {
+    /// Adds the task to a ledger.
     fn count(&self, ledger: &mut Ledger) {
-        let of = |is: bool| u64::from(is);
+        let one_if = |condition: bool| u64::from(condition);
         ledger.scheduled += 1;
-        ledger.sent += of(self.fate != Fate::Unsent);
-        ledger.late += of(self.late);
-        ledger.unsent += of(self.fate == Fate::Unsent);
-        ledger.answered += of(matches!(self.fate, Fate::Answered | Fate::Wrong));
-        ledger.wrong += of(self.fate == Fate::Wrong);
-        ledger.refused += of(self.fate == Fate::Refused);
-        ledger.lost += of(self.fate == Fate::Lost);
+        ledger.sent += one_if(self.outcome != TaskOutcome::Unsent);
+        ledger.late += one_if(self.late);
+        ledger.unsent += one_if(self.outcome == TaskOutcome::Unsent);
+        ledger.answered +=
+            one_if(matches!(self.outcome, TaskOutcome::Answered | TaskOutcome::Wrong));
+        ledger.wrong += one_if(self.outcome == TaskOutcome::Wrong);
+        ledger.refused += one_if(self.outcome == TaskOutcome::Refused);
+        ledger.lost += one_if(self.outcome == TaskOutcome::Lost);
     }
 
-    /// As for the whole run, tasks that were never sent have no response time.
+    /// Adds the task's response time. Unsent tasks have none, in the whole run as in its slices.
     fn time(&self, latency: &mut Latency) {
-        match self.fate {
-            Fate::Answered | Fate::Wrong => latency.record(u64::from(self.response_ns)),
-            Fate::Refused | Fate::Lost => latency.record_infinite(1),
-            Fate::Unsent => {}
+        match self.outcome {
+            TaskOutcome::Answered | TaskOutcome::Wrong => {
+                latency.record(u64::from(self.response_ns))
+            }
+            TaskOutcome::Refused | TaskOutcome::Lost => latency.record_infinite(1),
+            TaskOutcome::Unsent => {}
         }
     }
 }
@@ -459,7 +487,8 @@ impl Record {
 pub(crate) struct UndisturbedTasks {
     pub(crate) ledger: Ledger,
     /// Tasks due in excluded slices.
-    pub(crate) thrown: u64,
+    pub(crate) excluded: u64,
+    /// Response times by group of slices.
     groups: Vec<Latency>,
     /// Results by class.
     pub(crate) classes: Vec<(Ledger, Latency)>,
@@ -483,16 +512,17 @@ impl UndisturbedTasks {
         ci95_half_width(&values)
     }
 
+    /// Returns the figures for reports.
     pub(crate) fn report(&self) -> UndisturbedReport {
-        let of = |figure: fn(&Latency) -> f64| Micros(self.ci95_ns(figure) / 1e3);
+        let ci95 = |figure: fn(&Latency) -> f64| Micros(self.ci95_ns(figure) / 1e3);
         UndisturbedReport {
             ledger: self.ledger,
             adherence: self.ledger.adherence(),
             response_us: self.response().summary(),
             response_ci95_us: Confidence {
-                p50: of(|group| group.quantile_ns(0.5)),
-                p99: of(|group| group.quantile_ns(0.99)),
-                mean: of(Latency::mean_ns),
+                p50: ci95(|group| group.quantile_ns(0.5)),
+                p99: ci95(|group| group.quantile_ns(0.99)),
+                mean: ci95(Latency::mean_ns),
             },
         }
     }

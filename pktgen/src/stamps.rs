@@ -1,13 +1,14 @@
 //! Receive timestamps by the device or the kernel, converted to the generator's clock.
 //!
-//! A device stamps with its own counter, of unknown rate. So both clocks are read together again and again.
-//! The rate follows from the first and the last reading, which are ever further apart. A stamp is converted
-//! relative to the last reading, which is always recent. A reading that was interrupted takes longer and is
-//! discarded.
+//! A device stamps packets with its own counter, of unknown rate. Therefore both clocks are read together at
+//! regular intervals. The rate follows from the first and the last reading, which are ever further apart. A
+//! stamp is converted relative to the last reading, which is always recent. An interrupted reading takes
+//! longer and is discarded.
 //!
-//! The kernel stamps with its wall clock, which may be set at any time. So both clocks are read after each
-//! burst. A clock that deviates from its rate was set. For packets received around that time the offset is
-//! ambiguous, so stamps are ignored until all such packets have been processed.
+//! The kernel stamps packets with its wall clock, which may be set at any time (a step). Therefore both
+//! clocks are read after each burst. A deviation from the clock's rate shows that it was set. The offset is
+//! ambiguous for packets received around that time. Stamps are ignored until all such packets have been
+//! processed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,26 +19,29 @@ use wedjat::io::{Buf, StampField};
 pub type ClockReading = (u64, u64, u64);
 
 /// Interval between readings.
-const LOOK_S: f64 = 0.001;
-/// Readings that take this many times as long as the shortest are discarded, unless all recent ones did.
-const SLOW: u64 = 4;
-/// Number of discarded readings after which a slow one is accepted.
-const PATIENCE: f64 = 50.0;
-/// Largest distance between a stamp and the poll that received its packet.
-const FAR_S: f64 = 0.1;
-/// Shortest distance of readings from which the rate is computed.
-const RATE_S: f64 = 0.02;
-/// Largest relative rate error of the kernel's clock by slewing. A larger deviation means that it was set.
-const SLEW: f64 = 1e-3;
+const READING_INTERVAL_S: f64 = 0.001;
+/// Factor over the shortest reading beyond which a reading counts as interrupted and is discarded.
+const SLOW_FACTOR: u64 = 4;
+/// Number of discarded readings after which an interrupted one is accepted.
+const DISCARDED_MAX: f64 = 50.0;
+/// Longest time between a stamp and the poll that received its packet.
+const AGE_MAX_S: f64 = 0.1;
+/// Shortest time between two readings from which the rate is computed.
+const RATE_SPAN_MIN_S: f64 = 0.02;
+/// Largest relative rate error of the kernel's clock while it is slewed. A larger deviation means that it was
+/// set.
+const SLEW_MAX: f64 = 1e-3;
 /// Attempts to read the kernel's clock without interruption.
 const TRIES: usize = 4;
 
 /// Both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
+    /// Our clock.
     ticks: u64,
+    /// The clock of stamps.
     device: u64,
-    /// Ticks that the reading took.
+    /// Duration of the reading in ticks.
     width: u64,
 }
 
@@ -73,15 +77,15 @@ pub struct StampStats {
 impl StampStats {
     /// Adds the statistics of another core.
     pub fn merge(&mut self, other: &Self) {
-        let waited = |one: &Self| one.mean_wait_ns * one.stamped as f64;
-        let waited = waited(self) + waited(other);
+        let wait_ns = |stats: &Self| stats.mean_wait_ns * stats.stamped as f64;
+        let wait_ns = wait_ns(self) + wait_ns(other);
         self.stamped += other.stamped;
-        self.mean_wait_ns = waited / self.stamped.max(1) as f64;
+        self.mean_wait_ns = wait_ns / self.stamped.max(1) as f64;
         self.unstamped += other.unstamped;
         self.device_hz = self.device_hz.max(other.device_hz);
         self.resolution_ns = self.resolution_ns.max(other.resolution_ns);
         self.uncertainty_ns = self.uncertainty_ns.max(other.uncertainty_ns);
-        // All cores see the same clock steps if they receive packets in that time.
+        // The steps are those of one clock, which all cores read. A core without packets misses some.
         self.clock_steps = self.clock_steps.max(other.clock_steps);
     }
 
@@ -99,8 +103,8 @@ struct Settable {
     unit: u64,
     /// Number of times that it was set.
     steps: u64,
-    /// End of the time in which stamps are ignored after a step.
-    doubted_until: u64,
+    /// Time until which stamps are ignored after a step.
+    ignored_until: u64,
     /// True while every reading was interrupted, so that no stamp is used.
     is_unknown: bool,
 }
@@ -109,20 +113,24 @@ struct Settable {
 pub struct Stamps {
     /// `None` in tests of the clocks only.
     field: Option<StampField>,
-    look: Box<dyn FnMut() -> Option<ClockReading> + Send>,
+    /// Function that reads both clocks.
+    read_clocks: Box<dyn FnMut() -> Option<ClockReading> + Send>,
     /// Only for the kernel's clock.
     settable: Option<Settable>,
+    /// Our ticks per second.
     hz: f64,
     first: Anchor,
     last: Anchor,
     /// Our ticks per tick of the device.
     rate: f64,
-    next_look: u64,
+    /// Time of the next reading of the device's clock.
+    next_reading: u64,
+    /// Duration of the shortest reading, in ticks.
     shortest: u64,
     stamped: u64,
     unstamped: u64,
     /// Sum of ticks from stamps to the polls that received their packets.
-    waited: i64,
+    wait_ticks: i64,
 }
 
 impl std::fmt::Debug for Stamps {
@@ -132,15 +140,15 @@ impl std::fmt::Debug for Stamps {
 }
 
 impl Stamps {
-    /// Creates the conversion for stamps in this field; `look` reads the device's clock and ours, of `hz`
-    /// ticks per second. Takes two readings some milliseconds apart. `None` if the device's clock cannot be
-    /// read or stalls.
+    /// Creates the conversion for stamps in this field; `read_clocks` reads the device's clock and ours, of
+    /// `hz` ticks per second. Takes two readings some milliseconds apart. `None` if the device's clock cannot
+    /// be read or stalls.
     pub fn new(
         field: StampField,
         hz: f64,
-        look: impl FnMut() -> Option<ClockReading> + Send + 'static,
+        read_clocks: impl FnMut() -> Option<ClockReading> + Send + 'static,
     ) -> Option<Self> {
-        Some(Self { field: Some(field), ..Self::with(hz, look)? })
+        Some(Self { field: Some(field), ..Self::with(hz, read_clocks)? })
     }
 
     /// Creates the conversion for stamps by the kernel's wall clock, in units of `unit_ns` nanoseconds; `now`
@@ -151,50 +159,50 @@ impl Stamps {
         hz: f64,
         now: impl Fn() -> u64 + Send + 'static,
     ) -> Option<Self> {
-        let look = move || {
+        let read_clocks = move || {
             let before = now();
             let time = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
             Some((before, u64::try_from(time.as_nanos()).ok()?, now()))
         };
-        let stamps = Self::with(hz, look)?.set_by_the_kernel(unit_ns);
+        let stamps = Self::with(hz, read_clocks)?.with_kernel_clock(unit_ns);
         Some(Self { field: Some(field), ..stamps })
     }
 
-    /// Sets the stamp clock to nanoseconds that may be set, with stamps in units of `unit_ns`.
-    fn set_by_the_kernel(self, unit_ns: u32) -> Self {
+    /// Makes the stamp clock the kernel's: in nanoseconds, settable, with stamps in units of `unit_ns`.
+    fn with_kernel_clock(self, unit_ns: u32) -> Self {
         let unit = u64::from(unit_ns);
-        let settable = Settable { unit, steps: 0, doubted_until: 0, is_unknown: false };
+        let settable = Settable { unit, steps: 0, ignored_until: 0, is_unknown: false };
         Self { settable: Some(settable), ..self }
     }
 
     /// Creates the conversion without a field of stamps.
     fn with(
         hz: f64,
-        mut look: impl FnMut() -> Option<ClockReading> + Send + 'static,
+        mut read_clocks: impl FnMut() -> Option<ClockReading> + Send + 'static,
     ) -> Option<Self> {
-        let mut narrowest = || {
-            let looks = std::iter::repeat_with(&mut look).take(TRIES);
-            looks.flatten().map(Anchor::of).min_by_key(|one| one.width)
+        let mut shortest_reading = || {
+            let readings = std::iter::repeat_with(&mut read_clocks).take(TRIES);
+            readings.flatten().map(Anchor::of).min_by_key(|reading| reading.width)
         };
-        let first = narrowest()?;
+        let first = shortest_reading()?;
         let mut last = first;
-        while (last.ticks.saturating_sub(first.ticks) as f64) < hz * RATE_S {
-            last = narrowest()?;
+        while (last.ticks.saturating_sub(first.ticks) as f64) < hz * RATE_SPAN_MIN_S {
+            last = shortest_reading()?;
         }
         let rate = rate(first, last)?;
         Some(Self {
             field: None,
-            look: Box::new(look),
+            read_clocks: Box::new(read_clocks),
             settable: None,
             hz,
             first,
             last,
             rate,
-            next_look: 0,
+            next_reading: 0,
             shortest: first.width.min(last.width).max(1),
             stamped: 0,
             unstamped: 0,
-            waited: 0,
+            wait_ticks: 0,
         })
     }
 
@@ -202,54 +210,58 @@ impl Stamps {
     #[inline]
     pub fn refresh(&mut self, now: u64) {
         if let Some(settable) = self.settable {
-            self.settable = Some(self.look_for_steps(settable));
-        } else if now >= self.next_look {
-            self.look_again(now);
+            self.settable = Some(self.read_settable(settable));
+        } else if now >= self.next_reading {
+            self.read_device(now);
         }
     }
 
+    /// Reads a clock that may be set, and checks for a step. Returns the clock's new state.
     #[cold]
-    fn look_for_steps(&mut self, settable: Settable) -> Settable {
-        let looks = std::iter::repeat_with(&mut self.look).take(TRIES);
-        let narrow = SLOW * self.shortest;
-        let found = looks.flatten().map(Anchor::of).find(|one| one.width <= narrow);
-        let Some(found) = found else { return Settable { is_unknown: true, ..settable } };
+    fn read_settable(&mut self, settable: Settable) -> Settable {
+        let readings = std::iter::repeat_with(&mut self.read_clocks).take(TRIES);
+        let width_max = SLOW_FACTOR * self.shortest;
+        let reading = readings.flatten().map(Anchor::of).find(|reading| reading.width <= width_max);
+        let Some(reading) = reading else { return Settable { is_unknown: true, ..settable } };
         let settable = Settable { is_unknown: false, ..settable };
-        self.shortest = self.shortest.min(found.width.max(1));
-        let off = self.off(found);
-        let last = std::mem::replace(&mut self.last, found);
-        let elapsed = found.ticks.saturating_sub(last.ticks) as f64;
-        let looks_off = (last.width + found.width) as f64 / 2.0;
-        if off.abs() > elapsed * SLEW + looks_off + 2.0 * self.rate {
-            self.first = found;
-            let doubted_until = found.ticks + (self.hz * FAR_S) as u64;
-            return Settable { steps: settable.steps + 1, doubted_until, ..settable };
+        self.shortest = self.shortest.min(reading.width.max(1));
+        let deviation = self.deviation(reading);
+        let last = std::mem::replace(&mut self.last, reading);
+        let elapsed = reading.ticks.saturating_sub(last.ticks) as f64;
+        // Each reading is exact to half its duration. The clock's resolution adds one of its ticks per
+        // reading.
+        let reading_error = (last.width + reading.width) as f64 / 2.0;
+        if deviation.abs() > elapsed * SLEW_MAX + reading_error + 2.0 * self.rate {
+            self.first = reading;
+            let ignored_until = reading.ticks + (self.hz * AGE_MAX_S) as u64;
+            return Settable { steps: settable.steps + 1, ignored_until, ..settable };
         }
-        if found.ticks.saturating_sub(self.first.ticks) as f64 >= self.hz * RATE_S {
-            self.rate = rate(self.first, found).unwrap_or(self.rate);
+        if reading.ticks.saturating_sub(self.first.ticks) as f64 >= self.hz * RATE_SPAN_MIN_S {
+            self.rate = rate(self.first, reading).unwrap_or(self.rate);
         }
         settable
     }
 
     /// Returns the deviation of the stamp clock from its last reading and its rate, in our ticks.
-    fn off(&self, found: Anchor) -> f64 {
-        let device = found.device.wrapping_sub(self.last.device).cast_signed();
-        device as f64 * self.rate - found.ticks.wrapping_sub(self.last.ticks).cast_signed() as f64
+    fn deviation(&self, reading: Anchor) -> f64 {
+        let device = reading.device.wrapping_sub(self.last.device).cast_signed();
+        device as f64 * self.rate - reading.ticks.wrapping_sub(self.last.ticks).cast_signed() as f64
     }
 
+    /// Reads the device's clock. Ignores an interrupted reading, unless the last accepted one is too old.
     #[cold]
-    fn look_again(&mut self, now: u64) {
-        self.next_look = now + (self.hz * LOOK_S) as u64;
-        let Some(look) = (self.look)() else { return };
-        let found = Anchor::of(look);
-        let is_late =
-            found.ticks.saturating_sub(self.last.ticks) as f64 > self.hz * LOOK_S * PATIENCE;
-        if found.width > SLOW * self.shortest && !is_late {
+    fn read_device(&mut self, now: u64) {
+        self.next_reading = now + (self.hz * READING_INTERVAL_S) as u64;
+        let Some(reading) = (self.read_clocks)() else { return };
+        let reading = Anchor::of(reading);
+        let is_late = reading.ticks.saturating_sub(self.last.ticks) as f64
+            > self.hz * READING_INTERVAL_S * DISCARDED_MAX;
+        if reading.width > SLOW_FACTOR * self.shortest && !is_late {
             return;
         }
-        self.shortest = self.shortest.min(found.width.max(1));
-        if let Some(rate) = rate(self.first, found) {
-            (self.last, self.rate) = (found, rate);
+        self.shortest = self.shortest.min(reading.width.max(1));
+        if let Some(rate) = rate(self.first, reading) {
+            (self.last, self.rate) = (reading, rate);
         }
     }
 
@@ -264,7 +276,7 @@ impl Stamps {
         match time {
             Some(time) => {
                 self.stamped += 1;
-                self.waited += now.wrapping_sub(time).cast_signed();
+                self.wait_ticks += now.wrapping_sub(time).cast_signed();
             }
             None => self.unstamped += 1,
         }
@@ -275,24 +287,24 @@ impl Stamps {
     fn ticks(&self, stamp: u64, now: u64) -> Option<u64> {
         let since = stamp.wrapping_sub(self.last.device).cast_signed() as f64 * self.rate;
         let ago = now.wrapping_sub(self.last.ticks).cast_signed() as f64 - since;
-        // Slightly after `now` is within the uncertainty of both clocks.
-        let slack = self.shortest as f64 * SLOW as f64;
-        (-slack..self.hz * FAR_S).contains(&ago).then(|| now - (ago.max(0.0) as u64).min(now))
+        // A stamp slightly after `now` is within the uncertainty of both clocks.
+        let slack = self.shortest as f64 * SLOW_FACTOR as f64;
+        (-slack..self.hz * AGE_MAX_S).contains(&ago).then(|| now - (ago.max(0.0) as u64).min(now))
     }
 
     /// Converts a stamp of a clock that may be set. The clock was read after the packet arrived, possibly
     /// after the poll began.
     fn ticks_of_kernel(&self, settable: Settable, stamp: u64) -> Option<u64> {
-        let is_doubted = settable.is_unknown || self.last.ticks < settable.doubted_until;
+        let is_ignored = settable.is_unknown || self.last.ticks < settable.ignored_until;
         let stamp = stamp.checked_mul(settable.unit)?;
-        if is_doubted { None } else { self.ticks(stamp, self.last.ticks) }
+        if is_ignored { None } else { self.ticks(stamp, self.last.ticks) }
     }
 
     /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> StampStats {
         let tick_ns = 1e9 / self.hz;
-        let (unit, longest) = self.settable.map_or((1, 1), |one| (one.unit, SLOW));
+        let (unit, longest) = self.settable.map_or((1, 1), |settable| (settable.unit, SLOW_FACTOR));
         let resolution = self.rate * unit as f64;
         StampStats {
             stamped: self.stamped,
@@ -300,8 +312,8 @@ impl Stamps {
             device_hz: self.hz / resolution,
             resolution_ns: resolution * tick_ns,
             uncertainty_ns: ((self.shortest * longest) as f64 / 2.0 + resolution) * tick_ns,
-            mean_wait_ns: self.waited as f64 / self.stamped.max(1) as f64 * tick_ns,
-            clock_steps: self.settable.map_or(0, |one| one.steps),
+            mean_wait_ns: self.wait_ticks as f64 / self.stamped.max(1) as f64 * tick_ns,
+            clock_steps: self.settable.map_or(0, |settable| settable.steps),
         }
     }
 }
@@ -332,21 +344,21 @@ mod tests {
     }
 
     impl Clocks {
-        fn look(&self, tick: f64) -> impl FnMut() -> Option<ClockReading> + Send + 'static {
-            let (now, mut looks) = (Arc::clone(&self.0), 0);
+        fn read_clocks(&self, tick: f64) -> impl FnMut() -> Option<ClockReading> + Send + 'static {
+            let (now, mut readings) = (Arc::clone(&self.0), 0);
             move || {
-                looks += 1;
+                readings += 1;
                 let before = now.fetch_add(300_000, Relaxed);
                 // The device is read early in an interrupted reading.
-                let long = if looks % 3 == 0 { 80_000 } else { 0 };
-                Some((before, device(before + 400, tick), before + 800 + long))
+                let interruption = if readings % 3 == 0 { 80_000 } else { 0 };
+                Some((before, device(before + 400, tick), before + 800 + interruption))
             }
         }
     }
 
     fn stamps(tick: f64) -> (Stamps, Clocks) {
         let clocks = Clocks(Arc::new(AtomicU64::new(START)));
-        let stamps = Stamps::with(1e9, clocks.look(tick)).unwrap();
+        let stamps = Stamps::with(1e9, clocks.read_clocks(tick)).unwrap();
         (stamps, clocks)
     }
 
@@ -358,9 +370,9 @@ mod tests {
                 let now = clocks.0.fetch_add(1_000_000, Relaxed) + 1_000_000;
                 stamps.refresh(now);
                 let now = clocks.0.load(Relaxed);
-                let came = now - step * 7 % 500_000;
-                let stamped = stamps.ticks(device(came, tick), now).unwrap();
-                assert!(stamped.abs_diff(came) < 20, "{tick}: {stamped} {came}");
+                let arrived = now - step * 7 % 500_000;
+                let stamped = stamps.ticks(device(arrived, tick), now).unwrap();
+                assert!(stamped.abs_diff(arrived) < 20, "{tick}: {stamped} {arrived}");
             }
             let found = stamps.stats();
             assert!((found.device_hz * tick / 1e9 - 1.0).abs() < 1e-6, "{found:?}");
@@ -378,44 +390,44 @@ mod tests {
         assert_eq!(stamps.ticks(1 << 62, now), None);
     }
 
-    /// A wall clock that is set now and then; ours counts nanoseconds.
+    /// A wall clock that is set now and then, beside our clock, whose ticks are nanoseconds.
     #[derive(Default)]
     struct TimeOfDay {
-        ours: AtomicU64,
+        ticks: AtomicU64,
         ahead: AtomicU64,
-        look_ns: AtomicU64,
+        reading_ns: AtomicU64,
     }
 
     impl TimeOfDay {
-        fn at(&self, ours: u64) -> u64 {
-            1_700_000_000_000_000_000 + self.ahead.load(Relaxed) + ours
+        fn at(&self, ticks: u64) -> u64 {
+            1_700_000_000_000_000_000 + self.ahead.load(Relaxed) + ticks
         }
 
         fn stamps() -> (Stamps, Arc<Self>) {
             let day = Arc::new(Self::default());
             day.ahead.store(5_000_000_000, Relaxed);
-            day.look_ns.store(100, Relaxed);
+            day.reading_ns.store(100, Relaxed);
             let of = Arc::clone(&day);
-            let look = move || {
-                let took = of.look_ns.load(Relaxed);
-                let before = of.ours.fetch_add(1_000 + took, Relaxed);
-                Some((before, of.at(before + took / 2), before + took))
+            let read_clocks = move || {
+                let duration = of.reading_ns.load(Relaxed);
+                let before = of.ticks.fetch_add(1_000 + duration, Relaxed);
+                Some((before, of.at(before + duration / 2), before + duration))
             };
-            let stamps = Stamps::with(1e9, look).unwrap().set_by_the_kernel(1000);
+            let stamps = Stamps::with(1e9, read_clocks).unwrap().with_kernel_clock(1000);
             (stamps, day)
         }
 
         /// Returns the converted time of a packet that arrived `ago` ns before its burst, stamped with offset
         /// `by`, and its true time.
         fn burst(&self, stamps: &mut Stamps, ago: u64, by: u64) -> (Option<u64>, u64) {
-            let now = self.ours.fetch_add(300_000, Relaxed) + 300_000;
+            let now = self.ticks.fetch_add(300_000, Relaxed) + 300_000;
             stamps.refresh(now);
             let settable = stamps.settable.unwrap();
             (stamps.ticks_of_kernel(settable, (by - ago) / 1000), now - ago)
         }
 
         fn next_burst(&self, stamps: &mut Stamps, ago: u64) -> (Option<u64>, u64) {
-            let by = self.at(self.ours.load(Relaxed) + 300_000);
+            let by = self.at(self.ticks.load(Relaxed) + 300_000);
             self.burst(stamps, ago, by)
         }
     }
@@ -426,9 +438,9 @@ mod tests {
         for step in 0..2000_u64 {
             // Slewed by 0.05%, as the kernel does for corrections.
             day.ahead.fetch_add(150, Relaxed);
-            let (stamped, came) = day.next_burst(&mut stamps, step * 37 % 900_000);
+            let (stamped, arrived) = day.next_burst(&mut stamps, step * 37 % 900_000);
             let stamped = stamped.unwrap();
-            assert!(stamped <= came + 600 && came <= stamped + 1_600, "{stamped} {came}");
+            assert!(stamped <= arrived + 600 && arrived <= stamped + 1_600, "{stamped} {arrived}");
         }
         let stats = stamps.stats();
         assert_eq!(stats.clock_steps, 0);
@@ -441,13 +453,13 @@ mod tests {
         for ahead in [5_003_000_000, 4_997_000_000, 9_000_000_000] {
             let (mut stamps, day) = TimeOfDay::stamps();
             assert!(day.next_burst(&mut stamps, 9_000).0.is_some());
-            let before = day.at(day.ours.load(Relaxed) + 300_000);
+            let before = day.at(day.ticks.load(Relaxed) + 300_000);
             day.ahead.store(ahead, Relaxed);
             assert_eq!(day.burst(&mut stamps, 9_000, before).0, None, "stamped before the step");
             assert_eq!(day.next_burst(&mut stamps, 9_000).0, None, "too close to the step");
-            day.ours.fetch_add(100_000_000, Relaxed);
-            let (stamped, came) = day.next_burst(&mut stamps, 9_000);
-            assert!(stamped.unwrap().abs_diff(came) < 2_000, "{stamped:?} {came}");
+            day.ticks.fetch_add(100_000_000, Relaxed);
+            let (stamped, arrived) = day.next_burst(&mut stamps, 9_000);
+            assert!(stamped.unwrap().abs_diff(arrived) < 2_000, "{stamped:?} {arrived}");
             assert_eq!(stamps.stats().clock_steps, 1);
         }
     }
@@ -455,9 +467,9 @@ mod tests {
     #[test]
     fn interrupted_readings_yield_no_stamp() {
         let (mut stamps, day) = TimeOfDay::stamps();
-        day.look_ns.store(50_000, Relaxed);
+        day.reading_ns.store(50_000, Relaxed);
         assert_eq!(day.next_burst(&mut stamps, 9_000).0, None);
-        day.look_ns.store(120, Relaxed);
+        day.reading_ns.store(120, Relaxed);
         assert!(day.next_burst(&mut stamps, 9_000).0.is_some());
         assert_eq!(stamps.stats().clock_steps, 0);
     }

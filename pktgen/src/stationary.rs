@@ -1,16 +1,16 @@
 //! Check for a steady state during the measurement. A latency that still grows has no meaning.
 //!
-//! The Mann-Kendall test finds a trend over the windows. Windows at high load are correlated, which makes the
-//! test find trends too easily. So the change from the first to the last third must also be large.
+//! The Mann-Kendall test finds a trend over the windows. At high load, windows are correlated, so that the
+//! test finds trends too easily. Therefore the change from the first to the last third must also be large.
 
 use serde::{Deserialize, Serialize};
 
 /// Minimum number of windows.
 const WINDOWS_MIN: usize = 6;
-/// |Z| beyond this is a trend: two-sided 1%.
+/// Largest |Z| without a trend: two-sided 1% of the normal distribution.
 const Z_MAX: f64 = 2.576;
-/// Minimum factor between the first and the last third.
-const CHANGE_MAX: f64 = 1.25;
+/// Minimum factor between the first and the last third of a trend.
+const CHANGE_MIN: f64 = 1.25;
 
 /// Result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,9 +36,9 @@ pub fn verdict(windows: &[f64]) -> Verdict {
     let z = mann_kendall_z(&windows);
     let third = windows.len() / 3;
     let change = mean(&windows[windows.len() - third..]) / mean(&windows[..third]);
-    if z > Z_MAX && change > CHANGE_MAX {
+    if z > Z_MAX && change > CHANGE_MIN {
         Verdict::Rising
-    } else if z < -Z_MAX && change < 1.0 / CHANGE_MAX {
+    } else if z < -Z_MAX && change < 1.0 / CHANGE_MIN {
         Verdict::Falling
     } else {
         Verdict::Stationary

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::outstanding::Flight;
-use crate::slices::{Fate, Log, LoopWatch, Pauses, Rule, Slices, UndisturbedTasks};
+use crate::slices::{Log, LoopWatch, Pauses, Rule, Slices, TaskOutcome, UndisturbedTasks};
 use crate::stamps::StampStats;
 
 /// Ledger of the tasks due in some time.
@@ -24,7 +24,7 @@ pub struct Ledger {
     pub answered: u64,
     /// Tasks with a wrong answer; 0 if answers are not checked.
     pub wrong: u64,
-    /// Tasks returned undone by the scheduler.
+    /// Tasks that the scheduler returned undone.
     pub refused: u64,
     /// Tasks not answered by the end of the drain.
     pub lost: u64,
@@ -115,10 +115,12 @@ pub struct Tally {
     pub classes: Vec<ClassTally>,
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
-    /// Records of the measured tasks and stalls of the loop, for each core; this core's first.
+    /// Records of this core's measured tasks.
     log: Log,
+    /// Stalls of this core's loop.
     pauses: Pauses,
-    others: Vec<(Log, Pauses)>,
+    /// The same of merged cores.
+    other_cores: Vec<(Log, Pauses)>,
     /// Tick at which the measured time ended.
     end: u64,
     clock: Clock,
@@ -159,7 +161,7 @@ impl Tally {
             service: Latency::default(),
             log,
             pauses,
-            others: Vec::new(),
+            other_cores: Vec::new(),
             end: 0,
             clock,
             tick_ns: 0,
@@ -177,15 +179,17 @@ impl Tally {
 
     /// Records a clock reading of the loop.
     #[inline(always)]
-    pub(crate) fn look(&mut self, now: u64) {
+    pub(crate) fn record_reading(&mut self, now: u64) {
         self.pauses.look(now);
     }
 
+    /// Converts ticks to nanoseconds.
     #[inline]
     fn ns(&self, ticks: u64) -> u64 {
         ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
+    /// Applies a change to the ledgers of the task's time and class.
     #[inline(always)]
     fn count(&mut self, due: u64, class: u16, entry: impl Fn(&mut Ledger)) {
         if due < self.clock.start {
@@ -226,16 +230,17 @@ impl Tally {
         });
     }
 
+    /// Returns true if the task was sent late.
     #[inline(always)]
     fn is_late(&self, flight: &Flight) -> bool {
         flight.sent > flight.due + self.clock.late_ticks
     }
 
     /// Counts a task that will not be sent.
-    pub(crate) fn leave(&mut self, due: u64, class: u16) {
+    pub(crate) fn count_unsent(&mut self, due: u64, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if due >= self.clock.start {
-            self.log.end_without(due, class, Fate::Unsent, false);
+            self.log.end_without(due, class, TaskOutcome::Unsent, false);
         }
     }
 
@@ -251,8 +256,9 @@ impl Tally {
         }
         let response_ns = self.ns(now.saturating_sub(flight.due));
         let service_ns = self.ns(now.saturating_sub(flight.sent));
-        let (fate, late) = (if wrong { Fate::Wrong } else { Fate::Answered }, self.is_late(flight));
-        self.log.end(flight.due, flight.class, response_ns, fate, late);
+        let (outcome, late) =
+            (if wrong { TaskOutcome::Wrong } else { TaskOutcome::Answered }, self.is_late(flight));
+        self.log.end(flight.due, flight.class, response_ns, outcome, late);
         self.window(flight.due).record(response_ns);
         self.service.record(service_ns);
         if let Some(class) = self.class(flight.class) {
@@ -265,21 +271,22 @@ impl Tally {
     #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
-        self.record_infinite(flight, Fate::Refused);
+        self.record_infinite(flight, TaskOutcome::Refused);
     }
 
     /// Counts a lost task.
     #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
-        self.record_infinite(flight, Fate::Lost);
+        self.record_infinite(flight, TaskOutcome::Lost);
     }
 
-    fn record_infinite(&mut self, flight: &Flight, fate: Fate) {
+    /// Records an infinite latency.
+    fn record_infinite(&mut self, flight: &Flight, outcome: TaskOutcome) {
         if flight.due < self.clock.start {
             return;
         }
-        self.log.end_without(flight.due, flight.class, fate, self.is_late(flight));
+        self.log.end_without(flight.due, flight.class, outcome, self.is_late(flight));
         self.window(flight.due).record_infinite(1);
         self.service.record_infinite(1);
         if let Some(class) = self.class(flight.class) {
@@ -288,6 +295,7 @@ impl Tally {
         }
     }
 
+    /// Returns the latencies of the window of a due time.
     #[inline]
     fn window(&mut self, due: u64) -> &mut Latency {
         if !self.window.1.contains(&due) {
@@ -296,6 +304,7 @@ impl Tally {
         &mut self.windows[self.window.0]
     }
 
+    /// Makes the window of a due time the last window.
     #[cold]
     fn find_window(&mut self, due: u64) {
         let (ticks, last) = (self.clock.window_ticks, self.windows.len() - 1);
@@ -305,6 +314,7 @@ impl Tally {
         self.window = (window as usize, from..to);
     }
 
+    /// Returns the counts of a class, if classes are counted.
     #[inline]
     fn class(&mut self, class: u16) -> Option<&mut ClassTally> {
         self.classes.get_mut(usize::from(class).wrapping_sub(1))
@@ -318,16 +328,17 @@ impl Tally {
         all
     }
 
-    /// Cuts the measured time by `rule`. Slices are undisturbed in which neither this tally's loops nor those
-    /// in `watched` stalled.
+    /// Cuts the measured time into slices by `rule`. A slice is undisturbed if neither the generator's loops
+    /// nor those in `watched` stalled.
     #[must_use]
     pub fn slices(&self, rule: &Rule, watched: &[LoopWatch]) -> Slices {
-        let own = [&self.pauses].into_iter().chain(self.others.iter().map(|(_, pauses)| pauses));
-        let own = own.map(|pauses| ("the generator", pauses));
+        let generator =
+            [&self.pauses].into_iter().chain(self.other_cores.iter().map(|(_, pauses)| pauses));
+        let generator = generator.map(|pauses| ("the generator", pauses));
         let watched = watched.iter().map(|watched| (&*watched.name, &watched.pauses));
         let (start, tick_ns) = (self.clock.start, self.clock.tick_ns);
-        let mut slices = Slices::cut(*rule, start, self.end, tick_ns, own.chain(watched));
-        self.logs().for_each(|log| slices.throw_unlogged(log));
+        let mut slices = Slices::cut(*rule, start, self.end, tick_ns, generator.chain(watched));
+        self.logs().for_each(|log| slices.exclude_unlogged(log));
         slices
     }
 
@@ -342,8 +353,9 @@ impl Tally {
         slices.count(self.logs(), self.classes.len())
     }
 
+    /// Iterates over the records of all cores.
     fn logs(&self) -> impl Iterator<Item = &Log> {
-        [&self.log].into_iter().chain(self.others.iter().map(|(log, _)| log))
+        [&self.log].into_iter().chain(self.other_cores.iter().map(|(log, _)| log))
     }
 
     /// Adds the counts of another core over the same time.
@@ -358,13 +370,13 @@ impl Tally {
             (Some(stamps), Some(other)) => stamps.merge(other),
             (stamps, other) => *stamps = stamps.or(*other),
         }
-        self.windows.iter_mut().zip(&other.windows).for_each(|(a, b)| a.merge(b));
+        self.windows.iter_mut().zip(&other.windows).for_each(|(window, other)| window.merge(other));
         self.service.merge(&other.service);
-        self.others.push((other.log.clone(), other.pauses.clone()));
-        for (a, b) in self.classes.iter_mut().zip(&other.classes) {
-            a.ledger.merge(&b.ledger);
-            a.response.merge(&b.response);
-            a.service.merge(&b.service);
+        self.other_cores.push((other.log.clone(), other.pauses.clone()));
+        for (class, other) in self.classes.iter_mut().zip(&other.classes) {
+            class.ledger.merge(&other.ledger);
+            class.response.merge(&other.response);
+            class.service.merge(&other.service);
         }
     }
 }
@@ -398,7 +410,7 @@ mod tests {
         one(&mut tally, 1000, 1010, Some(1110));
         one(&mut tally, 1250, 1270, None);
         tally.schedule(1299, 1);
-        tally.leave(1299, 1);
+        tally.count_unsent(1299, 1);
         assert_eq!((tally.warmup.answered, tally.measured.answered), (1, 1));
         assert!(tally.warmup.balances() && tally.measured.balances());
         assert_eq!((tally.measured.late, tally.measured.unsent, tally.measured.lost), (1, 1, 1));

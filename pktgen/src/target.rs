@@ -64,7 +64,7 @@ impl Target {
         Host::new(self.mac, self.addresses, self.next_hop_mac)
     }
 
-    /// Returns the common part of all frames of an application.
+    /// Returns the fields that all frames of an application share.
     #[must_use]
     pub fn frame(&self, app: u32) -> TaskFrame {
         let flow = match self.addresses {
@@ -82,6 +82,7 @@ impl Target {
         }
     }
 
+    /// Returns the flow to the scheduler from the first source port.
     fn flow<A>(&self, Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
         Flow {
             src_mac: self.mac,

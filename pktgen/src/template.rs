@@ -1,4 +1,5 @@
-//! Frame of a task, built once. Each task only fills in the differing fields and updates the checksum.
+//! Template of task frames, built once per run. For each task, only the differing fields are written and the
+//! checksum is updated.
 
 use wedjat::wire::checksum::ChecksumDelta;
 use wedjat::wire::ether::{self, Mac};
@@ -13,9 +14,11 @@ const FRAME_MIN: usize = 60;
 /// Longest frame, for an MTU of 1500 bytes.
 pub const FRAME_MAX: usize = 1514;
 
-/// Offsets in the payload.
+/// Offset of the sequence number in the payload.
 const SEQ: usize = 9;
+/// Offset of the extension's full sequence number.
 const SEQ32: usize = 15;
+/// Offset of the extension's class.
 const CLASS: usize = 23;
 // A field at an odd payload offset straddles two words of the checksum.
 const _: () = assert!(SEQ % 2 == 1 && SEQ32 % 2 == 1 && CLASS % 2 == 1);
@@ -36,7 +39,7 @@ const fn extended(ip: usize) -> usize {
     short(ip) + task::EXTENSION_LEN
 }
 
-/// Common part of all tasks of one core.
+/// Fields that all tasks of one core share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskFrame {
     /// Addresses and ports. The source port is the first of [`TaskFrame::flows`].
@@ -56,7 +59,7 @@ pub struct TaskFrame {
     pub checksums: bool,
 }
 
-/// Differing fields of a task.
+/// Fields that differ between tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Sequence number.
@@ -87,8 +90,9 @@ pub struct Template {
     extended: bool,
     is_v6: bool,
     /// True for IPv4 with the extension, so that one test selects the common case.
-    is_usual: bool,
+    is_common: bool,
     app: u32,
+    /// Offset of the bytes after the task header.
     work: usize,
     first_port: u16,
     flows: u16,
@@ -118,8 +122,8 @@ impl Template {
             bytes[payload - 2..payload].fill(0);
         }
         let (first_port, flows) = (frame.flow.src_port(), frame.flows.max(1));
-        let is_usual = extended && !is_v6;
-        Self { bytes, len_min, extended, is_v6, is_usual, app, work, first_port, flows, flow: 0 }
+        let is_common = extended && !is_v6;
+        Self { bytes, len_min, extended, is_v6, is_common, app, work, first_port, flows, flow: 0 }
     }
 
     /// Sets the next hop's MAC address.
@@ -153,7 +157,7 @@ impl Template {
         let port = self.first_port.wrapping_add(self.flow);
         self.flow = if self.flow + 1 == self.flows { 0 } else { self.flow + 1 };
         const IP: usize = ipv4::LEN;
-        let padding = match self.is_usual {
+        let padding = match self.is_common {
             true => self.fill::<IP, { extended(IP) }>(frame, port, task),
             false if self.is_v6 => return self.write_v6(frame, port, task),
             false => self.fill::<IP, { short(IP) }>(frame, port, task),
@@ -166,7 +170,7 @@ impl Template {
         }
     }
 
-    /// A separate function, so that IPv4 frames cost no additional instructions.
+    /// Writes a task over IPv6. It is never inlined, so that IPv4 frames cost no additional instructions.
     #[inline(never)]
     fn write_v6(&self, frame: &mut [u8], port: u16, task: Task) {
         const IP: usize = ipv6::LEN;
@@ -200,8 +204,8 @@ impl Template {
         put(frame, segment(IP), port.to_be_bytes());
         put(frame, payload + SEQ, (task.seq as u16).to_be_bytes());
         put(frame, LEN - payload::LEN, work.bytes());
-        // All fields except the port are at odd offsets, so their byte-swapped sum changes the checksum
-        // equally.
+        // All fields except the port are at odd offsets: each straddles two words of the checksum. Their sum
+        // changes the checksum as if it were one such field.
         let halves = |number: u64| (number >> 32) + (number & u64::from(u32::MAX));
         let mut odd = halves(work.seed) + u64::from(work.service_ns);
         odd += u64::from(work.operation) + u64::from(task.seq as u16);
@@ -235,21 +239,24 @@ fn shorten_v6(frame: &mut [u8], bytes: u16) {
     shorten_segment(&mut frame[segment(ipv6::LEN)..], bytes);
 }
 
+/// Shortens the length in a UDP header.
 fn shorten_segment(segment: &mut [u8], bytes: u16) {
     let udp_len = word(segment, 4);
     put(segment, 4, (udp_len - bytes).to_be_bytes());
-    // The pseudo header also contains the length.
+    // The checksum covers the length twice: in the header and in the pseudo header.
     let delta = ChecksumDelta::default().word(udp_len, udp_len - bytes);
     udp::update_checksum(segment, delta.word(udp_len, udp_len - bytes));
 }
 
-fn word(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+/// Returns the big-endian word at an offset.
+fn word(bytes: &[u8], offset: usize) -> u16 {
+    u16::from_be_bytes([bytes[offset], bytes[offset + 1]])
 }
 
+/// Writes bytes at an offset.
 #[inline(always)]
-fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
-    frame[at..at + N].copy_from_slice(&bytes);
+fn put<const N: usize>(frame: &mut [u8], offset: usize, bytes: [u8; N]) {
+    frame[offset..offset + N].copy_from_slice(&bytes);
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ pub struct Trace {
     tasks: Box<[Entry]>,
     /// Number of tasks and mean service time, by class.
     classes: Vec<(u64, f64)>,
-    others: BTreeMap<&'static str, u64>,
+    /// Number of skipped packets, by kind.
+    skipped: BTreeMap<&'static str, u64>,
 }
 
 /// Error of a trace that cannot be replayed.
@@ -85,8 +86,11 @@ pub struct TraceError {
 /// Position of an error in a file.
 #[derive(Clone, Copy, Debug)]
 enum Place {
+    /// The whole file.
     Whole,
+    /// Line, from 1.
     Line(u64),
+    /// Packet, from 1.
     Packet(u64),
 }
 
@@ -137,8 +141,8 @@ impl Trace {
     /// Returns the mean service time of a class; 0 if it has no task.
     #[must_use]
     pub fn class_mean_ns(&self, class: u16) -> f64 {
-        let place = usize::from(class).checked_sub(1);
-        place.and_then(|place| self.classes.get(place)).map_or(0.0, |(_, mean_ns)| *mean_ns)
+        let index = usize::from(class).checked_sub(1);
+        index.and_then(|index| self.classes.get(index)).map_or(0.0, |(_, mean_ns)| *mean_ns)
     }
 
     /// Returns the mean service time of all tasks.
@@ -156,11 +160,12 @@ impl Trace {
 
     /// Returns the number of skipped packets of a capture, by kind.
     #[must_use]
-    pub fn others(&self) -> &BTreeMap<&'static str, u64> {
-        &self.others
+    pub fn skipped(&self) -> &BTreeMap<&'static str, u64> {
+        &self.skipped
     }
 }
 
+/// Reads a file, whose first bytes select its format.
 fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let unreadable = |error: std::io::Error| (Place::Whole, error.to_string());
     let mut file = BufReader::new(files::open_regular(path).map_err(unreadable)?);
@@ -181,7 +186,8 @@ struct TraceBuilder {
     times: Option<(u64, u64)>,
     /// Number of tasks and sum of their service times, by class.
     classes: Vec<(u64, u64)>,
-    others: BTreeMap<&'static str, u64>,
+    /// Number of skipped packets, by kind.
+    skipped: BTreeMap<&'static str, u64>,
 }
 
 impl TraceBuilder {
@@ -211,22 +217,24 @@ impl TraceBuilder {
         Ok(())
     }
 
+    /// Returns the trace, if it has a task.
     fn finish(self, path: &Path) -> Result<Trace, Problem> {
         if self.tasks.is_empty() {
-            let problem = match self.others.is_empty() {
+            let problem = match self.skipped.is_empty() {
                 true => "no task found".to_owned(),
-                false => format!("no task found, but {}", SkippedPackets(&self.others)),
+                false => format!("no task found, but {}", SkippedPackets(&self.skipped)),
             };
             return Err((Place::Whole, problem));
         }
         let mean = |(tasks, sum_ns): (u64, u64)| (tasks, sum_ns as f64 / tasks.max(1) as f64);
         let classes = self.classes.into_iter().map(mean).collect();
         let (path, tasks) = (path.to_owned(), self.tasks.into_boxed_slice());
-        Ok(Trace { path, tasks, classes, others: self.others })
+        Ok(Trace { path, tasks, classes, skipped: self.skipped })
     }
 
-    fn other(&mut self, what: &'static str) {
-        *self.others.entry(what).or_default() += 1;
+    /// Counts a skipped packet.
+    fn skip(&mut self, kind: &'static str) {
+        *self.skipped.entry(kind).or_default() += 1;
     }
 }
 
@@ -236,8 +244,8 @@ pub struct SkippedPackets<'a>(pub &'a BTreeMap<&'static str, u64>);
 impl fmt::Display for SkippedPackets<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} other packets (", self.0.values().sum::<u64>())?;
-        for (i, (what, packets)) in self.0.iter().enumerate() {
-            write!(f, "{}{what} {packets}", if i == 0 { "" } else { ", " })?;
+        for (i, (kind, packets)) in self.0.iter().enumerate() {
+            write!(f, "{}{kind} {packets}", if i == 0 { "" } else { ", " })?;
         }
         write!(f, ")")
     }
@@ -253,6 +261,7 @@ impl fmt::Display for Micros {
     }
 }
 
+/// Reads a text trace.
 fn read_lines(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut has_header = false;
     for (number, line) in (1..).zip(file.lines()) {
@@ -278,46 +287,49 @@ fn read_lines(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Proble
     Ok(())
 }
 
+/// Parses the fields of a line.
 fn entry(fields: &[&str]) -> Result<Entry, String> {
     let [time, class, service, size] = fields else {
         let columns = COLUMNS.join(",");
         return Err(format!("{} values found; give the four of `{columns}`", fields.len()));
     };
     let decimal = "a decimal number of microseconds of at least 0, as in 12.5";
-    let refused = |column: usize, text: &str, allowed: &str| {
+    let refusal = |column: usize, text: &str, allowed: &str| {
         format!("{} is `{text}`, but must be {allowed}", COLUMNS[column])
     };
-    let whole = |column: usize, text: &str, low: usize, high: usize| {
+    let integer = |column: usize, text: &str, low: usize, high: usize| {
         let number =
             text.parse().ok().filter(|number| (low..=high).contains(&usize::from(*number)));
         let allowed = || format!("a whole number, {low} to {high}");
-        number.ok_or_else(|| refused(column, text, &allowed()))
+        number.ok_or_else(|| refusal(column, text, &allowed()))
     };
-    let service_ns = nanoseconds(service).ok_or_else(|| refused(2, service, decimal))?;
+    let service_ns = nanoseconds(service).ok_or_else(|| refusal(2, service, decimal))?;
     Ok(Entry {
-        at_ns: nanoseconds(time).ok_or_else(|| refused(0, time, decimal))?,
-        class: whole(1, class, 1, CLASSES_MAX)?,
+        at_ns: nanoseconds(time).ok_or_else(|| refusal(0, time, decimal))?,
+        class: integer(1, class, 1, CLASSES_MAX)?,
         service_ns: u32::try_from(service_ns).map_err(|_| {
-            refused(2, service, &format!("at most {} us", Micros(u64::from(u32::MAX))))
+            refusal(2, service, &format!("at most {} us", Micros(u64::from(u32::MAX))))
         })?,
-        size: whole(3, size, 0, FRAME_MAX)?,
+        size: integer(3, size, 0, FRAME_MAX)?,
     })
 }
 
-/// Parses microseconds. Times since 1970 have more digits than a floating-point number holds. Fractions of a
-/// nanosecond are cut off.
+/// Parses microseconds to nanoseconds, and truncates. Uses integers, because a floating-point number cannot
+/// hold all digits of a time since 1970.
 fn nanoseconds(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !digits(whole) || !digits(fraction) {
+    let are_digits =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !are_digits(whole) || !are_digits(fraction) {
         return None;
     }
     let fraction: u64 = format!("{fraction:0<3}")[..3].parse().ok()?;
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(fraction)
 }
 
+/// Reads a pcap file.
 fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
-    let mut reader = PcapReader::new(file).map_err(|error| broken(0, &error))?;
+    let mut reader = PcapReader::new(file).map_err(|error| damaged(0, &error))?;
     let header = reader.header();
     check_link(header.datalink, 0)?;
     // 0 means no limit.
@@ -327,20 +339,21 @@ fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem
         number += 1;
         let packet = packet
             .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, snaplen))
-            .map_err(|error| broken(number, &error))?;
+            .map_err(|error| damaged(number, &error))?;
         let at_ns = packet.timestamp.as_nanos() as u64;
         take_frame(&packet.data, at_ns, tasks).map_err(|text| (Place::Packet(number), text))?;
     }
     Ok(())
 }
 
+/// Reads a pcapng file.
 fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
-    let mut reader = PcapNgReader::new(file).map_err(|error| broken(0, &error))?;
+    let mut reader = PcapNgReader::new(file).map_err(|error| damaged(0, &error))?;
     // Time resolution and offset (in seconds) of each interface.
     let mut clocks: Vec<(u8, u64)> = Vec::new();
     let mut number = 0;
     while let Some(block) = reader.next_block() {
-        match block.map_err(|error| broken(number + 1, &error))? {
+        match block.map_err(|error| damaged(number + 1, &error))? {
             Block::SectionHeader(_) => clocks.clear(),
             Block::InterfaceDescription(interface) => {
                 check_link(interface.linktype, number)?;
@@ -386,6 +399,7 @@ fn since_epoch(units: u64, (resolution, offset_s): (u8, u64)) -> Option<u64> {
     u64::try_from(ns + u128::from(offset_s) * 1_000_000_000).ok()
 }
 
+/// Refuses a link type other than Ethernet. `packets` is the number of packets read so far.
 fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
     if link == DataLink::ETHERNET {
         return Ok(());
@@ -394,7 +408,8 @@ fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
     Err((place, format!("its link type is {link:?}; only Ethernet is supported")))
 }
 
-fn broken(packet: u64, error: &PcapError) -> Problem {
+/// Returns the problem of a damaged capture at this packet, or at its start for 0.
+fn damaged(packet: u64, error: &PcapError) -> Problem {
     let place = if packet == 0 { Place::Whole } else { Place::Packet(packet) };
     (place, format!("the capture is damaged or truncated: {error}"))
 }
@@ -409,8 +424,8 @@ fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut TraceBuilder) -> Result<(), 
             Err(format!("its class is {}, but must be 1 to {CLASSES_MAX}", entry.class))
         }
         Ok(entry) => tasks.push(entry),
-        Err(what) => {
-            tasks.other(what);
+        Err(kind) => {
+            tasks.skip(kind);
             Ok(())
         }
     }
@@ -425,12 +440,12 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     let payload = match ether::ether_type(frame) {
         ether::ARP => return Err("arp"),
         ether::IPV6 if Message::is_one(frame) => return Err("neighbour_discovery"),
-        ether::IPV4 => udp::parse(frame, true).map(|datagram| bytes_of(&datagram)),
-        ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| bytes_of(&datagram)),
+        ether::IPV4 => udp::parse(frame, true).map(|datagram| payload_range(&datagram)),
+        ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| payload_range(&datagram)),
         _ => Err(vlan::reason(frame)),
     };
     // A coalesced packet can end beyond 64 KiB, past the end of its datagram's range.
-    let payload = payload.and_then(|at| frame.get(at).ok_or(DropReason::UdpLength));
+    let payload = payload.and_then(|range| frame.get(range).ok_or(DropReason::UdpLength));
     let payload = payload.map_err(DropReason::name)?;
     let header = Header::parse(payload).map_err(|reason| reason.name())?;
     match header.code {
@@ -451,7 +466,8 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     })
 }
 
-fn bytes_of<A>(datagram: &Datagram<A>) -> Range<usize> {
+/// Returns the range of a datagram's payload in its frame.
+fn payload_range<A>(datagram: &Datagram<A>) -> Range<usize> {
     datagram.payload()..usize::from(datagram.end)
 }
 
@@ -554,7 +570,7 @@ mod tests {
         vec![frame(2, 9_000, true), answer, vec![0; 9], tagged, cut, frame(3, 7_000, false)]
     }
 
-    fn others() -> BTreeMap<&'static str, u64> {
+    fn skipped() -> BTreeMap<&'static str, u64> {
         let cut = udp::parse(&frame(1, 5, true)[..60], true).unwrap_err().name();
         BTreeMap::from([("no_task", 1), ("runt", 1), ("vlan_tag", 1), (cut, 1)])
     }
@@ -583,7 +599,7 @@ mod tests {
         let bytes = pcap(&frames());
         let trace = read(&bytes).unwrap();
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(7_500, 3, 7_000, 69)]);
-        assert_eq!(trace.others(), &others());
+        assert_eq!(trace.skipped(), &skipped());
         // A capture cut off anywhere is rejected, or ends with a whole packet.
         for len in 4..bytes.len() {
             if let Err(error) = read(&bytes[..len]) {
@@ -607,15 +623,15 @@ mod tests {
         let mut template = Template::new(&target.frame(7));
         let mut task = vec![0; template.frame_len()];
         template.write(&mut task, Task { seq: 9, service_ns: 9_000, class: 2 });
-        let mut asked = vec![0; neighbour::question_len(&addresses)];
-        neighbour::ask(&addresses, target.mac, &mut asked);
+        let mut request = vec![0; neighbour::request_len(&addresses)];
+        neighbour::write_request(&addresses, target.mac, &mut request);
         let mut fragment = task.clone();
         fragment[20] = 44;
         let no_checksum = [&task[..60], &[0, 0], &task[62..]].concat();
-        let trace = read(&pcap(&[task, asked, fragment, no_checksum])).unwrap();
+        let trace = read(&pcap(&[task, request, fragment, no_checksum])).unwrap();
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 105)]);
-        let others = ["ipv6_extension", "neighbour_discovery", "udp_no_checksum"];
-        assert_eq!(trace.others(), &others.map(|other| (other, 1)).into());
+        let skipped = ["ipv6_extension", "neighbour_discovery", "udp_no_checksum"];
+        assert_eq!(trace.skipped(), &skipped.map(|kind| (kind, 1)).into());
     }
 
     #[test]
@@ -656,7 +672,7 @@ mod tests {
             }
             let trace = read(&writer.into_inner()).unwrap();
             assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(ns, 3, 7_000, 69)]);
-            assert!(trace.others().is_empty());
+            assert!(trace.skipped().is_empty());
         }
         assert_eq!(since_epoch(1, (100, 0)), None);
     }

@@ -196,8 +196,8 @@ mod dpdk {
     #[test]
     fn ipv6_run_resolves_its_next_hop() {
         let load = ["run", "--rate", "5k", "--service", "fixed(5us)", "--dst", "fd00:1::1"];
-        let other = ["--gateway", "fe80::1", "--size", "400", "--no-floor", "--format", "json"];
-        let (_, report) = report("ipv6", "1", &[&load[..], &other].concat());
+        let options = ["--gateway", "fe80::1", "--size", "400", "--no-floor", "--format", "json"];
+        let (_, report) = report("ipv6", "1", &[&load[..], &options].concat());
         assert_eq!((&report["refused"], &report["foreign"]), (&0.into(), &0.into()));
         let command = report["manifest"]["command"].as_array().unwrap();
         assert!(command.contains(&"fd00:1::1".into()), "{report}");
@@ -209,10 +209,10 @@ mod dpdk {
         use wedjat::wire::{udp, vlan};
 
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let [came, sent] = ["came.pcap", "sent.pcap"].map(|name| folder.path().join(name));
+        let [received, sent] = ["came.pcap", "sent.pcap"].map(|name| folder.path().join(name));
         // No packet ever arrives.
-        PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
-        let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", came.display(), sent.display());
+        PcapWriter::new(std::fs::File::create(&received).unwrap()).unwrap();
+        let device = format!("net_pcap0,rx_pcap={},tx_pcap={}", received.display(), sent.display());
         let load =
             ["run", "--rate", "1k", "--duration", "200ms", "--warmup", "0s", "--drain", "1ms"];
         let to = ["--dst", "fd00:1::1", "--dst-mac", "02:00:00:00:00:09", "--vlan", "12"];

@@ -89,10 +89,10 @@ fn report(net: &Net, timestamps: &str) -> serde_json::Value {
 fn answers_have_the_kernels_time() {
     let Some(mut net) = Net::new() else { return };
     net.reflect();
-    for asked in ["kernel", "auto"] {
-        let report = report(&net, asked);
+    for option in ["kernel", "auto"] {
+        let report = report(&net, option);
         let timestamps = &report["manifest"]["timestamps"];
-        assert_eq!(timestamps["receive"], "kernel", "{asked}: {timestamps}");
+        assert_eq!(timestamps["receive"], "kernel", "{option}: {timestamps}");
         let number = |key: &str| timestamps[key].as_f64().unwrap();
         let resolution = number("resolution_ns");
         assert!((resolution / 1e3 - 1.0).abs() < 0.01 || (resolution - 1.0).abs() < 0.01);
@@ -115,9 +115,9 @@ fn answers_have_the_kernels_time() {
 #[test]
 fn unsuitable_stamp_clocks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let came = folder.path().join("came.pcap");
-    pcap_file::pcap::PcapWriter::new(std::fs::File::create(&came).unwrap()).unwrap();
-    let replay = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/null", came.display());
+    let capture = folder.path().join("came.pcap");
+    pcap_file::pcap::PcapWriter::new(std::fs::File::create(&capture).unwrap()).unwrap();
+    let replay = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/null", capture.display());
     for (timestamps, device, why) in [
         ("kernel", replay.as_str(), "at which it was made"),
         ("device", &replay, "at which it was made"),

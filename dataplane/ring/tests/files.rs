@@ -18,7 +18,7 @@ use rustix::net::{
 };
 
 use super::*;
-use crate::ring::attach::{InvalidOffer, Offer, VERSION, ask};
+use crate::ring::attach::{InvalidOffer, Offer, VERSION, request_offer};
 use crate::state::files::Scratch;
 
 fn places(count: u16) -> Vec<Place> {
@@ -163,7 +163,7 @@ fn foreign_file_is_left_alone() {
 #[test]
 fn peers_cannot_remove_the_memory() {
     let (_folder, path, region) = created();
-    let memory = ask(&path, crate::PATIENCE).unwrap().memory;
+    let memory = request_offer(&path, crate::PATIENCE).unwrap().memory;
     let len = memory.metadata().unwrap().len();
     for changed in [0, 100, len - 1, len + 1] {
         assert!(memory.set_len(changed).is_err(), "{changed} bytes");
@@ -262,8 +262,8 @@ fn agent_serves_waiting_workers_after_descriptor_shortage() {
         .env("WEDJAT_NO_DESCRIPTORS", "")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success() && said.contains("served at last"), "{said}");
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("served at last"), "{output}");
 }
 
 /// Child part of the previous test; does nothing without it.

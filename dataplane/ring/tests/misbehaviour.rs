@@ -124,7 +124,7 @@ proptest! {
                 1 => words.credit[credit::DONE].store(done.wrapping_add(value % 3), Relaxed),
                 2 => words.credit[usize::from(at) % 2].store(value, Relaxed),
                 3 => area[usize::from(at) % area.len()].store(value, Relaxed),
-                4 => words.claim[claim::CLAIM].store(value | claim::THERE, Relaxed),
+                4 => words.claim[claim::CLAIM].store(value | claim::ATTACHED, Relaxed),
                 _ => words.control[usize::from(at) % control::WORDS].store(value, Relaxed),
             }
             match channel.collect() {

@@ -182,12 +182,12 @@ fn departed_and_died_workers_stay_distinct() {
                 Receiver::claim(words.clone(), 2, 0).leave();
                 Receiver::claim(words, 3, 0)
             });
-            let (mut joined, mut gone, mut last) = (Vec::new(), Vec::new(), 0);
-            let mut look = || {
+            let (mut joined, mut departed, mut last) = (Vec::new(), Vec::new(), 0);
+            let mut check = || {
                 let (claim, granted) = (sender.claim(), sender.granted());
                 let holder = sender.holder();
-                if granted != 0 && holder != Holder::There {
-                    gone.push((granted, holder));
+                if granted != 0 && holder != Holder::Attached {
+                    departed.push((granted, holder));
                     sender.revoke();
                 }
                 if claim != 0 && claim != last && !sender.is_granted() {
@@ -195,17 +195,17 @@ fn departed_and_died_workers_stay_distinct() {
                     joined.extend(sender.grant(claim).then_some(claim));
                 }
             };
-            look();
-            look();
+            check();
+            check();
             let third = worker.join().expect("the worker");
-            look();
-            look();
+            check();
+            check();
             assert!(third.is_granted());
             let (_, before) = joined.split_last().expect("the third");
-            assert_eq!(before, gone.iter().map(|(claim, _)| *claim).collect::<Vec<_>>());
-            for (claim, how) in gone {
+            assert_eq!(before, departed.iter().map(|(claim, _)| *claim).collect::<Vec<_>>());
+            for (claim, holder) in departed {
                 let died = dies && claim == 3; // the first claim of a channel
-                assert_eq!(how, if died { Holder::Died } else { Holder::Left }, "claim {claim}");
+                assert_eq!(holder, if died { Holder::Died } else { Holder::Left }, "claim {claim}");
             }
         });
     }

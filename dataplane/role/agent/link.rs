@@ -1,4 +1,6 @@
 //! Transfer of tasks to workers: copied to another process, or handed over to a thread of this one.
+//!
+//! A worker claims its channel by a number and then gets the grant. Each completed task is a credit.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +12,7 @@ use crate::state::region::Slice;
 
 /// A task that a worker can get.
 pub trait Work: Sized {
-    /// Form of a task that is handed over.
+    /// Form in which a task is handed over to a thread.
     type Parcel: Token;
     /// Returns the time of its arrival in nanoseconds.
     fn since_ns(&self) -> u64;
@@ -18,7 +20,7 @@ pub trait Work: Sized {
     fn ids(&self) -> TaskIds;
     /// Returns its bytes.
     fn payload(&self) -> &[u8];
-    /// Converts the task for handing over, with a note.
+    /// Converts the task for handing over, with a note that `unpack` gets back.
     fn pack(self) -> (Self::Parcel, u32);
     /// Converts a handed-over task back. `None` if its bytes are no longer a task.
     fn unpack(parcel: Self::Parcel, note: u32) -> Option<Self>;
@@ -90,8 +92,8 @@ impl<T: Work> WorkerLink<T> {
             }
             Self::Handed(producer) if producer.has_room() => {
                 let (parcel, note) = task.pack();
-                let given = producer.give(parcel, note).is_ok();
-                debug_assert!(given, "there was room");
+                let sent = producer.give(parcel, note).is_ok();
+                debug_assert!(sent, "there was room");
                 Ok(())
             }
             Self::Handed(_) => Err(task),
@@ -118,15 +120,16 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Revokes the grant, and passes each unfinished task to `back`.
-    pub fn revoke(&mut self, mut back: impl FnMut(T, &Channel, u64)) -> u32 {
+    /// Revokes the grant, and passes each unfinished task to `take_back` with its channel and number. Returns the
+    /// number of these tasks.
+    pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel, u64)) -> u32 {
         match self {
             Self::Copied { channel, held } => {
                 let lost = channel.sender_mut().revoke();
                 channel.wake();
                 for number in lost.clone() {
                     if let Some(task) = held[channel.sender().slot(number)].take() {
-                        back(task, channel, number);
+                        take_back(task, channel, number);
                     }
                 }
                 (lost.end - lost.start) as u32
@@ -135,9 +138,9 @@ impl<T: Work> WorkerLink<T> {
                 let mut lost = 0;
                 while let Some((parcel, note)) = producer.take_back() {
                     lost += 1;
-                    // Its bytes have not changed since they were parsed.
+                    // Always a task: its bytes have not changed since they were parsed.
                     if let Some(task) = T::unpack(parcel, note) {
-                        back(task, producer.channel(), 0);
+                        take_back(task, producer.channel(), 0);
                     }
                 }
                 lost

@@ -4,6 +4,13 @@
 //! neighbour discovery for it, and replies to the sender of a task. The packet of a task waits here and
 //! becomes its reply. A worker that is a thread of this process gets the packet itself and sends the reply.
 //! Changes arrive as commands ([`Update`]).
+//!
+//! A leaf writes the id of the worker that it chose into a task: the task *names* that worker. The agent's own
+//! policy chooses the core that serves the task, perhaps another one. The reply still names the first worker,
+//! because the leaf counts by its own choice. A *channel* joins the agent to one worker; a worker *claims* a
+//! channel with a number, and the agent *grants* the claim.
+//!
+//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other.
 
 mod family;
 mod link;
@@ -108,7 +115,7 @@ pub struct Parts<B: Buf + Token, A> {
     pub commands: AgentCommands<B>,
     /// Maximum number of pools, and of workers in all of them.
     pub room: (usize, usize),
-    /// Words published to observers in other processes.
+    /// Status words, published to observers in other processes.
     pub watch: Option<AgentStatusWords>,
 }
 
@@ -126,17 +133,21 @@ pub struct PoolWorkers<B: Buf + Token> {
 pub struct Agent<P: Port<Buf: Token>, A> {
     worker_sets: Vec<PoolWorkers<P::Buf>>,
     responder: Responder<P>,
+    /// Addresses of the ports, in the ports' order.
     addresses: ArrayVec<PortAddress, PORTS_MAX>,
+    /// Buffer pool for packets that the agent makes.
     pool: A,
     udp_port: u16,
     payload_max: usize,
+    /// Registrars, one per leaf.
     registrars: Vec<Registrar>,
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
+    /// Time of the next periodic work in ticks.
     next_tick: u64,
     time: PollTime,
-    /// Tasks that threads have completed.
+    /// Tasks completed by threads up to the last poll, over all current pools.
     ended: u64,
     commands: AgentCommands<P::Buf>,
     /// Attach statistics of removed pools.
@@ -155,11 +166,11 @@ enum Arrival<B> {
     Probe {
         header: Header,
     },
-    /// A peer's message, with the range in the frame after its header.
-    Word {
+    /// A peer's message, with the range of its body in the frame.
+    PeerMessage {
         from: (u32, Mac),
         header: Header,
-        word: Range<usize>,
+        body: Range<usize>,
     },
     /// ARP or neighbour discovery.
     Neighbour,
@@ -210,8 +221,8 @@ where
         }
     }
 
-    /// Lets threads complete tasks. `load` has a place for each worker and is shared with the threads; their
-    /// `counters` are added to the agent's.
+    /// Lets threads complete tasks. `load` has an entry for each worker and is shared with the threads. The agent
+    /// adds their `counters` to its own.
     #[must_use]
     pub fn with_threads(mut self, load: Arc<NamedLoad>, counters: Vec<Counters>) -> Self {
         self.responder.named_load = Some(load);
@@ -278,7 +289,7 @@ where
         }
         replied += ended - std::mem::replace(&mut self.ended, ended);
         if self.peers.is_some() {
-            self.work_with_peers();
+            self.exchange_with_peers();
         }
         if now >= self.next_tick {
             self.tick(now);
@@ -307,6 +318,7 @@ where
     #[cold]
     fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
         if let Some(explainer) = self.responder.out.tap.explainer() {
+            // View of the pool before the decision.
             let beliefs = |pool| {
                 let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
                 let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
@@ -324,10 +336,10 @@ where
         let chosen = set.map(|(set, member)| (&set.workers, member));
         explainer.name_worker(chosen.and_then(|(workers, member)| workers.id_of(member)));
         explainer.settle(Moment::Arrived, fate, |record| {
-            let believed = |(workers, member): (&WorkerSet<_>, _)| {
+            let candidate = |(workers, member): (&WorkerSet<_>, _)| {
                 Candidate::of(workers.dispatcher().view(), member)
             };
-            record.chosen = chosen.map(believed);
+            record.chosen = chosen.map(candidate);
         });
     }
 
@@ -339,21 +351,21 @@ where
             Ok(Arrival::Task(task)) => self.submit(task, now),
             Ok(Arrival::Acknowledgement { header, payload }) => {
                 let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
-                let taken = self.acknowledged(port, frame, &header, payload);
-                self.count_word(taken)
+                let result = self.acknowledged(port, frame, &header, payload);
+                self.count_message(result)
             }
             Ok(Arrival::Probe { header }) => {
                 let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
-                let answered = self.answer_probe(port, frame, &header);
-                if answered.is_ok() {
+                let result = self.answer_probe(port, frame, &header);
+                if result.is_ok() {
                     self.responder.out.counters.add(Counter::QueueProbes, 1);
                 }
-                self.count_word(answered)
+                self.count_message(result)
             }
-            Ok(Arrival::Word { from, header, word }) => {
-                let word = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[word]);
-                let heard = self.receive(port, from, &header, word);
-                self.count_word(heard)
+            Ok(Arrival::PeerMessage { from, header, body }) => {
+                let body = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[body]);
+                let result = self.receive(port, from, &header, body);
+                self.count_message(result)
             }
             Ok(Arrival::Neighbour) => match packet {
                 Some(packet) if self.addresses[port].v6.is_some() => self.discover(port, packet),
@@ -368,8 +380,8 @@ where
     }
 
     /// Counts a consumed or dropped message.
-    fn count_word(&self, taken: Result<(), DropReason>) -> Fate {
-        match taken {
+    fn count_message(&self, result: Result<(), DropReason>) -> Fate {
+        match result {
             Ok(()) => {
                 self.responder.out.counters.add(Counter::Consumed, 1);
                 Fate::Consumed
@@ -443,25 +455,26 @@ where
 
     /// Returns the index of the leaf with this address behind the port.
     fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
-        self.registrars.iter().position(|one| (one.hop.port, one.leaf()) == (port, address))
+        let mut registrars = self.registrars.iter();
+        registrars.position(|registrar| (registrar.hop.port, registrar.leaf()) == (port, address))
     }
 
     /// Returns true if a leaf or peer with this address is behind the port, and stores its MAC address if
     /// given.
-    fn learn_hop(&mut self, port: usize, address: IpAddr, told: Option<Mac>) -> bool {
+    fn learn_hop(&mut self, port: usize, address: IpAddr, mac: Option<Mac>) -> bool {
         if let Some(leaf) = self.leaf_at(port, address) {
             let hop = &mut self.registrars[leaf].hop;
-            told.into_iter().for_each(|mac| hop.learn(mac));
+            mac.into_iter().for_each(|mac| hop.learn(mac));
             return true;
         }
         let (Some(peers), IpAddr::V4(address)) = (&mut self.peers, address) else {
             return false;
         };
         let hop = peers.hop_of(port, address.to_bits());
-        hop.map(|hop| told.into_iter().for_each(|mac| hop.learn(mac))).is_some()
+        hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
-    /// Parses a packet; processes it if it is a task.
+    /// Parses a packet. Takes it out of `packet` if it is a task; otherwise leaves it there.
     #[inline]
     fn read(
         &self,
@@ -494,16 +507,18 @@ where
         if header.code == Code::QueueProbe {
             return Ok(Arrival::Probe { header });
         }
-        let mut passed = None;
+        let mut forwarded = None;
         if let Some(peers) = &self.peers {
             if header.code == Code::PassedTask {
-                passed = Some(peers.passed(port, ether::src(frame), &payload[header.len()..])?);
+                let body = &payload[header.len()..];
+                forwarded = Some(peers.forwarded(port, ether::src(frame), body)?);
+                // From here on it is a normal task: without the trailer at its end.
                 (header.code, payload) = (Code::NewTask, &payload[..payload.len() - VIA_LEN]);
                 datagram.end -= VIA_LEN as u16;
             } else if header.code.is_of_peers() {
                 let from = (datagram.src, ether::src(frame));
-                let word = datagram.payload() + header.len()..usize::from(datagram.end);
-                return Ok(Arrival::Word { from, header, word });
+                let body = datagram.payload() + header.len()..usize::from(datagram.end);
+                return Ok(Arrival::PeerMessage { from, header, body });
             }
             header.dst = NO_MEMBER; // no worker was chosen
         }
@@ -514,9 +529,11 @@ where
             return Err(DropReason::Runt);
         };
         let task = Packet::new(buf, port as u8, datagram, header).map_err(|(_, reason)| reason)?;
-        Ok(Arrival::Task(task.passed_on(passed)))
+        Ok(Arrival::Task(task.with_origin(forwarded)))
     }
 
+    /// Parses and checks an IPv4 datagram to this port's address and the tasks' UDP port. `verified` is true if
+    /// the device has checked the checksums.
     #[inline]
     fn datagram(
         &self,
@@ -537,7 +554,7 @@ where
         Ok(datagram)
     }
 
-    /// Same as [`Agent::datagram`], for other frames than IPv4 at an IPv4 port: IPv6, ARP or neighbour
+    /// Same as [`Agent::datagram`], for other frames than IPv4 at an IPv4 port. `None` for ARP and neighbour
     /// discovery.
     #[inline(never)]
     fn other_datagram(
@@ -563,49 +580,51 @@ where
         Ok(Some(without_addresses(datagram)))
     }
 
+    /// Gives a task to a worker, queues it, forwards it to a peer, or drops it. Returns its outcome.
     #[inline]
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
         let (pool, worker) = task.addressed();
         let counters = &self.responder.out.counters;
-        let Some(at) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
+        let Some(index) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
             return self.drop_for(DropReason::UnknownPool);
         };
         let named = self.responder.named.get(usize::from(worker)).copied();
         let named = named.filter(|named| named.set != NO_SET);
         match named {
             None if worker != NO_MEMBER => return self.drop_for(DropReason::UnknownWorker),
-            Some(named) if usize::from(named.set) != at => {
+            Some(named) if usize::from(named.set) != index => {
                 return self.drop_for(DropReason::PoolMismatch);
             }
             _ => {}
         }
-        let workers = &mut self.worker_sets[at].workers;
+        let workers = &mut self.worker_sets[index].workers;
         let waiting = workers.waiting();
         let mut peers = self.peers.as_mut().filter(|peers| peers.pool() == pool);
         if let Some(peers) = &mut peers {
             peers.note_waiting(waiting);
-            if task.is_passed() {
+            if task.is_forwarded() {
                 counters.add(Counter::TasksTaken, 1);
             } else if let Some(node) = peers.destination() {
-                return self.pass(task, node, Counter::TasksPassed);
+                return self.forward_to_peer(task, node, Counter::TasksPassed);
             }
         }
         task.since_ns = self.responder.now_ns;
         if let Some(named) = named {
-            // First, because a thread may answer before this core continues.
-            task.set_name(named.name);
+            // Counted before the hand-over, because a thread may answer before this core continues.
+            task.set_worker_index(named.index);
             self.responder.count(worker, 1);
             if let Some(reports) = &mut self.responder.reports {
                 let from = Some(task.sender());
-                if let Some(leaf) = self.registrars.iter().position(|one| one.mac() == from) {
+                let mut registrars = self.registrars.iter();
+                if let Some(leaf) = registrars.position(|registrar| registrar.mac() == from) {
                     reports.on_task(named.reporter, leaf);
                 }
             }
         }
         match workers.submit(task, now) {
-            Ok(given) => {
+            Ok(member) => {
                 self.responder.out.counters.add(Counter::Scheduled, 1);
-                match given {
+                match member {
                     Some(member) => Fate::Given { member },
                     None => Fate::Queued,
                 }
@@ -627,6 +646,7 @@ where
         }
     }
 
+    /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf or peer.
     #[cold]
     fn arp(&mut self, port: usize, mut buf: P::Buf) -> Fate {
         let address = self.addresses[port];
@@ -644,7 +664,7 @@ where
             self.responder.out.originate(buf, port);
             Fate::Answered
         } else if is_known {
-            self.count_word(Ok(()))
+            self.count_message(Ok(()))
         } else {
             self.drop_for(DropReason::ArpOther)
         }
@@ -654,7 +674,7 @@ where
     #[cold]
     fn discover(&mut self, port: usize, mut buf: P::Buf) -> Fate {
         let address = self.addresses[port];
-        let Some(own) = address.v6 else { return self.drop_for(DropReason::EtherType) };
+        let Some(v6) = address.v6 else { return self.drop_for(DropReason::EtherType) };
         let from = ether::src(buf.bytes());
         let message = match ndp::Packet::parse(buf.bytes()) {
             Ok(message) => message,
@@ -663,11 +683,11 @@ where
         let asks = message.operation == ndp::Operation::Solicitation;
         let (host, mac, is_to_us) = match asks {
             // A sender without the option expects to be known already.
-            true => (message.src, message.mac, message.target == own.ip),
-            false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == own.ip),
+            true => (message.src, message.mac, message.target == v6.ip),
+            false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == v6.ip),
         };
-        let told = mac.filter(|_| is_to_us);
-        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), told);
+        let mac = mac.filter(|_| is_to_us);
+        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), mac);
         if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
             let (answer, to) = message.answer(address.mac, from);
             answer.emit(buf.bytes_mut(), to, false);
@@ -675,7 +695,7 @@ where
             self.responder.out.originate(buf, port);
             Fate::Answered
         } else if is_known {
-            self.count_word(Ok(()))
+            self.count_message(Ok(()))
         } else {
             self.drop_for(DropReason::NdOther)
         }
@@ -703,7 +723,7 @@ where
         }
     }
 
-    /// Does periodic work.
+    /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
@@ -722,8 +742,8 @@ where
             }
         }
         (0..self.registrars.len()).for_each(|leaf| self.register(leaf, now));
-        self.look_after_peers(now);
-        self.remind();
+        self.tick_peers(now);
+        self.repeat_report();
         self.responder.add_up();
         if let Some(signer) = &self.responder.signer {
             signer.follow();
@@ -742,15 +762,15 @@ where
             let (port, host) = (registrar.hop.port, registrar.leaf());
             self.ask_for(port, host);
         }
-        // One per tick, so that a burst of registrations does not delay tasks.
+        // One message per tick, so that a burst of registrations does not delay tasks.
         let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
         if let Some(header) = self.registrars[leaf].due(now, tasks) {
             self.send_report(leaf, header);
         }
     }
 
-    /// Lets workers repeat their report after long idleness.
-    fn remind(&mut self) {
+    /// Lets one worker per call repeat its queue report after long idleness.
+    fn repeat_report(&mut self) {
         if let Some(mut reports) = self.responder.reports.take() {
             reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
             self.responder.reports = Some(reports);
@@ -762,8 +782,8 @@ where
         while let Some(QueueReport { leaf, header }) =
             self.responder.reports.as_mut().and_then(|reports| reports.next_word())
         {
-            let is_said = self.send_report(leaf, header);
-            self.responder.out.counters.add(Counter::QueueReports, u64::from(is_said));
+            let is_sent = self.send_report(leaf, header);
+            self.responder.out.counters.add(Counter::QueueReports, u64::from(is_sent));
         }
     }
 
@@ -786,7 +806,7 @@ where
         true
     }
 
-    /// Same, to this MAC address and between these addresses.
+    /// Same as [`Agent::send_report`], with the leaf's MAC address and both IP addresses.
     fn send_report_to<I: Address>(
         &mut self,
         leaf: usize,
@@ -800,10 +820,10 @@ where
         let signer = self.responder.signer.clone();
         let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
         let header = Header { authenticated: credential.is_some(), ..header };
-        let registers = matches!(header.code, Code::WorkerId | Code::KeepAlive);
+        let is_registration = matches!(header.code, Code::WorkerId | Code::KeepAlive);
         self.responder.out.make(&mut self.pool, port, I::PAYLOAD + header.len(), |frame| {
             register::emit(&header, &flow, frame, |payload| match credential {
-                Some(credential) if registers => {
+                Some(credential) if is_registration => {
                     credential.sign_registration(leaf, src, dst, payload);
                 }
                 Some(credential) => credential.sign(src, dst, payload),
@@ -812,6 +832,7 @@ where
         });
     }
 
+    /// Publishes the numbers of held and of waiting tasks.
     fn note_held(&self) {
         let (mut held, mut queued) = (0, 0);
         for PoolWorkers { workers, .. } in &self.worker_sets {
@@ -852,7 +873,7 @@ where
         self.commands.epoch()
     }
 
-    /// Iterates over the attach statistics in the order of the pools; removed pools come last.
+    /// Iterates over the attach statistics in the order of the pools. The last item is the sum of removed pools.
     pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
         self.worker_sets.iter().map(|set| set.workers.attach_stats()).chain([self.former])
     }
@@ -904,15 +925,15 @@ where
     }
 }
 
-/// Returns the number of tasks here that were sent to a worker, if it is attached.
+/// Returns the number of tasks at this agent that name the worker at `place`, or `None` if it is not attached.
 fn tasks_of<P: Port<Buf: Token>>(
     place: Place,
     worker_sets: &[PoolWorkers<P::Buf>],
     responder: &Responder<P>,
 ) -> Option<u16> {
     let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
-    let there = set.workers.present().any(|present| present == place);
-    there.then(|| responder.named_tasks(place.id))
+    let is_attached = set.workers.present().any(|present| present == place);
+    is_attached.then(|| responder.named_tasks(place.id))
 }
 
 #[cfg(test)]

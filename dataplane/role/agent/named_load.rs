@@ -1,10 +1,10 @@
 //! Number of unfinished tasks for each worker id, counted without locks while threads complete tasks. The id is
 //! the one that the leaf wrote into the task.
 //!
-//! A leaf counts by the worker that it chose, whichever core serves the task, so the queue length in a reply
-//! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers,
-//! and the difference is exact. Each answer sees the arrival of its own task, and everything that earlier
-//! answers saw.
+//! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a
+//! reply must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their
+//! answers, and the difference is exact. Each answer sees the arrival of its own task, and everything that earlier
+//! answers saw. Both counts may wrap around; the difference stays correct.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
@@ -42,11 +42,12 @@ impl Number for AtomicU32 {
 #[repr(align(64))]
 struct Count<N>(N);
 
+/// Counts of one worker.
 #[derive(Debug, Default)]
 struct Line<N> {
     /// Written by the dispatcher: tasks accepted, minus tasks that it completed itself.
-    here: Count<N>,
-    /// Incremented by threads.
+    accepted: Count<N>,
+    /// Tasks answered, incremented by threads.
     answered: Count<N>,
 }
 
@@ -61,27 +62,28 @@ impl<N: Number> NamedLoad<N> {
         Self((0..workers).map(|_| Line::default()).collect())
     }
 
-    /// Publishes the dispatcher's count, excluding answers of threads. Call it before handing over a task.
+    /// Publishes the number of tasks that the dispatcher accepted and did not complete itself. Call it before
+    /// handing over a task: the hand-over orders this store before the thread's answer.
     #[inline]
-    pub fn publish(&self, name: usize, here: u32) {
-        self.0[name].here.0.store(here, Relaxed);
+    pub fn publish(&self, worker: usize, accepted: u32) {
+        self.0[worker].accepted.0.store(accepted, Relaxed);
     }
 
     /// Counts a thread's answer. Returns the number of tasks left.
     #[inline]
     #[must_use]
-    pub fn answer(&self, name: usize) -> u32 {
-        let line = &self.0[name];
-        // Acquire: an earlier answer saw its task's arrival, and this one must, too.
+    pub fn answer(&self, worker: usize) -> u32 {
+        let line = &self.0[worker];
+        // AcqRel: this answer also sees the arrivals that earlier answers saw.
         let answered = line.answered.0.fetch_add(1, AcqRel).wrapping_add(1);
-        line.here.0.load(Relaxed).wrapping_sub(answered)
+        line.accepted.0.load(Relaxed).wrapping_sub(answered)
     }
 
-    /// Returns how many of the dispatcher's `here` tasks threads have not answered.
+    /// Returns the number of unfinished tasks: `accepted` minus the answers of threads.
     #[inline]
     #[must_use]
-    pub fn left(&self, name: usize, here: u32) -> u32 {
-        here.wrapping_sub(self.0[name].answered.0.load(Acquire))
+    pub fn unanswered(&self, worker: usize, accepted: u32) -> u32 {
+        accepted.wrapping_sub(self.0[worker].answered.0.load(Acquire))
     }
 }
 
@@ -96,7 +98,8 @@ mod tests {
         load.0[1].answered.0.store(start, Relaxed);
         load.publish(1, start.wrapping_add(5));
         assert_eq!((0..5).map(|_| load.answer(1)).collect::<Vec<_>>(), [4, 3, 2, 1, 0]);
-        assert_eq!((load.left(1, start.wrapping_add(6)), load.left(0, 0)), (1, 0));
+        let unanswered = (load.unanswered(1, start.wrapping_add(6)), load.unanswered(0, 0));
+        assert_eq!(unanswered, (1, 0));
     }
 
     /// In any order, no answer sees a negative count, and the last one sees zero.
@@ -125,6 +128,6 @@ mod tests {
                 given.fetch_add(1, AcqRel);
             }
         });
-        assert_eq!(load.left(0, tasks), 0);
+        assert_eq!(load.unanswered(0, tasks), 0);
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::wire::ether::Mac;
 
-/// Questions per second for an unknown MAC address.
-const QUESTIONS_A_SECOND: u64 = 5;
+/// ARP requests or neighbour solicitations per second for an unknown MAC address.
+const QUESTIONS_PER_SECOND: u64 = 5;
 
-/// A host, by IPv4 address by default.
+/// Next hop; `A` is the type of its address.
 #[derive(Clone, Debug)]
 pub struct NextHop<A = u32> {
     /// Address.
@@ -16,6 +16,7 @@ pub struct NextHop<A = u32> {
     pub mac: Option<Mac>,
     /// True if the MAC address is configured, so that no answer changes it.
     fixed: bool,
+    /// Earliest time of the next question in ticks.
     next_question: u64,
 }
 
@@ -27,21 +28,21 @@ impl<A: Copy + PartialEq> NextHop<A> {
 
     /// Returns true if the MAC address is unknown and a question is due.
     pub fn must_ask(&mut self, now: u64, ticks_hz: u64) -> bool {
-        let asks = self.mac.is_none() && now >= self.next_question;
-        if asks {
-            self.next_question = now + (ticks_hz / QUESTIONS_A_SECOND).max(1);
+        let is_due = self.mac.is_none() && now >= self.next_question;
+        if is_due {
+            self.next_question = now + (ticks_hz / QUESTIONS_PER_SECOND).max(1);
         }
-        asks
+        is_due
     }
 
-    /// Stores the MAC address from a packet addressed to this host.
+    /// Stores a MAC address from a packet that the next hop sent to this host.
     pub fn learn(&mut self, mac: Mac) {
         if !self.fixed {
             self.mac = Some(mac);
         }
     }
 
-    /// Returns true if a packet at `port` with these source addresses is from this host.
+    /// Returns true if a packet received at `port` with these source addresses is from this next hop.
     pub fn has_sent(&self, port: usize, (from, mac): (A, Mac)) -> bool {
         (port, from, Some(mac)) == (self.port, self.address, self.mac)
     }

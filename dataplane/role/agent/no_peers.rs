@@ -1,4 +1,4 @@
-//! Replacement for peers in a build without the feature `peers`.
+//! Replacement for `peers.rs` in a build without the feature `peers`.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
@@ -41,7 +41,12 @@ impl PeerGroup {
         match *self {}
     }
 
-    pub(super) fn passed(&self, _: usize, _: Mac, _: &[u8]) -> Result<ForwardedTask, DropReason> {
+    pub(super) fn forwarded(
+        &self,
+        _: usize,
+        _: Mac,
+        _: &[u8],
+    ) -> Result<ForwardedTask, DropReason> {
         match *self {}
     }
 
@@ -66,11 +71,11 @@ where
         Err(DropReason::TaskRole)
     }
 
-    pub(super) fn pass(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) -> Fate {
+    pub(super) fn forward_to_peer(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) -> Fate {
         self.drop_for(DropReason::TaskRole)
     }
 
-    pub(super) fn work_with_peers(&mut self) {}
+    pub(super) fn exchange_with_peers(&mut self) {}
 
-    pub(super) fn look_after_peers(&mut self, _: u64) {}
+    pub(super) fn tick_peers(&mut self, _: u64) {}
 }

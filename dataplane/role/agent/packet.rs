@@ -1,4 +1,4 @@
-//! Packet of a task while its worker has it, and the reply made in its place.
+//! Packet of a task. Its buffer waits while a worker serves the task, and then becomes the reply.
 
 use super::family::Address;
 use super::link::Work;
@@ -13,12 +13,12 @@ use crate::wire::peer::{ForwardingTrailer, VERSION, VIA_LEN};
 use crate::wire::task::{Code, Extension, Header};
 use crate::wire::udp::{self, Datagram, Flow};
 
-/// Fields that a worker adds to its answer.
+/// Fields of a response that depend on its worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature<'a> {
     /// Worker named by the reply.
     pub worker: u16,
-    /// Tasks left for that worker.
+    /// Unfinished tasks of that worker.
     pub left: usize,
     /// Service time in nanoseconds.
     pub service_ns: u32,
@@ -26,7 +26,8 @@ pub struct Signature<'a> {
     pub credential: Option<&'a Credential>,
 }
 
-/// Origin of a task that a peer forwarded: node to answer for, and its address.
+/// Origin of a task that a peer forwarded. The reply has the origin's address as its source, because the client
+/// sent the task there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedTask {
     /// The peer's trailer.
@@ -50,15 +51,16 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the receiving port.
     pub port: u8,
-    /// Arrival time.
+    /// Arrival time in nanoseconds.
     pub since_ns: u64,
-    /// Number of the worker that it names, if a thread serves it.
-    name: u16,
-    /// For IPv6 without addresses, which are in the frame.
+    /// Index, among all of the agent's workers, of the worker that the task names; 0 if it names none.
+    worker_index: u16,
+    /// Offsets, ports and IPv4 addresses. The addresses are 0 for IPv6, whose addresses are read from the frame.
     datagram: Datagram,
     header: Header,
     extension: Extension,
-    passed: Option<ForwardedTask>,
+    /// Origin, if a peer forwarded the task.
+    forwarded: Option<ForwardedTask>,
 }
 
 /// Returns true for an IPv6 frame.
@@ -92,31 +94,40 @@ impl<B: Buf> Packet<B> {
             true => Extension::parse(&buf.bytes()[datagram.payload()..]),
             false => Extension { seq32: u32::from(header.seq), ..Extension::default() },
         };
-        Ok(Self { buf, port, since_ns: 0, name: 0, datagram, header, extension, passed: None })
+        Ok(Self {
+            buf,
+            port,
+            since_ns: 0,
+            worker_index: 0,
+            datagram,
+            header,
+            extension,
+            forwarded: None,
+        })
     }
 
     /// Adds the origin of a forwarded task.
-    pub fn passed_on(self, passed: Option<ForwardedTask>) -> Self {
-        Self { passed, ..self }
+    pub fn with_origin(self, forwarded: Option<ForwardedTask>) -> Self {
+        Self { forwarded, ..self }
     }
 
     /// Returns true if a peer forwarded it.
     #[inline]
-    pub fn is_passed(&self) -> bool {
-        self.passed.is_some()
+    pub fn is_forwarded(&self) -> bool {
+        self.forwarded.is_some()
     }
 
     /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer.
     ///
     /// # Errors
     /// Returns the buffer if it is too small.
-    pub fn into_passed(mut self, route: &Route) -> Result<B, B> {
+    pub fn into_forwarded(mut self, route: &Route) -> Result<B, B> {
         let Route { by: (by, src_mac), to: (dst, dst_mac) } = *route;
         let (start, end) = (self.datagram.payload(), usize::from(self.datagram.end));
         let (len, frame) = (end - start, self.buf.bytes_mut());
         let first =
             ForwardingTrailer { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
-        let via = self.passed.map_or(first, |passed| passed.via);
+        let via = self.forwarded.map_or(first, |forwarded| forwarded.via);
         frame.copy_within(start..end, udp::PAYLOAD); // removes IP options
         if !self.buf.resize(udp::PAYLOAD + len + VIA_LEN) {
             return Err(self.buf);
@@ -135,7 +146,8 @@ impl<B: Buf> Packet<B> {
         self.buf.bytes()
     }
 
-    /// Returns the pool and worker that it names.
+    /// Returns the ids of the pool and worker in its header; the worker is `NO_MEMBER` if it names
+    /// none.
     pub fn addressed(&self) -> (u16, u16) {
         (self.header.pool, self.header.dst)
     }
@@ -148,19 +160,19 @@ impl<B: Buf> Packet<B> {
 
     /// Returns the index, among all of the agent's workers, of the worker that it names.
     #[inline]
-    pub fn name(&self) -> usize {
-        usize::from(self.name)
+    pub fn worker_index(&self) -> usize {
+        usize::from(self.worker_index)
     }
 
-    /// Sets the worker that it names.
+    /// Sets that index.
     #[inline]
-    pub fn set_name(&mut self, name: u16) {
-        self.name = name;
+    pub fn set_worker_index(&mut self, worker_index: u16) {
+        self.worker_index = worker_index;
     }
 
-    /// Parses a handed-over packet again. `None` if it is no longer a task.
+    /// Parses a handed-over packet again, with the note of [`Work::pack`]. `None` if it is no longer a task.
     #[inline]
-    pub fn again(buf: B, note: u32) -> Option<Self> {
+    pub fn parse_again(buf: B, note: u32) -> Option<Self> {
         let frame = buf.bytes();
         let datagram = match is_v6(frame) {
             false => udp::parse(frame, true),
@@ -170,7 +182,7 @@ impl<B: Buf> Packet<B> {
         let header =
             Header::parse(frame.get(datagram.payload()..usize::from(datagram.end))?).ok()?;
         let packet = Self::new(buf, note as u8, datagram, header).ok()?;
-        Some(Self { name: (note >> 16) as u16, ..packet })
+        Some(Self { worker_index: (note >> 16) as u16, ..packet })
     }
 
     /// Turns the packet into its reply to the sender, with `len` bytes of answer written by `fill`.
@@ -188,7 +200,7 @@ impl<B: Buf> Packet<B> {
         self.into_response(code, signature, len, |payload, head| fill(&mut payload[head..]))
     }
 
-    /// `fill` gets the payload and the offset after the header.
+    /// Same with any code. `fill` gets the payload and the offset after the header.
     #[inline]
     fn into_response(
         self,
@@ -204,8 +216,10 @@ impl<B: Buf> Packet<B> {
         let datagram = self.datagram;
         let flow = Flow {
             src_mac: ether::dst(frame),
-            dst_mac: self.passed.map_or_else(|| ether::src(frame), |passed| passed.via.mac),
-            src: self.passed.map_or(datagram.dst, |passed| passed.origin),
+            dst_mac: self
+                .forwarded
+                .map_or_else(|| ether::src(frame), |forwarded| forwarded.via.mac),
+            src: self.forwarded.map_or(datagram.dst, |forwarded| forwarded.origin),
             dst: datagram.src,
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,
@@ -268,7 +282,8 @@ impl<B: Buf> Packet<B> {
         Ok(self.buf)
     }
 
-    /// Same as [`Packet::into_reply`] with the task's own bytes: returns it undone.
+    /// Turns the packet into a refusal, which carries the task's bytes back to its sender. `tasks` are the
+    /// worker's unfinished tasks.
     ///
     /// # Errors
     /// Returns the buffer if it has IP options or is otherwise too small.
@@ -285,13 +300,14 @@ impl<B: Buf> Packet<B> {
         let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);
         let left = usize::from(tasks);
         let signature = Signature { worker, left, service_ns, credential };
-        let was = self.header.len();
+        let old_head = self.header.len();
         self.into_response(Code::TaskRefused, signature, len, |payload, head| {
             // A header with a proof is longer than the task's.
-            payload.copy_within(was..was + len, head);
+            payload.copy_within(old_head..old_head + len, head);
         })
     }
 
+    /// Returns the client's bytes, after the task header.
     #[inline]
     fn bytes(&self) -> &[u8] {
         let start = self.datagram.payload() + self.header.len();
@@ -318,13 +334,14 @@ impl<B: Buf + Token> Work for Packet<B> {
         self.bytes()
     }
 
+    /// The note holds the worker index in its upper half and the port in its lower half.
     #[inline]
     fn pack(self) -> (B, u32) {
-        (self.buf, u32::from(self.name) << 16 | u32::from(self.port))
+        (self.buf, u32::from(self.worker_index) << 16 | u32::from(self.port))
     }
 
     #[inline]
     fn unpack(buf: B, note: u32) -> Option<Self> {
-        Self::again(buf, note)
+        Self::parse_again(buf, note)
     }
 }

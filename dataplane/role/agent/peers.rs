@@ -1,5 +1,9 @@
 //! Agent of a rack without a leaf: messages between peers, and tasks forwarded between them
 //! (docs/reference/protocol.md). [`Peers`] makes the decisions, as in the simulator.
+//!
+//! A node may forward a client's task to a peer. An idle node *steals*: it requests a waiting task from a peer.
+//! At the end of each *beat*, an interval, a node sends a heartbeat with its load. During a consensus the nodes
+//! also exchange the parameters of their *critic*, the learned estimate of the rack's future load.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
@@ -30,52 +34,53 @@ pub struct PeerGroup {
     /// All nodes by number, including this one.
     hops: Box<[NextHop]>,
     /// Number of tasks that a worker may have at once.
-    each: u32,
-    /// Published state at the last update: waiting tasks, and slots of attached workers.
+    tasks_per_worker: u32,
+    /// Number of waiting tasks at the last update.
     waiting: u32,
+    /// Number of tasks that all attached workers may have at once, at the last update.
     slots: u32,
     /// Tasks that workers completed in this poll.
     done: u32,
-    /// Index of the next part of the critic's parameters to send.
+    /// Index of the next part of the critic's parameters to send; `usize::MAX` if there is none.
     chunk: usize,
-    /// Published view of the nodes.
-    shown: Option<Nodes>,
+    /// View of the nodes, published for other processes.
+    view: Option<Nodes>,
 }
 
 impl PeerGroup {
     /// Creates a node with these settings, among nodes with these addresses behind the agent's first port. A
-    /// worker may have `each` tasks of the pool at once.
+    /// worker may have `tasks_per_worker` tasks of the pool at once.
     ///
     /// # Panics
     /// If the number of addresses differs from the number of nodes.
     #[must_use]
-    pub fn new(settings: Settings, pool: u16, addresses: &[u32], each: u32) -> Self {
+    pub fn new(settings: Settings, pool: u16, addresses: &[u32], tasks_per_worker: u32) -> Self {
         assert_eq!(addresses.len(), settings.nodes);
         let hops = addresses.iter().map(|&address| NextHop::new(address, 0, None));
         Self {
             peers: Peers::new(settings),
             pool,
             hops: hops.collect(),
-            each,
+            tasks_per_worker,
             waiting: 0,
             slots: settings.slots,
             done: 0,
             chunk: usize::MAX,
-            shown: None,
+            view: None,
         }
     }
 
-    /// Publishes its view there.
+    /// Publishes its view of the nodes in `view`.
     #[must_use]
-    pub fn shown_in(self, shown: Option<Nodes>) -> Self {
-        Self { shown, ..self }
+    pub fn shown_in(self, view: Option<Nodes>) -> Self {
+        Self { view, ..self }
     }
 
-    /// Publishes its view and its decisions' parameters.
-    fn show(&self) {
-        let (Some(shown), own) = (&self.shown, self.own()) else { return };
+    /// Publishes its view of the nodes and the probabilities of its decisions.
+    fn publish_view(&self) {
+        let (Some(view), own) = (&self.view, self.own_node()) else { return };
         let probabilities = self.peers.probabilities();
-        shown.show_own(own, self.peers.value_loss().unwrap_or(f64::NAN));
+        view.show_own(own, self.peers.value_loss().unwrap_or(f64::NAN));
         for (node, hop) in self.hops.iter().enumerate() {
             let (is_live, load_us, waiting) = match node == own {
                 true => (true, self.peers.load(), self.waiting),
@@ -84,7 +89,7 @@ impl PeerGroup {
             let none = (f32::NAN, f32::NAN);
             let probabilities = probabilities.map_or(none, |(to, from)| (to[node], from[node]));
             let address = hop.address;
-            shown.show(node, &NodeView { address, is_live, load_us, waiting, probabilities });
+            view.show(node, &NodeView { address, is_live, load_us, waiting, probabilities });
         }
     }
 
@@ -101,20 +106,21 @@ impl PeerGroup {
         &self.peers
     }
 
-    /// Returns the end of the current beat.
+    /// Returns the end of the current beat in nanoseconds.
     pub fn next_beat_ns(&self) -> u64 {
         self.peers.next_beat_ns()
     }
 
-    fn own(&self) -> usize {
+    /// Returns the number of this node.
+    fn own_node(&self) -> usize {
         self.peers.settings().own
     }
 
     /// Returns the peer with this address behind the port.
     pub fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
-        let own = self.own();
-        let others = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
-        others.map(|(_, hop)| hop).find(|hop| (hop.port, hop.address) == (port, address))
+        let own = self.own_node();
+        let peers = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
+        peers.map(|(_, hop)| hop).find(|hop| (hop.port, hop.address) == (port, address))
     }
 
     /// Updates the number of waiting tasks.
@@ -149,30 +155,31 @@ impl PeerGroup {
         self.peers.destination()
     }
 
-    /// Returns the route to a peer with a known MAC address, from a port with this MAC address.
+    /// Returns the route to a peer from a port with MAC address `own`; `None` if the peer's MAC address is unknown.
     fn route(&self, node: usize, own: Mac) -> Option<Route> {
         let NextHop { address, mac, .. } = self.hops[node];
-        Some(Route { by: (self.own() as u16, own), to: (address, mac?) })
+        Some(Route { by: (self.own_node() as u16, own), to: (address, mac?) })
     }
 
-    /// Parses the trailer of a task forwarded by a peer.
+    /// Parses the trailer at the start of `bytes`, of a task that the host with MAC address `from` forwarded.
     ///
     /// # Errors
     /// The task's drop reason.
     #[inline]
-    pub fn passed(
+    pub fn forwarded(
         &self,
         port: usize,
         from: Mac,
-        behind: &[u8],
+        bytes: &[u8],
     ) -> Result<ForwardedTask, DropReason> {
-        let via = ForwardingTrailer::parse(behind)?;
+        let via = ForwardingTrailer::parse(bytes)?;
         if via.version != peer::VERSION {
             return Err(DropReason::PeerVersion);
         }
-        let hop = self.hops.get(usize::from(via.by)).filter(|_| usize::from(via.by) != self.own());
-        let is_peers = hop.is_some_and(|hop| hop.has_sent(port, (hop.address, from)));
-        let origin = self.hops.get(usize::from(via.origin)).filter(|_| is_peers);
+        let by = usize::from(via.by);
+        let hop = self.hops.get(by).filter(|_| by != self.own_node());
+        let is_from_peer = hop.is_some_and(|hop| hop.has_sent(port, (hop.address, from)));
+        let origin = self.hops.get(usize::from(via.origin)).filter(|_| is_from_peer);
         let origin = origin.ok_or(DropReason::PeerStranger)?.address;
         Ok(ForwardedTask { via, origin })
     }
@@ -210,46 +217,52 @@ where
         port: usize,
         from: (u32, Mac),
         header: &Header,
-        word: &[u8],
+        body: &[u8],
     ) -> Result<(), DropReason> {
         let group = self.peers.as_mut().ok_or(DropReason::TaskRole)?;
-        let node = group.admit(&Origin::parse(word)?, port, from)?;
+        let node = group.admit(&Origin::parse(body)?, port, from)?;
         let counters = &self.responder.out.counters;
         match header.code {
             Code::Heartbeat => {
-                let beat = Heartbeat::parse(word)?;
+                let beat = Heartbeat::parse(body)?;
                 group.peers.receive_heartbeat(&beat).map_err(Refusal::reason)?;
                 counters.add(Counter::Heartbeats, 1);
             }
             Code::Parameters => {
-                let (head, values) = Parameters::parse(word)?;
+                let (head, values) = Parameters::parse(body)?;
                 group.peers.receive_parameters(&head, values).map_err(Refusal::reason)?;
             }
-            _ => self.give(node),
+            _ => self.answer_steal(node),
         }
         Ok(())
     }
 
-    /// Gives a task to a peer that asks.
-    fn give(&mut self, node: usize) {
+    /// Answers a peer's steal request: forwards the first waiting task, or counts the request as failed.
+    fn answer_steal(&mut self, node: usize) {
         let Some(group) = &mut self.peers else { return };
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
         let Some(PoolWorkers { workers, .. }) = set else { return };
         group.note_waiting(workers.waiting());
-        let gives = group.peers.asked().then(|| workers.next_waiting()).flatten();
-        match gives {
-            Some(task) => _ = self.pass(task, node, Counter::TasksGiven),
+        let stolen = group.peers.asked().then(|| workers.next_waiting()).flatten();
+        match stolen {
+            Some(task) => _ = self.forward_to_peer(task, node, Counter::TasksGiven),
             None => self.responder.out.counters.add(Counter::StealsFailed, 1),
         }
     }
 
-    /// Sends a task to a peer.
-    pub(super) fn pass(&mut self, task: Packet<P::Buf>, node: usize, counter: Counter) -> Fate {
+    /// Forwards a task to a peer and adds it to `counter`.
+    pub(super) fn forward_to_peer(
+        &mut self,
+        task: Packet<P::Buf>,
+        node: usize,
+        counter: Counter,
+    ) -> Fate {
         let counters = &self.responder.out.counters;
         let own = self.addresses[0].mac;
         let route = self.peers.as_ref().and_then(|group| group.route(node, own));
-        // A known peer has a MAC address, and tasks are short enough for the trailer.
-        match route.and_then(|route| task.into_passed(&route).ok()) {
+        // The decision chooses only peers that have sent a message, so the MAC address is known. Tasks are short
+        // enough for the trailer.
+        match route.and_then(|route| task.into_forwarded(&route).ok()) {
             Some(packet) => {
                 counters.add(counter, 1);
                 self.responder.out.forward(packet, 0);
@@ -259,15 +272,16 @@ where
         }
     }
 
-    /// Ends a poll: sends requests of idle workers, and heartbeats at the end of a beat.
-    pub(super) fn work_with_peers(&mut self) {
+    /// Exchanges messages with peers at the end of a poll: steal requests after completed tasks, and a heartbeat at
+    /// the end of a beat.
+    pub(super) fn exchange_with_peers(&mut self) {
         let Some(mut group) = self.peers.take() else { return };
         let now_ns = self.responder.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
         group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
         for _ in 0..std::mem::take(&mut group.done) {
             if let Some(victim) = group.peers.victim() {
-                self.ask(&group, victim);
+                self.request_task(&group, victim);
             }
         }
         if now_ns >= group.peers.next_beat_ns() {
@@ -275,8 +289,8 @@ where
             group.chunk = 0;
             // Other nodes must not forward tasks to a node without workers.
             if group.slots > 0 {
-                self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |word| {
-                    beat.emit(word);
+                self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |body| {
+                    beat.emit(body);
                 });
             }
         }
@@ -286,7 +300,7 @@ where
         self.peers = Some(group);
     }
 
-    /// Sends one part of the critic's parameters during a consensus: as much as one poll can send.
+    /// Sends the next part of the critic's parameters, if any, to all peers. One part per poll limits the packets.
     #[cold]
     fn send_parameters(&mut self, group: &mut PeerGroup) {
         let mut parts = group.peers.parameters().skip(group.chunk);
@@ -295,21 +309,24 @@ where
             return;
         };
         let len = peer::PARAMETERS_LEN + size_of_val(values);
-        self.send_to_all(group, Code::Parameters, head.round, len, |word| {
-            _ = head.emit(values, word)
+        self.send_to_all(group, Code::Parameters, head.round, len, |body| {
+            _ = head.emit(values, body)
         });
         drop(parts);
         group.chunk += 1;
     }
 
-    fn ask(&mut self, group: &PeerGroup, victim: usize) {
+    /// Requests a waiting task from a peer.
+    fn request_task(&mut self, group: &PeerGroup, victim: usize) {
         let origin = group.peers.origin();
-        let told = self.tell(group, victim, (Code::StealRequest, 0), REQUEST_LEN, |word| {
-            origin.emit(word);
-        });
-        self.responder.out.counters.add(Counter::StealRequests, u64::from(told));
+        let is_sent =
+            self.send_to_peer(group, victim, (Code::StealRequest, 0), REQUEST_LEN, |body| {
+                origin.emit(body);
+            });
+        self.responder.out.counters.add(Counter::StealRequests, u64::from(is_sent));
     }
 
+    /// Sends a message with a body of `len` bytes to each peer.
     fn send_to_all(
         &mut self,
         group: &PeerGroup,
@@ -318,13 +335,13 @@ where
         len: usize,
         fill: impl Fn(&mut [u8]),
     ) {
-        for node in (0..group.hops.len()).filter(|&node| node != group.own()) {
-            self.tell(group, node, (code, number as u16), len, &fill);
+        for node in (0..group.hops.len()).filter(|&node| node != group.own_node()) {
+            self.send_to_peer(group, node, (code, number as u16), len, &fill);
         }
     }
 
-    /// Sends a message of `len` bytes to a peer. Returns false if its MAC address is unknown.
-    fn tell(
+    /// Sends a message with a body of `len` bytes to a peer. Returns false if its MAC address is unknown.
+    fn send_to_peer(
         &mut self,
         group: &PeerGroup,
         node: usize,
@@ -343,7 +360,8 @@ where
             src_port: self.udp_port,
             dst_port: self.udp_port,
         };
-        let header = Header::of_peers(code, group.pool, (group.own() as u16, node as u16), seq);
+        let nodes = (group.own_node() as u16, node as u16);
+        let header = Header::of_peers(code, group.pool, nodes, seq);
         let bytes = header.len() + len;
         self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + bytes, |frame| {
             let payload = &mut frame[udp::PAYLOAD..];
@@ -356,9 +374,9 @@ where
 
     /// Does periodic work: questions for peers' MAC addresses, changed workers, and the published view.
     #[cold]
-    pub(super) fn look_after_peers(&mut self, now: u64) {
+    pub(super) fn tick_peers(&mut self, now: u64) {
         let Some(mut group) = self.peers.take() else { return };
-        let (own, own_node) = (self.addresses[0], group.own());
+        let (own, own_node) = (self.addresses[0], group.own_node());
         for (_, hop) in group.hops.iter_mut().enumerate().filter(|(node, _)| *node != own_node) {
             if hop.must_ask(now, self.timing.ticks_hz) {
                 let question = arp::Packet::request(own.mac, own.ip, hop.address);
@@ -369,7 +387,7 @@ where
         }
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
         let workers = set.map_or(0, |set| set.workers.dispatcher().view().active().len());
-        let slots = workers as u32 * group.each;
+        let slots = workers as u32 * group.tasks_per_worker;
         if slots != group.slots {
             group.slots = slots;
             group.peers.set_slots(slots);
@@ -378,7 +396,7 @@ where
         counters.set(Gauge::PeersLive, group.peers.live().len() as u64);
         let load_ns = f64::from(group.peers.load()) * 1e3;
         counters.set(Gauge::PeerLoadTicks, self.timing.to_ticks(load_ns as u64));
-        group.show();
+        group.publish_view();
         self.peers = Some(group);
     }
 }

@@ -1,8 +1,10 @@
 //! Registration of workers with a leaf: WORKER_ID until it is acknowledged, then KEEP_ALIVE
 //! (docs/reference/protocol.md). There is one registrar per leaf.
 //!
-//! For any acknowledgements, from any sender, an agent sends at a bounded rate. Messages of one worker are at
-//! least [`INTERVAL_LEAST_MS`] apart, and all together at most [`WORDS_A_SECOND`] per second.
+//! An acknowledgement carries the leaf's timeout, after which the leaf excludes a silent worker. The interval of
+//! messages follows from it, within bounds, so that even forged acknowledgements cannot raise the rate further.
+//! Messages of one worker are at least [`INTERVAL_MIN_MS`] apart, and all together at most
+//! [`MESSAGES_PER_SECOND`] per second.
 
 use std::net::IpAddr;
 
@@ -15,20 +17,21 @@ use crate::wire::task::Header;
 use crate::wire::udp::Flow;
 
 /// Keep-alives within a leaf's timeout: one more than the leaf requires.
-const WITHIN_TIMEOUT: u64 = 5;
+const KEEP_ALIVES_PER_TIMEOUT: u64 = 5;
 /// Shortest timeout in milliseconds that the agent honours. A leaf checks for silent workers eight times
 /// within its timeout, and an agent's core may itself stall for milliseconds.
 pub const TIMEOUT_KEPT_MS: u64 = 10;
 /// Minimum interval in milliseconds between messages of one worker.
-pub const INTERVAL_LEAST_MS: u64 = TIMEOUT_KEPT_MS / WITHIN_TIMEOUT;
+pub const INTERVAL_MIN_MS: u64 = TIMEOUT_KEPT_MS / KEEP_ALIVES_PER_TIMEOUT;
 /// Maximum interval in milliseconds between messages of one worker, also used before the leaf has sent its
 /// timeout. Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf
 /// soon learns of all workers.
-const INTERVAL_MOST_MS: u64 = 100;
-/// Milliseconds until a WORKER_ID is repeated, since its worker gets no tasks before: at first, doubled by each repetition, and at most.
+const INTERVAL_MAX_MS: u64 = 100;
+/// First and longest interval of repetitions of a WORKER_ID in milliseconds; each repetition doubles it. Short,
+/// because the worker gets no tasks before the acknowledgement.
 const RETRY_MS: (u64, u64) = (10, 40);
 /// Messages per second of all workers: enough to keep 100 of them alive at the default timeout of 100 ms.
-pub const WORDS_A_SECOND: u64 = 5000;
+pub const MESSAGES_PER_SECOND: u64 = 5000;
 
 /// A worker, as the leaf knows it.
 #[derive(Clone, Copy, Debug)]
@@ -36,11 +39,11 @@ struct Entry {
     place: Place,
     /// Number of its last message. A repeated question keeps its number, so that a late answer counts.
     seq: u16,
-    /// True if a WORKER_ID with that number is unanswered.
+    /// True if the message with that number is a WORKER_ID without an answer.
     asked: bool,
     /// True if the leaf has answered since the worker attached.
     acknowledged: bool,
-    /// Milliseconds until the next repetition of the WORKER_ID.
+    /// Milliseconds from the next WORKER_ID to its repetition.
     retry_ms: u64,
     /// Time of the next message in ticks.
     due: u64,
@@ -59,13 +62,15 @@ pub struct Registrar {
     /// Next hop of the leaf.
     pub(super) hop: NextHop<IpAddr>,
     entries: Vec<Entry>,
-    /// Index of the first entry to check, so that all get a turn if not all can send in time.
+    /// Index of the first entry to check. It moves on with each message, so that all workers get a turn when the
+    /// rate is at its bound.
     first: usize,
+    /// Ticks per second.
     ticks_hz: u64,
     /// Ticks between messages of one worker.
     interval: u64,
     /// Earliest time of the next message in ticks.
-    next_word: u64,
+    next_message: u64,
 }
 
 impl Registrar {
@@ -85,12 +90,13 @@ impl Registrar {
             first: 0,
             ticks_hz,
             interval: 0,
-            next_word: 0,
+            next_message: 0,
         };
-        registrar.interval = registrar.ticks(INTERVAL_MOST_MS);
+        registrar.interval = registrar.ticks(INTERVAL_MAX_MS);
         registrar
     }
 
+    /// Converts milliseconds to ticks, at least 1.
     fn ticks(&self, ms: u64) -> u64 {
         (ms * self.ticks_hz / 1000).max(1)
     }
@@ -156,26 +162,27 @@ impl Registrar {
         }
         (entry.asked, entry.acknowledged) = (false, true);
         let interval = match u64::from(header.qlen) {
-            0 => self.ticks(INTERVAL_MOST_MS), // the leaf excludes no worker
-            timeout => self.ticks(timeout) / WITHIN_TIMEOUT,
+            0 => self.ticks(INTERVAL_MAX_MS), // the leaf excludes no worker
+            timeout => self.ticks(timeout) / KEEP_ALIVES_PER_TIMEOUT,
         };
-        let interval = interval.clamp(self.ticks(INTERVAL_LEAST_MS), self.ticks(INTERVAL_MOST_MS));
+        let interval = interval.clamp(self.ticks(INTERVAL_MIN_MS), self.ticks(INTERVAL_MAX_MS));
         if interval < self.interval {
+            // Messages planned with the longer interval would come too late.
             self.entries.iter_mut().for_each(|entry| entry.due = 0);
         }
         self.interval = interval;
         Ok(())
     }
 
-    /// Returns the next message at `now`, if the leaf's MAC address is known. `tasks` returns a worker's
-    /// tasks if it is attached. A worker that left is registered again on its return.
+    /// Returns the next message at `now`, if one is due and the leaf's MAC address is known. `tasks` returns the
+    /// number of a worker's tasks if it is attached. A worker that left is registered again on its return.
     pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<Header> {
-        if self.hop.mac.is_none() || now < self.next_word {
+        if self.hop.mac.is_none() || now < self.next_message {
             return None;
         }
         let count = self.entries.len();
         let (before, after) = self.entries.split_at_mut(self.first);
-        for (at, entry) in { after.iter_mut().chain(before) }.enumerate() {
+        for (offset, entry) in { after.iter_mut().chain(before) }.enumerate() {
             if entry.due > now {
                 continue;
             }
@@ -184,18 +191,18 @@ impl Registrar {
                 (entry.asked, entry.acknowledged) = (false, false);
                 continue;
             };
-            let mut wait = self.interval;
+            let mut delay = self.interval;
             if !entry.asked {
                 entry.seq = entry.seq.wrapping_add(1);
                 (entry.asked, entry.retry_ms) = (!entry.acknowledged, RETRY_MS.0);
             }
             if !entry.acknowledged {
-                wait = wait.min((entry.retry_ms * self.ticks_hz / 1000).max(1));
+                delay = delay.min((entry.retry_ms * self.ticks_hz / 1000).max(1));
                 entry.retry_ms = (2 * entry.retry_ms).min(RETRY_MS.1);
             }
-            entry.due = now + wait;
-            self.first = (self.first + at + 1) % count;
-            self.next_word = now + (self.ticks_hz / WORDS_A_SECOND).max(1);
+            entry.due = now + delay;
+            self.first = (self.first + offset + 1) % count;
+            self.next_message = now + (self.ticks_hz / MESSAGES_PER_SECOND).max(1);
             let header = match entry.acknowledged {
                 true => Header::keep_alive(pool, id, tasks, entry.seq),
                 false => Header::worker_id(pool, id, tasks, entry.seq),
@@ -212,8 +219,8 @@ impl Registrar {
     }
 }
 
-/// Writes the frame of a server's message to a leaf: [`Address::PAYLOAD`] plus the header's bytes; `sign`
-/// gets the payload if the header is authenticated.
+/// Writes the frame of a server's message to a leaf: [`Address::PAYLOAD`] plus the header's bytes. `sign`
+/// gets the payload, to add a proof if the header is authenticated.
 pub fn emit<A: Address>(
     header: &Header,
     flow: &Flow<A>,
@@ -246,8 +253,8 @@ mod tests {
         times.filter_map(|now| registrar.due(now, |_| Some(0))).collect()
     }
 
-    fn answer(registrar: &mut Registrar, asked: &Header, timeout_ms: u16) {
-        let header = asked.acknowledged_by(9, timeout_ms);
+    fn answer(registrar: &mut Registrar, request: &Header, timeout_ms: u16) {
+        let header = request.acknowledged_by(9, timeout_ms);
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
     }
 
@@ -261,25 +268,26 @@ mod tests {
         {
             // It has left and returns, so it registers again.
             assert!(registrar.due(now + HZ, |_| None).is_none());
-            let asked = registrar.due(now + HZ, |_| Some(0)).unwrap();
-            assert_eq!(asked.code, Code::WorkerId);
-            answer(&mut registrar, &asked, timeout);
+            let request = registrar.due(now + HZ, |_| Some(0)).unwrap();
+            assert_eq!(request.code, Code::WorkerId);
+            answer(&mut registrar, &request, timeout);
             now += 2 * HZ;
-            let words = second(&mut registrar, now);
-            assert!(words.iter().all(|word| word.code == Code::KeepAlive));
-            assert!(words.len().abs_diff(expected) <= 1, "{timeout} ms: {} words", words.len());
+            let messages = second(&mut registrar, now);
+            assert!(messages.iter().all(|message| message.code == Code::KeepAlive));
+            let count = messages.len();
+            assert!(count.abs_diff(expected) <= 1, "{timeout} ms: {count} words");
         }
     }
 
     #[test]
     fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
-        let asked = second(&mut registrar, 0);
-        answer(&mut registrar, &asked[0], 10);
-        let words = second(&mut registrar, HZ);
-        assert_eq!(words.len(), WORDS_A_SECOND as usize);
+        let request = second(&mut registrar, 0);
+        answer(&mut registrar, &request[0], 10);
+        let messages = second(&mut registrar, HZ);
+        assert_eq!(messages.len(), MESSAGES_PER_SECOND as usize);
         for id in 0..400 {
-            let turns = words.iter().filter(|word| word.src == id).count();
+            let turns = messages.iter().filter(|message| message.src == id).count();
             assert!((11..=14).contains(&turns), "worker {id}: {turns} of 12.5");
         }
     }
@@ -287,19 +295,19 @@ mod tests {
     #[test]
     fn unanswered_registration_is_repeated_with_back_off() {
         let mut registrar = registrar(1);
-        let asked = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
-        let times: Vec<_> = (0..500_u64).filter(asked).collect();
+        let request = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
+        let times: Vec<_> = (0..500_u64).filter(request).collect();
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 
     #[test]
     fn unanswered_registration_keeps_its_sequence() {
         let mut registrar = registrar(1);
-        let asked = second(&mut registrar, 0);
-        assert!(asked.len() > 1 && asked.iter().all(|question| *question == asked[0]));
-        answer(&mut registrar, &asked[0], 100);
-        let again = asked[0].acknowledged_by(9, 100);
-        let refused = registrar.acknowledged(0, (LEAF, MAC), &again);
+        let request = second(&mut registrar, 0);
+        assert!(request.len() > 1 && request.iter().all(|question| *question == request[0]));
+        answer(&mut registrar, &request[0], 100);
+        let duplicate = request[0].acknowledged_by(9, 100);
+        let refused = registrar.acknowledged(0, (LEAF, MAC), &duplicate);
         assert_eq!(refused, Err(DropReason::NotAsked));
         let alive = second(&mut registrar, HZ);
         assert!(alive.windows(2).all(|two| two[0].seq != two[1].seq));

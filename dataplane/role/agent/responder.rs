@@ -1,4 +1,7 @@
-//! Completion of tasks: replies, counts by worker name for the replies, and counters.
+//! Completion of tasks: replies, the named worker's number of tasks for the replies, and counters.
+//!
+//! A task *names* the worker whose id a leaf wrote into its header; any core may serve it. A reply reports the
+//! unfinished tasks of the named worker, because the leaf counts by that id.
 
 use std::sync::Arc;
 
@@ -24,11 +27,11 @@ use crate::wire::task::NO_MEMBER;
 #[derive(Debug)]
 pub struct Responder<P: Port> {
     pub out: Outbox<P>,
-    /// Named workers by id.
+    /// Workers by the id that tasks name.
     pub named: Box<[NamedWorker]>,
     /// Counts shared with threads.
     pub named_load: Option<Arc<NamedLoad>>,
-    /// Counters of threads, and the part already added to the agent's.
+    /// Counters of each thread, and the values already added to the agent's.
     pub threads: Box<[(Counters, [u64; COUNT])]>,
     /// Signer of workers whose pool has a key.
     pub signer: Option<Arc<Signer>>,
@@ -40,7 +43,7 @@ pub struct Responder<P: Port> {
     pub now: u64,
     /// Time of the poll in nanoseconds.
     pub now_ns: u64,
-    /// Index of the thread to add next.
+    /// Index of the thread whose counters were added last.
     thread: usize,
 }
 
@@ -49,28 +52,30 @@ pub struct Responder<P: Port> {
 pub struct NamedWorker {
     /// Index of the worker's set; [`NO_SET`] if no worker here has the id.
     pub set: u16,
-    /// Index among all workers.
-    pub name: u16,
-    /// Number of tasks here that were sent to it by name. Includes tasks that threads have already answered.
+    /// Index among all workers, as in [`NamedLoad`].
+    pub index: u16,
+    /// Number of tasks at this agent that name it. Includes tasks that threads have already answered.
     pub tasks: u32,
     /// Index among the reporters; [`NO_REPORTER`] if it is none.
     pub reporter: u16,
 }
 
+/// Index of a worker that is no reporter.
 pub const NO_REPORTER: u16 = u16::MAX;
+/// Set of an unused id.
 pub const NO_SET: u16 = u16::MAX;
 
-/// Returns the state by id of these workers.
+/// Returns the table of these workers by id.
 pub fn named<B: Buf + Token>(
     places: &[Place],
     worker_sets: &[PoolWorkers<B>],
 ) -> Box<[NamedWorker]> {
-    let nobody = NamedWorker { set: NO_SET, name: 0, tasks: 0, reporter: NO_REPORTER };
-    let mut named = vec![nobody; usize::from(WORKER_ID_MAX) + 1];
-    for (name, place) in places.iter().enumerate() {
+    let unused = NamedWorker { set: NO_SET, index: 0, tasks: 0, reporter: NO_REPORTER };
+    let mut named = vec![unused; usize::from(WORKER_ID_MAX) + 1];
+    for (index, place) in places.iter().enumerate() {
         if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(place.pool)) {
-            let (set, name) = (set as u16, name as u16);
-            named[usize::from(place.id)] = NamedWorker { set, name, ..nobody };
+            let (set, index) = (set as u16, index as u16);
+            named[usize::from(place.id)] = NamedWorker { set, index, ..unused };
         }
     }
     named.into()
@@ -92,13 +97,13 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Adds a worker, which reports its queue if its pool does.
+    /// Adds a worker to the reporters, if its pool sends queue reports.
     pub fn add_reporter(&mut self, place: Place) {
         let reporter = self.reports.as_mut().and_then(|reports| reports.add(place));
         self.named[usize::from(place.id)].reporter = reporter.unwrap_or(NO_REPORTER);
     }
 
-    /// Removes a worker.
+    /// Removes a worker from the reporters.
     pub fn remove_reporter(&mut self, place: Place) {
         let named = &mut self.named[usize::from(place.id)];
         let reporter = std::mem::replace(&mut named.reporter, NO_REPORTER);
@@ -115,7 +120,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Adds the counters of one thread, each in turn.
+    /// Adds one thread's new counts to the agent's counters; the next call takes the next thread.
     pub fn add_up(&mut self) {
         self.thread += 1;
         if self.thread >= self.threads.len() {
@@ -126,22 +131,22 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Changes the number of tasks here that were sent to this worker by name.
+    /// Adds `change` to the number of tasks at this agent that name the worker.
     #[inline]
-    pub fn count(&mut self, worker: u16, more: i32) {
+    pub fn count(&mut self, worker: u16, change: i32) {
         let named = &mut self.named[usize::from(worker)];
-        named.tasks = named.tasks.wrapping_add_signed(more);
+        named.tasks = named.tasks.wrapping_add_signed(change);
         if let Some(named_load) = &self.named_load {
-            named_load.publish(usize::from(named.name), named.tasks);
+            named_load.publish(usize::from(named.index), named.tasks);
         }
     }
 
-    /// Returns the number of tasks here that were sent to this worker by name.
+    /// Returns the number of unfinished tasks at this agent that name the worker.
     #[inline]
     pub fn named_tasks(&self, worker: u16) -> u16 {
         let named = self.named[usize::from(worker)];
         let left = match &self.named_load {
-            Some(named_load) => named_load.left(usize::from(named.name), named.tasks),
+            Some(named_load) => named_load.unanswered(usize::from(named.index), named.tasks),
             None => named.tasks,
         };
         left.min(u32::from(u16::MAX)) as u16
@@ -162,7 +167,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Same, and explains the task's outcome.
+    /// Same as [`Responder::finish`], and explains the task's outcome.
     #[cold]
     fn explain(&mut self, done: Completion<'_, Packet<P::Buf>>) {
         if let Some(explainer) = self.out.tap.explainer() {
@@ -174,12 +179,13 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
+    /// Same as [`Responder::finish`]. Returns the task's outcome.
     #[inline(always)]
     fn end(&mut self, done: Completion<'_, Packet<P::Buf>>) -> Fate {
-        let (port, (_, named), by) = (done.task.port, done.task.addressed(), done.place.id);
+        let (port, (_, named), server) = (done.task.port, done.task.addressed(), done.place.id);
         let (mut worker, mut left) = (done.place.id, done.left);
         if named != NO_MEMBER {
-            // The sender counts by the worker that it named, whichever core served the task.
+            // The sender counts by the worker that it named, not by the core that served the task.
             self.count(named, -1);
             let tasks = self.named_tasks(named);
             (worker, left) = (named, usize::from(tasks));
@@ -199,7 +205,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
                 match done.task.into_reply(signature, len, fill) {
                     Ok(reply) => {
                         self.out.forward(reply, usize::from(port));
-                        return Fate::Sent { port, worker: by };
+                        return Fate::Sent { port, worker: server };
                     }
                     Err(_) => DropReason::BadReply,
                 }
@@ -212,7 +218,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         Fate::Dropped(reason)
     }
 
-    /// Drops a task that no worker got.
+    /// Drops and counts a waiting task.
     #[cold]
     pub fn give_up(&mut self, task: Packet<P::Buf>, reason: DropReason) {
         let (_, named) = task.addressed();
@@ -225,7 +231,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Returns a task undone to its sender.
+    /// Refuses a task: sends it back to its sender. `waiting` is the pool's queue length, reported if the task
+    /// names no worker.
     #[cold]
     pub fn refuse(&mut self, task: Packet<P::Buf>, waiting: usize) -> Fate {
         let (port, (_, named)) = (task.port, task.addressed());

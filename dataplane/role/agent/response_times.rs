@@ -1,46 +1,49 @@
-//! Response times from arrival to answer, and waiting tasks, for observers in other processes.
+//! Response times from arrival to answer, and waiting tasks, published to observers in other processes. An
+//! observer increments a shared word while it is active; without one nothing is measured.
 
 use crate::node::Timing;
 use crate::ring::AgentStatusWords;
 
-/// Published while an observer asks; see [`AgentStatusWords`].
+/// Publisher of response times and waiting tasks; see [`AgentStatusWords`].
 #[derive(Debug)]
 pub struct ResponseTimes {
     watch: AgentStatusWords,
     timing: Timing,
-    is_asked: bool,
-    /// Observer's word at the last check, and time since which it has that value.
-    asked: (u64, u64),
+    /// True if an observer is active.
+    is_observed: bool,
+    /// Value of the observers' word at the last check, and time in ticks of its last change.
+    last_request: (u64, u64),
 }
 
-/// Milliseconds for which an observer's request counts.
-const COUNTS_MS: u64 = 1000;
+/// Milliseconds after its last increment for which an observer counts as active.
+const ACTIVE_MS: u64 = 1000;
 
 impl ResponseTimes {
     /// Creates the publisher.
     pub fn new(watch: AgentStatusWords, timing: Timing) -> Self {
-        let asked = (watch.asked(), 0);
-        Self { watch, timing, is_asked: false, asked }
+        let last_request = (watch.asked(), 0);
+        Self { watch, timing, is_observed: false, last_request }
     }
 
     /// Records the answer to a task, and its response time.
     #[inline]
     pub fn note(&self, response_ns: u64) {
-        if self.is_asked {
+        if self.is_observed {
             self.watch.note(response_ns);
         }
     }
 
     /// Checks for observers, and then publishes the number of waiting tasks.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
-        let asked = self.watch.asked();
-        if asked != self.asked.0 {
-            self.asked = (asked, now);
-            self.is_asked = true;
-        } else if self.is_asked && now.saturating_sub(self.asked.1) > self.timing.of_ms(COUNTS_MS) {
-            self.is_asked = false;
+        let request = self.watch.asked();
+        let silence = now.saturating_sub(self.last_request.1);
+        if request != self.last_request.0 {
+            self.last_request = (request, now);
+            self.is_observed = true;
+        } else if self.is_observed && silence > self.timing.of_ms(ACTIVE_MS) {
+            self.is_observed = false;
         }
-        if self.is_asked {
+        if self.is_observed {
             self.watch.set_waiting(waiting() as u64);
         }
     }

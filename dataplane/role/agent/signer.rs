@@ -1,8 +1,10 @@
-//! Signatures of workers' messages, if their pool has a key: replies from any sender, and registrations.
+//! Signatures of workers' messages, if their pool has a key: replies, queue reports and registrations. Threads
+//! and the agent's core sign with the same credentials.
 //!
-//! A worker's sequence grows by one with each packet. It is never far behind the clock, which a restarted
-//! leaf uses. A jump to the clock skips whole windows (`wire/auth.rs`), so that nothing in flight becomes too
-//! old. Threads share the sequence and take numbers by atomic increment.
+//! A worker's sequence grows by one with each packet, and the leaf refuses repeated or old numbers. A restarted
+//! leaf accepts numbers from about the current time on, so a sequence that is far behind the clock jumps to it.
+//! The jump skips whole windows (`wire/auth.rs`), so that no packet in flight becomes too old. Threads share the
+//! sequence and take numbers by atomic increment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ impl fmt::Debug for Credential {
 }
 
 impl Credential {
+    /// Creates a credential whose sequence starts at `now`.
     fn new(key: Key, now: u64) -> Self {
         let registered = std::array::from_fn(|_| AtomicU64::new(0));
         Self { key, sequence: AtomicU64::new(now), registered }
@@ -42,11 +45,13 @@ impl Credential {
         self.sign_next(src, dst, payload);
     }
 
-    /// Same, for a registration with the leaf at this index. An acknowledgement must match it.
+    /// Same, for a registration with the leaf at this index. Stores the sequence, which the acknowledgement must
+    /// repeat.
     pub fn sign_registration<A: Address>(&self, leaf: usize, src: A, dst: A, payload: &mut [u8]) {
         self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
     }
 
+    /// Signs with the next sequence and returns it.
     #[inline]
     fn sign_next<A: Address>(&self, src: A, dst: A, payload: &mut [u8]) -> u64 {
         let sequence = self.sequence.fetch_add(1, Relaxed);
@@ -68,18 +73,18 @@ impl Credential {
         if self.key.tag(&signed.claim) != signed.tag {
             return Err(DropReason::AuthTag);
         }
-        let own = self.registered[leaf].load(Relaxed) == signed.sequence;
-        if own { Ok(()) } else { Err(DropReason::AuthReplay) }
+        let is_last = self.registered[leaf].load(Relaxed) == signed.sequence;
+        if is_last { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
-    /// Raises the sequence to the clock if it is far behind.
+    /// Raises the sequence to the clock's value `now` if it is far behind.
     fn follow(&self, now: u64) {
         let next = self.sequence.load(Relaxed);
         let behind = now.saturating_sub(next);
         if behind > BEHIND_MAX {
-            let to = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
+            let target = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
             // If a thread has taken a number meanwhile, the next check still finds it behind.
-            let _ = self.sequence.compare_exchange(next, to, Relaxed, Relaxed);
+            let _ = self.sequence.compare_exchange(next, target, Relaxed, Relaxed);
         }
     }
 }
@@ -110,7 +115,7 @@ impl Signer {
         Self::following(None, keys, clock)
     }
 
-    /// Same, continuing `before`: workers that it already has keep their credentials and sequences.
+    /// Same, as the successor of `before`: workers of both keep their credentials and sequences.
     #[must_use]
     pub fn following(
         before: Option<&Self>,

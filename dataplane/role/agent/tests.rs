@@ -136,18 +136,18 @@ impl Family {
     }
 
     /// Returns the address that the agent's question asks for.
-    fn asked(self, frame: &[u8]) -> Option<IpAddr> {
+    fn question_target(self, frame: &[u8]) -> Option<IpAddr> {
         match self {
             Self::V4 => {
-                let asked = arp::Packet::parse(frame).ok()?;
-                assert_eq!((asked.sender, asked.sender_mac), (AGENT, AGENT_MAC));
-                (asked.operation == Operation::Request).then(|| self.ip(asked.target))
+                let question = arp::Packet::parse(frame).ok()?;
+                assert_eq!((question.sender, question.sender_mac), (AGENT, AGENT_MAC));
+                (question.operation == Operation::Request).then(|| self.ip(question.target))
             }
             Self::V6 => {
-                let asked = ndp::Packet::parse(frame).ok()?;
-                assert_eq!(asked.mac, Some(AGENT_MAC));
-                let asks = asked.operation == ndp::Operation::Solicitation;
-                asks.then(|| Ipv6Addr::from_bits(asked.target).into())
+                let question = ndp::Packet::parse(frame).ok()?;
+                assert_eq!(question.mac, Some(AGENT_MAC));
+                let asks = question.operation == ndp::Operation::Solicitation;
+                asks.then(|| Ipv6Addr::from_bits(question.target).into())
             }
         }
     }
@@ -157,14 +157,14 @@ impl Family {
         match self {
             Self::V4 => {
                 let mut bytes = vec![0; arp::FRAME_LEN];
-                let asked = arp::Packet::parse(question).unwrap();
-                asked.answer(mac).emit(&mut bytes, AGENT_MAC);
+                let question = arp::Packet::parse(question).unwrap();
+                question.answer(mac).emit(&mut bytes, AGENT_MAC);
                 bytes
             }
             Self::V6 => {
                 let mut bytes = vec![0; ndp::FRAME_LEN];
-                let asked = ndp::Packet::parse(question).unwrap();
-                let (answer, to) = asked.answer(mac, AGENT_MAC);
+                let question = ndp::Packet::parse(question).unwrap();
+                let (answer, to) = question.answer(mac, AGENT_MAC);
                 answer.emit(&mut bytes, to, true);
                 bytes
             }
@@ -184,8 +184,8 @@ impl Family {
                 let (operation, dst) = (ndp::Operation::Advertisement, ipv6::ALL_NODES);
                 let mut bytes = vec![0; ndp::FRAME_LEN];
                 let (src, target, mac) = (v6(host), v6(host), Some(mac));
-                let told = ndp::Packet { operation, src, dst, target, mac };
-                told.emit(&mut bytes, ipv6::group_mac(dst), true);
+                let advertisement = ndp::Packet { operation, src, dst, target, mac };
+                advertisement.emit(&mut bytes, ipv6::group_mac(dst), true);
                 bytes
             }
         }
@@ -274,7 +274,7 @@ impl Rig {
         let mut replies = Vec::new();
         while let Some(packet) = self.wire.receive() {
             let (bytes, family) = (packet.bytes(), self.family);
-            if family.asked(bytes).is_some() {
+            if family.question_target(bytes).is_some() {
                 continue;
             }
             let datagram = family.parse(bytes).unwrap();
@@ -664,7 +664,7 @@ fn agent_answers_arp_for_its_address_only() {
             let packets: Vec<_> = std::iter::from_fn(|| rig.wire.receive()).collect();
             let answers = packets.iter().filter(|packet| {
                 let to = (ether::dst(packet.bytes()), ether::src(packet.bytes()));
-                family.asked(packet.bytes()).is_none() && to == (LEAF_MAC, AGENT_MAC)
+                family.question_target(packet.bytes()).is_none() && to == (LEAF_MAC, AGENT_MAC)
             });
             assert_eq!(answers.count(), usize::from(answered), "{family:?}");
         }
@@ -833,7 +833,7 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
 /// Answers the agent's question for the leaf.
 fn find_leaf(rig: &mut Rig) {
     let question = rig.wire.receive().expect("where is the leaf?");
-    assert_eq!(rig.family.asked(question.bytes()), Some(rig.family.ip(LEAF)));
+    assert_eq!(rig.family.question_target(question.bytes()), Some(rig.family.ip(LEAF)));
     let answer = rig.family.answer(question.bytes(), LEAF_MAC);
     drop(question);
     assert!(registrations(rig).is_empty(), "nobody knows where it is");

@@ -1,5 +1,5 @@
 //! Worker as a thread of the agent's process with its own transmit queue. It takes a task's packet, turns it
-//! into its reply in place, and sends it. The dispatcher sees only the credit.
+//! into its reply in place, and sends it. The dispatcher sees only a credit: the number of completed tasks.
 //!
 //! Each reply is sent immediately, because the next task's duration is unknown and the reply must not wait
 //! for it.
@@ -20,8 +20,8 @@ use crate::ring::{Consumer, Place, TaskIds};
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
-/// Longest time in which a sleeping thread may miss the end.
-const NAP: Duration = Duration::from_millis(50);
+/// Longest sleep. After it the thread checks whether the agent has ended.
+const SLEEP_MAX: Duration = Duration::from_millis(50);
 
 /// Request to a worker.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ pub struct ThreadWorker<P: Port<Buf: Token>> {
     signer: Option<Arc<Signer>>,
     /// Buffer for answers, so that the task's bytes stay readable.
     answer: Box<[u8]>,
-    /// Current task.
-    begun: Option<Packet<P::Buf>>,
+    /// Task being served.
+    current: Option<Packet<P::Buf>>,
 }
 
 impl<P: Port<Buf: Token>> fmt::Debug for ThreadWorker<P> {
@@ -64,7 +64,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     ) -> Self {
         let answer = vec![0; payload].into();
         let out = Outbox::new(queues, counters);
-        Self { consumer, out, load, signer: None, answer, begun: None }
+        Self { consumer, out, load, signer: None, answer, current: None }
     }
 
     /// Signs replies of workers whose pool has a key.
@@ -101,7 +101,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
             } else if idle_since.get_or_insert_with(Instant::now).elapsed() < spin {
                 std::hint::spin_loop();
             } else {
-                self.consumer.sleep(NAP);
+                self.consumer.sleep(SLEEP_MAX);
             }
         }
     }
@@ -115,19 +115,20 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         let Some((buf, note)) = self.consumer.take() else {
             return false;
         };
-        self.begun = Packet::again(buf, note);
-        let Some(task) = &self.begun else {
-            // Its bytes have not changed since they were parsed, so this only keeps the ledger exact.
+        self.current = Packet::parse_again(buf, note);
+        let Some(task) = &self.current else {
+            // Impossible: its bytes have not changed since the agent parsed them. Counted, so that the ledger is
+            // exact in any case.
             self.out.counters.drop(DropReason::BadReply, 1);
             self.consumer.complete(0);
             return true;
         };
-        let began = Instant::now();
-        let answered =
+        let start = Instant::now();
+        let answer_len =
             serve(&Request { ids: task.ids(), payload: task.payload() }, &mut self.answer);
-        let worked_ns = began.elapsed().as_nanos() as u64;
-        if let Some(task) = self.begun.take() {
-            self.end(task, answered, worked_ns.min(u64::from(u32::MAX)) as u32);
+        let worked_ns = start.elapsed().as_nanos() as u64;
+        if let Some(task) = self.current.take() {
+            self.end(task, answer_len, worked_ns.min(u64::from(u32::MAX)) as u32);
         }
         self.consumer.complete(worked_ns);
         true
@@ -135,10 +136,10 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 
     /// Sends the reply, or counts its drop.
     #[inline]
-    fn end(&mut self, task: Packet<P::Buf>, answered: Option<usize>, service_ns: u32) {
+    fn end(&mut self, task: Packet<P::Buf>, answer_len: Option<usize>, service_ns: u32) {
         let (worker, left) = self.account(&task);
         let counters = &self.out.counters;
-        let Some(len) = answered else {
+        let Some(len) = answer_len else {
             return counters.drop(DropReason::Unanswered, 1);
         };
         let port = usize::from(task.port);
@@ -155,20 +156,20 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         self.out.flush();
     }
 
-    /// Returns the worker named by the reply, and its remaining tasks.
+    /// Counts the answer. Returns the worker that the reply names, and that worker's unfinished tasks.
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
             (_, NO_MEMBER) => (self.consumer.place().id, self.consumer.waiting()),
-            (_, named) => (named, self.load.answer(task.name()) as usize),
+            (_, named) => (named, self.load.answer(task.worker_index()) as usize),
         }
     }
 }
 
 impl<P: Port<Buf: Token>> Drop for ThreadWorker<P> {
     fn drop(&mut self) {
-        // Its work panicked: the current task is lost.
-        if let Some(task) = self.begun.take() {
+        // A current task means that its service panicked: the task is lost.
+        if let Some(task) = self.current.take() {
             let _ = self.account(&task);
             self.out.counters.drop(DropReason::WorkerLost, 1);
         }

@@ -31,10 +31,10 @@ pub enum Step<B: Buf + Token> {
     Begin {
         /// Its index.
         pool: usize,
-        /// Its workers, initially none; afterwards those of the ended pool.
+        /// Its workers, at first an empty set; afterwards the ended pool's, if any.
         new: Box<Option<PoolWorkers<B>>>,
     },
-    /// The pool accepts no new tasks, and its workers are no longer registered.
+    /// The pool accepts no new tasks, and its workers send no more registrations.
     Close {
         /// The pool.
         pool: usize,
@@ -79,7 +79,7 @@ pub enum Step<B: Buf + Token> {
         member: Member,
         /// Its former identity.
         place: Place,
-        /// Its remains afterwards, in this memory.
+        /// `None`; afterwards its entry.
         entry: Box<Option<Entry<B>>>,
     },
     /// Changes the scheduling of a pool.
@@ -143,11 +143,12 @@ where
             for &pool in &update.touched {
                 self.worker_sets[pool].workers.review_members();
             }
-            self.note_held(); // before its control checks
+            self.note_held(); // before the control thread, which reads it, sees the acknowledgement
             self.commands.acknowledge(update.epoch, update);
         }
     }
 
+    /// Applies one step.
     fn step(&mut self, step: &mut Step<P::Buf>) {
         match step {
             Step::Begin { pool, new } => self.begin(*pool, new),
@@ -182,18 +183,20 @@ where
         }
     }
 
-    fn begin(&mut self, pool: usize, place: &mut Option<PoolWorkers<P::Buf>>) {
-        let Some(mut new) = place.take() else { return };
+    /// Begins a pool at an index. Leaves the pool that it replaces in `slot`.
+    fn begin(&mut self, pool: usize, slot: &mut Option<PoolWorkers<P::Buf>>) {
+        let Some(mut new) = slot.take() else { return };
         let Some(ended) = self.worker_sets.get_mut(pool) else {
             return self.worker_sets.push(new);
         };
         std::mem::swap(ended, &mut new);
-        // Its statistics are kept.
+        // The agent's totals still include the ended pool's attachments, but not its completed tasks.
         self.former = self.former.and(new.workers.attach_stats());
         self.ended -= new.workers.ended();
-        *place = Some(new);
+        *slot = Some(new);
     }
 
+    /// Adds a worker as a member of a pool.
     fn add(
         &mut self,
         pool: usize,

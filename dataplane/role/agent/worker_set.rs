@@ -1,7 +1,12 @@
-//! Workers of one pool on this host: dispatcher, a channel per worker, and the tasks in between.
+//! Workers of one pool on this host: dispatcher, a channel per worker, and the tasks that they have not completed.
 //!
 //! Independent of packets: a task is anything with bytes. The agent's loop and the ring benchmark use the
 //! same code.
+//!
+//! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come
+//! back as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies
+//! of its tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher
+//! *holds* tasks if its policy is bounded: it queues tasks while every worker is full.
 
 use arrayvec::ArrayVec;
 
@@ -31,7 +36,7 @@ pub struct Completion<'a, T> {
     pub number: u64,
 }
 
-/// Reason why a worker has gone.
+/// Reason why a worker was detached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DetachReason {
@@ -45,18 +50,18 @@ pub enum DetachReason {
     AtFault,
 }
 
-/// Statistics of workers that came and went.
+/// Numbers of attached and detached workers so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct AttachStats {
-    /// Granted.
+    /// Workers that were granted their claim.
     pub joined: u64,
-    /// Left in order.
+    /// Workers that left in order.
     pub left: u64,
-    /// Process ended.
+    /// Workers whose process ended without notice.
     pub died: u64,
-    /// Excluded for silence.
+    /// Workers excluded for silence.
     pub silent: u64,
-    /// Excluded for impossible credits.
+    /// Workers excluded for impossible credits.
     pub at_fault: u64,
 }
 
@@ -80,13 +85,13 @@ pub struct WorkerEntry<T: Work> {
     place: Place,
     member: Member,
     link: WorkerLink<T>,
-    /// Last granted claim, which is not granted again.
+    /// Last claim that was checked. Each claim is checked once.
     last_claim: u64,
     /// Time in ticks of its last answer, or of its first task after being idle.
     last_active: u64,
-    /// True for a thread that was silent for too long. It keeps its tasks, and gets none until it answers.
+    /// True for a thread that was silent for too long. It keeps its tasks, and gets no new ones until it answers.
     suspended: bool,
-    /// True if it gets no new tasks until it is undrained, whoever attaches.
+    /// True if it gets no new tasks until it is undrained. A new worker that attaches here is drained, too.
     is_drained: bool,
     /// True if it gets no new tasks, and its place accepts no other worker.
     is_leaving: bool,
@@ -116,8 +121,8 @@ impl<T: Work> WorkerEntry<T> {
 
     /// Returns true if it is attached and may get tasks.
     fn is_active(&self) -> bool {
-        let is_kept_from = self.suspended || self.is_drained || self.is_leaving;
-        self.link.sender().is_granted() && !is_kept_from
+        let is_excluded = self.suspended || self.is_drained || self.is_leaving;
+        self.link.sender().is_granted() && !is_excluded
     }
 
     /// Returns the index of its channel in the region.
@@ -181,8 +186,8 @@ impl<T: Work> WorkerSet<T> {
 
     /// Drains or undrains a member, which continues its current tasks.
     pub fn drain(&mut self, member: Member, is_drained: bool) {
-        let at = usize::from(self.entry_of[member.index()]);
-        let Some(entry) = self.entries.get_mut(at) else { return };
+        let index = usize::from(self.entry_of[member.index()]);
+        let Some(entry) = self.entries.get_mut(index) else { return };
         entry.is_drained = is_drained;
         let is_active = entry.is_active();
         self.dispatcher.set_active(member, is_active);
@@ -190,31 +195,31 @@ impl<T: Work> WorkerSet<T> {
 
     /// Retires a member: no new tasks, and no other worker in its place. Returns its identity.
     pub fn retire(&mut self, member: Member) -> Option<Place> {
-        let at = usize::from(self.entry_of[member.index()]);
-        let entry = self.entries.get_mut(at)?;
+        let index = usize::from(self.entry_of[member.index()]);
+        let entry = self.entries.get_mut(index)?;
         entry.is_leaving = true;
         self.dispatcher.set_active(member, false);
         Some(entry.place)
     }
 
-    /// Removes a member: stops its worker and drops its tasks. Returns its remains.
+    /// Removes a member: stops its worker and drops its tasks, each passed to `done`. Returns its entry, for reuse.
     pub fn remove(
         &mut self,
         member: Member,
         done: &mut impl FnMut(Completion<'_, T>),
     ) -> Option<WorkerEntry<T>> {
-        let at = usize::from(self.entry_of[member.index()]);
-        let entry = self.entries.get(at)?;
-        // Before its grant ends, so that the worker learns of the end first.
+        let index = usize::from(self.entry_of[member.index()]);
+        let entry = self.entries.get(index)?;
+        // Before its grant ends, so that the worker sees the stop first.
         entry.link.channel().stop();
         if entry.link.sender().is_granted() {
-            self.detach(at, DetachReason::Left, done);
+            self.detach(index, DetachReason::Left, done);
         }
         self.dispatcher.view_mut().forget(member);
         self.entry_of[member.index()] = NOWHERE;
-        let entry = self.entries.remove(at);
-        for (at, entry) in self.entries.iter().enumerate().skip(at) {
-            self.entry_of[entry.member.index()] = at as u16;
+        let entry = self.entries.remove(index);
+        for (moved, entry) in self.entries.iter().enumerate().skip(index) {
+            self.entry_of[entry.member.index()] = moved as u16;
         }
         Some(entry)
     }
@@ -239,25 +244,27 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.pop()
     }
 
-    /// Removes the next task that waits since another policy's time while no worker is attached, to drop it.
+    /// Removes the next waiting task, to drop it, if no worker is active and the policy does not queue. Such tasks
+    /// remain from an earlier policy that queued.
     pub fn next_without_workers(&mut self) -> Option<T> {
-        let nobody = self.dispatcher.view().active().is_empty();
-        let is_lost = self.waiting() > 0 && nobody && !self.dispatcher.holds();
+        let has_no_worker = self.dispatcher.view().active().is_empty();
+        let is_lost = self.waiting() > 0 && has_no_worker && !self.dispatcher.holds();
         is_lost.then(|| self.dispatcher.pop()).flatten()
     }
 
     /// Returns the number of tasks waiting or with workers.
     #[must_use]
     pub fn held(&self) -> usize {
-        let given: usize = self.entries.iter().map(|entry| entry.link.sender().outstanding()).sum();
-        self.waiting() + given
+        let outstanding = self.entries.iter().map(|entry| entry.link.sender().outstanding());
+        self.waiting() + outstanding.sum::<usize>()
     }
 
-    /// Returns the number of tasks waiting for a worker, or behind another task of theirs.
+    /// Returns the number of tasks that no worker serves yet: they wait in the pool's queue, or behind another
+    /// task in a worker's channel.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        let given = self.entries.iter().map(|entry| entry.link.sender().outstanding());
-        self.waiting() + given.map(|tasks| tasks.saturating_sub(1)).sum::<usize>()
+        let outstanding = self.entries.iter().map(|entry| entry.link.sender().outstanding());
+        self.waiting() + outstanding.map(|tasks| tasks.saturating_sub(1)).sum::<usize>()
     }
 
     /// Returns the number of tasks waiting for a worker.
@@ -291,13 +298,13 @@ impl<T: Work> WorkerSet<T> {
         self.entries.iter().map(|entry| entry.place)
     }
 
-    /// Iterates over the attached workers by place.
+    /// Iterates over the identities of attached workers.
     pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
-        let there = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
-        there.map(|entry| entry.place)
+        let attached = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
+        attached.map(|entry| entry.place)
     }
 
-    /// Gives the task to a worker, or queues it. Returns its worker.
+    /// Gives the task to a worker, or queues it. Returns its worker; `None` if it is queued.
     ///
     /// # Errors
     /// The task, and the reason why no worker can have it.
@@ -315,16 +322,17 @@ impl<T: Work> WorkerSet<T> {
     /// Returns the id of the member's worker; `None` if the member is free.
     #[must_use]
     pub fn id_of(&self, member: Member) -> Option<u16> {
-        let at = usize::from(self.entry_of[member.index()]);
-        self.entries.get(at).map(|entry| entry.place.id)
+        let index = usize::from(self.entry_of[member.index()]);
+        self.entries.get(index).map(|entry| entry.place.id)
     }
 
+    /// Gives the task to the member chosen for it.
     #[inline]
     fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
         let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
         let idle = entry.link.sender().outstanding() == 0;
         if let Err(task) = entry.link.give(task) {
-            // The ring has a bound, unlike the policy.
+            // The policy may send more than the channel's ring holds.
             self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
@@ -339,33 +347,33 @@ impl<T: Work> WorkerSet<T> {
     #[inline]
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         let mut freed = 0;
-        for at in 0..self.entries.len() {
-            if let Some(next) = self.entries.get(at + 1) {
+        for index in 0..self.entries.len() {
+            if let Some(next) = self.entries.get(index + 1) {
                 next.link.sender().prefetch_credits();
             }
-            if self.entries[at].link.sender().outstanding() > 0 {
-                freed += self.collect_from(at, now, done);
+            if self.entries[index].link.sender().outstanding() > 0 {
+                freed += self.collect_from(index, now, done);
             }
         }
-        // Waiting tasks found all workers full, so about as many can go as have completed.
+        // Waiting tasks found all workers full, so about as many can go now as were completed.
         while self.waiting() > 0 && self.advance(freed, now, done) {
             freed = 1;
         }
     }
 
-    /// Returns the number of tasks that this worker has completed.
+    /// Processes the completions of the worker at this index. Returns their number.
     #[inline]
     fn collect_from(
         &mut self,
-        at: usize,
+        index: usize,
         now: u64,
         done: &mut impl FnMut(Completion<'_, T>),
     ) -> usize {
-        let entry = &mut self.entries[at];
+        let entry = &mut self.entries[index];
         let mut numbers = match entry.link.collect() {
             Ok(numbers) => numbers,
             Err(_) => {
-                self.detach(at, DetachReason::AtFault, done);
+                self.detach(index, DetachReason::AtFault, done);
                 return 0;
             }
         };
@@ -380,23 +388,23 @@ impl<T: Work> WorkerSet<T> {
         let (channel, held) = match &mut entry.link {
             WorkerLink::Copied { channel, held } => (channel, held),
             WorkerLink::Handed(producer) => {
-                // The individual times are unknown.
+                // A thread publishes only the sum of its service times, so each task gets the mean.
                 let service_ns = producer.worked_ns() / count as u64;
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
                 self.ended += count as u64;
                 for _ in numbers {
                     self.dispatcher.reply(&Report::new(member, load, service_ns));
                 }
-                // A departed worker is detected here, so it gets nothing more.
+                // Checked here and not only at ticks, so that a departed worker gets no more tasks.
                 match producer.is_left() {
-                    true => self.detach(at, DetachReason::Left, done),
-                    false => self.resume(at),
+                    true => self.detach(index, DetachReason::Left, done),
+                    false => self.resume(index),
                 }
                 return count;
             }
         };
         while !numbers.is_empty() {
-            // One run at a time, as policies process them best.
+            // Policies process up to a burst of reports at once.
             let run = numbers.start..numbers.end.min(numbers.start + BURST as u64);
             numbers.start = run.end;
             let mut ends = ArrayVec::<_, BURST>::new();
@@ -413,7 +421,7 @@ impl<T: Work> WorkerSet<T> {
             self.dispatcher.reply_run(&reports);
             for (number, outcome) in ends {
                 let Some(task) = held[channel.sender().slot(number)].take() else {
-                    continue; // every given number has its task
+                    continue; // impossible: each number in flight has its task
                 };
                 done(Completion {
                     task,
@@ -428,30 +436,33 @@ impl<T: Work> WorkerSet<T> {
         count
     }
 
-    fn resume(&mut self, at: usize) {
-        let entry = &mut self.entries[at];
+    /// Ends the suspension of a thread that has answered.
+    fn resume(&mut self, index: usize) {
+        let entry = &mut self.entries[index];
         if std::mem::take(&mut entry.suspended) && entry.is_active() {
             self.dispatcher.set_active(entry.member, true);
         }
     }
 
+    /// Returns true if the member's channel has room for a task.
     fn has_room(&self, member: Member) -> bool {
         let entry = &self.entries[usize::from(self.entry_of[member.index()])];
         entry.link.sender().room() > 0
     }
 
-    /// Gives up to `most` waiting tasks (at least one) to workers in order. Returns false if not all of them
-    /// could go.
+    /// Gives the first `most` waiting tasks (at least one) to workers. Returns false if some of them must keep
+    /// waiting.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        // Tasks that wait since another policy's time go one by one, where there is room.
+        // Tasks that remain from an earlier, bounded policy go one by one, to workers with room.
         let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given = 0;
-        // Each choice includes a place, whichever task it was for. The first waiting task takes it.
+        // Each pick reserves a place at a worker, and the first waiting task takes it. The picks may be fewer than
+        // the tasks.
         for pick in picks.into_iter().flatten() {
             if !self.dispatcher.holds() && !self.has_room(pick.member) {
                 self.dispatcher.write_off(pick.member, 1);
@@ -472,7 +483,7 @@ impl<T: Work> WorkerSet<T> {
         given == tasks.len()
     }
 
-    /// Updates the time of a policy with a queue, which measures by it, more often than for others.
+    /// Updates the time of a policy that queues tasks. It needs the time at each poll; others get it at ticks.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
         if self.dispatcher.holds() {
@@ -482,34 +493,35 @@ impl<T: Work> WorkerSet<T> {
 
     /// Grants attaching workers, detaches departed or silent ones, and advances the policy's time.
     pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Completion<'_, T>)) {
-        for at in 0..self.entries.len() {
-            let entry = &mut self.entries[at];
+        for index in 0..self.entries.len() {
+            let entry = &mut self.entries[index];
             let sender = entry.link.sender();
             let (claim, granted) = (sender.claim(), sender.granted());
             let silent = now.saturating_sub(entry.last_active) > self.timeout;
             match sender.holder() {
                 _ if granted == 0 => {}
-                Holder::Left => self.detach(at, DetachReason::Left, done),
-                Holder::Died => self.detach(at, DetachReason::Died, done),
-                Holder::There if sender.outstanding() > 0 && silent => self.shut_out(at, done),
-                Holder::There => {}
+                Holder::Left => self.detach(index, DetachReason::Left, done),
+                Holder::Died => self.detach(index, DetachReason::Died, done),
+                Holder::Attached if sender.outstanding() > 0 && silent => self.exclude(index, done),
+                Holder::Attached => {}
             }
-            // A worker may write its claim at any time, so the granted worker is detached first.
-            let entry = &self.entries[at];
+            // A new worker may claim the channel while its former worker is still granted. It is granted only after
+            // that one is detached, above or at a later tick.
+            let entry = &self.entries[index];
             let is_new = claim != 0 && claim != entry.last_claim;
             if is_new && !entry.is_leaving && !entry.link.sender().is_granted() {
-                self.attach(at, claim, now);
+                self.attach(index, claim, now);
             }
         }
         self.dispatcher.tick(now_ns);
     }
 
-    /// Excludes a worker. A process loses its grant. A thread holds its tasks itself, so it can only be
+    /// Excludes a silent worker. A process loses its grant. A thread has its tasks itself, so it can only be
     /// suspended.
-    fn shut_out(&mut self, at: usize, done: &mut impl FnMut(Completion<'_, T>)) {
-        let entry = &mut self.entries[at];
+    fn exclude(&mut self, index: usize, done: &mut impl FnMut(Completion<'_, T>)) {
+        let entry = &mut self.entries[index];
         if matches!(entry.link, WorkerLink::Copied { .. }) {
-            return self.detach(at, DetachReason::Silent, done);
+            return self.detach(index, DetachReason::Silent, done);
         }
         if !std::mem::replace(&mut entry.suspended, true) {
             self.attach_stats.silent += 1;
@@ -517,12 +529,13 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    fn attach(&mut self, at: usize, claim: u64, now: u64) {
-        let entry = &mut self.entries[at];
+    /// Grants a new claim, and activates its worker unless it is drained.
+    fn attach(&mut self, index: usize, claim: u64, now: u64) {
+        let entry = &mut self.entries[index];
         (entry.last_claim, entry.last_active) = (claim, now);
-        // A worker that was told of this channel under another identity is not granted.
-        let is_named = entry.link.sender().claimed_name() == entry.place.word();
-        if !is_named || !entry.link.grant(claim) {
+        // A worker that was assigned this channel under another identity is not granted.
+        let is_assigned = entry.link.sender().claimed_name() == entry.place.word();
+        if !is_assigned || !entry.link.grant(claim) {
             return;
         }
         let (member, is_active) = (entry.member, entry.is_active());
@@ -535,40 +548,40 @@ impl<T: Work> WorkerSet<T> {
     /// Handles the death of the worker process at this channel, detected by its lock; `claim` is the claim at
     /// that time.
     pub fn died(&mut self, channel: usize, claim: u64, done: &mut impl FnMut(Completion<'_, T>)) {
-        let is_there = |entry: &WorkerEntry<T>| match &entry.link {
-            WorkerLink::Copied { channel: own, .. } => own.index() == channel,
+        let has_channel = |entry: &WorkerEntry<T>| match &entry.link {
+            WorkerLink::Copied { channel: of_entry, .. } => of_entry.index() == channel,
             WorkerLink::Handed(_) => false,
         };
-        let Some(at) = self.entries.iter().position(is_there) else { return };
-        let sender = self.entries[at].link.sender();
+        let Some(index) = self.entries.iter().position(has_channel) else { return };
+        let sender = self.entries[index].link.sender();
         if sender.is_granted() && sender.granted() == claim {
             // A worker that left in order releases its lock, too, which may be seen first.
             let left = sender.holder() == Holder::Left;
-            self.detach(at, if left { DetachReason::Left } else { DetachReason::Died }, done);
+            self.detach(index, if left { DetachReason::Left } else { DetachReason::Died }, done);
         }
     }
 
     /// Detaches a departed worker: processes its completions and drops its remaining tasks.
     fn detach(
         &mut self,
-        at: usize,
+        index: usize,
         reason: DetachReason,
         done: &mut impl FnMut(Completion<'_, T>),
     ) {
         if reason != DetachReason::AtFault {
-            self.collect_from(at, 0, done);
-            if !self.entries[at].link.sender().is_granted() {
+            self.collect_from(index, 0, done);
+            if !self.entries[index].link.sender().is_granted() {
                 return; // its last credits were impossible
             }
         }
-        let panicked = matches!(&self.entries[at].link, WorkerLink::Handed(producer) if producer.has_panicked());
+        let panicked = matches!(&self.entries[index].link, WorkerLink::Handed(producer) if producer.has_panicked());
         match reason {
             DetachReason::Left if !panicked => self.attach_stats.left += 1,
             DetachReason::Left | DetachReason::Died => self.attach_stats.died += 1,
             DetachReason::Silent => self.attach_stats.silent += 1,
             DetachReason::AtFault => self.attach_stats.at_fault += 1,
         }
-        let entry = &mut self.entries[at];
+        let entry = &mut self.entries[index];
         let member = entry.member;
         self.dispatcher.set_active(member, false);
         let place = entry.place;
@@ -579,8 +592,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.write_off(member, lost);
     }
 
-    /// Removes the next task that no worker will serve, because the agent ends. Tasks of live threads stay
-    /// theirs.
+    /// Removes the next task that no worker will serve, because the agent ends. Live threads keep their tasks.
     pub fn abandon(&mut self) -> Option<T> {
         let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
             WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),
@@ -592,7 +604,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.pop().or_else(|| self.entries.iter_mut().find_map(held))
     }
 
-    /// Returns the number of tasks that threads have or have not taken yet.
+    /// Returns the number of tasks handed over to threads and not completed, taken by them or not.
     #[must_use]
     pub fn handed(&self) -> usize {
         let handed =
@@ -610,8 +622,8 @@ impl<T: Work> WorkerSet<T> {
     /// Returns true if workers are threads that get tasks handed over.
     #[must_use]
     pub fn has_threads(&self) -> bool {
-        let there = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_attached());
-        self.entries.iter().any(|entry| there(&entry.link))
+        let is_thread = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_attached());
+        self.entries.iter().any(|entry| is_thread(&entry.link))
     }
 
     /// Tells all workers that no more tasks will come.

@@ -415,13 +415,13 @@ fn leaf_answers_arp_for_its_addresses_only() {
 #[test]
 fn tasks_wait_for_the_servers_mac_address() {
     let mut rig = rig_with("horus", false, true, 256);
-    let asked = rig.through(CLIENTS, &task(1), WORKERS);
+    let frames = rig.through(CLIENTS, &task(1), WORKERS);
     let questions: Vec<_> =
-        asked.iter().map(|frame| arp::Packet::parse(frame.bytes()).unwrap()).collect();
+        frames.iter().map(|frame| arp::Packet::parse(frame.bytes()).unwrap()).collect();
     let mut targets: Vec<_> = questions.iter().map(|question| question.target).collect();
     targets.sort_unstable();
     assert_eq!(targets, SERVERS);
-    drop(asked);
+    drop(frames);
     assert_eq!(rig.count(Gauge::Held), 1);
     assert!(rig.leaf.stages().counters().balances());
     for (server, question) in questions.iter().enumerate() {

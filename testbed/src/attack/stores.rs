@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 
-use super::rigs::processes::{Job, PATIENCE, Site, how};
+use super::rigs::processes::{Job, PATIENCE, Site, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Damaged copies of a store per second of the budget.
@@ -292,7 +292,7 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             status.code() == Some(1)
                 && printed.contains("damaged")
                 && !printed.contains("panicked"),
-            format!("{}: {}", how(status), printed.lines().last().unwrap_or_default()),
+            format!("{}: {}", describe_exit(status), printed.lines().last().unwrap_or_default()),
         );
     }
     Ok(())

@@ -729,7 +729,7 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     {
         return Err(format!("--members {number}: from 2 to 32767 are allowed"));
     }
-    // The empty subject comes first. Its cost is subtracted from the others.
+    // The empty subject comes first. Its cost is subtracted from that of each other subject.
     let mut names = vec!["surroundings".to_owned()];
     names.extend(policies);
     let subjects =

@@ -1,4 +1,4 @@
-//! Generator and rack in one loop, with a forwarder in memory and simulated time.
+//! Tests of generator and rack in one loop, with a forwarder in memory and simulated time.
 
 use super::*;
 use std::net::IpAddr;
@@ -19,12 +19,12 @@ use crate::rack::{Layout, Options, Rack};
 const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
-/// Addresses of the leaf and of its servers.
+/// Addresses of the leaf and of its first server.
 const IPV4: [&str; 2] = ["10.0.1.1", "10.0.2.11"];
 const IPV6: [&str; 2] = ["fd00:1::1", "fd00:2::b"];
-/// Ticks per second: one tick is one nanosecond. Each reading of the clock takes [`TICKS_PER_LOOK`].
+/// Ticks per second: one tick is one nanosecond. Each reading of the clock takes [`TICKS_PER_READING`].
 const HZ: f64 = 1e9;
-const TICKS_PER_LOOK: u64 = 70;
+const TICKS_PER_READING: u64 = 70;
 
 /// Minimal scheduler: round-robin over the workers. It polls before each receive and after each send on the
 /// clients' side.
@@ -48,8 +48,8 @@ impl Forwarder {
             }
         }
         self.workers.rx_burst(&mut burst);
-        let back = burst.len();
-        assert_eq!(self.clients.tx_burst(&mut burst), back);
+        let replies = burst.len();
+        assert_eq!(self.clients.tx_burst(&mut burst), replies);
     }
 
     fn forward(&mut self, frame: Frame) {
@@ -106,10 +106,13 @@ impl Port for ForwardingWire {
     }
 }
 
+/// Runs the generator and a rack of this many workers over IPv4. Returns both reports, and the number of
+/// buffers that are still in use.
 fn driven(workers: u16, load: &Load, options: Options) -> (Report, rack::Report, usize) {
     driven_over(IPV4, workers, load, options)
 }
 
+/// Like [`driven`], with these addresses.
 fn driven_over(
     [leaf, servers]: [&str; 2],
     workers: u16,
@@ -123,13 +126,13 @@ fn driven_over(
     let forwarder = Forwarder { clients: leaf_clients, workers: leaf_workers, layout, next: 0 };
     let addresses = Addresses::new(leaf.parse().unwrap(), None, None).unwrap();
     let target = Target::to(CLIENT, addresses);
-    let through = ForwardingWire { port: client, forwarder };
-    let mut generator = Generator::new(load, &target, 0, HZ, through, pool.clone()).unwrap();
+    let wire = ForwardingWire { port: client, forwarder };
+    let mut generator = Generator::new(load, &target, 0, HZ, wire, pool.clone()).unwrap();
     let mut rack = Rack::new(worker, RACK, layout, options, HZ);
     rack.log_replies(load.tasks_max());
     let mut ticks = 0;
     let clock = || {
-        ticks += TICKS_PER_LOOK;
+        ticks += TICKS_PER_READING;
         ticks
     };
     run(&mut generator, |now| rack.poll(now), clock, &AtomicBool::new(false));
@@ -170,16 +173,19 @@ fn one_worker_is_an_mm1_queue() {
 #[test]
 fn over_ipv6_it_is_the_same_run() {
     let load = load(100e3, "exp(5us)");
-    let (ours, rack, in_use) = driven_over(IPV6, 2, &load, Options::default());
-    assert!(ours.valid && rack.balances(), "{ours}\n{rack}");
-    assert_eq!((ours.lost, ours.refused, ours.sent, in_use), (0, 0, ours.answered, 0));
-    assert_eq!((rack.tasks, rack.dropped.len()), (rack.replies, 0));
-    let (theirs, other, _) = driven(2, &load, Options::default());
+    let (over_ipv6, rack, in_use) = driven_over(IPV6, 2, &load, Options::default());
+    assert!(over_ipv6.valid && rack.balances(), "{over_ipv6}\n{rack}");
     assert_eq!(
-        (ours.sent, rack.tasks, rack.service_mean_us),
-        (theirs.sent, other.tasks, other.service_mean_us)
+        (over_ipv6.lost, over_ipv6.refused, over_ipv6.sent, in_use),
+        (0, 0, over_ipv6.answered, 0)
     );
-    assert_eq!(ours.response_us.p99.0, theirs.response_us.p99.0);
+    assert_eq!((rack.tasks, rack.dropped.len()), (rack.replies, 0));
+    let (over_ipv4, rack_over_ipv4, _) = driven(2, &load, Options::default());
+    assert_eq!(
+        (over_ipv6.sent, rack.tasks, rack.service_mean_us),
+        (over_ipv4.sent, rack_over_ipv4.tasks, rack_over_ipv4.service_mean_us)
+    );
+    assert_eq!(over_ipv6.response_us.p99.0, over_ipv4.response_us.p99.0);
 }
 
 #[test]

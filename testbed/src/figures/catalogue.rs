@@ -1,4 +1,4 @@
-//! Line figures over one flag: their set-ups and series.
+//! Figures of curves over one flag, for example the load: their set-ups and series.
 
 use super::Quantity::{Imbalance, Mean, Messages, P99};
 use super::{Figure, Keys, Quantity};
@@ -14,6 +14,7 @@ const TRIMODAL: (&str, &str) = (
 /// Pool of about the median size on whole servers: 15 racks of 32 workers under one spine.
 const MEDIAN: (&str, &str) = ("racks", "32,32,32,32,32,32,32,32,32,32,32,32,32,32,32");
 
+// Series of figures: the label of a curve, and its flags.
 const ONE_RACK: &[(&str, Keys)] = &[
     ("horus", &[("policy", "horus")]),
     ("racksched", &[("policy", "racksched")]),
@@ -53,6 +54,7 @@ const ALL_POLICIES: &[(&str, Keys)] = &[
     ("cfcfs", &[("policy", "cfcfs")]),
 ];
 
+/// Creates a figure: quantity `y` over the values of flag `x`, with the flags `setup` in all series.
 const fn figure(
     name: &'static str,
     title: &'static str,
@@ -64,7 +66,7 @@ const fn figure(
     Figure { name, title, x, y, setup, series }
 }
 
-/// Line figures over one flag.
+/// Figures of curves over one flag.
 pub(super) const FIGURES: &[Figure] = &[
     figure("horus-10a", "Horus Fig. 10a: one rack, exp(100us)", LOADS, P99, &[EXP], ONE_RACK),
     figure("horus-10b", "Horus Fig. 10b: one rack, bimodal", LOADS, P99, &[BIMODAL], ONE_RACK),

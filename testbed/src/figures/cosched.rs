@@ -1,4 +1,5 @@
-//! Evaluation of ASA_X: makespan of the queue and runtime of each job, under its ways of sharing and ours.
+//! Evaluation of ASA_X: makespan of the job queue and runtime of each job, under the ways of sharing nodes
+//! that the paper compares, and under those of this project.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,6 +11,7 @@ use wedjat_cosched::cluster::{
 
 use super::{again, draw, write};
 
+/// Numbers of cores of the cluster.
 const SIZES: [u32; 3] = [64, 128, 256];
 /// Arms in the figure of runtimes. The figure of makespans has all arms.
 const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
@@ -53,14 +55,15 @@ pub(super) fn runtimes(out: &Path, full: bool) -> Result<(), String> {
             let mut points = Vec::new();
             for row in &rows {
                 let row = row.as_ref().map_err(String::clone)?;
-                let of = row.runs.iter().flat_map(|run| &run.workflows);
-                let of: Vec<_> = of.filter(|row| row.workflow == workflow).collect();
+                let results = row.runs.iter().flat_map(|run| &run.workflows);
+                let results: Vec<_> = results.filter(|row| row.workflow == workflow).collect();
                 let mean = |value: &dyn Fn(usize) -> f64| {
-                    MeanDeviation::of(&(0..of.len()).map(value).collect::<Vec<_>>()).mean
+                    MeanDeviation::of(&(0..results.len()).map(value).collect::<Vec<_>>()).mean
                 };
-                let runtime = mean(&|run| of[run].runtime_h.mean);
-                let deviation = mean(&|run| of[run].runtime_h.deviation);
-                let (cpu, memory) = (mean(&|run| of[run].cpu), mean(&|run| of[run].memory));
+                let runtime = mean(&|run| results[run].runtime_h.mean);
+                let deviation = mean(&|run| results[run].runtime_h.deviation);
+                let (cpu, memory) =
+                    (mean(&|run| results[run].cpu), mean(&|run| results[run].memory));
                 let cores = row.cores;
                 let _ = writeln!(
                     table,
@@ -88,6 +91,7 @@ fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
     ClusterReport::of(runs).ok_or_else(|| "no run".to_owned())
 }
 
+/// Writes a figure, its table and its command.
 fn finish(out: &Path, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
     let seeds = if full { 100 } else { 10 };
     let command = format!(

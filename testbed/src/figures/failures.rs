@@ -9,7 +9,9 @@ use crate::sim::model::Model;
 use crate::sim::plan;
 
 const NAME: &str = "horus-18";
+/// Numbers of leaves per spine scheduler.
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
+/// Sizes of the pieces in which workers are placed.
 const PIECES: [&str; 3] = ["32", "4", "1"];
 /// Number of failures in the paper.
 const FAILURES: usize = 30;
@@ -22,7 +24,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             .to_owned();
     let (mut commands, mut lines) = (again(NAME, full), Vec::new());
     for piece in PIECES {
-        let (mut mean, mut most) = (Vec::new(), Vec::new());
+        let (mut mean, mut maximum) = (Vec::new(), Vec::new());
         for ratio in RATIOS {
             let keys = [
                 ("model", "fabric"),
@@ -47,11 +49,11 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             );
             let ratio: f64 = ratio.parse().unwrap_or(f64::NAN);
             mean.push((ratio, messages));
-            most.push((ratio, greatest as f64));
+            maximum.push((ratio, greatest as f64));
             let _ = writeln!(commands, "with the placement of: {}", command(&keys));
         }
         lines.push((format!("mean, workers in pieces of {piece}"), mean));
-        lines.push((format!("maximum, workers in pieces of {piece}"), most));
+        lines.push((format!("maximum, workers in pieces of {piece}"), maximum));
     }
     let title = "Horus Fig. 18: messages to leaves when a spine switch fails";
     let axes = ("leaves per spine scheduler of a pool", "messages of the controller");

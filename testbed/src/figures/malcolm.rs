@@ -27,6 +27,7 @@ const HYPER_1: (&str, &str) = ("service", "mix(0.5*exp(50us),0.5*exp(500us))");
 const HYPER_2: (&str, &str) = ("service", "mix(0.75*exp(50us),0.2*exp(500us),0.05*exp(5000us))");
 const WORKLOADS: [(&str, &str); 4] = [EXP, BIMODAL, HYPER_1, HYPER_2];
 
+/// Series of most figures.
 const ALL: &[(&str, Keys)] = &[
     ("malcolm", &[("policy", "malcolm")]),
     ("malcolm(gain=8)", &[("policy", "malcolm(gain=8)")]),
@@ -40,6 +41,7 @@ const ALL: &[(&str, Keys)] = &[
     ("central", &[("policy", "central")]),
 ];
 
+/// Creates a figure of the 99th percentile over the load, with all series.
 const fn tails(
     name: &'static str,
     title: &'static str,
@@ -48,7 +50,7 @@ const fn tails(
     Figure { name, title, x: LOADS, y: P99, setup, series: ALL }
 }
 
-/// Line figures over one flag.
+/// Figures of curves over one flag.
 pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "malcolm-1",
@@ -138,7 +140,7 @@ pub(super) const FIGURES: &[Figure] = &[
     },
 ];
 
-/// Makes the two figures of mean response times: equal nodes at load 0.9, unlike nodes at load 0.4.
+/// Makes the two figures of mean response times: equal nodes at load 0.9, unequal nodes at load 0.4.
 pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
     for (name, nodes, load, title) in [
         ("malcolm-7a", EQUAL, ("load", "0.9"), "equal nodes, load 0.9"),
@@ -146,11 +148,11 @@ pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
     ] {
         let mut table = "series,service,mean,p50,p99,lost,unstable\n".to_owned();
         let (mut commands, mut lines) = (again(name, full), Vec::new());
-        for &(label, own) in ALL {
+        for &(label, policy) in ALL {
             let mut points = Vec::new();
-            for (place, service) in WORKLOADS.into_iter().enumerate() {
+            for (index, service) in WORKLOADS.into_iter().enumerate() {
                 let mut keys = vec![MODEL, nodes, load, service];
-                keys.extend(own);
+                keys.extend(policy);
                 keys.extend(length(&keys, full));
                 let row = rows(&arguments(&keys)?)?.pop().ok_or("no row")?;
                 let service = service.1;
@@ -160,7 +162,7 @@ pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
                     row.mean, row.p50, row.p99, row.lost, row.unstable
                 );
                 if !row.unstable {
-                    points.push(((place + 1) as f64, Mean.of(&row)));
+                    points.push(((index + 1) as f64, Mean.of(&row)));
                 }
                 let _ = writeln!(commands, "{}", command(&keys));
             }
@@ -185,25 +187,25 @@ const CHANGES: [(&str, &str, &str, &str); 2] = [
 /// Makes the figures of shifting traffic and of slower nodes.
 pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
     let (seconds, before): (&str, &str) = if full { ("20", "15s") } else { ("4", "3s") };
-    let whole: f64 = seconds.parse().unwrap_or(f64::NAN);
-    for (name, load, action, what) in CHANGES {
+    let total_s: f64 = seconds.parse().unwrap_or(f64::NAN);
+    for (name, load, action, description) in CHANGES {
         let at = format!("{before} {action}");
         let mut table = "series,time_s,mean_us\n".to_owned();
         let (mut commands, mut lines) = (again(name, full), Vec::new());
-        for &(label, own) in ALL {
+        for &(label, policy) in ALL {
             // A central queue has no nodes that could change.
             if label == "central" {
                 continue;
             }
             let mut keys =
                 vec![MODEL, ("nodes", "4x8,4x6,4x4"), EXP, ("load", load), ("at", at.as_str())];
-            keys.extend(own);
+            keys.extend(policy);
             keys.extend([("seconds", seconds), ("measure", seconds)]);
             let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
             let outcome = cell.model.run(1, &ProgressBar::hidden())?;
             let mut points = Vec::new();
-            for (place, ticks) in outcome.timeline.means().enumerate() {
-                let time = (place as f64 + 0.5) * whole / STRETCHES as f64;
+            for (index, ticks) in outcome.timeline.means().enumerate() {
+                let time = (index as f64 + 0.5) * total_s / STRETCHES as f64;
                 let mean = ticks / outcome.ticks_per_unit;
                 let _ = writeln!(table, "\"{label}\",{time:.3},{mean:.3}");
                 points.push((time, mean));
@@ -211,7 +213,8 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
             lines.push((label.to_owned(), points));
             let _ = writeln!(commands, "{}", command(&keys));
         }
-        let title = format!("Malcolm Fig. {}: {what}, load {load}", &name["malcolm-".len()..]);
+        let title =
+            format!("Malcolm Fig. {}: {description}, load {load}", &name["malcolm-".len()..]);
         let axes = ("time, s", "mean response by arrival time, us");
         write(out, name, "svg", &draw(&title, axes, &lines)?)?;
         write(out, name, "csv", &table)?;
@@ -240,7 +243,7 @@ pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
 }
 
 /// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted
-/// ones. Each run contains several of the steps that happen every 20 beats.
+/// ones. Each run has 100 beats, so that it contains several of the steps that happen only every 20 beats.
 fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const BEATS: usize = 100;
     const DECISIONS: usize = 1000;
@@ -251,7 +254,7 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
     let mut choice = Choice::new(nodes);
     let (mut beat, mut decision) = (f64::MAX, f64::MAX);
     for _ in 0..beats / BEATS {
-        let mut spent = 0.0;
+        let mut elapsed_s = 0.0;
         for _ in 0..BEATS {
             for load in &mut loads {
                 *load = (*load + (rng.next_u32() % 1000) as f32 * 1e-7 - 5e-5).max(0.0);
@@ -259,9 +262,9 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
             let drawn = Counts { migrations: &migrations, steals: &steals };
             let started = Instant::now();
             _ = black_box(learner.beat(&loads, 1e-4, drawn));
-            spent += started.elapsed().as_secs_f64();
+            elapsed_s += started.elapsed().as_secs_f64();
         }
-        beat = beat.min(spent / BEATS as f64);
+        beat = beat.min(elapsed_s / BEATS as f64);
         choice.set(learner.migration());
         let started = Instant::now();
         for draw in 0..DECISIONS {

@@ -17,10 +17,13 @@ const PIECES: [&str; 4] = ["32", "16", "8", "1"];
 /// Upper bounds of the groups of pools, by the variance of their workers per rack.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
 
-/// Result of a pool: its variance, its 99th percentile in us, and true if its queues grew.
+/// Result of a pool.
 struct Pool {
+    /// Variance of its workers per rack.
     variance: f64,
-    tail: f64,
+    /// 99th percentile of its response times, in us.
+    p99_us: f64,
+    /// True if its queues grew during the run.
     grew: bool,
 }
 
@@ -43,15 +46,16 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             pools.extend(result??);
         }
         let mut points = Vec::new();
-        for (place, &to) in GROUPS.iter().enumerate() {
-            let from = if place == 0 { 0.0 } else { GROUPS[place - 1] };
-            let inside = |pool: &&Pool| (from..to).contains(&pool.variance);
-            let tails: Vec<f64> = pools.iter().filter(inside).map(|pool| pool.tail).collect();
-            let grew = pools.iter().filter(inside).filter(|pool| pool.grew).count();
+        for (index, &to) in GROUPS.iter().enumerate() {
+            let from = if index == 0 { 0.0 } else { GROUPS[index - 1] };
+            let is_in_group = |pool: &&Pool| (from..to).contains(&pool.variance);
+            let tails: Vec<f64> =
+                pools.iter().filter(is_in_group).map(|pool| pool.p99_us).collect();
+            let grew = pools.iter().filter(is_in_group).filter(|pool| pool.grew).count();
             let (mean, deviation) = moments(&tails);
             let count = tails.len();
             let _ = writeln!(table, "{policy},{from},{to},{count},{mean:.1},{deviation:.1},{grew}");
-            // A group in which the queues of most pools grow has no value.
+            // A group has no point in the figure if the queues of most of its pools grow.
             if 2 * grew <= count {
                 points.push((f64::midpoint(from, to), mean));
             }
@@ -66,7 +70,8 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     write(out, NAME, "txt", &commands)
 }
 
-/// Returns the flags for 300 mean service times of a twenty-fourth of the datacenter, or of all of it.
+/// Returns the flags of a run of 300 mean service times. The run covers a twenty-fourth of the paper's
+/// datacenter, or with `full` all of it.
 fn keys(
     policy: &'static str,
     piece: &'static str,
@@ -90,6 +95,7 @@ fn keys(
     keys
 }
 
+/// Runs the fabric of these flags. Returns the results of its pools.
 fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     let cell = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?;
     let Model::Fabric(mut config) = cell.model else { return Err("no fabric".to_owned()) };
@@ -100,9 +106,9 @@ fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
         for batch in &outcome.batches {
             responses.add(&batch.responses).expect("a histogram that grows");
         }
-        let tail = responses.value_at_quantile(0.99) as f64 / outcome.ticks_per_unit;
+        let p99_us = responses.value_at_quantile(0.99) as f64 / outcome.ticks_per_unit;
         let grew = grows(&outcome.fifths, outcome.servers);
-        pools.push(Pool { variance: variance(places), tail, grew });
+        pools.push(Pool { variance: variance(places), p99_us, grew });
     })?;
     Ok(pools)
 }

@@ -1,4 +1,4 @@
-//! Rosella's shock: the servers' speeds change places, and some policies detect it.
+//! Rosella's shock: the servers' speeds are shuffled during the run. Some policies learn the new speeds.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,6 +10,7 @@ use crate::sim::plan;
 use crate::sim::stats::STRETCHES;
 
 const NAME: &str = "rosella-shock";
+/// Policies and their labels in the figure.
 const POLICIES: [(&str, &str); 7] = [
     ("ppot", "ppot, rates from before the shock"),
     ("ppot-learned", "ppot-learned, c1 = 1"),
@@ -19,7 +20,8 @@ const POLICIES: [(&str, &str); 7] = [
     ("jsq(2)", "jsq(2), without rates"),
     ("lsq-update(.2)", "lsq-update(.2), without rates"),
 ];
-/// Mean service times per 1000 tasks: at 100 us each, 80 tasks arrive per mean service time.
+/// Mean service times in which 1000 tasks arrive: 100 servers at load 0.8 receive 80 tasks per mean service
+/// time.
 const TIMES_PER_1000: f64 = 12.5;
 
 /// Makes the figure.
@@ -40,10 +42,11 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
         ];
         let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
         let outcome = cell.model.run(1, &ProgressBar::hidden())?;
+        // Length of a stretch of the timeline, in mean service times.
         let stretch = outcome.tasks as f64 / 1000.0 * TIMES_PER_1000 / STRETCHES as f64;
         let mut points = Vec::new();
-        for (place, ticks) in outcome.timeline.means().enumerate() {
-            let (time, mean) = ((place as f64 + 0.5) * stretch, ticks / outcome.ticks_per_unit);
+        for (index, ticks) in outcome.timeline.means().enumerate() {
+            let (time, mean) = ((index as f64 + 0.5) * stretch, ticks / outcome.ticks_per_unit);
             let _ = writeln!(table, "\"{label}\",{time},{mean:.5}");
             points.push((time, mean));
         }

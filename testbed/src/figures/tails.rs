@@ -67,10 +67,10 @@ fn curves(keys: &[(&str, &str)]) -> Result<(Curve, Curve), String> {
         }
         incast.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
-    let mut left = delays.len();
+    let mut remaining = delays.len();
     let tail = delays.iter_recorded().map(|step| {
-        left -= step.count_at_value();
-        (step.value_iterated_to() as f64, left as f64 / delays.len() as f64)
+        remaining -= step.count_at_value();
+        (step.value_iterated_to() as f64, remaining as f64 / delays.len() as f64)
     });
     let slots: u64 = incast.iter().sum();
     let at_least = |count: usize| incast[count..].iter().sum::<u64>() as f64 / slots as f64;

@@ -68,7 +68,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     write(out, "winners", "txt", &commands)
 }
 
-/// Returns the policies that run on workers as members, with their usual parameters.
+/// Returns the policies whose members are workers, with their default parameters.
 fn policies() -> String {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
@@ -76,6 +76,7 @@ fn policies() -> String {
     names.join(",")
 }
 
+/// Name of a quantity, and its value in a row.
 type Measure = (&'static str, fn(&Row) -> f64);
 
 const MEASURES: [Measure; 2] = [("mean", |row| row.mean), ("99th percentile", |row| row.p99)];
@@ -87,10 +88,12 @@ fn ranked(rows: &[Row], load: f64, of: fn(&Row) -> f64) -> Vec<&Row> {
     ranked
 }
 
+/// Returns the loads of the grid.
 fn loads() -> impl Iterator<Item = f64> {
     LOADS.split(',').filter_map(|load| load.parse().ok())
 }
 
+/// Appends a cell's best and second-best policy to `text`, for each load and measure.
 fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     for load in loads() {
         for (measure, of) in MEASURES {
@@ -103,6 +106,7 @@ fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     }
 }
 
+/// Layout of the maps in pixels: size of a cell, and margins.
 const WIDTH: i32 = 88;
 const HEIGHT: i32 = 34;
 const LEFT: i32 = 60;
@@ -127,13 +131,13 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
             let title =
                 format!("Policy with the lowest {measure}, speeds {}", name.replace('-', ":"));
             label(title, LEFT, top + 6, 18)?;
-            for (place, (delay, dispatchers, rows)) in grid.iter().enumerate() {
-                let row = (place / DISPATCHERS.len()) as i32;
-                let group = (place % DISPATCHERS.len()) as i32;
+            for (index, (delay, dispatchers, rows)) in grid.iter().enumerate() {
+                let row = (index / DISPATCHERS.len()) as i32;
+                let group = (index % DISPATCHERS.len()) as i32;
                 let y = top + TOP + HEIGHT * row;
                 label((*delay).to_owned(), 8, y + 10, 13)?;
-                for (at, load) in loads().enumerate() {
-                    let x = LEFT + WIDTH * (group * loads().count() as i32 + at as i32);
+                for (column, load) in loads().enumerate() {
+                    let x = LEFT + WIDTH * (group * loads().count() as i32 + column as i32);
                     if row == 0 {
                         label(format!("m={dispatchers} load {load}"), x, y - 18, 12)?;
                     }
@@ -153,7 +157,7 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
 
 /// Returns the colour of a policy, the same in all maps.
 fn color(policy: &str) -> RGBColor {
-    let place = CATALOGUE.iter().position(|entry| entry.name == policy);
-    let (r, g, b) = Palette99::pick(place.unwrap_or(CATALOGUE.len())).rgb();
+    let index = CATALOGUE.iter().position(|entry| entry.name == policy);
+    let (r, g, b) = Palette99::pick(index.unwrap_or(CATALOGUE.len())).rgb();
     RGBColor(r, g, b)
 }

@@ -1,9 +1,10 @@
 //! Runs the learner through a trace of another implementation, and finds the largest differences.
 //!
-//! A trace is a JSON object. It holds the number of nodes `n` and the optimizer's constants. It holds the
-//! initial parameters (`critic_w0`, rows `m_w0` of the migration policy and `s_w0` of the stealing policy)
-//! and the initial loads (`x0`). Each of the `beats` holds the next loads, the reward and the draws of each
-//! node, with the resulting probabilities and temporal-difference error. The final parameters follow.
+//! A trace is a JSON object. It begins with the number of nodes `n` and the optimizer's constants. The
+//! initial parameters follow (`critic_w0`, rows `m_w0` of the migration policy and `s_w0` of the stealing
+//! policy), and the initial loads (`x0`). A beat is one step of learning. Each of the `beats` holds the next
+//! loads, the reward, and how often each node was drawn, with the resulting probabilities and
+//! temporal-difference error. The final parameters follow.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -54,6 +55,7 @@ struct Trace {
     critic_w_after_consensus: Option<Vec<f32>>,
 }
 
+/// One step of learning: its inputs, and the results of the traced implementation.
 #[derive(Debug, Deserialize)]
 struct Beat {
     m_counts: Vec<u32>,
@@ -65,6 +67,7 @@ struct Beat {
     s_p_next: Option<Vec<f32>>,
 }
 
+/// Default of a factor.
 fn one() -> f32 {
     1.0
 }
@@ -120,24 +123,27 @@ impl Differences {
 }
 
 /// Records a difference larger than all before. A value that is not a number differs without bound.
-fn note(most: &mut Option<f64>, found: f32, wanted: f32) {
-    let difference = (f64::from(found) - f64::from(wanted)).abs();
+fn record_difference(largest: &mut Option<f64>, actual: f32, expected: f32) {
+    let difference = (f64::from(actual) - f64::from(expected)).abs();
     let difference = if difference.is_nan() { f64::INFINITY } else { difference };
-    *most = Some(most.map_or(difference, |most| most.max(difference)));
+    *largest = Some(largest.map_or(difference, |largest| largest.max(difference)));
 }
 
-fn note_all<'a>(
-    most: &mut Option<f64>,
-    found: impl IntoIterator<Item = &'a f32>,
-    wanted: Option<&'a Vec<f32>>,
-    what: &str,
+/// Records the differences of several values, named `name` in the trace. Does nothing if the trace lacks
+/// them.
+fn record_differences<'a>(
+    largest: &mut Option<f64>,
+    actual: impl IntoIterator<Item = &'a f32>,
+    expected: Option<&'a Vec<f32>>,
+    name: &str,
 ) -> Result<(), String> {
-    let Some(wanted) = wanted else { return Ok(()) };
-    let found: Vec<_> = found.into_iter().collect();
-    if found.len() != wanted.len() {
-        return Err(format!("{what}: {} values, expected {}", wanted.len(), found.len()));
+    let Some(expected) = expected else { return Ok(()) };
+    let actual: Vec<_> = actual.into_iter().collect();
+    if actual.len() != expected.len() {
+        return Err(format!("{name}: {} values, expected {}", expected.len(), actual.len()));
     }
-    found.into_iter().zip(wanted).for_each(|(found, wanted)| note(most, *found, *wanted));
+    let pairs = actual.into_iter().zip(expected);
+    pairs.for_each(|(actual, expected)| record_difference(largest, *actual, *expected));
     Ok(())
 }
 
@@ -148,41 +154,63 @@ fn note_all<'a>(
 pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
     let trace: Trace = serde_json::from_str(text)?;
     let mut learner = learner(&trace)?;
-    let mut most = Differences { nodes: trace.n, beats: trace.beats.len(), ..Default::default() };
-    note_all(&mut most.probabilities, learner.migration(), trace.m_p0.as_ref(), "m_p0")?;
-    note_all(&mut most.probabilities, learner.stealing(), trace.s_p0.as_ref(), "s_p0")?;
+    let mut differences =
+        Differences { nodes: trace.n, beats: trace.beats.len(), ..Default::default() };
+    record_differences(
+        &mut differences.probabilities,
+        learner.migration(),
+        trace.m_p0.as_ref(),
+        "m_p0",
+    )?;
+    record_differences(
+        &mut differences.probabilities,
+        learner.stealing(),
+        trace.s_p0.as_ref(),
+        "s_p0",
+    )?;
     for (number, beat) in trace.beats.iter().enumerate() {
         let drawn = Counts { migrations: &beat.m_counts, steals: &beat.s_counts };
         let outcome = learner.beat(&beat.x_next, beat.reward, drawn);
         let outcome = outcome.map_err(|error| format!("beat {number}: {error}"))?;
-        if let Some(wanted) = beat.td_error {
-            note(&mut most.td_error, outcome.td_error, wanted);
+        if let Some(expected) = beat.td_error {
+            record_difference(&mut differences.td_error, outcome.td_error, expected);
         }
-        let probabilities = &mut most.probabilities;
-        note_all(probabilities, learner.migration(), beat.m_p_next.as_ref(), "m_p_next")?;
-        note_all(probabilities, learner.stealing(), beat.s_p_next.as_ref(), "s_p_next")?;
+        let probabilities = &mut differences.probabilities;
+        record_differences(probabilities, learner.migration(), beat.m_p_next.as_ref(), "m_p_next")?;
+        record_differences(probabilities, learner.stealing(), beat.s_p_next.as_ref(), "s_p_next")?;
     }
-    note_all(&mut most.critic, learner.critic(), trace.critic_w.as_ref(), "critic_w")?;
+    record_differences(
+        &mut differences.critic,
+        learner.critic(),
+        trace.critic_w.as_ref(),
+        "critic_w",
+    )?;
     let flat = |rows: &Option<Vec<Vec<f32>>>| rows.as_ref().map(|rows| rows.concat());
     let (migration, stealing) = (flat(&trace.m_w), flat(&trace.s_w));
     let rows = learner.migration_parameters();
-    note_all(&mut most.migration, rows, migration.as_ref(), "m_w")?;
+    record_differences(&mut differences.migration, rows, migration.as_ref(), "m_w")?;
     let rows = learner.stealing_parameters();
-    note_all(&mut most.stealing, rows, stealing.as_ref(), "s_w")?;
-    if let (Some(others), wanted @ Some(_)) =
+    record_differences(&mut differences.stealing, rows, stealing.as_ref(), "s_w")?;
+    if let (Some(other_nodes), expected @ Some(_)) =
         (&trace.consensus_others, trace.critic_w_after_consensus.as_ref())
     {
-        for slope in slopes(others)? {
-            let of_others: Vec<_> =
-                (0..learner.critic().len()).map(|at| slope * at as f32).collect();
-            learner.receive_critic(&of_others)?;
+        for slope in slopes(other_nodes)? {
+            let critic: Vec<_> =
+                (0..learner.critic().len()).map(|index| slope * index as f32).collect();
+            learner.receive_critic(&critic)?;
         }
         learner.agree();
-        note_all(&mut most.consensus, learner.critic(), wanted, "critic_w_after_consensus")?;
+        record_differences(
+            &mut differences.consensus,
+            learner.critic(),
+            expected,
+            "critic_w_after_consensus",
+        )?;
     }
-    Ok(most)
+    Ok(differences)
 }
 
+/// Creates a learner with the settings and the initial state of a trace.
 fn learner(trace: &Trace) -> Result<Learner, Box<dyn Error>> {
     if !(1..=NODES_MAX).contains(&trace.n) {
         return Err(format!("n: {}; allowed: 1 to {NODES_MAX}", trace.n).into());
@@ -220,14 +248,14 @@ fn learner(trace: &Trace) -> Result<Learner, Box<dyn Error>> {
     Ok(learner)
 }
 
-/// Parses the other nodes of a consensus as traces describe them: parameter i is a multiple of i,
-/// `w_i=0.01*i`.
+/// Parses the critics of the nodes that take part in a consensus. A trace describes each by its slope:
+/// `w_i=0.01*i` means that parameter i is 0.01 times i.
 fn slopes(text: &str) -> Result<Vec<f32>, String> {
-    let wrong = || format!("consensus_others: {text:?}; allowed: multiples as in `w_i=0.01*i`");
+    let refusal = || format!("consensus_others: {text:?}; allowed: multiples as in `w_i=0.01*i`");
     let described = text.split("w_i=").skip(1);
     let slopes: Vec<f32> = described
         .map(|rest| rest.split_once("*i").and_then(|(slope, _)| slope.trim().parse().ok()))
         .collect::<Option<_>>()
-        .ok_or_else(wrong)?;
-    if slopes.is_empty() { Err(wrong()) } else { Ok(slopes) }
+        .ok_or_else(refusal)?;
+    if slopes.is_empty() { Err(refusal()) } else { Ok(slopes) }
 }

@@ -48,7 +48,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
 
     /// Requests the scheduler's MAC address.
     pub(super) fn request_mac(&mut self, now_ns: u64) -> Result<(), LockstepError> {
-        let request = self.pool.take().and_then(|mut buf| self.host.ask(&mut buf).then_some(buf));
+        let request = self
+            .pool
+            .take()
+            .and_then(|mut buf| self.host.write_mac_request(&mut buf).then_some(buf));
         self.send_buffer(request.ok_or(LockstepError::Buffers)?, now_ns)
     }
 
@@ -69,8 +72,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         super::workers::send(&mut self.port, buf, SIDE, now_ns)
     }
 
-    /// Receives all waiting packets and passes each answer to `on_answer`, with the task's number. Returns the
-    /// number of packets received, and the number of ARP replies sent.
+    /// Receives all waiting packets and passes each answer to `on_answer`, with the task's number. Returns
+    /// the number of packets received, and the number of ARP replies sent.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,

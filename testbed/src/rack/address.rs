@@ -1,4 +1,4 @@
-//! The servers of a rack as hosts on its port: parses frames addressed to them.
+//! Parser of the frames that arrive at a rack's port: the servers are hosts behind one MAC address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -45,7 +45,7 @@ impl Segment {
 /// Meaning of a frame.
 #[derive(Clone, Copy, Debug)]
 pub enum FrameKind {
-    /// A task for one of the servers. The server need not have the worker that the header names.
+    /// A task for one of the servers. The caller checks that the server has the worker named in the header.
     Task(Segment, Header),
     /// The acknowledgement of a worker's registration by the leaf with this address. The caller checks that
     /// it registered any.
@@ -73,7 +73,7 @@ impl Address {
         }
         match ether::ether_type(frame) {
             ether::IPV4 => {
-                self.is_own(frame)?;
+                self.check_mac(frame)?;
                 let datagram = udp::parse(frame, verified)?;
                 let server = self.layout.server_v4(datagram.dst);
                 self.read(frame, &datagram, server, Ipv4Addr::from_bits)
@@ -83,7 +83,7 @@ impl Address {
                 Ok(FrameKind::NeighbourAnswer)
             }
             ether::IPV6 => {
-                self.is_own(frame)?;
+                self.check_mac(frame)?;
                 let datagram = udp::parse_v6(frame, verified)?;
                 let server = self.layout.server_v6(datagram.dst);
                 self.read(frame, &datagram, server, Ipv6Addr::from_bits)
@@ -92,8 +92,9 @@ impl Address {
         }
     }
 
+    /// Checks that a frame is for the rack's MAC address.
     #[inline]
-    fn is_own(&self, frame: &[u8]) -> Result<(), DropReason> {
+    fn check_mac(&self, frame: &[u8]) -> Result<(), DropReason> {
         if ether::is_to(frame, self.mac) { Ok(()) } else { Err(DropReason::OtherMac) }
     }
 

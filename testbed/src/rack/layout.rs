@@ -1,4 +1,4 @@
-//! Workers of a rack and their servers.
+//! Servers of a rack, and the assignment of worker ids to them. A worker's place is its index in the rack.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,36 +24,36 @@ impl FromStr for Servers {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (first, count) = text.split_once('+').unwrap_or((text, "1"));
-        let refuse = |what: &str| {
+        let refuse = |problem: &str| {
             format!(
-                "`{text}` {what}; write the first address and the number of servers, as in 10.0.2.11+4 or fd00:2::b+4"
+                "`{text}` {problem}; write the first address and the number of servers, as in 10.0.2.11+4 or fd00:2::b+4"
             )
         };
         let first: IpAddr = first.parse().map_err(|_| refuse("does not start with an address"))?;
         let count: u16 = count.parse().map_err(|_| refuse("does not end with a number"))?;
-        let last = count.checked_sub(1).and_then(|behind| behind_by(first, behind));
+        let last = count.checked_sub(1).and_then(|offset| address_after(first, offset));
         let last = last.ok_or_else(|| refuse("names no server, or exceeds the address range"))?;
-        if ![first, last].into_iter().all(is_of_host) {
+        if ![first, last].into_iter().all(is_host_address) {
             return Err(refuse("names addresses that are not routable unicast addresses"));
         }
         Ok(Self { first, count })
     }
 }
 
-/// Returns the address `number` places behind `first`, if it exists.
-fn behind_by(first: IpAddr, number: u16) -> Option<IpAddr> {
+/// Returns the address `offset` after `first`, if it exists.
+fn address_after(first: IpAddr, offset: u16) -> Option<IpAddr> {
     Some(match first {
         IpAddr::V4(first) => {
-            Ipv4Addr::from_bits(first.to_bits().checked_add(u32::from(number))?).into()
+            Ipv4Addr::from_bits(first.to_bits().checked_add(u32::from(offset))?).into()
         }
         IpAddr::V6(first) => {
-            Ipv6Addr::from_bits(first.to_bits().checked_add(u128::from(number))?).into()
+            Ipv6Addr::from_bits(first.to_bits().checked_add(u128::from(offset))?).into()
         }
     })
 }
 
 /// Returns true if a leaf could send to the address. All IPv4 addresses pass.
-fn is_of_host(address: IpAddr) -> bool {
+fn is_host_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => true,
         IpAddr::V6(address) => ipv6::is_unicast(address.to_bits()),
@@ -118,7 +118,7 @@ impl Layout {
 
     /// Returns the address of a server. The fallback is never used: [`Servers`] are checked during parsing.
     fn address(&self, server: u16) -> IpAddr {
-        behind_by(self.servers.first, server).unwrap_or(self.servers.first)
+        address_after(self.servers.first, server).unwrap_or(self.servers.first)
     }
 
     /// Returns true if the servers have IPv6 addresses.

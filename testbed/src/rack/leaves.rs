@@ -1,5 +1,5 @@
-//! Workers of a rack shared by several leaves. They register with each leaf and send it load reports in
-//! messages, by the code of an agent.
+//! Registration and load reports of workers that several leaves share. The rules for both are the code of a
+//! real agent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,23 +34,27 @@ pub struct LeafOptions {
     pub seed: u64,
 }
 
-/// Registration and load reports of emulated workers to several leaves, as an agent does them.
+/// Sender of the workers' registrations and load reports to several leaves.
 pub(super) struct Leaves<B> {
-    /// Registrars by the leaves' places in the options. A registrar uses that number for its leaf.
+    /// One registrar per leaf, in the order of the options: it decides when to send registrations.
     registrars: Vec<Registrar>,
+    /// Rule that decides when to send load reports.
     reports: QueueReports,
     pool: u16,
     /// Source of buffers for packets that do not answer a task.
     buffers: Box<dyn FnMut() -> Option<B> + Send>,
-    /// Messages to be sent.
+    /// Messages of the current burst.
     frames: Burst<B>,
+    /// Interval between checks, in ticks of the clock.
     tick: u64,
+    /// Time of the next check.
     next_tick: u64,
-    /// Numbers of reports that the device accepted, and that it did not.
+    /// Number of reports that the device accepted, and number that it rejected.
     pub sent: [u64; 2],
 }
 
 impl<B: Buf> Leaves<B> {
+    /// Creates the sender on a clock of `hz` ticks per second.
     pub fn new(
         options: &LeafOptions,
         layout: &Layout,
@@ -58,17 +62,17 @@ impl<B: Buf> Leaves<B> {
         hz: f64,
     ) -> Self {
         let LeafOptions { leaves, pool: id, policy, seed } = options;
-        let place = |at| Place { id: layout.id(at), pool: *id };
+        let place = |index| Place { id: layout.id(index), pool: *id };
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
         let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
-        // Probed workers send no reports besides.
+        // Under a policy that probes, workers send no reports.
         let notify = if policy.uses_member_reports() { policy.notify() } else { Notify::Never };
         let pools = vec![(*id, notify)];
         let mut reports = QueueReports::new(pools, leaves.len(), places.len(), rng, hz as u64);
-        for (at, place) in places.iter().enumerate() {
+        for (index, place) in places.iter().enumerate() {
             let number = reports.add(*place);
-            assert_eq!(number, Some(at as u16), "workers are numbered by their places");
+            assert_eq!(number, Some(index as u16), "workers are numbered by their places");
         }
         Self {
             registrars: leaves.iter().map(registrar).collect(),
@@ -85,7 +89,9 @@ impl<B: Buf> Leaves<B> {
     /// Records a task for the worker at a place, from this MAC address.
     #[inline]
     pub fn on_task(&mut self, place: u16, from: Mac) {
-        if let Some(leaf) = self.registrars.iter().position(|one| one.mac() == Some(from)) {
+        if let Some(leaf) =
+            self.registrars.iter().position(|registrar| registrar.mac() == Some(from))
+        {
             self.reports.on_task(place, leaf);
         }
     }
@@ -101,7 +107,7 @@ impl<B: Buf> Leaves<B> {
         if frame.len() < ether::LEN || !Message::is_one(frame) {
             return;
         }
-        let Some((ip, mac)) = Message::read(frame).ok().and_then(|message| speaker(&message))
+        let Some((ip, mac)) = Message::read(frame).ok().and_then(|message| announced(&message))
         else {
             return;
         };
@@ -110,8 +116,9 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
+    /// Returns the index of the leaf with this address.
     fn leaf_at(&self, ip: IpAddr) -> Option<usize> {
-        self.registrars.iter().position(|one| one.leaf() == ip)
+        self.registrars.iter().position(|registrar| registrar.leaf() == ip)
     }
 
     /// Handles a leaf's acknowledgement for the worker at a place, which has `tasks` tasks.
@@ -156,6 +163,7 @@ impl<B: Buf> Leaves<B> {
         self.send(port, true);
     }
 
+    /// Sends a leaf's due request for its MAC address, and its due registration.
     fn register(
         &mut self,
         leaf: usize,
@@ -167,7 +175,7 @@ impl<B: Buf> Leaves<B> {
         if registrar.must_ask(now)
             && let Some((server, ..)) = address.layout.servers().next()
             && let Some(mut buf) = (self.buffers)()
-            && ask((address.mac, server), registrar.leaf(), &mut buf)
+            && write_mac_request((address.mac, server), registrar.leaf(), &mut buf)
         {
             self.frames.push(buf);
         }
@@ -185,13 +193,13 @@ impl<B: Buf> Leaves<B> {
         };
         let (from, to) = ((address.mac, server), (mac, self.registrars[leaf].leaf()));
         if let Some(mut buf) = (self.buffers)()
-            && word(&header, from, to, address.udp_port, &mut buf)
+            && write_message(&header, from, to, address.udp_port, &mut buf)
         {
             self.frames.push(buf);
         }
     }
 
-    /// Sends the messages. Messages that the device does not accept are lost, as they may be on the wire.
+    /// Sends the messages. Messages that the device does not accept are lost, like messages lost on the wire.
     fn send<P: Port<Buf = B>>(&mut self, port: &mut P, are_reports: bool) {
         if self.frames.is_empty() {
             return;
@@ -209,8 +217,8 @@ impl<B: Buf> Leaves<B> {
     }
 }
 
-/// Returns the address that a message announces: its sender's, or the one that it is about.
-fn speaker(message: &Message) -> Option<(IpAddr, Mac)> {
+/// Returns the address that a message announces: that of its sender, or that of its target.
+fn announced(message: &Message) -> Option<(IpAddr, Mac)> {
     match message {
         Message::Arp(packet) => {
             Some((Ipv4Addr::from_bits(packet.sender).into(), packet.sender_mac))
@@ -218,22 +226,22 @@ fn speaker(message: &Message) -> Option<(IpAddr, Mac)> {
         Message::Nd(packet) if packet.operation == ndp::Operation::Solicitation => {
             packet.mac.map(|mac| (Ipv6Addr::from_bits(packet.src).into(), mac))
         }
-        Message::Nd(_) => message.answer_of(),
+        Message::Nd(_) => message.announcement(),
     }
 }
 
-/// Writes a request for a leaf's MAC address by the host at `mac`. Returns false if both are not of one
-/// family, or the buffer is too small.
-fn ask<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
+/// Writes a request for a leaf's MAC address from the host with address `mac`. Returns false if both are not
+/// of one family, or the buffer is too small.
+fn write_mac_request<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
     match (server, leaf) {
         (IpAddr::V4(server), IpAddr::V4(leaf)) if buf.resize(arp::FRAME_LEN) => {
-            let question = arp::Packet::request(mac, server.to_bits(), leaf.to_bits());
-            question.emit(buf.bytes_mut(), Mac::BROADCAST);
+            let request = arp::Packet::request(mac, server.to_bits(), leaf.to_bits());
+            request.emit(buf.bytes_mut(), Mac::BROADCAST);
             true
         }
         (IpAddr::V6(server), IpAddr::V6(leaf)) if buf.resize(ndp::FRAME_LEN) => {
-            let (question, to) = ndp::Packet::question(mac, server.to_bits(), leaf.to_bits(), None);
-            question.emit(buf.bytes_mut(), to, false);
+            let (request, to) = ndp::Packet::question(mac, server.to_bits(), leaf.to_bits(), None);
+            request.emit(buf.bytes_mut(), to, false);
             true
         }
         _ => false,
@@ -241,19 +249,19 @@ fn ask<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool 
 }
 
 /// Writes a message. Returns false if both ends are not of one family, or the buffer is too small.
-fn word<B: Buf>(
+fn write_message<B: Buf>(
     header: &Header,
     (src_mac, src): (Mac, IpAddr),
     (dst_mac, dst): (Mac, IpAddr),
     port: u16,
     buf: &mut B,
 ) -> bool {
-    let (len, at) = (header.len(), if src.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD });
-    if src.is_ipv6() != dst.is_ipv6() || !buf.resize(at + len) {
+    let (len, offset) = (header.len(), if src.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD });
+    if src.is_ipv6() != dst.is_ipv6() || !buf.resize(offset + len) {
         return false;
     }
     let frame = buf.bytes_mut();
-    header.emit(&mut frame[at..]);
+    header.emit(&mut frame[offset..]);
     if let (IpAddr::V4(src), IpAddr::V4(dst)) = (src, dst) {
         let (src, dst) = (src.to_bits(), dst.to_bits());
         Flow { src_mac, dst_mac, src, dst, src_port: port, dst_port: port }.emit(frame, len);

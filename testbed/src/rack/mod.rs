@@ -1,10 +1,10 @@
 //! An emulated rack: servers with single-core workers behind one port, first come, first served.
 //!
-//! Each worker keeps its own emulated time (see [`queues`]). So a late answer is a fault of this program, not
-//! of the worker. The rack measures its lateness, and [`Report`] marks the run as invalid if it is too large.
-//! The rack answers ARP or neighbour discovery for all its servers. A reply goes to the source MAC address of
-//! its task, which is the leaf's. The rack sends no requests of its own, unless its workers register with
-//! leaves and send them load reports ([`Rack::with_leaves`]).
+//! Each worker has its own emulated time (see [`queues`]). If this program polls late, it sends replies late,
+//! but the workers' times stay exact. The rack measures this lateness, and [`Report`] marks the run as
+//! invalid if it is too large. The rack answers ARP or neighbour discovery for all its servers. A reply goes
+//! to the source MAC address of its task, which is the leaf's. The rack sends no requests of its own, unless
+//! its workers register with leaves and send them load reports ([`Rack::with_leaves`]).
 
 pub mod address;
 pub mod layout;
@@ -46,7 +46,7 @@ pub struct Options {
     pub outstanding_max: u32,
     /// Maximum number of tasks at one worker.
     pub queue_max: u32,
-    /// Fraction of replies that get lost, to test the leaf's response.
+    /// Fraction of replies that the rack loses on purpose, to test the leaf's response.
     pub lose_share: f64,
     /// Seed of that loss.
     pub seed: u64,
@@ -70,17 +70,23 @@ pub struct Rack<P: Port> {
     address: Address,
     options: Options,
     queues: Queues<Task<P::Buf>>,
+    /// True for each living worker, by place.
     alive: Vec<bool>,
+    /// Random numbers that select lost replies.
     loss: Xoshiro256PlusPlus,
+    /// Nanoseconds per tick.
     tick_ns: f64,
     incoming: Burst<P::Buf>,
     replies: Replies<P::Buf>,
+    /// Answers to requests for MAC addresses.
     control: Burst<P::Buf>,
     /// Answers to probes.
     answers: Burst<P::Buf>,
     counts: Counts,
     lateness: Lateness,
+    /// Ticks per second.
     hz: f64,
+    /// Leaves that receive registrations and load reports.
     leaves: Option<Leaves<P::Buf>>,
 }
 
@@ -138,7 +144,7 @@ impl<P: Port> Rack<P> {
     /// In this order a reply never counts a task that arrived after the reply was due.
     #[inline]
     pub fn poll(&mut self, now: u64) {
-        self.answer(now);
+        self.send_replies(now);
         self.receive(now);
         if self.leaves.is_some() {
             self.send_messages(now);
@@ -150,20 +156,21 @@ impl<P: Port> Rack<P> {
         let Self { leaves, port, address, queues, alive, .. } = self;
         let Some(leaves) = leaves else { return };
         let tasks = |place: Place| {
-            let at = address.layout.place_of(place.id)?;
-            let tasks = queues.len_at(at).min(u32::from(u16::MAX)) as u16;
-            alive[usize::from(at)].then_some(tasks)
+            let worker = address.layout.place_of(place.id)?;
+            let tasks = queues.len_at(worker).min(u32::from(u16::MAX)) as u16;
+            alive[usize::from(worker)].then_some(tasks)
         };
         leaves.send_due(now, (port, address), tasks);
         [self.counts.queue_reports, self.counts.queue_reports_unsent] = leaves.sent;
     }
 
+    /// Sends the replies of all tasks completed by `now`, until the device is full.
     #[inline]
-    fn answer(&mut self, now: u64) {
+    fn send_replies(&mut self, now: u64) {
         loop {
             while !self.replies.burst.is_full() {
                 let Some(done) = self.queues.pop(now) else { break };
-                self.reply(done);
+                self.prepare_reply(done);
             }
             if self.replies.burst.is_empty() || !self.send(now) {
                 return;
@@ -171,8 +178,9 @@ impl<P: Port> Rack<P> {
         }
     }
 
+    /// Writes the reply to a completed task and adds it to the replies to send.
     #[inline]
-    fn reply(&mut self, done: CompletedTask<Task<P::Buf>>) {
+    fn prepare_reply(&mut self, done: CompletedTask<Task<P::Buf>>) {
         let mut task = done.task;
         if let Some(leaves) = &mut self.leaves {
             leaves.on_done(done.worker, done.left);
@@ -197,11 +205,12 @@ impl<P: Port> Rack<P> {
             self.lateness.record(due, ((now - due) as f64 * self.tick_ns) as u64);
         }
         self.counts.replies += sent as u64;
-        let all = self.replies.burst.is_empty();
-        self.counts.tx_full += u64::from(!all);
-        all
+        let is_complete = self.replies.burst.is_empty();
+        self.counts.tx_full += u64::from(!is_complete);
+        is_complete
     }
 
+    /// Receives packets, unless replies are due that the device has not accepted.
     #[inline]
     fn receive(&mut self, now: u64) {
         // Waits until the device accepts all due replies. A task accepted before then would make their queue
@@ -216,7 +225,7 @@ impl<P: Port> Rack<P> {
         }
         let mut incoming = std::mem::take(&mut self.incoming);
         for buf in incoming.drain(..) {
-            if let Err(reason) = self.take_in(buf, now) {
+            if let Err(reason) = self.process(buf, now) {
                 self.counts.dropped[reason as usize] += 1;
             }
         }
@@ -232,8 +241,12 @@ impl<P: Port> Rack<P> {
         }
     }
 
+    /// Processes a received packet.
+    ///
+    /// # Errors
+    /// The reason why the packet is dropped.
     #[inline]
-    fn take_in(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
+    fn process(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
         if let Some(leaves) = &mut self.leaves {
             leaves.receive_neighbour(buf.bytes());
         }
@@ -262,6 +275,7 @@ impl<P: Port> Rack<P> {
         }
     }
 
+    /// Queues a task at its worker, or counts the reason why the worker cannot take it.
     #[inline]
     fn queue(
         &mut self,
@@ -274,7 +288,7 @@ impl<P: Port> Rack<P> {
             return Err(DropReason::UnknownWorker);
         };
         if header.more {
-            // A task runs once its last packet is here, for the time in that packet.
+            // A task runs when its last packet has arrived, for the service time in that packet.
             self.counts.parts += 1;
             return Ok(());
         }
@@ -314,6 +328,7 @@ impl<P: Port> Rack<P> {
         }
     }
 
+    /// Returns the place of a worker id.
     fn place(&self, worker: u16) -> Option<u16> {
         self.address.layout.place_of(worker)
     }
@@ -336,7 +351,8 @@ impl<P: Port> Rack<P> {
         &self.counts
     }
 
-    /// Reserves memory for `replies` replies, so that those of undisturbed slices can be selected.
+    /// Reserves memory for the lateness of `replies` replies. With it, the report can be restricted to
+    /// undisturbed slices: intervals in which the machine did not stop the loop.
     pub fn log_replies(&mut self, replies: usize) {
         self.lateness.log(replies);
     }

@@ -39,10 +39,13 @@ impl FromStr for Outage {
 #[derive(Clone, Debug)]
 pub struct Outages(Vec<Event>);
 
+/// Death or return of a worker.
 #[derive(Clone, Copy, Debug)]
 struct Event {
-    at: u64,
+    /// Time in ticks.
+    time: u64,
     worker: u16,
+    /// True for a return.
     alive: bool,
 }
 
@@ -54,20 +57,20 @@ impl Outages {
         let events = |outage: &Outage| {
             let worker = outage.worker;
             [(outage.from_s, false), (outage.until_s, true)].map(|(seconds, alive)| Event {
-                at: ticks(seconds),
+                time: ticks(seconds),
                 worker,
                 alive,
             })
         };
         let mut events: Vec<_> = outages.iter().flat_map(events).collect();
-        events.sort_by_key(|event| std::cmp::Reverse(event.at));
+        events.sort_by_key(|event| std::cmp::Reverse(event.time));
         Self(events)
     }
 
     /// Applies the events that are due by `now`.
     #[inline]
     pub fn apply<P: Port>(&mut self, rack: &mut Rack<P>, now: u64) {
-        while let Some(event) = self.0.pop_if(|event| event.at <= now) {
+        while let Some(event) = self.0.pop_if(|event| event.time <= now) {
             match event.alive {
                 true => rack.revive(event.worker),
                 false => rack.kill(event.worker),

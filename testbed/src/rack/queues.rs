@@ -1,7 +1,7 @@
 //! First-come, first-served queues of many single-core workers, and the end time of each task.
 //!
-//! Times are those of the emulated workers. A task starts once it has arrived and its predecessor has ended,
-//! whenever the program polls. So a late poll never slows a worker.
+//! Times are those of the emulated workers. A task starts when it has arrived and its predecessor has ended,
+//! independently of the time of the poll. A late poll therefore never slows a worker.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,16 +15,21 @@ use wedjat::policy::fifo::{Fifo, Slab};
 pub struct Queues<T> {
     workers: Vec<Worker>,
     tasks: Slab<Task<T>>,
+    /// End of each worker's first task, and the worker; the earliest end is on top.
     running: BinaryHeap<Reverse<(u64, u16)>>,
-    waiting: usize,
+    /// Number of tasks at all workers, including the running ones.
+    len: usize,
 }
 
+/// A worker.
 #[derive(Clone, Copy)]
 struct Worker {
     queue: Fifo,
+    /// End of its last task.
     busy_until: u64,
 }
 
+/// A task and the time of its completion.
 struct Task<T> {
     task: T,
     done_at: u64,
@@ -51,20 +56,20 @@ impl<T> Queues<T> {
             workers: vec![Worker { queue: Fifo::EMPTY, busy_until: 0 }; usize::from(workers)],
             tasks: Slab::with_room(capacity as usize),
             running: BinaryHeap::with_capacity(usize::from(workers)),
-            waiting: 0,
+            len: 0,
         }
     }
 
     /// Returns the number of tasks at all workers.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.waiting
+        self.len
     }
 
     /// Returns true if no worker has a task.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.waiting == 0
+        self.len == 0
     }
 
     /// Returns the number of tasks at one worker.
@@ -79,15 +84,17 @@ impl<T> Queues<T> {
     /// If there is no room. The error contains the task.
     #[inline]
     pub fn push(&mut self, worker: u16, now: u64, ticks: u64, task: T) -> Result<(), T> {
-        let at = &mut self.workers[usize::from(worker)];
-        let done_at = at.busy_until.max(now).saturating_add(ticks);
-        let was_idle = at.queue.is_empty();
-        self.tasks.push(&mut at.queue, Task { task, done_at }).map_err(|refused| refused.task)?;
-        at.busy_until = done_at;
+        let state = &mut self.workers[usize::from(worker)];
+        let done_at = state.busy_until.max(now).saturating_add(ticks);
+        let was_idle = state.queue.is_empty();
+        self.tasks
+            .push(&mut state.queue, Task { task, done_at })
+            .map_err(|refused| refused.task)?;
+        state.busy_until = done_at;
         if was_idle {
             self.running.push(Reverse((done_at, worker)));
         }
-        self.waiting += 1;
+        self.len += 1;
         Ok(())
     }
 
@@ -105,7 +112,7 @@ impl<T> Queues<T> {
             Some(next) => *running = Reverse((self.tasks[next].done_at, worker)),
             None => drop(PeekMut::pop(running)),
         }
-        self.waiting -= 1;
+        self.len -= 1;
         Some(CompletedTask { task, worker, at, left: queue.len() })
     }
 
@@ -118,11 +125,11 @@ impl<T> Queues<T> {
     /// Discards all tasks of `worker`. Returns their number.
     pub fn clear(&mut self, worker: u16) -> usize {
         self.running.retain(|Reverse((_, running))| *running != worker);
-        let at = &mut self.workers[usize::from(worker)];
-        let thrown = std::iter::from_fn(|| self.tasks.pop(&mut at.queue)).count();
-        at.busy_until = 0;
-        self.waiting -= thrown;
-        thrown
+        let state = &mut self.workers[usize::from(worker)];
+        let discarded = std::iter::from_fn(|| self.tasks.pop(&mut state.queue)).count();
+        state.busy_until = 0;
+        self.len -= discarded;
+        discarded
     }
 }
 

@@ -28,7 +28,7 @@ impl Reply {
     #[inline]
     pub fn write(&self, frame: &mut [u8], at: usize, task: &Header, mac: Mac) {
         ether::emit_addresses(frame, ether::src(frame), mac);
-        // Swapping words does not change a sum, so no checksum changes.
+        // A swap of source and destination does not change the sum of the words, and so no checksum.
         let ip = ether::LEN;
         if address::is_v6(frame) {
             ipv6::swap_addresses(&mut frame[ip..]);
@@ -41,6 +41,7 @@ impl Reply {
         udp::update_checksum(&mut frame[at..], delta);
     }
 
+    /// Turns the task's header into the reply's. Returns the change for the UDP checksum.
     #[inline]
     fn write_header(&self, payload: &mut [u8], task: &Header) -> ChecksumDelta {
         let code = if self.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
@@ -54,11 +55,11 @@ impl Reply {
             .straddling_word(task.dst, reply.dst)
             .straddling_word(task.qlen, reply.qlen);
         if task.extended {
-            let before = Extension::parse(payload).service_ns;
+            let old_ns = Extension::parse(payload).service_ns;
             payload[SERVICE..SERVICE + 4].copy_from_slice(&self.service_ns.to_be_bytes());
             delta = delta
-                .straddling_word((before >> 16) as u16, (self.service_ns >> 16) as u16)
-                .straddling_word(before as u16, self.service_ns as u16);
+                .straddling_word((old_ns >> 16) as u16, (self.service_ns >> 16) as u16)
+                .straddling_word(old_ns as u16, self.service_ns as u16);
         }
         delta
     }
@@ -80,6 +81,7 @@ fn restart_ttl(packet: &mut [u8]) {
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Returns the big-endian word at an offset.
 #[inline]
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])

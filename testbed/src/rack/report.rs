@@ -69,26 +69,28 @@ impl Default for Counts {
 /// Delays of replies after their due times.
 #[derive(Clone, Debug, Default)]
 pub struct Lateness {
+    /// Distribution over all replies.
     all: Latency,
     /// Due time of each reply in ticks, and its lateness in nanoseconds.
     log: Vec<(u64, u32)>,
+    /// True if the log had no room for a reply.
     is_full: bool,
 }
 
 impl Lateness {
-    /// Reserves and touches memory for `replies` replies, so that those of undisturbed slices can be
-    /// selected.
+    /// Reserves and touches memory for `replies` replies. With a log of all replies, those of undisturbed
+    /// slices can be selected.
     pub fn log(&mut self, replies: usize) {
         self.log = vec![(1, 1); replies];
         self.log.clear();
     }
 
-    /// Records a reply that was due at `at` and left `ns` late.
+    /// Records a reply that was due at `due` and left `ns` late.
     #[inline]
-    pub fn record(&mut self, at: u64, ns: u64) {
+    pub fn record(&mut self, due: u64, ns: u64) {
         self.all.record(ns);
         if self.log.len() < self.log.capacity() {
-            self.log.push((at, ns.min(u64::from(u32::MAX)) as u32));
+            self.log.push((due, ns.min(u64::from(u32::MAX)) as u32));
         } else {
             self.is_full = true;
         }
@@ -97,10 +99,10 @@ impl Lateness {
     /// Returns the lateness of the replies due in undisturbed slices. Returns `None` if the log did not hold
     /// all replies.
     fn undisturbed(&self, slices: &Slices) -> Option<Latency> {
-        let mut calm = Latency::default();
-        let all = self.log.iter().filter(|(at, _)| slices.is_undisturbed(*at));
-        all.for_each(|(_, ns)| calm.record(u64::from(*ns)));
-        (!self.is_full).then_some(calm)
+        let mut undisturbed = Latency::default();
+        let entries = self.log.iter().filter(|(due, _)| slices.is_undisturbed(*due));
+        entries.for_each(|(_, ns)| undisturbed.record(u64::from(*ns)));
+        (!self.is_full).then_some(undisturbed)
     }
 }
 
@@ -141,7 +143,8 @@ pub struct Report {
     pub service_mean_us: f64,
     /// Delay of replies after their due times.
     pub lateness_us: LatencySummary,
-    /// The same for replies due in undisturbed slices, if these are known. The verdict then uses these.
+    /// The same for replies due in undisturbed slices (intervals in which the machine did not stop the loop),
+    /// if these are known. The verdict then uses these.
     pub calm_lateness_us: Option<LatencySummary>,
     /// True if the replies left in time and every task is accounted for.
     pub valid: bool,
@@ -172,7 +175,7 @@ impl Report {
             tasks => counts.service_ns as f64 / tasks as f64 / 1e3,
         };
         let lateness_us = lateness.all.summary();
-        let calm = slices.and_then(|slices| lateness.undisturbed(slices));
+        let undisturbed = slices.and_then(|slices| lateness.undisturbed(slices));
         let mut report = Self {
             workers,
             tasks: counts.tasks,
@@ -190,7 +193,7 @@ impl Report {
             dropped: named.filter(|(_, count)| *count > 0).collect(),
             service_mean_us,
             lateness_us,
-            calm_lateness_us: calm.map(|calm| calm.summary()),
+            calm_lateness_us: undisturbed.map(|latency| latency.summary()),
             valid: true,
             reasons: Vec::new(),
         };
@@ -201,13 +204,14 @@ impl Report {
     /// Returns true if every task is accounted for once.
     #[must_use]
     pub fn balances(&self) -> bool {
-        let gone = self.replies + self.lost_replies + self.overflow + self.died;
-        self.tasks == gone + self.outstanding
+        let ended = self.replies + self.lost_replies + self.overflow + self.died;
+        self.tasks == ended + self.outstanding
     }
 
+    /// Decides whether the run is valid, and records the reasons if it is not.
     fn judge(&mut self) {
         let (late, which) = match &self.calm_lateness_us {
-            Some(calm) => (calm, " in undisturbed slices"),
+            Some(lateness) => (lateness, " in undisturbed slices"),
             None => (&self.lateness_us, ""),
         };
         let (late_us, limit_us) = (late.p99.0, LATENESS_MAX * self.service_mean_us);

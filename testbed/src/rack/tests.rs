@@ -1,4 +1,5 @@
-//! The rack against a recurrence, on a fake clock: due times, queue lengths, order, buffers.
+//! Tests of the rack on a fake clock: due times, queue lengths, order and buffers. Expected times come from
+//! the recurrence end = max(arrival, previous end) + service.
 
 use super::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -42,30 +43,31 @@ fn bench() -> Bench {
     bench_with(Options::default(), 2048)
 }
 
+/// Contents of a task's packet.
 #[derive(Clone, Copy)]
-struct ProbeRequest {
+struct TaskRequest {
     server: u32,
     seq: u16,
     service_ns: u32,
     header: Header,
 }
 
-fn asked(worker: u16, seq: u16, service_ns: u32) -> ProbeRequest {
+fn task_request(worker: u16, seq: u16, service_ns: u32) -> TaskRequest {
     let header = Header { extended: true, dst: worker, ..Header::new_task(1, seq) };
-    ProbeRequest { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
+    TaskRequest { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
 }
 
-fn frame(asked: &ProbeRequest) -> Vec<u8> {
-    let len = asked.header.len() + payload::LEN;
+fn frame(request: &TaskRequest) -> Vec<u8> {
+    let len = request.header.len() + payload::LEN;
     let mut frame = vec![0; udp::PAYLOAD + len];
-    asked.header.emit(&mut frame[udp::PAYLOAD..]);
-    let extension = Extension { app: 7, seq32: u32::from(asked.seq), service_ns: 0, class: 2 };
-    if asked.header.extended {
+    request.header.emit(&mut frame[udp::PAYLOAD..]);
+    let extension = Extension { app: 7, seq32: u32::from(request.seq), service_ns: 0, class: 2 };
+    if request.header.extended {
         extension.emit(&mut frame[udp::PAYLOAD..]);
     }
-    let work = payload::Work { service_ns: asked.service_ns, ..Default::default() };
-    work.emit(&mut frame[udp::PAYLOAD + asked.header.len()..]);
-    flow(asked.server).emit(&mut frame, len);
+    let work = payload::Work { service_ns: request.service_ns, ..Default::default() };
+    work.emit(&mut frame[udp::PAYLOAD + request.header.len()..]);
+    flow(request.server).emit(&mut frame, len);
     frame
 }
 
@@ -91,7 +93,7 @@ struct ReceivedFrame {
 
 impl Bench {
     fn task(&mut self, worker: u16, seq: u16, service_ns: u32) {
-        assert!(self.leaf.send(&frame(&asked(worker, seq, service_ns))));
+        assert!(self.leaf.send(&frame(&task_request(worker, seq, service_ns))));
     }
 
     /// Sends a frame from the leaf, in the family of the rack.
@@ -124,7 +126,7 @@ impl Bench {
 }
 
 #[test]
-fn replies_come_when_due_with_what_is_left() {
+fn due_replies_carry_the_remaining_queue_length() {
     let mut bench = bench();
     for seq in 0..3 {
         bench.task(9, seq, 1000);
@@ -170,7 +172,9 @@ fn times_and_queues_follow_the_recurrence() {
         // Number of tasks left at its end: later tasks of its worker that arrived before that end.
         let left = arrivals
             .iter()
-            .filter(|(at, other, _, _, behind, _)| *other == place && *at < end && *behind > seq)
+            .filter(|(arrival, other_place, _, _, other_seq, _)| {
+                *other_place == place && *arrival < end && *other_seq > seq
+            })
             .count() as u16;
         expected
             .push((end, ReceivedFrame { worker, seq, qlen: left, idle: left == 0, service_ns }));
@@ -200,8 +204,8 @@ fn late_polls_slow_no_worker_and_are_reported() {
     bench.rack.poll(1_000_000);
     let replies: Vec<_> = std::iter::from_fn(|| bench.received()).collect();
     assert_eq!(replies.len(), 200);
-    let at = |worker| replies.iter().filter(move |received| received.worker == worker);
-    assert!(at(8).map(|received| received.qlen).eq((0..100).rev()));
+    let replies_of = |worker| replies.iter().filter(move |received| received.worker == worker);
+    assert!(replies_of(8).map(|received| received.qlen).eq((0..100).rev()));
     // A task that arrives now also starts now: the worker has been idle since 100 us.
     bench.task(8, 100, 1_000);
     bench.rack.poll(1_000_000);
@@ -215,8 +219,8 @@ fn late_polls_slow_no_worker_and_are_reported() {
 #[test]
 fn foreign_packets_are_counted_by_reason() {
     let mut bench = bench();
-    let good = asked(9, 1, 1_000);
-    let with = |change: &dyn Fn(&mut ProbeRequest)| {
+    let good = task_request(9, 1, 1_000);
+    let with = |change: &dyn Fn(&mut TaskRequest)| {
         let mut bad = good;
         change(&mut bad);
         frame(&bad)
@@ -275,7 +279,7 @@ fn foreign_packets_are_counted_by_reason() {
 #[test]
 fn short_headers_are_answered_without_extension() {
     let mut bench = bench();
-    let mut short = asked(11, 77, 500);
+    let mut short = task_request(11, 77, 500);
     short.header.extended = false;
     assert!(bench.leaf.send(&frame(&short)));
     bench.rack.poll(0);
@@ -306,7 +310,7 @@ fn arp_is_answered_for_every_server_only() {
 #[test]
 fn multi_packet_task_runs_once_at_its_end() {
     let mut bench = bench();
-    let mut part = asked(8, 5, 1_000);
+    let mut part = task_request(8, 5, 1_000);
     part.header.more = true;
     assert!(bench.leaf.send(&frame(&part)));
     part.header.code = Code::TaskContinuation;
@@ -503,8 +507,8 @@ fn workers_register_and_report(family: Family) {
     // own reply.
     let mut idle = [0; 2];
     for seq in 0..100 {
-        let mut tasks =
-            [asked(9, 2 * seq, 1000), asked(9, 2 * seq + 1, 1000)].map(|one| frame(&one));
+        let mut tasks = [task_request(9, 2 * seq, 1000), task_request(9, 2 * seq + 1, 1000)]
+            .map(|task| frame(&task));
         ether::emit_addresses(&mut tasks[1], RACK, OTHER_LEAF);
         tasks.iter().for_each(|task| bench.send(task));
         for _ in 0..4 {
@@ -532,7 +536,7 @@ fn leaves_that_ask_for_a_queue_are_answered() {
     let mut bench = bench();
     let mut now = 0;
     for seq in 0..3 {
-        assert!(bench.leaf.send(&frame(&asked(9, seq, 1_000_000))));
+        assert!(bench.leaf.send(&frame(&task_request(9, seq, 1_000_000))));
     }
     now += 1000;
     bench.rack.poll(now);
@@ -571,8 +575,8 @@ fn bench_v6() -> Bench {
 }
 
 /// Builds a task over IPv6 for the server `server`.
-fn frame_v6(asked: &ProbeRequest, server: u128) -> Vec<u8> {
-    let over_v4 = frame(asked);
+fn frame_v6(request: &TaskRequest, server: u128) -> Vec<u8> {
+    let over_v4 = frame(request);
     let payload = &over_v4[udp::PAYLOAD..];
     let mut bytes = [&[0; udp::PAYLOAD_V6][..], payload].concat();
     let (src_mac, dst_mac, src_port, dst_port) = (LEAF, RACK, 40_001, 1234);
@@ -587,7 +591,7 @@ fn ipv6_tasks_are_answered_when_due() {
     let mut bench = bench_v6();
     for (worker, seq) in [(8, 1), (8, 2), (11, 3)] {
         let server = u128::from(worker > 9);
-        assert!(bench.leaf.send(&frame_v6(&asked(worker, seq, 1_000), server)));
+        assert!(bench.leaf.send(&frame_v6(&task_request(worker, seq, 1_000), server)));
     }
     bench.rack.poll(0);
     bench.rack.poll(999);
@@ -611,7 +615,7 @@ fn ipv6_tasks_are_answered_when_due() {
 #[test]
 fn ipv6_queue_probes_are_answered() {
     let mut bench = bench_v6();
-    assert!(bench.leaf.send(&frame_v6(&asked(8, 1, 1_000_000), 0)));
+    assert!(bench.leaf.send(&frame_v6(&task_request(8, 1, 1_000_000), 0)));
     let probe = Header::queue_probe(1, 9, 8, 77);
     let mut bytes = vec![0; udp::PAYLOAD_V6 + probe.len()];
     probe.emit(&mut bytes[udp::PAYLOAD_V6..]);
@@ -660,7 +664,7 @@ fn neighbour_discovery_is_answered_for_every_server_only() {
 #[test]
 fn foreign_ipv6_packets_are_counted_by_reason() {
     let mut bench = bench_v6();
-    let good = asked(9, 1, 1_000);
+    let good = task_request(9, 1, 1_000);
     let with = |at: usize, bytes: &[u8]| {
         let mut frame = frame_v6(&good, 0);
         frame[at..at + bytes.len()].copy_from_slice(bytes);

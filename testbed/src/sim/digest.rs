@@ -3,8 +3,8 @@
 use std::fmt;
 
 /// FNV-1a's offset basis and prime for 64 bits (Fowler, Noll, Vo).
-const START: u64 = 0xCBF2_9CE4_8422_2325;
-const FACTOR: u64 = 0x0000_0100_0000_01B3;
+const OFFSET_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
+const PRIME: u64 = 0x0000_0100_0000_01B3;
 
 /// FNV-1a over the added values, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Digest(u64);
 
 impl Default for Digest {
     fn default() -> Self {
-        Self(START)
+        Self(OFFSET_BASIS)
     }
 }
 
@@ -21,7 +21,7 @@ impl Digest {
     #[inline]
     pub fn add(&mut self, task: [u64; 4]) {
         for byte in task.iter().flat_map(|number| number.to_le_bytes()) {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(FACTOR);
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(PRIME);
         }
     }
 }

@@ -5,28 +5,38 @@
 //! calendar's events in the order of their kinds (as numbered by [`event`]); events of one kind follow the
 //! numbers of their tasks in a [`wedjat::policy::fifo::Slab`]. A leaf's timer comes last.
 
-/// Children per node. Four keys share a cache line, so a node costs one cache miss.
+/// Number of children of a heap node. Four keys fit into a cache line of 64 bytes, so a node costs one cache
+/// miss.
 const ARITY: usize = 4;
 
-/// Events in 64 bits: the kind, then a task or a rack's signal.
-#[allow(missing_docs, reason = "each is what its name says")]
+/// Events in 64 bits: the kind, then its argument, for example the number of a task.
 pub mod event {
+    /// A task arrives at its leaf.
     pub const AT_LEAF: u64 = 0;
+    /// A task arrives at its worker.
     pub const AT_WORKER: u64 = 1;
+    /// A worker completes a task.
     pub const DONE: u64 = 2;
+    /// A reply arrives at its leaf.
     pub const REPLY: u64 = 3;
+    /// A leaf's signal arrives at the spine. The argument is the packed signal.
     pub const SIGNAL: u64 = 4;
+    /// All queues are sampled.
     pub const SAMPLE: u64 = 5;
+    /// A step of the script.
     pub const SCRIPT: u64 = 6;
+    /// A leaf repeats its last signal.
     pub const REPEAT: u64 = 7;
+    /// A core of a leaf receives messages of other cores.
     pub const EXCHANGE: u64 = 8;
+    /// Number of bits of the argument.
     pub const KIND_SHIFT: u32 = 60;
 
     /// Packs an event.
     #[inline]
     #[must_use]
-    pub const fn pack(kind: u64, about: u64) -> u64 {
-        kind << KIND_SHIFT | about
+    pub const fn pack(kind: u64, argument: u64) -> u64 {
+        kind << KIND_SHIFT | argument
     }
 
     /// Unpacks kind and argument of an event.
@@ -55,17 +65,17 @@ impl Events {
     #[inline]
     pub fn push(&mut self, time: u64, event: u64) {
         let key = u128::from(time) << 64 | u128::from(event);
-        let mut at = self.heap.len();
+        let mut index = self.heap.len();
         self.heap.push(key);
-        while at > 0 {
-            let parent = (at - 1) / ARITY;
+        while index > 0 {
+            let parent = (index - 1) / ARITY;
             if self.heap[parent] <= key {
                 break;
             }
-            self.heap[at] = self.heap[parent];
-            at = parent;
+            self.heap[index] = self.heap[parent];
+            index = parent;
         }
-        self.heap[at] = key;
+        self.heap[index] = key;
     }
 
     /// Removes and returns the next event with its time.
@@ -82,31 +92,31 @@ impl Events {
         Some(((top >> 64) as u64, top as u64))
     }
 
-    /// Inserts `key` at the root.
+    /// Replaces the root by `key`, and moves it down to its position.
     #[inline]
     fn sink(&mut self, key: u128) {
         let len = self.heap.len();
-        let mut at = 0;
+        let mut index = 0;
         loop {
-            let first = ARITY * at + 1;
+            let first = ARITY * index + 1;
             if first >= len {
                 break;
             }
             let children = &self.heap[first..len.min(first + ARITY)];
-            let (mut least, mut place) = (children[0], first);
+            let (mut least, mut least_index) = (children[0], first);
             for (offset, &child) in children.iter().enumerate().skip(1) {
-                // The smaller child is unpredictable: a select instead of a branch.
+                // The result is unpredictable, so a select is faster than a branch.
                 let smaller = child < least;
                 least = std::hint::select_unpredictable(smaller, child, least);
-                place = std::hint::select_unpredictable(smaller, first + offset, place);
+                least_index = std::hint::select_unpredictable(smaller, first + offset, least_index);
             }
             if least >= key {
                 break;
             }
-            self.heap[at] = least;
-            at = place;
+            self.heap[index] = least;
+            index = least_index;
         }
-        self.heap[at] = key;
+        self.heap[index] = key;
     }
 }
 

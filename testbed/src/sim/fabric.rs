@@ -1,7 +1,8 @@
 //! Model `fabric`: a datacenter of many pools (Horus, 5.1).
 //!
-//! Pools share leaves but no workers, and the modelled parts of leaves and spines are not shared between
-//! pools. So a fabric is one run of [`super::rack`] per pool, over the same simulated time.
+//! Pools share leaves, but no workers. The models of leaves and spines have no capacity limit, so pools do
+//! not affect each other. A fabric is therefore one run of [`super::rack`] per spine scheduler of each pool,
+//! over the same simulated time.
 //!
 //! A pool has one spine scheduler per fixed number of its racks, as in the paper (its ratio r). Each
 //! schedules over the racks linked to it, and receives tasks in proportion to their workers. A pool's workers
@@ -74,13 +75,14 @@ impl PoolSize {
                 _ => return Err(form()),
             }
         }
-        let ordered = 1.0 <= size.min as f64 && size.min as f64 <= size.mean;
-        if !ordered || size.mean > size.max as f64 || size.max > 1_000_000 {
+        let is_ordered = 1.0 <= size.min as f64 && size.min as f64 <= size.mean;
+        if !is_ordered || size.mean > size.max as f64 || size.max > 1_000_000 {
             return Err(format!("{}, with 1 <= min <= mean <= max <= 1000000", form()));
         }
         Ok(size)
     }
 
+    /// Draws the number of workers of a pool.
     fn draw(&self, rng: &mut wedjat_pktgen::seed::Stream) -> usize {
         loop {
             let unit: f64 = Exp1.sample(rng);
@@ -123,9 +125,9 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
             }
             let chosen = (u64::from(rng.next_u64() as u32) * pieces.len() as u64) >> 32;
             let piece = pieces.swap_remove(chosen as usize);
-            let taken = workers.min(config.piece);
-            racks[piece / pieces_per_leaf] += taken;
-            workers -= taken;
+            let placed = workers.min(config.piece);
+            racks[piece / pieces_per_leaf] += placed;
+            workers -= placed;
         }
         let racks = racks.into_iter().enumerate().filter(|(_, workers)| *workers > 0);
         pools.push(racks.map(|(leaf, workers)| Place { leaf, workers }).collect());

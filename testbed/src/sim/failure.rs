@@ -39,12 +39,13 @@ pub fn spine_failures(config: &Config, failures: usize) -> Result<Vec<Failure>, 
     let seed = config.pool.seed;
     let pools = place(config, seed)?;
     let mut rng = StreamSeed::derive(seed, "failures", 0).stream();
-    let mut switch = || ((u64::from(rng.next_u64() as u32) * config.leaves as u64) >> 32) as usize;
-    // Schedulers on each switch: pool, and racks linked to it.
+    let mut draw_switch =
+        || ((u64::from(rng.next_u64() as u32) * config.leaves as u64) >> 32) as usize;
+    // Schedulers on each switch: the pool, and the racks linked to the scheduler.
     let mut hosted = vec![Vec::new(); config.leaves];
     for (number, places) in pools.iter().enumerate() {
         for part in places.chunks(config.leaves_per_spine) {
-            hosted[switch()].push((number, part));
+            hosted[draw_switch()].push((number, part));
         }
     }
     let workers = |number: usize| pools[number].iter().map(|place| place.workers).sum::<usize>();
@@ -52,19 +53,19 @@ pub fn spine_failures(config: &Config, failures: usize) -> Result<Vec<Failure>, 
     let tasks_per_us = config.pool.load * total as f64 / (config.pool.service.mean_ns() / 1e3);
     let mut all = Vec::new();
     for number in 0..failures {
-        let schedulers = &hosted[switch()];
+        let schedulers = &hosted[draw_switch()];
         let leaves: BTreeSet<usize> =
             schedulers.iter().flat_map(|(_, part)| part.iter().map(|place| place.leaf)).collect();
         let mut hops = StreamSeed::derive(seed, "notices", number as u32).stream();
         let notices = leaves.iter().map(|_| config.pool.hop.sample(NOTICE_HOPS, &mut hops));
         let notice_us = notices.max().unwrap_or(0) as f64 / TICKS_PER_US;
-        let (mut served, mut shares) = (0, 0.0);
+        let (mut affected_workers, mut shares) = (0, 0.0);
         for (pool, part) in schedulers {
-            let part: usize = part.iter().map(|place| place.workers).sum();
-            served += part;
-            shares += part as f64 / workers(*pool) as f64;
+            let part_workers: usize = part.iter().map(|place| place.workers).sum();
+            affected_workers += part_workers;
+            shares += part_workers as f64 / workers(*pool) as f64;
         }
-        let share = served as f64 / total as f64;
+        let share = affected_workers as f64 / total as f64;
         all.push(Failure {
             messages: leaves.len(),
             notice_us,

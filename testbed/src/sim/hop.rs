@@ -22,7 +22,7 @@ pub fn from_ns(ns: u64) -> u64 {
     ns.saturating_mul(TICKS_PER_US as u64 / 1000)
 }
 
-/// The ten delays of Horus's simulation, with mean 362.5.
+/// The ten equally likely delays of Horus's simulation. Their mean is 362.5; only their ratios are used.
 const HORUS: [f64; 10] = [170., 180., 190., 200., 215., 240., 270., 360., 600., 1200.];
 const HORUS_MEAN: f64 = 362.5;
 
@@ -124,7 +124,7 @@ impl Hops {
     pub fn change(mut self, text: &str) -> Result<Self, String> {
         for part in text.split(',').map(str::trim) {
             let (name, count) = part.split_once('=').unwrap_or((part, ""));
-            let place = match name {
+            let field = match name {
                 "spine-leaf" => &mut self.spine_leaf,
                 "leaf-worker" => &mut self.leaf_worker,
                 "worker-leaf" => &mut self.worker_leaf,
@@ -135,7 +135,7 @@ impl Hops {
                     ));
                 }
             };
-            *place = count
+            *field = count
                 .parse()
                 .ok()
                 .filter(|count| *count <= 100)

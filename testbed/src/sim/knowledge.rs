@@ -14,46 +14,47 @@ use wedjat::policy::ProbeKind;
 /// Arrival or departure of a task at a server.
 #[derive(Clone, Copy, Debug)]
 struct Change {
-    /// Time at which dispatchers know of it.
-    known: u64,
+    /// Time at which dispatchers learn of it.
+    known_at: u64,
     member: u16,
-    /// Dispatcher that sent an arriving task, and already knows of it; `None` for departures.
+    /// Dispatcher that sent an arriving task, and has already counted it; `None` for departures.
     sender: Option<u16>,
 }
 
-/// Queues as dispatchers know them; see the module's documentation.
+/// Queue lengths as dispatchers know them.
 #[derive(Debug)]
 pub struct Knowledge {
     /// View of each dispatcher; one shared view if there is no delay.
-    seen: Vec<Arc<[AtomicU32]>>,
+    queues: Vec<Arc<[AtomicU32]>>,
     delay: u64,
-    /// True if any dispatcher probes.
-    wanted: bool,
+    /// True if any dispatcher probes. Otherwise nothing is recorded.
+    is_used: bool,
+    /// Changes that dispatchers do not know yet, in order of time.
     changes: VecDeque<Change>,
 }
 
 impl Knowledge {
     /// Creates the knowledge of empty queues.
     #[must_use]
-    pub fn new(servers: usize, dispatchers: usize, delay: u64, asks: ProbeKind) -> Self {
+    pub fn new(servers: usize, dispatchers: usize, delay: u64, probes: ProbeKind) -> Self {
         let fresh = || -> Arc<[AtomicU32]> { (0..servers).map(|_| AtomicU32::new(0)).collect() };
         let shared = fresh();
-        let seen = |_| if delay > 0 { fresh() } else { Arc::clone(&shared) };
-        let seen = (0..dispatchers).map(seen).collect();
-        Self { seen, delay, wanted: asks != ProbeKind::Nobody, changes: VecDeque::new() }
+        let view = |_| if delay > 0 { fresh() } else { Arc::clone(&shared) };
+        let queues = (0..dispatchers).map(view).collect();
+        Self { queues, delay, is_used: probes != ProbeKind::Nobody, changes: VecDeque::new() }
     }
 
     /// Returns one dispatcher's view of the queues.
     #[must_use]
     pub fn of(&self, dispatcher: usize) -> Arc<[AtomicU32]> {
-        Arc::clone(&self.seen[dispatcher])
+        Arc::clone(&self.queues[dispatcher])
     }
 
     /// Records that a dispatcher sent a task to a server.
     #[inline]
     pub fn sent(&mut self, dispatcher: u16, member: u16) {
-        if self.wanted && self.delay > 0 {
-            add(&self.seen[usize::from(dispatcher)], member, 1);
+        if self.is_used && self.delay > 0 {
+            add(&self.queues[usize::from(dispatcher)], member, 1);
         }
     }
 
@@ -69,27 +70,28 @@ impl Knowledge {
         self.change(now, member, None, queue);
     }
 
+    /// Records a change of a server's queue, now `queue` tasks long.
     #[inline]
     fn change(&mut self, now: u64, member: u16, sender: Option<u16>, queue: u32) {
-        if !self.wanted {
+        if !self.is_used {
             return;
         }
         if self.delay == 0 {
-            self.seen[0][usize::from(member)].store(queue, Relaxed);
+            self.queues[0][usize::from(member)].store(queue, Relaxed);
         } else {
-            self.changes.push_back(Change { known: now + self.delay, member, sender });
+            self.changes.push_back(Change { known_at: now + self.delay, member, sender });
         }
     }
 
     /// Applies the changes that are known by now.
     #[inline]
     pub fn advance(&mut self, now: u64) {
-        while let Some(change) = self.changes.front().filter(|change| change.known <= now) {
-            for (dispatcher, seen) in self.seen.iter().enumerate() {
+        while let Some(change) = self.changes.front().filter(|change| change.known_at <= now) {
+            for (dispatcher, queues) in self.queues.iter().enumerate() {
                 match change.sender {
-                    None => add(seen, change.member, u32::MAX),
+                    None => add(queues, change.member, u32::MAX),
                     Some(sender) if usize::from(sender) == dispatcher => {}
-                    Some(_) => add(seen, change.member, 1),
+                    Some(_) => add(queues, change.member, 1),
                 }
             }
             self.changes.pop_front();
@@ -99,8 +101,8 @@ impl Knowledge {
 
 /// Adds to a count; `u32::MAX` is -1. A simulation has one thread, so the addition need not be atomic.
 #[inline]
-fn add(seen: &[AtomicU32], member: u16, by: u32) {
-    let count = &seen[usize::from(member)];
+fn add(queues: &[AtomicU32], member: u16, by: u32) {
+    let count = &queues[usize::from(member)];
     count.store(count.load(Relaxed).wrapping_add(by), Relaxed);
 }
 

@@ -65,33 +65,36 @@ pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
     simulate(plan::cells(args)?, &Runs::of(args)?)
 }
 
-/// Number of runs per cell, and of threads.
+/// Number of runs per cell, and of threads. A cell is one combination of the flags' values.
 struct Runs {
+    /// First seed.
     first: u64,
+    /// Number of seeds, and so of runs per cell.
     seeds: usize,
     threads: usize,
+    /// True to print the duration of each row.
     timing: bool,
 }
 
 impl Runs {
     fn of(args: &SimArgs) -> Result<Self, String> {
-        let whole = |flag, value: &Option<String>, default, most| match value {
-            Some(text) => plan::integer(flag, text, 1..=most),
+        let count = |flag, value: &Option<String>, default, max| match value {
+            Some(text) => plan::integer(flag, text, 1..=max),
             None => Ok(default),
         };
         let first = match &args.seed {
             Some(text) => {
-                let most = u64::MAX;
+                let max = u64::MAX;
                 let refusal =
-                    || format!("--seed {text}: a whole number from 0 to {most} is allowed");
+                    || format!("--seed {text}: a whole number from 0 to {max} is allowed");
                 text.parse().map_err(|_| refusal())?
             }
             None => 1_u64,
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let timing = plan::yes("timing", args.timing.as_deref(), true)?;
-        let seeds = whole("seeds", &args.seeds, 1, 10_000)?;
-        let threads = whole("threads", &args.threads, cpus, 1024)?;
+        let seeds = count("seeds", &args.seeds, 1, 10_000)?;
+        let threads = count("threads", &args.threads, cpus, 1024)?;
         Ok(Self { first, seeds, threads, timing })
     }
 }
@@ -99,6 +102,7 @@ impl Runs {
 /// Runs every cell with every seed on several threads. The rows keep the cells' order.
 fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
     let &Runs { first, seeds, threads, timing } = runs;
+    // Job `j` runs cell `j / seeds` with seed `first + j % seeds`.
     let jobs = cells.len() * seeds;
     let tasks = cells.iter().map(|cell| cell.model.tasks()).sum::<u64>() * seeds as u64;
     let bar = progress(tasks);
@@ -136,6 +140,7 @@ fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
+/// Creates a progress bar, which is hidden unless stderr is a terminal.
 fn progress(tasks: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

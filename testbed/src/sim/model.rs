@@ -5,11 +5,11 @@ use indicatif::ProgressBar;
 use super::outcome::{Outcome, Subject};
 use super::{ct, fabric, nodes, rack, slots};
 
-/// Mean service times after which the start of a run no longer matters.
+/// Length of a run, in mean service times, after which its start-up phase no longer matters.
 pub const SETTLED: f64 = 300.0;
-/// Longest run. Queues are sampled every 50 us, and the clock counts picoseconds.
+/// Longest run, in seconds. The clock counts picoseconds in 64 bits, and queues are sampled every 50 us.
 const LONGEST_S: f64 = 1e5;
-/// Longest run without a clock, in mean service times.
+/// Longest run of a model without seconds, in mean service times.
 const LONGEST: f64 = 1e9;
 
 /// A run of one model, for any seed.
@@ -40,13 +40,13 @@ impl Model {
     /// Returns the length of the run in mean service times.
     #[must_use]
     pub fn length(&self) -> f64 {
-        let of = |tasks: u64, load: f64, capacity: f64| tasks as f64 / (load * capacity);
+        let length = |tasks: u64, load: f64, capacity: f64| tasks as f64 / (load * capacity);
         match self {
-            Self::Rack(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
-            Self::Ct(config) => of(config.tasks, config.load, config.speeds.iter().sum()),
-            Self::Fabric(config) => of(config.pool.tasks, config.pool.load, config.workers()),
+            Self::Rack(config) => length(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Ct(config) => length(config.tasks, config.load, config.speeds.iter().sum()),
+            Self::Fabric(config) => length(config.pool.tasks, config.pool.load, config.workers()),
             Self::Nodes(config) => {
-                of(config.tasks, config.load, config.workers.iter().sum::<usize>() as f64)
+                length(config.tasks, config.load, config.workers.iter().sum::<usize>() as f64)
             }
             // A server of mean speed completes one task per slot.
             Self::Slots(config) => config.slots as f64,

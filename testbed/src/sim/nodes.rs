@@ -1,6 +1,6 @@
 //! Model `nodes`: nodes without a scheduler between them. Each has a queue and workers. Clients send to any
-//! node. Nodes forward new tasks to each other (migration), and request tasks from each other (stealing), as in
-//! Malcolm (POMACS 2022).
+//! node. Nodes forward new tasks to each other (migration), and request tasks from each other (stealing), as
+//! in Malcolm (POMACS 2022).
 //!
 //! The decisions are the dataplane's own ([`wedjat::peers`]). The model covers the network between nodes, and
 //! workers that serve in order of arrival. A task's response time runs from its arrival at the first node to
@@ -127,7 +127,7 @@ struct Flight {
     number: u64,
     /// Current or next node.
     node: u16,
-    /// That node's `life` at the start of service.
+    /// `life` of that node at the start of service.
     life: u32,
 }
 

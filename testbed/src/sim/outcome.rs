@@ -11,9 +11,9 @@ use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
 /// Tasks that nodes forwarded to and requested from each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardedTasks {
-    /// Forwarded fresh tasks.
+    /// Tasks that their first node forwarded to another node.
     pub migrations: u64,
-    /// Requests for a task.
+    /// Requests for a task of another node.
     pub steals: u64,
     /// Tasks received on request.
     pub stolen: u64,
@@ -36,7 +36,7 @@ pub struct Outcome {
     pub tasks: u64,
     /// Messages besides tasks and their replies: probes, reports, signals.
     pub messages: u64,
-    /// Decisions that need two passes on a switch.
+    /// Decisions that would need two passes through a switch.
     pub resubmits: u64,
     /// Decisions of leaves and spines together.
     pub decisions: u64,
@@ -44,7 +44,7 @@ pub struct Outcome {
     pub imbalance: Histogram<u64>,
     /// Lost tasks.
     pub lost: u64,
-    /// True if so many tasks were lost to full queues that the system overflows.
+    /// True if the fraction of tasks lost to full queues counts as an overflow.
     pub overflows: bool,
     /// Traffic between nodes, in models with nodes.
     pub passed: Option<ForwardedTasks>,
@@ -167,18 +167,19 @@ impl Row {
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));
         let lost = sum(|o| o.lost);
         let record = outcomes[0].record;
-        let passes = outcomes[0].passed.is_some();
-        let passed = |of: fn(&ForwardedTasks) -> u64| {
+        let forwards = outcomes[0].passed.is_some();
+        let per_task = |of: fn(&ForwardedTasks) -> u64| {
             let all: u64 = outcomes.iter().filter_map(|o| o.passed.as_ref()).map(of).sum();
-            passes.then(|| round(all as f64 / tasks.max(1) as f64))
+            forwards.then(|| round(all as f64 / tasks.max(1) as f64))
         };
-        let migrations_per_task = passed(|passed| passed.migrations);
-        let steals_per_task = passed(|passed| passed.steals);
-        let stolen_per_task = passed(|passed| passed.stolen);
+        let migrations_per_task = per_task(|passed| passed.migrations);
+        let steals_per_task = per_task(|passed| passed.steals);
+        let stolen_per_task = per_task(|passed| passed.stolen);
         let mut imbalance = outcomes[0].imbalance.clone();
         for outcome in &outcomes[1..] {
             imbalance.add(&outcome.imbalance).expect("a histogram that grows");
         }
+        // Samples for the confidence intervals: the runs of several seeds, or the batches of a single run.
         let samples: Vec<Batch> = match outcomes.len() {
             1 => std::mem::take(&mut outcomes[0].batches),
             _ => outcomes.into_iter().filter_map(|outcome| total(&outcome.batches)).collect(),
@@ -224,6 +225,7 @@ impl Row {
     }
 }
 
+/// Returns the sum of all batches; `None` if there is none.
 fn total(batches: &[Batch]) -> Option<Batch> {
     let (first, rest) = batches.split_first()?;
     let mut sum = first.clone();

@@ -19,7 +19,7 @@ use super::outcome::Subject;
 use super::script::Action;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
-/// Usual number of tasks of a run, if it is enough for [`SETTLED`].
+/// Default number of tasks of a run. A run has more if it would otherwise be shorter than [`SETTLED`].
 const USUAL_TASKS: f64 = 1e6;
 /// Longest delay in mean service times, for models with that unit.
 const LONGEST_DELAYS: f64 = 1e5;
@@ -29,14 +29,14 @@ const LONGEST_DELAY_NS: f64 = 1e10;
 /// Maximum number of points of a sweep. Each takes some kilobytes before the first run starts.
 const POINTS_MAX: u64 = 100_000;
 
-/// Returns every combination that the flags ask for.
+/// Returns a cell for every combination of policy, load and swept flags.
 ///
 /// # Errors
 /// If a flag is invalid; the error names the allowed values.
 pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let model = args.model.as_deref().unwrap_or("rack");
-    let usual = if model == "nodes" { "malcolm" } else { "horus" };
-    let policies = list("policy", args.policy.as_deref().unwrap_or(usual))?;
+    let default_policy = if model == "nodes" { "malcolm" } else { "horus" };
+    let policies = list("policy", args.policy.as_deref().unwrap_or(default_policy))?;
     let loads = list("load", args.load.as_deref().unwrap_or("0.5,0.7,0.9"))?;
     let loads = loads.into_iter().map(load).collect::<Result<Vec<_>, _>>()?;
     check_flags(args, model)?;
@@ -98,6 +98,7 @@ fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns the cell of one combination of flags.
 fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     let model = args.model.as_deref().unwrap_or("rack");
     let (model, unit, config) = match model {
@@ -116,6 +117,7 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     Ok(Cell { subject: Subject { model, policy, load, unit, swept }, model: config })
 }
 
+/// Parses a load.
 fn load(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -123,6 +125,7 @@ fn load(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("--load {text}: a load is a number above 0 and at most 1.5"))
 }
 
+/// Returns the parameters of model `rack`.
 fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String> {
     let racks = args.racks.as_deref().unwrap_or("32");
     let racks: Vec<usize> = list("racks", racks)?
@@ -213,6 +216,7 @@ fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> 
     changes_by(args, |text| script::parse_at(text, workers))
 }
 
+/// Parses `--at` with the parser of one event.
 fn changes_by(
     args: &SimArgs,
     parse: impl Fn(&str) -> Result<script::Step, String>,
@@ -224,29 +228,31 @@ fn changes_by(
         .collect()
 }
 
+/// Returns the parameters of model `fabric`.
 fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, String> {
-    let set = |flag: &str, value: &Option<String>, default: usize, most: usize| match value {
-        Some(text) => integer(flag, text, 1..=most),
+    let count = |flag: &str, value: &Option<String>, default: usize, max: usize| match value {
+        Some(text) => integer(flag, text, 1..=max),
         None => Ok(default),
     };
-    let two = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
+    let two_racks = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
     let size = args.pool_size.as_deref().unwrap_or("exp(min=50,max=20000,mean=685)");
-    let workers_per_server = set("workers-per-server", &args.workers_per_server, 32, 1024)?;
+    let workers_per_server = count("workers-per-server", &args.workers_per_server, 32, 1024)?;
     let mut config = fabric::Config {
-        leaves: set("leaves", &args.leaves, 1152, 32_767)?,
-        servers_per_leaf: set("servers-per-leaf", &args.servers_per_leaf, 24, 1024)?,
+        leaves: count("leaves", &args.leaves, 1152, 32_767)?,
+        servers_per_leaf: count("servers-per-leaf", &args.servers_per_leaf, 24, 1024)?,
         workers_per_server,
-        piece: set("piece", &args.piece, workers_per_server, workers_per_server)?,
-        pools: set("pools", &args.pools, 1000, 100_000)?,
+        piece: count("piece", &args.piece, workers_per_server, workers_per_server)?,
+        pools: count("pools", &args.pools, 1000, 100_000)?,
         pool_size: fabric::PoolSize::parse(size)?,
-        leaves_per_spine: set("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
-        // Racks and their consequences are set for each pool. Hops are those of several racks.
-        pool: rack(&two, policy, load)?,
+        leaves_per_spine: count("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
+        // Racks, speeds and tasks are set for each pool later. Two racks give the hops of several racks.
+        pool: rack(&two_racks, policy, load)?,
     };
     config.pool.tasks = tasks(args, load * config.workers())?;
     Ok(config)
 }
 
+/// Returns the parameters of model `slots`.
 fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, String> {
     let (speeds, _, dispatchers) = servers(args)?;
     let whole_batch = match args.batch.as_deref().unwrap_or("whole") {
@@ -259,7 +265,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
         speeds,
         dispatchers,
         whole: whole_batch,
-        policy: of_servers(policy)?,
+        policy: server_policy(policy)?,
         load,
         slots: integer("slots", slots, 1..=1 << 40)? as u64,
         warmup: common(args)?.warmup,
@@ -268,6 +274,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
     })
 }
 
+/// Returns the parameters of model `ct`.
 fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
     let (speeds, speed_unit, dispatchers) = servers(args)?;
     let common = common(args)?;
@@ -290,7 +297,7 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         speed_unit,
         probes_at_once,
         dispatchers,
-        policy: of_servers(policy)?,
+        policy: server_policy(policy)?,
         service: common.service,
         arrivals: common.arrivals,
         load,
@@ -303,11 +310,12 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
     })
 }
 
+/// Returns the parameters of model `nodes`.
 fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, String> {
     let mut workers = counts(args.nodes.as_deref().unwrap_or("10x10"))?;
     let script = |nodes| changes_by(args, |text| script::parse_at_nodes(text, nodes));
     let mut script = script(workers.len())?;
-    script.sort_by(|one, other| one.at_ns.total_cmp(&other.at_ns));
+    script.sort_by(|a, b| a.at_ns.total_cmp(&b.at_ns));
     let policy = if policy == CENTRAL {
         // All workers behind one queue, which tasks reach without delay.
         workers = vec![workers.iter().sum()];
@@ -399,7 +407,7 @@ fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
 }
 
 /// Parses a policy over servers.
-fn of_servers(policy: &str) -> Result<PolicySpec, String> {
+fn server_policy(policy: &str) -> Result<PolicySpec, String> {
     let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
     match spec.entry().runs {
         Runs::Spine => {
@@ -409,7 +417,7 @@ fn of_servers(policy: &str) -> Result<PolicySpec, String> {
     }
 }
 
-/// Settings that all models have.
+/// Settings that several models share.
 struct Common {
     service: Service,
     arrivals: Arrivals,
@@ -424,6 +432,7 @@ fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     }
 }
 
+/// Parses the settings that several models share.
 fn common(args: &SimArgs) -> Result<Common, String> {
     Ok(Common {
         service: service(args.service.as_deref().unwrap_or("exp(100us)"))?,
@@ -432,6 +441,7 @@ fn common(args: &SimArgs) -> Result<Common, String> {
     })
 }
 
+/// Parses the distribution of service times.
 fn service(text: &str) -> Result<Service, String> {
     let service: Service = read("service", text)?;
     if service.mean_ns() > 0.0 {
@@ -442,6 +452,7 @@ fn service(text: &str) -> Result<Service, String> {
     ))
 }
 
+/// Parses the delay of a hop.
 fn hop(args: &SimArgs) -> Result<Hop, String> {
     let dist: HopDist = read("hop-dist", args.hop_dist.as_deref().unwrap_or("horus"))?;
     Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
@@ -462,7 +473,8 @@ fn delay(flag: &str, text: &str) -> Result<f64, String> {
     Ok(ns)
 }
 
-/// Returns the policies of leaf and spine behind a name, and the protocol between them.
+/// Returns the policies of leaf and spine for a `--policy`, and the protocol between them. The name can also
+/// be one of [`PAIRS`], which sets both.
 fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
@@ -496,15 +508,16 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     };
     let named = spec("spine-policy", spine)?;
     let Some(over_racks) = named.entry().over_racks else {
-        let able = CATALOGUE.iter().filter(|entry| entry.over_racks.is_some());
-        let able: Vec<_> = able.map(|entry| entry.name).collect();
-        let (name, able) = (named.entry().name, able.join(", "));
+        let allowed = CATALOGUE.iter().filter(|entry| entry.over_racks.is_some());
+        let allowed: Vec<_> = allowed.map(|entry| entry.name).collect();
+        let (name, allowed) = (named.entry().name, allowed.join(", "));
         return Err(format!(
-            "--spine-policy {name}: needs more than leaves report to a spine; allowed: {able}"
+            "--spine-policy {name}: needs more than leaves report to a spine; allowed: {allowed}"
         ));
     };
-    let is_itself = over_racks.policy == named.entry().name;
-    let spine = if is_itself { named } else { spec("spine-policy", over_racks.policy)? };
+    // A policy without a form for racks is replaced by its counterpart for racks.
+    let serves_racks = over_racks.policy == named.entry().name;
+    let spine = if serves_racks { named } else { spec("spine-policy", over_racks.policy)? };
     let protocol = match over_racks.reports {
         LeafReports::Signals => signals,
         LeafReports::EveryReply => Protocol::EveryReply,
@@ -516,7 +529,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
 /// Policy of spines above leaves whose own policy does not serve racks.
 const USUAL_SPINE: &str = "horus-spine";
 
-/// Parses `50x1,50x10`.
+/// Parses `--speeds`, as in `50x1,50x10`.
 fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
     let Some(text) = args.speeds.as_deref() else { return Ok(vec![1.0; servers]) };
     let mut speeds = Vec::new();
@@ -592,6 +605,7 @@ pub fn yes(flag: &str, text: Option<&str>, default: bool) -> Result<bool, String
     }
 }
 
+/// Parses a number of a flag.
 fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, String> {
     text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
         format!(
@@ -602,6 +616,7 @@ fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, S
     })
 }
 
+/// Parses a flag whose type has a text form.
 fn read<T: FromStr>(flag: &str, text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,

@@ -24,7 +24,7 @@ pub fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// A row with the flags of its sweep, except those with a key of their own.
+/// A row with the flags of its sweep, except those that are already keys of the row.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
@@ -33,9 +33,10 @@ struct Line<'a> {
     swept: SweepRow<'a>,
 }
 
+/// Flags of a row's sweep, serialized as a map.
 struct SweepRow<'a>(&'a Row);
 
-/// Returns the flags of a sweep without a key of their own.
+/// Returns the flags of a row's sweep that are not already keys of the row.
 fn keys(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
     row.swept.iter().filter(|(flag, _)| *flag != "tasks")
 }
@@ -75,9 +76,9 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
     let mut text = Vec::new();
     let mut csv = csv::Writer::from_writer(&mut text);
-    for (line, more) in lines.records().zip(once(names.unwrap_or_default()).chain(values)) {
+    for (line, extra) in lines.records().zip(once(names.unwrap_or_default()).chain(values)) {
         let line = line.map_err(io::Error::other)?;
-        let all = line.iter().chain(more.iter().map(String::as_str));
+        let all = line.iter().chain(extra.iter().map(String::as_str));
         csv.write_record(all).map_err(io::Error::other)?;
     }
     csv.flush()?;
@@ -106,7 +107,7 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         if rows.iter().any(|row| row.digest.is_some()) { "  digest" } else { "" }
     )?;
     for row in rows {
-        let with = |value: f64, ci: f64| {
+        let with_interval = |value: f64, ci: f64| {
             if ci.is_finite() { format!("{value:.4} ±{ci:.2}") } else { format!("{value:.4}") }
         };
         write!(out, "{:width$}  {:>5}", row.policy, row.load)?;
@@ -117,10 +118,10 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             out,
             " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}{}",
             row.tasks,
-            with(row.mean, row.mean_ci95),
+            with_interval(row.mean, row.mean_ci95),
             row.p50,
             row.p90,
-            with(row.p99, row.p99_ci95),
+            with_interval(row.p99, row.p99_ci95),
             row.p999,
             row.messages_per_task,
             row.lost,
@@ -137,9 +138,9 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 /// Returns the flags of a sweep with their column widths.
 fn sweep_widths(rows: &[Row]) -> Vec<(&'static str, usize)> {
     let Some(first) = rows.first() else { return Vec::new() };
-    let width = |place: usize, flag: &str| {
-        let lengths = rows.iter().filter_map(|row| keys(row).nth(place)).map(|(_, v)| v.len());
+    let width = |index: usize, flag: &str| {
+        let lengths = rows.iter().filter_map(|row| keys(row).nth(index)).map(|(_, v)| v.len());
         lengths.chain([flag.len()]).max().unwrap_or(0)
     };
-    keys(first).enumerate().map(|(place, (flag, _))| (*flag, width(place, flag))).collect()
+    keys(first).enumerate().map(|(index, (flag, _))| (*flag, width(index, flag))).collect()
 }

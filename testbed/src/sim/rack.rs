@@ -2,8 +2,8 @@
 //!
 //! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]. The model covers the
 //! network between them, and workers that serve in order of arrival. A task's response time runs from its
-//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks, which
-//! measure a worker's speed, work as in [`super::ct`].
+//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks,
+//! which measure a worker's speed, work as in [`super::ct`].
 
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -32,13 +32,15 @@ const HZ: f64 = TICKS_PER_US * 1e6;
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// Interval at which leaves repeat their idleness signal, in case a signal was lost.
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
-/// Time from a failure until the controller has changed the tables. A failed node still receives tasks meanwhile.
+/// Time from a failure until the controller has changed the tables. A failed node still receives tasks
+/// meanwhile.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
 /// Period of a leaf's timer, as in [`wedjat::node::Timing`] on a clock of nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
-/// Poll interval of a core with waiting tasks: it checks whether other cores have released credits of a worker.
+/// Poll interval of a core with waiting tasks: it checks whether other cores have released credits of a
+/// worker.
 const POLL_TICKS: u64 = TICKS_PER_US as u64;
 
 /// Number of a benchmark task.
@@ -421,8 +423,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         let Cores { count, delay, .. } = self.config.cores;
         let due = self.is_due();
         let receiver = packet.map_or(0, |(core, _)| core);
-        // Without a delay of messages, all cores poll each time. With a delay, the other cores poll when the
-        // messages arrive.
+        // Without a delay of messages, all cores poll each time. With a delay, a core polls when its packet
+        // or its messages arrive.
         let polls_all = count > 1 && delay == Some(0);
         let mut moved = false;
         for core in if polls_all || due { 0..count } else { receiver..receiver + 1 } {
@@ -438,7 +440,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
             }
             self.exchange(rack, core);
-            // Time alone may have released a worker's credit, so waiting tasks are offered again at the timer.
+            // Time alone may have released a worker's credit, so waiting tasks are offered again at the
+            // timer.
             moved |= match due || matches!(packet, Some(Packet::Reply(..))) {
                 true => self.release_all(rack, core),
                 false => self.release_freed(rack, core),
@@ -802,7 +805,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Sends waiting tasks of a core, if other cores have released credits. Returns true if at least one left.
+    /// Sends waiting tasks of a core, if other cores have released credits. Returns true if at least one
+    /// left.
     fn release_freed(&mut self, rack: usize, core: usize) -> bool {
         let may_release = self.leaves[rack].dispatchers[core].may_release();
         if may_release {

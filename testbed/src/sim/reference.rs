@@ -1,4 +1,4 @@
-//! Results of independent programs and of theory, compared with the simulator's.
+//! Comparison of the simulator with reference results: those of independent programs, and those of theory.
 
 use std::io::{self, Write};
 
@@ -7,9 +7,11 @@ use super::{Row, SimArgs, rows};
 /// A reference result.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceResult {
+    /// Flags of `sim`, with their values.
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
+    /// Mean response time in the model's unit; 0 if unknown.
     mean: f64,
     /// Half the 95% interval of the mean; 0 if unknown.
     ci: f64,
@@ -32,6 +34,7 @@ const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
 /// Tolerance of messages per task, since references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;
 
+// Set-ups of the references: flags of `sim`.
 const SINGLE: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32")];
 const SINGLE_NO_DELAY: &[(&str, &str)] = &[("hop", "0us"), ("racks", "32")];
 const FOUR: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "8,8,8,8")];
@@ -53,7 +56,7 @@ const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const EQUAL_NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-/// All nodes know all queues without delay.
+/// Nodes that know all queues without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("model", "nodes"),
     ("nodes", "2x16,14x2"),
@@ -195,8 +198,9 @@ pub const EXPECTED: &[ReferenceResult] = &[
     learned(NODES_EXP, "0.8", (96.0, 373.0)),
     learned(NODES_EXP, "0.9", (99.0, 377.0)),
     learned(EQUAL_NODES, "0.8", (80.0, 350.0)),
-    // A node of three workers saturates at 3 * 14 / 86, and slow nodes with the better of two at 30 * 14 * 13
-    // / (10 * 9 * 86).
+    // Loads at which the slow nodes saturate. `random`: a node of three workers gets 1/14 of the tasks, so it
+    // saturates at 3 * 14 / 86. `po2`: both choices are slow nodes with probability 10 * 9 / (14 * 13). The
+    // slow nodes' 30 workers then saturate at 30 * 14 * 13 / (10 * 9 * 86).
     stable(NODES_EXP, "random", "0.468"),
     unstable(NODES_EXP, "random", "0.508"),
     stable(NODES_EXP, "po2", "0.685"),
@@ -209,6 +213,7 @@ pub const EXPECTED: &[ReferenceResult] = &[
 #[derive(Clone, Debug)]
 pub struct Comparison {
     expected: ReferenceResult,
+    /// Row of the simulator.
     ours: Row,
 }
 
@@ -222,12 +227,12 @@ impl Comparison {
             return unstable == ours.unstable;
         }
         let intervals = 1.5 * (ci + if ours.mean_ci95.is_finite() { ours.mean_ci95 } else { 0.0 });
-        let off = (ours.mean - mean).abs();
-        let mean_agrees = mean == 0.0 || off <= (tolerance.0 * mean).max(intervals);
+        let difference = (ours.mean - mean).abs();
+        let mean_agrees = mean == 0.0 || difference <= (tolerance.0 * mean).max(intervals);
         let p99_agrees = p99 == 0.0 || (ours.p99 - p99).abs() <= tolerance.1 * p99;
-        let found = ours.messages_per_task;
+        let our_messages = ours.messages_per_task;
         let messages_agree =
-            messages == 0.0 || (found - messages).abs() <= MESSAGES_TOLERANCE * messages;
+            messages == 0.0 || (our_messages - messages).abs() <= MESSAGES_TOLERANCE * messages;
         mean_agrees && p99_agrees && messages_agree
     }
 }
@@ -237,7 +242,7 @@ impl std::fmt::Display for Comparison {
         let ReferenceResult { setup, policy, load, mean, p99, messages, unstable, .. } =
             self.expected;
         let setup: Vec<_> = setup.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let percent = |ours: f64, theirs: f64| 100.0 * (ours / theirs - 1.0);
+        let percent = |ours: f64, reference: f64| 100.0 * (ours / reference - 1.0);
         let verdict = if self.agrees() { "ok" } else { "DIFFERS" };
         write!(f, "{verdict:8}{policy:15}{load:5}")?;
         let ours = &self.ours;
@@ -247,8 +252,8 @@ impl std::fmt::Display for Comparison {
             return write!(f, " {found}, expected {expected}  {}", setup.join(" "));
         }
         if mean > 0.0 {
-            let off = percent(ours.mean, mean);
-            write!(f, " mean {:8.3} expected {mean:8.3} ({off:+.1}%)", ours.mean)?;
+            let difference = percent(ours.mean, mean);
+            write!(f, " mean {:8.3} expected {mean:8.3} ({difference:+.1}%)", ours.mean)?;
         }
         if p99 > 0.0 {
             write!(
@@ -265,14 +270,15 @@ impl std::fmt::Display for Comparison {
     }
 }
 
-/// Runs the simulations for all references, or the quick ones with shorter runs, one after another. Fails for
-/// runs that are impossible.
+/// Runs the simulations of all references, one after another. With `quick`, runs only the quick references,
+/// with shorter runs. Yields an error for an impossible run.
 pub fn compare(quick: bool) -> impl Iterator<Item = Result<Comparison, String>> {
     let chosen = EXPECTED.iter().filter(move |expected| !quick || expected.quick);
-    chosen.map(move |&expected| Ok(Comparison { expected, ours: ours(&expected, quick)? }))
+    chosen.map(move |&expected| Ok(Comparison { expected, ours: simulate(&expected, quick)? }))
 }
 
-fn ours(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
+/// Runs the simulation of a reference.
+fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     let mut keys = toml::Table::new();
     let mut key = |key: &str, value: &str| {
         keys.insert(key.to_owned(), toml::Value::String(value.to_owned()));
@@ -282,7 +288,7 @@ fn ours(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     }
     key("policy", expected.policy);
     key("load", expected.load);
-    // Runs nodes without a scheduler for a fixed time, since they learn per beat.
+    // Nodes without a scheduler run for a fixed time, because they learn per beat.
     let learns = expected.setup.contains(&("model", "nodes"));
     if learns && quick {
         key("tasks", "400000");

@@ -40,7 +40,7 @@ pub enum Action {
     Up(Range<usize>),
     /// Fails a leaf: packets through it are lost.
     FailLeaf(usize),
-    /// Removes a rack from the spine's tables.
+    /// Removes a rack from the spine's tables, as the controller does after a failure.
     LeaveOut(usize),
     /// Fails the spine.
     FailSpine,
@@ -84,8 +84,8 @@ pub fn schedules(
 /// Shuffles values (Fisher and Yates).
 pub fn shuffle<R: Rng>(values: &mut [f64], rng: &mut R) {
     for last in (1..values.len()).rev() {
-        let other = (u64::from(rng.next_u64() as u32) * (last as u64 + 1)) >> 32;
-        values.swap(last, other as usize);
+        let index = (u64::from(rng.next_u64() as u32) * (last as u64 + 1)) >> 32;
+        values.swap(last, index as usize);
     }
 }
 
@@ -100,25 +100,25 @@ pub fn parse_at(text: &str, workers: usize) -> Result<Step, String> {
             "`{text}`: write a time and a change, as in `20ms speed 0-7=0.5`, `20ms shuffle` or `20ms load 0.9`"
         )
     };
-    let (Some(time), Some(what), value, None) =
+    let (Some(time), Some(name), value, None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(form());
     };
     let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
-    let value = match (what, value) {
+    let value = match (name, value) {
         ("shuffle", None) => return Ok(Step { at_ns, action: Action::Shuffle }),
         ("shuffle", Some(_)) | (_, None) => return Err(form()),
         (_, Some(value)) => value,
     };
-    let number = |value: &str, most: f64| {
+    let number = |value: &str, max: f64| {
         value
             .parse::<f64>()
             .ok()
-            .filter(|v| (1e-3..=most).contains(v))
-            .ok_or_else(|| format!("`{text}`: `{value}` is not a number from 0.001 to {most}"))
+            .filter(|v| (1e-3..=max).contains(v))
+            .ok_or_else(|| format!("`{text}`: `{value}` is not a number from 0.001 to {max}"))
     };
-    let action = match what {
+    let action = match name {
         "load" => Action::Load(number(value, 1.5)?),
         "speed" => {
             let (range, speed) = value.split_once('=').ok_or_else(form)?;
@@ -148,8 +148,8 @@ pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
         )
     };
     let words: Vec<_> = text.split_whitespace().collect();
-    let [time, what, value] = words[..] else { return Err(form()) };
-    if what == "speed" || what == "load" {
+    let [time, name, value] = words[..] else { return Err(form()) };
+    if name == "speed" || name == "load" {
         return parse_at(text, nodes);
     }
     let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
@@ -164,7 +164,7 @@ pub fn parse_at_nodes(text: &str, nodes: usize) -> Result<Step, String> {
         return Err(format!("`{text}`: the nodes are 0 to {}", nodes - 1));
     }
     let nodes = first..last + 1;
-    let action = match (what, number) {
+    let action = match (name, number) {
         ("down", None) => Action::Down(nodes),
         ("up", None) => Action::Up(nodes),
         ("traffic", Some(number)) => {
@@ -190,10 +190,10 @@ pub fn parse_fail(text: &str, racks: usize) -> Result<Step, String> {
     let form = || {
         format!("`{text}`: write the failing node and the time, as in `leaf:2@5ms` or `spine@5ms`")
     };
-    let (what, time) = text.split_once('@').ok_or_else(form)?;
+    let (name, time) = text.split_once('@').ok_or_else(form)?;
     let at_ns = parse_time_ns(time).map_err(|error| format!("`{text}`: {error}"))?;
-    let action = match what.split_once(':') {
-        None if what == "spine" => Action::FailSpine,
+    let action = match name.split_once(':') {
+        None if name == "spine" => Action::FailSpine,
         Some(("leaf", rack)) => {
             let rack: usize = rack.parse().map_err(|_| form())?;
             if rack >= racks {

@@ -51,31 +51,39 @@ pub struct Config {
 #[derive(Clone, Copy, Debug)]
 struct QueuedTask {
     number: u64,
+    /// Slot of its arrival.
     slot: u64,
+    /// Decision that sent it; tasks of one batch share it.
     decision: Decision,
     dispatcher: u16,
 }
 
+/// A server.
 struct Server {
     queue: VecDeque<QueuedTask>,
     /// The service of a slot is an exponential number times this, rounded down: geometric with the server's
     /// mean.
     scale: f64,
     /// Slots of work since the last completion.
-    worked: u64,
-    /// Number of dispatchers that sent tasks to this server in the slot, and the last of them.
+    busy_slots: u64,
+    /// Number of dispatchers that sent tasks to this server in the slot.
     senders: usize,
-    sender: Option<usize>,
+    /// Last of these dispatchers.
+    last_sender: Option<usize>,
+    /// Rule that decides when the server sends load reports.
     side: MemberSide,
 }
 
+/// A dispatcher and its view of the queues.
 struct Node {
-    /// Waiting tasks with number and arrival slot. All tasks wait until their slot's decisions.
+    /// The dispatcher, and its waiting tasks with number and arrival slot. All tasks of a slot wait until the
+    /// dispatcher decides.
     dispatcher: QueueingDispatcher<(u64, u64)>,
     /// Queues at the beginning of the slot, plus the tasks that this dispatcher has sent since.
-    seen: Arc<[AtomicU32]>,
+    queues: Arc<[AtomicU32]>,
 }
 
+/// State of a run.
 struct Sim<'a> {
     config: &'a Config,
     slot: u64,
@@ -83,10 +91,12 @@ struct Sim<'a> {
     servers: Vec<Server>,
     arrivals: Stream,
     service: Stream,
+    /// Random numbers of the servers, for example of the dispatcher that a report goes to.
     members: Rng,
     recorder: Recorder,
     in_system: u64,
     messages: u64,
+    /// Number of slots by the maximum number of dispatchers that sent to one server.
     incast: Vec<u64>,
 }
 
@@ -118,9 +128,9 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
         sim.count_incast();
         sim.serve();
         if sim.slot.is_multiple_of(SAMPLE_SLOTS) && sim.in_system > 0 {
-            let most = sim.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
+            let longest = sim.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
             let mean = sim.in_system as f64 / servers as f64;
-            record(&mut imbalance, (most as f64 / mean * 1e3) as u64);
+            record(&mut imbalance, (longest as f64 / mean * 1e3) as u64);
         }
         sim.slot += 1;
     }
@@ -142,20 +152,21 @@ impl<'a> Sim<'a> {
         let notify = config.policy.notify();
         let views = View::heap(servers, config.dispatchers).into_iter().enumerate();
         let node = |(index, mut view): (usize, View)| {
-            let seen: Arc<[AtomicU32]> = (0..servers).map(|_| AtomicU32::new(0)).collect();
-            view.set_queues(Arc::clone(&seen));
+            let queues: Arc<[AtomicU32]> = (0..servers).map(|_| AtomicU32::new(0)).collect();
+            view.set_queues(Arc::clone(&queues));
             let core = Core { index, count: config.dispatchers };
             let seed = stream_seed(config.seed, index, 0);
             let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
             dispatcher.set_rates(&config.speeds);
-            Node { dispatcher: QueueingDispatcher::unbounded(dispatcher), seen }
+            Node { dispatcher: QueueingDispatcher::unbounded(dispatcher), queues }
         };
         let server = |(number, &mean): (usize, &f64)| Server {
             queue: VecDeque::new(),
+            // The floor of an exponential number of this scale is geometric with mean `mean`.
             scale: 1.0 / ((1.0 + mean) / mean).ln(),
-            worked: 0,
+            busy_slots: 0,
             senders: 0,
-            sender: None,
+            last_sender: None,
             side: MemberSide::new(notify, number, config.dispatchers),
         };
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
@@ -175,28 +186,30 @@ impl<'a> Sim<'a> {
         }
     }
 
+    /// Adds the slot's arrivals to all dispatchers.
     fn arrive(&mut self, poisson: &Poisson<f64>) {
         for node in &mut self.nodes {
             for _ in 0..poisson.sample(&mut self.arrivals) as u64 {
                 let number = self.recorder.arrive(self.in_system);
-                let waits = node.dispatcher.push((number, self.slot));
-                debug_assert!(waits.is_ok(), "there is no bound");
+                let pushed = node.dispatcher.push((number, self.slot));
+                debug_assert!(pushed.is_ok(), "there is no bound");
                 self.in_system += 1;
             }
         }
     }
 
+    /// Lets all dispatchers decide on the queues at the beginning of the slot.
     fn dispatch(&mut self) {
         let policy = self.config.policy.entry();
         for node in &self.nodes {
-            for (seen, server) in node.seen.iter().zip(&self.servers) {
-                seen.store(server.queue.len() as u32, Relaxed);
+            for (queue, server) in node.queues.iter().zip(&self.servers) {
+                queue.store(server.queue.len() as u32, Relaxed);
             }
         }
         for (index, node) in self.nodes.iter_mut().enumerate() {
             node.dispatcher.tick(self.slot * SLOT_NS);
             if self.config.whole && !policy.holds() {
-                node.send_task(index, &mut self.servers);
+                node.send_batch(index, &mut self.servers);
             } else if policy.divides_runs {
                 node.send_run(index, &mut self.servers);
             } else {
@@ -207,16 +220,17 @@ impl<'a> Sim<'a> {
 
     /// Counts the slot by the maximum number of dispatchers that sent to one server.
     fn count_incast(&mut self) {
-        let mut most = 0;
+        let mut max = 0;
         for server in &mut self.servers {
-            most = most.max(server.senders);
-            (server.senders, server.sender) = (0, None);
+            max = max.max(server.senders);
+            (server.senders, server.last_sender) = (0, None);
         }
         if self.slot < self.config.slots {
-            self.incast[most] += 1;
+            self.incast[max] += 1;
         }
     }
 
+    /// Serves the slot: servers complete tasks, reply and report.
     fn serve(&mut self) {
         let Self { slot, nodes, servers, service, members, recorder, .. } = self;
         if self.config.policy.entry().holds() {
@@ -229,14 +243,14 @@ impl<'a> Sim<'a> {
             }
             let unit: f64 = Exp1.sample(service);
             let service = (unit * server.scale) as usize;
-            server.worked += 1;
+            server.busy_slots += 1;
             if service == 0 {
                 continue;
             }
-            let done = service.min(server.queue.len());
+            let completed = service.min(server.queue.len());
             // Service time of a task, as a server measures it in whole slots.
-            let service_ns = std::mem::take(&mut server.worked) * SLOT_NS / service as u64;
-            let queue = server.queue.len() - done;
+            let service_ns = std::mem::take(&mut server.busy_slots) * SLOT_NS / service as u64;
+            let queue = server.queue.len() - completed;
             let load = Load::tasks(queue.min(usize::from(u16::MAX)) as u16);
             let report = Report {
                 member: Member(index as u16),
@@ -244,7 +258,7 @@ impl<'a> Sim<'a> {
                 service_ns: service_ns.min(u64::from(u32::MAX)) as u32,
                 decision: None,
             };
-            for task in server.queue.drain(..done) {
+            for task in server.queue.drain(..completed) {
                 recorder.done(task.number, *slot - task.slot + 1);
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
@@ -254,58 +268,60 @@ impl<'a> Sim<'a> {
                     sender.view_mut().answered(report.member);
                 }
             }
-            if let Some(at) = server.side.on_done(queue as u32, members) {
-                nodes[at].dispatcher.refresh(&report);
+            if let Some(dispatcher) = server.side.on_done(queue as u32, members) {
+                nodes[dispatcher].dispatcher.refresh(&report);
                 // Dispatchers that process only some of the reports count these themselves.
-                let counted = self.config.policy.notify() != Notify::Always;
-                self.messages += u64::from(counted);
+                let is_message = self.config.policy.notify() != Notify::Always;
+                self.messages += u64::from(is_message);
             }
         }
     }
 }
 
-/// Task as the policy sees it.
+/// Returns the task as the policy sees it.
 fn task_of(&(number, _): &(u64, u64)) -> Task {
     Task { decision: Some(Decision::of(number)), ..Task::default() }
 }
 
 impl Node {
-    /// Returns the first waiting task, if a member may have it now.
+    /// Returns the first waiting task and its member, if a member may take it now.
     fn next(&mut self) -> Option<((u64, u64), Member)> {
         let next = self.dispatcher.next(task_of);
         let next = next.unwrap_or_else(|_| unreachable!("all servers are there"));
         next.map(|(first, pick)| (first, pick.member))
     }
 
-    /// Sends a task to a member; in whole mode the waiting tasks follow it.
-    fn put(
+    /// Sends a task to a member, and the next `followers` waiting tasks with it.
+    fn enqueue(
         &mut self,
         first: (u64, u64),
-        more: usize,
+        followers: usize,
         member: Member,
         index: usize,
         servers: &mut [Server],
     ) {
         let server = &mut servers[member.index()];
         let decision = Decision::of(first.0);
-        let followers = std::iter::from_fn(|| self.dispatcher.pop()).take(more);
-        for (number, slot) in std::iter::once(first).chain(followers) {
+        let waiting = std::iter::from_fn(|| self.dispatcher.pop()).take(followers);
+        for (number, slot) in std::iter::once(first).chain(waiting) {
             server.queue.push_back(QueuedTask { number, slot, decision, dispatcher: index as u16 });
         }
-        server.side.on_tasks(index, more as u32 + 1);
-        // Dispatchers decide one after another.
-        server.senders += usize::from(server.sender.replace(index) != Some(index));
-        self.seen[member.index()].fetch_add(more as u32 + 1, Relaxed);
+        server.side.on_tasks(index, followers as u32 + 1);
+        // Dispatchers decide one after another, so it suffices to compare with the last sender.
+        server.senders += usize::from(server.last_sender.replace(index) != Some(index));
+        self.queues[member.index()].fetch_add(followers as u32 + 1, Relaxed);
     }
 
-    fn send_task(&mut self, index: usize, servers: &mut [Server]) {
+    /// Sends all waiting tasks to one member.
+    fn send_batch(&mut self, index: usize, servers: &mut [Server]) {
         if let Some((first, member)) = self.next() {
-            let more = self.dispatcher.waiting();
-            (0..more).for_each(|_| self.dispatcher.follow(member));
-            self.put(first, more, member, index, servers);
+            let followers = self.dispatcher.waiting();
+            (0..followers).for_each(|_| self.dispatcher.follow(member));
+            self.enqueue(first, followers, member, index, servers);
         }
     }
 
+    /// Sends all waiting tasks by one call of the policy, which divides them among members.
     fn send_run(&mut self, index: usize, servers: &mut [Server]) {
         let tasks: Vec<_> = self.dispatcher.iter().map(task_of).collect();
         let mut picks = vec![None; tasks.len()];
@@ -315,13 +331,14 @@ impl Node {
         self.dispatcher.schedule(&tasks, &mut picks);
         for pick in picks.into_iter().flatten() {
             let Some(first) = self.dispatcher.pop() else { break };
-            self.put(first, 0, pick.member, index, servers);
+            self.enqueue(first, 0, pick.member, index, servers);
         }
     }
 
+    /// Decides on each waiting task.
     fn send_each(&mut self, index: usize, servers: &mut [Server]) {
         while let Some((first, member)) = self.next() {
-            self.put(first, 0, member, index, servers);
+            self.enqueue(first, 0, member, index, servers);
         }
     }
 }

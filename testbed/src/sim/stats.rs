@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
-/// Batches of a single run, for its confidence interval.
+/// Number of batches of a single run. Their means give the run's confidence interval.
 const BATCHES: usize = 10;
 
 /// Creates an empty histogram with a resolution of 0.1% that grows as needed.
@@ -55,14 +55,14 @@ pub struct Recorder {
     fifths: [f64; 5],
     arrived: u64,
     timeline: Timeline,
-    /// Tasks per stretch of the timeline.
+    /// Number of tasks per stretch of the timeline.
     stretch: u64,
     progress: ProgressBar,
 }
 
-/// Tasks between updates of the progress bar.
+/// Number of tasks between updates of the progress bar.
 const PROGRESS: u64 = 1 << 14;
-/// Stretches of a timeline.
+/// Number of stretches of a timeline: equal parts of a run, in the order of arrival.
 pub const STRETCHES: usize = 200;
 
 /// Mean response times over the run in the order of arrival, warm-up included: sum and count of each stretch.
@@ -122,8 +122,8 @@ impl Recorder {
     /// Records that task `number` took `ticks`.
     #[inline]
     pub fn done(&mut self, number: u64, ticks: u64) {
-        let place = ((number / self.stretch) as usize).min(STRETCHES - 1);
-        let stretch = &mut self.timeline.0[place];
+        let index = ((number / self.stretch) as usize).min(STRETCHES - 1);
+        let stretch = &mut self.timeline.0[index];
         *stretch = (stretch.0 + ticks as f64, stretch.1 + 1);
         if number < self.warmup {
             return;
@@ -156,9 +156,9 @@ impl Recorder {
 /// tasks per server.
 #[must_use]
 pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
-    let steadily = fifths[1..].windows(2).all(|pair| pair[1] > pair[0]);
+    let always_grew = fifths[1..].windows(2).all(|pair| pair[1] > pair[0]);
     let (ratio, grown) = (fifths[4] / fifths[1], (fifths[4] - fifths[1]) / servers as f64);
-    steadily && (ratio > 2.0 && grown > 1.0 || ratio > 1.5 && grown > 10.0)
+    always_grew && (ratio > 2.0 && grown > 1.0 || ratio > 1.5 && grown > 10.0)
 }
 
 /// Returns half the width of the 95% confidence interval (Student's t) of the mean of independent `values`.
@@ -174,7 +174,7 @@ pub fn ci95(values: &[f64]) -> f64 {
     student_975(values.len() - 1) * (variance / n).sqrt()
 }
 
-/// Returns the 97.5% quantile of Student's t.
+/// Returns the 97.5% quantile of Student's t with this many degrees of freedom.
 fn student_975(freedom: usize) -> f64 {
     const TABLE: [f64; 12] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];

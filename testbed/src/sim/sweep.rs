@@ -51,8 +51,8 @@ pub struct Variant {
 /// # Errors
 /// If a list is empty.
 pub fn count(args: &SimArgs) -> Result<u64, String> {
-    let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
-    let texts = LISTS.iter().filter_map(|&flag| Some((flag, given.get(flag)?.as_str()?)));
+    let flags = toml::Table::try_from(args).map_err(|error| error.to_string())?;
+    let texts = LISTS.iter().filter_map(|&flag| Some((flag, flags.get(flag)?.as_str()?)));
     texts
         .into_iter()
         .try_fold(1_u64, |all, (flag, text)| Ok(all.saturating_mul(list(flag, text)?.len() as u64)))
@@ -67,19 +67,19 @@ pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
     for flag in LISTS {
         let Some(toml::Value::String(text)) = all[0].0.get(flag).cloned() else { continue };
         let values = list(flag, &text)?;
-        let several = values.len() > 1;
-        let mut more = Vec::new();
+        let is_swept = values.len() > 1;
+        let mut combined = Vec::new();
         for (table, swept) in &all {
             for value in &values {
                 let (mut table, mut swept) = (table.clone(), swept.clone());
                 table.insert(flag.to_owned(), toml::Value::String((*value).to_owned()));
-                if several {
+                if is_swept {
                     swept.push((flag, (*value).to_owned()));
                 }
-                more.push((table, swept));
+                combined.push((table, swept));
             }
         }
-        all = more;
+        all = combined;
     }
     let variant = |(table, swept): (toml::Table, _)| -> Result<Variant, String> {
         Ok(Variant { args: table.try_into().map_err(|error| format!("{error}"))?, swept })

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use wedjat::policy::{Dispatcher, Pick, Placement, QueueingDispatcher, Task};
 use wedjat::state::{Member, Report, View};
 
-/// Input and output of a dispatcher in order.
+/// An input or output of a dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Time in nanoseconds.
     Time(u64),
     /// Arrival of a task.
     Arrival(Task),
-    /// Offer of the longest waiting task.
+    /// Offer of the longest waiting task to the policy, with the chosen member, if any.
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
@@ -41,12 +41,11 @@ impl Watcher for Rc<RefCell<Vec<Event>>> {
     }
 }
 
-/// Dispatcher with a watcher; see the module's documentation. It has the dispatcher's calls, and waiting
-/// tasks are numbers.
+/// Dispatcher with a watcher. It has the dispatcher's methods. Tasks are represented by numbers.
 #[derive(Debug)]
 pub struct WatchedDispatcher<W> {
     dispatcher: QueueingDispatcher<u32>,
-    watch: W,
+    watcher: W,
 }
 
 impl<W> AsMut<Dispatcher> for WatchedDispatcher<W> {
@@ -57,43 +56,44 @@ impl<W> AsMut<Dispatcher> for WatchedDispatcher<W> {
 
 impl<W: Watcher> WatchedDispatcher<W> {
     /// Creates a watched dispatcher.
-    pub fn new(dispatcher: Dispatcher, watch: W) -> Self {
-        Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watch }
+    pub fn new(dispatcher: Dispatcher, watcher: W) -> Self {
+        Self { dispatcher: QueueingDispatcher::unbounded(dispatcher), watcher }
     }
 
     /// Records an arrival, whether or not it is offered now.
     #[inline]
     pub fn note_arrival(&self, task: Task) {
-        self.watch.note(Event::Arrival(task));
+        self.watcher.note(Event::Arrival(task));
     }
 
     /// Calls [`QueueingDispatcher::offer`] and records the offer.
     #[inline]
     pub fn offer(&mut self, task: Task, number: u32) -> Placement<u32> {
-        let others_wait = self.dispatcher.waiting() > 0;
-        let offered = self.dispatcher.offer(task, number);
-        if !others_wait {
-            self.note_offer(&offered);
+        // The policy decides at once only if no earlier task waits.
+        let has_backlog = self.dispatcher.waiting() > 0;
+        let placement = self.dispatcher.offer(task, number);
+        if !has_backlog {
+            self.note_offer(&placement);
         }
-        offered
+        placement
     }
 
     /// Calls [`QueueingDispatcher::next`] and records the offer.
     #[inline]
     pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Placement<u32> {
-        let one_waits = self.dispatcher.waiting() > 0;
-        let offered = self.dispatcher.next(task);
-        if one_waits {
-            self.note_offer(&offered);
+        let has_backlog = self.dispatcher.waiting() > 0;
+        let placement = self.dispatcher.next(task);
+        if has_backlog {
+            self.note_offer(&placement);
         }
-        offered
+        placement
     }
 
     /// Records an offer to the policy.
     #[inline]
-    fn note_offer(&self, offered: &Placement<u32>) {
-        let pick = offered.ok().flatten().map(|(_, pick)| pick);
-        self.watch.note(Event::Offer(pick));
+    fn note_offer(&self, placement: &Placement<u32>) {
+        let pick = placement.ok().flatten().map(|(_, pick)| pick);
+        self.watcher.note(Event::Offer(pick));
     }
 
     /// Calls [`QueueingDispatcher::pop`].
@@ -104,21 +104,21 @@ impl<W: Watcher> WatchedDispatcher<W> {
     /// Calls [`Dispatcher::reply`] and records the reply.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
-        self.watch.note(Event::Reply(*report));
+        self.watcher.note(Event::Reply(*report));
         self.dispatcher.reply(report)
     }
 
     /// Calls [`Dispatcher::refresh`] and records the report.
     #[inline]
     pub fn refresh(&mut self, report: &Report) {
-        self.watch.note(Event::Refresh(*report));
+        self.watcher.note(Event::Refresh(*report));
         self.dispatcher.refresh(report);
     }
 
     /// Calls [`Dispatcher::tick`] and records the time.
     #[inline]
     pub fn tick(&mut self, now_ns: u64) {
-        self.watch.note(Event::Time(now_ns));
+        self.watcher.note(Event::Time(now_ns));
         self.dispatcher.tick(now_ns);
     }
 

@@ -42,7 +42,7 @@ fn membership_changes_keep_other_sequences() {
     let first = next_sequence(&before, 3);
     let after = Signer::following(Some(&before), [(3, key(1)), (9, key(3))], || NOW).unwrap();
     assert!(after.of(8).is_none() && before.of(9).is_none());
-    // One signer may still make a reply, and the other one the next.
+    // During the change, old and new signers sign in turn.
     let sequences = [&after, &before, &after].map(|signer| next_sequence(signer, 3));
     assert_eq!(sequences, [first + 1, first + 2, first + 3]);
     assert_eq!(next_sequence(&after, 9), NOW);

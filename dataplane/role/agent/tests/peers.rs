@@ -204,7 +204,7 @@ fn forwarded_tasks_are_answered_for_the_first_node() {
     for seq in 0..8 {
         segment.task(0, seq);
     }
-    // Two are with workers here. With one more waiting here, the other nodes have fewer, and tasks go there.
+    // Two are with workers here. With one more waiting here, the peers have fewer, and tasks go there.
     let passed = segment.count(0, Counter::TasksPassed);
     assert!((3..=5).contains(&passed), "{passed}");
     let taken: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
@@ -244,9 +244,9 @@ fn idle_node_steals_the_first_waiting_task() {
     assert!(segment.answers.iter().all(|(from, head)| *from == usize::from(head.seq == 9)));
     // In the end no node has any to give.
     let failed: u64 = (0..2).map(|node| segment.count(node, Counter::StealsFailed)).sum();
-    let asked: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
+    let requests: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
     let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
-    assert!(failed > 0 && asked == failed + given, "{asked} = {failed} + {given}");
+    assert!(failed > 0 && requests == failed + given, "{requests} = {failed} + {given}");
     segment.lossless();
     segment.balanced();
 }

@@ -51,9 +51,9 @@ impl Shared {
         packets.filter_map(read).collect()
     }
 
-    /// Advances the time while every leaf acknowledges its questions. Returns the other messages.
+    /// Advances the time while every leaf acknowledges its questions. Returns all further messages.
     fn register_with_leaves(&mut self) -> Vec<SentReport> {
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for _ in 0..8 {
             self.rig.after(HZ / 1000);
             for (to, header) in self.received() {
@@ -64,11 +64,11 @@ impl Shared {
                         let answer = acknowledgement(self.rig.family, (ip, mac), says);
                         self.rig.send(&answer);
                     }
-                    _ => said.push((to, header)),
+                    _ => messages.push((to, header)),
                 }
             }
         }
-        said
+        messages
     }
 
     fn task_from(&mut self, leaf: usize, worker: u16, seq: u16) {
@@ -86,23 +86,23 @@ impl Shared {
     }
 }
 
-fn reports(said: &[SentReport]) -> Vec<SentReport> {
-    said.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
+fn reports(messages: &[SentReport]) -> Vec<SentReport> {
+    messages.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
 }
 
 #[test]
 fn workers_register_with_and_report_to_all_leaves() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-update(eps=0)");
-        let said = shared.register_with_leaves();
+        let messages = shared.register_with_leaves();
         assert_eq!(shared.rig.agent.registered(), 2);
-        let mut told = BTreeMap::new();
-        for (to, header) in reports(&said) {
+        let mut counts = BTreeMap::new();
+        for (to, header) in reports(&messages) {
             assert_eq!((header.pool, header.qlen, header.dst), (POOL, 0, task::NO_MEMBER));
-            *told.entry((to.0, header.src)).or_insert(0) += 1;
+            *counts.entry((to.0, header.src)).or_insert(0) += 1;
         }
-        assert_eq!(told.len(), 6, "each of two tells each of three once: {told:?}");
-        assert!(told.values().all(|&times| times == 1));
+        assert_eq!(counts.len(), 6, "each of two tells each of three once: {counts:?}");
+        assert!(counts.values().all(|&times| times == 1));
         assert_eq!(shared.rig.agent.counters().read(Counter::QueueReports), 6);
         // All are kept alive.
         for _ in 0..1000 {
@@ -122,7 +122,7 @@ fn answers_use_their_leaf_and_idle_reports_one() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-update(eps=0)");
         shared.register_with_leaves();
-        let mut told = BTreeMap::new();
+        let mut counts = BTreeMap::new();
         for seq in 0..120 {
             let leaf = usize::from(seq) % 3;
             shared.task_from(leaf, 10, seq);
@@ -137,9 +137,9 @@ fn answers_use_their_leaf_and_idle_reports_one() {
             assert_ne!(first[0].0, second[0].0);
             let [(to, header)] = reports(&second)[..] else { panic!("{second:?}") };
             assert_eq!((header.src, header.qlen), (10, 0));
-            *told.entry(to.0).or_insert(0) += 1;
+            *counts.entry(to.0).or_insert(0) += 1;
         }
-        assert!(told.len() == 3 && told.values().all(|&times| times > 20), "{told:?}");
+        assert!(counts.len() == 3 && counts.values().all(|&times| times > 20), "{counts:?}");
         shared.rig.balanced();
     }
 }
@@ -149,7 +149,7 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-smart(eps=0)");
         shared.register_with_leaves();
-        // The last leaf sends it four, the others one each. The last leaf's estimate stays right until they
+        // The last leaf sends it four, each of its peers one. The last leaf's estimate stays right until they
         // are done.
         for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
             shared.task_from(leaf, 11, seq as u16);
@@ -174,10 +174,10 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
 fn unused_idle_report_moves_to_another_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "jiq");
-        let said = shared.register_with_leaves();
-        assert_eq!(reports(&said).len(), 2, "each is on one leaf's list");
-        let (listed, _) = reports(&said)[0];
-        let worker = reports(&said)[0].1.src;
+        let messages = shared.register_with_leaves();
+        assert_eq!(reports(&messages).len(), 2, "each is on one leaf's list");
+        let (listed, _) = reports(&messages)[0];
+        let worker = reports(&messages)[0].1.src;
         let on = LEAVES.iter().position(|(_, mac)| *mac == listed).unwrap();
         // A task of another leaf does not use that list; one of this leaf does.
         shared.task_from((on + 1) % 3, worker, 1);
@@ -209,14 +209,14 @@ fn returning_worker_reports_again() {
         while rig.wire.receive().is_some() {}
         let worker_ends = [rig.attach_worker(0), second];
         let mut shared = Shared { rig, worker_ends };
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for _ in 0..30 {
-            said.extend(shared.register_with_leaves());
+            messages.extend(shared.register_with_leaves());
         }
-        let told: std::collections::BTreeSet<_> =
-            reports(&said).iter().map(|(to, header)| (to.0, header.src)).collect();
-        assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told.iter().all(|(_, worker)| *worker == 10), "{told:?}");
+        let destinations: std::collections::BTreeSet<_> =
+            reports(&messages).iter().map(|(to, header)| (to.0, header.src)).collect();
+        assert_eq!(destinations.len(), 3, "{destinations:?}");
+        assert!(destinations.iter().all(|(_, worker)| *worker == 10), "{destinations:?}");
         shared.rig.balanced();
     }
 }
@@ -225,8 +225,8 @@ fn returning_worker_reports_again() {
 fn probing_leaf_gets_the_queue_length() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-sample");
-        let said = shared.register_with_leaves();
-        assert_eq!(reports(&said), [], "nobody is told without having asked");
+        let messages = shared.register_with_leaves();
+        assert_eq!(reports(&messages), [], "nobody is told without having asked");
         for seq in 0..3 {
             shared.task_from(0, 11, seq);
         }
@@ -234,19 +234,19 @@ fn probing_leaf_gets_the_queue_length() {
             shared.rig.send(&family.packet(from, (AGENT, 1234, 1234), &header, &[]));
             shared.received()
         };
-        let asked = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
+        let probe_of = |worker| Header::queue_probe(POOL, 9, worker, 0x1234);
         for (leaf, worker, tasks) in [(1, 11, 3), (0, 11, 3), (2, 10, 0)] {
-            let answer = asked(worker).answered_with(tasks);
-            let said = probe(&mut shared, LEAVES[leaf], asked(worker));
-            assert_eq!(said, [(LEAVES[leaf].1, answer)]);
+            let answer = probe_of(worker).answered_with(tasks);
+            let messages = probe(&mut shared, LEAVES[leaf], probe_of(worker));
+            assert_eq!(messages, [(LEAVES[leaf].1, answer)]);
         }
         assert_eq!(shared.rig.agent.counters().read(Counter::QueueProbes), 3);
         // An unknown worker, another pool, and a sender that is not one of its leaves.
         for (from, header, reason) in [
-            (LEAVES[0], asked(12), DropReason::UnknownWorker),
-            (LEAVES[0], asked(0xFFFF), DropReason::UnknownWorker),
-            (LEAVES[0], Header { pool: POOL + 1, ..asked(11) }, DropReason::PoolMismatch),
-            ((CLIENT, LEAVES[0].1), asked(11), DropReason::UnknownPeer),
+            (LEAVES[0], probe_of(12), DropReason::UnknownWorker),
+            (LEAVES[0], probe_of(0xFFFF), DropReason::UnknownWorker),
+            (LEAVES[0], Header { pool: POOL + 1, ..probe_of(11) }, DropReason::PoolMismatch),
+            ((CLIENT, LEAVES[0].1), probe_of(11), DropReason::UnknownPeer),
         ] {
             let before = shared.rig.agent.counters().dropped(reason);
             assert_eq!(probe(&mut shared, from, header), []);

@@ -34,9 +34,12 @@ fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
     let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
     resolve_spine(&rig, SPINE);
     rig.poll();
-    let told = rig.signals();
-    assert_eq!(told.len(), 1);
-    assert!(matches!(told[0], (Code::KeepAlive | Code::LoadUpdate, 1, 4, Load(0))), "{told:?}");
+    let signals = rig.signals();
+    assert_eq!(signals.len(), 1);
+    assert!(
+        matches!(signals[0], (Code::KeepAlive | Code::LoadUpdate, 1, 4, Load(0))),
+        "{signals:?}"
+    );
     rig
 }
 
@@ -89,9 +92,9 @@ impl Rig {
     fn signals_after(&mut self, port: usize, frame: &[u8]) -> Vec<(Code, u16, u16, Load)> {
         self.send(port, frame);
         self.poll();
-        let told = self.signals();
+        let signals = self.signals();
         drop(self.receive(WORKERS));
-        told
+        signals
     }
 }
 
@@ -150,22 +153,22 @@ fn spine_gets_idle_and_load_signals() {
         // Twelve tasks arrived. One worker reports one task; the remaining ones keep their estimates.
         let reply_of = |worker, queue| reply(worker, queue);
         assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
-        let mut told = Vec::new();
+        let mut signals = Vec::new();
         for worker in 10..14 {
-            told.extend(rig.signals_after(WORKERS, &reply_of(worker, 1)));
+            signals.extend(rig.signals_after(WORKERS, &reply_of(worker, 1)));
         }
-        for (at, (code, number, workers, _)) in told.iter().enumerate() {
+        for (at, (code, number, workers, _)) in signals.iter().enumerate() {
             assert_eq!((*code, usize::from(*number), *workers), (Code::LoadUpdate, 3 + at, 4));
         }
         // Each has one, and the spine's estimate is off by less than one.
-        let (.., load) = told.last().unwrap();
+        let (.., load) = signals.last().unwrap();
         assert!(load.0.abs_diff(Load::ONE.0) < Load::ONE.0, "{load:?}");
         for worker in [10, 11] {
-            let told = rig.signals_after(WORKERS, &reply(worker, 0));
-            assert!(told.iter().all(|one| one.0 == Code::LoadUpdate), "{told:?}");
+            let signals = rig.signals_after(WORKERS, &reply(worker, 0));
+            assert!(signals.iter().all(|one| one.0 == Code::LoadUpdate), "{signals:?}");
         }
-        let told = rig.signals_after(WORKERS, &reply(12, 0));
-        assert_eq!(told[0].0, Code::IdleAdd, "three of them are idle");
+        let signals = rig.signals_after(WORKERS, &reply(12, 0));
+        assert_eq!(signals[0].0, Code::IdleAdd, "three of them are idle");
         rig.assert_accounted();
     }
 }
@@ -194,21 +197,21 @@ fn other_signal_rules_send_replies_or_heartbeats() {
         let mut rig = leaf_with(family, "racksched", "signals = 'every-reply'");
         assert_eq!(rig.signals_after(CLIENTS, &sent_on(0, false)), []);
         let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
-        let told = rig.signals_after(WORKERS, &reply(header.dst, 2));
-        assert_eq!(told, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
+        let signals = rig.signals_after(WORKERS, &reply(header.dst, 2));
+        assert_eq!(signals, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
         for (rules, policy, word) in
             [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
         {
             let mut rig = leaf_with(family, policy, &format!("signals = '{rules}'"));
-            let mut heard = 0;
+            let mut count = 0;
             for _ in 0..1000 {
                 rig.wait(MS / 10);
                 for (code, ..) in rig.signals() {
                     assert_eq!(code, word);
-                    heard += 1;
+                    count += 1;
                 }
             }
-            assert!((9..=11).contains(&heard), "{rules}: {heard}");
+            assert!((9..=11).contains(&count), "{rules}: {count}");
         }
     }
 }
@@ -219,8 +222,8 @@ fn a_spine_learns_how_many_workers_live() {
         let mut rig = leaf(family, "horus");
         rig.set_active(1, false);
         (0..11).for_each(|_| rig.wait(MS / 10));
-        let told = rig.signals();
-        assert_eq!(told.last().unwrap().2, 3, "{told:?}");
+        let signals = rig.signals();
+        assert_eq!(signals.last().unwrap().2, 3, "{signals:?}");
         rig.assert_accounted();
     }
 }
@@ -272,13 +275,13 @@ fn spine_mac_address_is_resolved_separately() {
     for family in BOTH {
         let mut rig = rigs_of(&text(family, "horus", ""), None, false, 256).remove(0);
         rig.wait(MS);
-        let asked = rig.receive(CLIENTS);
+        let questions = rig.receive(CLIENTS);
         let asks = |ip: u32| {
-            let asked = asked.iter().filter_map(read_arp);
-            asked.filter(|(question, _)| question.target == ip).count()
+            let questions = questions.iter().filter_map(read_arp);
+            questions.filter(|(question, _)| question.target == ip).count()
         };
         assert_eq!(asks(SPINE), 1);
-        drop(asked);
+        drop(questions);
         // A packet through a spine does not show its client's location.
         drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
         let known = rig.slot(CLIENTS, CLIENT);
@@ -373,10 +376,10 @@ fn drained_rack_finishes_tasks_in_flight() {
         rig.change(&mut control, &["drain workers=13"]);
         rig.wait(MS);
         rig.poll();
-        let told = rig.signals();
+        let signals = rig.signals();
         assert!(
-            told.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
-            "{told:?}"
+            signals.iter().any(|&(code, _, workers, _)| (code, workers) == (Code::KeepAlive, 0)),
+            "{signals:?}"
         );
         // Sent by the spine before it learned of the drain.
         drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
@@ -394,8 +397,8 @@ fn drained_rack_finishes_tasks_in_flight() {
         rig.change(&mut control, &["undrain workers=11"]);
         rig.wait(MS);
         rig.poll();
-        let told = rig.signals();
-        assert_eq!(told.last().map(|&(_, _, workers, _)| workers), Some(1), "{told:?}");
+        let signals = rig.signals();
+        assert_eq!(signals.last().map(|&(_, _, workers, _)| workers), Some(1), "{signals:?}");
         for seq in 8..11 {
             assert_eq!(rig.one(CLIENTS, &sent_on(seq, false), WORKERS).1.dst, 11);
         }

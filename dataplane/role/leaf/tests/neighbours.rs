@@ -139,8 +139,8 @@ fn unreachable_server_is_excluded_until_it_answers() {
         rig.receive(WORKERS);
         assert!(chosen(&mut rig).iter().all(|&worker| worker < 14), "{policy}");
         // The leaf keeps probing it. Its answer makes it reachable again.
-        let asked = rig.questions_within(WORKERS, 3 * SECOND);
-        assert!(asked.contains(&(SERVERS[1], Mac::BROADCAST)), "{policy}");
+        let questions = rig.questions_within(WORKERS, 3 * SECOND);
+        assert!(questions.contains(&(SERVERS[1], Mac::BROADCAST)), "{policy}");
         drop(rig.through(WORKERS, &answer(1, server_mac(1)), WORKERS));
         rig.wait(20_000_000);
         rig.receive(WORKERS);
@@ -165,8 +165,8 @@ fn link_loss_clears_neighbours_and_return_probes_servers() {
     assert_eq!(rig.presences(), [Presence::Configured; 8], "nobody can answer without a link");
     rig.receive(WORKERS);
     neighbours.set_link(WORKERS, true);
-    let asked = rig.questions_within(WORKERS, 2_000_000);
-    assert_eq!(asked.len(), 2, "{asked:?}");
+    let questions = rig.questions_within(WORKERS, 2_000_000);
+    assert_eq!(questions.len(), 2, "{questions:?}");
     drop(rig.through(WORKERS, &answer(0, OTHER_MAC), WORKERS));
     assert_eq!(rig.server_mac_known(0), Some(OTHER_MAC));
     rig.assert_accounted();
@@ -300,9 +300,9 @@ fn client_recovers_from_a_claimed_address() {
     // The client's task contradicts the entry. The leaf probes the known host, which is silent, and then all
     // hosts.
     drop(rig.through(CLIENTS, &task(1), WORKERS));
-    let asked = rig.questions_within(CLIENTS, 150_000_000);
+    let questions = rig.questions_within(CLIENTS, 150_000_000);
     let expected = [OTHER_MAC, OTHER_MAC, OTHER_MAC, Mac::BROADCAST].map(|to| (CLIENT, to));
-    assert_eq!(asked, expected);
+    assert_eq!(questions, expected);
     drop(rig.through(CLIENTS, &task(2), WORKERS));
     assert_eq!(neighbours.mac(slot), Some(CLIENT_MAC));
     rig.receive(WORKERS);

@@ -404,9 +404,9 @@ fn unknown_workers_are_reported_on_request() {
     for worker in 100..110 {
         rig.through(WORKERS, &word_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
     }
-    let told = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
+    let reported = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
     let newcomer = |worker| Some(UnknownWorker { server: 0x0A00_0263, worker, pool: 7 });
-    assert_eq!(told, [newcomer(100), newcomer(101), None]);
+    assert_eq!(reported, [newcomer(100), newcomer(101), None]);
     rig.assert_accounted();
 }
 

@@ -74,9 +74,9 @@ fn tasks_sent_after_the_probe_count() {
         let mut rig = asking(family, "jsq(d=8)");
         // All eight are probed for three tasks before the first answer. All have one task except worker 12,
         // which has none.
-        let asked: Vec<_> = (0..3).map(|seq| rig.asked_for(seq)).collect();
+        let probes_of_tasks: Vec<_> = (0..3).map(|seq| rig.asked_for(seq)).collect();
         let mut went = Vec::new();
-        for probes in &asked {
+        for probes in &probes_of_tasks {
             for probe in probes {
                 went.extend(rig.answered(probe, u16::from(probe.dst != 12)));
             }
@@ -170,8 +170,8 @@ fn tasks_wait_for_workers_to_appear() {
 fn no_more_tasks_ask_than_may_wait() {
     for family in BOTH {
         let mut rig = asking(family, "jsq(d=2)");
-        let asked: Vec<_> = (0..70).map(|seq| rig.asked_for(seq)).collect();
-        assert_eq!(asked.iter().filter(|probes| !probes.is_empty()).count(), 64);
+        let probes_of_tasks: Vec<_> = (0..70).map(|seq| rig.asked_for(seq)).collect();
+        assert_eq!(probes_of_tasks.iter().filter(|probes| !probes.is_empty()).count(), 64);
         assert_eq!(rig.drops(), [("queue_full", 6)]);
         for _ in 0..20 {
             rig.wait(500_000);
@@ -197,10 +197,10 @@ fn unsolicited_probe_answers_are_refused() {
             assert!(rig.drops().contains(&(reason, 1)), "{reason}: {:?}", rig.drops());
         }
         assert_eq!(rig.count(Counter::ProbeAnswers), 0);
-        let mut told = rig_of(family, "lsq-update");
-        told.leaf.stages_mut().set_reports(0, Reports::Messages);
-        drop(told.through(WORKERS, &answer(probe, 0), WORKERS));
-        assert_eq!(told.drops(), [("queue_report_off", 1)]);
+        let mut rig = rig_of(family, "lsq-update");
+        rig.leaf.stages_mut().set_reports(0, Reports::Messages);
+        drop(rig.through(WORKERS, &answer(probe, 0), WORKERS));
+        assert_eq!(rig.drops(), [("queue_report_off", 1)]);
         rig.assert_accounted();
     }
 }

@@ -170,14 +170,14 @@ fn register(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
     let mut answers = Vec::new();
     for _ in 0..40 {
-        let said = server.exchange(&answers);
+        let messages = server.exchange(&answers);
         answers.clear();
-        for frame in &said {
+        for frame in &messages {
             answers.extend(
                 rig.through(WORKERS, frame, WORKERS).iter().map(|frame| frame.bytes().to_vec()),
             );
         }
-        sent.extend(said);
+        sent.extend(messages);
         server.after(HZ / 40);
     }
     sent
@@ -233,11 +233,11 @@ fn queue_reports_are_proved_as_registrations_are() {
         rig.leaf.stages_mut().set_reports(0, Reports::Messages);
         let mut server =
             Server::telling(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
-        let said = register(&mut rig, &mut server);
+        let messages = register(&mut rig, &mut server);
         assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
         let header = |frame: &[u8]| family.header(frame);
         let reports: Vec<_> =
-            said.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
+            messages.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
         assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
         // Neither replayed nor altered.
         let mut altered = reports[0].clone();
@@ -282,19 +282,19 @@ fn replayed_packet_is_refused_on_every_core() {
     for family in FAMILIES {
         let mut cores = family.leaf(Some(key(1)), 2);
         let mut server = Server::new(family, Some(key(1)));
-        let said = register(&mut cores[0], &mut server);
+        let messages = register(&mut cores[0], &mut server);
         let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
         for rig in &mut cores {
             // Replays change neither presence nor load.
             let before =
                 [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
-            for frame in &said {
+            for frame in &messages {
                 assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
             }
-            assert_eq!(rig.drops(), [("auth_replay", said.len() as u64)]);
+            assert_eq!(rig.drops(), [("auth_replay", messages.len() as u64)]);
             let after =
                 [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
-            assert_eq!((before, count(rig)), (after, said.len() as u64));
+            assert_eq!((before, count(rig)), (after, messages.len() as u64));
         }
     }
 }
@@ -403,7 +403,7 @@ fn agent_refuses_unproved_acknowledgements() {
             src_port: 1234,
             dst_port: 1234,
         };
-        let said = |header: Header| {
+        let frame_with = |header: Header| {
             let mut payload = vec![0; header.len()];
             header.emit(&mut payload);
             let frame = frame(&flow, &payload);
@@ -414,8 +414,8 @@ fn agent_refuses_unproved_acknowledgements() {
                 Family::V6 => over_ipv6(&frame, &Flow { src_mac, dst_mac, ..ends }),
             }
         };
-        let bare = said(Header { authenticated: false, ..acknowledgement });
-        server.exchange(&[said(acknowledgement), bare]);
+        let bare = frame_with(Header { authenticated: false, ..acknowledgement });
+        server.exchange(&[frame_with(acknowledgement), bare]);
         assert_eq!(server.drops(), [("auth_missing", 1), ("auth_tag", 1)]);
         assert_eq!(server.agent.registered(), 0);
     }

@@ -43,8 +43,8 @@ fn shared_port_requires_the_servers_mac_address() {
             let view = rig.leaf.stages().dispatcher(0).unwrap().view();
             assert_eq!(view.estimated_load(Member(1)), 0, "{name}: its queue is not believed");
             assert_eq!(view.presence(Member(1)), Presence::Unregistered, "{name}");
-            let heard = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
-            assert!(heard.iter().all(|&counter| rig.count(counter) == 0), "{name}");
+            let counters = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
+            assert!(counters.iter().all(|&counter| rig.count(counter) == 0), "{name}");
             rig.assert_accounted();
         }
     }

@@ -43,7 +43,7 @@ fn spine(family: Family, policy: &str) -> Rig {
 }
 
 /// A task of the service's clients.
-fn asked(seq: u16) -> Vec<u8> {
+fn client_task(seq: u16) -> Vec<u8> {
     asked_of(Header::new_task(7, seq))
 }
 
@@ -95,7 +95,7 @@ impl Rig {
     fn ask(&mut self, tasks: u16) -> Vec<(u16, u16)> {
         drop(self.receive(WORKERS));
         for seq in 0..tasks {
-            self.send(CLIENTS, &asked(seq));
+            self.send(CLIENTS, &client_task(seq));
         }
         (0..tasks.div_ceil(BURST as u16)).for_each(|_| self.poll());
         self.tasks_to_leaves()
@@ -133,7 +133,7 @@ fn tasks_to_a_service_address_go_to_leaves() {
             let mut rig = spine(family, policy);
             rig.poll();
             drop(rig.receive(WORKERS)); // heartbeats
-            let (datagram, header, frame) = rig.one(CLIENTS, &asked(5), WORKERS);
+            let (datagram, header, frame) = rig.one(CLIENTS, &client_task(5), WORKERS);
             let leaf = usize::from(header.dst - LEAVES[0]);
             assert_eq!(
                 (datagram.src, datagram.dst, datagram.dst_port),
@@ -179,10 +179,10 @@ fn every_policy_over_racks_uses_all_leaves() {
             "round-robin",
         ] {
             let mut rig = spine(family, policy);
-            let asked = rig.ask(100);
-            assert_eq!(asked.len(), 100, "{policy}: {:?}", rig.drops());
+            let tasks = rig.ask(100);
+            assert_eq!(tasks.len(), 100, "{policy}: {:?}", rig.drops());
             for leaf in LEAVES {
-                assert!(asked.iter().filter(|task| task.0 == leaf).count() > 15, "{policy}");
+                assert!(tasks.iter().filter(|task| task.0 == leaf).count() > 15, "{policy}");
             }
             rig.assert_accounted();
         }
@@ -364,7 +364,7 @@ fn multi_packet_task_stays_with_one_leaf() {
 fn leaves_get_a_heartbeat_every_10_ms() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
-        let mut heard = [0; 2];
+        let mut counts = [0; 2];
         for _ in 0..1000 {
             rig.wait(MS / 10);
             for frame in rig.receive(WORKERS) {
@@ -375,11 +375,11 @@ fn leaves_get_a_heartbeat_every_10_ms() {
                 );
                 let leaf = SERVERS.iter().position(|&leaf| leaf == datagram.dst).unwrap();
                 assert_eq!(ether::dst(frame.bytes()), server_mac(leaf));
-                heard[leaf] += 1;
+                counts[leaf] += 1;
             }
         }
         // Independent of the number of their pools.
-        assert!(heard.iter().all(|heard| (9..=11).contains(heard)), "{heard:?}");
+        assert!(counts.iter().all(|count| (9..=11).contains(count)), "{counts:?}");
         rig.assert_accounted();
     }
 }

@@ -87,7 +87,7 @@ fn received(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
     message(ndp::Packet { operation, src: target, dst, target, mac: Some(mac) }, LEAF_MACS[port])
 }
 
-fn asked(by: &str, mac: Mac, target: &str) -> Vec<u8> {
+fn solicitation(by: &str, mac: Mac, target: &str) -> Vec<u8> {
     let (question, to) = ndp::Packet::question(mac, bits(by), bits(target), None);
     message(question, to)
 }
@@ -108,12 +108,12 @@ impl Rig {
     /// Answers the leaf's solicitations for the servers.
     pub(super) fn resolve_v6_servers(&mut self) {
         self.poll();
-        let asked = self.questions6(WORKERS);
+        let questions = self.questions6(WORKERS);
         let groups = V6_SERVERS.map(|server| {
             let address = bits(server);
             (address, ipv6::group_mac(ipv6::solicited_node(address)))
         });
-        assert_eq!(asked, groups);
+        assert_eq!(questions, groups);
         for (at, server) in V6_SERVERS.iter().enumerate() {
             let answer = received(server, server_mac(at), LEAF[1], WORKERS);
             assert!(self.far[WORKERS].send(&answer));
@@ -273,9 +273,9 @@ fn questions_are_answered() {
         assert_eq!((read.src, read.target), (bits(LEAF[0]), bits(LEAF[0])));
         (read.dst, ether::dst(frames[0].bytes()))
     };
-    let to = answer(&mut rig, &asked(NEAR, CLIENT_MAC, LEAF[0]));
+    let to = answer(&mut rig, &solicitation(NEAR, CLIENT_MAC, LEAF[0]));
     assert_eq!(to, (bits(NEAR), CLIENT_MAC));
-    let to = answer(&mut rig, &asked("fe80::5", CLIENT_MAC, LEAF[0]));
+    let to = answer(&mut rig, &solicitation("fe80::5", CLIENT_MAC, LEAF[0]));
     assert_eq!(to, (bits("fe80::5"), CLIENT_MAC));
     // From a host that tests the address for duplicates (RFC 4862).
     let alone = ndp::Packet {
@@ -297,7 +297,10 @@ fn questions_are_answered() {
     // A host that only asks gets no entry.
     let neighbours = rig.leaf.stages().neighbours();
     assert_eq!(neighbours.find_v6(CLIENTS, bits(NEAR)), None);
-    assert_eq!(rig.dropped(CLIENTS, &asked(NEAR, CLIENT_MAC, "fd00:1::99")), Some("nd_other"));
+    assert_eq!(
+        rig.dropped(CLIENTS, &solicitation(NEAR, CLIENT_MAC, "fd00:1::99")),
+        Some("nd_other")
+    );
     rig.assert_accounted();
 }
 
@@ -312,19 +315,19 @@ fn known_server_is_probed_before_a_change() {
     assert_eq!(known(&rig), Some(server_mac(0)));
     let claim = received(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
     assert_eq!(rig.dropped(WORKERS, &claim), Some("arp_conflict"));
-    let mut asked = Vec::new();
+    let mut questions = Vec::new();
     for seq in 0..300 {
         let _ = rig.through(CLIENTS, &task6(NEAR, seq), CLIENTS);
         rig.wait(1_000_000);
         for (target, to) in rig.questions6(WORKERS) {
-            asked.push((target, to));
+            questions.push((target, to));
             if to != server_mac(0) && to != server_mac(1) && target == bits(V6_SERVERS[0]) {
                 assert!(rig.far[WORKERS].send(&claim));
             }
         }
     }
-    let of_first: Vec<_> = asked.iter().filter(|one| one.0 == bits(V6_SERVERS[0])).collect();
-    assert_eq!(of_first[0].1, server_mac(0), "the known one is asked first: {asked:?}");
+    let of_first: Vec<_> = questions.iter().filter(|one| one.0 == bits(V6_SERVERS[0])).collect();
+    assert_eq!(of_first[0].1, server_mac(0), "the known one is asked first: {questions:?}");
     assert_eq!(known(&rig), Some(OTHER), "which was silent");
     rig.assert_accounted();
 }
@@ -337,7 +340,7 @@ fn every_bad_packet_has_its_drop_reason() {
         frame
     };
     let far = |src: &str| task6(src, 1);
-    let mut unlimited = asked(NEAR, CLIENT_MAC, LEAF[0]);
+    let mut unlimited = solicitation(NEAR, CLIENT_MAC, LEAF[0]);
     unlimited[ETHER + 7] = 64;
     let mut short = task6(NEAR, 1);
     short.truncate(UDP + 3);
@@ -488,7 +491,7 @@ proptest! {
                 0 => task6(NEAR, number),
                 1 => task6(FAR, number),
                 2 => reply6(worker, number % 3, NEAR),
-                3 => asked(NEAR, CLIENT_MAC, LEAF[port]),
+                3 => solicitation(NEAR, CLIENT_MAC, LEAF[port]),
                 4 => received(V6_SERVERS[0], server_mac(usize::from(number % 3)), LEAF[port], port),
                 _ => {
                     let code = if number % 2 == 0 { Code::NewTask } else { Code::TaskContinuation };

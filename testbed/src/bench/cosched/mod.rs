@@ -5,10 +5,10 @@
 //! worker process has the second CPU ([`children`]). The batch shares it; a separate job process limits the
 //! batch by cgroups, like `wedjat cosched run`.
 //!
-//! A run is a list of blocks ([`plan`]), in a different order for each seed. A block is one worker, one batch
-//! and one arm (a way to limit the batch) under a sequence of loads ([`block`]). Each block is divided into
-//! windows. A window does not count if foreign processes used more than 5% of a CPU, or the host stole that
-//! much ([`accounts`]). Discarded windows are reported. The rule does not depend on response times. The
+//! A run is a list of blocks ([`plan`]). Each seed has a different order. A block is one worker, one batch
+//! and one arm under a sequence of loads ([`block`]). An arm is a way to limit the batch. Each block is
+//! divided into windows. A window does not count after foreign activity: foreign processes and the host took
+//! more than 5% of a CPU ([`accounts`]). Discarded windows are reported. The rule ignores response times. The
 //! results are in [`mod@report`].
 
 pub mod accounts;

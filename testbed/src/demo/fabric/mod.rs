@@ -348,8 +348,8 @@ fn ms_after(then_ns: u64, since_ns: u64) -> f64 {
 /// Evaluates all events. Each counts the lost tasks that were sent from shortly before it to the next event.
 fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row> {
     let row = |number: usize| {
-        let (event, at_ms) = SCHEDULE[number];
-        let from_ns = at_ns(event);
+        let (kind, at_ms) = SCHEDULE[number];
+        let from_ns = at_ns(kind);
         let to_ns = SCHEDULE.get(number + 1).map_or(u64::MAX, |(next, _)| at_ns(*next));
         let in_flight = |ns: u64| ns.saturating_sub(IN_FLIGHT_NS);
         let span = in_flight(from_ns)..in_flight(to_ns);
@@ -359,9 +359,9 @@ fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row
             .filter(|task| task.lost.is_some() && span.contains(&task.sent_ns))
             .collect();
         let impact = EventImpact { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
-        let (event, recovered_ms, bound_ms, may_lose) = impact.judge(event, plan, command_times);
+        let (event, recovered_ms, bound_ms, may_lose) = impact.judge(kind, plan, command_times);
         let holds = recovered_ms.map(|ms| ms <= bound_ms && (may_lose || lost.is_empty()));
-        let note = note(event, recovered_ms.is_some());
+        let note = note(kind, recovered_ms.is_some());
         Row {
             event,
             at_ms,

@@ -1,4 +1,5 @@
-//! Invariants that hold in every run, with any faults. They are checked after each turn of a node, and at the end.
+//! Invariants that hold in every run, with any faults. They are checked after each turn of a node, and at the
+//! end.
 //!
 //! - The node's counts of received and sent packets equal the counts on its wires.
 //! - Its ledger balances, alone and against the packets at its ports, by kind of packet.
@@ -21,15 +22,15 @@ use super::faults::FaultTarget;
 use super::node::LocalNodeState;
 use super::packets::Class;
 
-/// Maximum idle time of a worker while tasks wait, when its scheduler counts it as idle.
+/// Maximum idle time, while tasks wait, of a worker known to be idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
 /// The same limit after a loss of tasks or replies: the scheduler must first count these as lost.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 /// Maximum time for which a spine and a leaf may disagree about members: two heartbeats, and half of one
 /// until the check.
 pub const AGREE_NS: u64 = 25_000_000;
-/// Maximum time for which a node may differ from its controller's desired state after the last delay. The node
-/// retries every 50 ms.
+/// Maximum time for which a node may differ from its controller's desired state after the last delay. The
+/// node retries every 50 ms.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
 /// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
@@ -112,9 +113,9 @@ pub fn ledger(
         [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
     let (originated_arrived, originated) =
         (port_counts.of(&originated_classes), totals.originated_sent());
-    // A refusal can be forwarded or originated: a leaf forwards an agent's refusal, and below a spine also its own
-    // refusal, like a reply. Otherwise a leaf counts its own refusal as originated. The rest of the originated
-    // packets are therefore refusals, at most as many as the leaf made.
+    // A refusal can be forwarded or originated: a leaf forwards an agent's refusal, and below a spine also
+    // its own refusal, like a reply. Otherwise a leaf counts its own refusal as originated. The rest of the
+    // originated packets are therefore refusals, at most as many as the leaf made.
     let originated_refusals = originated.saturating_sub(originated_arrived);
     let max_refusals = if is_leaf { totals.count(Counter::Refused) } else { 0 };
     let forwarded_arrived = port_counts.of(&[Class::Task, Class::Reply, Class::Refusal])

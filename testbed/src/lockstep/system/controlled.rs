@@ -253,7 +253,8 @@ pub fn command(text: &str) -> Result<Command, String> {
 /// # Errors
 /// If one of them is invalid.
 pub fn rack(plan: &Plan, leaf: u16) -> Result<Vec<Command>, String> {
-    let mut commands = vec![command(&format!("add-leaf id={leaf} ip={}", Plan::below(leaf)))?];
+    let mut commands =
+        vec![command(&format!("add-leaf id={leaf} ip={}", Plan::leaf_uplink_ip(leaf)))?];
     for agent in plan.agents_of(leaf) {
         let (ip, each) = (Plan::server(agent), plan.topology.workers);
         let (first, last) = ((agent - 1) * each, agent * each - 1);
@@ -271,7 +272,7 @@ pub fn rack(plan: &Plan, leaf: u16) -> Result<Vec<Command>, String> {
 pub fn begin(plan: &Plan, leaves: u16, spines: u16) -> Result<Vec<Command>, String> {
     let mut commands = Vec::new();
     for spine in 1..=plan.topology.spines {
-        let text = format!("add-spine id={} ip={}", SPINE_IDS + spine, Plan::above(spine));
+        let text = format!("add-spine id={} ip={}", SPINE_IDS + spine, Plan::spine_ip(spine));
         commands.push(command(&text)?);
     }
     let mut workers = 0;

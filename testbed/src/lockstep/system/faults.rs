@@ -1,5 +1,5 @@
-//! Faults of a run and their times. A plan of faults has a text form, which can be parsed and printed, and can
-//! be drawn from a seed.
+//! Faults of a run and their times. A plan of faults has a text form, which can be parsed and printed, and
+//! can be drawn from a seed.
 
 use std::fmt;
 
@@ -63,7 +63,8 @@ impl Topology {
         usize::from(self.clients() + self.spines + self.leaves + self.agents)
     }
 
-    /// Returns the index of a sender in the order clients, spines, leaves, agents. A worker has its agent's index.
+    /// Returns the index of a sender in the order clients, spines, leaves, agents. A worker has its agent's
+    /// index.
     #[must_use]
     pub fn index(&self, target: FaultTarget) -> usize {
         let first_leaf = self.clients() + self.spines;
@@ -150,12 +151,12 @@ impl Topology {
         }
     }
 
-    /// Returns the port at which `to` receives packets that `from` sends at `port`, if they are connected.
+    /// Returns the port of `to` that is connected to this port of `from`, if any.
     ///
-    /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients are
-    /// connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form one
-    /// network. Spines and leaves are the exception: they are joined by port 1 of the spine and port 0 of the
-    /// leaf. Ports 1 of leaves and the agents form another network.
+    /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients
+    /// are connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form
+    /// one network. Spines and leaves are the exception: they are joined by port 1 of the spine and port 0 of
+    /// the leaf. Ports 1 of leaves and the agents form another network.
     #[must_use]
     pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
@@ -379,8 +380,8 @@ impl Faults {
         Ok(())
     }
 
-    /// Returns the probability of a packet fault on the way from `from` to `to`. A rate of this wire overrides the
-    /// rate of all wires. The last one given applies.
+    /// Returns the probability of a packet fault on the way from `from` to `to`. A rate of this wire
+    /// overrides the rate of all wires. The last one given applies.
     #[must_use]
     pub fn probability(&self, kind: PacketFault, from: FaultTarget, to: FaultTarget) -> f64 {
         let has_kind = |rate: &&Rate| rate.kind == kind;
@@ -399,7 +400,8 @@ impl Faults {
         self.intervals.iter().map(|fault| fault.to_ns).max().unwrap_or(0)
     }
 
-    /// Draws a plan for a run of about `span_ns`. It has faults of every kind, or of a random selection of kinds.
+    /// Draws a plan for a run of about `span_ns`. It has faults of every kind, or of a random selection of
+    /// kinds.
     #[must_use]
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();

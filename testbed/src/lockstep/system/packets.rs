@@ -239,8 +239,8 @@ impl Wire {
         Self { from, to, ledger: WireLedger::default(), cuts: 0, thresholds, stream }
     }
 
-    /// Draws the faults of the next packet. On a wire with faults, each packet takes the same number of random
-    /// values, so that one probability does not change the draws of the other faults.
+    /// Draws the faults of the next packet. Each packet on a wire with faults takes the same number of random
+    /// values. The draws of one fault are therefore independent of the probabilities of all faults.
     pub fn draw(&mut self) -> PacketFaults {
         if self.thresholds == [0; PacketFault::ALL.len()] {
             return PacketFaults::default();

@@ -1,7 +1,7 @@
 //! Discrete-event loop of one run of several nodes, and its outcome.
 //!
-//! The loop pops the next event or timer, advances the emulated time, and gives the concerned node a turn: the
-//! node polls until it is quiet, and its packets go onto wires. Nodes and clients have indices
+//! The loop pops the next event or timer, advances the emulated time, and gives the concerned node a turn:
+//! the node polls until it is quiet, and its packets go onto wires. Nodes and clients have indices
 //! ([`Topology::index`](super::faults::Topology::index)); clients come first.
 
 mod inspect;
@@ -448,7 +448,7 @@ impl<'a> System<'a> {
         if before != (site.line.received, site.line.sent) {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
-        // Reads until the ports are empty, or all packets that the node counts as sent have arrived.
+        // Reads until the ports are empty or all sent packets, by the node's count, have arrived.
         let mut frames = std::mem::take(&mut self.frames);
         let ports =
             if matches!(self.plan.topology.target(index), FaultTarget::Agent(_)) { 1 } else { 2 };
@@ -583,8 +583,8 @@ impl<'a> System<'a> {
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
         let end = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
-            // ARP has no checksum of its own, and leaves find spines by ARP. As on a real network, the Ethernet
-            // checksum drops a corrupted ARP packet.
+            // ARP has no checksum of its own, and leaves find spines by ARP. As on a real network, the
+            // Ethernet checksum drops a corrupted ARP packet.
             _ if faults.flip.is_some()
                 && label.class == Class::Arp
                 && self.plan.topology.spines > 0 =>
@@ -817,7 +817,7 @@ impl<'a> System<'a> {
             (self.plan.faults.intervals[boundary / 2], boundary.is_multiple_of(2));
         self.pending_changes -= 1;
         self.last_activity_ns = self.now;
-        match fault.what {
+        match fault.kind {
             FaultKind::Cut(cut) => {
                 for wire in self.wires.iter_mut().filter(|wire| cut.carries(wire.from, wire.to)) {
                     wire.cuts = if begins { wire.cuts + 1 } else { wire.cuts - 1 };
