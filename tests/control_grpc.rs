@@ -856,14 +856,19 @@ fn metrics_have_help_and_unit() {
         assert!(open.contains(&format!("# TYPE {name} {}\n", family.kind.name())), "{name}");
         assert!(text.contains(&format!("# TYPE {sample} ")), "{name}");
         for answer in [&open, &text] {
-            let lines = answer.lines().filter(|line| !line.starts_with('#'));
-            let mut samples = lines.filter(|line| {
-                line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
-            });
-            // A leaf has no peers, and no batch job runs here.
+            // A leaf has no peers, no batch job runs here, and the node follows no controller.
             let is_of_peers = name.starts_with("wedjat_peer_") && family.labels != "core";
-            let has_none = is_of_peers || name.starts_with("wedjat_batch_");
-            assert_eq!(samples.next().is_none(), has_none, "samples of {name}");
+            let has_none = is_of_peers
+                || ["wedjat_batch_", "wedjat_controller_"]
+                    .iter()
+                    .any(|start| name.starts_with(start));
+            for sample in family.samples() {
+                let lines = answer.lines().filter(|line| !line.starts_with('#'));
+                let mut samples = lines.filter(|line| {
+                    line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                });
+                assert_eq!(samples.next().is_none(), has_none, "samples of {sample}");
+            }
         }
         if !family.unit.is_empty() {
             assert!(open.contains(&format!("# UNIT {name} {}\n", family.unit)), "{name}");
@@ -876,6 +881,10 @@ fn metrics_have_help_and_unit() {
         "wedjat_worker_active{pool=\"7\",worker=\"10\",server=\"10.0.2.11\"} 0",
         "wedjat_rx_packets_total{core=\"0\"} 0",
         "wedjat_dropped_packets_total{core=\"0\",reason=\"tx_full\"} 0",
+        "wedjat_decision_time_seconds_bucket{core=\"0\",le=\"0.00000001\"} 0",
+        "wedjat_report_age_seconds_bucket{pool=\"7\",le=\"10\"} 0",
+        "wedjat_queue_wait_seconds_bucket{pool=\"7\",le=\"+Inf\"} 0",
+        "wedjat_queue_wait_seconds_sum{pool=\"7\"} 0",
         "device=\"net \\\"0\\\"\"",
         "name=\"rx_q0_packets\"} 5",
         "name=\"odd \\\"name\\\"\"} 18446744073709551615",

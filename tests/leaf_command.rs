@@ -362,6 +362,54 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
 // promise: membership.2, control.1, control.2
 #[test]
 #[cfg(feature = "control")]
+fn histograms_of_a_running_leaf_grow() {
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    let metrics = free_address();
+    let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
+        + &format!("[control]\nmetrics = '{metrics}'\n");
+    fs::write(home.path("leaf.toml"), config).unwrap();
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
+    let value = |sample: &str| {
+        let text = get(metrics, "/metrics");
+        let values = text.lines().filter_map(|line| line.strip_prefix(sample)?.trim().parse().ok());
+        values.sum::<f64>()
+    };
+    let samples = [
+        "wedjat_decision_time_seconds_count{core=\"0\"}",
+        "wedjat_report_age_seconds_count{pool=\"7\"}",
+    ];
+    for sample in samples {
+        wait_until(sample, || value(sample) > 0.0);
+        let before = value(sample);
+        wait_until(sample, || value(sample) > before);
+        let sum = sample.replace("_count", "_sum");
+        assert!(value(&sum) > 0.0, "{sum}");
+        let bucket = sample.replace("_count", "_bucket").replace('}', ",le=\"+Inf\"}");
+        assert!(value(&bucket) >= before, "{bucket}");
+    }
+    let state = || home.state().map(|state| state["cores"][0]["decision_time"]["count"].as_u64());
+    wait_until("the state has them, too", || state().flatten() > Some(0));
+    let body = get(metrics, "/metrics");
+    let (_, body) = body.split_once("\r\n\r\n").unwrap();
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    match promtool.stderr(Stdio::piped()).spawn() {
+        Ok(mut tool) => {
+            tool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
+            let output = tool.wait_with_output().unwrap();
+            let told = text(&[output.stdout, output.stderr].concat());
+            assert!(output.status.success() && told.trim().is_empty(), "{told}");
+        }
+        Err(_) => {
+            let _ = writeln!(io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
+        }
+    }
+    leaf.stop("-TERM");
+}
+
+#[test]
+#[cfg(feature = "control")]
 fn running_leaf_is_changed_and_watched() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");

@@ -160,11 +160,13 @@ fn polls_allocate_nothing() {
     ];
     for policy in policies {
         let mut rig = rig(policy);
+        rig.leaf = rig.leaf.with_stopwatch(Some(|| 7));
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
         }
         let counters = rig.leaf.stages().counters();
         assert!(counters.balances(), "{policy}");
+        assert!(counters.decision_time().count > 0, "{policy}: a burst was sampled");
         let left = counters.read(Counter::Scheduled) + counters.read(Counter::Refused);
         let tasks = left + counters.read(Gauge::Queued);
         assert!(tasks > 200 * 64, "{policy}: tasks were scheduled, or waited, or were refused");

@@ -15,7 +15,7 @@ use std::process::{Command, Output};
 
 use wedjat::admin::metrics::{Family, families};
 use wedjat::reason::DropReason;
-use wedjat::state::counters::{METRICS, Metric};
+use wedjat::state::counters::{CounterKind, METRICS, Metric};
 
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
 const COLUMNS_MAX: usize = 150;
@@ -730,7 +730,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
 }
 
 /// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
-const REPORTED: [(&str, &str, &str); 15] = [
+const REPORTED: [(&str, &str, &str); 16] = [
     ("account", "dataplane/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/stats.rs", "PortStats"),
     ("account, `manifest`", "dataplane/stats.rs", "Manifest"),
@@ -740,6 +740,7 @@ const REPORTED: [(&str, &str, &str); 15] = [
     ("state, `pools[]`", "dataplane/state/table.rs", "PoolSnapshot"),
     ("state, `pools[].members[]`", "dataplane/state/table.rs", "MemberSnapshot"),
     ("state, `cores[]`", "dataplane/state/table.rs", "CoreSnapshot"),
+    ("state, histograms", "dataplane/state/histogram.rs", "HistogramSnapshot"),
     ("state, `neighbours[]`", "dataplane/state/table.rs", "NeighbourSnapshot"),
     ("state, `peers`", "dataplane/state/nodes.rs", "PeersSnapshot"),
     ("state, `peers.nodes[]`", "dataplane/state/nodes.rs", "PeerSnapshot"),
@@ -915,16 +916,67 @@ fn dashboard_shows_existing_metrics() {
     let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(board["panels"].as_array().unwrap().len() > 5);
+    let named = assert_metrics_exist(&text);
+    assert!(named.len() > 8, "{named:?}");
+    for histogram in families().iter().filter(|family| family.kind == CounterKind::Histogram) {
+        let bucket = format!("{}_bucket", histogram.name);
+        assert!(named.contains(&bucket), "the dashboard does not show {bucket}");
+    }
+}
+
+/// Returns the names of metrics in a text. All of them must exist.
+fn assert_metrics_exist(text: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let named = text.match_indices("wedjat_").map(|(at, _)| {
         let end = text[at..].find(|letter| !is_name(letter)).unwrap_or(text.len() - at);
-        &text[at..at + end]
+        text[at..at + end].to_owned()
     });
     let named: BTreeSet<_> = named.collect();
     let samples: BTreeSet<_> =
-        families().iter().map(wedjat::admin::metrics::Family::sample).collect();
-    let foreign: Vec<_> = named.iter().filter(|name| !samples.contains(**name)).collect();
-    assert!(named.len() > 8 && foreign.is_empty(), "{foreign:?} of {named:?}");
+        families().iter().flat_map(wedjat::admin::metrics::Family::samples).collect();
+    let foreign: Vec<_> = named.difference(&samples).collect();
+    assert!(foreign.is_empty(), "{foreign:?} of {named:?}");
+    named
+}
+
+// promise: control.5
+#[test]
+fn alert_rules_name_existing_metrics_and_pages() {
+    let text = fs::read_to_string(root().join("examples/alerts.yaml")).unwrap();
+    let tests = fs::read_to_string(root().join("tests/alerts/rules_test.yaml")).unwrap();
+    let page = fs::read_to_string(root().join("docs/howto/monitor.md")).unwrap();
+    let (rules, in_tests) = (assert_metrics_exist(&text), assert_metrics_exist(&tests));
+    assert_eq!(rules, in_tests, "metrics of the rules, and of the series that test them");
+    let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 10, "{text}");
+    for alert in alerts {
+        let (name, _) = alert.split_once('\n').unwrap();
+        assert!(alert.contains("\n          summary: "), "{name}");
+        let (_, description) = alert.split_once("\n          description: ").unwrap();
+        let (_, path) = description.split_once("See docs/").unwrap();
+        let (path, _) = path.split_once(".md").unwrap();
+        assert!(root().join(format!("docs/{path}.md")).is_file(), "{name}: {path}");
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} never fires in the test");
+        assert!(page.contains(&format!("| `{name}` |")), "docs/howto/monitor.md lacks {name}");
+    }
+}
+
+// promise: control.5
+#[test]
+fn promtool_accepts_the_alert_rules() {
+    for (what, file) in
+        [("check", "examples/alerts.yaml"), ("test", "tests/alerts/rules_test.yaml")]
+    {
+        let tool =
+            Command::new("promtool").args([what, "rules", file]).current_dir(root()).output();
+        let Ok(output) = tool else {
+            let _ =
+                writeln!(std::io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
+            return;
+        };
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && text.contains("SUCCESS"), "{file}: {text}");
+    }
 }
 
 // promise: sources.1

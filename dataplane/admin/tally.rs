@@ -144,6 +144,7 @@ mod tests {
     }
 
     // promise: input.1
+    // promise: control.1
     #[test]
     fn worker_without_replies_is_unresponsive_once() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
@@ -166,6 +167,7 @@ mod tests {
         assert_eq!(look(200), (vec![], false), "it has no task");
     }
 
+    // promise: control.1
     #[test]
     fn newest_report_has_a_time() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());

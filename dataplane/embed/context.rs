@@ -251,7 +251,7 @@ impl Context {
                     self.node.stages.leave(pool);
                     return self.drop(DropReason::QueueFull);
                 };
-                match self.node.enqueue(place, pool, received_by) {
+                match self.node.enqueue(place, pool, received_by, now) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
                     Err(place) => {
                         self.places.release(place);

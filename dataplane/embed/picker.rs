@@ -128,7 +128,7 @@ impl Picker {
             choices[index] = choice;
         });
         if let Some(pool) = pool.filter(|_| held) {
-            self.hold(pool, tasks, described, choices);
+            self.hold((pool, now), tasks, described, choices);
         }
         let counters = self.node.stages.counters();
         counters.add(Counter::RxPackets, tasks.len() as u64);
@@ -140,7 +140,7 @@ impl Picker {
     /// Appends tasks to their pool's queue.
     fn hold(
         &mut self,
-        pool: usize,
+        (pool, now): (usize, u64),
         tasks: &[TaskDescription],
         described: &[Task],
         choices: &mut [Choice],
@@ -148,7 +148,7 @@ impl Picker {
         for ((choice, described), task) in choices.iter_mut().zip(described).zip(tasks) {
             if *choice == Choice::Held {
                 let waiting = QueuedTask { id: task.id, task: *described };
-                if self.node.enqueue(waiting, pool, 0).is_err() {
+                if self.node.enqueue(waiting, pool, 0, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
             }

@@ -170,6 +170,7 @@ mod tests {
     }
 
     // promise: control.3
+    // promise: control.3
     #[test]
     fn spoofed_reply_is_logged_with_its_server() {
         let config = include_str!("../../examples/leaf.toml");

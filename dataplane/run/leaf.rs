@@ -352,7 +352,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let timing = Timing { ticks_hz: clock.ticks_hz() };
     let Some(parts) = agent else {
         let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
-        leaf = leaf.with_tap(tap).with_refusals(refusals);
+        leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
         if is_patient {
             leaf = leaf.with_patience();
         }
@@ -370,7 +370,8 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-    let mut both = Colocated::new(leaf.with_tap(tap).with_refusals(refusals), parts, far);
+    let leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
+    let mut both = Colocated::new(leaf, parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
         if clock.has_slept() {

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::counters::{self, Counter, Counters, Stall};
 use super::exchange::Exchange;
 use super::files::{ExistingFile, NameError, NameLock, advice};
+use super::histogram::HistogramSnapshot;
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::member::{Load, Member, Presence};
 use super::neighbour::Neighbours;
@@ -21,7 +22,7 @@ use super::nodes::{Nodes, PeersSnapshot};
 use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
-use super::view::View;
+use super::view::{self, View};
 use super::words::LocalState;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::wire::task::NO_MEMBER;
@@ -594,6 +595,10 @@ pub struct PoolSnapshot {
     pub idle_for_all: Vec<u16>,
     /// Number of tasks of each core that wait for a member.
     pub queued: Vec<u64>,
+    /// Ages of load reports: time from a worker's last report to a decision for it, for the tasks of one burst in 1024.
+    pub report_age: HistogramSnapshot,
+    /// Times from a task's arrival to its assignment, for tasks that waited in the pool's queue.
+    pub queue_wait: HistogramSnapshot,
 }
 
 /// A member in a [`Snapshot`].
@@ -628,6 +633,8 @@ pub struct CoreSnapshot {
     pub drops: std::collections::BTreeMap<&'static str, u64>,
     /// Number of pauses of more than 20 us in which the core did not poll; 0 in emulated time.
     pub pauses: u64,
+    /// Times per task that the stages took for a burst, for one burst in 1024; none in emulated time.
+    pub decision_time: HistogramSnapshot,
     /// Newest of these pauses.
     #[serde(skip)]
     pub newest_pauses: Vec<Stall>,
@@ -816,6 +823,12 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         let count = tokens.as_ref().map_or(0, |tokens| tokens.count(Member(member as u16)));
         std::iter::repeat_n(worker(member), count)
     };
+    let of_core = |core| view::read_histograms(&view::histograms(region, layout, core, pool));
+    let histograms = (0..layout.cores.len()).map(of_core);
+    let [report_age, queue_wait] = histograms
+        .fold(<[_; 2]>::default(), |[ages, waits], [age, wait]| {
+            [HistogramSnapshot::and(ages, age), waits.and(wait)]
+        });
     Some(PoolSnapshot {
         id: id as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
@@ -825,6 +838,8 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         idle: (0..layout.cores.len()).map(idle).collect(),
         idle_for_all: (0..members).flat_map(for_all).collect(),
         queued: (0..layout.cores.len()).map(|core| queued(region, layout, core, pool)).collect(),
+        report_age,
+        queue_wait,
     })
 }
 
@@ -896,7 +911,13 @@ fn outstanding(region: &Arc<Region>, layout: &Layout, index: usize) -> i64 {
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
     let counters = Counters::new(region.slice(layout.cores[core].counters, counters::WORDS));
     let (totals, (pauses, newest_pauses)) = (counters.totals(), counters.pauses());
-    CoreSnapshot { counters: totals.named(), drops: totals.drops(), pauses, newest_pauses }
+    CoreSnapshot {
+        counters: totals.named(),
+        drops: totals.drops(),
+        pauses,
+        decision_time: counters.decision_time(),
+        newest_pauses,
+    }
 }
 
 #[cfg(test)]

@@ -144,8 +144,6 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
-    /// Start of this poll in nanoseconds.
-    now_ns: u64,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
     time: PollTime,
@@ -215,7 +213,6 @@ where
             peers: parts.peers.map(Box::new),
             deaths: parts.deaths,
             timing: parts.timing,
-            now_ns: 0,
             next_tick: 0,
             time: PollTime::default(),
             ended: 0,
@@ -260,8 +257,7 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
-        self.now_ns = now_ns;
-        self.responder.now = now;
+        (self.responder.now, self.responder.now_ns) = (now, now_ns);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
@@ -612,7 +608,7 @@ where
                 return self.forward_to_peer(task, node, Counter::TasksPassed);
             }
         }
-        task.since = now;
+        task.since_ns = self.responder.now_ns;
         if let Some(named) = named {
             // Counted before the hand-over, because a thread may answer before this core continues.
             task.set_worker_index(named.index);

@@ -378,6 +378,31 @@ fn watched_agent_publishes_times_and_queues() {
     rig.balanced();
 }
 
+// promise: control.5
+#[test]
+fn times_in_the_queue_are_recorded() {
+    let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    let times =
+        |rig: &Rig| rig.agent.worker_sets[0].workers.dispatcher().view().histograms()[1].clone();
+    do_one(&mut rig, &mut worker_end, 0);
+    rig.task(10, 1, &[]);
+    assert_eq!(times(&rig).count, 0, "no task has waited");
+    rig.task(10, 2, &[]);
+    let arrival = rig.now;
+    rig.after(100);
+    assert!(work(&mut worker_end));
+    rig.after(20);
+    // One tick is one microsecond.
+    let wait_ns = (rig.now - arrival) * 1000;
+    assert_eq!((times(&rig).count, times(&rig).sum_ns), (1, wait_ns));
+    assert_eq!(times(&rig).buckets, [(200_000, 1)].into());
+    assert!(work(&mut worker_end));
+    rig.after(1);
+    assert_eq!(times(&rig).count, 1);
+    rig.balanced();
+}
+
 /// A task that its worker completes 100 ticks later.
 fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
     rig.task(10, seq, &[]);

@@ -24,6 +24,7 @@ mod blackhole;
 mod central;
 mod family;
 mod forged;
+mod histograms;
 mod links;
 mod neighbours;
 mod presence;
