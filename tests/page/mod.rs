@@ -54,7 +54,7 @@ struct Block {
 }
 
 /// Lines of a page that are compared with an output.
-struct Expected {
+struct ShownOutput {
     file: String,
     text: String,
     numbers_vary: bool,
@@ -146,7 +146,7 @@ fn until(condition: Option<&str>, alive: &str) -> String {
 }
 
 /// Returns the script of a page, and the outputs that it must have.
-fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<Expected>) {
+fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<ShownOutput>) {
     let mut script = String::from("set -eum\nip link set lo up\n");
     for place in ["/dev/shm", "/run", "/var/lib"] {
         writeln!(script, "mount -t tmpfs tmpfs {place}").unwrap();
@@ -181,7 +181,7 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
             let of = block.note("output of ").map(|name| format!("terminal-{name}"));
             let file = of.or(last.take()).filter(|_| block.note("not output").is_none());
             let (text, numbers_vary) = (block.text.clone(), block.note("numbers vary").is_some());
-            expected.extend(file.map(|file| Expected { file, text, numbers_vary, line }));
+            expected.extend(file.map(|file| ShownOutput { file, text, numbers_vary, line }));
             continue;
         }
         if block.language != "sh" {
@@ -244,7 +244,7 @@ fn is_like(shown: &str, found: &str) -> bool {
 }
 
 /// Returns the first line that the output lacks.
-fn lacking<'a>(expected: &'a Expected, output: &str) -> Option<&'a str> {
+fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(|line| words(line, expected.numbers_vary));
     let mut shown = expected.text.lines().filter(|line| !line.trim().is_empty());
     shown.find(|line| {
@@ -372,7 +372,7 @@ mod tests {
         assert!(is_like("... VALID", "x VALID") && !is_like("... VALID", "VALID: no"));
         assert!(is_like("pid ...", "pid 7 x") && !is_like("pid ... seed 7", "pid 7 seed 8"));
         assert_eq!(words("  sent 5141.25   = 7", true), "sent # = #");
-        let expected = |text: &str| Expected {
+        let expected = |text: &str| ShownOutput {
             file: String::new(),
             text: text.to_owned(),
             numbers_vary: false,
