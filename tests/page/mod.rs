@@ -23,6 +23,7 @@ use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 /// Time limit of a page, which only failing pages reach.
 const PAGE_MAX: &str = "600s";
@@ -53,7 +54,7 @@ struct Block {
 }
 
 /// Lines of a page that are compared with an output.
-struct Expected {
+struct ShownOutput {
     file: String,
     text: String,
     numbers_vary: bool,
@@ -145,7 +146,7 @@ fn until(condition: Option<&str>, alive: &str) -> String {
 }
 
 /// Returns the script of a page, and the outputs that it must have.
-fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<Expected>) {
+fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<ShownOutput>) {
     let mut script = String::from("set -eum\nip link set lo up\n");
     for place in ["/dev/shm", "/run", "/var/lib"] {
         writeln!(script, "mount -t tmpfs tmpfs {place}").unwrap();
@@ -180,7 +181,7 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
             let of = block.note("output of ").map(|name| format!("terminal-{name}"));
             let file = of.or(last.take()).filter(|_| block.note("not output").is_none());
             let (text, numbers_vary) = (block.text.clone(), block.note("numbers vary").is_some());
-            expected.extend(file.map(|file| Expected { file, text, numbers_vary, line }));
+            expected.extend(file.map(|file| ShownOutput { file, text, numbers_vary, line }));
             continue;
         }
         if block.language != "sh" {
@@ -243,7 +244,7 @@ fn is_like(shown: &str, found: &str) -> bool {
 }
 
 /// Returns the first line that the output lacks.
-fn lacking<'a>(expected: &'a Expected, output: &str) -> Option<&'a str> {
+fn lacking<'a>(expected: &'a ShownOutput, output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(|line| words(line, expected.numbers_vary));
     let mut shown = expected.text.lines().filter(|line| !line.trim().is_empty());
     shown.find(|line| {
@@ -252,20 +253,21 @@ fn lacking<'a>(expected: &'a Expected, output: &str) -> Option<&'a str> {
     })
 }
 
-/// Returns a command that runs others in namespaces of their own, or the reason why there are none.
-fn sandbox() -> Result<Vec<&'static str>, String> {
-    let mut why = String::new();
-    for user in [&[][..], &["--map-root-user"]] {
-        let mut words = vec!["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"];
-        words.extend(["--mount-proc"].iter().chain(user));
-        let try_all = "mount -t tmpfs tmpfs /run && ip link add veth0 type veth peer name veth1";
-        match Command::new(words[0]).args(&words[1..]).args(["bash", "-c", try_all]).output() {
-            Ok(output) if output.status.success() => return Ok(words),
-            Ok(output) => why = String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            Err(error) => why = format!("unshare: {error}"),
-        }
-    }
-    Err(why)
+/// Words of a command that runs others in namespaces of their own.
+const SANDBOX: [&str; 7] =
+    ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// Returns the reason why there are no such namespaces, if any.
+fn no_sandbox() -> Option<&'static String> {
+    static REASON: OnceLock<Option<String>> = OnceLock::new();
+    let attempt = || {
+        let all = "mount -t tmpfs tmpfs /run && ip link add veth0 type veth peer name veth1";
+        let mut command = Command::new(SANDBOX[0]);
+        let output = command.args(&SANDBOX[1..]).args(["bash", "-c", all]).output().unwrap();
+        let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        (!output.status.success()).then_some(reason)
+    };
+    REASON.get_or_init(attempt).as_ref()
 }
 
 fn has(program: &str) -> bool {
@@ -282,7 +284,7 @@ fn obstacle(page: &Page) -> Option<String> {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return Some("it needs two CPUs".to_owned());
     }
-    sandbox().err().map(|why| format!("it needs root's rights: {why}"))
+    no_sandbox().map(|reason| format!("it needs root's rights: {reason}"))
 }
 
 /// Replaces `{page PATH N}` by the N-th block of commands of that page.
@@ -303,6 +305,10 @@ fn with_blocks_of_pages(setup: &str) -> String {
 /// Runs a page's commands, compares the outputs that it shows, and returns the folder in which it ran. Returns `None` with a note
 /// where the machine lacks something.
 pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
+    let marked = marked(page.path);
+    if marked.blocks == marked.skipped.len() {
+        return None; // Nothing to run.
+    }
     if let Some(obstacle) = obstacle(page) {
         // Written directly to standard error, because the output of passing tests is hidden.
         let _ = writeln!(std::io::stderr(), "SKIPPED: {}: {obstacle}", page.path);
@@ -323,21 +329,20 @@ pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = [bin.to_owned()].into_iter().chain(std::env::split_paths(&path));
     let mut command = Command::new("timeout");
-    command.arg("--signal=KILL").arg(PAGE_MAX).args(sandbox().unwrap()).args(["bash", "../script"]);
+    command.arg("--signal=KILL").arg(PAGE_MAX).args(SANDBOX).args(["bash", "../script"]);
     command.env("PATH", std::env::join_paths(path).unwrap()).env_remove("XDG_RUNTIME_DIR");
     command.envs(page.env.iter().copied()).env_remove("WEDJAT_STATE").current_dir(&folder);
     let output = command.output().unwrap();
-    let logs = |names: &dyn Fn(&str) -> bool| {
-        let mut files: Vec<PathBuf> =
-            fs::read_dir(outer.path()).unwrap().flatten().map(|entry| entry.path()).collect();
-        files.retain(|file| file.is_file() && names(&file.file_name().unwrap().to_string_lossy()));
+    let all = || {
+        let files = fs::read_dir(outer.path()).unwrap().flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
         files.sort();
+        files.retain(|file| !file.ends_with("script"));
         files.iter().fold(String::new(), |all, file| {
             let text = String::from_utf8_lossy(&fs::read(file).unwrap()).into_owned();
             format!("{all}--- {}\n{text}", file.file_name().unwrap().to_string_lossy())
         })
     };
-    let all = || logs(&|name| name != "script");
     let step = fs::read_to_string(outer.path().join("step")).unwrap_or_default();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let ended = output.status.success() && step.trim() == "end";
@@ -367,7 +372,7 @@ mod tests {
         assert!(is_like("... VALID", "x VALID") && !is_like("... VALID", "VALID: no"));
         assert!(is_like("pid ...", "pid 7 x") && !is_like("pid ... seed 7", "pid 7 seed 8"));
         assert_eq!(words("  sent 5141.25   = 7", true), "sent # = #");
-        let expected = |text: &str| Expected {
+        let expected = |text: &str| ShownOutput {
             file: String::new(),
             text: text.to_owned(),
             numbers_vary: false,
