@@ -372,8 +372,8 @@ fn histograms_of_a_running_leaf_grow() {
     let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
     let value = |sample: &str| {
         let text = get(metrics, "/metrics");
-        let values = text.lines().filter_map(|line| line.strip_prefix(sample)?.trim().parse().ok());
-        values.sum::<f64>()
+        let of = |line: &str| line.strip_prefix(sample)?.trim().parse::<f64>().ok();
+        text.lines().filter_map(of).sum::<f64>()
     };
     let samples = [
         "wedjat_decision_time_seconds_count{core=\"0\"}",
