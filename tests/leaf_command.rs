@@ -359,7 +359,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     assert!(down.contains("\"result\":[]"), "{down}");
 }
 
-// promise: membership.2, control.1, control.2
+// promise: control.5
 #[test]
 #[cfg(feature = "control")]
 fn histograms_of_a_running_leaf_grow() {
@@ -408,6 +408,7 @@ fn histograms_of_a_running_leaf_grow() {
     leaf.stop("-TERM");
 }
 
+// promise: membership.2, control.1, control.2
 #[test]
 #[cfg(feature = "control")]
 fn running_leaf_is_changed_and_watched() {

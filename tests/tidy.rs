@@ -545,6 +545,7 @@ fn book(out: &Path, path: &OsStr) -> Output {
     command.arg(out).env("PATH", path).output().unwrap()
 }
 
+// promise: sources.1
 #[test]
 fn book_has_every_page() {
     let folder = tempfile::tempdir().unwrap();
@@ -578,6 +579,7 @@ fn book_has_every_page() {
     assert_none(&broken, "links of the book to nowhere");
 }
 
+// promise: sources.1
 #[test]
 fn documents_name_targets_that_the_makefile_has() {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();

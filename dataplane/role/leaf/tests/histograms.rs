@@ -87,7 +87,7 @@ fn one_burst_in_1024_is_sampled() {
 
 // promise: control.5
 #[test]
-fn sampled_decision_for_an_unreported_worker_has_no_age() {
+fn sampled_decision_of_unreported_worker_has_no_age() {
     let mut rig = rig("horus");
     for seq in 0..1024 {
         rig.one(CLIENTS, &task(seq), WORKERS);
