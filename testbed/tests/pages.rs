@@ -270,6 +270,7 @@ pages! {
     when_parts_fail_page_works: Page { path: "docs/howto/when-parts-fail.md", ..Page::default() },
 }
 
+// promise: ports.1
 #[test]
 fn first_tasks_page_works() {
     let old = tempfile::tempdir().unwrap();
