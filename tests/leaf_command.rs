@@ -370,7 +370,8 @@ fn histograms_of_a_running_leaf_grow() {
     let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
     let value = |sample: &str| {
         let text = get(metrics, "/metrics");
-        let values = text.lines().filter_map(|line| line.strip_prefix(sample)?.trim().parse().ok());
+        let values =
+            text.lines().filter_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok());
         values.sum::<f64>()
     };
     let samples = [

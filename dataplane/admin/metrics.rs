@@ -378,7 +378,7 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
     let controller = family(&CONTROLLER);
     text.head(&controller);
     #[cfg(feature = "control")]
-    for link in &seen.controller {
+    if let Some(link) = &seen.controller {
         text.sample(&controller, &[], &u8::from(link.connected));
     }
     cores(&mut text, seen);
