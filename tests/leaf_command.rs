@@ -247,6 +247,7 @@ fn two_cores_run_and_stop_in_order() {
     }
 }
 
+// promise: membership.1
 #[test]
 fn members_and_policy_change_under_traffic() {
     let packets = traffic();
@@ -358,6 +359,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     assert!(down.contains("\"result\":[]"), "{down}");
 }
 
+// promise: control.5
 #[test]
 #[cfg(feature = "control")]
 fn histograms_of_a_running_leaf_grow() {
@@ -370,9 +372,8 @@ fn histograms_of_a_running_leaf_grow() {
     let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
     let value = |sample: &str| {
         let text = get(metrics, "/metrics");
-        let values =
-            text.lines().filter_map(|line| line.strip_prefix(sample)?.trim().parse::<f64>().ok());
-        values.sum::<f64>()
+        let of = |line: &str| line.strip_prefix(sample)?.trim().parse::<f64>().ok();
+        text.lines().filter_map(of).sum::<f64>()
     };
     let samples = [
         "wedjat_decision_time_seconds_count{core=\"0\"}",
@@ -407,6 +408,7 @@ fn histograms_of_a_running_leaf_grow() {
     leaf.stop("-TERM");
 }
 
+// promise: membership.2, control.1, control.2
 #[test]
 #[cfg(feature = "control")]
 fn running_leaf_is_changed_and_watched() {
@@ -525,6 +527,7 @@ fn running_leaf_is_changed_and_watched() {
     refused(&ctl(&home, &["show"]), &["no node answers", "WEDJAT_STATE"]);
 }
 
+// promise: membership.2, control.1
 #[test]
 #[cfg(feature = "control")]
 fn running_agent_is_changed_and_watched() {
@@ -624,6 +627,7 @@ fn colocated_leaf_and_agent_are_changed() {
     assert_eq!(dropped(&account(&leaf.stop("-TERM"))), 0);
 }
 
+// promise: input.3
 #[test]
 fn leaf_survives_tampering_with_its_state_file() {
     let packets = traffic();
@@ -760,6 +764,7 @@ fn failed_start_names_the_cause() {
     refused(&missing, &["/nowhere.toml", "No such file"]);
 }
 
+// promise: input.2
 #[test]
 fn check_doctor_and_policies_answer() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/leaf.toml");
@@ -851,6 +856,7 @@ fn vanished_peer_may_return() {
 
 /// A leaf that waits for the server of its memif client ends at once when stopped. A wait to the end would
 /// make it fail.
+// promise: running.1
 #[test]
 fn stop_ends_the_wait_for_a_peer() {
     for signal in ["TERM", "INT"] {
@@ -875,6 +881,7 @@ fn stop_ends_the_wait_for_a_peer() {
     }
 }
 
+// promise: packages.1
 #[test]
 fn version_names_release_revision_and_dpdk() {
     let said = text(&wedjat(&["--version"]).stdout);
@@ -883,6 +890,7 @@ fn version_names_release_revision_and_dpdk() {
 }
 
 /// Case of a libdpdk that cannot be loaded: a wrong file of its name lies in a folder that is searched first.
+// promise: packages.1
 #[test]
 fn missing_libdpdk_is_named() {
     let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
@@ -916,6 +924,7 @@ fn missing_libdpdk_is_named() {
     assert!(text(&doctor.stdout).contains("FAIL  libdpdk"), "{}", text(&doctor.stdout));
 }
 
+// promise: running.1
 #[test]
 fn doctor_fails_where_a_start_would() {
     let home = Home::new([&traffic(), &traffic()], ",infinite_rx=1");
@@ -949,6 +958,7 @@ fn account_ends(leaf: RunningLeaf) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+// promise: ports.1
 #[test]
 fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let damaged = |mut frame: Vec<u8>| {
@@ -979,6 +989,7 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
     assert_eq!(account["scheduled"], all, "{account}");
 }
 
+// promise: ports.1
 #[test]
 fn vlan_port_strips_and_adds_its_tag() {
     let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();

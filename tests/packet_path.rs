@@ -106,6 +106,7 @@ impl Rig {
     }
 }
 
+// promise: library.3, speed.1
 #[test]
 fn calls_of_the_library_allocate_nothing() {
     let packets = packets();
@@ -140,6 +141,7 @@ fn calls_of_the_library_allocate_nothing() {
     }
 }
 
+// promise: speed.1
 #[test]
 fn polls_allocate_nothing() {
     let before = counting::calls();
@@ -176,6 +178,7 @@ fn polls_allocate_nothing() {
     }
 }
 
+// promise: control.3
 #[test]
 fn to_explain_packets_allocates_nothing_on_the_core() {
     let packets = packets();
@@ -203,6 +206,7 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
     }
 }
 
+// promise: control.3
 #[test]
 fn a_tap_allocates_nothing_on_the_core() {
     let packets = packets();
@@ -256,6 +260,7 @@ fn flow() -> Flow {
     }
 }
 
+// promise: speed.1
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
     let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
@@ -318,6 +323,7 @@ fn threads_of_an_agent_allocate_nothing() {
     assert!(counters.read(Counter::Forwarded) > replies + 500, "tasks were given back");
 }
 
+// promise: speed.1
 #[test]
 fn polls_of_an_agent_allocate_nothing() {
     for policy in ["cfcfs", "jbsq(k=2)", "horus", "jsq", "random"] {
@@ -493,6 +499,7 @@ mod system_calls {
         )
     }
 
+    // promise: speed.1
     #[test]
     fn the_poll_loop_makes_no_system_call() {
         let mut packets = Vec::new();
@@ -511,6 +518,7 @@ mod system_calls {
         leaf.assert_polls_without_calls("dispatch-0");
     }
 
+    // promise: speed.1
     #[test]
     fn an_agents_poll_loop_makes_no_system_call() {
         let packets: Vec<_> = (0..256).map(|seq| task(Header::new_task(POOL, seq))).collect();
@@ -554,6 +562,7 @@ mod system_calls {
     }
 }
 
+// promise: membership.1
 #[test]
 fn policies_take_changes_of_membership_without_allocating() {
     const MEMBERS: u16 = 40;
@@ -575,6 +584,7 @@ fn policies_take_changes_of_membership_without_allocating() {
     }
 }
 
+// promise: agent.4, speed.1
 #[test]
 fn peer_nodes_decide_and_learn_without_allocating() {
     for policy in

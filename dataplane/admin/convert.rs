@@ -424,8 +424,9 @@ fn shown_pool(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
             lost: member.map_or(0, |member| member.lost.into()),
             sent: node.tally.worker(pool.id, worker.id).sent,
             answered: node.tally.worker(pool.id, worker.id).answered,
+            unresponsive: node.tally.worker(pool.id, worker.id).is_unresponsive,
             held: here.map_or(0, |here| here.held),
-            drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
+            drained: node.is_drained(&worker),
             leaving: worker.is_leaving,
         })
     };

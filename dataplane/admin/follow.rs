@@ -192,6 +192,7 @@ mod tests {
         (changes.iter().map(ToString::to_string).collect(), is_complete)
     }
 
+    // promise: controller.2
     #[test]
     fn a_worker_that_changes_its_pool_leaves_first() {
         let now = membership(ONE);
@@ -214,6 +215,7 @@ mod tests {
         assert_eq!(texts(&wanted, &wanted), (Vec::new(), true));
     }
 
+    // promise: controller.2
     #[test]
     fn agent_removes_only_controller_state() {
         let now = membership(ONE);

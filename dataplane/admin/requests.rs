@@ -83,6 +83,16 @@ pub struct NodeSnapshot {
     pub controller: Option<ControllerLink>,
 }
 
+#[cfg(feature = "control")]
+impl NodeSnapshot {
+    /// Returns true if the worker gets no new tasks until it is undrained. A worker behind the node's own core
+    /// is drained once that core knows.
+    pub(super) fn is_drained(&self, worker: &crate::control::Worker) -> bool {
+        let here = self.workers_here.get(&worker.id);
+        worker.is_drained && here.is_none_or(|here| here.is_drained)
+    }
+}
+
 /// Request to the thread that watches the node.
 enum Request {
     Look(Answer<NodeSnapshot>),
@@ -282,6 +292,8 @@ pub struct Requests<C: Cores> {
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
+    /// State of an agent on a leaf's core.
+    agents: Option<Arc<Table>>,
     #[cfg(feature = "control")]
     controller: Option<ControllerLink>,
     tally: Tally,
@@ -317,6 +329,7 @@ impl<C: Cores> Requests<C> {
             reading: None,
             reloads: VecDeque::new(),
             taps,
+            agents: None,
             #[cfg(feature = "control")]
             controller: None,
             tally,
@@ -330,6 +343,12 @@ impl<C: Cores> Requests<C> {
     #[must_use]
     pub fn with_taps(self, points: TapPoints) -> Self {
         Self { taps: Taps::of(points), ..self }
+    }
+
+    /// Adds the state of an agent on the leaf's core to the leaf's snapshots.
+    #[must_use]
+    pub fn with_agent(self, agents: Option<Arc<Table>>) -> Self {
+        Self { agents, ..self }
     }
 
     /// Returns a sender of requests.
@@ -396,10 +415,23 @@ impl<C: Cores> Requests<C> {
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
-            self.tally.look(&snapshot);
             self.tallied = Instant::now();
+            for (pool, worker) in self.tally.look(&snapshot, self.tallied) {
+                self.warn_of_unresponsive(pool, worker);
+            }
         }
         snapshot
+    }
+
+    /// Warns of a worker that has tasks and sends no reply.
+    fn warn_of_unresponsive(&self, pool: u16, worker: u16) {
+        let membership = self.control.membership();
+        let Some(server) = membership.server_of(worker) else { return };
+        let sent = self.tally.worker(pool, worker).sent;
+        log::warn!(
+            "worker {worker} of pool {pool} at {server} does not reply, after {sent} tasks. Start it, or remove it with `wedjat ctl remove-workers \
+             {worker}`. Workers of a [[server]] with `registers = true` get no tasks before they register"
+        );
     }
 
     /// Answers changes that all cores have taken, and those whose time limit has passed.
@@ -427,7 +459,8 @@ impl<C: Cores> Requests<C> {
     ) -> Option<Request> {
         match request {
             Request::Look(answer) => {
-                let snapshot = self.count();
+                let mut snapshot = self.count();
+                snapshot.agent = self.agents.as_ref().map(|table| Box::new(table.snapshot()));
                 answer(NodeSnapshot {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),

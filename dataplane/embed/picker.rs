@@ -32,7 +32,7 @@ pub struct WorkerReport {
     pub answers: bool,
 }
 
-/// A task that is no longer held.
+/// A released task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasedTask {
     /// Caller's id.
@@ -41,7 +41,7 @@ pub struct ReleasedTask {
     pub outcome: Result<u16, DropReason>,
 }
 
-/// A task that waits for a worker.
+/// A waiting task.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTask {
     id: u64,
@@ -222,7 +222,7 @@ impl Picker {
         Some(ReleasedTask { id, outcome: outcome.map(|Egress { worker, .. }| worker) })
     }
 
-    /// Drops all held tasks, because their owner stops. [`Picker::release`] returns them.
+    /// Drops all held tasks at the end of their owner. [`Picker::release`] returns them.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }

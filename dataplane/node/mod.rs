@@ -37,7 +37,8 @@ use crate::wire::ether::{self, Mac};
 const COMMANDS: usize = 256;
 
 /// Queue of commands from control threads to a core, which executes them between bursts. Executed commands return
-/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core executes the commands. `C` is a leaf's command by default.
+/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core
+/// executes the commands. `C` is a leaf's command by default.
 #[derive(Debug)]
 pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
@@ -343,7 +344,7 @@ impl<T> Node<T> {
     /// repeated later, or the node does not need its answer.
     #[inline]
     pub fn next_message(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
-        while let Some(message) = self.stages.next_word() {
+        while let Some(message) = self.stages.next_message() {
             let (port, slot) = (message.port, message.slot);
             if let Some(mac) = self.stages.neighbours().mac(slot) {
                 return Some((message, mac, *self.stages.network().port(usize::from(port))));

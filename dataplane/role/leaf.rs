@@ -271,7 +271,7 @@ where
                 self.out.originate(packet, from);
             }
             Verdict::Consumed => self.node.stages.counters().add(Counter::Consumed, 1),
-            Verdict::Drop(reason) => self.out.refusals.note(from, reason),
+            Verdict::Drop(reason) => self.out.refusals.note_frame(from, reason, packet.bytes()),
         }
     }
 

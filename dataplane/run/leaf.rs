@@ -116,7 +116,8 @@ pub fn run(
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
     let points = tap_points(taps.clone(), &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
-    let mut requests = requests.with_taps(points);
+    let agents = agent.as_ref().map(|agent| Arc::clone(agent.table()));
+    let mut requests = requests.with_taps(points).with_agent(agents);
     let sockets = (&config.control, config.leaf.state.as_deref());
     let interface = ControlInterface::open(&requests, options, sockets, &cpus)?;
     #[cfg(feature = "control")]
@@ -179,7 +180,7 @@ pub fn run(
     let check = |time| {
         links.check(&devices, on_event);
         interface.check_reload();
-        causes.update(&devices);
+        causes.update(&devices, requests.control().membership());
         requests.serve_for(time, &|| all_port_stats(&devices));
         agent.as_ref().inspect(|agent| agent.check_workers());
     };

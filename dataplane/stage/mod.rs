@@ -310,7 +310,7 @@ impl Stages {
 
     /// Returns the next message to a spine, a leaf or a worker.
     #[inline]
-    pub fn next_word(&mut self) -> Option<OutgoingMessage> {
+    pub fn next_message(&mut self) -> Option<OutgoingMessage> {
         let message = self.fabric.as_mut().and_then(|fabric| fabric.next_message());
         if message.is_some() || !self.probes { message } else { self.next_queue_probe() }
     }

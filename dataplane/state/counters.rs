@@ -533,6 +533,7 @@ impl Serialize for Totals {
 mod tests {
     use super::*;
 
+    // promise: measurement.2
     #[test]
     fn newest_stalls_are_kept_and_all_counted() {
         let counters = Counters::heap();

@@ -556,8 +556,9 @@ pub struct Snapshot {
     pub running: bool,
     /// Start time, in seconds since 1970.
     pub started: u64,
-    /// Seed of its random streams.
-    pub seed: u64,
+    /// Seed of its random streams. The status page omits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Ticks per second of its clock.
     pub ticks_hz: u64,
     /// Number of the membership: 1 at the start, one more after each change.
@@ -698,7 +699,7 @@ impl Snapshot {
             pid: value(word::PID),
             running: value(word::RUNNING) != 0,
             started: value(word::STARTED),
-            seed: value(word::SEED),
+            seed: Some(value(word::SEED)),
             ticks_hz: value(word::TICKS_HZ),
             epoch: value(word::EPOCH),
             pools: (0..layout.pools.len())
@@ -961,7 +962,7 @@ mod tests {
         table.counters(0).drop(DropReason::Runt, 1);
         table.publish();
         let snapshot = Snapshot::open(&path).unwrap();
-        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, 42, true));
+        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, Some(42), true));
         let pool = &snapshot.pools[0];
         assert_eq!((pool.id, pool.policy.as_str()), (7, "horus"));
         assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
@@ -995,6 +996,7 @@ mod tests {
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
+    // promise: input.3
     #[test]
     fn second_owner_is_refused_dead_owner_replaced() {
         let (_folder, path, table) = created();
@@ -1021,6 +1023,7 @@ mod tests {
         assert!(error.contains("No such file") && error.contains("make its folder"), "{error}");
     }
 
+    // promise: input.3
     #[test]
     fn foreign_file_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -1039,6 +1042,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    // promise: input.3
     #[test]
     fn irregular_file_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -1059,6 +1063,7 @@ mod tests {
 
     /// Other processes change the file in many ways while its owner runs. Memory mapped from the file would
     /// be lost.
+    // promise: input.3
     #[test]
     fn file_tampering_never_ends_the_owner() {
         use std::fs::{File, Permissions, remove_file, rename, set_permissions, write};
@@ -1099,6 +1104,7 @@ mod tests {
         assert!(Table::create(&path, &spec()).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn full_disk_is_reported_at_start() {
         // A limit on file sizes stands for the full disk, as in the test of that limit.
@@ -1144,6 +1150,7 @@ mod tests {
         println!("as it should");
     }
 
+    // promise: input.3
     #[test]
     fn reader_gets_a_whole_copy_during_writes() {
         let (_folder, path, table) = created();
@@ -1174,6 +1181,7 @@ mod tests {
         });
     }
 
+    // promise: input.3
     #[test]
     fn the_file_is_written_without_being_asked_for() {
         let (_folder, path, table) = created();
@@ -1185,6 +1193,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn a_group_may_read_if_it_is_given() {
         use std::os::unix::fs::MetadataExt;
@@ -1200,6 +1209,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn truncated_files_are_refused_at_every_length() {
         let (_folder, path, table) = created();
@@ -1214,6 +1224,7 @@ mod tests {
         assert!(Snapshot::open(&path).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn other_versions_and_damaged_files_are_refused() {
         let (_folder, path, table) = created();
@@ -1245,6 +1256,7 @@ mod tests {
         Layout::new(&shape(&spec())).len
     }
 
+    // promise: input.3
     #[test]
     fn sizes_that_can_not_be_are_refused() {
         let make = |at: usize, value: u64| {

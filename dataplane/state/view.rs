@@ -822,6 +822,7 @@ mod tests {
         assert_eq!(view.estimated_load(B), 0);
     }
 
+    // promise: input.1
     #[test]
     fn drift_saturates() {
         let mut view = view(1);
@@ -855,6 +856,7 @@ mod tests {
         assert_eq!((first.outstanding(A), second.outstanding(A)), (0, 0));
     }
 
+    // promise: input.1
     #[test]
     fn duplicate_answers_do_not_wrap() {
         let mut view = view(1);

@@ -40,7 +40,7 @@ pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;
 pub use peers::PeerGroup;
-pub use register::{Registrar, TIMEOUT_KEPT_MS, emit as emit_word};
+pub use register::{Registrar, TIMEOUT_MIN_MS, emit as emit_message};
 pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
@@ -780,7 +780,7 @@ where
     /// Sends the workers' queue reports.
     fn send_queue_reports(&mut self) {
         while let Some(QueueReport { leaf, header }) =
-            self.responder.reports.as_mut().and_then(|reports| reports.next_word())
+            self.responder.reports.as_mut().and_then(|reports| reports.next_report())
         {
             let is_sent = self.send_report(leaf, header);
             self.responder.out.counters.add(Counter::QueueReports, u64::from(is_sent));

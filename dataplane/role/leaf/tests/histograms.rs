@@ -12,6 +12,7 @@ fn histograms(rig: &Rig) -> [HistogramSnapshot; 2] {
     rig.leaf.stages().dispatcher(0).unwrap().view().histograms()
 }
 
+// promise: control.5
 #[test]
 fn queue_times_are_those_of_the_clock() {
     let mut rig = rig("jbsq(k=1)");
@@ -52,6 +53,7 @@ fn round_trip(rig: &mut Rig, seq: u16) -> u16 {
     header.dst
 }
 
+// promise: control.5
 #[test]
 fn one_burst_in_1024_is_sampled() {
     static REAL_TIME: AtomicU64 = AtomicU64::new(0);
@@ -85,6 +87,7 @@ fn one_burst_in_1024_is_sampled() {
     }
 }
 
+// promise: control.5
 #[test]
 fn age_grows_until_the_next_report() {
     let mut rig = rig("horus");
@@ -109,6 +112,7 @@ fn age_grows_until_the_next_report() {
     rig.assert_accounted();
 }
 
+// promise: control.5
 #[test]
 fn worker_without_reports_is_not_watched_for_ever() {
     let mut rig = rig("horus");
@@ -129,6 +133,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
     assert_eq!(histograms(&rig)[0].count, 1);
 }
 
+// promise: control.5
 #[test]
 fn waiting_tasks_count_as_decisions() {
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, (2048, Overflow::Drop)).remove(0);
