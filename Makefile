@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo fabric test test-dpdk test-portable lint doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb deps clean
+.PHONY: help demo fabric test test-dpdk test-portable lint book doc bench bench-host bench-lines bench-library miri reference figures soak
+.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -52,6 +52,9 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p wedjat --no-default-features --lib -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
+
+book: ## the documents as a book (mdBook), in OUT (book)
+	scripts/book.sh "$(or $(OUT),book)"
 
 doc: deps ## the API's documentation, target/doc/wedjat/index.html
 	$(CARGO) doc --locked --workspace --no-deps
@@ -123,13 +126,16 @@ install: deps ## commands, C library, headers, manual pages, completions, units 
 	$(BUILD)
 	scripts/install.sh install "$(BUILT)"
 
-deb: deps ## a Debian package of what `install` installs, in OUT (.)
+deb: deps ## Debian packages of what `install` installs, in OUT (.): wedjat, libwedjat0, libwedjat-dev, wedjat-dbg
 	$(BUILD)
 	scripts/deb.sh "$(BUILT)" "$(or $(OUT),.)"
+
+publish-check: deps ## package the crates for crates.io and build each from its package; needs the registry, uploads nothing
+	$(CARGO) publish --locked --workspace --dry-run
 
 uninstall: ## remove from PREFIX what was installed there
 	scripts/install.sh uninstall
 
 clean: ## remove what the others made
 	$(CARGO) clean
-	rm -rf demo-report fabric-report bench-report figures wedjat_*.deb
+	rm -rf book demo-report fabric-report bench-report figures wedjat*_*.deb libwedjat*_*.deb

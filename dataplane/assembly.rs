@@ -13,7 +13,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::config::Config;
 use crate::control::{LeafCores, Membership};
-use crate::limits::{QUEUES_TOLD, SPINES_MAX};
+use crate::limits::{QUEUED_TASKS_MIN, SPINES_MAX};
 use crate::node::Commands;
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::role::colocated;
@@ -105,15 +105,15 @@ pub fn network(
         ip_options: IpOptions::Refuse,
         v6: None,
     });
-    let is_told = config.ports.is_empty();
-    let call_ports = CALL_PORTS.into_iter().filter(|_| is_told);
+    let is_embedded = config.ports.is_empty();
+    let call_ports = CALL_PORTS.into_iter().filter(|_| is_embedded);
     let base = FixedNetwork {
         udp_port: config.leaf.udp_port,
         node: config.leaf.id,
         ports: ports.chain(agent_link).chain(call_ports).collect(),
         inside: config.agent.as_ref().map(|_| config.ports.len()),
         is_spine: config.role == Role::Spine,
-        is_told,
+        is_embedded,
     };
     membership.network(base, table.limits(), &table.neighbours())
 }
@@ -207,7 +207,7 @@ pub fn stages_of_core(
         stages.set_reports(pool, entry.reports);
     }
     if config.controller.is_some() {
-        stages.set_waiting_least(QUEUES_TOLD);
+        stages.set_waiting_least(QUEUED_TASKS_MIN);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
     if let Some(exchange) = table.exchange(index) {
@@ -252,6 +252,7 @@ pool = 2
 speed = 3
 "#;
 
+    // promise: scheduling.5
     #[test]
     fn faster_servers_get_more() {
         let config = Config::parse(Path::new("leaf.toml"), TEXT).unwrap();

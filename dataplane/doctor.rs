@@ -939,6 +939,7 @@ mod tests {
         assert_eq!((findings[0].status, &findings[0].found[..]), (Status::Warn, expected));
     }
 
+    // promise: batch.2
     #[test]
     fn batch_job_requirements_are_checked() {
         let fake = Fake::new();
@@ -969,6 +970,7 @@ mod tests {
         assert!(found(&elsewhere).status == Status::Fail && !found(&elsewhere).fix.is_empty());
     }
 
+    // promise: batch.2
     #[test]
     fn batch_jobs_need_a_core_beside_the_dispatchers() {
         let setting = Setting {
@@ -1114,6 +1116,7 @@ mod tests {
         }
     }
 
+    // promise: running.1
     #[test]
     fn resources_of_another_node_fail() {
         use crate::ring::{Place, WorkerRegion};
@@ -1147,6 +1150,7 @@ mod tests {
         assert_eq!(listening("control.listen", address).status, Status::Ok);
     }
 
+    // promise: running.1
     #[cfg(feature = "dpdk")]
     #[test]
     fn served_memif_socket_fails_servers_and_suits_clients() {

@@ -38,7 +38,7 @@ pub const QUEUE_MAX: usize = 1 << 16;
 
 /// Maximum number of waiting tasks on each core, in all pools together, at a leaf that receives its pools
 /// from a controller.
-pub const QUEUES_TOLD: usize = 4 * QUEUE;
+pub const QUEUED_TASKS_MIN: usize = 4 * QUEUE;
 
 /// Maximum time that a task waits for probe answers: many round trips in a rack.
 pub const PROBE_PATIENCE_NS: u64 = 2_000_000;

@@ -47,6 +47,7 @@ pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
 mod tests {
     use super::*;
 
+    // promise: input.2
     #[test]
     fn only_similar_names_are_suggested() {
         let keys = ["cores", "state", "state_group", "mbufs", "udp_port", "worker_timeout_ms"];

@@ -42,6 +42,7 @@ impl Outage {
 mod tests {
     use super::*;
 
+    // promise: control.3
     #[test]
     fn an_outage_is_logged_once() {
         let (mut outage, start) = (Outage::default(), Instant::now());

@@ -339,6 +339,7 @@ mod tests {
         assert!(!account().balanced && account().to_string().contains("DOES NOT BALANCE"));
     }
 
+    // promise: control.3
     #[test]
     fn line_distinguishes_starvation_from_idleness() {
         let cores = [Counters::heap(), Counters::heap()];

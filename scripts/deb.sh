@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes a Debian package of what was built: the files of scripts/install.sh, below /usr.
+# Makes Debian packages of what was built. They hold the files of scripts/install.sh, below /usr, divided by share/debian.
 #
-# Usage: scripts/deb.sh FOLDER OUT     (FOLDER: where cargo built, target/release; OUT: the package's folder)
+# Usage: scripts/deb.sh FOLDER OUT     (FOLDER: where cargo built, target/release; OUT: the packages' folder)
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -9,79 +9,67 @@ if [ $# != 2 ]; then
     echo "scripts/deb.sh: found '$*'; allowed: FOLDER OUT" >&2
     exit 2
 fi
-if ! command -v dpkg-deb >/dev/null; then
-    echo "scripts/deb.sh: dpkg-deb is missing (Debian: dpkg; Fedora: dpkg)" >&2
+if ! command -v dh_builddeb >/dev/null; then
+    echo "scripts/deb.sh: dh_builddeb is missing: install debhelper" >&2
     exit 1
 fi
 built=$1
-out=$2
-version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
-architecture=$(dpkg --print-architecture)
-multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || cc -print-multiarch)
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)-1
+maintainer="${DEBFULLNAME:-wedjat developers} <${DEBEMAIL:-wedjat@example.org}>"
+multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
 export SOURCE_DATE_EPOCH
 
+# Greatest size of the static library, in MB.
+most=25
+
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-root=$stage/root
 umask 022
-mkdir -p "$root/DEBIAN" "$root/etc/wedjat" "$stage/debian"
-PREFIX=/usr DESTDIR=$root LIBDIR=lib/$multiarch scripts/install.sh install "$built"
-programs=$(find "$root/usr/bin" "$root/usr/lib" -type f \( -path '*/bin/*' -o -name '*.so.*' \))
-if command -v strip >/dev/null; then
-    # shellcheck disable=SC2086 # a list of paths
-    strip --strip-unneeded $programs
-    strip --strip-debug "$root/usr/lib/$multiarch/libwedjat.a"
+cp -R share/debian "$stage/debian"
+sed -i "s|@MAINTAINER@|$maintainer|" "$stage/debian/control"
+cat >"$stage/debian/changelog" <<CHANGELOG
+wedjat ($version) unstable; urgency=medium
+
+  * The changes of this release are in /usr/share/doc/wedjat/changelog.gz.
+
+ -- $maintainer  $(LC_ALL=C date -u -R -d "@$SOURCE_DATE_EPOCH")
+CHANGELOG
+PREFIX=/usr DESTDIR=$stage/debian/tmp LIBDIR=lib/$multiarch scripts/install.sh install "$built"
+archive=$stage/debian/tmp/usr/lib/$multiarch/libwedjat.a
+if [ "$(stat -c %s "$archive")" -gt $((most * 1000000)) ]; then
+    echo "scripts/deb.sh: libwedjat.a has $(stat -c %s "$archive") bytes; allowed: $most MB" >&2
+    exit 1
 fi
 
-# The programs have the object that is linked with libdpdk within them, in a section of its own.
+# Commands hold the object that is linked with libdpdk in a section. dpkg-shlibdeps finds its libraries in a copy.
 mkdir "$stage/objects"
-for program in "$root"/usr/bin/*; do
+for program in "$stage"/debian/tmp/usr/bin/*; do
     object=$stage/objects/$(basename "$program").so
-    if objcopy --dump-section ".wedjat.dpdk=$object" "$program" "$stage/copy" 2>/dev/null; then
-        programs="$programs $object"
-    fi
+    objcopy --dump-section ".wedjat.dpdk=$object" "$program" "$stage/copy" 2>/dev/null || true
 done
+objects=$(find "$stage/objects" -type f -printf '-e%p ')
 
-# The libraries that the programs are linked with, or load. Where dpkg-shlibdeps (dpkg-dev) is missing, only the C library is named.
-libraries() {
-    printf 'Source: wedjat\n\nPackage: wedjat\nArchitecture: any\n' >"$stage/debian/control"
-    # shellcheck disable=SC2086
-    (cd "$stage" && dpkg-shlibdeps -O $programs 2>/dev/null) | sed -n 's/^shlibs:Depends=//p'
-}
-depends=$(libraries)
-
-cat >"$root/DEBIAN/control" <<CONTROL
-Package: wedjat
-Version: $version
-Architecture: $architecture
-Maintainer: ${DEBFULLNAME:-wedjat developers} <${DEBEMAIL:-wedjat@localhost}>
-Installed-Size: $(du -sk "$root/usr" | cut -f 1)
-Depends: ${depends:-libc6}
-Recommends: dpdk, librte-meta-net
-Suggests: tshark, wireshark
-Section: net
-Priority: optional
-Description: Leaf scheduler for microsecond tasks, on DPDK
- Clients send each task as a UDP packet to the leaf, which picks a worker with a scheduling policy and forwards it. With
- it come an agent for the workers of a host, a library for DPDK applications, a load generator and a simulator.
-CONTROL
-echo "activate-noawait ldconfig" >"$root/DEBIAN/triggers"
-# With DPKG_ROOT the package is being installed into a folder, where nothing runs.
-cat >"$root/DEBIAN/postinst" <<'SCRIPT'
-#!/bin/sh
-set -e
-if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-SCRIPT
-cat >"$root/DEBIAN/prerm" <<'SCRIPT'
-#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-    systemctl stop 'wedjat-leaf@*.service' 'wedjat-agent@*.service' 'wedjat-spine@*.service' 'wedjat-controller@*.service'
-fi
-SCRIPT
-cp "$root/DEBIAN/postinst" "$root/DEBIAN/postrm"
-chmod 755 "$root/DEBIAN/postinst" "$root/DEBIAN/prerm" "$root/DEBIAN/postrm"
-(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\n' | sort | xargs -d '\n' md5sum >DEBIAN/md5sums)
-mkdir -p "$out"
-dpkg-deb --root-owner-group -Zxz -z1 --build "$root" "$out/wedjat_${version}_$architecture.deb"
+changes=$PWD/CHANGELOG.md
+cd "$stage"
+dh_install
+dh_missing --fail-missing
+dh_installdirs
+dh_installdocs
+dh_installchangelogs --package=wedjat "$changes"
+dh_installchangelogs --no-package=wedjat
+dh_compress -X.md -X/examples/
+dh_fixperms
+dh_strip --dbg-package=wedjat-dbg
+dh_makeshlibs -- -c4
+# shellcheck disable=SC2086 # a list of options
+dh_shlibdeps --package=wedjat -- $objects
+dh_shlibdeps --no-package=wedjat
+dh_installdeb
+dh_gencontrol
+dh_md5sums
+dh_builddeb --destdir="$out" --no-package=wedjat-dbg -- -Zxz -z1
+# dh_strip has compressed the debug information.
+dh_builddeb --destdir="$out" --package=wedjat-dbg -- -Zgzip -z1

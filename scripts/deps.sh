@@ -68,6 +68,13 @@ look_for_test() {
     has tshark || want tshark
     has etcd || want etcd-server
     has dpdk-telemetry.py || want dpdk-dev
+    has cmake || want cmake
+    has go || want golang-go
+    if has dpkg; then
+        has dh_builddeb || want debhelper
+        has lintian || want lintian
+    fi
+    has chromium || want chromium
     ! has dpkg || has dpkg-shlibdeps || want dpkg-dev
     # The tests over the kernel's interfaces run as root only.
     [ "$(id -u)" = 0 ] || return 0
@@ -76,6 +83,9 @@ look_for_test() {
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
     has promtool || need prometheus : "prometheus and promtool (Debian: prometheus)"
     has strace || need strace : "strace (Debian, Fedora: strace)"
+    # Commands of the documents' pages.
+    has curl || need curl : "curl (Debian, Fedora: curl)"
+    has openssl || need openssl : "openssl (Debian, Fedora: openssl)"
 }
 
 look_for_bench() {
@@ -87,7 +97,7 @@ look_for_bench() {
 }
 
 look() {
-    packages= needs= wants=
+    packages="" needs="" wants=""
     for purpose in $purposes; do "look_for_$purpose"; done
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what was built, or removes what was installed: commands, C library, headers, wedjat.pc, manual pages, documents,
-# shells' completions, Wireshark's view of the packets, units for systemd, the .proto of control and fabric, examples. LIBDIR is where libraries lie
-# below PREFIX, lib unless it is set.
+# Installs what was built, or removes what was installed: commands, C library, headers, files for pkg-config and CMake, manual
+# pages, documents, shells' completions, Wireshark's dissector, systemd units, the .proto of control and fabric, examples with
+# dashboard and alert rules. LIBDIR is the folder of libraries below PREFIX, lib by default.
 #
 # Usage: PREFIX=/usr/local DESTDIR= scripts/install.sh install FOLDER     (FOLDER: where cargo built, target/release)
 #        PREFIX=/usr/local DESTDIR= scripts/install.sh uninstall
@@ -20,6 +20,8 @@ root=${DESTDIR:-}$prefix
 libdir=${LIBDIR:-lib}
 version=$(sed -n 's/^version = "\([0-9.]*\)"$/\1/p' Cargo.toml | head -n 1)
 soname=libwedjat.so.0 # scripts/link-library.sh gives the library the same
+private="-lutil -lrt -lpthread -lm -ldl" # what a program that is linked with the static library needs
+cmake=$libdir/cmake/wedjat
 commands="wedjat wedjat-pktgen wedjat-testbed"
 completions="bash-completion/completions zsh/site-functions fish/vendor_completions.d"
 units="wedjat-leaf@.service wedjat-agent@.service wedjat-spine@.service wedjat-controller@.service"
@@ -30,7 +32,7 @@ protos="wedjat/v1/control.proto wedjat/fabric/v1/fabric.proto"
 install_all() {
     built=$1
     mkdir -p "$root/bin" "$root/$libdir/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/man/man3" \
-        "$root/share/man/man5" "$root/$plugins"
+        "$root/share/man/man5" "$root/$plugins" "$root/$cmake"
     mkdir -p "$root/lib/systemd/system" "$root/$documents/examples" "$root/$documents/docs"
     for folder in $completions; do mkdir -p "$root/share/$folder"; done
     for command in $commands; do
@@ -44,7 +46,7 @@ install_all() {
     scripts/link-library.sh "$built" "$root/$libdir/libwedjat.so.$version"
     ln -sf "libwedjat.so.$version" "$root/$libdir/$soname"
     ln -sf "$soname" "$root/$libdir/libwedjat.so"
-    install -m 644 "$built/libwedjat_capi.a" "$root/$libdir/libwedjat.a"
+    scripts/link-archive.sh "$built" "$root/$libdir/libwedjat.a"
     install -m 644 "$built/include/wedjat.h" capi/include/wedjat_dpdk.h "$root/include"
     install -m 644 "$built"/man3/wedjat_*.3 "$root/share/man/man3"
     for proto in $protos; do install -D -m 644 "proto/$proto" "$root/share/wedjat/proto/$proto"; done
@@ -52,11 +54,19 @@ install_all() {
     for unit in $units; do
         sed -e "s|@PREFIX@|$prefix|" "share/systemd/$unit" >"$root/lib/systemd/system/$unit"
     done
-    install -m 644 examples/*.toml examples/*.c examples/*.rs "$root/$documents/examples"
+    for example in examples/*; do install -m 644 "$example" "$root/$documents/examples"; done
     (cd docs && find . -type f -exec install -D -m 644 {} "$root/$documents/docs/{}" \;)
     install -m 644 LICENSE "$root/$documents/copyright"
-    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@VERSION@|$version|" capi/wedjat.pc.in \
-        >"$root/$libdir/pkgconfig/wedjat.pc"
+    fill_in capi/wedjat.pc.in "$private" >"$root/$libdir/pkgconfig/wedjat.pc"
+    for file in wedjatConfig.cmake wedjatConfigVersion.cmake; do
+        fill_in "capi/$file.in" "$(echo "$private" | tr ' ' ';')" >"$root/$cmake/$file"
+    done
+}
+
+fill_in() { # fill_in TEMPLATE LIBRARIES
+    up=$(echo "$libdir" | sed 's|[^/][^/]*|..|g')
+    sed -e "s|@PREFIX@|$prefix|" -e "s|@LIBDIR@|$libdir|" -e "s|@UP@|$up|" -e "s|@VERSION@|$version|" -e "s|@SONAME@|$soname|" \
+        -e "s|@PRIVATE@|$2|" "$1"
 }
 
 uninstall_all() {
@@ -70,6 +80,8 @@ uninstall_all() {
     rm -rf "$root/share/wedjat/proto"
     rmdir "$root/share/wedjat" 2>/dev/null || true
     rm -f "$root/include/wedjat.h" "$root/include/wedjat_dpdk.h" "$root/$libdir/pkgconfig/wedjat.pc"
+    rm -f "$root/$cmake/wedjatConfig.cmake" "$root/$cmake/wedjatConfigVersion.cmake"
+    rmdir "$root/$cmake" 2>/dev/null || true
     rm -f "$root/$plugins/wedjat.lua"
     for unit in $units; do rm -f "$root/lib/systemd/system/$unit"; done
     for example in examples/*; do rm -f "$root/$documents/$example"; done

@@ -176,6 +176,7 @@ impl Client {
     }
 }
 
+// promise: ports.1
 #[test]
 fn tasks_and_workers_wake_sleeping_nodes() {
     let home = Home::new();

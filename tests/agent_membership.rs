@@ -256,6 +256,7 @@ fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }
 
+// promise: membership.1
 #[test]
 fn membership_changes_keep_other_indices() {
     let mut rig = Rig::with_workers();
@@ -296,6 +297,7 @@ fn membership_changes_keep_other_indices() {
     rig.assert_accounted();
 }
 
+// promise: membership.3
 #[test]
 fn drained_workers_get_no_tasks_until_undrained() {
     let mut rig = Rig::with_workers();
@@ -319,6 +321,7 @@ fn drained_workers_get_no_tasks_until_undrained() {
     rig.assert_accounted();
 }
 
+// promise: membership.2
 #[test]
 fn a_pool_comes_with_its_workers_at_once() {
     let mut rig = Rig::with_workers();
@@ -337,6 +340,7 @@ fn a_pool_comes_with_its_workers_at_once() {
     rig.assert_accounted();
 }
 
+// promise: trust.3
 #[test]
 fn new_worker_signs_with_its_pools_key() {
     let mut rig = Rig::new(true);
@@ -364,6 +368,7 @@ fn new_worker_signs_with_its_pools_key() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn unresponsive_worker_is_removed_and_its_place_reused() {
     let mut rig = Rig::with_workers();
@@ -395,6 +400,7 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn pools_come_and_go_under_their_own_policies() {
     let mut rig = Rig::with_workers();
@@ -441,6 +447,7 @@ fn pools_come_and_go_under_their_own_policies() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3, membership.1
 #[test]
 fn policies_speeds_and_queues_change() {
     let mut rig = Rig::with_workers();
@@ -482,6 +489,7 @@ fn policies_speeds_and_queues_change() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn unqueued_tasks_are_dropped_without_workers() {
     let mut rig = Rig::with_workers();
@@ -499,6 +507,7 @@ fn unqueued_tasks_are_dropped_without_workers() {
     rig.assert_accounted();
 }
 
+// promise: membership.2
 #[test]
 fn invalid_change_is_refused() {
     let mut rig = Rig::with_workers();
@@ -538,6 +547,7 @@ fn invalid_change_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn random_changes_under_load_lose_nothing() {
     for seed in 0..6 {

@@ -9,6 +9,7 @@ fn main() {
     println!("SKIPPED agent_process: built without DPDK");
 }
 
+// promise: membership.1, agent.1, agent.2
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 fn main() {
     match std::env::var(processes::ATTACH) {

@@ -235,6 +235,7 @@ fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<Strin
     (made, refused)
 }
 
+// promise: membership.1
 #[test]
 fn membership_changes_lose_no_task() {
     let seconds = std::env::var("WEDJAT_SECONDS").ok().and_then(|text| text.parse().ok());

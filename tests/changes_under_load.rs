@@ -340,6 +340,7 @@ fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
     }
 }
 
+// promise: membership.1
 #[test]
 fn ten_thousand_random_changes_lose_nothing() {
     let (mut rack, policies) = (Rack::new(15), policies());
@@ -378,6 +379,7 @@ fn ten_thousand_random_changes_lose_nothing() {
     rack.assert_nothing_is_lost();
 }
 
+// promise: membership.3
 #[test]
 fn draining_the_busiest_of_eight_servers_loses_nothing() {
     let mut rack = Rack::new(3);

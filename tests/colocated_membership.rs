@@ -261,6 +261,7 @@ impl TrafficRig for Rig {
     }
 }
 
+// promise: membership.1
 #[test]
 fn local_workers_change_at_leaf_and_agent() {
     let mut rig = Rig::with_workers();
@@ -300,6 +301,7 @@ fn local_workers_change_at_leaf_and_agent() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn removing_all_local_workers_loses_nothing() {
     let mut rig = Rig::with_workers();
@@ -318,6 +320,7 @@ fn removing_all_local_workers_loses_nothing() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn returning_worker_gets_nothing_while_leaving() {
     let mut rig = Rig::with_workers();
@@ -345,6 +348,7 @@ fn returning_worker_gets_nothing_while_leaving() {
     rig.assert_accounted();
 }
 
+// promise: membership.3
 #[test]
 fn drained_local_workers_serve_only_their_own_tasks() {
     let mut rig = Rig::with_workers();
@@ -407,6 +411,7 @@ fn drained_local_worker_serves_after_others_left() {
     assert!(rig.changing.control.workers_here()[&20].is_drained, "there is nothing more to do");
 }
 
+// promise: membership.1
 #[test]
 fn pools_policies_and_queues_change_on_both_sides() {
     let mut rig = Rig::with_workers();
@@ -452,6 +457,7 @@ fn pools_policies_and_queues_change_on_both_sides() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn unresponsive_worker_is_removed_on_both_sides() {
     let mut rig = Rig::with_workers();
@@ -473,6 +479,7 @@ fn unresponsive_worker_is_removed_on_both_sides() {
     rig.assert_accounted();
 }
 
+// promise: membership.2
 #[test]
 fn combined_changes_reach_the_agent_per_worker() {
     let mut rig = Rig::with_workers();
@@ -510,6 +517,7 @@ fn combined_changes_reach_the_agent_per_worker() {
     rig.assert_accounted();
 }
 
+// promise: membership.2
 #[test]
 fn invalid_change_is_refused() {
     let mut rig = Rig::with_workers();
@@ -540,6 +548,7 @@ fn invalid_change_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn random_changes_under_load_lose_nothing() {
     for seed in 0..6 {

@@ -43,6 +43,7 @@ fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>
     }
 }
 
+// promise: control.1
 #[test]
 fn generated_code_matches_the_proto_files() {
     let (code, descriptor) = ("dataplane/admin/generated.rs", "dataplane/admin/descriptor.bin");

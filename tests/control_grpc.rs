@@ -173,6 +173,7 @@ fn set_policy(pool: u32, policy: &str) -> Of {
     Of::SetPolicy(proto::SetPolicy { pool, policy: policy.to_owned() })
 }
 
+// promise: control.1
 #[test]
 fn every_change_returns_the_applied_version() {
     let node = Node::start();
@@ -213,6 +214,7 @@ fn every_change_returns_the_applied_version() {
     });
 }
 
+// promise: membership.2
 #[test]
 fn several_changes_apply_together_or_not() {
     let node = Node::start();
@@ -235,6 +237,7 @@ fn several_changes_apply_together_or_not() {
     assert_eq!((same.version, same.pools), (now.version, now.pools));
 }
 
+// promise: control.1
 #[test]
 fn bad_input_to_every_call_is_refused() {
     let node = Node::start();
@@ -346,6 +349,7 @@ fn bad_input_to_every_call_is_refused() {
     assert_eq!((after.version, &after.pools, &after.servers), (1, &before.pools, &before.servers));
 }
 
+// promise: trust.3
 #[test]
 fn pool_key_comes_from_a_private_file() {
     let node = Node::start();
@@ -379,6 +383,7 @@ fn pool_key_comes_from_a_private_file() {
     assert_eq!(raw.show().unwrap().pools.len(), 3);
 }
 
+// promise: control.1
 #[test]
 fn hanging_clients_block_no_other_client() {
     let node = Node::start();
@@ -423,6 +428,7 @@ fn hanging_clients_block_no_other_client() {
     assert_eq!(connection.show().unwrap().version, 2);
 }
 
+// promise: control.1
 #[test]
 fn idle_connections_lock_out_no_client() {
     let files = tempfile::tempdir().unwrap();
@@ -463,6 +469,7 @@ fn idle_connections_lock_out_no_client() {
     drop((strangers, local, kept));
 }
 
+// promise: input.2
 #[test]
 fn slow_configuration_delays_no_other_request() {
     let node = Node::start();
@@ -511,6 +518,7 @@ fn slow_configuration_delays_no_other_request() {
     assert_eq!(look(), 1);
 }
 
+// promise: control.1
 #[test]
 fn stalled_core_is_reported_and_blocks_nothing() {
     let node = Node::start();
@@ -534,6 +542,7 @@ fn stalled_core_is_reported_and_blocks_nothing() {
     wait_until("it has taken it", || raw.show().unwrap().acknowledged == 3);
 }
 
+// promise: membership.2
 #[test]
 fn reload_applies_atomically() {
     let node = Node::start();
@@ -595,6 +604,7 @@ fn reload_applies_atomically() {
     assert_eq!((after.version, after.pools), (before.version, before.pools));
 }
 
+// promise: control.1
 #[test]
 fn control_socket_is_private_and_follows_no_link() {
     let node = Node::start();
@@ -630,6 +640,7 @@ fn control_socket_is_private_and_follows_no_link() {
     assert!(server.is_some() && UnixStream::connect(&socket).is_ok());
 }
 
+// promise: control.1
 #[test]
 fn other_user_is_refused_despite_permissions() {
     use std::os::unix::process::CommandExt;
@@ -673,6 +684,7 @@ fn handle() -> Handle {
     node.run(config)
 }
 
+// promise: control.1
 #[test]
 fn ended_node_answers_that_it_ended() {
     let node = Node::start();
@@ -704,6 +716,7 @@ fn tls_files(folder: &Path) -> String {
     )
 }
 
+// promise: control.1
 #[test]
 fn tcp_requires_a_client_certificate() {
     let files = tempfile::tempdir().unwrap();
@@ -741,6 +754,7 @@ fn tcp_requires_a_client_certificate() {
     assert_eq!(connection.show().unwrap().version, 1);
 }
 
+// promise: control.1
 #[test]
 fn plain_tcp_is_loopback_only() {
     let folder = tempfile::tempdir().unwrap();
@@ -781,6 +795,7 @@ fn plain_tcp_is_loopback_only() {
     assert!(start("").unwrap().is_none(), "nothing to listen at");
 }
 
+// promise: control.1
 #[test]
 fn tools_learn_the_calls_by_reflection() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;
@@ -824,6 +839,7 @@ fn with_metrics() -> (Node, SocketAddr) {
     (node, address)
 }
 
+// promise: control.2
 #[test]
 fn metrics_have_help_and_unit() {
     let (node, address) = with_metrics();
@@ -840,14 +856,19 @@ fn metrics_have_help_and_unit() {
         assert!(open.contains(&format!("# TYPE {name} {}\n", family.kind.name())), "{name}");
         assert!(text.contains(&format!("# TYPE {sample} ")), "{name}");
         for answer in [&open, &text] {
-            let lines = answer.lines().filter(|line| !line.starts_with('#'));
-            let mut samples = lines.filter(|line| {
-                line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
-            });
-            // A leaf has no peers, and no batch job runs here.
+            // A leaf has no peers, no batch job runs here, and the node follows no controller.
             let is_of_peers = name.starts_with("wedjat_peer_") && family.labels != "core";
-            let has_none = is_of_peers || name.starts_with("wedjat_batch_");
-            assert_eq!(samples.next().is_none(), has_none, "samples of {name}");
+            let has_none = is_of_peers
+                || ["wedjat_batch_", "wedjat_controller_"]
+                    .iter()
+                    .any(|start| name.starts_with(start));
+            for sample in family.samples() {
+                let lines = answer.lines().filter(|line| !line.starts_with('#'));
+                let mut samples = lines.filter(|line| {
+                    line.strip_prefix(&sample).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                });
+                assert_eq!(samples.next().is_none(), has_none, "samples of {sample}");
+            }
         }
         if !family.unit.is_empty() {
             assert!(open.contains(&format!("# UNIT {name} {}\n", family.unit)), "{name}");
@@ -860,6 +881,10 @@ fn metrics_have_help_and_unit() {
         "wedjat_worker_active{pool=\"7\",worker=\"10\",server=\"10.0.2.11\"} 0",
         "wedjat_rx_packets_total{core=\"0\"} 0",
         "wedjat_dropped_packets_total{core=\"0\",reason=\"tx_full\"} 0",
+        "wedjat_decision_time_seconds_bucket{core=\"0\",le=\"0.00000001\"} 0",
+        "wedjat_report_age_seconds_bucket{pool=\"7\",le=\"10\"} 0",
+        "wedjat_queue_wait_seconds_bucket{pool=\"7\",le=\"+Inf\"} 0",
+        "wedjat_queue_wait_seconds_sum{pool=\"7\"} 0",
         "device=\"net \\\"0\\\"\"",
         "name=\"rx_q0_packets\"} 5",
         "name=\"odd \\\"name\\\"\"} 18446744073709551615",
@@ -867,7 +892,7 @@ fn metrics_have_help_and_unit() {
         assert!(open.contains(line) && text.contains(line), "{line}\n{text}");
     }
     for (request, says) in [
-        ("GET / HTTP/1.1", "404 Not Found"),
+        ("GET /nothing HTTP/1.1", "404 Not Found"),
         ("POST /metrics HTTP/1.1", "405 Method Not Allowed"),
         ("NONSENSE", "400 Bad Request"),
     ] {
@@ -876,6 +901,7 @@ fn metrics_have_help_and_unit() {
     }
 }
 
+// promise: control.2
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics() {
     let (_node, address) = with_metrics();

@@ -134,6 +134,7 @@ const RACKS: [&str; 5] = [
     "add-server ip=10.0.3.11 leaf=2 workers=0-3",
 ];
 
+// promise: controller.2
 #[test]
 fn restart_keeps_an_operators_fabric() {
     let home = Home::new();
@@ -202,6 +203,7 @@ fn restart_keeps_an_operators_fabric() {
     );
 }
 
+// promise: controller.2
 #[test]
 fn foreign_store_file_is_left_alone() {
     let home = Home::new();
@@ -308,6 +310,7 @@ impl Drop for Leaf {
     }
 }
 
+// promise: controller.2
 #[test]
 fn leaf_keeps_its_state_without_the_controller() {
     let home = Home::new();
@@ -340,6 +343,7 @@ fn leaf_keeps_its_state_without_the_controller() {
     drop(controller);
 }
 
+// promise: controller.2
 #[test]
 fn restored_old_store_reverts_no_node() {
     let home = Home::new();
@@ -374,6 +378,7 @@ fn restored_old_store_reverts_no_node() {
     wait_until("it follows again", || leaf.ids(7).len() == 3);
 }
 
+// promise: controller.2
 #[test]
 fn impossible_leaf_change_is_reported() {
     let home = Home::new();
@@ -396,6 +401,7 @@ fn impossible_leaf_change_is_reported() {
     wait_until("nothing is refused", || node().refuses.is_empty());
 }
 
+// promise: controller.1
 #[test]
 fn registered_workers_join_an_admitting_pool() {
     let home = Home::new();
@@ -450,6 +456,7 @@ fn hello(kind: proto::Kind, id: u32, instance: u64) -> proto::Hello {
     proto::Hello { protocol: 1, kind: kind.into(), id, address, instance, term, version }
 }
 
+// promise: controller.2
 #[test]
 fn invalid_nodes_are_refused() {
     let home = Home::new();
@@ -543,6 +550,7 @@ fn store_copy_without_a_leaf_refuses_commands() {
     home.refused(&["add-leaf", "9", "10.0.1.9"], "leaf 3 has version 6");
 }
 
+// promise: controller.2
 #[test]
 fn nodes_get_only_their_own_changes() {
     let home = Home::new();
@@ -579,6 +587,7 @@ fn nodes_get_only_their_own_changes() {
     assert_eq!(raw.receive(&mut leaf).unwrap_err().code(), Code::NotFound);
 }
 
+// promise: control.1
 #[test]
 fn tcp_requires_certificates_of_the_authority() {
     let home = Home::new();

@@ -119,6 +119,7 @@ fn term(of: &Controller) -> Option<u64> {
     }
 }
 
+// promise: controller.2, controller.3
 #[test]
 fn next_leader_has_all_kept_changes() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -144,6 +145,7 @@ fn next_leader_has_all_kept_changes() {
     assert_eq!((fabric.version, fabric.leaves.len(), fabric.spines.len()), (3, 2, 1));
 }
 
+// promise: controller.3
 #[test]
 fn killed_leader_is_replaced() {
     let Some(etcd) = Controllers::start(3, &[]) else { return };
@@ -158,6 +160,7 @@ fn killed_leader_is_replaced() {
     assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
 }
 
+// promise: controller.3
 #[test]
 fn stopped_leader_can_write_nothing() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
@@ -192,6 +195,7 @@ fn stopped_leader_can_write_nothing() {
     });
 }
 
+// promise: controller.2, controller.3
 #[test]
 fn etcd_outage_suspends_the_lead_and_keeps_data() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -268,6 +272,7 @@ fn kill_etcd_leader(
     is_short.then(|| if is_kept { Ok(()) } else { Err(lost()) })
 }
 
+// promise: controller.3
 #[test]
 fn dead_etcd_member_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
@@ -301,6 +306,7 @@ fn leaping_clock(folder: &Path) -> PathBuf {
     library
 }
 
+// promise: controller.3
 #[test]
 fn clock_jump_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -317,6 +323,7 @@ fn clock_jump_keeps_the_lead() {
     assert_eq!(etcd.leads(1), before);
 }
 
+// promise: controller.2
 #[test]
 fn restored_old_etcd_reverts_no_node() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -361,6 +368,7 @@ fn restored_old_etcd_reverts_no_node() {
     );
 }
 
+// promise: controller.2
 #[test]
 fn full_etcd_is_reported() {
     let Some(etcd) = Controllers::start(1, &["--quota-backend-bytes", "65536"]) else { return };
@@ -379,6 +387,7 @@ fn full_etcd_is_reported() {
     assert!(Path::new(&etcd.socket(1)).exists());
 }
 
+// promise: controller.2
 #[test]
 fn late_write_of_an_abandoned_attempt_is_refused() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -470,6 +479,7 @@ impl Leaf {
     }
 }
 
+// promise: controller.3
 #[test]
 fn deposed_leader_answers_nothing_while_a_write_hangs() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
@@ -509,6 +519,7 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     assert_eq!(etcd.leaves(2), Some(vec![1, 2]));
 }
 
+// promise: controller.3
 #[test]
 fn stopped_leader_answers_nothing_that_waited() {
     let Some(etcd) = Controllers::start(1, &[]) else { return };
@@ -552,6 +563,7 @@ fn stopped_leader_answers_nothing_that_waited() {
     assert_eq!(answered, [false; 3], "topology, a change of nothing, a change of another version");
 }
 
+// promise: controller.3
 #[test]
 fn one_reachable_member_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };

@@ -141,6 +141,7 @@ fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle
     })
 }
 
+// promise: controller.1
 #[test]
 fn registered_workers_continue_without_the_controller() {
     let home = Home::new();

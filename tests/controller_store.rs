@@ -152,6 +152,7 @@ fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl F
     assert_eq!(home.leaves(), served, "what was served is kept");
 }
 
+// promise: controller.2
 #[test]
 fn controller_beyond_its_file_limit_recovers() {
     let home = Home::new();
@@ -159,6 +160,7 @@ fn controller_beyond_its_file_limit_recovers() {
     lacks_room(&home, "raise the limit on file sizes", take, |process| limit(process, None));
 }
 
+// promise: controller.2
 #[test]
 fn controller_on_a_full_disk_recovers() {
     if !geteuid().is_root() {
@@ -175,6 +177,7 @@ fn controller_on_a_full_disk_recovers() {
     lacks_room(&home, "make room there", fill, |_| fs::remove_file(&filler).unwrap());
 }
 
+// promise: controller.2
 #[test]
 fn damaged_store_ends_the_controller_with_a_sentence() {
     let home = Home::new();
@@ -222,6 +225,7 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn store_of_another_user_is_refused() {
     let home = Home::new();
@@ -240,6 +244,7 @@ fn store_of_another_user_is_refused() {
     }
 }
 
+// promise: controller.2
 #[test]
 fn killed_first_start_leaves_nothing_or_a_store() {
     for round in 0..24_u32 {

@@ -9,6 +9,7 @@ fn main() {
     println!("SKIPPED cosched_process: built without DPDK");
 }
 
+// promise: batch.2
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 fn main() {
     match std::env::var(batches::ATTACH) {

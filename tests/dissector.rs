@@ -125,6 +125,7 @@ fn number(value: &str) -> u64 {
     }
 }
 
+// promise: control.3
 #[test]
 fn every_field_is_shown_as_it_was_written() {
     if !has_tshark() {
@@ -195,6 +196,7 @@ fn every_field_is_shown_as_it_was_written() {
     }
 }
 
+// promise: control.3
 #[test]
 fn numbers_are_shown_with_their_meaning() {
     if !has_tshark() {
@@ -238,6 +240,7 @@ fn numbers_are_shown_with_their_meaning() {
     assert_eq!((value(5, "worker"), value(5, "timeout_ms")), (Some(5), Some(100)));
 }
 
+// promise: control.3
 #[test]
 fn a_reply_names_its_task() {
     if !has_tshark() {
@@ -263,6 +266,7 @@ fn a_reply_names_its_task() {
 
 /// Fields, meanings of numbers, and matching of replies with tasks. Clients with equal ports and numbers are
 /// distinguished.
+// promise: control.3
 #[test]
 fn ipv6_tasks_are_shown_like_ipv4() {
     if !has_tshark() {
@@ -291,6 +295,7 @@ fn ipv6_tasks_are_shown_like_ipv4() {
     assert_eq!([2, 3].map(|at| value(at, "response_to")), [Some(2), Some(1)]);
 }
 
+// promise: control.3
 #[test]
 fn malformed_packets_are_shown_as_such() {
     if !has_tshark() {
@@ -321,6 +326,7 @@ fn malformed_packets_are_shown_as_such() {
     );
 }
 
+// promise: control.3
 #[test]
 fn other_ports_are_a_preference() {
     if !has_tshark() {

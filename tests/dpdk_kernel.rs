@@ -50,6 +50,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
+// promise: ports.1
 #[test]
 fn packets_pass_through_interfaces_of_the_kernel() {
     if !is_root() {

@@ -11,6 +11,7 @@ use wedjat::limits::BURST;
 const MBUFS: u32 = 4095;
 
 // EAL starts once per process. One test therefore runs all checks in turn.
+// promise: ports.1
 #[test]
 fn mbufs_pass_through_devices_and_all_come_back() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ fn main() {
     println!("dpdk_peers: SKIPPED, built without the feature dpdk");
 }
 
+// promise: ports.1, ports.2, running.1
 #[cfg(feature = "dpdk")]
 fn main() {
     match std::env::args().nth(1).as_deref() {

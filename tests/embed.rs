@@ -76,6 +76,7 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
 }
 
+// promise: trust.3
 #[test]
 fn replies_of_a_keyed_pool_are_proved() {
     use wedjat::wire::auth::{Key, addresses};
@@ -271,6 +272,7 @@ fn next(port: &mut RingPort) -> Option<Vec<u8>> {
     port.receive().map(|frame| frame.bytes().to_vec())
 }
 
+// promise: library.1
 #[test]
 fn it_sends_the_bytes_that_the_leaf_sends() {
     let policies =
@@ -352,6 +354,7 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     }
 }
 
+// promise: library.1
 #[test]
 fn deciding_and_rewriting_agree() {
     for policy in ["horus", "random", "jsq"] {
@@ -398,6 +401,7 @@ fn compare_decisions(
     went
 }
 
+// promise: library.2
 #[test]
 fn packet_is_held_until_its_next_hop_answers() {
     let mut application = Application::new(context("round-robin"));
@@ -446,6 +450,7 @@ fn questions_are_asked_in_buffers_of_a_pool() {
     assert!(application.context.ask(400_000_001, &mut pool).is_some());
 }
 
+// promise: library.2
 #[test]
 fn held_packets_expire_and_are_bounded() {
     let mut application = Application::new(context("round-robin"));
@@ -490,6 +495,7 @@ fn held_packets_expire_and_are_bounded() {
 }
 
 /// Random tasks and replies, then the shutdown: every packet is accounted for.
+// promise: input.1, library.2
 #[test]
 fn queued_tasks_stay_bounded_through_a_storm() {
     for (policy, seed) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 2), ("cfcfs", 3), ("jbsq(k=2)", 4)] {
@@ -548,6 +554,7 @@ fn queued_tasks_stay_bounded_through_a_storm() {
     }
 }
 
+// promise: library.2
 #[test]
 fn impossible_calls_do_nothing() {
     let mut context = context("horus");
@@ -572,6 +579,7 @@ fn impossible_calls_do_nothing() {
     assert!(context.release(1, none).is_none());
 }
 
+// promise: library.2
 #[test]
 fn packets_of_any_length_are_taken() {
     let mut context = context("horus");
@@ -605,6 +613,7 @@ fn workers_leave_and_return_with_unsent_counted() {
     assert_eq!(process(&mut context, 0, 3, &mut burst), only);
 }
 
+// promise: library.2
 #[test]
 fn packets_rejected_by_a_port_are_counted() {
     let mut context = context("random");
@@ -678,6 +687,7 @@ fn done(worker: u16, queue: u16) -> WorkerReport {
     WorkerReport { worker, queue, service_ns: 0, answers: true }
 }
 
+// promise: library.2
 #[test]
 fn reported_tasks_wait_in_order() {
     let mut scheduler = portless_config("jbsq(k=1)", "queue = 3\noverflow = 'refuse'");
@@ -711,6 +721,7 @@ fn reported_tasks_wait_in_order() {
     assert!(totals.balances());
 }
 
+// promise: library.2
 #[test]
 fn wrong_reports_are_refused_unknown_ones_counted() {
     let mut scheduler = portless_config("random", "");
@@ -737,6 +748,7 @@ fn wrong_reports_are_refused_unknown_ones_counted() {
     assert!(text.contains("probes workers"), "{text}");
 }
 
+// promise: library.2
 #[test]
 fn members_and_policies_change_during_reported_tasks() {
     let mut scheduler = portless_config("round-robin", "");
@@ -787,6 +799,7 @@ fn members_and_policies_change_during_reported_tasks() {
 mod example;
 mod own_header;
 
+// promise: library.1
 #[test]
 fn own_header_example_serves() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -125,6 +125,7 @@ fn refused() -> Vec<(DropReason, Vec<u8>)> {
     ]
 }
 
+// promise: control.3
 #[test]
 fn each_task_is_explained_with_its_decision() {
     let mut node = explained(&config("horus", false));
@@ -163,6 +164,7 @@ fn each_task_is_explained_with_its_decision() {
     assert_eq!(beliefs.beliefs.basis, SelectionBasis::Best);
 }
 
+// promise: control.3
 #[test]
 fn drops_are_explained_and_filters_apply() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
@@ -193,6 +195,7 @@ fn drops_are_explained_and_filters_apply() {
     assert_eq!(of_each.iter().sum::<usize>(), 3, "{of_each:?}");
 }
 
+// promise: control.3
 #[test]
 fn waiting_is_explained_at_both_ends() {
     let mut node = explained(&config("jbsq(k=1)", false));
@@ -222,6 +225,7 @@ fn waiting_is_explained_at_both_ends() {
     assert!(told[1..].iter().all(|one| matches!(one.fate, Fate::Sent { port: 1, .. })), "{told:?}");
 }
 
+// promise: control.3
 #[test]
 fn later_packets_of_a_task_follow_the_first() {
     let mut node = explained(&config("random", false));
@@ -236,6 +240,7 @@ fn later_packets_of_a_task_follow_the_first() {
     assert_eq!(told[0].fate, Fate::Dropped(DropReason::UnknownConnection));
 }
 
+// promise: control.3
 #[test]
 fn explaining_changes_no_decision_and_counts_overruns() {
     for policy in ["horus", "jsq", "racksched", "round-robin", "lsq-update"] {
@@ -270,6 +275,7 @@ fn explaining_changes_no_decision_and_counts_overruns() {
     assert!(node.explain_frames(0, &tasks(8)).is_empty());
 }
 
+// promise: control.3
 #[test]
 fn packets_rejected_by_a_device_are_explained() {
     let mut node = explained(&config("random", false));
@@ -285,6 +291,7 @@ fn packets_rejected_by_a_device_are_explained() {
     assert!(unsent.iter().all(|one| one.port == Some(1)));
 }
 
+// promise: control.3
 #[test]
 fn agent_explains_assignment_and_outcome() {
     let text = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\
@@ -372,6 +379,7 @@ fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
     frame
 }
 
+// promise: control.3
 #[test]
 fn agent_capture_is_explained_without_workers() {
     // Two tasks go to the workers, two wait, and one finds the queue full. The capture then holds the replies
@@ -462,6 +470,7 @@ fn json(output: &Output) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+// promise: control.3
 #[test]
 fn a_capture_is_explained_without_a_node() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
@@ -560,6 +569,7 @@ fn a_capture_of_ipv6_is_explained() {
     assert_eq!(json(&home.explain("cut.pcap", &["--format", "json"]))[0]["fate"], "sent");
 }
 
+// promise: control.3
 #[test]
 fn complete_and_truncated_captures_are_explained() {
     // A capture of both directions: packets sent by the leaf itself are skipped.
@@ -596,6 +606,7 @@ fn complete_and_truncated_captures_are_explained() {
     assert!(json(&output).iter().all(|one| one["fate"] == "sent"));
 }
 
+// promise: control.3
 #[test]
 fn inexplicable_input_names_the_cause() {
     let home = Home::new(&config("random", false), &tasks(1));
@@ -632,6 +643,7 @@ fn inexplicable_input_names_the_cause() {
     fails(&wedjat(&["explain", "--node", absent]), &["no node answers"]);
 }
 
+// promise: control.3
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 #[test]
 fn a_running_leaf_explains_its_packets() {

@@ -20,6 +20,7 @@ use patience::*;
 use process::ChildProcess;
 use switch::*;
 
+// promise: fabric.3
 #[test]
 fn followed_fabric_survives_spine_and_controller_loss() {
     let home = Home::followed();

@@ -27,6 +27,7 @@ fn task_header() {
     assert!(feed("task_header", fuzz_bodies::task_header::run) > 0);
 }
 
+// promise: input.4
 #[test]
 fn stages() {
     let mut went = [(0, 0); 2];
@@ -46,6 +47,7 @@ fn config() {
     assert!(feed("config", fuzz_bodies::config::run) > 0);
 }
 
+// promise: input.4
 #[test]
 fn memif_control() {
     let mut let_through = 0;
@@ -55,6 +57,7 @@ fn memif_control() {
     assert!(let_through > 0 && fed > let_through, "{let_through} of {fed} clients let through");
 }
 
+// promise: input.4
 #[test]
 fn state_file() {
     let mut read = 0;
@@ -63,6 +66,7 @@ fn state_file() {
     assert!(read > 0);
 }
 
+// promise: input.4
 #[test]
 fn offer() {
     let mut accepted = 0;
@@ -72,6 +76,7 @@ fn offer() {
     assert!(accepted >= 2, "with and without a free channel");
 }
 
+// promise: input.4
 #[test]
 fn rings() {
     let mut answered = 0;

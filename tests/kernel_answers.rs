@@ -711,6 +711,7 @@ impl Wire<'_> {
     }
 }
 
+// promise: trust.2
 #[test]
 fn leaf_forwards_only_tasks_that_a_kernel_answers() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {

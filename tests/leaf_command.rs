@@ -247,6 +247,7 @@ fn two_cores_run_and_stop_in_order() {
     }
 }
 
+// promise: membership.1
 #[test]
 fn members_and_policy_change_under_traffic() {
     let packets = traffic();
@@ -356,6 +357,55 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     });
     let down = get(address, "/api/v1/query?query=up%3D%3D0");
     assert!(down.contains("\"result\":[]"), "{down}");
+}
+
+// promise: membership.2, control.1, control.2
+#[test]
+#[cfg(feature = "control")]
+fn histograms_of_a_running_leaf_grow() {
+    let packets = traffic();
+    let home = Home::new([&packets, &packets], ",infinite_rx=1");
+    let metrics = free_address();
+    let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
+        + &format!("[control]\nmetrics = '{metrics}'\n");
+    fs::write(home.path("leaf.toml"), config).unwrap();
+    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
+    let value = |sample: &str| {
+        let text = get(metrics, "/metrics");
+        let of = |line: &str| line.strip_prefix(sample)?.trim().parse::<f64>().ok();
+        text.lines().filter_map(of).sum::<f64>()
+    };
+    let samples = [
+        "wedjat_decision_time_seconds_count{core=\"0\"}",
+        "wedjat_report_age_seconds_count{pool=\"7\"}",
+    ];
+    for sample in samples {
+        wait_until(sample, || value(sample) > 0.0);
+        let before = value(sample);
+        wait_until(sample, || value(sample) > before);
+        let sum = sample.replace("_count", "_sum");
+        assert!(value(&sum) > 0.0, "{sum}");
+        let bucket = sample.replace("_count", "_bucket").replace('}', ",le=\"+Inf\"}");
+        assert!(value(&bucket) >= before, "{bucket}");
+    }
+    let state = || home.state().map(|state| state["cores"][0]["decision_time"]["count"].as_u64());
+    wait_until("the state has them, too", || state().flatten() > Some(0));
+    let body = get(metrics, "/metrics");
+    let (_, body) = body.split_once("\r\n\r\n").unwrap();
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    match promtool.stderr(Stdio::piped()).spawn() {
+        Ok(mut tool) => {
+            tool.stdin.take().unwrap().write_all(body.as_bytes()).unwrap();
+            let output = tool.wait_with_output().unwrap();
+            let told = text(&[output.stdout, output.stderr].concat());
+            assert!(output.status.success() && told.trim().is_empty(), "{told}");
+        }
+        Err(_) => {
+            let _ = writeln!(io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
+        }
+    }
+    leaf.stop("-TERM");
 }
 
 #[test]
@@ -476,6 +526,7 @@ fn running_leaf_is_changed_and_watched() {
     refused(&ctl(&home, &["show"]), &["no node answers", "WEDJAT_STATE"]);
 }
 
+// promise: membership.2, control.1
 #[test]
 #[cfg(feature = "control")]
 fn running_agent_is_changed_and_watched() {
@@ -575,6 +626,7 @@ fn colocated_leaf_and_agent_are_changed() {
     assert_eq!(dropped(&account(&leaf.stop("-TERM"))), 0);
 }
 
+// promise: input.3
 #[test]
 fn leaf_survives_tampering_with_its_state_file() {
     let packets = traffic();
@@ -711,6 +763,7 @@ fn failed_start_names_the_cause() {
     refused(&missing, &["/nowhere.toml", "No such file"]);
 }
 
+// promise: input.2
 #[test]
 fn check_doctor_and_policies_answer() {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/leaf.toml");
@@ -802,6 +855,7 @@ fn vanished_peer_may_return() {
 
 /// A leaf that waits for the server of its memif client ends at once when stopped. A wait to the end would
 /// make it fail.
+// promise: running.1
 #[test]
 fn stop_ends_the_wait_for_a_peer() {
     for signal in ["TERM", "INT"] {
@@ -826,6 +880,7 @@ fn stop_ends_the_wait_for_a_peer() {
     }
 }
 
+// promise: packages.1
 #[test]
 fn version_names_release_revision_and_dpdk() {
     let said = text(&wedjat(&["--version"]).stdout);
@@ -834,6 +889,7 @@ fn version_names_release_revision_and_dpdk() {
 }
 
 /// Case of a libdpdk that cannot be loaded: a wrong file of its name lies in a folder that is searched first.
+// promise: packages.1
 #[test]
 fn missing_libdpdk_is_named() {
     let output = Command::new("pkg-config").args(["--variable=libdir", "libdpdk"]).output();
@@ -867,6 +923,7 @@ fn missing_libdpdk_is_named() {
     assert!(text(&doctor.stdout).contains("FAIL  libdpdk"), "{}", text(&doctor.stdout));
 }
 
+// promise: running.1
 #[test]
 fn doctor_fails_where_a_start_would() {
     let home = Home::new([&traffic(), &traffic()], ",infinite_rx=1");
@@ -900,6 +957,7 @@ fn account_ends(leaf: RunningLeaf) {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+// promise: ports.1
 #[test]
 fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let damaged = |mut frame: Vec<u8>| {
@@ -930,6 +988,7 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
     assert_eq!(account["scheduled"], all, "{account}");
 }
 
+// promise: ports.1
 #[test]
 fn vlan_port_strips_and_adds_its_tag() {
     let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();

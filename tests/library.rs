@@ -5,13 +5,14 @@
 
 mod frames;
 mod hugepages;
+mod installing;
+mod page;
 mod patience;
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use wedjat::io::pcap::{read_frames, write_frames};
@@ -22,58 +23,13 @@ use wedjat::wire::task::{Code, Header};
 
 use frames::*;
 use hugepages::Hugepages;
+use installing::*;
 use patience::*;
 
-const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
 /// Number of attempts at a comparison in real time, which stalls may disturb.
 const TRIES: usize = 5;
 /// Names of the ports in file names.
 const SIDES: [&str; 2] = ["clients", "workers"];
-
-fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
-    output
-}
-
-/// Returns cargo's target folder. This test lies in its `PROFILE/deps`.
-fn target() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
-}
-
-fn make(arguments: &[&str], prefix: &Path) {
-    let mut make = Command::new("make");
-    make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
-    // The same features as in the test build: the commands started by the tests lie at the same place.
-    make.arg("FEATURES=wedjat-testbed/rocksdb");
-    make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
-    run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
-}
-
-/// Removes cargo's variables about the test's package. Crates whose build scripts read them would otherwise
-/// be rebuilt each time.
-fn as_from_a_shell(command: &mut Command) -> &mut Command {
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let is_of_package = |prefix: &&str| text.starts_with(prefix);
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "OUT_DIR"].iter().any(is_of_package) {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-/// Returns the prefix of the installation, which all tests share.
-fn installed() -> &'static Path {
-    static PREFIX: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let folder = PREFIX.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        make(&["install"], folder.path());
-        folder
-    });
-    folder.path()
-}
 
 /// Returns the output of pkg-config, split into words.
 fn pkg_config(arguments: &[&str]) -> Vec<String> {
@@ -103,6 +59,7 @@ fn with_library(program: &Path) -> Command {
     command
 }
 
+// promise: library.3, packages.1
 #[test]
 fn installed_files_work_and_are_removed() {
     let prefix = installed();
@@ -242,91 +199,6 @@ fn pages_point_to_what_is_installed(prefix: &Path) {
     assert!(page.contains(".SH [[POOL]]") && page.contains("\n.B policy\n"), "{page}");
 }
 
-/// Returns the files below a folder, with paths relative to it.
-fn below(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    remains(folder, &mut files);
-    let mut files: Vec<_> =
-        files.iter().map(|file| file.strip_prefix(folder).unwrap().to_owned()).collect();
-    files.sort();
-    files
-}
-
-#[test]
-fn debian_package_installs_runs_and_removes() {
-    if Command::new("dpkg-deb").arg("--version").output().is_err() {
-        let _ =
-            writeln!(std::io::stderr(), "SKIPPED: a Debian package needs dpkg-deb (Debian: dpkg)");
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    make(&["deb", &format!("OUT={}", folder.path().display())], installed());
-    let packages = below(folder.path());
-    let [package] = &packages[..] else { panic!("{packages:?}") };
-    let package = folder.path().join(package);
-    assert!(package.to_str().unwrap().contains("wedjat_0.1.0_"), "{package:?}");
-    let fields = run(Command::new("dpkg-deb").arg("-f").arg(&package)).stdout;
-    let fields = String::from_utf8(fields).unwrap();
-    assert!(fields.contains("Depends: ") && fields.contains("libc6"), "{fields}");
-    if Command::new("dpkg-shlibdeps").arg("--version").output().is_ok() {
-        assert!(fields.contains("librte-eal"), "{fields}");
-    }
-
-    // Installs into a folder with its own empty package database.
-    let root = folder.path().join("root");
-    fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
-    fs::create_dir_all(root.join("var/lib/dpkg/info")).unwrap();
-    fs::write(root.join("var/lib/dpkg/status"), "").unwrap();
-    let dpkg = |arguments: &[&str]| {
-        let mut dpkg = Command::new("dpkg");
-        dpkg.arg(format!("--root={}", root.display()));
-        dpkg.args([
-            "--force-depends",
-            "--force-not-root",
-            "--force-script-chrootless",
-            "--force-bad-path",
-        ]);
-        run(dpkg.args(arguments));
-    };
-    dpkg(&["--install", package.to_str().unwrap()]);
-    let usr = root.join("usr");
-    let triplets = |path: &PathBuf| {
-        let text = path.to_str().unwrap();
-        let parts: Vec<_> = text.split('/').filter(|part| !part.contains("-linux-gnu")).collect();
-        PathBuf::from(parts.join("/"))
-    };
-    let mut found: Vec<_> = below(&usr).iter().map(triplets).collect();
-    found.sort();
-    assert_eq!(found, below(installed()), "what make install installs");
-    assert!(root.join("etc/wedjat").is_dir());
-    let unit = fs::read_to_string(usr.join("lib/systemd/system/wedjat-leaf@.service")).unwrap();
-    assert!(
-        unit.contains("ExecStart=/usr/bin/wedjat leaf") && !unit.contains("@PREFIX@"),
-        "{unit}"
-    );
-    for command in ["wedjat", "wedjat-pktgen", "wedjat-testbed"] {
-        run(Command::new(usr.join("bin").join(command)).arg("--version"));
-    }
-    for example in ["leaf.toml", "agent.toml", "agent-leaf.toml"] {
-        let example = usr.join("share/doc/wedjat/examples").join(example);
-        run(Command::new(usr.join("bin/wedjat")).args(["check", "--config"]).arg(example));
-    }
-
-    dpkg(&["--purge", "wedjat"]);
-    let left: Vec<_> = below(&root).into_iter().filter(|path| !path.starts_with("var")).collect();
-    assert!(left.is_empty() && !usr.exists() && !root.join("etc").exists(), "{left:?}");
-}
-
-fn remains(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().flatten() {
-        if entry.file_type().unwrap().is_dir() {
-            remains(&entry.path(), files);
-        } else {
-            files.push(entry.path());
-        }
-    }
-}
-
 /// Frames of each port: [clients, workers].
 type Trace = [Vec<Vec<u8>>; 2];
 
@@ -423,14 +295,44 @@ impl Home {
     }
 
     fn application_in_rust(&self) -> Trace {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
-        cargo.args(["--example", "scheduler"]);
-        run(as_from_a_shell(cargo.arg("--target-dir").arg(target())));
-        let program = target().join("debug/examples/scheduler");
-        run(Command::new(program).arg(self.config("rust")).arg("1"));
+        run(Command::new(scheduler_in_rust()).arg(self.config("rust")).arg("1"));
         self.output("rust")
     }
+}
+
+/// Builds examples/scheduler.rs.
+fn scheduler_in_rust() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
+    cargo.args(["--example", "scheduler"]);
+    run(as_from_a_shell(cargo.arg("--target-dir").arg(target())));
+    target().join("debug/examples/scheduler")
+}
+
+#[test]
+fn embed_in_rust_page_works() {
+    let program = scheduler_in_rust();
+    let page = page::Page {
+        path: "docs/tutorials/embed-rust.md",
+        replace: &[("leaf.toml 30", "leaf.toml 10"), ("--duration 10s", "--duration 1s")],
+        ..page::Page::default()
+    };
+    page::run(&page, program.ancestors().nth(2).unwrap());
+}
+
+#[test]
+fn embed_in_c_page_works() {
+    let library = installed().join("lib");
+    let packages = library.join("pkgconfig").display().to_string()
+        + ":"
+        + &std::env::var("PKG_CONFIG_PATH").unwrap_or_default();
+    let page = page::Page {
+        path: "docs/tutorials/embed-c.md",
+        needs: &["cc", "pkg-config", "python3"],
+        env: &[("PKG_CONFIG_PATH", &packages), ("LD_LIBRARY_PATH", library.to_str().unwrap())],
+        ..page::Page::default()
+    };
+    page::run(&page, &installed().join("bin"));
 }
 
 /// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies and packets to
@@ -512,6 +414,7 @@ fn difference(ours: &Trace, expected: &Trace, who: &str) -> Option<String> {
     })
 }
 
+// promise: library.1
 #[test]
 fn applications_send_the_golden_packets() {
     let text = fs::read_to_string(Path::new(SOURCE).join("tests/golden/library.txt")).unwrap();
@@ -522,6 +425,7 @@ fn applications_send_the_golden_packets() {
     assert_same(&home.application_in_rust(), &expected, "Rust");
 }
 
+// promise: library.1
 #[test]
 fn applications_decide_as_the_leaf_does() {
     // With the second policy, tasks wait at the application until replies make room.
@@ -545,6 +449,7 @@ fn applications_decide_as_the_leaf_does() {
 /// Number of hugepages, of 2 MiB each.
 const PAGES: u64 = 24;
 
+// promise: library.1
 #[test]
 fn a_secondary_process_schedules_with_the_library() {
     let folder = tempfile::tempdir().unwrap();

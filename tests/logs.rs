@@ -37,6 +37,7 @@ fn messages<'a>(records: &'a [Value], target: &str) -> Vec<&'a str> {
     records.iter().filter(of).map(|record| record["message"].as_str().unwrap()).collect()
 }
 
+// promise: control.3
 #[test]
 fn json_log_has_every_record() {
     let (stdout, stderr) = run(&["--log-format", "json"], None);
@@ -70,6 +71,7 @@ fn is_of_the_machine(line: &str) -> bool {
     warnings.iter().any(|warning| line.contains(warning))
 }
 
+// promise: control.3
 #[test]
 fn dpdk_log_lines_join_the_log() {
     let more =
@@ -93,6 +95,7 @@ fn dpdk_log_lines_join_the_log() {
     );
 }
 
+// promise: control.3
 #[test]
 fn a_quiet_leaf_gives_its_account_only() {
     let (stdout, stderr) = run(&["--quiet"], Some("debug"));
@@ -110,6 +113,7 @@ fn a_quiet_leaf_gives_its_account_only() {
     );
 }
 
+// promise: control.3
 #[test]
 fn failing_leaf_logs_in_the_same_format() {
     let home = Home::new();

@@ -236,6 +236,7 @@ fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }
 
+// promise: membership.1
 #[test]
 fn membership_changes_keep_other_places() {
     let mut rig = Rig::new();
@@ -260,6 +261,7 @@ fn membership_changes_keep_other_places() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn leaving_worker_finishes_and_dead_one_is_removed() {
     let mut rig = Rig::new();
@@ -294,6 +296,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn moved_server_keeps_its_workers_tasks() {
     let mut rig = Rig::new();
@@ -306,6 +309,7 @@ fn moved_server_keeps_its_workers_tasks() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn pools_come_and_leave_under_their_own_policies() {
     let mut rig = Rig::new();
@@ -336,6 +340,7 @@ fn pools_come_and_leave_under_their_own_policies() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn policy_speeds_and_bounds_change() {
     let mut rig = Rig::new();
@@ -357,6 +362,7 @@ fn policy_speeds_and_bounds_change() {
     rig.assert_accounted();
 }
 
+// promise: membership.2
 #[test]
 fn invalid_change_is_refused() {
     let mut rig = Rig::new();
@@ -399,6 +405,7 @@ fn invalid_change_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.6
 #[test]
 fn message_reporting_pool_keeps_policy_and_no_spine() {
     let mut rig = Rig::of("\"jiq\"\nreports = \"messages\"");
@@ -439,6 +446,7 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
     }
 }
 
+// promise: membership.1
 #[test]
 fn random_changes_under_load_lose_nothing() {
     for seed in 0..4 {

@@ -106,6 +106,7 @@ impl Rig {
     }
 }
 
+// promise: library.3, speed.1
 #[test]
 fn calls_of_the_library_allocate_nothing() {
     let packets = packets();
@@ -140,6 +141,7 @@ fn calls_of_the_library_allocate_nothing() {
     }
 }
 
+// promise: speed.1
 #[test]
 fn polls_allocate_nothing() {
     let before = counting::calls();
@@ -158,11 +160,13 @@ fn polls_allocate_nothing() {
     ];
     for policy in policies {
         let mut rig = rig(policy);
+        rig.leaf = rig.leaf.with_stopwatch(Some(|| 7));
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
         }
         let counters = rig.leaf.stages().counters();
         assert!(counters.balances(), "{policy}");
+        assert!(counters.decision_time().count > 0, "{policy}: a burst was sampled");
         let left = counters.read(Counter::Scheduled) + counters.read(Counter::Refused);
         let tasks = left + counters.read(Gauge::Queued);
         assert!(tasks > 200 * 64, "{policy}: tasks were scheduled, or waited, or were refused");
@@ -174,6 +178,7 @@ fn polls_allocate_nothing() {
     }
 }
 
+// promise: control.3
 #[test]
 fn to_explain_packets_allocates_nothing_on_the_core() {
     let packets = packets();
@@ -201,6 +206,7 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
     }
 }
 
+// promise: control.3
 #[test]
 fn a_tap_allocates_nothing_on_the_core() {
     let packets = packets();
@@ -254,6 +260,7 @@ fn flow() -> Flow {
     }
 }
 
+// promise: speed.1
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
     let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
@@ -316,6 +323,7 @@ fn threads_of_an_agent_allocate_nothing() {
     assert!(counters.read(Counter::Forwarded) > replies + 500, "tasks were given back");
 }
 
+// promise: speed.1
 #[test]
 fn polls_of_an_agent_allocate_nothing() {
     for policy in ["cfcfs", "jbsq(k=2)", "horus", "jsq", "random"] {
@@ -491,6 +499,7 @@ mod system_calls {
         )
     }
 
+    // promise: speed.1
     #[test]
     fn the_poll_loop_makes_no_system_call() {
         let mut packets = Vec::new();
@@ -509,6 +518,7 @@ mod system_calls {
         leaf.assert_polls_without_calls("dispatch-0");
     }
 
+    // promise: speed.1
     #[test]
     fn an_agents_poll_loop_makes_no_system_call() {
         let packets: Vec<_> = (0..256).map(|seq| task(Header::new_task(POOL, seq))).collect();
@@ -552,6 +562,7 @@ mod system_calls {
     }
 }
 
+// promise: membership.1
 #[test]
 fn policies_take_changes_of_membership_without_allocating() {
     const MEMBERS: u16 = 40;
@@ -573,6 +584,7 @@ fn policies_take_changes_of_membership_without_allocating() {
     }
 }
 
+// promise: agent.4, speed.1
 #[test]
 fn peer_nodes_decide_and_learn_without_allocating() {
     for policy in

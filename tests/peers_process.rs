@@ -240,6 +240,7 @@ fn count(account: &Value, key: &str) -> u64 {
     account[key].as_u64().unwrap()
 }
 
+// promise: agent.4
 #[test]
 fn killed_peer_loses_only_its_tasks() {
     let home = Home::new();

@@ -8,6 +8,7 @@
 
 mod patience;
 
+// promise: packets.2, ports.1
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

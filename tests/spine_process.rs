@@ -10,6 +10,7 @@ mod serving;
 mod switch;
 mod wires;
 
+// promise: fabric.3
 #[test]
 fn spine_serves_clients_after_losing_a_leaf() {
     serving::serve_and_lose_a_leaf(family::Family::V4);

@@ -16,6 +16,7 @@ use std::process::Command;
 use patience::*;
 use running::*;
 
+// promise: running.1
 #[test]
 fn leaf_reports_ready_alive_and_stopping() {
     let home = Home::new();
@@ -47,6 +48,7 @@ fn leaf_reports_ready_alive_and_stopping() {
 
 /// Checks the units with the tested program in place of the installed one, because `systemd-analyze verify`
 /// requires that it exists.
+// promise: running.1
 #[test]
 fn systemd_takes_the_units() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("share/systemd");

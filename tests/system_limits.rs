@@ -33,6 +33,7 @@ fn next_descriptor(process: u32) -> u64 {
     (0..).find(|number| !numbers.contains(number)).unwrap()
 }
 
+// promise: control.3
 #[test]
 fn a_leaf_without_descriptors_logs_one_line() {
     let home = Home::new();
@@ -59,6 +60,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     leaf.ended_by("-TERM");
 }
 
+// promise: input.3
 #[test]
 fn a_report_appears_whole_at_the_end() {
     let home = Home::new();
@@ -107,6 +109,7 @@ impl Drop for SmallDisk {
     }
 }
 
+// promise: input.3
 #[test]
 fn a_full_disk_leaves_the_previous_report() {
     let Some(disk) = SmallDisk::mount() else {
@@ -129,6 +132,7 @@ fn a_full_disk_leaves_the_previous_report() {
     assert_eq!(left.len(), 2, "the report and the filler: {left:?}");
 }
 
+// promise: running.1
 #[test]
 fn an_exit_leaves_no_hugepage_file() {
     let Some(pages) = Hugepages::reserve(48) else {

@@ -240,6 +240,7 @@ fn into(file: &Path) -> StartTapRequest {
     StartTapRequest { file: file.display().to_string(), ..StartTapRequest::default() }
 }
 
+// promise: control.3
 #[test]
 fn active_tap_records_all_packets() {
     let node = Node::start();
@@ -274,6 +275,7 @@ fn active_tap_records_all_packets() {
     }
 }
 
+// promise: control.3
 #[test]
 fn capture_starts_now_in_time_order() {
     use pcap_file::pcap::PcapReader;
@@ -296,6 +298,7 @@ fn capture_starts_now_in_time_order() {
     assert!(began <= stamps[0] + slack && *stamps.last().unwrap() <= ended + slack);
 }
 
+// promise: control.3
 #[test]
 fn tap_limits_port_length_and_count() {
     let node = Node::start();
@@ -330,6 +333,7 @@ fn tap_limits_port_length_and_count() {
     assert!(connection.stop_tap().unwrap().file.ends_with("/2"));
 }
 
+// promise: control.3
 #[test]
 fn invalid_tap_is_refused_and_overwrites_nothing() {
     let node = Node::start();
@@ -378,6 +382,7 @@ fn invalid_tap_is_refused_and_overwrites_nothing() {
     assert_eq!(error, "no tap is on");
 }
 
+// promise: control.3
 #[test]
 fn records_are_whole_after_an_end_or_stall() {
     let mut node = Node::start();
@@ -396,6 +401,7 @@ fn records_are_whole_after_an_end_or_stall() {
     assert_eq!(captured(&node.path("last")), node.passed(&[0, 1]));
 }
 
+// promise: control.3
 #[test]
 fn the_command_begins_and_ends_a_tap() {
     let node = Node::start();
@@ -429,6 +435,7 @@ fn the_command_begins_and_ends_a_tap() {
     );
 }
 
+// promise: input.1
 #[test]
 fn per_worker_counts_stay_with_the_pool() {
     let node = Node::start();
@@ -452,6 +459,7 @@ fn per_worker_counts_stay_with_the_pool() {
     assert_eq!(shown.scheduled, 300);
 }
 
+// promise: control.3
 #[test]
 fn an_agent_is_tapped_as_a_leaf_is() {
     let text = "[agent]\nname = 'tapped'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\n\

@@ -38,6 +38,7 @@ fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
         .collect()
 }
 
+// promise: control.3
 #[test]
 fn dpdks_client_shows_the_leaf() {
     if Command::new("dpdk-telemetry.py").arg("--help").output().is_err() {

@@ -1,20 +1,24 @@
 //! The sources keep their rules, and the documents name only what exists.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "tidy/promises.rs"]
+mod promises;
 #[path = "tidy/prose.rs"]
 mod prose;
 #[path = "tables/table.rs"]
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-use wedjat::admin::metrics::families;
+use wedjat::admin::metrics::{Family, families};
 use wedjat::config::keys::{self, Key};
 use wedjat::reason::DropReason;
-use wedjat::state::counters::{METRICS, Metric};
+use wedjat::state::counters::{CounterKind, METRICS, Metric};
 
 use table::assert_table;
 
@@ -68,6 +72,7 @@ fn assert_none(offences: &[String], rule: &str) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
 
+// promise: sources.1
 #[test]
 fn every_source_file_says_what_it_is_for() {
     let sources = files(".rs");
@@ -88,6 +93,7 @@ const COMMENTS_MIN: usize = 150;
 /// Words of a test's name.
 const TEST_WORDS_MAX: usize = 8;
 
+// promise: sources.1
 #[test]
 fn comments_are_plain() {
     let (mut folders, mut all) = (BTreeMap::<_, prose::Prose>::new(), prose::Prose::default());
@@ -111,6 +117,7 @@ fn comments_are_plain() {
     assert_none(&hard, &format!("folders whose comments are above {PROSE_MAX:?}"));
 }
 
+// promise: sources.1
 #[test]
 fn test_names_are_short() {
     let (mut names, mut long) = (0, Vec::new());
@@ -126,6 +133,7 @@ fn test_names_are_short() {
     assert_none(&long, &format!("test names of more than {TEST_WORDS_MAX} words"));
 }
 
+// promise: sources.1
 #[test]
 fn types_are_named_by_nouns() {
     let mut found = Vec::new();
@@ -137,6 +145,7 @@ fn types_are_named_by_nouns() {
     assert_none(&found, "types named by a participle, a pronoun or a question word");
 }
 
+// promise: sources.1
 #[test]
 fn nothing_is_left_undone_or_skipped() {
     // Put together here, so that this file does not offend.
@@ -148,6 +157,7 @@ fn nothing_is_left_undone_or_skipped() {
     assert_none(&offences(".rs", offends), "stubs, reminders and skipped tests");
 }
 
+// promise: sources.1
 #[test]
 fn lines_are_not_too_long() {
     // Tables and links of documents can't be broken.
@@ -159,6 +169,7 @@ fn lines_are_not_too_long() {
     }
 }
 
+// promise: sources.1
 #[test]
 fn unsafe_code_stays_where_it_is_allowed() {
     let allowed = [
@@ -196,6 +207,7 @@ fn room(path: &str) -> &str {
     path.split(['/', '.', ':']).next().unwrap_or_default()
 }
 
+// promise: sources.1
 #[test]
 fn rooms_use_only_earlier_rooms() {
     let layers = order("limits");
@@ -315,6 +327,7 @@ const CIRCLES: [(&str, &str, &str); 4] = [
     ),
 ];
 
+// promise: sources.1
 #[test]
 fn files_of_a_room_form_no_circles() {
     let modules = modules();
@@ -341,6 +354,7 @@ fn files_of_a_room_form_no_circles() {
     assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
 }
 
+// promise: sources.1
 #[test]
 fn configuration_files_use_only_earlier_files() {
     let modules = modules();
@@ -386,6 +400,7 @@ fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
     versions(of, how).into_iter().map(|(name, _)| name).collect()
 }
 
+// promise: library.3
 #[test]
 fn control_crates_stay_out_of_the_library() {
     let control = ["tonic", "prost", "redb", "tokio", "rustls", "hyper"];
@@ -399,6 +414,7 @@ fn control_crates_stay_out_of_the_library() {
     }
 }
 
+// promise: library.3
 #[test]
 fn embedders_get_no_frontend_and_few_crates() {
     let front_ends = ["clap", "env_logger", "indicatif", "pcap-file", "signal-hook"];
@@ -438,36 +454,133 @@ fn missing(quote: &str) -> Option<String> {
     (!text.contains(&format!("fn {item}("))).then(|| format!("`{quote}`: no such function there"))
 }
 
+// promise: sources.1
 #[test]
 fn documents_name_files_and_tests_that_exist() {
     let documents = files(".md");
     assert!(documents.iter().any(|(path, _)| path == Path::new("SPECIFICATION.md")));
     let mut found = Vec::new();
     for (path, text) in &documents {
-        let faults = quoted(text).into_iter().filter_map(|quote| missing(&quote));
+        let quotes = quoted(text);
+        let is_function = |name: &&str| name.contains('_') && !name.contains(':');
+        let named = quotes.iter().filter_map(|quote| quote.strip_prefix("::"));
+        // `::name` is a function of a file that the document names elsewhere.
+        let files = quotes.iter().filter_map(|quote| quote.split_once(".rs"));
+        let files: BTreeSet<_> = files.map(|(file, _)| format!("{file}.rs")).collect();
+        for name in named.filter(is_function) {
+            let is_there = |file: &String| missing(&format!("{file}::{name}")).is_none();
+            if !files.iter().any(is_there) {
+                found.push(format!("{}: `::{name}`: no such function", path.display()));
+            }
+        }
+        let faults = quotes.iter().filter_map(|quote| missing(quote));
         found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
     }
     assert_none(&found, "documents that name what is not there");
-    let named: BTreeSet<_> = quoted(&fs::read_to_string(root().join("SPECIFICATION.md")).unwrap())
-        .into_iter()
-        .filter(|quote| quote.contains(".rs::"))
-        .collect();
-    assert!(named.len() > 20, "the specification names its tests: {}", named.len());
 }
 
+/// Anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation, hyphens for spaces.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let prose = text.split("```").step_by(2).collect::<String>();
+    let headings = prose.lines().filter(|line| line.starts_with('#'));
+    let mut found = BTreeSet::new();
+    for heading in headings.map(|line| line.trim_start_matches('#').trim().to_lowercase()) {
+        let is_kept = |&letter: &char| letter.is_alphanumeric() || " -_".contains(letter);
+        let anchor = heading.chars().filter(is_kept).collect::<String>().replace(' ', "-");
+        let more = (1..).map(|number| format!("{anchor}-{number}"));
+        let mut names = std::iter::once(anchor.clone()).chain(more);
+        let free = names.find(|name| !found.contains(name));
+        found.extend(free);
+    }
+    found
+}
+
+/// Links of a document to files and headings.
+fn links(text: &str) -> Vec<&str> {
+    let inline = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let named = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    let all = inline.chain(named.map(|(_, target)| target));
+    all.filter(|link| !link.contains("://")).collect()
+}
+
+// promise: sources.1
 #[test]
 fn links_between_documents_lead_somewhere() {
-    let mut found = Vec::new();
+    let (mut found, mut with_anchor) = (Vec::new(), 0);
     for (path, text) in files(".md") {
         let folder = root().join(&path).parent().unwrap().to_owned();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = link.split('#').next().unwrap_or_default();
-            if !link.contains("://") && !file.is_empty() && !folder.join(file).exists() {
+        for link in links(&text) {
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { root().join(&path) } else { folder.join(file) };
+            let leads = target.exists()
+                && (anchor.is_empty()
+                    || anchors(&fs::read_to_string(target).unwrap_or_default()).contains(anchor));
+            with_anchor += usize::from(!anchor.is_empty());
+            if !leads {
                 found.push(format!("{}: {link}", path.display()));
             }
         }
     }
+    assert!(with_anchor > 10, "{with_anchor} links name a heading");
     assert_none(&found, "links to nowhere");
+}
+
+// promise: sources.1
+#[test]
+fn summary_lists_every_page() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let listed: Vec<_> =
+        links(&summary).iter().map(|link| root().join("docs").join(link)).collect();
+    let listed: BTreeSet<_> = listed.iter().map(|path| path.canonicalize().unwrap()).collect();
+    let of_users = |path: &Path| {
+        path.starts_with("docs") || path.parent() == Some(Path::new("")) // pages, README and its like
+    };
+    let silent: Vec<_> = files(".md")
+        .into_iter()
+        .filter(|(path, _)| of_users(path) && !path.ends_with("SUMMARY.md"))
+        .filter(|(path, _)| !listed.contains(&root().join(path).canonicalize().unwrap()))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert_none(&silent, "pages that docs/SUMMARY.md does not list");
+}
+
+/// Runs scripts/book.sh with this search path.
+fn book(out: &Path, path: &OsStr) -> Output {
+    let mut command = Command::new(root().join("scripts/book.sh"));
+    command.arg(out).env("PATH", path).output().unwrap()
+}
+
+#[test]
+fn book_has_every_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = std::env::var_os("PATH").unwrap();
+    let without = std::env::split_paths(&path).filter(|place| !place.join("mdbook").exists());
+    let without = std::env::join_paths(without).unwrap();
+    let refused = book(folder.path(), &without);
+    let reason = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && reason.contains("cargo install mdbook"), "{reason}");
+    if without == path {
+        let _ =
+            writeln!(std::io::stderr(), "SKIPPED: the book needs mdbook (cargo install mdbook)");
+        return;
+    }
+    let built = book(folder.path(), &path);
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut broken = Vec::new();
+    for link in links(&summary) {
+        let page = folder.path().join("docs").join(link).with_extension("html");
+        let html = fs::read_to_string(&page).unwrap_or_else(|error| panic!("{link}: {error}"));
+        let content = html.split("<main>").nth(1).unwrap_or_default();
+        for target in content.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let file = target.split('#').next().unwrap_or_default();
+            let leads = file.is_empty() || page.parent().unwrap().join(file).exists();
+            if !target.contains("://") && !leads {
+                broken.push(format!("{link}: {target}"));
+            }
+        }
+    }
+    assert_none(&broken, "links of the book to nowhere");
 }
 
 #[test]
@@ -492,16 +605,25 @@ fn documents_name_targets_that_the_makefile_has() {
     assert_none(&found, "make targets that are not there");
 }
 
+// promise: control.2
 #[test]
 fn documented_counters_and_drop_reasons_match_the_code() {
     let metrics = METRICS
         .iter()
         .filter(|metric| DropReason::ALL.iter().all(|reason| reason.name() != metric.name));
-    let rows = metrics.map(|Metric { name, kind, unit, help }| {
-        format!("| `{name}` | {} | {unit} | {help} |\n", kind.name())
+    let of_core = |family: &Family| METRICS.iter().any(|metric| metric.help == family.help);
+    let (cores, others): (Vec<_>, Vec<_>) = families().into_iter().partition(of_core);
+    let rows = metrics.map(|Metric { name, unit, help, .. }| {
+        let family = cores.iter().find(|family| family.help == *help).unwrap();
+        format!("| `{name}` | `{}` | {unit} | {help} |\n", family.sample())
     });
-    assert_table("docs/reference/counters.md", "", "| name | kind | unit | what it tells |", rows);
-    let rows = families().into_iter().map(|family| {
+    assert_table(
+        "docs/reference/counters.md",
+        "",
+        "| name | metric | unit | what it tells |",
+        rows,
+    );
+    let rows = others.into_iter().map(|family| {
         let (kind, unit) = (family.kind.name(), family.unit);
         format!(
             "| `{}` | {kind} | {unit} | {} | {} |\n",
@@ -521,6 +643,60 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     });
     assert_table("docs/reference/drop-reasons.md", "", "| reason | the packet | look at |", rows);
     assert_table_of_json_keys();
+}
+
+/// Greatest permitted size of the specification: one page.
+const SPECIFICATION_MAX: usize = 12 * 1024;
+/// Tests that docs/reference/promises.md names for each promise.
+const EXAMPLES_MAX: usize = 3;
+
+// promise: sources.1
+#[test]
+fn documented_promises_are_shown_by_tests() {
+    let specification = fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    assert!(specification.len() <= SPECIFICATION_MAX, "{} bytes", specification.len());
+    let promises = promises::promises(&specification);
+    let ids: BTreeSet<_> = promises.iter().map(|promise| promise.id.as_str()).collect();
+    assert!(ids.len() >= 40 && ids.len() == promises.len(), "every promise has its id: {ids:?}");
+
+    let (mut shown, mut faults) = (BTreeMap::<_, BTreeMap<_, Vec<_>>>::new(), Vec::new());
+    for (path, text) in files(".rs") {
+        let path = path.display().to_string();
+        let tests = promises::marked_tests(&text).unwrap_or_else(|mark| {
+            faults.push(format!("{path}: {mark}: no test below"));
+            Vec::new()
+        });
+        for (id, name) in
+            tests.iter().flat_map(|test| test.ids.iter().map(move |id| (id, &test.name)))
+        {
+            if !ids.contains(id.as_str()) {
+                faults.push(format!("{path}: {name}: the specification has no promise {id}"));
+            }
+            let files = shown.entry(id.clone()).or_default();
+            files.entry(path.clone()).or_default().push(name.clone());
+        }
+    }
+    let is_shown = |promise: &promises::Promise| {
+        shown.contains_key(&promise.id) || promise.text.contains("`make ")
+    };
+    let unshown = promises.iter().filter(|promise| !is_shown(promise));
+    faults.extend(unshown.map(|promise| format!("{}: neither test nor `make`", promise.id)));
+    assert_none(&faults, "promises and the marks of their tests");
+
+    let rows = promises.iter().map(|promise| {
+        let files = shown.remove(&promise.id).unwrap_or_default();
+        let mut files: Vec<_> = files.into_iter().collect();
+        files.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+        let count = files.iter().map(|(_, names)| names.len()).sum::<usize>();
+        let names = files.iter().flat_map(|(_, names)| names.first());
+        let names = names.filter(|name| *name != "main").take(EXAMPLES_MAX);
+        let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
+        let files: Vec<_> =
+            files.iter().map(|(path, names)| format!("`{path}` {}", names.len())).collect();
+        format!("| {} | {count} | {} | {} |\n", promise.id, names.join(", "), files.join(", "))
+    });
+    let head = "| promise | tests | such as | files |";
+    assert_table("docs/reference/promises.md", "", head, rows);
 }
 
 /// The public fields of a struct of the sources, as what is serialized of it names them, and what their comments say.
@@ -548,7 +724,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
 }
 
 /// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
-const REPORTED: [(&str, &str, &str); 12] = [
+const REPORTED: [(&str, &str, &str); 16] = [
     ("account", "dataplane/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/stats.rs", "PortStats"),
     ("account, `manifest`", "dataplane/stats.rs", "Manifest"),
@@ -558,9 +734,13 @@ const REPORTED: [(&str, &str, &str); 12] = [
     ("state, `pools[]`", "dataplane/state/table.rs", "PoolSnapshot"),
     ("state, `pools[].members[]`", "dataplane/state/table.rs", "MemberSnapshot"),
     ("state, `cores[]`", "dataplane/state/table.rs", "CoreSnapshot"),
+    ("state, histograms", "dataplane/state/histogram.rs", "HistogramSnapshot"),
     ("state, `neighbours[]`", "dataplane/state/table.rs", "NeighbourSnapshot"),
     ("state, `peers`", "dataplane/state/nodes.rs", "PeersSnapshot"),
     ("state, `peers.nodes[]`", "dataplane/state/nodes.rs", "PeerSnapshot"),
+    ("status", "dataplane/admin/status.rs", "Status"),
+    ("status, `members[][]`", "dataplane/admin/status.rs", "MemberStatus"),
+    ("status, `controller`", "dataplane/admin/follow.rs", "ControllerLink"),
 ];
 
 /// The table of docs/reference/counters.md beside that of the counters.
@@ -568,7 +748,10 @@ fn assert_table_of_json_keys() {
     let rows = REPORTED.iter().flat_map(|(place, path, name)| {
         let fields = fields(path, name);
         assert!(!fields.is_empty(), "{name}");
-        fields.into_iter().map(move |(key, text)| format!("| `{key}` | {place} | {text} |\n"))
+        // The place stands in the first row of its keys.
+        let places = std::iter::once(format!(" {place}")).chain(std::iter::repeat(String::new()));
+        let rows = fields.into_iter().zip(places);
+        rows.map(|((key, text), place)| format!("| `{key}` |{place} | {text} |\n"))
     });
     assert_table("docs/reference/counters.md", "", "| key | where | what it tells |", rows);
 }
@@ -585,6 +768,7 @@ fn keys_of(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     }
 }
 
+// promise: control.2
 #[test]
 fn every_account_and_state_key_is_documented() {
     use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};
@@ -649,6 +833,7 @@ const KEY_TABLES: [(&str, &str, &[&[Key]]); 17] = [
     ("controller", "\n## Configuration of a controller", &[keys::CONTROLLER]),
 ];
 
+// promise: control.2
 #[test]
 fn documented_keys_match_the_code() {
     for (page, heading, parts) in KEY_TABLES {
@@ -667,6 +852,7 @@ fn documented_keys_match_the_code() {
     assert_none(&silent, "sections with keys that no page of docs/reference has");
 }
 
+// promise: control.2
 #[test]
 fn every_controller_command_is_documented() {
     let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
@@ -682,6 +868,7 @@ fn every_controller_command_is_documented() {
     );
 }
 
+// promise: control.2
 #[test]
 fn every_expert_file_key_is_documented() {
     let text = fs::read_to_string(root().join("docs/howto/run-batch-jobs.md")).unwrap();
@@ -699,23 +886,76 @@ fn every_expert_file_key_is_documented() {
     assert_none(&keys, "keys that docs/howto/run-batch-jobs.md does not explain");
 }
 
+// promise: control.2
 #[test]
 fn dashboard_shows_existing_metrics() {
     let text = fs::read_to_string(root().join("examples/grafana.json")).unwrap();
     let board: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(board["panels"].as_array().unwrap().len() > 5);
+    let named = assert_metrics_exist(&text);
+    assert!(named.len() > 8, "{named:?}");
+    for histogram in families().iter().filter(|family| family.kind == CounterKind::Histogram) {
+        let bucket = format!("{}_bucket", histogram.name);
+        assert!(named.contains(&bucket), "the dashboard does not show {bucket}");
+    }
+}
+
+/// Returns the names of metrics in a text. All of them must exist.
+fn assert_metrics_exist(text: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let named = text.match_indices("wedjat_").map(|(at, _)| {
         let end = text[at..].find(|letter| !is_name(letter)).unwrap_or(text.len() - at);
-        &text[at..at + end]
+        text[at..at + end].to_owned()
     });
     let named: BTreeSet<_> = named.collect();
     let samples: BTreeSet<_> =
-        families().iter().map(wedjat::admin::metrics::Family::sample).collect();
-    let foreign: Vec<_> = named.iter().filter(|name| !samples.contains(**name)).collect();
-    assert!(named.len() > 8 && foreign.is_empty(), "{foreign:?} of {named:?}");
+        families().iter().flat_map(wedjat::admin::metrics::Family::samples).collect();
+    let foreign: Vec<_> = named.difference(&samples).collect();
+    assert!(foreign.is_empty(), "{foreign:?} of {named:?}");
+    named
 }
 
+// promise: control.5
+#[test]
+fn alert_rules_name_existing_metrics_and_pages() {
+    let text = fs::read_to_string(root().join("examples/alerts.yaml")).unwrap();
+    let tests = fs::read_to_string(root().join("tests/alerts/rules_test.yaml")).unwrap();
+    let page = fs::read_to_string(root().join("docs/howto/monitor.md")).unwrap();
+    let (rules, in_tests) = (assert_metrics_exist(&text), assert_metrics_exist(&tests));
+    assert_eq!(rules, in_tests, "metrics of the rules, and of the series that test them");
+    let alerts: Vec<_> = text.split("- alert: ").skip(1).collect();
+    assert!(alerts.len() > 10, "{text}");
+    for alert in alerts {
+        let (name, _) = alert.split_once('\n').unwrap();
+        assert!(alert.contains("\n          summary: "), "{name}");
+        let (_, description) = alert.split_once("\n          description: ").unwrap();
+        let (_, path) = description.split_once("See docs/").unwrap();
+        let (path, _) = path.split_once(".md").unwrap();
+        assert!(root().join(format!("docs/{path}.md")).is_file(), "{name}: {path}");
+        assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} never fires in the test");
+        assert!(page.contains(&format!("| `{name}` |")), "docs/howto/monitor.md lacks {name}");
+    }
+}
+
+// promise: control.5
+#[test]
+fn promtool_accepts_the_alert_rules() {
+    for (what, file) in
+        [("check", "examples/alerts.yaml"), ("test", "tests/alerts/rules_test.yaml")]
+    {
+        let tool =
+            Command::new("promtool").args([what, "rules", file]).current_dir(root()).output();
+        let Ok(output) = tool else {
+            let _ =
+                writeln!(std::io::stderr(), "SKIPPED: there is no promtool (Debian: prometheus)");
+            return;
+        };
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && text.contains("SUCCESS"), "{file}: {text}");
+    }
+}
+
+// promise: sources.1
 #[test]
 fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");

@@ -19,6 +19,7 @@ fn output(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+// promise: control.3
 #[test]
 fn running_leaf_is_shown() {
     let home = Home::new();

@@ -358,6 +358,7 @@ mod tests {
         (scheduler, context)
     }
 
+    // promise: library.2
     #[test]
     fn a_context_serves_one_call_at_a_time() {
         let (scheduler, context) = scheduler();
@@ -372,6 +373,7 @@ mod tests {
         assert_eq!((end(scheduler), end(scheduler)), (0, WEDJAT_ERROR_HANDLE));
     }
 
+    // promise: library.2
     #[test]
     fn an_end_that_is_refused_changes_nothing() {
         let (scheduler, broken) = scheduler();
@@ -387,6 +389,7 @@ mod tests {
         assert_eq!(end(scheduler), 0);
     }
 
+    // promise: library.2
     #[test]
     fn panic_disables_its_context() {
         let (scheduler, context) = scheduler();

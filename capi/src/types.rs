@@ -414,6 +414,7 @@ mod tests {
 
     use super::*;
 
+    // promise: library.3
     #[test]
     fn layouts_are_those_of_the_interface() {
         assert_eq!((size_of::<Options>(), align_of::<Options>()), (40, 8));

@@ -25,76 +25,91 @@ fn case(name: &str) {
     built::run(Command::new(program()).arg(name));
 }
 
+// promise: library.3
 #[test]
 fn versions_names_and_sizes_match_the_header() {
     case("versions");
 }
 
+// promise: library.2
 #[test]
 fn a_wrong_configuration_is_refused_with_its_reason() {
     case("create_refuses");
 }
 
+// promise: library.1
 #[test]
 fn deciding_leaves_the_bytes_alone() {
     case("decides");
 }
 
+// promise: library.2
 #[test]
 fn packets_are_held_and_resumed_or_dropped() {
     case("holds");
 }
 
+// promise: library.2
 #[test]
 fn reply_releases_the_first_queued_task() {
     case("waits");
 }
 
+// promise: membership.1
 #[test]
 fn workers_are_taken_out() {
     case("members");
 }
 
+// promise: membership.1
 #[test]
 fn workers_and_policies_change_under_traffic() {
     case("changes");
 }
 
+// promise: library.2
 #[test]
 fn null_is_refused_everywhere() {
     case("null");
 }
 
+// promise: library.2
 #[test]
 fn too_large_a_burst_is_refused() {
     case("burst");
 }
 
+// promise: library.2
 #[test]
 fn packets_of_any_length_and_alignment_are_accepted() {
     case("lengths_and_places");
 }
 
+// promise: library.2
 #[test]
 fn extreme_numbers_and_clock_jumps_are_harmless() {
     case("limits");
 }
 
+// promise: library.2
 #[test]
 fn a_port_that_is_not_there_is_refused() {
     case("port");
 }
 
+// promise: library.2
 #[test]
 fn a_context_of_another_scheduler_is_refused() {
     case("foreign_context");
 }
 
+// promise: library.2
 #[test]
 fn a_scheduler_freed_twice_is_noticed() {
     case("freed_twice");
 }
 
+// promise: library.2
 #[test]
 fn an_end_that_is_refused_changes_nothing() {
     case("free_refused");
@@ -102,6 +117,7 @@ fn an_end_that_is_refused_changes_nothing() {
 
 /// Misuse that could touch freed memory, with every access of the program and every block of the library's
 /// memory watched. Heads of schedulers are never freed, so leaks at the end are no fault.
+// promise: library.2
 #[test]
 fn the_address_sanitizer_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,22 +128,26 @@ fn the_address_sanitizer_finds_nothing() {
     }
 }
 
+// promise: library.2
 #[test]
 fn misaligned_pointers_are_refused() {
     case("misaligned");
 }
 
+// promise: library.2
 #[test]
 fn calls_work_from_signal_handlers_threads_and_children() {
     case("from_anywhere");
 }
 
+// promise: library.3, speed.1
 #[test]
 fn nothing_is_allocated_after_creation() {
     case("nothing_is_allocated");
 }
 
 /// Ports and servers with IPv6 addresses, beside others with IPv4 addresses.
+// promise: library.1
 #[test]
 fn ipv6_packets_are_decided_rewritten_and_resolved() {
     let folder = tempfile::tempdir().unwrap();
@@ -138,6 +158,7 @@ fn ipv6_packets_are_decided_rewritten_and_resolved() {
 }
 
 /// The level for programs with their own header.
+// promise: library.2
 #[test]
 fn reported_tasks_are_decided_and_misuse_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -148,6 +169,7 @@ fn reported_tasks_are_decided_and_misuse_is_refused() {
     }
 }
 
+// promise: library.1
 #[test]
 fn own_header_example_serves() {
     let folder = tempfile::tempdir().unwrap();
@@ -167,6 +189,7 @@ fn own_header_example_serves() {
 }
 
 /// Every function of the header has its version in the shared library. The library exports no other symbol.
+// promise: library.3
 #[test]
 fn symbols_have_versions() {
     let folder = tempfile::tempdir().unwrap();

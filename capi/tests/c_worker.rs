@@ -97,6 +97,7 @@ impl Agent {
     }
 }
 
+// promise: library.2
 #[test]
 fn worker_answers_and_wrong_calls_are_harmless() {
     let mut agent = Agent::with("tests/c/worker.c");
@@ -110,6 +111,7 @@ fn worker_answers_and_wrong_calls_are_harmless() {
     agent.end();
 }
 
+// promise: library.2
 #[test]
 fn the_example_answers_every_task() {
     let mut agent = Agent::with("../examples/worker.c");

@@ -185,6 +185,7 @@ mod tests {
         assert_eq!(setup.trees().len(), 1);
     }
 
+    // promise: batch.2
     #[test]
     fn bad_expert_is_named() {
         let rule = |text: &str| format!("[[expert]]\nname = 'one'\n{text}\n");

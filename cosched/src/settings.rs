@@ -153,6 +153,7 @@ pub struct SettingsError {
 mod tests {
     use super::*;
 
+    // promise: batch.2
     #[test]
     fn impossible_settings_are_named() {
         let right = Settings::default();

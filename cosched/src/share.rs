@@ -129,6 +129,7 @@ mod tests {
         }
     }
 
+    // promise: batch.2
     #[test]
     fn share_above_the_limit_is_capped() {
         let limit = Share::at_most(0.2);

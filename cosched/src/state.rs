@@ -146,6 +146,7 @@ mod tests {
         assert_eq!(printed(Progress { rate: 0.0, remaining: 0.0, ..HALFWAY }), 0.0);
     }
 
+    // promise: batch.2
     #[test]
     fn invalid_measurement_is_named() {
         let state = State { cpu: 0.5, memory: 0.5, stage: 1.0, interval: 0.5, progress: HALFWAY };

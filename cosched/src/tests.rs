@@ -95,6 +95,7 @@ fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
     advice
 }
 
+// promise: batch.1
 #[test]
 fn mode_paper_equals_algorithm_1() {
     let mut experts = Setup::built_in().trees();
@@ -195,6 +196,7 @@ fn planted(mode: Mode, seed: u64) -> f64 {
     chooser.alpha()[2]
 }
 
+// promise: batch.1
 #[test]
 fn iw_beats_mode_paper_within_400_rounds() {
     let found = |mode| (0..20).filter(|seed| planted(mode, *seed) > 0.5).count();
@@ -203,6 +205,7 @@ fn iw_beats_mode_paper_within_400_rounds() {
     assert_eq!(paper, 0, "paper found it with {paper} of 20 seeds");
 }
 
+// promise: batch.1
 #[test]
 fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     let weight_of_half = |mode| {
@@ -248,6 +251,7 @@ fn turns_after(settings: Settings) -> Option<usize> {
     turned
 }
 
+// promise: batch.1
 #[test]
 fn fixed_share_and_restart_follow_a_change() {
     let plain = Settings { mode: Mode::Iw, rate: 0.5, ..Settings::default() };
@@ -258,6 +262,7 @@ fn fixed_share_and_restart_follow_a_change() {
     assert!(restarted.is_some_and(|turned| turned < 500), "{restarted:?}");
 }
 
+// promise: batch.1
 #[test]
 fn replayed_log_matches_its_records() {
     for mode in Mode::ALL {
@@ -281,6 +286,7 @@ fn replayed_log_matches_its_records() {
     }
 }
 
+// promise: batch.1
 #[test]
 fn iw_on_another_modes_log_finds_its_best() {
     let experts = vec![constant("any", [0.1; SHARES]), always("30", 30), always("90", 90)];
@@ -300,6 +306,7 @@ fn iw_on_another_modes_log_finds_its_best() {
     assert!(alpha[1] > 0.9, "{alpha:?}");
 }
 
+// promise: batch.1
 #[test]
 fn altered_or_torn_log_is_detected() {
     let log = some_log(
@@ -345,6 +352,7 @@ fn altered_or_torn_log_is_detected() {
     refused(&with(0, &lines[0].replacen("[0.0,0.25,", "[0.0,0.75,", 1)), "adds up to");
 }
 
+// promise: batch.1
 #[test]
 fn unknown_and_missing_outcomes_teach_nothing() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
@@ -363,6 +371,7 @@ fn unknown_and_missing_outcomes_teach_nothing() {
     assert!(again.agrees());
 }
 
+// promise: batch.1
 #[test]
 fn late_outcomes_match_their_decisions() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);

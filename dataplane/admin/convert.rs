@@ -285,8 +285,7 @@ pub fn status(error: &RequestError) -> Status {
 
 /// Converts a node's state to a reply.
 pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
-    let NodeSnapshot { membership, acknowledged, snapshot, ports, tally: _, workers_here: _, tap } =
-        node;
+    let NodeSnapshot { membership, acknowledged, snapshot, ports, tap, .. } = node;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
         mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
@@ -425,8 +424,9 @@ fn shown_pool(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) ->
             lost: member.map_or(0, |member| member.lost.into()),
             sent: node.tally.worker(pool.id, worker.id).sent,
             answered: node.tally.worker(pool.id, worker.id).answered,
+            unresponsive: node.tally.worker(pool.id, worker.id).is_unresponsive,
             held: here.map_or(0, |here| here.held),
-            drained: worker.is_drained && here.is_none_or(|here| here.is_drained),
+            drained: node.is_drained(&worker),
             leaving: worker.is_leaving,
         })
     };

@@ -183,9 +183,25 @@ impl ExplainContext<'_> {
             Fate::Dropped(reason) => {
                 let help = reason.help();
                 let help = help.strip_suffix('.').unwrap_or(help);
-                format!("is dropped, {}: {help}; look at: {}", reason.name(), reason.look_at())
+                let ends = self.spoofed(record, reason).unwrap_or_default();
+                format!(
+                    "is dropped, {}: {help}{ends}; look at: {}",
+                    reason.name(),
+                    reason.look_at()
+                )
             }
         }
+    }
+
+    /// Returns source and expected server of a spoofed reply.
+    fn spoofed(&self, record: &Record, reason: DropReason) -> Option<String> {
+        let PacketSummary::Task(datagram, header) = record.seen else { return None };
+        if reason != DropReason::SpoofedReply {
+            return None;
+        }
+        let server = self.membership.server_of(header.src)?;
+        let (worker, source) = (header.src, datagram.src);
+        Some(format!("; worker {worker} is at {server}, and this came from {source}"))
     }
 
     /// Returns the reason of the outcome.

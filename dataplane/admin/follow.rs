@@ -17,6 +17,15 @@ pub struct FollowResult {
     pub is_complete: bool,
 }
 
+/// Connection of a node to the controller that it follows.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ControllerLink {
+    /// Address of the controller.
+    pub address: String,
+    /// True while the node is connected to it.
+    pub connected: bool,
+}
+
 /// Parts of the membership that came from the controller, by id. An agent keeps other parts until the
 /// controller includes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -183,6 +192,7 @@ mod tests {
         (changes.iter().map(ToString::to_string).collect(), is_complete)
     }
 
+    // promise: controller.2
     #[test]
     fn a_worker_that_changes_its_pool_leaves_first() {
         let now = membership(ONE);
@@ -205,6 +215,7 @@ mod tests {
         assert_eq!(texts(&wanted, &wanted), (Vec::new(), true));
     }
 
+    // promise: controller.2
     #[test]
     fn agent_removes_only_controller_state() {
         let now = membership(ONE);

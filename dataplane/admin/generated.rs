@@ -99,6 +99,9 @@ pub struct Worker {
     /// Tasks written off as lost. They get no answer.
     #[prost(uint64, tag = "12")]
     pub lost: u64,
+    /// True if it has had tasks for 5 s or longer, and has sent no reply.
+    #[prost(bool, tag = "13")]
+    pub unresponsive: bool,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,13 +1,15 @@
 //! A node's metrics in the formats of Prometheus: counters and gauges of the metrics table, drop reasons,
-//! pools, workers and ports.
+//! histograms, pools, workers and ports.
 
 use std::fmt::{Display, Write as _};
 
 use super::requests::NodeSnapshot;
 use crate::cosched::{self, Note};
 use crate::reason::DropReason;
-use crate::state::counters::CounterKind::{self, Counter, Gauge};
+use crate::state::counters::CounterKind::{self, Counter, Gauge, Histogram};
 use crate::state::counters::{METRICS, Metric};
+use crate::state::histogram::HistogramSnapshot;
+use crate::state::table::{CoreSnapshot, PoolSnapshot};
 
 /// Format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ impl Format {
 pub struct Family {
     /// Name. It ends in the unit, if there is one. Samples of counters add `_total`.
     pub name: String,
-    /// Counter or gauge.
+    /// Counter, gauge or histogram.
     pub kind: CounterKind,
     /// Unit; empty if there is none.
     pub unit: &'static str,
@@ -51,12 +53,23 @@ pub struct Family {
 }
 
 impl Family {
-    /// Returns the name of its samples.
+    /// Returns the name under which it is documented: that of its samples, or of a histogram.
     #[must_use]
     pub fn sample(&self) -> String {
         match self.kind {
             Counter => format!("{}_total", self.name),
-            Gauge => self.name.clone(),
+            Gauge | Histogram => self.name.clone(),
+        }
+    }
+
+    /// Returns the names of its samples.
+    #[must_use]
+    pub fn samples(&self) -> Vec<String> {
+        match self.kind {
+            Counter | Gauge => vec![self.sample()],
+            Histogram => {
+                ["bucket", "sum", "count"].map(|end| format!("{}_{end}", self.name)).into()
+            }
         }
     }
 
@@ -86,6 +99,13 @@ const PORT: &str = "port, device, driver";
 /// Name, kind, unit, labels and help of a metric outside the table.
 type Row = (&'static str, CounterKind, &'static str, &'static str, &'static str);
 
+const CONTROLLER: Row = (
+    "wedjat_controller_connected",
+    Gauge,
+    "",
+    "",
+    "1 while the node is connected to its controller. Nodes without a controller have no sample.",
+);
 const NODE_ROWS: [Row; 4] = [
     (
         "wedjat_node_info",
@@ -113,6 +133,40 @@ const DROPPED: Row = (
 );
 const PAUSES: Row =
     ("wedjat_core_pauses", Counter, "", CORE, "Pauses of the core of more than 20 us.");
+/// Histograms of cores, with their values.
+const CORE_HISTOGRAMS: [(Row, fn(&CoreSnapshot) -> &HistogramSnapshot); 1] = [(
+    (
+        "wedjat_decision_time_seconds",
+        Histogram,
+        "seconds",
+        CORE,
+        "Time that the core took for a task's decision: that of a burst divided by its packets, for one burst in 1024.",
+    ),
+    |core| &core.decision_time,
+)];
+/// Histograms of pools, with their values.
+const POOL_HISTOGRAMS: [(Row, fn(&PoolSnapshot) -> &HistogramSnapshot); 2] = [
+    (
+        (
+            "wedjat_report_age_seconds",
+            Histogram,
+            "seconds",
+            POOL,
+            "Age of the chosen worker's last load report at the decision, for the tasks of one burst in 1024.",
+        ),
+        |pool| &pool.report_age,
+    ),
+    (
+        (
+            "wedjat_queue_wait_seconds",
+            Histogram,
+            "seconds",
+            POOL,
+            "Time in the pool's queue, for tasks that waited for a worker.",
+        ),
+        |pool| &pool.queue_wait,
+    ),
+];
 const POOL_ROWS: [Row; 5] = [
     ("wedjat_pool_info", Gauge, "", "pool, policy", "Always 1. Labels name the pool's policy."),
     ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
@@ -294,11 +348,13 @@ fn core_metrics() -> impl Iterator<Item = &'static Metric> {
 /// Returns all metrics in the order of the output.
 #[must_use]
 pub fn families() -> Vec<Family> {
-    let rows = [DROPPED, PAUSES];
+    let core_rows = [DROPPED, PAUSES].into_iter().chain(CORE_HISTOGRAMS.map(|(row, _)| row));
+    let pool_rows = POOL_ROWS.into_iter().chain(POOL_HISTOGRAMS.map(|(row, _)| row));
+    let rows: Vec<_> = core_rows.chain(pool_rows).collect();
     let ports = PORT_ROWS.iter().chain([&XSTATS]);
-    let more = POOL_ROWS.iter().chain(&WORKER_ROWS).chain(&PEER_ROWS).chain(ports);
-    let more = more.chain(&BATCH_ROWS).map(family);
-    let node = NODE_ROWS.iter().map(family).chain(core_metrics().map(Family::of_core));
+    let more = WORKER_ROWS.iter().chain(&PEER_ROWS).chain(ports).chain(&BATCH_ROWS).map(family);
+    let node = NODE_ROWS.iter().chain([&CONTROLLER]).map(family);
+    let node = node.chain(core_metrics().map(Family::of_core));
     node.chain(rows.iter().map(family)).chain(more).collect()
 }
 
@@ -318,6 +374,12 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
         let family = family(row);
         text.head(&family);
         text.sample(&family, labels, &value);
+    }
+    let controller = family(&CONTROLLER);
+    text.head(&controller);
+    #[cfg(feature = "control")]
+    if let Some(link) = &seen.controller {
+        text.sample(&controller, &[], &u8::from(link.connected));
     }
     cores(&mut text, seen);
     pools(&mut text, seen);
@@ -358,6 +420,13 @@ fn cores(text: &mut Text, seen: &NodeSnapshot) {
     for (core, at) in cores.iter().zip(0_usize..) {
         text.sample(&pauses, &[("core", &at)], &core.pauses);
     }
+    for (row, histogram) in CORE_HISTOGRAMS {
+        let family = family(&row);
+        text.head(&family);
+        for (core, at) in cores.iter().zip(0_usize..) {
+            text.histogram(&family, ("core", &at), histogram(core));
+        }
+    }
 }
 
 fn pools(text: &mut Text, seen: &NodeSnapshot) {
@@ -378,6 +447,13 @@ fn pools(text: &mut Text, seen: &NodeSnapshot) {
                 3 => text.sample(&family, &[label], &pool.queued.iter().sum::<u64>()),
                 _ => text.sample(&family, &[label], &seen.tally.scheduled(pool.id)),
             }
+        }
+    }
+    for (row, histogram) in POOL_HISTOGRAMS {
+        let family = family(&row);
+        text.head(&family);
+        for pool in &seen.snapshot.pools {
+            text.histogram(&family, ("pool", &pool.id), histogram(pool));
         }
     }
 }
@@ -522,7 +598,28 @@ impl Text {
     }
 
     fn sample(&mut self, family: &Family, labels: &[(&str, &dyn Display)], value: &dyn Display) {
-        self.out.push_str(&family.sample());
+        self.line(&family.sample(), labels, value);
+    }
+
+    /// Writes the samples of a histogram. Nanoseconds become seconds.
+    fn histogram(
+        &mut self,
+        family: &Family,
+        label: (&str, &dyn Display),
+        histogram: &HistogramSnapshot,
+    ) {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let bucket = format!("{}_bucket", family.name);
+        for (bound_ns, count) in histogram.cumulative() {
+            self.line(&bucket, &[label, ("le", &seconds(bound_ns))], &count);
+        }
+        self.line(&bucket, &[label, ("le", &"+Inf")], &histogram.count);
+        self.line(&format!("{}_sum", family.name), &[label], &seconds(histogram.sum_ns));
+        self.line(&format!("{}_count", family.name), &[label], &histogram.count);
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: &dyn Display) {
+        self.out.push_str(name);
         for (at, (name, value)) in labels.iter().enumerate() {
             let open = if at == 0 { '{' } else { ',' };
             let value = value.to_string().replace('\\', "\\\\").replace('"', "\\\"");

@@ -1,5 +1,5 @@
 //! Administration of a running node: requests by lines, by a signal and over gRPC, reloads of the
-//! configuration, and metrics.
+//! configuration, metrics and the status page.
 //!
 //! The thread that watches a node owns its [`Control`](crate::control::Control). Other threads send it their
 //! requests through [`Requests`]. None of this runs on a dispatcher core, which receives only commands.
@@ -16,6 +16,8 @@ mod explanation;
 #[cfg(feature = "control")]
 mod follow;
 #[cfg(feature = "control")]
+mod http;
+#[cfg(feature = "control")]
 #[rustfmt::skip]
 #[expect(missing_docs, reason = "generated; the .proto says it")]
 pub mod generated;
@@ -28,6 +30,8 @@ mod offline;
 #[cfg(feature = "control")]
 mod offline_workers;
 #[cfg(feature = "control")]
+mod page;
+#[cfg(feature = "control")]
 pub(crate) mod places;
 pub mod reload;
 mod requests;
@@ -38,6 +42,8 @@ mod service;
 #[cfg(feature = "control")]
 mod socket;
 mod stamps;
+#[cfg(feature = "control")]
+mod status;
 mod tally;
 mod tap;
 
@@ -52,7 +58,7 @@ pub use convert::refusal;
 pub(crate) use cpus::stay_on;
 pub use explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-pub use follow::{FollowResult, FollowerKind, KnownState};
+pub use follow::{ControllerLink, FollowResult, FollowerKind, KnownState};
 pub use lines::read_lines;
 #[cfg(feature = "control")]
 pub use listen::ServerError;

@@ -224,6 +224,7 @@ mod tests {
         place.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
+    // promise: control.1
     #[test]
     fn silent_source_loses_its_oldest_connection() {
         let places = Places::new(8, 2);
@@ -234,6 +235,7 @@ mod tests {
         assert!(!is_over(&mut other_source), "another source has places of its own");
     }
 
+    // promise: control.1
     #[test]
     fn full_listener_admits_newcomers() {
         let places = Places::new(4, 4);
@@ -249,6 +251,7 @@ mod tests {
         assert!(places.admit(host(2)).is_some());
     }
 
+    // promise: control.1
     #[test]
     fn answered_connection_stays() {
         let places = Places::new(2, 2);
@@ -261,6 +264,7 @@ mod tests {
         assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the one unused for longest");
     }
 
+    // promise: control.1
     #[test]
     fn place_is_free_after_its_connection() {
         let places = Places::new(1, 1);

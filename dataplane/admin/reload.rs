@@ -608,6 +608,7 @@ mod tests {
         assert_eq!(error.lines().count(), 6, "{error}");
     }
 
+    // promise: batch.2
     #[test]
     fn batch_job_change_is_refused_while_running() {
         let file = |jobs: &str| {

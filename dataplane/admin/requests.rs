@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSession, ExplainSpec};
 #[cfg(feature = "control")]
-use super::follow::{FollowResult, FollowerKind};
+use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
@@ -78,6 +78,19 @@ pub struct NodeSnapshot {
     pub workers_here: BTreeMap<u16, LocalWorker>,
     /// Active tap.
     pub tap: Option<TapStats>,
+    /// Controller that the node follows.
+    #[cfg(feature = "control")]
+    pub controller: Option<ControllerLink>,
+}
+
+#[cfg(feature = "control")]
+impl NodeSnapshot {
+    /// Returns true if the worker gets no new tasks until it is undrained. A worker behind the node's own core
+    /// is drained once that core knows.
+    pub(super) fn is_drained(&self, worker: &crate::control::Worker) -> bool {
+        let here = self.workers_here.get(&worker.id);
+        worker.is_drained && here.is_none_or(|here| here.is_drained)
+    }
 }
 
 /// Request to the thread that watches the node.
@@ -85,6 +98,8 @@ enum Request {
     Look(Answer<NodeSnapshot>),
     #[cfg(feature = "control")]
     SilentSpines(Answer<Vec<u16>>),
+    #[cfg(feature = "control")]
+    NoteController(ControllerLink),
     Change {
         changes: Vec<Change>,
         if_version: Option<u64>,
@@ -115,6 +130,8 @@ impl fmt::Debug for Request {
             Self::Look(_) => "Look",
             #[cfg(feature = "control")]
             Self::SilentSpines(_) => "SilentSpines",
+            #[cfg(feature = "control")]
+            Self::NoteController(_) => "NoteController",
             Self::Change { .. } => "Change",
             Self::Reload(_) => "Reload",
             Self::Apply(..) => "Apply",
@@ -165,6 +182,12 @@ impl Handle {
     #[cfg(feature = "control")]
     pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
         let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
+    }
+
+    /// Sets the controller in later snapshots.
+    #[cfg(feature = "control")]
+    pub fn note_controller(&self, link: ControllerLink) {
+        let _ = self.0.send(Request::NoteController(link));
     }
 
     /// Requests changes: all of them or none. With `if_version`, only at this version of the node. The answer
@@ -269,6 +292,10 @@ pub struct Requests<C: Cores> {
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
+    /// State of an agent on a leaf's core.
+    agents: Option<Arc<Table>>,
+    #[cfg(feature = "control")]
+    controller: Option<ControllerLink>,
     tally: Tally,
     /// Time of the last count.
     tallied: Instant,
@@ -302,6 +329,9 @@ impl<C: Cores> Requests<C> {
             reading: None,
             reloads: VecDeque::new(),
             taps,
+            agents: None,
+            #[cfg(feature = "control")]
+            controller: None,
             tally,
             tallied: started,
             logged,
@@ -313,6 +343,12 @@ impl<C: Cores> Requests<C> {
     #[must_use]
     pub fn with_taps(self, points: TapPoints) -> Self {
         Self { taps: Taps::of(points), ..self }
+    }
+
+    /// Adds the state of an agent on the leaf's core to the leaf's snapshots.
+    #[must_use]
+    pub fn with_agent(self, agents: Option<Arc<Table>>) -> Self {
+        Self { agents, ..self }
     }
 
     /// Returns a sender of requests.
@@ -379,10 +415,23 @@ impl<C: Cores> Requests<C> {
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
-            self.tally.look(&snapshot);
             self.tallied = Instant::now();
+            for (pool, worker) in self.tally.look(&snapshot, self.tallied) {
+                self.warn_of_unresponsive(pool, worker);
+            }
         }
         snapshot
+    }
+
+    /// Warns of a worker that has tasks and sends no reply.
+    fn warn_of_unresponsive(&self, pool: u16, worker: u16) {
+        let membership = self.control.membership();
+        let Some(server) = membership.server_of(worker) else { return };
+        let sent = self.tally.worker(pool, worker).sent;
+        log::warn!(
+            "worker {worker} of pool {pool} at {server} does not reply, after {sent} tasks. Start it, or remove it with `wedjat ctl remove-workers \
+             {worker}`. Workers of a [[server]] with `registers = true` get no tasks before they register"
+        );
     }
 
     /// Answers changes that all cores have taken, and those whose time limit has passed.
@@ -410,7 +459,8 @@ impl<C: Cores> Requests<C> {
     ) -> Option<Request> {
         match request {
             Request::Look(answer) => {
-                let snapshot = self.count();
+                let mut snapshot = self.count();
+                snapshot.agent = self.agents.as_ref().map(|table| Box::new(table.snapshot()));
                 answer(NodeSnapshot {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),
@@ -419,10 +469,14 @@ impl<C: Cores> Requests<C> {
                     tally: self.tally.clone(),
                     workers_here: self.control.workers_here(),
                     tap: self.taps.stats_now(),
+                    #[cfg(feature = "control")]
+                    controller: self.controller.clone(),
                 });
             }
             #[cfg(feature = "control")]
             Request::SilentSpines(answer) => answer(self.control.silent_spines()),
+            #[cfg(feature = "control")]
+            Request::NoteController(link) => self.controller = Some(link),
             Request::Change { changes, if_version, since, answer } => {
                 match self.change(&changes, if_version) {
                     Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {

@@ -1,30 +1,21 @@
-//! Thread of the control: gRPC over a socket of the user and over TCP, and /metrics. It avoids the CPUs of
+//! Thread of the control: gRPC over a socket of the user and over TCP, /metrics and the status page. It avoids the CPUs of
 //! dispatcher cores if there are others. It sends every request to the thread that watches the node.
 
-use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE};
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::watch;
 use tonic::transport::ServerTlsConfig;
 
 use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
-use super::listen::{
-    self, Connections, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
-};
-use super::metrics::{self, Format};
+use super::http;
+use super::listen::{self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls};
 use super::places::Places;
 use super::requests::Handle;
-use super::service::{Service, look};
+use super::service::Service;
 use super::socket::{OwnersSocket, socket_path};
 use crate::config::ControlConfig;
 
@@ -49,7 +40,7 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
     /// Address of the control over TCP.
     pub listen: Option<SocketAddr>,
-    /// Address of /metrics.
+    /// Address of /metrics and the status page.
     pub metrics: Option<SocketAddr>,
 }
 
@@ -131,7 +122,7 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
         let Some(listener) = metrics else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
         let accepted = accept(listener, places(), stopped.clone());
-        run_metrics(accepted, handle.clone()).await;
+        http::run(accepted, handle.clone(), ALIVE.0).await;
     };
     let mut ended = stopped.clone();
     let stop = async {
@@ -160,54 +151,4 @@ fn services(
         router = router.add_service(v1).add_service(v1alpha);
     }
     router
-}
-
-/// Serves /metrics.
-async fn run_metrics(mut accepted: Connections<tokio::net::TcpStream>, handle: Handle) {
-    while let Some(Ok(client)) = accepted.recv().await {
-        let (handle, seat) = (handle.clone(), client.seat());
-        tokio::spawn(async move {
-            let answer = service_fn(|request| {
-                let call = seat.call();
-                let answered = answer(request, &handle);
-                async move {
-                    let answer = answered.await;
-                    drop(call);
-                    answer
-                }
-            });
-            let served = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(ALIVE.0)
-                .serve_connection(TokioIo::new(client), answer);
-            // Fails only if a client disconnects or takes too long.
-            let _ = served.await;
-        });
-    }
-}
-
-async fn answer(
-    request: Request<Incoming>,
-    handle: &Handle,
-) -> Result<Response<Full<Bytes>>, Infallible> {
-    let plain = |status, text: &'static str| {
-        let mut response = Response::new(Full::from(text));
-        *response.status_mut() = status;
-        response
-    };
-    if request.uri().path() != "/metrics" {
-        return Ok(plain(StatusCode::NOT_FOUND, "the only page is /metrics\n"));
-    }
-    if request.method() != Method::GET {
-        return Ok(plain(StatusCode::METHOD_NOT_ALLOWED, "/metrics allows GET only\n"));
-    }
-    let Ok(seen) = look(handle).await else {
-        return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "the node is ending\n"));
-    };
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let format = Format::accepted(accept.unwrap_or_default());
-    let mut response = Response::new(Full::from(metrics::render(&seen, format)));
-    let kind = hyper::header::HeaderValue::from_static(format.content_type());
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    Ok(response)
 }

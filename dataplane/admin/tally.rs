@@ -2,11 +2,15 @@
 //! its outstanding tasks.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use crate::state::table::{MemberSnapshot, Snapshot};
 
 /// Smallest difference between two readings that means a new worker in the place, whose reports count from 0.
 const NEW_WORKER: u32 = 1 << 31;
+
+/// Time with tasks and without a report after which a worker is unresponsive.
+const UNRESPONSIVE: Duration = Duration::from_secs(5);
 
 /// Tasks of a worker since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,13 +19,20 @@ pub struct Tasks {
     pub sent: u64,
     /// Reports: replies, and messages without one, such as keep-alives.
     pub answered: u64,
+    /// First reading after the newest report; `None` before the first report. It is late by at most the time
+    /// between two readings.
+    pub reported: Option<Instant>,
     /// Reports at the last reading, modulo 2^32.
     last: u32,
+    /// Reading since which it has had tasks and sent no report.
+    since: Option<Instant>,
+    /// True if it is unresponsive: it has had tasks for some seconds and sent no report.
+    pub is_unresponsive: bool,
 }
 
 impl Tasks {
     /// Adds the reports since the last reading.
-    fn look(&mut self, member: &MemberSnapshot) {
+    fn look(&mut self, member: &MemberSnapshot, now: Instant) {
         let new_reports = match member.reports.wrapping_sub(self.last) {
             NEW_WORKER.. => member.reports,
             difference => difference,
@@ -30,6 +41,15 @@ impl Tasks {
         let outstanding = u64::try_from(member.outstanding).unwrap_or(0);
         // The sum falls when tasks are written off as lost; `sent` must not.
         self.sent = self.sent.max(self.answered + outstanding);
+        if new_reports > 0 {
+            self.reported = Some(now);
+            self.since = None;
+        }
+        if outstanding > 0 {
+            self.since = self.since.or(Some(now));
+        }
+        // Tasks that are written off leave none, but the worker remains unresponsive until its next report.
+        self.is_unresponsive = self.since.is_some_and(|since| now - since >= UNRESPONSIVE);
     }
 }
 
@@ -44,14 +64,19 @@ pub struct Tally {
 
 impl Tally {
     /// Adds the changes since the last reading. Call it before any worker reports 2^31 times in between, and
-    /// before one leaves.
-    pub fn look(&mut self, snapshot: &Snapshot) {
+    /// before one leaves. Returns the workers that have become unresponsive, with their pools.
+    pub fn look(&mut self, snapshot: &Snapshot, now: Instant) -> Vec<(u16, u16)> {
+        let mut unresponsive = Vec::new();
         let mut before = std::mem::take(&mut self.workers);
         for pool in &snapshot.pools {
             for member in &pool.members {
                 let key = (pool.id, member.worker);
                 let mut tasks = before.remove(&key).unwrap_or_default();
-                tasks.look(member);
+                let was_unresponsive = tasks.is_unresponsive;
+                tasks.look(member, now);
+                if tasks.is_unresponsive && !was_unresponsive {
+                    unresponsive.push(key);
+                }
                 self.workers.insert(key, tasks);
             }
         }
@@ -59,6 +84,7 @@ impl Tally {
             *self.departed.entry(pool).or_default() += tasks.sent;
         }
         self.departed.retain(|&id, _| snapshot.pools.iter().any(|pool| pool.id == id));
+        unresponsive
     }
 
     /// Returns the tasks of a worker.
@@ -93,6 +119,7 @@ mod tests {
         (sent, answered)
     }
 
+    // promise: input.1
     #[test]
     fn sent_and_answered_tasks_sum_over_cores() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
@@ -104,16 +131,57 @@ mod tests {
                 view.answered(Member(1));
                 view.set_load(Member(1), Load(0));
             }
-            tally.look(&table.snapshot());
+            tally.look(&table.snapshot(), Instant::now());
         }
         assert_eq!((tasks(&tally, 11), tasks(&tally, 10)), ((9, 9), (0, 0)));
         views[0].sent(Member(0));
-        tally.look(&table.snapshot());
+        tally.look(&table.snapshot(), Instant::now());
         assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((1, 0), 10));
         views[0].write_off(Member(0), 1);
-        tally.look(&table.snapshot());
+        tally.look(&table.snapshot(), Instant::now());
         assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((1, 0), 10), "nothing goes down");
         assert_eq!(tally.scheduled(8), 0);
+    }
+
+    // promise: input.1
+    // promise: control.1
+    #[test]
+    fn worker_without_replies_is_unresponsive_once() {
+        let (table, mut tally) = (table(&[10, 11]), Tally::default());
+        let (start, mut view) = (Instant::now(), table.view(0, 0));
+        let mut look = |seconds| {
+            let found = tally.look(&table.snapshot(), start + Duration::from_secs(seconds));
+            (found, tally.worker(7, 11).is_unresponsive)
+        };
+        assert_eq!(look(0), (vec![], false));
+        view.sent(Member(1));
+        assert_eq!(look(100), (vec![], false), "the task may be new");
+        assert_eq!(look(104), (vec![], false));
+        assert_eq!(look(105), (vec![(7, 11)], true));
+        view.write_off(Member(1), 1);
+        assert_eq!(look(110), (vec![], true), "once");
+        view.sent(Member(1));
+        view.answered(Member(1));
+        view.set_load(Member(1), Load(0));
+        assert_eq!(look(120), (vec![], false), "it replied");
+        assert_eq!(look(200), (vec![], false), "it has no task");
+    }
+
+    // promise: control.1
+    #[test]
+    fn newest_report_has_a_time() {
+        let (table, mut tally) = (table(&[10, 11]), Tally::default());
+        let mut view = table.view(0, 0);
+        view.sent(Member(1));
+        tally.look(&table.snapshot(), Instant::now());
+        assert_eq!(tally.worker(7, 11).reported, None);
+        view.answered(Member(1));
+        view.set_load(Member(1), Load(0));
+        tally.look(&table.snapshot(), Instant::now());
+        let reported = tally.worker(7, 11).reported.unwrap();
+        tally.look(&table.snapshot(), Instant::now());
+        assert_eq!(tally.worker(7, 11).reported, Some(reported), "no new report");
+        assert_eq!(tally.worker(7, 10).reported, None);
     }
 
     #[test]
@@ -121,21 +189,21 @@ mod tests {
         let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());
         for reports in [7, 1 << 30, 2 << 30, 3 << 30, u32::MAX - 1, 4] {
             snapshot.pools[0].members[0].reports = reports;
-            tally.look(&snapshot);
+            tally.look(&snapshot, Instant::now());
         }
         assert_eq!(tasks(&tally, 10), ((1 << 32) + 4, (1 << 32) + 4));
         // It left and returned between two readings.
         snapshot.pools[0].members[0].reports = 2;
-        tally.look(&snapshot);
+        tally.look(&snapshot, Instant::now());
         assert_eq!(tasks(&tally, 10), ((1 << 32) + 6, (1 << 32) + 6));
         let all = snapshot.clone();
         snapshot.pools[0].members.remove(0);
-        tally.look(&snapshot);
+        tally.look(&snapshot, Instant::now());
         assert_eq!((tasks(&tally, 10), tally.scheduled(7)), ((0, 0), (1 << 32) + 6));
         snapshot.pools.clear();
-        tally.look(&snapshot);
+        tally.look(&snapshot, Instant::now());
         assert_eq!(tally.scheduled(7), 0, "another pool of this id counts from 0");
-        tally.look(&all);
+        tally.look(&all, Instant::now());
         assert_eq!(tally.scheduled(7), 2);
     }
 }

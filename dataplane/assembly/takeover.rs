@@ -210,6 +210,7 @@ mod tests {
         node.end();
     }
 
+    // promise: membership.4, membership.5
     #[test]
     fn first_tasks_use_the_previous_loads() {
         for policy in ["horus", "jsq", "sed", "lsq-update", "jbsq(k=9)"] {
@@ -242,6 +243,7 @@ mod tests {
         }
     }
 
+    // promise: membership.5
     #[test]
     fn a_thousand_workers_are_taken_over() {
         let folder = tempfile::tempdir().unwrap();
@@ -265,6 +267,7 @@ mod tests {
         assert_eq!(node.stages[1].dispatchers[0].view().load(Member(1000)), Load::tasks(2));
     }
 
+    // promise: membership.5
     #[test]
     fn foreign_or_old_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
@@ -290,6 +293,7 @@ mod tests {
         assert_eq!(super::age(&state), Duration::MAX);
     }
 
+    // promise: membership.5
     #[test]
     fn damaged_state_is_reported() {
         let folder = tempfile::tempdir().unwrap();
@@ -432,6 +436,7 @@ mod tests {
         Some((node, taken))
     }
 
+    // promise: membership.5
     #[test]
     fn every_shape_takes_over_every_other() {
         for before in SHAPES {
@@ -481,6 +486,7 @@ mod tests {
         }
     }
 
+    // promise: membership.5
     #[test]
     fn damaged_state_is_taken_over_whole_or_not() {
         let states = SHAPES.map(Shape::state);
@@ -506,6 +512,7 @@ mod tests {
         }
     }
 
+    // promise: membership.5
     #[test]
     fn takeover_bounds_wrong_values_of_a_valid_copy() {
         const WORTH: [u64; 8] =
@@ -551,6 +558,7 @@ mod tests {
         assert!(read > 200, "{read} of the changed states are read");
     }
 
+    // promise: membership.5
     #[test]
     fn worker_that_may_not_register_is_not_silent() {
         let folder = tempfile::tempdir().unwrap();

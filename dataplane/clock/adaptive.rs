@@ -77,6 +77,10 @@ impl Clock for Adaptive {
         self.watched.ticks_hz()
     }
 
+    fn stopwatch(&self) -> Option<fn() -> u64> {
+        self.watched.stopwatch()
+    }
+
     #[inline]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         self.watched.next(stop)

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::{Clock, ClockError, Progress};
-use crate::io::dpdk::Eal;
+use crate::io::dpdk::{self, Eal};
 use crate::state::counters::{PAUSE_NS, STALL_NS};
 use crate::state::{Counter, Counters};
 
@@ -73,6 +73,10 @@ impl StallCounter {
 impl Clock for StallCounter {
     fn ticks_hz(&self) -> u64 {
         self.eal.ticks_hz()
+    }
+
+    fn stopwatch(&self) -> Option<fn() -> u64> {
+        Some(dpdk::tsc)
     }
 
     #[inline(always)]

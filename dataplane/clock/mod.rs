@@ -68,6 +68,12 @@ pub trait Clock {
     /// Returns the time of the next poll in ticks. `None` ends the loop, for instance because `stop` is set.
     fn next(&mut self, stop: &AtomicBool) -> Option<u64>;
 
+    /// Returns the function that reads the real time in ticks, to measure how long decisions take. `None` in emulated
+    /// time, whose results must not depend on the machine.
+    fn stopwatch(&self) -> Option<fn() -> u64> {
+        None
+    }
+
     /// Returns true if the loop has slept since its last poll.
     #[inline(always)]
     fn has_slept(&self) -> bool {

@@ -43,6 +43,7 @@ fn taken(conductor: &mut Conductor, node: Node) -> usize {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn nodes_poll_in_turn_until_quiet() {
     let (_folder, path) = folder();
@@ -74,6 +75,7 @@ fn nodes_poll_in_turn_until_quiet() {
     assert!(!path.exists(), "the file goes with its conductor");
 }
 
+// promise: emulated-time.1
 #[test]
 fn dead_conductor_ends_its_node() {
     let (_folder, path) = folder();
@@ -89,6 +91,7 @@ fn dead_conductor_ends_its_node() {
     });
 }
 
+// promise: emulated-time.1
 #[test]
 fn node_stops_while_time_is_paused() {
     let (_folder, path) = folder();
@@ -110,6 +113,7 @@ fn node_stops_while_time_is_paused() {
     clock.drain(Duration::ZERO, Duration::ZERO, |_| true); // gives up on a node that never becomes quiet
 }
 
+// promise: emulated-time.2
 #[test]
 fn restless_node_is_named_with_its_activity() {
     let (_folder, path) = folder();
@@ -143,6 +147,7 @@ fn restless_node_is_named_with_its_activity() {
     });
 }
 
+// promise: emulated-time.1
 #[test]
 fn invalid_clock_is_refused_with_the_fix() {
     let (folder, path) = folder();

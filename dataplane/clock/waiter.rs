@@ -91,6 +91,7 @@ fn sleep(signal: Signal<'_>, old: u32, longest: Duration) {
 mod tests {
     use super::*;
 
+    // promise: emulated-time.1
     #[test]
     fn no_change_is_missed_however_the_two_meet() {
         let words: [AtomicU32; 4] = Default::default();

@@ -160,6 +160,7 @@ mod tests {
         replay.report().map_err(|error| error.to_string())
     }
 
+    // promise: batch.1
     #[test]
     fn a_log_is_done_again_under_each_mode() {
         let folder = tempfile::tempdir().unwrap();
@@ -183,6 +184,7 @@ mod tests {
         }
     }
 
+    // promise: batch.1
     #[test]
     fn invalid_and_altered_logs_are_named() {
         let folder = tempfile::tempdir().unwrap();

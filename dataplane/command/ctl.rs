@@ -716,6 +716,9 @@ fn workers(reply: &ShowReply) -> String {
         let state = match one {
             Worker { leaving: true, .. } => "leaving",
             Worker { drained: true, .. } => "drained",
+            Worker { presence, .. } if presence == "silent" || presence == "unreachable" => "dead",
+            Worker { presence, .. } if presence == "unregistered" => "not started",
+            Worker { unresponsive: true, .. } => "no replies",
             _ => "active",
         };
         format!(

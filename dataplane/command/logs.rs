@@ -115,6 +115,7 @@ fn json(time: String, record: &log::Record<'_>) -> String {
 mod tests {
     use super::*;
 
+    // promise: control.3
     #[test]
     fn a_record_is_one_line_whatever_it_says() {
         let line_of =

@@ -97,6 +97,7 @@ mod tests {
         Table::create(path, &Spec { role, cores: 1, ports: 1, pools, ..Spec::default() }).unwrap()
     }
 
+    // promise: control.1
     #[test]
     fn single_node_is_found_several_are_ambiguous() {
         let folder = tempfile::tempdir().unwrap();

@@ -44,13 +44,13 @@ fn text(snapshot: &Snapshot) -> String {
         true => "",
         false => ", ended",
     };
+    let seed = snapshot.seed.map_or_else(String::new, |seed| format!("  seed {seed}"));
     let _ = writeln!(
         out,
-        "{} {}  pid {}{end}  seed {}  {}",
+        "{} {}  pid {}{end}{seed}  {}",
         snapshot.role.name(),
         snapshot.node,
         snapshot.pid,
-        snapshot.seed,
         quantity(snapshot.cores.len(), "core")
     );
     for pool in &snapshot.pools {

@@ -651,6 +651,7 @@ overflow = "refuse"
         text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.", "fd00:2::")
     }
 
+    // promise: input.2
     #[test]
     fn ipv6_is_read_and_families_must_fit_together() {
         let good = over_ipv6(GOOD);
@@ -701,6 +702,7 @@ overflow = "refuse"
         assert!(!config.host.pools.is_empty());
     }
 
+    // promise: input.2
     #[test]
     fn keys_that_change_nothing_are_warned_of() {
         assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
@@ -713,6 +715,7 @@ overflow = "refuse"
         assert!(parse(&group).unwrap().warnings()[0].contains("agent.state_group"));
     }
 
+    // promise: batch.2
     #[test]
     fn batch_jobs_are_parsed_and_checked() {
         assert!(parse(GOOD).unwrap().jobs.is_empty());
@@ -769,6 +772,7 @@ overflow = "refuse"
         assert!(parse(&long.replace("\"8\"", "\"8-99\"")).is_err());
     }
 
+    // promise: scheduling.5
     #[test]
     fn workers_have_speeds() {
         let speeds = "policy = \"sed\"\nspeeds = { \"0,2\" = 2, 3 = 0.5 }";
@@ -780,6 +784,7 @@ overflow = "refuse"
     const LEAVES: &str =
         "\n[[leaf]]\nip = '10.0.2.1'\n[[leaf]]\nip = '10.0.2.2'\nmac = '02:00:00:00:00:02'\n";
 
+    // promise: scheduling.6
     #[test]
     fn workers_may_be_several_leaves() {
         let policies = "policy = \"cfcfs\"\nleaf_policy = \"lsq-smart(eps=0.1)\"";
@@ -833,6 +838,7 @@ overflow = "refuse"
         assert!(error.contains("agent.payload") && error.contains("1 to 1429"), "{error}");
     }
 
+    // promise: input.2
     #[test]
     fn every_fault_names_place_and_allowed_values() {
         let cases: [(&str, &str, &[&str]); 25] = [

@@ -14,10 +14,10 @@ use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
 use crate::limits::{
     CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
-    PORTS_MAX, QUEUE, QUEUE_MAX, QUEUES_TOLD, SPEEDS,
+    PORTS_MAX, QUEUE, QUEUE_MAX, QUEUED_TASKS_MIN, SPEEDS,
 };
 use crate::policy::{Overflow, PolicySpec, Reports};
-use crate::role::agent::TIMEOUT_KEPT_MS;
+use crate::role::agent::TIMEOUT_MIN_MS;
 use crate::stage::fabric::SILENT_NS;
 use crate::stage::{IpOptions, Side};
 use crate::state::table::{Limits, Role};
@@ -74,7 +74,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
     let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
-    let controller_queue = if may_wait { QUEUES_TOLD } else { 0 };
+    let controller_queue = if may_wait { QUEUED_TASKS_MIN } else { 0 };
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
     match &raw.leaf.mbufs {
         Some(mbufs) if leaf.mbufs < needed => {
@@ -391,10 +391,10 @@ fn warnings(
         };
         faults.warn(&entry.side, "port.side", found, better);
     }
-    let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_KEPT_MS as i64).contains(ms.get_ref());
+    let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_MIN_MS as i64).contains(ms.get_ref());
     if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
         let better = format!(
-            "0, or at least {TIMEOUT_KEPT_MS}: workers that register may send no message for that long"
+            "0, or at least {TIMEOUT_MIN_MS}: workers that register may send no message for that long"
         );
         faults.warn(at, "leaf.worker_timeout_ms", at.get_ref(), &better);
     }

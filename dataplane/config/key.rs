@@ -90,6 +90,7 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
+    // promise: trust.3
     #[test]
     fn a_key_is_its_digits() {
         let expected: [u8; KEY_LEN] = std::array::from_fn(|at| at as u8);
@@ -107,6 +108,7 @@ mod tests {
         }
     }
 
+    // promise: trust.3
     #[test]
     fn bad_key_file_is_refused_without_its_contents() {
         let folder = tempfile::tempdir().unwrap();
@@ -142,6 +144,7 @@ mod tests {
         );
     }
 
+    // promise: trust.3
     #[test]
     fn foreign_key_file_is_refused_roots_is_accepted() {
         assert!(is_private(65_534, 1000, 0o600).unwrap_err().contains("belongs to user 65534"));

@@ -201,6 +201,7 @@ workers = "0-3"
         assert_eq!(config.peers.map(|peers| (peers.own, peers.nodes.len())), Some((0, 3)));
     }
 
+    // promise: input.2
     #[test]
     fn every_fault_names_place_and_allowed_values() {
         let many = (1..=65).map(|host| format!("\"10.0.2.{host}\"")).collect::<Vec<_>>().join(", ");

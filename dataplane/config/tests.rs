@@ -58,6 +58,7 @@ fn the_reference_is_read() {
     assert_eq!(config.leaf.multi_packet_per_source, 256);
 }
 
+// promise: input.2
 #[test]
 fn trust_settings_are_explicit() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
@@ -68,6 +69,7 @@ fn trust_settings_are_explicit() {
     assert_eq!(few.leaf.multi_packet_per_source, 64, "no more than there are at all");
 }
 
+// promise: scheduling.6
 #[test]
 fn message_reports_require_a_suitable_policy() {
     let with_messages = |policy: &str| {
@@ -98,6 +100,7 @@ fn message_reports_require_a_suitable_policy() {
     assert!(error.contains("pool.reports") && error.contains("beside a `spine`"), "{error}");
 }
 
+// promise: input.2
 #[test]
 fn shared_port_is_warned_about() {
     assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
@@ -214,6 +217,7 @@ fn faulty(old: &str, new: &str, expected: &[&str]) {
     }
 }
 
+// promise: input.2
 #[test]
 fn every_fault_names_place_and_allowed_values() {
     faulty("id = 1\nudp", "id = 40000\nudp", &["leaf.toml:3", "leaf.id", "40000", "0 to 32766"]);
@@ -302,6 +306,7 @@ fn every_fault_names_place_and_allowed_values() {
     faulty("[leaf]", "[leaf", &["leaf.toml:2"]);
 }
 
+// promise: input.2
 #[test]
 fn unknown_key_suggests_the_nearest() {
     faulty("udp_port = 1234", "udpport = 1234", &["`udpport` (did you mean `udp_port`?)"]);
@@ -367,6 +372,7 @@ fn cores_poll_unless_adaptive() {
     );
 }
 
+// promise: input.2
 #[test]
 fn keys_that_change_nothing_are_warned_of() {
     let warned = |old: &str, new: &str, expected: &[&str]| {
@@ -401,6 +407,7 @@ fn keys_that_change_nothing_are_warned_of() {
 }
 
 /// Each range in the tables of docs/reference/configuration.md is enforced, and its message names it.
+// promise: input.2
 #[test]
 fn documented_ranges_are_enforced_and_reported() {
     use super::keys::tests::{all, check, sample, with};
@@ -428,6 +435,7 @@ fn documented_ranges_are_enforced_and_reported() {
 }
 
 /// An address that no host can have is refused in every key.
+// promise: input.2
 #[test]
 fn every_address_is_a_hosts() {
     let text = GOOD.replace("10.0.2.1/24\"", "10.0.2.1/24\"\ngateway = \"10.0.2.254\"");
@@ -462,6 +470,7 @@ fn every_address_is_a_hosts() {
     faulty("02:00:00:00:02:0b", "00:00:00:00:00:00", &["leaf.toml:25", "server.mac", "unicast"]);
 }
 
+// promise: trust.3
 #[test]
 fn a_pool_may_have_a_key() {
     use std::os::unix::fs::PermissionsExt;
@@ -510,6 +519,7 @@ fn central_queues_need_buffers() {
     }
 }
 
+// promise: input.2
 #[test]
 fn all_faults_are_reported_in_order() {
     let text = GOOD.replace("udp_port = 1234", "udp_port = 0").replace("0-31", "x");
@@ -603,6 +613,7 @@ pool = 1
 workers = 16
 "#;
 
+// promise: input.2
 #[test]
 fn a_spines_file_has_leaves_for_workers() {
     let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
@@ -637,6 +648,7 @@ fn a_spines_file_has_leaves_for_workers() {
     assert!(Config::parse(Path::new("leaf.toml"), GOOD).unwrap().of(Role::Spine).is_err());
 }
 
+// promise: input.2
 #[test]
 fn every_spine_fault_names_its_place() {
     let cases: [(&str, &str, &[&str]); 12] = [
@@ -669,6 +681,7 @@ fn every_spine_fault_names_its_place() {
     }
 }
 
+// promise: input.2
 #[test]
 fn leaf_names_spines_and_signal_settings() {
     let spines = "[[spine]]\nid = 90\nip = \"10.0.1.3\"\n";
@@ -773,6 +786,7 @@ const READERS_WORDS: [&str; 14] = [
     "boolean",
 ];
 
+// promise: input.2
 #[test]
 fn wrong_types_are_reported_as_wrong_values() {
     parse(EVERY_KEY).unwrap();
@@ -805,6 +819,7 @@ fn wrong_types_are_reported_as_wrong_values() {
     messages.iter().for_each(|message| println!("found{message}"));
 }
 
+// promise: input.2
 #[test]
 fn key_of_a_multi_line_list_is_named() {
     let text = GOOD.replace("cores = [1]", "cores = [\n  1,\n  # two\n  \"x\",\n]");
@@ -813,6 +828,7 @@ fn key_of_a_multi_line_list_is_named() {
     assert_eq!(fault.allowed, "a whole number");
 }
 
+// promise: input.2
 #[test]
 fn listener_and_metrics_need_two_addresses() {
     let with = |listen: &str, metrics: &str| {
@@ -839,6 +855,7 @@ fn listener_and_metrics_need_two_addresses() {
     }
 }
 
+// promise: input.2
 #[test]
 fn only_regular_files_of_bounded_size_are_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -877,6 +894,7 @@ fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
     }
 }
 
+// promise: input.2
 #[test]
 fn faults_take_linear_time_and_hundred_are_printed() {
     const ENTRIES: usize = 50_000;

@@ -590,6 +590,7 @@ mod tests {
         }
     }
 
+    // promise: membership.2
     #[test]
     fn invalid_change_lists_the_valid_verbs() {
         for (bad, says) in [

@@ -285,14 +285,14 @@ impl Updates<'_> {
             Difference::Join(member) => {
                 let worker = to.members.get(member.index()).copied().flatten();
                 let is_local = worker.is_some_and(|worker| self.differences.to.is_local(&worker));
-                steps.push(Step::Meet { pool, member });
+                steps.push(Step::Register { pool, member });
                 // A local worker becomes eligible when the agent reports it.
                 let active = worker.is_some_and(|worker| worker.is_active());
                 if !(is_local && active) {
                     steps.push(Step::Choose { pool, member, active });
                 }
             }
-            Difference::Move(member) => steps.push(Step::Meet { pool, member }),
+            Difference::Move(member) => steps.push(Step::Register { pool, member }),
             Difference::Leave(member) => {
                 steps.push(Step::Choose { pool, member, active: false });
             }
@@ -312,7 +312,7 @@ impl Updates<'_> {
 fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
     if let Difference::Forget(member) = difference {
         steps.push(Step::Forget { pool, member });
-        steps.push(Step::Meet { pool, member });
+        steps.push(Step::Register { pool, member });
     }
 }
 
@@ -333,5 +333,5 @@ fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core:
     };
     steps.push(Step::Begin { new: Box::new(Some(new)), pool });
     let places = (0..places as u16).map(Member);
-    steps.extend(places.map(|member| Step::Meet { pool, member }));
+    steps.extend(places.map(|member| Step::Register { pool, member }));
 }

@@ -206,6 +206,15 @@ impl Membership {
         membership
     }
 
+    /// Returns the address of a worker's server. Ids of workers are unique in a node.
+    #[must_use]
+    pub fn server_of(&self, worker: u16) -> Option<IpAddr> {
+        let mut workers =
+            self.pools.iter().flatten().flat_map(|pool| pool.members.iter().flatten());
+        let server = workers.find(|one| one.id == worker)?.server;
+        Some(self.servers.get(usize::from(server)).copied().flatten()?.ip)
+    }
+
     /// Returns the membership of an agent: the workers of a host with this address, its only server.
     #[must_use]
     pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {

@@ -21,7 +21,8 @@ use super::generated as proto;
 use super::generated::follow_request::Message;
 use super::view::{NodeId, PoolView, Position, View};
 use crate::admin::{
-    FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError, stay_on,
+    ControllerLink, FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError,
+    stay_on,
 };
 use crate::config::{ControllerAddress, FollowConfig};
 use crate::control::{Membership, Pool, Server, Spine, Worker};
@@ -147,9 +148,15 @@ impl Follower {
         loop {
             for index in 0..self.config.addresses.len() {
                 let address = self.config.addresses[index].clone();
+                let note = |connected| {
+                    let address = address.to_string();
+                    self.handle.note_controller(ControllerLink { address, connected });
+                };
+                note(false);
                 let reason = match self.dial(&address).await {
                     Ok(link) => {
                         log::info!("follows the controller at {address}");
+                        note(true);
                         (wait, logged) = (BACKOFF.0, String::new());
                         self.follow(link).await
                     }

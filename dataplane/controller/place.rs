@@ -180,6 +180,7 @@ mod tests {
         Rack { leaf, free, has: 0, size: free }
     }
 
+    // promise: controller.1
     #[test]
     fn pool_placement_follows_its_strategy() {
         let racks = [rack(1, 4), rack(2, 4), rack(3, 8), rack(4, 32)];
@@ -205,6 +206,7 @@ mod tests {
         assert_eq!(take(&racks, 8, Placement::Pack), [(1, 6), (2, 2)].into());
     }
 
+    // promise: controller.1
     #[test]
     fn links_are_even_and_stay_where_they_can() {
         let spines = BTreeMap::from([(1, 0), (2, 0), (3, 5)]);

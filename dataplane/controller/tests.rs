@@ -43,6 +43,7 @@ fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
     fabric.racks(pool).collect()
 }
 
+// promise: controller.1
 #[test]
 fn pool_gets_workers_and_spines_by_strategy() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
@@ -66,6 +67,7 @@ fn pool_gets_workers_and_spines_by_strategy() {
     assert_eq!(view.workers.len(), 4);
 }
 
+// promise: controller.1
 #[test]
 fn spine_is_down_after_all_heartbeats_end() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
@@ -88,6 +90,7 @@ fn spine_is_down_after_all_heartbeats_end() {
     assert!(!failed.is_spine_down(2, but(&[NodeId::Spine(2)]), |_| true), "it is already");
 }
 
+// promise: controller.1
 #[test]
 fn only_failed_parts_are_replaced() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
@@ -116,6 +119,7 @@ fn only_failed_parts_are_replaced() {
     assert_eq!(moved.leaf_of("10.0.2.11".parse().unwrap()), Some(9));
 }
 
+// promise: controller.1
 #[test]
 fn registered_workers_join_an_admitting_pool() {
     let fabric = after(&racks(), "add-pool id=7 workers=0 policy=horus admits=3");
@@ -146,6 +150,7 @@ fn registered_workers_join_an_admitting_pool() {
     }
 }
 
+// promise: controller.1
 #[test]
 fn contradictory_topology_is_refused_with_the_cause() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2 address=10.9.0.1");
@@ -240,6 +245,7 @@ fn nodes() -> Vec<NodeId> {
 }
 
 proptest! {
+    // promise: controller.1
     #[test]
     fn random_commands_keep_the_fabric_consistent(
         commands in prop::collection::vec(any_command(), 1..60),

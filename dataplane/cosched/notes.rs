@@ -313,6 +313,7 @@ mod tests {
         }
     }
 
+    // promise: batch.2
     #[test]
     fn jobs_of_an_agent_run_in_order() {
         let home = tempfile::tempdir().unwrap();
@@ -337,6 +338,7 @@ mod tests {
         assert_eq!(folder.notes().len(), 2);
     }
 
+    // promise: batch.2
     #[test]
     fn world_writable_folder_is_refused() {
         use std::os::unix::fs::PermissionsExt;

@@ -137,6 +137,7 @@ mod tests {
         assert_eq!("p99=2ms".parse(), Ok(Objective { part: 0.99, us: 2000.0 }));
     }
 
+    // promise: batch.2
     #[test]
     fn invalid_option_lists_valid_values() {
         for text in ["", "always", "static", "static(55%)", "static(100%)", "static(x)"] {

@@ -26,7 +26,7 @@ pub enum Verdict {
     Forward {
         /// Index of the port.
         port: u8,
-        /// Worker that a task goes to, or that a reply comes from.
+        /// Worker of the task or of the reply.
         worker: u16,
     },
     /// Keep it at this place, below [`Context::places`], until [`Context::release`] returns it. The MAC
@@ -83,10 +83,10 @@ pub struct Question {
 /// these count as dropped instead.
 #[derive(Debug)]
 pub struct Context {
-    /// Node whose packets are named by their owner's places.
+    /// Node. Places of the owner name its packets.
     pub(super) node: Node<u32>,
     pub(super) places: HeldPlaces,
-    /// True once the owner stops, so that all held packets are dropped.
+    /// True once the owner stops: all held packets are dropped.
     pub(super) is_abandoned: bool,
 }
 
@@ -251,7 +251,7 @@ impl Context {
                     self.node.stages.leave(pool);
                     return self.drop(DropReason::QueueFull);
                 };
-                match self.node.enqueue(place, pool, received_by) {
+                match self.node.enqueue(place, pool, received_by, now) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
                     Err(place) => {
                         self.places.release(place);

@@ -61,10 +61,10 @@ use crate::state::table::{PoolSnapshot, Role};
 use crate::state::{Counters, StateError, Table, Totals};
 use crate::wire::ether::Mac;
 
-/// Settings that are not in the configuration.
+/// Settings besides the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Ticks per second of the clock whose readings are passed as `now`.
+    /// Ticks per second of the clock behind `now`.
     pub ticks_hz: u64,
     /// MAC addresses of the ports without a configured one, in order.
     pub macs: &'a [Mac],
@@ -113,9 +113,9 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Scheduler {
     ports: usize,
-    /// Contexts of the cores, if the configuration has ports.
+    /// Contexts of the cores, with ports in the configuration.
     contexts: Vec<Option<Context>>,
-    /// Pickers of the cores, if it has none.
+    /// Pickers of the cores, without ports.
     pickers: Vec<Option<Picker>>,
     counters: Vec<Counters>,
     places: usize,
@@ -209,7 +209,7 @@ impl Scheduler {
         })
     }
 
-    /// Returns the number of contexts or pickers, which is the number of configured cores.
+    /// Returns the number of contexts or pickers: one per configured core.
     #[must_use]
     pub fn cores(&self) -> usize {
         self.counters.len()

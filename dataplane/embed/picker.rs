@@ -32,7 +32,7 @@ pub struct WorkerReport {
     pub answers: bool,
 }
 
-/// A task that is no longer held.
+/// A released task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasedTask {
     /// Caller's id.
@@ -41,7 +41,7 @@ pub struct ReleasedTask {
     pub outcome: Result<u16, DropReason>,
 }
 
-/// A task that waits for a worker.
+/// A waiting task.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTask {
     id: u64,
@@ -128,7 +128,7 @@ impl Picker {
             choices[index] = choice;
         });
         if let Some(pool) = pool.filter(|_| held) {
-            self.hold(pool, tasks, described, choices);
+            self.hold((pool, now), tasks, described, choices);
         }
         let counters = self.node.stages.counters();
         counters.add(Counter::RxPackets, tasks.len() as u64);
@@ -140,7 +140,7 @@ impl Picker {
     /// Appends tasks to their pool's queue.
     fn hold(
         &mut self,
-        pool: usize,
+        (pool, now): (usize, u64),
         tasks: &[TaskDescription],
         described: &[Task],
         choices: &mut [Choice],
@@ -148,7 +148,7 @@ impl Picker {
         for ((choice, described), task) in choices.iter_mut().zip(described).zip(tasks) {
             if *choice == Choice::Held {
                 let waiting = QueuedTask { id: task.id, task: *described };
-                if self.node.enqueue(waiting, pool, 0).is_err() {
+                if self.node.enqueue(waiting, pool, 0, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
             }
@@ -222,7 +222,7 @@ impl Picker {
         Some(ReleasedTask { id, outcome: outcome.map(|Egress { worker, .. }| worker) })
     }
 
-    /// Drops all held tasks, because their owner stops. [`Picker::release`] returns them.
+    /// Drops all held tasks at the end of their owner. [`Picker::release`] returns them.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }

@@ -7,7 +7,7 @@ use crate::node::Egress;
 use crate::reason::DropReason;
 use crate::state::Counter;
 
-/// A packet that is no longer held.
+/// A released packet.
 #[derive(Debug)]
 pub struct ReleasedPacket<B> {
     /// Its place.
@@ -50,7 +50,7 @@ impl Context {
         }
     }
 
-    /// Drops all held packets, because their owner stops. [`Context::release`] returns them as dropped.
+    /// Drops all held packets at the end of their owner. [`Context::release`] returns them as dropped.
     pub fn abandon(&mut self) {
         self.is_abandoned = true;
     }

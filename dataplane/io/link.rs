@@ -30,7 +30,7 @@ pub fn pair<B>(depth: usize) -> (End<B>, End<B>) {
 impl<B> End<B> {
     /// Returns true if packets sent by this end wait for the peer end.
     #[must_use]
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_unreceived(&self) -> bool {
         !self.outgoing.borrow().is_empty()
     }
 }

@@ -309,6 +309,7 @@ mod tests {
         assert!(read_frames(&path).unwrap().is_empty());
     }
 
+    // promise: control.3
     #[test]
     fn capture_without_snap_length_is_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -119,6 +119,7 @@ pub fn unknown_argument(device: &str) -> Option<UnknownArgument> {
 mod tests {
     use super::*;
 
+    // promise: input.2
     #[test]
     fn arguments_that_no_driver_knows_are_found() {
         for right in [

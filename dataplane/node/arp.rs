@@ -300,6 +300,7 @@ mod tests {
         );
     }
 
+    // promise: trust.1
     #[test]
     fn packets_are_given_up_after_three_questions() {
         let (table, slot) = neighbours();
@@ -321,6 +322,7 @@ mod tests {
         assert!(resolver.due(40, &table).is_some());
     }
 
+    // promise: trust.1
     #[test]
     fn known_host_is_probed_by_unicast_first() {
         let (table, slot) = neighbours();
@@ -343,6 +345,7 @@ mod tests {
         assert!(resolver.is_quiet());
     }
 
+    // promise: trust.1
     #[test]
     fn contested_host_gets_little_time_to_answer() {
         const OTHER: Mac = Mac([2, 0, 0, 0, 0, 8]);
@@ -360,6 +363,7 @@ mod tests {
         assert_eq!(table.learn(slot, OTHER, 260), LearnOutcome::Learnt);
     }
 
+    // promise: trust.1
     #[test]
     fn too_many_packets_push_out_the_oldest() {
         let (table, slot) = neighbours();

@@ -37,7 +37,8 @@ use crate::wire::ether::{self, Mac};
 const COMMANDS: usize = 256;
 
 /// Queue of commands from control threads to a core, which executes them between bursts. Executed commands return
-/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core executes the commands. `C` is a leaf's command by default.
+/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core
+/// executes the commands. `C` is a leaf's command by default.
 #[derive(Debug)]
 pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
@@ -149,6 +150,8 @@ struct QueuedTask<T> {
     packet: T,
     /// Index of the receiving port.
     port: u8,
+    /// Time of its arrival in ticks.
+    since: u64,
 }
 
 /// A packet that lacks only its next hop's MAC address.
@@ -267,13 +270,13 @@ impl<T> Node<T> {
         if is_up { usual } else { DropReason::PortDown }
     }
 
-    /// Appends a task to its pool's queue.
+    /// Appends a task to its pool's queue, received by port `from` at `now` ticks.
     ///
     /// # Errors
     /// Returns the task, already counted as dropped, if there is no room.
-    pub fn enqueue(&mut self, packet: T, pool: usize, from: usize) -> Result<(), T> {
+    pub fn enqueue(&mut self, packet: T, pool: usize, from: usize, now: u64) -> Result<(), T> {
         // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
-        let task = QueuedTask { packet, port: from as u8 };
+        let task = QueuedTask { packet, port: from as u8, since: now };
         self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
             self.stages.leave_last(pool);
             self.stages.counters().drop(DropReason::QueueFull, 1);
@@ -341,7 +344,7 @@ impl<T> Node<T> {
     /// repeated later, or the node does not need its answer.
     #[inline]
     pub fn next_message(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
-        while let Some(message) = self.stages.next_word() {
+        while let Some(message) = self.stages.next_message() {
             let (port, slot) = (message.port, message.slot);
             if let Some(mac) = self.stages.neighbours().mac(slot) {
                 return Some((message, mac, *self.stages.network().port(usize::from(port))));
@@ -450,7 +453,10 @@ impl<T> Node<T> {
                 self.review.pool += 1;
                 continue;
             };
-            let QueuedTask { packet, .. } = self.tasks.pop(&mut self.queues[pool])?;
+            let QueuedTask { packet, since, .. } = self.tasks.pop(&mut self.queues[pool])?;
+            if let Some(dispatcher) = self.stages.dispatcher(pool) {
+                dispatcher.view().note_wait(self.timing.to_ns(now.saturating_sub(since)));
+            }
             match verdict {
                 Verdict::Forward { port, worker } => {
                     return Some((packet, Ok(Egress { port, worker })));

@@ -407,6 +407,7 @@ mod tests {
         }
     }
 
+    // promise: control.3
     #[test]
     fn tap_copies_received_and_sent_packets() {
         let mut rig = Rig::new(2);
@@ -424,6 +425,7 @@ mod tests {
         assert_eq!(rig.far.receive().unwrap().bytes()[0], 70);
     }
 
+    // promise: control.3
     #[test]
     fn tap_records_ordered_ports_until_its_end() {
         let mut rig = Rig::new(4);
@@ -446,6 +448,7 @@ mod tests {
         );
     }
 
+    // promise: control.3
     #[test]
     fn dropped_tap_packets_are_counted() {
         let mut rig = Rig::new(4);

@@ -84,6 +84,7 @@ fn isolated_node_keeps_its_tasks() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn baselines_use_waiting_and_sent_tasks() {
     let counts = destinations(&mut node_with_loads("jsq", &[5, 3, 1, 3]), 5);
@@ -123,6 +124,7 @@ fn baselines_use_waiting_and_sent_tasks() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn only_idle_nodes_ask_for_tasks() {
     for (policy, asks) in [
@@ -152,6 +154,7 @@ fn only_idle_nodes_ask_for_tasks() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn heartbeat_reports_its_own_period() {
     let mut rack = rack("jsq", 2);
@@ -175,6 +178,7 @@ fn heartbeat_reports_its_own_period() {
     assert_eq!([migrations, given, failed_steals, failed_tasks], [2, 1, 2, 1]);
 }
 
+// promise: agent.4
 #[test]
 fn silent_node_is_excluded_until_it_returns() {
     for policy in ["malcolm", "rsteal", "jsq"] {
@@ -209,6 +213,7 @@ fn silent_node_is_excluded_until_it_returns() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn invalid_message_is_counted_and_ignored() {
     let mut rack = rack("malcolm", 3);
@@ -252,6 +257,7 @@ fn invalid_message_is_counted_and_ignored() {
     assert_eq!((peers.live(), peers.value_loss()), (other.live(), other.value_loss()));
 }
 
+// promise: agent.4
 #[test]
 fn critics_agree_once_per_round() {
     let nodes = 16; // 185 parameters: one part; see below for more
@@ -297,6 +303,7 @@ fn critics_agree_once_per_round() {
     assert_eq!(hear(&mut rack[0], head), Err(Refusal::Old), "it is over");
 }
 
+// promise: agent.4
 #[test]
 fn lost_parts_are_counted_and_partial_updates_dropped() {
     let nodes = 24; // 373 parameters: two parts
@@ -349,6 +356,7 @@ fn missed_beats_are_not_made_up_for() {
 }
 
 proptest! {
+    // promise: agent.4
     #[test]
     fn whatever_peers_tell_probabilities_are_some(
         beats in proptest::collection::vec(

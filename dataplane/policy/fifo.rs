@@ -289,6 +289,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: scheduling.3
         #[test]
         fn lists_keep_their_order_and_share_the_room(steps in steps(), room in 0..12_usize) {
             prop_assert!(compare(Slab::with_room(room), room, steps)? <= room);

@@ -176,6 +176,7 @@ mod tests {
         counts
     }
 
+    // promise: scheduling.5
     #[test]
     fn rates_are_learned_and_followed() {
         for policy in LEARNERS {
@@ -195,6 +196,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn unanswering_member_returns_by_benchmark_tasks() {
         for policy in LEARNERS {
@@ -210,6 +212,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn silent_member_keeps_a_small_share_without_benchmarks() {
         for policy in LEARNERS {
@@ -233,6 +236,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn members_without_times_are_equal() {
         for policy in LEARNERS {
@@ -249,6 +253,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn saturation_and_single_task_windows_keep_rates() {
         for policy in
@@ -269,6 +274,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.5
     #[test]
     fn removed_members_are_forgotten_new_ones_average() {
         for policy in LEARNERS {

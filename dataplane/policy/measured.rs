@@ -189,6 +189,7 @@ mod tests {
         MemberStatistics { notes, utilisation, ..MemberStatistics::default() }
     }
 
+    // promise: scheduling.3
     #[test]
     fn the_bound_hides_the_round_trip() {
         // Round trip, service time, utilisation, and the smallest bound with which members keep 0.6 of their
@@ -209,6 +210,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.3
     #[test]
     fn low_bound_lowers_utilisation_and_recovers() {
         // Members with more work are busy for all the time that their bound allows, in each window.
@@ -227,6 +229,7 @@ mod tests {
         assert!(measured.utilisation < 0.6);
     }
 
+    // promise: scheduling.3
     #[test]
     fn short_stalls_are_ignored_long_ones_followed() {
         let mut measured = MemberStatistics::default();

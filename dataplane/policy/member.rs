@@ -175,6 +175,7 @@ mod tests {
         assert_eq!(member.on_done(2, &mut rng), None);
     }
 
+    // promise: scheduling.5
     #[test]
     fn member_stays_on_one_list_until_used() {
         let (mut member, mut rng) = member(Notify::Below(3));
@@ -188,6 +189,7 @@ mod tests {
         assert!(member.on_done(1, &mut rng).is_some());
     }
 
+    // promise: scheduling.6
     #[test]
     fn new_dispatcher_is_notified_and_listed_once() {
         let (mut member, mut rng) = member(Notify::Update(0.0));

@@ -203,6 +203,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: scheduling.3
         #[test]
         fn tasks_keep_order_and_queue_is_bounded(steps in steps()) {
             const ROOM: usize = 4;
@@ -250,6 +251,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.3
     #[test]
     fn policy_without_queue_refuses_excess_tasks() {
         let mut queueing = QueueingDispatcher::new(dispatcher("random", 1));
@@ -259,6 +261,7 @@ mod tests {
         assert_eq!((queueing.waiting(), next(&mut queueing)), (0, Ok(None)));
     }
 
+    // promise: scheduling.3
     #[test]
     fn tasks_wait_for_absent_members_unless_refused() {
         for refused in [false, true] {
@@ -278,6 +281,7 @@ mod tests {
         }
     }
 
+    // promise: scheduling.3
     #[test]
     fn queued_tasks_go_first_after_policy_change() {
         let mut queueing = QueueingDispatcher::new(dispatcher("jbsq(k=1)", 1));

@@ -294,6 +294,7 @@ impl Latest {
 mod tests {
     use super::*;
 
+    // promise: fabric.2
     #[test]
     fn overtaken_signals_are_passed_over() {
         let mut latest = Latest::new(2);
@@ -304,6 +305,7 @@ mod tests {
         assert!(latest.accepts(rack, 5) && !latest.accepts(rack, 65_535));
     }
 
+    // promise: measurement.4
     #[test]
     fn leaf_signals_its_last_idle_worker() {
         let mut leaf = Signals::new(Protocol::Paper, 8);
@@ -324,6 +326,7 @@ mod tests {
         assert_eq!(small.on_reply(2, || 0), [Some(Signal::IdleAdd), None]);
     }
 
+    // promise: scheduling.5
     #[test]
     fn lost_idle_messages_are_repaired() {
         let mut leaf = Signals::new(Protocol::Paper, 2);
@@ -346,6 +349,7 @@ mod tests {
         assert_eq!(leaf.on_reply(0, || 2 * one), [None, Some(Signal::Load(Load::ONE))]);
     }
 
+    // promise: measurement.4
     #[test]
     fn literal_mode_answers_every_contradiction() {
         let mut leaf = Signals::new(Protocol::Text, 2);
@@ -360,6 +364,7 @@ mod tests {
         assert_eq!(leaf.repeat(), None);
     }
 
+    // promise: measurement.4
     #[test]
     fn the_simulators_leaf_has_a_floor_of_four() {
         let mut leaf = Signals::new(Protocol::Simulator, 8);

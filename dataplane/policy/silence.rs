@@ -322,6 +322,7 @@ mod tests {
         watch.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
     }
 
+    // promise: scheduling.4
     #[test]
     fn report_denies_only_tasks_sent_before_the_trip() {
         let mut watch = SilenceWatch::default();
@@ -371,6 +372,7 @@ mod tests {
         assert_eq!(deny(600, 30), 3);
     }
 
+    // promise: scheduling.4
     #[test]
     fn loss_that_is_known_does_not_double_patience() {
         let mut silences = SilenceTracker::default();

@@ -76,6 +76,7 @@ fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
     (all, rng != start)
 }
 
+// promise: control.3
 #[test]
 fn choice_is_among_the_reported_candidates() {
     for entry in CATALOGUE {
@@ -128,6 +129,7 @@ fn explained_minimum_matches_the_queues() {
     assert_eq!(Beliefs::of(&dispatcher).out, [1, 0, 0]);
 }
 
+// promise: scheduling.1
 #[test]
 fn equal_seeds_make_equal_choices() {
     for entry in CATALOGUE {
@@ -163,6 +165,7 @@ fn choices(
     all
 }
 
+// promise: scheduling.5
 #[test]
 fn policies_that_say_so_decide_by_rates() {
     for entry in CATALOGUE.iter().filter(|entry| entry.by_rate) {
@@ -173,6 +176,7 @@ fn policies_that_say_so_decide_by_rates() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
@@ -182,6 +186,7 @@ fn policies_see_queues_only_when_declared() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn policies_keep_their_bound() {
     for entry in CATALOGUE {
@@ -194,6 +199,7 @@ fn policies_keep_their_bound() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn policies_count_each_choice_as_sent() {
     for entry in CATALOGUE {
@@ -220,6 +226,7 @@ fn policies_count_each_choice_as_sent() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn entries_name_what_there_is() {
     for entry in CATALOGUE {
@@ -237,6 +244,7 @@ fn entries_name_what_there_is() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn runs_decide_as_one_by_one() {
     for entry in CATALOGUE.iter().filter(|entry| !entry.divides_runs) {
@@ -304,6 +312,7 @@ fn jsq_breaks_ties_uniformly() {
     assert!(counts.iter().all(|&count: &usize| count.abs_diff(1000) < 160), "{counts:?}");
 }
 
+// promise: scheduling.5
 #[test]
 fn horus_takes_idle_members_first_and_each_once() {
     let mut horus = dispatcher("horus", 8);
@@ -317,6 +326,7 @@ fn horus_takes_idle_members_first_and_each_once() {
     assert!(!pick(&mut horus).idle);
 }
 
+// promise: scheduling.5
 #[test]
 fn horus_removes_busy_members_from_idle_list() {
     let mut horus = dispatcher("horus", 2);
@@ -367,6 +377,7 @@ fn cores_start_with_disjoint_idle_members() {
     assert_eq!(idle, [5, 4]);
 }
 
+// promise: membership.1
 #[test]
 fn a_policy_changes_and_knowledge_stays() {
     let mut dispatcher = dispatcher("racksched", 2);
@@ -430,6 +441,7 @@ fn faster_members_get_more() {
 
 proptest! {
     /// A task always goes to a member that a scan of all could have chosen.
+    // promise: scheduling.5
     #[test]
     fn order_head_equals_scan_minimum(
         policy in 0..4_usize,
@@ -486,6 +498,7 @@ fn chi_square(counts: &[usize]) -> f64 {
     counts.iter().map(|&count| (count as f64 - mean).powi(2) / mean).sum()
 }
 
+// promise: scheduling.5
 #[test]
 fn ties_are_uniform() {
     // 16 of 24 members tie. With 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the seed is
@@ -539,6 +552,7 @@ impl Cores {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn remote_changes_arrive_with_the_exchange() {
     let mut cores = Cores::new("jsq", 2, 2);
@@ -552,6 +566,7 @@ fn remote_changes_arrive_with_the_exchange() {
     assert_eq!(histogram(&picks(&mut cores.dispatchers[0], 4), 2), [4, 0]);
 }
 
+// promise: scheduling.2
 #[test]
 fn overloaded_cores_publish_large_differences_first() {
     let mut cores = Cores::new("jsq", 40, 2);
@@ -566,6 +581,7 @@ fn overloaded_cores_publish_large_differences_first() {
     assert_eq!((cores.outstanding(1)[3], cores.outstanding(1)[5]), (1, 3));
 }
 
+// promise: scheduling.2
 #[test]
 fn no_two_cores_take_one_idle_member() {
     for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
@@ -590,6 +606,7 @@ fn no_two_cores_take_one_idle_member() {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn readmitted_member_is_idle_for_one_core() {
     for policy in ["horus", "jsq", "lsq-smart", "jiq"] {
@@ -613,6 +630,7 @@ fn readmitted_member_is_idle_for_one_core() {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn bounded_idle_members_are_taken_once() {
     let mut cores = Cores::new("jbsq(k=3)", 4, 2);
@@ -629,6 +647,7 @@ fn bounded_idle_members_are_taken_once() {
     assert_eq!(histogram(&idle, 4), [1; 4]);
 }
 
+// promise: scheduling.2
 #[test]
 fn new_policy_inherits_known_idle_members() {
     let mut dispatcher = dispatcher("random", 3);
@@ -641,6 +660,7 @@ fn new_policy_inherits_known_idle_members() {
     assert_eq!(picks(&mut dispatcher, 3).iter().filter(|pick| idle(pick)).count(), 2);
 }
 
+// promise: scheduling.2
 #[test]
 fn places_under_a_central_queue_are_the_pools() {
     for (policy, bound) in [("jbsq(k=1)", 1), ("jbsq(k=3)", 3), ("cfcfs", 2)] {
@@ -662,6 +682,7 @@ fn places_under_a_central_queue_are_the_pools() {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn longest_waiting_task_goes_first_unless_stalled() {
     let mut cores = Cores::new("jbsq(k=1)", 1, 2);
@@ -730,6 +751,7 @@ fn silence_means_nothing_where_no_task_is_lost() {
     }
 }
 
+// promise: scheduling.4
 #[test]
 fn silence_is_judged_by_what_tasks_take() {
     for policy in ["cfcfs", "jbsq(k=1)"] {
@@ -759,6 +781,7 @@ fn silence_is_judged_by_what_tasks_take() {
     }
 }
 
+// promise: scheduling.4
 #[test]
 fn member_served_elsewhere_is_not_silent() {
     let mut cores = Cores::new("jbsq(k=2)", 1, 2);
@@ -783,6 +806,7 @@ fn member_served_elsewhere_is_not_silent() {
     assert_eq!(histogram(&picks(&mut cores.dispatchers[1], 3), 1), [2]);
 }
 
+// promise: scheduling.4
 #[test]
 fn persistent_idle_asks_who_was_forgotten() {
     let mut dispatcher = dispatcher("pi", 4);
@@ -802,6 +826,7 @@ fn persistent_idle_asks_who_was_forgotten() {
     assert!(next.contains(&lost), "{next:?}");
 }
 
+// promise: scheduling.4
 #[test]
 fn persistent_idle_is_not_misled_by_overtaken_reports() {
     let mut dispatcher = dispatcher("pi", 2);
@@ -858,6 +883,7 @@ fn a_threshold_is_learned() {
     assert_eq!(pick(&mut dispatcher), Pick { member: Member(2), idle: true });
 }
 
+// promise: scheduling.1
 #[test]
 fn stream_seeds_differ() {
     let mut seeds: Vec<_> =

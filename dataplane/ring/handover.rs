@@ -264,6 +264,7 @@ mod tests {
         assert_eq!((producer.give(Box::new(1), 0), consumer.take()), (Err(Box::new(1)), None));
     }
 
+    // promise: agent.2
     #[test]
     fn untaken_tasks_of_departed_worker_return_once() {
         let (mut producer, mut consumer) = ends();
@@ -279,6 +280,7 @@ mod tests {
         assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
     }
 
+    // promise: agent.2
     #[test]
     fn panicked_thread_is_distinguished() {
         let (mut producer, mut consumer) = ends();

@@ -145,6 +145,7 @@ mod tests {
         AgentStatusWords::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }
 
+    // promise: batch.2
     #[test]
     fn time_classes_end_within_a_sixteenth() {
         let mut last = 0;
@@ -163,6 +164,7 @@ mod tests {
         assert_eq!(class(u64::MAX), CLASSES - 1);
     }
 
+    // promise: batch.2
     #[test]
     fn percentiles_cover_the_interval_between_readings() {
         let watch = watch();

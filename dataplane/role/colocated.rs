@@ -189,7 +189,7 @@ where
         while self.agent.poll(now) > 0 {}
         let counters = self.agent.counters().clone();
         let mut ends = self.agent.close();
-        while ends.iter().any(End::is_awaited) {
+        while ends.iter().any(End::has_unreceived) {
             self.leaf.poll(now);
         }
         let ports = self.leaf.close();

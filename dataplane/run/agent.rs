@@ -178,9 +178,9 @@ pub(super) fn start(
     let counters = [table.counters(0)];
     let (mut attach_log, mut links) = (AttachLog::new(region), Links::of(&devices));
     let check = |time| {
-        look_for_deaths(region, &deaths);
+        report_deaths(region, &deaths);
         interface.check_reload();
-        causes.update(&devices);
+        causes.update(&devices, requests.control().membership());
         requests.serve_for(time, &|| all_port_stats(&devices));
         attach_log.update(region);
         links.check(&devices, log_link_event);
@@ -323,7 +323,7 @@ fn poll(
 
 /// Reports dead workers to the core: granted ones with a free lock. Reads the claim before the lock. So the death
 /// carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
-pub fn look_for_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
+pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
     for channel in 0..region.shape().channels {
         let claim = region.granted(channel);
         if claim != 0 && !region.has_worker(channel) {

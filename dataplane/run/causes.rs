@@ -1,11 +1,12 @@
-//! Causes of nearly total loss at a port: logs each once, with advice. A cause is the drop reason (refusal) of nearly
-//! all packets of a port, or a core that receives nothing.
+//! Causes of nearly total loss at a port, and sources of spoofed replies: logs each once, with advice. A cause is the
+//! drop reason (refusal) of nearly all packets of a port, or a core that receives nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::control::Membership;
 use crate::io::dpdk::Device;
-use crate::node::refusals::Refusals;
+use crate::node::refusals::{Refusals, SpoofedReply};
 use crate::reason::DropReason;
 use crate::state::counters::idle_cores;
 use crate::state::{Counter, Counters};
@@ -15,6 +16,9 @@ const REFUSED_MIN: u64 = 20;
 
 /// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of log lines about spoofed replies.
+const SPOOFED_MAX: usize = 32;
 
 /// Search for causes.
 pub struct Causes {
@@ -27,17 +31,20 @@ pub struct Causes {
     logged: BTreeSet<(usize, &'static str)>,
     /// Logged cores without packets.
     logged_idle: BTreeSet<usize>,
+    /// Logged spoofed replies.
+    logged_spoofed: BTreeSet<SpoofedReply>,
 }
 
 impl Causes {
     /// Creates the log of a node from its cores' counts.
     pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
         let (logged, logged_idle) = (BTreeSet::new(), BTreeSet::new());
-        Self { next: Instant::now(), cores, counters, logged, logged_idle }
+        let logged_spoofed = BTreeSet::new();
+        Self { next: Instant::now(), cores, counters, logged, logged_idle, logged_spoofed }
     }
 
-    /// Checks all ports once a second, and logs new causes.
-    pub fn update(&mut self, devices: &[Device]) {
+    /// Checks all ports once a second, and logs new causes. `membership` has the servers of the workers.
+    pub fn update(&mut self, devices: &[Device], membership: &Membership) {
         if Instant::now() < self.next {
             return;
         }
@@ -56,6 +63,26 @@ impl Causes {
                 log::warn!("{cause}");
             }
         }
+        for line in self.new_spoofed(membership) {
+            log::warn!("{line}");
+        }
+    }
+
+    /// Returns messages about spoofed replies that the log does not have yet: one per source and worker.
+    fn new_spoofed(&mut self, membership: &Membership) -> Vec<String> {
+        let mut lines = Vec::new();
+        for reply in self.cores.iter().flat_map(|core| std::iter::from_fn(|| core.next_spoofed())) {
+            let SpoofedReply { source, worker } = reply;
+            // A worker on a port for clients and workers also fails the check with another MAC address.
+            let Some(server) = membership.server_of(worker) else { continue };
+            if self.logged_spoofed.len() < SPOOFED_MAX && self.logged_spoofed.insert(reply) {
+                lines.push(format!(
+                    "dropped a reply of worker {worker} from {source} as `spoofed_reply`: the worker's server is {server}. Bind the worker to \
+                     {server}, or correct `ip` or `workers` of its [[server]]"
+                ));
+            }
+        }
+        lines
     }
 
     /// Returns idle cores that the log does not have yet.
@@ -98,8 +125,12 @@ impl Causes {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+    use std::path::Path;
+
     use super::*;
 
+    // promise: control.3
     #[test]
     fn dominant_drop_reason_is_logged_once_per_port() {
         let cores = vec![Refusals::default(), Refusals::default()];
@@ -136,6 +167,29 @@ mod tests {
         let expected = ["`segmentation_offload`", "ethtool -K"];
         assert!(expected.iter().all(|text| message.contains(text)), "{message}");
         assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
+    }
+
+    // promise: control.3
+    // promise: control.3
+    #[test]
+    fn spoofed_reply_is_logged_with_its_server() {
+        let config = include_str!("../../examples/leaf.toml");
+        let membership =
+            Membership::of(&crate::config::Config::parse(Path::new("leaf.toml"), config).unwrap());
+        let server = membership.server_of(3).unwrap();
+        let core = Refusals::default();
+        let mut causes = Causes::of(vec![core.clone()], Vec::new());
+        let reply = |worker, source| SpoofedReply { worker, source };
+        let other = IpAddr::from([10, 0, 2, 99]);
+        for reply in [reply(3, other), reply(3, other), reply(9999, other)] {
+            core.keep(reply);
+        }
+        let lines = causes.new_spoofed(&membership);
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        assert!(line.starts_with("dropped a reply of worker 3 from 10.0.2.99 "), "{line}");
+        assert!(line.contains(&format!("the worker's server is {server}. ")), "{line}");
+        core.keep(reply(3, other));
+        assert!(causes.new_spoofed(&membership).is_empty(), "once");
     }
 
     #[test]

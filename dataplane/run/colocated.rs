@@ -57,7 +57,7 @@ impl<'a> LocalAgent<'a> {
 
     /// Reports dead workers to the core, and logs attached and departed ones.
     pub fn check_workers(&self) {
-        run_agent::look_for_deaths(&self.region, &self.deaths);
+        run_agent::report_deaths(&self.region, &self.deaths);
         self.attach_log.borrow_mut().update(&self.region);
     }
 

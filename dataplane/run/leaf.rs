@@ -116,7 +116,8 @@ pub fn run(
     let taps: Vec<_> = commands.iter().map(|_| TapCommands::default()).collect();
     let points = tap_points(taps.clone(), &devices, (clock.as_ref(), &eal), &cpus);
     let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
-    let mut requests = requests.with_taps(points);
+    let agents = agent.as_ref().map(|agent| Arc::clone(agent.table()));
+    let mut requests = requests.with_taps(points).with_agent(agents);
     let sockets = (&config.control, config.leaf.state.as_deref());
     let interface = ControlInterface::open(&requests, options, sockets, &cpus)?;
     #[cfg(feature = "control")]
@@ -179,7 +180,7 @@ pub fn run(
     let check = |time| {
         links.check(&devices, on_event);
         interface.check_reload();
-        causes.update(&devices);
+        causes.update(&devices, requests.control().membership());
         requests.serve_for(time, &|| all_port_stats(&devices));
         agent.as_ref().inspect(|agent| agent.check_workers());
     };
@@ -351,7 +352,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let timing = Timing { ticks_hz: clock.ticks_hz() };
     let Some(parts) = agent else {
         let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
-        leaf = leaf.with_tap(tap).with_refusals(refusals);
+        leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
         if is_patient {
             leaf = leaf.with_patience();
         }
@@ -369,7 +370,8 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);
-    let mut both = Colocated::new(leaf.with_tap(tap).with_refusals(refusals), parts, far);
+    let leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
+    let mut both = Colocated::new(leaf, parts, far);
     let mut last = 0;
     while let Some(now) = clock.next(&stop) {
         if clock.has_slept() {

@@ -495,6 +495,7 @@ fn describe(
 mod tests {
     use super::*;
 
+    // promise: ports.2
     #[test]
     fn departed_peer_is_noticed_despite_a_successor() {
         let state = |is_up, disconnects| LinkState { is_up, disconnects };

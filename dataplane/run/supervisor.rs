@@ -130,6 +130,7 @@ mod tests {
         messages.collect()
     }
 
+    // promise: running.1
     #[test]
     fn service_manager_gets_ready_and_watchdog() {
         let folder = tempfile::tempdir().unwrap();

@@ -205,6 +205,7 @@ mod tests {
         }
     }
 
+    // promise: control.3
     #[test]
     fn commands_answer_what_the_state_says() {
         let node = node();
@@ -231,6 +232,7 @@ mod tests {
         );
     }
 
+    // promise: control.3
     #[test]
     fn long_lists_come_in_parts() {
         let node = node();
@@ -244,6 +246,7 @@ mod tests {
         );
     }
 
+    // promise: control.3
     #[test]
     fn unknown_telemetry_path_gets_no_answer() {
         let node = node();

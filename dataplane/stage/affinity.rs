@@ -385,6 +385,7 @@ mod tests {
         assert_eq!(member(table.find(key(1), false, 12)), Some(Member(7)));
     }
 
+    // promise: packets.2
     #[test]
     fn full_set_evicts_only_finished_and_expired() {
         let mut table = table(8); // one set

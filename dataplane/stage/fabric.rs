@@ -1,5 +1,5 @@
 //! Messages between leaves and spines: a leaf publishes the load of its pools, and both send heartbeats. This
-//! module makes the messages. The caller of the stages sends them ([`super::Stages::next_word`]).
+//! module makes the messages. The caller of the stages sends them ([`super::Stages::next_message`]).
 //!
 //! A *link* is the connection of a leaf's pool to a spine. One core publishes the load of a linked pool, although
 //! all cores schedule its tasks. It receives the changes of other cores like every core. It checks the pool once

@@ -285,7 +285,7 @@ pub struct FixedNetwork {
     pub is_spine: bool,
     /// True if tasks and reports are passed as values, without packets. Hosts then need no MAC addresses, and
     /// the node does not resolve them.
-    pub is_told: bool,
+    pub is_embedded: bool,
 }
 
 /// Reason why a network is invalid.
@@ -446,7 +446,7 @@ pub struct Network {
     /// True if the members are leaves.
     is_spine: bool,
     /// True if no packets are sent.
-    is_told: bool,
+    is_embedded: bool,
     /// Servers of a spine, each address once. In `servers`, a leaf of several pools has several entries.
     hosts: Vec<(IpAddr, Server)>,
     /// Leaves of a spine in their pools, sorted by leaf id and index of the pool.
@@ -474,7 +474,7 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let FixedNetwork { udp_port, node, mut ports, inside, is_spine, is_told } = base;
+        let FixedNetwork { udp_port, node, mut ports, inside, is_spine, is_embedded } = base;
         v6::number_ports(&mut ports);
         let mut network = Self {
             udp_port,
@@ -500,7 +500,7 @@ impl Network {
             authenticators: Vec::new(),
             inside,
             is_spine,
-            is_told,
+            is_embedded,
             hosts: Vec::new(),
             leaves: Vec::new(),
             spines: Vec::with_capacity(spines.len()),
@@ -571,7 +571,7 @@ impl Network {
         };
         let ip = v4_bits(ip).unwrap_or_else(|| v6::number_of_server(index));
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
-        if let Some(mac) = mac.or(self.is_told.then_some(Mac([0; 6]))) {
+        if let Some(mac) = mac.or(self.is_embedded.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
         }
         self.server_ips.push(ip);
@@ -673,8 +673,8 @@ impl Network {
     pub fn base(&self) -> FixedNetwork {
         let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
         let ports = self.ports.clone();
-        let (is_spine, is_told) = (self.is_spine, self.is_told);
-        FixedNetwork { udp_port, node, ports, inside, is_spine, is_told }
+        let (is_spine, is_embedded) = (self.is_spine, self.is_embedded);
+        FixedNetwork { udp_port, node, ports, inside, is_spine, is_embedded }
     }
 
     /// Returns true if the members are leaves.

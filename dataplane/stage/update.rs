@@ -59,7 +59,7 @@ pub enum Step {
         pool: usize,
     },
     /// Changes the worker at the member's place: another one, none, or the same one on a moved server.
-    Meet {
+    Register {
         /// Index of the pool.
         pool: usize,
         /// The member.
@@ -186,7 +186,7 @@ impl Stages {
     fn step(&mut self, step: &mut Step) {
         match step {
             Step::Begin { new, pool } => self.begin(*pool, new),
-            &mut Step::Meet { pool, member } => {
+            &mut Step::Register { pool, member } => {
                 let dispatcher = &mut self.dispatchers[pool];
                 self.liveness.watch_worker(pool, member, &self.network, dispatcher);
             }

@@ -323,6 +323,7 @@ mod tests {
     }
 
     /// The writer sometimes overtakes its reader. Messages between two losses are in order and complete.
+    // promise: scheduling.2
     #[test]
     fn threads_hear_no_mixture() {
         let (mut sender, mut receiver) = ring();

@@ -1,4 +1,5 @@
-//! Counters and gauges of a core: its actions, its contents, its drops by reason, and its pauses.
+//! Counters and gauges of a core: its actions, its contents, its drops by reason, its pauses, and the time that its
+//! decisions take.
 //!
 //! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. The state file, the
 //! accounts, the C library and docs/reference/counters.md are generated from both.
@@ -10,6 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::histogram::{self, Histogram, HistogramSnapshot};
 use super::region::{Region, Slice};
 use crate::reason::DropReason;
 
@@ -20,6 +22,8 @@ pub enum CounterKind {
     Counter,
     /// Current amount.
     Gauge,
+    /// Counts of durations by bucket, which never fall.
+    Histogram,
 }
 
 impl CounterKind {
@@ -29,6 +33,7 @@ impl CounterKind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
         }
     }
 }
@@ -265,9 +270,13 @@ pub const PAUSES: usize = 2048;
 pub const PAUSE_NS: u64 = 20_000;
 /// Time without a poll from which a pause also counts as one of [`Counter::Stalls`].
 pub const STALL_NS: u64 = 1_000_000;
-/// Number of u64 words of one core's counters and pauses: the numbers, the count of pauses, and a ring of
-/// them.
-pub const WORDS: usize = COUNT + 1 + PAUSES;
+/// Index of the word with the time of the core's current burst.
+pub(super) const TIME: usize = COUNT + 1 + PAUSES;
+/// Index of the first word of the histogram of decision times.
+const DECISION_TIME: usize = TIME + 1;
+/// Number of u64 words of one core's counters: the numbers, the count of pauses, a ring of them, the time of the
+/// current burst, and the histogram of decision times.
+pub const WORDS: usize = DECISION_TIME + histogram::WORDS;
 /// Pauses have units of 2^10 ticks: the start in the upper 40 bits, the length in the lower 24.
 const UNIT: u32 = 10;
 const LENGTH_BITS: u32 = 24;
@@ -362,6 +371,27 @@ impl Counters {
         };
         let stored = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
+    }
+
+    /// Sets the time of the current burst in ticks: load reports from now on get this time.
+    #[inline]
+    pub fn set_time(&self, now: u64) {
+        self.0[TIME].store(now, Relaxed);
+    }
+
+    /// Counts `tasks` decisions that took `ns` nanoseconds each.
+    pub fn note_decisions(&self, ns: u64, tasks: u64) {
+        self.decision_times().record(ns, tasks);
+    }
+
+    /// Returns the times of the sampled decisions.
+    #[must_use]
+    pub fn decision_time(&self) -> HistogramSnapshot {
+        self.decision_times().read()
+    }
+
+    fn decision_times(&self) -> Histogram<'_> {
+        Histogram(&self.0[DECISION_TIME..])
     }
 
     /// Returns the current number.
@@ -511,6 +541,7 @@ impl Serialize for Totals {
 mod tests {
     use super::*;
 
+    // promise: measurement.2
     #[test]
     fn newest_stalls_are_kept_and_all_counted() {
         let counters = Counters::heap();

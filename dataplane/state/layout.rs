@@ -13,6 +13,7 @@
 //! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | lost | per pool, u32 per member: tasks written off | any core |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
+//! | per core: report times | per member: u64: time of its last report in ticks, 0 without one | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
 //! | per core: told | per member, u16: last published value; none on a node with one core | that core |
@@ -20,7 +21,8 @@
 //! | per core: idle lists | per pool: u16 count; u16 per member; u16 per member | that core |
 //! | per core: queued | u64 per pool: waiting tasks | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
-//! | per core: counters | u64 each; then the number of pauses, and a ring of u64 with one per pause | that core |
+//! | per core: histograms | per pool, see [`super::histogram`]: ages of load reports at decisions, then times in the queue | that core |
+//! | per core: counters | u64 each; the number of pauses, and a ring of u64 with one per pause; the time of the current burst in ticks; the histogram of decision times | that core |
 //! | nodes | of a rack without a leaf, see [`super::nodes`]; none elsewhere | the only core |
 
 use std::ops::Range;
@@ -29,6 +31,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::broadcast;
 use super::counters;
+use super::histogram;
 use super::neighbour::Neighbours;
 use super::nodes;
 use super::region::ALIGN;
@@ -39,6 +42,9 @@ use super::words::LocalState;
 pub const HEADER_WORDS: usize = 32;
 /// Number of u64 words of a pool's entry: id, places for members, and 32 bytes of its policy's name.
 pub const POOL_WORDS: usize = 6;
+
+/// Number of a core's histograms per pool: ages of load reports, and times in the queue.
+pub const HISTOGRAMS: usize = 2;
 
 /// Shape of a region: the number of each item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +96,8 @@ pub struct IdleLayout {
 pub struct CoreLayout {
     /// Offset of its last report of each member, over all pools.
     pub reported: usize,
+    /// Offset of the times of these reports.
+    pub report_times: usize,
     /// Offset of its own state of each member, over all pools.
     pub own: usize,
     /// Offset of the sums of remote cores' published counts of each member, over all pools.
@@ -104,6 +112,8 @@ pub struct CoreLayout {
     pub queued: usize,
     /// Offset of the bounds on a member's tasks that it has found, one word per pool.
     pub bounds: usize,
+    /// Offset of its histograms, [`HISTOGRAMS`] per pool.
+    pub histograms: usize,
     /// Offset of its counters.
     pub counters: usize,
 }
@@ -190,15 +200,16 @@ impl Layout {
             starts.extend([("oldest", pool.oldest), ("lost", pool.lost)]);
         }
         for core in &self.cores {
-            starts.extend([("reported", core.reported), ("own", core.own)]);
+            starts.extend([("reported", core.reported), ("report times", core.report_times)]);
             starts.extend([
+                ("own", core.own),
                 ("elsewhere", core.elsewhere),
                 ("told", core.told),
                 ("ring", core.ring),
             ]);
             starts.extend(core.idle.iter().map(|idle| ("idle lists", idle.count)));
             starts.extend([("queued", core.queued), ("bounds", core.bounds)]);
-            starts.push(("counters", core.counters));
+            starts.extend([("histograms", core.histograms), ("counters", core.counters)]);
         }
         starts.push(("nodes", self.nodes));
         let ends = starts.iter().skip(1).map(|&(_, start)| start).chain([self.len]);
@@ -230,6 +241,7 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool)
     let if_several = |bytes| if has_several { bytes } else { 0 };
     CoreLayout {
         reported: cursor.take(8 * members),
+        report_times: cursor.take(8 * members),
         own: cursor.take(size_of::<LocalState>() * members),
         elsewhere: cursor.take(if_several(size_of::<LocalState>() * members)),
         told: cursor.take(if_several(2 * members)),
@@ -244,6 +256,7 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool)
             .collect(),
         queued: cursor.take(8 * pools.len()),
         bounds: cursor.take(8 * pools.len()),
+        histograms: cursor.take(8 * histogram::WORDS * HISTOGRAMS * pools.len()),
         counters: cursor.take(8 * counters::WORDS),
     }
 }
@@ -278,12 +291,14 @@ mod tests {
         sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
         for core in &layout.cores {
             sections.push((core.reported, 8 * 703));
+            sections.push((core.report_times, 8 * 703));
             sections.push((core.own, 16 * 703));
             sections.push((core.elsewhere, 16 * 703));
             sections.push((core.told, 2 * 703));
             sections.push((core.ring, broadcast::BYTES));
             sections.push((core.queued, 8 * 3));
             sections.push((core.bounds, 8 * 3));
+            sections.push((core.histograms, 8 * histogram::WORDS * HISTOGRAMS * 3));
             sections.push((core.counters, 8 * counters::WORDS));
             for (idle, pool) in core.idle.iter().zip(&layout.pools) {
                 sections.push((idle.count, 2));
@@ -328,6 +343,8 @@ mod tests {
             (core.own + 16 * 703 - 1, "own"),
             (core.idle[1].places + 2 * 700 - 1, "idle lists"),
             (core.queued, "queued"),
+            (core.report_times, "report times"),
+            (core.histograms, "histograms"),
             (core.counters, "counters"),
             (layout.nodes + 8 * nodes::words(3) - 1, "nodes"),
         ] {

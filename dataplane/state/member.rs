@@ -83,6 +83,12 @@ impl Presence {
         }
     }
 
+    /// Returns true if the member gets no tasks because it is absent, unregistered, silent or unreachable.
+    #[must_use]
+    pub fn is_away(self) -> bool {
+        !matches!(self, Self::Configured | Self::Registered)
+    }
+
     /// Returns the name for output.
     #[must_use]
     pub fn name(self) -> &'static str {

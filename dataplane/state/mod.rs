@@ -10,6 +10,7 @@ pub mod broadcast;
 pub mod counters;
 pub mod exchange;
 pub mod files;
+pub mod histogram;
 pub mod idle;
 pub mod layout;
 pub mod member;

@@ -598,6 +598,7 @@ mod tests {
         assert_eq!(table.iter().filter(|entry| entry.1 == Ipv4Addr::from_bits(7)).count(), 2);
     }
 
+    // promise: trust.1
     #[test]
     fn invented_hosts_never_evict_pinned_or_foreign_entries() {
         let table = Neighbours::heap(2, 3);
@@ -658,6 +659,7 @@ mod tests {
         assert_eq!((table.mac(slot), table.age_ms(slot, 9)), (Some(HOST), Some(0)));
     }
 
+    // promise: trust.1
     #[test]
     fn contradicting_claim_only_triggers_a_probe() {
         let table = Neighbours::heap(1, 0);

@@ -278,6 +278,7 @@ mod tests {
         let _ = Region::heap(64).slice::<AtomicU64>(4, 1);
     }
 
+    // promise: agent.2
     #[cfg(not(miri))]
     #[test]
     fn only_sealed_memory_is_shared() {

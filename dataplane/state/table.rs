@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::counters::{self, Counter, Counters, Stall};
 use super::exchange::Exchange;
 use super::files::{ExistingFile, NameError, NameLock, advice};
+use super::histogram::HistogramSnapshot;
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
 use super::member::{Load, Member, Presence};
 use super::neighbour::Neighbours;
@@ -21,7 +22,7 @@ use super::nodes::{Nodes, PeersSnapshot};
 use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
-use super::view::View;
+use super::view::{self, View};
 use super::words::LocalState;
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::wire::task::NO_MEMBER;
@@ -555,8 +556,9 @@ pub struct Snapshot {
     pub running: bool,
     /// Start time, in seconds since 1970.
     pub started: u64,
-    /// Seed of its random streams.
-    pub seed: u64,
+    /// Seed of its random streams. The status page omits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// Ticks per second of its clock.
     pub ticks_hz: u64,
     /// Number of the membership: 1 at the start, one more after each change.
@@ -593,6 +595,10 @@ pub struct PoolSnapshot {
     pub idle_for_all: Vec<u16>,
     /// Number of tasks of each core that wait for a member.
     pub queued: Vec<u64>,
+    /// Ages of load reports: time from a worker's last report to a decision for it, for the tasks of one burst in 1024.
+    pub report_age: HistogramSnapshot,
+    /// Times from a task's arrival to its assignment, for tasks that waited in the pool's queue.
+    pub queue_wait: HistogramSnapshot,
 }
 
 /// A member in a [`Snapshot`].
@@ -627,6 +633,8 @@ pub struct CoreSnapshot {
     pub drops: std::collections::BTreeMap<&'static str, u64>,
     /// Number of pauses of more than 20 us in which the core did not poll; 0 in emulated time.
     pub pauses: u64,
+    /// Times per task that the stages took for a burst, for one burst in 1024; none in emulated time.
+    pub decision_time: HistogramSnapshot,
     /// Newest of these pauses.
     #[serde(skip)]
     pub newest_pauses: Vec<Stall>,
@@ -691,7 +699,7 @@ impl Snapshot {
             pid: value(word::PID),
             running: value(word::RUNNING) != 0,
             started: value(word::STARTED),
-            seed: value(word::SEED),
+            seed: Some(value(word::SEED)),
             ticks_hz: value(word::TICKS_HZ),
             epoch: value(word::EPOCH),
             pools: (0..layout.pools.len())
@@ -815,6 +823,12 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         let count = tokens.as_ref().map_or(0, |tokens| tokens.count(Member(member as u16)));
         std::iter::repeat_n(worker(member), count)
     };
+    let of_core = |core| view::read_histograms(&view::histograms(region, layout, core, pool));
+    let histograms = (0..layout.cores.len()).map(of_core);
+    let [report_age, queue_wait] = histograms
+        .fold(<[_; 2]>::default(), |[ages, waits], [age, wait]| {
+            [HistogramSnapshot::and(ages, age), waits.and(wait)]
+        });
     Some(PoolSnapshot {
         id: id as u16,
         policy: String::from_utf8_lossy(name).into_owned(),
@@ -824,6 +838,8 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         idle: (0..layout.cores.len()).map(idle).collect(),
         idle_for_all: (0..members).flat_map(for_all).collect(),
         queued: (0..layout.cores.len()).map(|core| queued(region, layout, core, pool)).collect(),
+        report_age,
+        queue_wait,
     })
 }
 
@@ -895,7 +911,13 @@ fn outstanding(region: &Arc<Region>, layout: &Layout, index: usize) -> i64 {
 fn read_core(region: &Arc<Region>, layout: &Layout, core: usize) -> CoreSnapshot {
     let counters = Counters::new(region.slice(layout.cores[core].counters, counters::WORDS));
     let (totals, (pauses, newest_pauses)) = (counters.totals(), counters.pauses());
-    CoreSnapshot { counters: totals.named(), drops: totals.drops(), pauses, newest_pauses }
+    CoreSnapshot {
+        counters: totals.named(),
+        drops: totals.drops(),
+        pauses,
+        decision_time: counters.decision_time(),
+        newest_pauses,
+    }
 }
 
 #[cfg(test)]
@@ -940,7 +962,7 @@ mod tests {
         table.counters(0).drop(DropReason::Runt, 1);
         table.publish();
         let snapshot = Snapshot::open(&path).unwrap();
-        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, 42, true));
+        assert_eq!((snapshot.node, snapshot.seed, snapshot.running), (3, Some(42), true));
         let pool = &snapshot.pools[0];
         assert_eq!((pool.id, pool.policy.as_str()), (7, "horus"));
         assert_eq!((&pool.idle[..], &pool.queued[..]), (&[vec![], vec![13]][..], &[0, 6][..]));
@@ -974,6 +996,7 @@ mod tests {
         assert!(Snapshot::open(&path).unwrap().agent.is_none());
     }
 
+    // promise: input.3
     #[test]
     fn second_owner_is_refused_dead_owner_replaced() {
         let (_folder, path, table) = created();
@@ -1000,6 +1023,7 @@ mod tests {
         assert!(error.contains("No such file") && error.contains("make its folder"), "{error}");
     }
 
+    // promise: input.3
     #[test]
     fn foreign_file_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
@@ -1018,6 +1042,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
+    // promise: input.3
     #[test]
     fn irregular_file_is_refused_at_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -1038,6 +1063,7 @@ mod tests {
 
     /// Other processes change the file in many ways while its owner runs. Memory mapped from the file would
     /// be lost.
+    // promise: input.3
     #[test]
     fn file_tampering_never_ends_the_owner() {
         use std::fs::{File, Permissions, remove_file, rename, set_permissions, write};
@@ -1078,6 +1104,7 @@ mod tests {
         assert!(Table::create(&path, &spec()).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn full_disk_is_reported_at_start() {
         // A limit on file sizes stands for the full disk, as in the test of that limit.
@@ -1123,6 +1150,7 @@ mod tests {
         println!("as it should");
     }
 
+    // promise: input.3
     #[test]
     fn reader_gets_a_whole_copy_during_writes() {
         let (_folder, path, table) = created();
@@ -1153,6 +1181,7 @@ mod tests {
         });
     }
 
+    // promise: input.3
     #[test]
     fn the_file_is_written_without_being_asked_for() {
         let (_folder, path, table) = created();
@@ -1164,6 +1193,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn a_group_may_read_if_it_is_given() {
         use std::os::unix::fs::MetadataExt;
@@ -1179,6 +1209,7 @@ mod tests {
         }
     }
 
+    // promise: input.3
     #[test]
     fn truncated_files_are_refused_at_every_length() {
         let (_folder, path, table) = created();
@@ -1193,6 +1224,7 @@ mod tests {
         assert!(Snapshot::open(&path).is_ok());
     }
 
+    // promise: input.3
     #[test]
     fn other_versions_and_damaged_files_are_refused() {
         let (_folder, path, table) = created();
@@ -1224,6 +1256,7 @@ mod tests {
         Layout::new(&shape(&spec())).len
     }
 
+    // promise: input.3
     #[test]
     fn sizes_that_can_not_be_are_refused() {
         let make = |at: usize, value: u64| {

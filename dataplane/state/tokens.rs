@@ -155,6 +155,7 @@ mod tests {
         );
     }
 
+    // promise: scheduling.2
     #[test]
     fn no_token_is_taken_twice_or_lost() {
         let (tokens, rounds) = (tokens(8), if cfg!(miri) { 100 } else { 50_000 });

@@ -139,6 +139,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: packets.1
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = Packet::parse(&bytes);

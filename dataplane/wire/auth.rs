@@ -404,6 +404,7 @@ mod tests {
         assert_eq!(zeros, 0xC6A1_3B37_878F_5B82);
     }
 
+    // promise: trust.3
     #[test]
     fn golden_bytes_of_an_authenticated_reply() {
         // Worker 5 at 10.0.2.11 answers client 9 at 10.0.1.2, has 3 tasks left, and took 50 us.
@@ -427,6 +428,7 @@ mod tests {
         assert_eq!(bytes, expected.concat());
     }
 
+    // promise: trust.3
     #[test]
     fn golden_bytes_of_an_authenticated_reply_over_ipv6() {
         // The same from fd00:2::b to fd00:1::5.
@@ -446,6 +448,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: trust.3
         #[test]
         fn any_changed_bit_is_seen(
             (extended, more, is_v6) in any::<(bool, bool, bool)>(), fields: [u16; 5], service_ns: u32, sequence: u64,
@@ -462,6 +465,7 @@ mod tests {
         }
     }
 
+    // promise: trust.3
     #[test]
     fn a_key_is_not_shown() {
         let shown = format!("{:?} {:#?}", key(), key());

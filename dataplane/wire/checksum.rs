@@ -299,6 +299,7 @@ mod tests {
             prop_assert_eq!(range.checksum(), sum.bytes(&bytes[start..]).checksum());
         }
 
+        // promise: packets.1
         #[test]
         fn incremental_equals_whole(
             mut bytes in proptest::collection::vec(any::<u8>(), 40),
@@ -343,6 +344,7 @@ mod tests {
         }
     }
 
+    // promise: packets.1
     #[test]
     fn udp_zero_stays_zero_and_is_never_made() {
         let delta = ChecksumDelta::default().word(1, 2);

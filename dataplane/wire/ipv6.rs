@@ -203,6 +203,7 @@ mod tests {
         assert_eq!(hop_limit(&packet), 64);
     }
 
+    // promise: input.1
     #[test]
     fn complex_datagram_is_refused() {
         let whole = packet(9);

@@ -267,6 +267,7 @@ mod tests {
         assert_eq!(Packet::parse(&summed(frame)), Err(DropReason::NdMalformed));
     }
 
+    // promise: input.1
     #[test]
     fn invalid_messages_are_discarded() {
         let edited = |at: usize, byte: u8| {

@@ -439,6 +439,7 @@ mod tests {
             prop_assert_eq!(Extension::parse(&bytes), extension);
         }
 
+        // promise: packets.1
         #[test]
         fn parsing_never_panics_and_round_trips(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(header) = Header::parse(&bytes) {
@@ -453,6 +454,7 @@ mod tests {
         }
     }
 
+    // promise: packets.1
     #[test]
     fn golden_bytes_of_the_switch_release() {
         // A task as the Horus client sends it, and the reply of worker 5 with 3 tasks queued.
@@ -463,6 +465,7 @@ mod tests {
         assert_eq!((header.code, header.src, header.dst, header.qlen), (Code::TaskDone, 5, 9, 3));
     }
 
+    // promise: membership.4
     #[test]
     fn golden_bytes_of_registration_and_refusal() {
         // Worker 5 of pool 1 has 3 tasks; leaf 9 excludes it after 100 ms of silence.
@@ -482,6 +485,7 @@ mod tests {
         assert_eq!(bytes(refused), [0x31, 0, 1, 0, 9, 0, 6, 0x10, 0, 0x12, 0x36]);
     }
 
+    // promise: scheduling.6
     #[test]
     fn golden_bytes_of_a_queue_report() {
         // Worker 5 of pool 1 has 3 tasks, by its report 0x1234 to that leaf.
@@ -490,6 +494,7 @@ mod tests {
         assert_eq!(bytes, [18, 0, 1, 0, 5, 0x7F, 0xFF, 0, 3, 0x12, 0x34]);
     }
 
+    // promise: scheduling.6
     #[test]
     fn golden_bytes_of_a_probe_and_its_answer() {
         // Leaf 9 probes worker 5 of pool 1, which has 3 tasks.

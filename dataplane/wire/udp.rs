@@ -443,6 +443,7 @@ mod tests {
         assert_eq!(frame, expected);
     }
 
+    // promise: ports.1
     #[test]
     fn partial_checksum_is_completed() {
         let right = frame(b"a task");
@@ -470,6 +471,7 @@ mod tests {
         }
     }
 
+    // promise: ports.1
     #[test]
     fn cut_packet_has_its_own_reason() {
         let v4 = frame(&[7; 640]);
@@ -513,6 +515,7 @@ mod tests {
             prop_assert_eq!(&frame[datagram.payload()..usize::from(datagram.end)], &payload[..]);
         }
 
+        // promise: packets.1
         #[test]
         fn one_flipped_bit_is_noticed(payload in proptest::collection::vec(any::<u8>(), 1..64), bit in 0..8_u8, at in any::<prop::sample::Index>()) {
             let mut frame = frame(&payload);
@@ -523,6 +526,7 @@ mod tests {
             prop_assert!(zeroed || parse(&frame, false).is_err());
         }
 
+        // promise: packets.1
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes, true);

@@ -66,6 +66,7 @@ mod tests {
     }
 
     proptest! {
+        // promise: ports.1
         #[test]
         fn a_tag_comes_and_goes(bytes in proptest::collection::vec(any::<u8>(), ether::LEN..100), vlan in 0..=ID_MAX) {
             let mut tagged = [&[0; LEN], &bytes[..]].concat();

@@ -95,6 +95,7 @@ fn panicked_task_completes_without_an_answer() {
     assert_eq!(channel.outcome(0), Outcome::Unanswered);
 }
 
+// promise: agent.1
 #[cfg(not(miri))]
 #[test]
 fn task_and_shutdown_wake_a_sleeping_worker() {
@@ -215,6 +216,7 @@ fn an_agent_that_dies_is_noticed() {
     assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
 }
 
+// promise: agent.1
 #[test]
 fn an_adaptive_spin_follows_how_soon_tasks_come() {
     let longest = Duration::from_micros(64);

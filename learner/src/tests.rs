@@ -30,6 +30,7 @@ fn assert_probabilities(of: &[f32], live: &[bool]) {
 }
 
 proptest! {
+    // promise: agent.4
     #[test]
     fn probabilities_sum_to_one_over_live_nodes(
         nodes in 1..=NODES_MAX,
@@ -93,6 +94,7 @@ fn nodes_agree_on_the_mean_of_their_critics() {
     assert_eq!(critic_of(&one), wanted, "no critic was received since");
 }
 
+// promise: agent.4
 #[test]
 fn invalid_numbers_are_refused() {
     let mut learner = learner(3, 1);

@@ -200,6 +200,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn mixed_families_and_invalid_hosts_are_refused() {
         for (dst, own, gateway, parts) in [

@@ -632,6 +632,7 @@ mod tests {
     }
 
     /// The same load over IPv6 through a router; only the frames differ.
+    // promise: measurement.1
     #[test]
     fn over_ipv6_a_run_is_the_same() {
         let gateway = "fe80::1".parse().ok();
@@ -673,6 +674,7 @@ mod tests {
         Load { drain_s: 0.002, windows: 10, ..load }
     }
 
+    // promise: measurement.1
     #[test]
     fn trace_is_sent_as_recorded() {
         let run = run(&replayed(2), &target(), 1024, |_| &[7_000], |_| true);
@@ -693,6 +695,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn stalled_replay_measures_from_trace_times() {
         // Not polled from 4 to 6 ms: the 200 tasks of that time leave after it, with their lateness.
@@ -727,6 +730,7 @@ mod tests {
         assert_eq!((generator.tally().warmup.sent, generator.tally().measured.scheduled), (3, 0));
     }
 
+    // promise: measurement.1
     #[test]
     fn losses_duplicates_and_short_headers_are_counted() {
         for extended in [false, true] {
@@ -746,6 +750,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn a_stalled_generator_measures_from_the_due_time() {
         // Stalls for 100 us out of every 200: tasks due in between leave late, and are answered within 1 us.
@@ -867,6 +872,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn the_same_seed_sends_the_same_bytes() {
         let frames_of = |seed| {

@@ -343,6 +343,7 @@ mod tests {
     }
 
     /// Sequence and tag of a reply are for the leaf; a client skips them.
+    // promise: trust.3
     #[test]
     fn sequence_and_tag_of_an_answer_are_skipped() {
         let mut frame = reply_of(Code::TaskDone, 4, V4, auth::LEN + 3);
@@ -408,6 +409,7 @@ mod tests {
         );
     }
 
+    // promise: measurement.1
     #[test]
     fn neighbours_are_asked_and_answered() {
         for (us, reason) in [(V4, DropReason::ArpOther), (V6, DropReason::NdOther)] {

@@ -188,6 +188,7 @@ mod tests {
         latency
     }
 
+    // promise: measurement.1
     #[test]
     fn lost_task_is_infinitely_late() {
         // 985 answered, 15 lost: 98.5% came back, so p90 is finite and p99 is infinite.

@@ -99,6 +99,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn tpcc_mix_equals_that_of_horus() {
         // Section 4.1: dispersion ratios of 1, 1.05, 3.3, 15.4 and 17.5.

@@ -131,6 +131,7 @@ mod tests {
         times.map(|at| Stall { from: 100 * at, to: 100 * at + 50 }).collect()
     }
 
+    // promise: measurement.2
     #[test]
     fn every_stall_is_read_once_and_gaps_show() {
         let mut core = Core { count: 7, ..Core::default() };

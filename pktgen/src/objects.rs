@@ -78,6 +78,7 @@ mod tests {
         assert!(keys.is_sorted());
     }
 
+    // promise: measurement.3
     #[test]
     fn a_digest_covers_every_byte() {
         let (key, mut bytes) = (key(7), value(7));

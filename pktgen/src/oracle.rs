@@ -89,6 +89,7 @@ impl Oracle {
 mod tests {
     use super::*;
 
+    // promise: measurement.3
     #[test]
     fn right_answers_are_known_and_others_refused() {
         for (workload, operation, objects) in [

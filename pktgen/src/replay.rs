@@ -225,6 +225,7 @@ pub(crate) mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn tasks_are_due_at_trace_times() {
         let trace = trace("10,1,5,0\n11000,2,6,0\n11000,3,6,0\n30010,4,7,0\n");

@@ -642,6 +642,7 @@ mod tests {
         Report::new(load, &tally, &slices, None, Manifest::for_tests(load))
     }
 
+    // promise: measurement.2
     #[test]
     fn verdicts() {
         let good = report(0, 0, 0);
@@ -656,6 +657,7 @@ mod tests {
         assert!(!silent.valid && silent.reasons[0].contains("no task was answered"));
     }
 
+    // promise: measurement.2
     #[test]
     fn percentile_needs_enough_undisturbed_slices() {
         // A stall of 4 us: its slice and the slices before and after are disturbed.
@@ -689,6 +691,7 @@ mod tests {
         assert!(!bad.valid && bad.reasons[0].contains("93.88%"), "{bad}");
     }
 
+    // promise: measurement.2
     #[test]
     fn disturbed_run_is_invalid_with_the_fix() {
         let readings: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
@@ -756,6 +759,7 @@ mod tests {
         assert_eq!(json["classes"][1]["service"], "fixed(9us)");
     }
 
+    // promise: measurement.1
     #[test]
     fn classes_have_names_ledgers_and_latencies() {
         let mix = sliced(Load::new(1e5, "rocksdb-90-10".parse().unwrap()));
@@ -797,6 +801,7 @@ mod tests {
         assert_eq!(class.calm.response_us, report.calm.response_us);
     }
 
+    // promise: measurement.3
     #[test]
     fn wrong_answers_make_a_run_invalid() {
         let report = report_of(&Load { verify: true, ..load() }, 0, 0, 0, 2);

@@ -219,6 +219,7 @@ mod tests {
         self_test(cores, &schedule, &service.parse().unwrap()).map_err(|e| e.to_string())
     }
 
+    // promise: measurement.1
     #[test]
     fn derived_streams_are_independent() {
         for seed in 0..20 {
@@ -230,6 +231,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn shared_seed_is_detected() {
         let mut core = CoreSeeds::derive(7, 0);

@@ -455,6 +455,7 @@ mod tests {
         assert!((service.mean_ns() - 50_240.0).abs() < 1e-6);
     }
 
+    // promise: measurement.1
     #[test]
     fn mixes_are_known_by_name() {
         for (text, classes, last, mean_us) in [

@@ -362,6 +362,7 @@ mod tests {
         (stamps, clocks)
     }
 
+    // promise: measurement.1
     #[test]
     fn device_stamps_convert_to_our_clock() {
         for tick in [1.0, 6.4, 0.4, 3.000_3] {
@@ -380,6 +381,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn impossible_stamps_are_ignored() {
         let (stamps, clocks) = stamps(1.0);
@@ -432,6 +434,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn kernel_stamps_keep_their_resolution() {
         let (mut stamps, day) = TimeOfDay::stamps();
@@ -448,6 +451,7 @@ mod tests {
         assert!((1_100.0..1_300.0).contains(&stats.uncertainty_ns), "{stats:?}");
     }
 
+    // promise: measurement.1
     #[test]
     fn wall_clock_step_is_noticed_and_reported() {
         for ahead in [5_003_000_000, 4_997_000_000, 9_000_000_000] {
@@ -464,6 +468,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn interrupted_readings_yield_no_stamp() {
         let (mut stamps, day) = TimeOfDay::stamps();
@@ -474,6 +479,7 @@ mod tests {
         assert_eq!(stamps.stats().clock_steps, 0);
     }
 
+    // promise: measurement.1
     #[test]
     fn stalled_or_missing_clock_is_rejected() {
         let now = AtomicU64::new(START);

@@ -511,6 +511,7 @@ mod tests {
         assert_eq!(trace.mean_ns().round(), 33_500.0);
     }
 
+    // promise: measurement.1
     #[test]
     fn invalid_trace_is_refused_with_its_line() {
         let line = |line: &str| format!("{HEADER}5,1,40,0\n{line}\n");
@@ -594,6 +595,7 @@ mod tests {
         writer.into_writer()
     }
 
+    // promise: measurement.1
     #[test]
     fn capture_tasks_are_read_and_others_counted() {
         let bytes = pcap(&frames());
@@ -643,6 +645,7 @@ mod tests {
         assert_eq!(task(&large, 0), Err("udp_length"));
     }
 
+    // promise: measurement.1
     #[test]
     fn pcapng_times_use_their_interfaces_resolution() {
         use pcap_file::pcapng::PcapNgWriter;

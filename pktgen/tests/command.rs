@@ -168,6 +168,7 @@ mod dpdk {
         }
     }
 
+    // promise: measurement.1
     #[test]
     fn a_run_over_memif_balances_and_states_all() {
         let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
@@ -193,6 +194,7 @@ mod dpdk {
         );
     }
 
+    // promise: measurement.1
     #[test]
     fn ipv6_run_resolves_its_next_hop() {
         let load = ["run", "--rate", "5k", "--service", "fixed(5us)", "--dst", "fd00:1::1"];
@@ -203,6 +205,7 @@ mod dpdk {
         assert!(command.contains(&"fd00:1::1".into()), "{report}");
     }
 
+    // promise: measurement.1
     #[test]
     fn ipv6_tasks_carry_their_vlan_tag() {
         use pcap_file::pcap::{PcapReader, PcapWriter};
@@ -235,6 +238,7 @@ mod dpdk {
         assert!(frames > 0, "{}", stdout(&output));
     }
 
+    // promise: measurement.1
     #[test]
     fn a_trace_is_replayed_over_memif() {
         // 300 tasks in 300 ms, a third of them of class 2; two passes at double speed.
@@ -262,6 +266,7 @@ mod dpdk {
         assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(0));
     }
 
+    // promise: measurement.3
     #[test]
     fn answers_are_checked_over_memif() {
         // A reflector echoes: correct for an echo, wrong for any other workload.
@@ -300,6 +305,7 @@ mod dpdk {
         assert_eq!(offered, ["4000", "1000", "2000"], "{text}{}", stderr(&output));
     }
 
+    // promise: measurement.1
     #[test]
     fn missing_device_timestamps_are_refused_by_name() {
         let run =

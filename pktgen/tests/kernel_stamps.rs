@@ -85,6 +85,7 @@ fn report(net: &Net, timestamps: &str) -> serde_json::Value {
     }
 }
 
+// promise: measurement.1
 #[test]
 fn answers_have_the_kernels_time() {
     let Some(mut net) = Net::new() else { return };
@@ -112,6 +113,7 @@ fn answers_have_the_kernels_time() {
     );
 }
 
+// promise: measurement.1
 #[test]
 fn unsuitable_stamp_clocks_are_refused() {
     let folder = tempfile::tempdir().unwrap();

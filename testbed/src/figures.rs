@@ -317,6 +317,7 @@ mod tests {
             .collect()
     }
 
+    // promise: measurement.4
     #[test]
     fn figure_commands_reproduce_the_points() {
         for figure in lines_over_a_flag() {
@@ -331,6 +332,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.4
     #[test]
     fn unknown_figure_is_refused() {
         let out = std::env::temp_dir();

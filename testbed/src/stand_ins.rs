@@ -204,6 +204,7 @@ mod tests {
         assert!(channel.give(TaskIds { app: APP, seq, class: 1 }, &work));
     }
 
+    // promise: measurement.3
     #[test]
     fn tasks_complete_at_their_workers_times() {
         let (mut channels, mut stand_ins) = attached(2, Workload::Spin);
@@ -237,6 +238,7 @@ mod tests {
         assert_eq!(channels[0].collect().unwrap().count(), 1);
     }
 
+    // promise: measurement.3
     #[test]
     fn answers_are_right_for_every_workload() {
         for workload in [Workload::Spin, Workload::Tpcc, Workload::RocksDb, Workload::Echo] {

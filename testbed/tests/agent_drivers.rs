@@ -33,6 +33,7 @@ fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value
     (report, account)
 }
 
+// promise: agent.1
 #[test]
 fn over_virtio_threads_send_every_answer_themselves() {
     let folder = tempfile::tempdir().unwrap();

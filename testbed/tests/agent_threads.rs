@@ -72,6 +72,7 @@ impl AgentRig {
     }
 }
 
+// promise: agent.1
 #[test]
 fn threads_send_every_answer_themselves_and_rightly() {
     for (app, workload) in [("spin", "exp(50us)"), ("echo", "echo")] {
@@ -89,6 +90,7 @@ fn threads_send_every_answer_themselves_and_rightly() {
 
 /// The driver of a memif server does not know which of its queues lead to the peer. A memif client gets at
 /// most as many queues as its server has.
+// promise: agent.1
 #[test]
 fn missing_transmit_queues_use_dispatcher_or_refuse() {
     for (own, other) in [("server", "client"), ("client", "server")] {
@@ -108,6 +110,7 @@ fn missing_transmit_queues_use_dispatcher_or_refuse() {
     assert!(errors.contains("set worker_sends = \"try\""), "{errors}");
 }
 
+// promise: agent.2
 #[test]
 fn stopped_agent_accounts_for_every_task() {
     let stand = AgentRig::new("end", "client", "try");
@@ -126,6 +129,7 @@ fn stopped_agent_accounts_for_every_task() {
     assert!(count(&report, "/answered") <= count(&account, "/replies"), "{report}\n{account}");
 }
 
+// promise: agent.1
 #[test]
 fn threads_change_and_leave_but_never_join() {
     let stand = AgentRig::new("changes", "client", "try");
@@ -160,6 +164,7 @@ fn threads_change_and_leave_but_never_join() {
     }
 }
 
+// promise: agent.1
 #[test]
 fn mistakes_name_input_reason_and_fix() {
     let stands = ["sometimes", "try"].map(|sends| AgentRig::new("mistakes", "client", sends));

@@ -6,6 +6,7 @@ use wedjat_testbed::attack::{Budget, Row, RunsOn, attacks};
 /// Emulated seconds of each attack.
 const SECONDS: f64 = 0.5;
 
+// promise: input.4
 #[test]
 fn attacks_in_memory_hold() {
     let budget = Budget { seconds: SECONDS, seed: 1 };
@@ -16,6 +17,7 @@ fn attacks_in_memory_hold() {
     assert!(fallen.is_empty(), "\n{fallen}");
 }
 
+// promise: input.4
 #[test]
 fn equal_seeds_make_equal_attacks() {
     let budget = Budget { seconds: 0.2, seed: 3 };

@@ -54,6 +54,7 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
 
+// promise: speed.2
 #[test]
 fn every_arm_has_a_row_and_counted_windows() {
     if skipped("every_arm_has_a_row_and_counted_windows") {
@@ -99,6 +100,7 @@ fn every_arm_has_a_row_and_counted_windows() {
     );
 }
 
+// promise: speed.2
 #[test]
 fn zero_tolerance_discards_every_window() {
     if skipped("zero_tolerance_discards_every_window") {
@@ -122,6 +124,7 @@ fn zero_tolerance_discards_every_window() {
     assert!(report["bars"].as_array().unwrap().is_empty());
 }
 
+// promise: speed.2
 #[test]
 fn impossible_measurement_is_named() {
     let folder = tempfile::tempdir().unwrap();

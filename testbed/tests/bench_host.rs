@@ -23,6 +23,7 @@ fn figures(name: &str, arguments: &[&str]) -> Option<Vec<Value>> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
+// promise: speed.2
 #[test]
 fn loaded_agent_reports_central_queue_measurements() {
     let name = "loaded_agent_reports_central_queue_measurements";
@@ -67,6 +68,7 @@ fn loaded_agent_reports_central_queue_measurements() {
     assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
 
+// promise: speed.2
 #[test]
 fn killed_workers_cost_their_own_tasks_only() {
     let name = "killed_workers_cost_their_own_tasks_only";

@@ -30,6 +30,7 @@ fn transfers(of: &Value) -> [f64; 2] {
 }
 
 /// A single core shares no line. Several cores share the state, but no packets or queues.
+// promise: speed.2
 #[test]
 fn only_core_shared_lines_move() {
     if !has_valgrind() {
@@ -51,6 +52,7 @@ fn only_core_shared_lines_move() {
     assert_eq!(alone["top"].as_array().map(Vec::len), Some(0));
 }
 
+// promise: speed.2
 #[test]
 fn impossible_load_is_reported() {
     if !has_valgrind() {

@@ -9,6 +9,7 @@ fn has_valgrind() -> bool {
 }
 
 /// Instructions are counted by valgrind, or null; never estimated.
+// promise: speed.2
 #[test]
 fn instructions_are_counted_or_null() {
     let output = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"))

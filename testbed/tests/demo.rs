@@ -75,6 +75,7 @@ fn emulated(folder: &Path) -> (Value, String) {
     (all["rows"].clone(), fs::read_to_string(folder.join("index.html")).unwrap())
 }
 
+// promise: emulated-time.2
 #[test]
 fn emulated_runs_are_equal_and_valid() {
     let folder = tempfile::tempdir().unwrap();

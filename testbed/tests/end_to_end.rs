@@ -131,6 +131,7 @@ fn report(generator: Process) -> Value {
     report
 }
 
+// promise: measurement.3
 #[test]
 fn every_task_is_answered_rightly() {
     let stand = RackRig::start("e2e");
@@ -146,6 +147,7 @@ fn every_task_is_answered_rightly() {
     assert_eq!(count(&agent, "/attach/left"), WORKERS as u64, "{agent}");
 }
 
+// promise: agent.2
 #[test]
 fn killed_worker_loses_only_its_tasks() {
     let mut stand = RackRig::start("kill");

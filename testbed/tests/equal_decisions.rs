@@ -217,6 +217,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
     assert!(counters.balances());
 }
 
+// promise: scheduling.1
 #[test]
 fn dataplane_and_simulator_decide_equally() {
     let mut held = 0;
@@ -315,6 +316,7 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
     held
 }
 
+// promise: library.1
 #[test]
 fn reported_tasks_decide_like_packets() {
     let mut held = 0;

@@ -68,6 +68,7 @@ impl Pair {
     }
 }
 
+// promise: membership.4
 #[test]
 fn every_task_after_registration_is_answered() {
     let pair = Pair::new();

@@ -38,6 +38,7 @@ fn report(seed: u64, spine: &str, leaf: &str) -> Report {
     fabric::run(&setting, &AtomicBool::default()).unwrap()
 }
 
+// promise: fabric.3
 #[test]
 fn every_event_ends_within_its_bound() {
     for (seed, spine, leaf) in [
@@ -67,6 +68,7 @@ fn every_event_ends_within_its_bound() {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn unexplained_losses_and_missed_bounds_are_reported() {
     let whole = report(1, "horus-spine", "horus");
@@ -110,6 +112,7 @@ fn command_writes_rows_and_a_page() {
     assert_eq!(command(&["--controllers", "none", "--seed", "5"]).0, value);
 }
 
+// promise: controller.3
 #[test]
 fn etcd_controllers_take_over_with_equal_versions() {
     if !has_etcd() {

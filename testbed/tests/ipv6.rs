@@ -22,12 +22,14 @@ const STEP: u64 = 1_000;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
+// promise: measurement.3
 #[test]
 fn leaf_passes_all_tasks_between_generator_and_rack() {
     serve("horus", "replies");
 }
 
 /// Workers register with the leaf and report their queues, on their own or in answer to probes.
+// promise: scheduling.6, measurement.3
 #[test]
 fn emulated_workers_report_queues_in_messages() {
     for (policy, asks) in [("lsq-update", false), ("jsq(d=2)", true)] {

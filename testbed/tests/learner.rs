@@ -27,6 +27,7 @@ fn compared(path: &Path) -> (Option<i32>, Value) {
 const NAMES: [&str; 6] =
     ["probabilities", "td_error", "critic", "migration", "stealing", "consensus"];
 
+// promise: agent.4
 #[test]
 fn learner_matches_the_released_one() {
     for (name, beats) in [("adamw_n5.json", 60), ("sgd_n5.json", 40)] {

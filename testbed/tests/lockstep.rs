@@ -87,6 +87,7 @@ fn compare(config: &rack::Config) -> Outcome {
     found
 }
 
+// promise: emulated-time.1
 #[test]
 fn every_policy_matches_the_simulator() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
@@ -100,6 +101,7 @@ fn every_policy_matches_the_simulator() {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn cores_match_the_simulator() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
@@ -147,6 +149,7 @@ impl Scheduler for WatchedPlaces {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn no_place_idles_while_another_core_waits() {
     for policy in ["jbsq(k=1)", "jbsq(k=2)", "cfcfs"] {
@@ -167,6 +170,7 @@ fn no_place_idles_while_another_core_waits() {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn ties_losses_and_speeds_make_no_difference() {
     let text = |text: &str| Some(text.to_owned());
@@ -209,6 +213,7 @@ fn ties_losses_and_speeds_make_no_difference() {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn periodic_checks_change_nothing() {
     // Long enough for a leaf's periodic checks of silent workers, lost tasks and neighbours.
@@ -220,6 +225,7 @@ fn periodic_checks_change_nothing() {
     }
 }
 
+// promise: scheduling.3
 #[test]
 fn tasks_wait_in_a_leaf_without_workers() {
     let config = config(|args| args.policy = Some("jbsq(k=1)".to_owned()));
@@ -234,6 +240,7 @@ fn tasks_wait_in_a_leaf_without_workers() {
     assert_eq!(counters.read(Gauge::Held), 0);
 }
 
+// promise: emulated-time.2
 #[test]
 fn another_seed_is_another_run() {
     let config = config(|_| {});
@@ -262,6 +269,7 @@ impl Scheduler for RestlessLeaf {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn misbehaving_scheduler_is_detected() {
     let config = config(|_| {});

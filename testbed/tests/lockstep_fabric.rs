@@ -40,6 +40,7 @@ fn assert_right(report: &Report, name: &str) {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn nodes_decide_as_the_simulator_with_several_racks() {
     for racks in ["8,8,8,8", "4,4,8,32"] {
@@ -66,6 +67,7 @@ fn nodes_decide_as_the_simulator_with_several_racks() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn ended_leaf_is_excluded_within_50_ms() {
     for (racks, spine) in
@@ -101,6 +103,7 @@ fn ended_leaf_is_excluded_within_50_ms() {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn lost_packets_are_made_good() {
     for seed in 1..6 {

@@ -50,6 +50,7 @@ fn eps_of(leaves: usize, workers: usize) -> f64 {
 }
 
 /// The papers' bound: at most one message per task, in the worst case (LSQ, V-B and VI, and JIQ).
+// promise: scheduling.6
 #[test]
 fn leaves_decide_as_the_simulators_dispatchers() {
     for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (1, 100), (4, 100), (10, 100)] {
@@ -72,6 +73,7 @@ fn leaves_decide_as_the_simulators_dispatchers() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn leaves_match_for_any_delay_and_speed() {
     for delay_ns in [0.0, 50_000.0, 300_000.0] {
@@ -88,6 +90,7 @@ fn leaves_match_for_any_delay_and_speed() {
 }
 
 /// LSQ's Algorithm 1 samples d workers, like power-of-d choices: one probe each.
+// promise: scheduling.6
 #[test]
 fn probing_leaves_decide_as_the_simulators_dispatchers() {
     for (leaves, workers) in [(1, 32), (4, 32), (10, 32), (4, 100), (10, 100)] {
@@ -102,6 +105,7 @@ fn probing_leaves_decide_as_the_simulators_dispatchers() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn probing_leaves_match_for_any_delay_and_speed() {
     for delay_ns in [0.0, 50_000.0, 300_000.0] {
@@ -117,6 +121,7 @@ fn probing_leaves_match_for_any_delay_and_speed() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn persistent_idle_matches_until_the_model_searches() {
     // The model's dispatchers share their reports and search after 16 reports of each server at one of them,
@@ -131,6 +136,7 @@ fn persistent_idle_matches_until_the_model_searches() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn eps_sets_the_report_rate() {
     let messages = |eps: f64| {
@@ -188,6 +194,7 @@ fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -
     details
 }
 
+// promise: agent.4, emulated-time.1
 #[test]
 fn peer_agents_decide_as_the_simulators_nodes() {
     for policy in ["frozen", "rsteal", "random", "jsq", "po2", "jbt(below=1)"] {
@@ -209,6 +216,7 @@ fn peer_agents_decide_as_the_simulators_nodes() {
     assert!(assert_nodes_equal(&far, "far").lost > 0);
 }
 
+// promise: agent.4, emulated-time.1
 #[test]
 fn agents_learn_as_the_simulators_nodes() {
     // Enough beats for the critics to agree.

@@ -50,6 +50,7 @@ fn rows(command: &str, more: &[&str]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
+// promise: emulated-time.1
 #[test]
 fn leaf_processes_match_the_simulator() {
     let (found, expected) = (rows("lockstep", &[]), rows("sim", &["--model", "rack", "--digest"]));
@@ -120,6 +121,7 @@ fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn nodes_take_turns_and_end_with_their_conductor() {
     for (role, node_name) in [
@@ -164,6 +166,7 @@ fn nodes_take_turns_and_end_with_their_conductor() {
     }
 }
 
+// promise: emulated-time.1
 #[test]
 fn invalid_clock_is_refused_before_the_start() {
     let folder = tempfile::tempdir().unwrap();

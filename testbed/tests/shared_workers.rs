@@ -226,6 +226,7 @@ fn both(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }
 
+// promise: scheduling.6
 #[test]
 fn one_of_two_leaves_survives_the_other() {
     for policy in ["lsq-update(eps=0.1)", "lsq-smart(eps=0.1)", "jiq", "jbt(r=2)", "pi"] {
@@ -283,6 +284,7 @@ fn one_of_two_leaves_survives_the_other() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn one_of_two_probing_leaves_survives_the_other() {
     for policy in ["lsq-sample", "jsq(d=2)"] {

@@ -18,6 +18,7 @@ fn json(keys: &[(&str, &str)]) -> String {
     String::from_utf8(out).expect("text")
 }
 
+// promise: measurement.4
 #[test]
 fn results_agree_with_others() {
     for comparison in reference::compare(true).map(Result::unwrap) {
@@ -25,6 +26,7 @@ fn results_agree_with_others() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn unstable_policies_are_reported_so() {
     let rows = sim::rows(&args(&[
@@ -89,6 +91,7 @@ fn every_policy_runs_in_every_model() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn nodes_without_scheduler_lose_nothing_with_room() {
     let policy = "malcolm,malcolm(steal=off),malcolm(migrate=off,utility=level),frozen,rsteal,jsq,po2,jbt,jbt(below=9),random,central";
@@ -124,6 +127,7 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
     assert!(full.lost > 1000 && full.unstable && full.lost < 20_000, "{full:?}");
 }
 
+// promise: agent.4
 #[test]
 fn nodes_are_stable_as_far_as_theory_says() {
     // Without passing, a node of three workers gets a fourteenth of the work of 86 workers. It is full at a
@@ -148,6 +152,7 @@ fn nodes_are_stable_as_far_as_theory_says() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn nodes_learn_to_share_excess_load() {
     let run = |policy| {
@@ -200,6 +205,7 @@ fn nodes_adapt_to_changes_within_300_ms() {
     assert!(became_slow.lost == 0 && !became_slow.unstable, "{became_slow:?}");
 }
 
+// promise: agent.4
 #[test]
 fn dead_node_loses_only_its_tasks() {
     for policy in ["malcolm", "rsteal", "jsq"] {
@@ -228,6 +234,7 @@ fn dead_node_loses_only_its_tasks() {
     }
 }
 
+// promise: agent.4
 #[test]
 fn shocks_and_shifts_reach_their_nodes() {
     let run = |policy, at| {
@@ -292,6 +299,7 @@ fn central_queues_beat_horus_at_high_load() {
     }
 }
 
+// promise: scheduling.2
 #[test]
 fn several_cores_perform_like_one() {
     for (policy, most) in [("horus", 1.05), ("jsq", 1.05), ("lsq-smart", 1.05), ("cfcfs", 1.1)] {
@@ -380,6 +388,7 @@ fn a_fabric_is_many_pools() {
     assert!(run("horus", "500").unwrap_err().contains("no server left"));
 }
 
+// promise: measurement.4
 #[test]
 fn bad_input_is_refused_with_what_is_allowed() {
     for (keys, part) in [
@@ -460,6 +469,7 @@ fn unknown_name_lists_all_names() {
     assert!(!error("lsq-smart(eps=2)").contains("rs-lb"));
 }
 
+// promise: measurement.4
 #[test]
 fn lists_are_swept_with_labelled_rows() {
     let keys = [("hop", "1us,5us"), ("loss", "0,0.1"), ("load", "0.5"), ("tasks", "2000")];
@@ -485,6 +495,7 @@ fn lists_are_swept_with_labelled_rows() {
     assert!(print("text").lines().all(|line| line.contains("us") || line.contains("hop")));
 }
 
+// promise: measurement.4
 #[test]
 fn default_run_length_suffices() {
     let cells = |keys: &[(&str, &str)]| sim::plan::cells(&args(keys)).unwrap();
@@ -499,6 +510,7 @@ fn default_run_length_suffices() {
     assert!(cells(&[("model", "slots"), ("slots", "100")])[0].caution().is_some());
 }
 
+// promise: measurement.4
 #[test]
 fn long_queues_do_not_saturate_percentiles() {
     let rows = sim::rows(&args(&[
@@ -525,6 +537,7 @@ fn slots_are_whole_and_fractions_are_fractions() {
     assert!((0.3..=1.0).contains(&rows[0].resubmit_fraction), "{rows:?}");
 }
 
+// promise: measurement.4
 #[test]
 fn empty_measurement_is_invalid() {
     let run = |loss| {
@@ -534,6 +547,7 @@ fn empty_measurement_is_invalid() {
     assert!(run("0.5") && !run("1"));
 }
 
+// promise: measurement.4
 #[test]
 fn the_scenario_of_the_examples_runs() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/scenario.toml");
@@ -542,6 +556,7 @@ fn the_scenario_of_the_examples_runs() {
     assert_eq!(rows.len(), 8);
 }
 
+// promise: measurement.4
 #[test]
 fn held_tasks_resume_after_total_loss() {
     // Lost tasks soon fill both workers. Only time frees their places.
@@ -553,6 +568,7 @@ fn held_tasks_resume_after_total_loss() {
     }
 }
 
+// promise: scheduling.4
 #[test]
 fn lost_packets_do_not_take_workers_away() {
     // Forgotten workers, or places held by lost tasks, would reduce the capacity more and more.
@@ -572,6 +588,7 @@ fn lost_packets_do_not_take_workers_away() {
     }
 }
 
+// promise: scheduling.3
 #[test]
 fn cfcfs_hides_long_round_trips() {
     for (keys, mean) in [
@@ -589,6 +606,7 @@ fn cfcfs_hides_long_round_trips() {
 
 /// The backlog from the time before the bound is wide enough drains slowly. The mean of a run of 57 ms thus
 /// shows when the bound was found.
+// promise: scheduling.3
 #[test]
 fn cfcfs_detects_a_long_round_trip_soon() {
     let keys = [("model", "ct"), ("dispatchers", "8"), ("delay", "100us"), ("load", "0.7")];
@@ -597,6 +615,7 @@ fn cfcfs_detects_a_long_round_trip_soon() {
     assert!(row.mean < 3.5 && !row.unstable, "{row:?}");
 }
 
+// promise: scheduling.5
 #[test]
 fn learned_rates_come_close_to_exact_ones() {
     for model in [
@@ -614,6 +633,7 @@ fn learned_rates_come_close_to_exact_ones() {
     }
 }
 
+// promise: scheduling.5
 #[test]
 fn learners_adapt_to_shocks_given_rates_do_not() {
     let run = |policy, at| {
@@ -637,6 +657,7 @@ fn learners_adapt_to_shocks_given_rates_do_not() {
     assert!(after.messages_per_task > 2.005 && after.messages_per_task < 2.1, "{after:?}");
 }
 
+// promise: measurement.4
 #[test]
 fn answers_to_probes_take_the_delay() {
     let run = |policy, probes| {

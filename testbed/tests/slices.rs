@@ -217,21 +217,25 @@ fn naive(rule: Rule) -> Rule {
     Rule { recovery: 0.0, cover_s: 0.0, ..rule }
 }
 
+// promise: measurement.2
 #[test]
 fn undisturbed_slices_are_representative_at_half_load() {
     assert!(agreements(0.5, |rule| rule).iter().all(|agrees| *agrees));
 }
 
+// promise: measurement.2
 #[test]
 fn undisturbed_slices_are_representative_at_high_load() {
     assert!(agreements(0.8, |rule| rule).iter().all(|agrees| *agrees));
 }
 
+// promise: measurement.2
 #[test]
 fn undisturbed_slices_are_representative_near_saturation() {
     assert!(agreements(0.95, |rule| rule).iter().all(|agrees| *agrees));
 }
 
+// promise: measurement.2
 #[test]
 fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
@@ -244,6 +248,7 @@ fn slices_without_recovery_are_not_representative() {
     assert!(long + both <= 4, "{agreements:?}");
 }
 
+// promise: measurement.2
 #[test]
 fn disturbed_run_is_invalid_with_the_fix() {
     let always = Pattern { each_s: 2000.0, mean_s: 1e-3 };

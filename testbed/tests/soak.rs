@@ -18,6 +18,7 @@ fn run(plan: &Plan) -> Outcome {
     system::run(plan, &mut InMemory, &AtomicBool::default()).unwrap()
 }
 
+// promise: emulated-time.2
 #[test]
 fn seeds_of_faults_violate_nothing() {
     for seed in 1..=30 {
@@ -30,6 +31,7 @@ fn seeds_of_faults_violate_nothing() {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn seeds_of_faults_at_spines_violate_nothing() {
     for seed in 1..=12 {
@@ -42,6 +44,7 @@ fn seeds_of_faults_at_spines_violate_nothing() {
     }
 }
 
+// promise: emulated-time.2
 #[cfg(feature = "control")]
 #[test]
 fn nodes_follow_the_controller_under_faults() {
@@ -62,6 +65,7 @@ fn nodes_follow_the_controller_under_faults() {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn killed_spine_loses_only_its_clients_tasks() {
     let given = PlanOptions {
@@ -101,6 +105,7 @@ fn killed_spine_loses_only_its_clients_tasks() {
     assert!(restarted.clone().all(|task| task.answered_ns.is_some()));
 }
 
+// promise: emulated-time.2
 #[test]
 fn without_faults_every_task_is_answered() {
     for (spines, leaves, agents) in
@@ -124,6 +129,7 @@ fn without_faults_every_task_is_answered() {
     }
 }
 
+// promise: emulated-time.2
 #[test]
 fn run_follows_its_plan_and_its_text() {
     let given = PlanOptions { faults: Some("all".to_owned()), ..PlanOptions::default() };
@@ -135,6 +141,7 @@ fn run_follows_its_plan_and_its_text() {
     assert_ne!(run(&Plan::draw(6, &written).unwrap()).digest, outcome.digest);
 }
 
+// promise: emulated-time.2
 #[test]
 fn agent_work_time_is_in_every_answer() {
     let mean_ns = |node_delay_ns: u64| {
@@ -244,18 +251,21 @@ fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
     violation.what.clone()
 }
 
+// promise: emulated-time.2
 #[test]
 fn leaked_packet_buffer_is_found() {
     let what = violations(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
     assert!(what.contains("packet buffers are in use for"), "{what}");
 }
 
+// promise: emulated-time.2
 #[test]
 fn uncounted_packet_loss_is_found() {
     let what = violations(true, |_| {});
     assert!(what.contains("packet counts differ"), "{what}");
 }
 
+// promise: emulated-time.2
 #[test]
 fn forgotten_worker_is_found_while_tasks_wait() {
     let what = violations(false, |leaf| {
@@ -264,6 +274,7 @@ fn forgotten_worker_is_found_while_tasks_wait() {
     assert!(what.contains("worker 1 has been idle for"), "{what}");
 }
 
+// promise: emulated-time.2
 #[test]
 fn double_counted_reply_is_found() {
     let what = violations(false, |leaf| {
@@ -281,6 +292,7 @@ fn lockstep(arguments: &[&str]) -> Output {
     command.arg("lockstep").args(arguments).output().unwrap()
 }
 
+// promise: emulated-time.2
 #[test]
 fn command_repeats_a_run_exactly_and_soaks() {
     let all = ["--faults", "all", "--tasks", "200", "--seed", "11", "--format", "json"];
@@ -294,6 +306,7 @@ fn command_repeats_a_run_exactly_and_soaks() {
     assert!(soak.status.success() && text.starts_with("4 seeds: 200 tasks"), "{text}");
 }
 
+// promise: emulated-time.2
 #[test]
 fn wrong_flags_name_reason_and_fix() {
     for (flags, parts) in [

@@ -21,6 +21,7 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+// promise: emulated-time.2
 #[test]
 fn faulty_processes_match_nodes_in_memory() {
     let troubles = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\

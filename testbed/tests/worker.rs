@@ -141,6 +141,7 @@ fn missing_agent_is_reported_before_the_app_starts() {
     assert!(error.contains("/proc/no/objects") || error.contains("without rocksdb"), "{error}");
 }
 
+// promise: measurement.3
 #[test]
 fn workers_answer_until_stopped() {
     for (app, workload, operations) in
@@ -164,6 +165,7 @@ fn workers_answer_until_stopped() {
     }
 }
 
+// promise: measurement.3
 #[cfg(feature = "rocksdb")]
 #[test]
 fn a_database_is_filled_read_and_kept() {
@@ -184,6 +186,7 @@ fn a_database_is_filled_read_and_kept() {
     assert!(database.join("CURRENT").exists());
 }
 
+// promise: measurement.3
 #[test]
 fn only_an_orderly_agent_ends_workers_cleanly() {
     for in_order in [true, false] {

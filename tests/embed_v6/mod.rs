@@ -114,6 +114,7 @@ fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
     bursts_of(first, seed, count, any_packet_v6)
 }
 
+// promise: library.1
 #[test]
 fn it_sends_the_bytes_that_the_leaf_sends() {
     for policy in ["horus", "racksched", "round-robin", "jsq", "jbsq(k=1)", "cfcfs"] {
@@ -136,6 +137,7 @@ fn apply_v6(rewrite: &Rewrite, &RewriteV6 { src, dst }: &RewriteV6, frame: &mut 
     udp::renew_checksum_v6(frame);
 }
 
+// promise: library.1
 #[test]
 fn deciding_and_rewriting_agree() {
     for policy in ["horus", "random"] {
@@ -240,6 +242,7 @@ fn without_ports_an_ipv6_address_names_a_host() {
     assert!(scheduler.totals().balances());
 }
 
+// promise: library.1
 #[test]
 fn ipv6_replies_of_a_keyed_pool_are_proved() {
     use wedjat::wire::auth::{Key, addresses_v6};
@@ -255,6 +258,7 @@ fn ipv6_replies_of_a_keyed_pool_are_proved() {
     check_proof(&text_v6("horus"), &bare, signed);
 }
 
+// promise: library.1
 #[test]
 fn unsupported_ipv6_use_is_refused() {
     let refused = |old: &str, new: &str| {

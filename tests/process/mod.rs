@@ -10,7 +10,11 @@ pub struct ChildProcess(Option<Child>);
 
 impl ChildProcess {
     pub fn start(command: &mut Command) -> Self {
-        Self(Some(command.spawn().unwrap()))
+        Self::of(command.spawn().unwrap())
+    }
+
+    pub fn of(child: Child) -> Self {
+        Self(Some(child))
     }
 
     /// Returns its standard input, which must be a pipe.

@@ -4,6 +4,8 @@
 //! ("What ...", "Whoever ..."), subordinating words a sentence, the share of sentences with three or more of them, and the share of
 //! sentences with words of no field. A bad comment can meet the limits, too: they are a floor.
 
+use super::promises;
+
 /// Words that begin a clause. A comment begins with a noun or a verb instead.
 const CLAUSE_STARTS: [&str; 14] = [
     "what", "who", "whom", "whose", "whoever", "whatever", "how", "where", "whether", "those",
@@ -271,7 +273,7 @@ impl Prose {
     }
 }
 
-/// Comment blocks of a source file, each as one line of text. Code in fences, lists' headings and tables do not count.
+/// Comment blocks of a source file, each as one line of text. Code in fences, lists' headings, tables and marks of promises do not count.
 fn comment_blocks(source: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_fenced) = (Vec::new(), String::new(), false);
     let mut end = |block: &mut String| {
@@ -280,6 +282,9 @@ fn comment_blocks(source: &str) -> Vec<String> {
         }
     };
     for line in source.lines().map(str::trim_start) {
+        if line.starts_with(promises::MARK) {
+            continue;
+        }
         let text = ["///", "//!", "//"].iter().find_map(|marker| line.strip_prefix(marker));
         let Some(text) = text.map(str::trim) else {
             is_fenced = false;
@@ -330,16 +335,26 @@ fn words(text: &str) -> impl Iterator<Item = String> {
         .map(str::to_lowercase)
 }
 
+/// True for an attribute that makes a function a test.
+pub fn is_test_attribute(line: &str) -> bool {
+    line.starts_with("#[test]") || line.starts_with("#[tokio::test")
+}
+
+/// Name of the function that a line begins.
+pub fn function_name(line: &str) -> Option<&str> {
+    line.trim_start_matches("async ").strip_prefix("fn ")?.split(['(', '<']).next()
+}
+
 /// Names of the test functions of a source file.
 pub fn test_names(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_test = false;
     for line in source.lines().map(str::trim) {
-        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+        if is_test_attribute(line) {
             is_test = true;
-        } else if let Some(rest) = line.trim_start_matches("async ").strip_prefix("fn ") {
+        } else if let Some(name) = function_name(line) {
             if std::mem::take(&mut is_test) {
-                found.push(rest.split(['(', '<']).next().unwrap_or_default().to_owned());
+                found.push(name.to_owned());
             }
         } else if !line.starts_with("#[") && !line.starts_with("//") {
             is_test = false;
@@ -390,8 +405,7 @@ mod tests {
 
     #[test]
     fn code_and_tables_in_comments_are_skipped() {
-        let source =
-            "/// # What is\n/// ```\n/// what who whose\n/// ```\n/// | what | who |\nfn a() {}\n";
+        let source = "/// # What is\n/// ```\n/// what who whose\n/// ```\n/// | what | who |\n// promise: what.1, who.2\nfn a() {}\n";
         assert_eq!(Prose::of(source), Prose::default());
     }
 

@@ -23,6 +23,7 @@ fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> Cluster
     ClusterReport::of((0..10).map(run).collect()).unwrap()
 }
 
+// promise: measurement.4
 #[test]
 fn single_workflow_runs_equally_under_all_arms() {
     for cores in SIZES {
@@ -52,6 +53,7 @@ fn single_workflow_runs_equally_under_all_arms() {
     }
 }
 
+// promise: measurement.4
 #[test]
 fn costly_sharing_orders_arms_as_the_paper() {
     for cores in SIZES {
@@ -79,6 +81,7 @@ fn costly_sharing_orders_arms_as_the_paper() {
     }
 }
 
+// promise: measurement.4
 #[test]
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
@@ -110,6 +113,7 @@ impl Write for SharedLog {
     }
 }
 
+// promise: measurement.4
 #[test]
 fn learner_logs_replay_exactly() {
     for arm in [Arm::AsaxPaper, Arm::AsaxPrinted, Arm::AsaxIw, Arm::AsaxBalanced] {

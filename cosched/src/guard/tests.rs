@@ -84,6 +84,7 @@ fn violated(windows: &[Window]) -> usize {
     windows.iter().filter(|window| window.seen.tail.is_some_and(|tail| tail > 2000.0)).count()
 }
 
+// promise: batch.2
 #[test]
 fn load_step_stops_the_batch_within_100_ms() {
     let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
@@ -108,6 +109,7 @@ fn load_step_stops_the_batch_within_100_ms() {
     }
 }
 
+// promise: batch.2
 #[test]
 fn harmful_batch_is_admitted_ever_more_rarely() {
     // The batch harms at any share, as through caches, and the load does not show it.
@@ -129,6 +131,7 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
     assert!(windows_with_batch * 100 <= 6000, "{windows_with_batch} of 6000 windows with batch");
 }
 
+// promise: batch.2
 #[test]
 fn batch_keeps_its_share_near_the_objective() {
     let mut guard = Guard::new(settings()).unwrap();
@@ -143,6 +146,7 @@ fn batch_keeps_its_share_near_the_objective() {
     assert_eq!(observe(2001.0, 0.1), Share::NONE);
 }
 
+// promise: batch.2
 #[test]
 fn missing_or_invalid_observations_stop_the_batch() {
     let mut guard = Guard::new(settings()).unwrap();

@@ -102,6 +102,7 @@ fn limits() -> Limits {
     Limits { cpus: [2, 5].into(), processes: 40 }
 }
 
+// promise: batch.2
 #[test]
 fn cgroup_v1_controllers_hold_a_batch() {
     let tree = Tree::v1();
@@ -131,6 +132,7 @@ fn cgroup_v1_controllers_hold_a_batch() {
     assert!(!tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one").exists());
 }
 
+// promise: batch.2
 #[test]
 fn cgroup_v2_controllers_hold_a_batch() {
     let tree = Tree::v2("cpuset cpu io pids\n");
@@ -158,6 +160,7 @@ fn cgroup_v2_controllers_hold_a_batch() {
     group.remove(Duration::ZERO).unwrap();
 }
 
+// promise: batch.2
 #[test]
 fn missing_controllers_are_named_and_foreign_groups_kept() {
     let bare = Tree::v2("pids\n");
@@ -256,6 +259,7 @@ fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     }
 }
 
+// promise: batch.2
 #[test]
 fn batch_starts_in_its_cgroup_and_always_ends() {
     let Some((group, planned, limits)) = real("batch") else { return };

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 
 use wedjat::cosched::Note;
 use wedjat::reason::DropReason;
-use wedjat::state::Presence;
 use wedjat::state::table::{CoreSnapshot, MemberSnapshot, PoolSnapshot};
 use wedjat::state::{Counter, Gauge, Snapshot};
 
@@ -222,7 +221,7 @@ impl Change<'_> {
     /// Returns the table of pools.
     fn pools(&self) -> Section {
         let row = |pool: &PoolSnapshot| {
-            let away = pool.members.iter().filter(|member| is_away(member)).count();
+            let away = pool.members.iter().filter(|member| member.presence.is_away()).count();
             let outstanding: i64 = pool.members.iter().map(|member| member.outstanding).sum();
             let waiting: u64 = pool.queued.iter().sum();
             let load: f64 = pool.members.iter().map(|member| member.load).sum();
@@ -288,8 +287,8 @@ impl Change<'_> {
         let mut all: Vec<_> = each.collect();
         all.sort_by(|(_, one), (_, other)| {
             let by_load = || other.load.total_cmp(&one.load);
-            let by_tasks =
-                is_away(other).cmp(&is_away(one)).then(other.outstanding.cmp(&one.outstanding));
+            let by_tasks = other.presence.is_away().cmp(&one.presence.is_away());
+            let by_tasks = by_tasks.then(other.outstanding.cmp(&one.outstanding));
             by_tasks.then_with(by_load).then(one.worker.cmp(&other.worker))
         });
         let row = |(pool, member): (&PoolSnapshot, &MemberSnapshot)| {
@@ -302,16 +301,11 @@ impl Change<'_> {
                 self.rate(0, self.reports(pool, member)),
                 member.presence.name().to_owned(),
             ];
-            Row { cells, is_bad: is_away(member) }
+            Row { cells, is_bad: member.presence.is_away() }
         };
         let columns = &["worker", "pool", "server", "load", "outstanding", "reports/s", "presence"];
         Section { columns, rows: all.into_iter().take(count).map(row).collect() }
     }
-}
-
-/// Returns true if the worker gets no tasks because it is absent, unregistered, silent or unreachable.
-fn is_away(member: &MemberSnapshot) -> bool {
-    !matches!(member.presence, Presence::Configured | Presence::Registered)
 }
 
 /// Activity of a core between the two moments, and its contents at the second.
@@ -460,6 +454,7 @@ pub mod tests {
         section.rows.iter().map(|row| row.cells.join(" ")).collect()
     }
 
+    // promise: control.3
     #[test]
     fn rates_are_over_the_time_between_two_copies() {
         let report = report();
@@ -494,6 +489,7 @@ pub mod tests {
         assert!(drops.rows.iter().all(|row| row.cells[1] == "0"), "none is new");
     }
 
+    // promise: control.3
     #[test]
     fn the_head_says_how_the_node_is() {
         let [before, mut now] = readings();

@@ -173,6 +173,7 @@ mod tests {
         assert_eq!((colour("runt"), colour("12 ")), (Color::Red, Color::Reset));
     }
 
+    // promise: control.3
     #[test]
     fn a_small_terminal_shows_what_fits() {
         for (width, height) in [(1, 1), (20, 3), (40, 8), (300, 100)] {

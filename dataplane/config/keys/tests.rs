@@ -65,6 +65,7 @@ fn sections(file: &str, path: &str, found: &mut BTreeMap<String, BTreeSet<String
     }
 }
 
+// promise: control.2
 #[test]
 fn documented_keys_are_those_of_the_readers() {
     for file in FILES {
@@ -86,6 +87,7 @@ fn documented_keys_are_those_of_the_readers() {
     }
 }
 
+// promise: input.2
 #[test]
 fn undocumented_keys_are_refused_or_warned_of() {
     for (file, header, key, value) in USELESS {
@@ -185,6 +187,7 @@ pub fn all() -> impl Iterator<Item = (&'static str, String, &'static Key)> {
     })
 }
 
+// promise: control.2
 #[test]
 fn documented_defaults_are_those_of_the_checks() {
     let mut compared = 0;

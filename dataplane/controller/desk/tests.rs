@@ -163,6 +163,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.unwrap() });
 }
 
+// promise: controller.3
 #[test]
 fn lease_ends_all_answers_while_append_hangs() {
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -187,6 +188,7 @@ fn lease_ends_all_answers_while_append_hangs() {
     });
 }
 
+// promise: controller.3
 #[test]
 fn lease_ends_lead_while_compaction_hangs() {
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -205,6 +207,7 @@ fn lease_ends_lead_while_compaction_hangs() {
     });
 }
 
+// promise: controller.3
 #[test]
 fn queued_asks_are_refused_after_the_lease() {
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -224,6 +227,7 @@ fn queued_asks_are_refused_after_the_lease() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn short_leads_compact_the_log() {
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -247,6 +251,7 @@ fn short_leads_compact_the_log() {
     });
 }
 
+// promise: controller.3
 #[test]
 fn failed_compaction_waits_for_more_versions() {
     static NOW: AtomicU64 = AtomicU64::new(0);
@@ -270,6 +275,7 @@ fn failed_compaction_waits_for_more_versions() {
     });
 }
 
+// promise: controller.3
 #[test]
 fn stop_during_an_append_leaves_its_outcome_unknown() {
     static NOW: AtomicU64 = AtomicU64::new(0);

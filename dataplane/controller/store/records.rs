@@ -87,6 +87,7 @@ mod tests {
         vec![spine, Event::Leaf { id: 1, ip: [10, 0, 1, 1].into(), is_failed: false }]
     }
 
+    // promise: controller.2
     #[test]
     fn flipped_bit_of_a_record_is_damage() {
         let mut record = write(&events());

@@ -72,6 +72,7 @@ fn check_damaged(path: &Path, bytes: &[u8], stored: &Fabric, damage: &str) -> bo
     }
 }
 
+// promise: controller.2
 #[test]
 fn damaged_file_is_reported_or_harmless() {
     let folder = tempfile::tempdir().unwrap();

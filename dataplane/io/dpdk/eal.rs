@@ -189,16 +189,7 @@ impl Eal {
     /// Reads the time-stamp counter, in ticks.
     #[inline]
     pub fn now(&self) -> u64 {
-        // SAFETY: rdtsc is part of the base instruction set and touches no memory.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::x86_64::_rdtsc()
-        }
-        // SAFETY: reads a counter; EAL is running.
-        #[cfg(not(target_arch = "x86_64"))]
-        unsafe {
-            sys::rte_get_tsc_cycles()
-        }
+        tsc()
     }
 
     /// Registers the calling thread with EAL until the guard is dropped. EAL gives the thread mempool caches
@@ -217,6 +208,21 @@ impl Eal {
             return Err(EalError::Register { reason: error_text(errno()) });
         }
         Ok(Lcore { has_registered: !is_registered, _eal: self.clone(), _this_thread: PhantomData })
+    }
+}
+
+/// Reads the time-stamp counter, in ticks.
+#[inline]
+pub fn tsc() -> u64 {
+    // SAFETY: rdtsc is part of the base instruction set and touches no memory.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::x86_64::_rdtsc()
+    }
+    // SAFETY: reads a register of the processor.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe {
+        sys::rte_get_tsc_cycles()
     }
 }
 

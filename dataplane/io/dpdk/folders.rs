@@ -251,6 +251,7 @@ mod tests {
         number
     }
 
+    // promise: running.1
     #[test]
     fn only_leftovers_of_dead_processes_are_removed() {
         let home = tempfile::tempdir().unwrap();
@@ -294,6 +295,7 @@ mod tests {
         assert!(!served.exists() && !locked.exists());
     }
 
+    // promise: running.1
     #[test]
     fn hugepages_of_dead_processes_are_removed_unless_mapped() {
         let home = tempfile::tempdir().unwrap();
@@ -316,6 +318,7 @@ mod tests {
         assert!(foreign.iter().all(|(_, path)| path.exists()));
     }
 
+    // promise: ports.2
     #[test]
     fn unsafe_folder_is_refused() {
         let home = tempfile::tempdir().unwrap();

@@ -89,6 +89,7 @@ mod tests {
 
     use super::*;
 
+    // promise: ports.2
     #[test]
     fn closed_gate_excludes_bursts() {
         let (gate, stop) = (Arc::<Gate>::default(), AtomicBool::new(false));
@@ -124,6 +125,7 @@ mod tests {
         assert_eq!(in_burst_while_closed, 0);
     }
 
+    // promise: ports.2
     #[test]
     fn closed_gate_moves_nothing_and_ignores_dropped_passes() {
         let gate = Arc::<Gate>::default();

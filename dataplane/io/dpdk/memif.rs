@@ -1462,6 +1462,7 @@ mod tests {
         std::fs::read_dir("/proc/self/fd").unwrap().count()
     }
 
+    // promise: ports.2
     #[test]
     fn memif_sockets_are_replaced_by_private_ones() {
         let mut relays = Relays::default();
@@ -1517,6 +1518,7 @@ mod tests {
         assert!(matches!(differ, SocketError::Users(_)), "{differ}");
     }
 
+    // promise: ports.2
     #[test]
     fn dead_private_socket_is_replaced_live_one_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -1544,6 +1546,7 @@ mod tests {
     }
 
     /// The test plays the client and the driver.
+    // promise: ports.2
     #[test]
     fn driver_sees_clients_only_between_bursts() {
         for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
@@ -1609,6 +1612,7 @@ mod tests {
     }
 
     /// Each hostile client comes beside an honest peer, which stays connected.
+    // promise: ports.2
     #[test]
     fn hostile_clients_never_reach_the_driver() {
         let scene = Scene::new("hostile", &at_once());
@@ -1669,6 +1673,7 @@ mod tests {
         drop(honest);
     }
 
+    // promise: ports.2
     #[test]
     fn driver_never_gets_blocking_descriptors() {
         let scene = Scene::new("bell", &at_once());
@@ -1701,6 +1706,7 @@ mod tests {
         });
     }
 
+    // promise: ports.2
     #[test]
     fn driver_only_writes_its_peers_eventfd() {
         let scene = Scene::new("wake", &at_once());
@@ -1750,6 +1756,7 @@ mod tests {
     }
 
     /// Counts descriptors and threads, so it runs in a process without other tests.
+    // promise: ports.2
     #[test]
     fn half_open_clients_expire_without_leftovers() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -1763,6 +1770,7 @@ mod tests {
     }
 
     /// Child process of the test above; does nothing in the main process.
+    // promise: ports.2
     #[test]
     fn half_open_clients() {
         if std::env::var_os("WEDJAT_HALF_OPEN").is_none() {
@@ -1807,6 +1815,7 @@ mod tests {
         println!("nothing left");
     }
 
+    // promise: ports.2
     #[test]
     fn strangers_are_refused() {
         let scene = Scene::new("strangers", &at_once());
@@ -1825,6 +1834,7 @@ mod tests {
         assert_eq!(user_id("nobody-of-that-name"), None);
     }
 
+    // promise: ports.2
     #[test]
     fn client_retries_until_its_server_appears() {
         let mut relays = Relays::default();

@@ -85,7 +85,7 @@ mod turns;
 mod vlan;
 mod yardsticks;
 
-pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, version};
+pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically, tsc, version};
 pub use mbuf::Mbuf;
 pub use memif::{ServerAddress, SocketError, server_address};
 pub use pool::{MbufPool, PoolError, PoolHandle};

@@ -1135,6 +1135,7 @@ mod tests {
     /// A driver with the checksum offload of UDP alone, such as virtio.
     const VIRTIO: Checksums = Checksums { finishes: false, verifies_one: true, trusts: false };
 
+    // promise: ports.1
     #[test]
     fn a_missing_udp_checksum_is_finished() {
         for trusts in [false, true] {
@@ -1154,6 +1155,7 @@ mod tests {
         assert_eq!(damaged.settle(VIRTIO), (false, false));
     }
 
+    // promise: ports.1
     #[test]
     fn each_checksum_is_verified_by_itself() {
         let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;

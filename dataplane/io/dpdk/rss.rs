@@ -120,6 +120,7 @@ mod tests {
 
     /// A task and its reply reach the same queue, whether ignored fields are left out or zero, and clients
     /// are spread evenly over all queues.
+    // promise: scheduling.2
     #[test]
     fn reply_reaches_the_core_of_its_task() {
         let key = RssFields::Source.on(ALL, 40).unwrap().key.unwrap();
@@ -148,6 +149,7 @@ mod tests {
         assert!(counts.iter().all(|&count| (700..1400).contains(&count)), "{counts:?}");
     }
 
+    // promise: scheduling.2
     #[test]
     fn device_gets_only_offered_hash_functions() {
         let udp = sys::WEDJAT_RSS_UDP;

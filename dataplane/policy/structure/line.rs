@@ -86,6 +86,7 @@ mod tests {
 
     proptest! {
         /// Behaves like a queue with removal of any member.
+        // promise: scheduling.5
         #[test]
         fn behaves_as_a_queue(steps in proptest::collection::vec((0..3_u8, 0..9_u16), 0..200)) {
             let mut line = Line::new(9);

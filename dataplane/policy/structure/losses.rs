@@ -153,6 +153,7 @@ mod tests {
         assert_eq!(view.load_and_drift(A), (Load::tasks(1), Load::tasks(2)));
     }
 
+    // promise: scheduling.4
     #[test]
     fn lost_tasks_are_written_off() {
         let (mut view, mut losses) = one();

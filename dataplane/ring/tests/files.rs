@@ -71,6 +71,7 @@ fn task_passes_between_two_mappings() {
     assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Missing { .. })));
 }
 
+// promise: agent.2
 #[test]
 fn live_region_is_refused_dead_one_replaced() {
     let (folder, path, region) = created();
@@ -95,6 +96,7 @@ fn live_region_is_refused_dead_one_replaced() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
+// promise: input.3
 #[test]
 fn one_of_several_starting_agents_wins() {
     let folder = tempfile::tempdir().unwrap();
@@ -120,6 +122,7 @@ fn one_of_several_starting_agents_wins() {
     }
 }
 
+// promise: input.3
 #[test]
 fn foreign_file_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,6 +163,7 @@ fn foreign_file_is_left_alone() {
 }
 
 /// Actions of other processes of the same user on a region's memory while agent and workers run.
+// promise: agent.2
 #[test]
 fn peers_cannot_remove_the_memory() {
     let (_folder, path, region) = created();
@@ -185,6 +189,7 @@ fn peers_cannot_remove_the_memory() {
     assert_eq!(worker_end.payload(), b"still");
 }
 
+// promise: membership.1
 #[test]
 fn offered_channels_match_current_owners() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,6 +217,7 @@ fn offered_channels_match_current_owners() {
 }
 
 /// A worker that scribbles everywhere spoils channels, but prevents no one from attaching.
+// promise: agent.2
 #[test]
 fn workers_can_attach_after_any_scribbling() {
     let (_folder, path, region) = created();
@@ -235,6 +241,7 @@ fn workers_can_attach_after_any_scribbling() {
     }
 }
 
+// promise: agent.2
 #[test]
 fn peers_that_say_nothing_cost_the_agent_nothing() {
     let (_folder, path, region) = created();
@@ -255,6 +262,7 @@ fn peers_that_say_nothing_cost_the_agent_nothing() {
     drop(region);
 }
 
+// promise: agent.2
 #[test]
 fn agent_serves_waiting_workers_after_descriptor_shortage() {
     let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -323,6 +331,7 @@ fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> Region
     })
 }
 
+// promise: agent.2
 #[test]
 fn offers_that_can_not_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -383,6 +392,7 @@ fn offers_that_can_not_be_are_refused() {
     assert!(matches!(version, RegionError::Version { found: 99, .. }), "{version}");
 }
 
+// promise: agent.2
 #[test]
 fn unresponsive_agent_times_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
     move |count| words.credit[credit::DONE].store(count, Relaxed)
 }
 
+// promise: agent.2
 #[test]
 fn answers_to_tasks_never_given_are_a_fault() {
     let (region, mut channel, mut worker_end) = joined(4, 16);
@@ -56,6 +57,7 @@ fn forged_or_oversized_answer_is_refused() {
     assert_eq!(channel.outcome(0), Outcome::Reply { len: 16, service_ns: 0 });
 }
 
+// promise: agent.2
 #[test]
 fn overflowing_worker_spoils_only_its_replies() {
     let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
@@ -109,6 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }) })]
 
     /// For any values that a worker writes, its dispatcher neither panics nor loses count.
+    // promise: agent.2
     #[test]
     fn a_dispatcher_survives_any_worker(
         steps in proptest::collection::vec((0..6_u8, any::<u64>(), any::<u16>()), 1..60),
@@ -151,6 +154,7 @@ proptest! {
     }
 
     /// For any contents of the slots, a worker stays within its region.
+    // promise: agent.2
     #[test]
     fn a_worker_survives_any_dispatcher(
         words in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),

@@ -92,6 +92,7 @@ fn bursts_stay_ordered_over_many_laps() {
     }
 }
 
+// promise: agent.1
 #[test]
 fn two_threads_pass_every_task_once() {
     let tasks: u32 = if cfg!(miri) { 60 } else { 50_000 };

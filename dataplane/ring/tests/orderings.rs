@@ -66,6 +66,7 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Bytes of tasks and replies, accessed as relaxed words, are visible with the notice and the credit. A slot
 /// is not reused before its task is completed.
+// promise: agent.1
 #[test]
 fn bytes_are_visible_with_notices_and_credits() {
     loom::model(|| {
@@ -113,6 +114,7 @@ fn bytes_are_visible_with_notices_and_credits() {
 }
 
 /// A worker that sees the first task of a burst sees all of them.
+// promise: agent.1
 #[test]
 fn a_burst_is_seen_whole() {
     loom::model(|| {
@@ -134,6 +136,7 @@ fn a_burst_is_seen_whole() {
 }
 
 /// A later worker finds its start, and the dispatcher never mistakes the old count for the new worker's.
+// promise: agent.1
 #[test]
 fn a_second_worker_begins_where_the_first_ended() {
     loom::model(|| {
@@ -167,6 +170,7 @@ fn a_second_worker_begins_where_the_first_ended() {
 
 /// A granted worker that left is distinguished from one that died, after any successors. A worker that left
 /// before its grant is not counted.
+// promise: agent.2
 #[test]
 fn departed_and_died_workers_stay_distinct() {
     for dies in [false, true] {
@@ -212,6 +216,7 @@ fn departed_and_died_workers_stay_distinct() {
 }
 
 /// A worker that sees the stop request sees every task given before it.
+// promise: agent.1
 #[test]
 fn the_word_to_stop_overtakes_no_task() {
     loom::model(|| {

@@ -14,6 +14,8 @@ use crate::state::region::Slice;
 pub trait Work: Sized {
     /// Form in which a task is handed over to a thread.
     type Parcel: Token;
+    /// Returns the time of its arrival in nanoseconds.
+    fn since_ns(&self) -> u64;
     /// Returns the ids of the task.
     fn ids(&self) -> TaskIds;
     /// Returns its bytes.

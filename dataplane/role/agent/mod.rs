@@ -40,7 +40,7 @@ pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;
 pub use peers::PeerGroup;
-pub use register::{Registrar, TIMEOUT_KEPT_MS, emit as emit_word};
+pub use register::{Registrar, TIMEOUT_MIN_MS, emit as emit_message};
 pub use reports::{QueueReport, QueueReports};
 pub use signer::{Credential, Signer};
 pub use thread::{Request, ThreadWorker};
@@ -144,8 +144,6 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
-    /// Start of this poll in nanoseconds.
-    now_ns: u64,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
     time: PollTime,
@@ -215,7 +213,6 @@ where
             peers: parts.peers.map(Box::new),
             deaths: parts.deaths,
             timing: parts.timing,
-            now_ns: 0,
             next_tick: 0,
             time: PollTime::default(),
             ended: 0,
@@ -260,8 +257,7 @@ where
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
         let now_ns = self.timing.to_ns(now);
-        self.now_ns = now_ns;
-        self.responder.now = now;
+        (self.responder.now, self.responder.now_ns) = (now, now_ns);
         self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
         if let Some(reports) = &mut self.responder.reports {
             reports.note_time(now);
@@ -612,7 +608,7 @@ where
                 return self.forward_to_peer(task, node, Counter::TasksPassed);
             }
         }
-        task.since = now;
+        task.since_ns = self.responder.now_ns;
         if let Some(named) = named {
             // Counted before the hand-over, because a thread may answer before this core continues.
             task.set_worker_index(named.index);
@@ -784,7 +780,7 @@ where
     /// Sends the workers' queue reports.
     fn send_queue_reports(&mut self) {
         while let Some(QueueReport { leaf, header }) =
-            self.responder.reports.as_mut().and_then(|reports| reports.next_word())
+            self.responder.reports.as_mut().and_then(|reports| reports.next_report())
         {
             let is_sent = self.send_report(leaf, header);
             self.responder.out.counters.add(Counter::QueueReports, u64::from(is_sent));

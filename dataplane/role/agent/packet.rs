@@ -51,8 +51,8 @@ pub struct Packet<B> {
     buf: B,
     /// Index of the receiving port.
     pub port: u8,
-    /// Arrival time in ticks.
-    pub since: u64,
+    /// Arrival time in nanoseconds.
+    pub since_ns: u64,
     /// Index, among all of the agent's workers, of the worker that the task names; 0 if it names none.
     worker_index: u16,
     /// Offsets, ports and IPv4 addresses. The addresses are 0 for IPv6, whose addresses are read from the frame.
@@ -97,7 +97,7 @@ impl<B: Buf> Packet<B> {
         Ok(Self {
             buf,
             port,
-            since: 0,
+            since_ns: 0,
             worker_index: 0,
             datagram,
             header,
@@ -317,6 +317,11 @@ impl<B: Buf> Packet<B> {
 
 impl<B: Buf + Token> Work for Packet<B> {
     type Parcel = B;
+
+    #[inline]
+    fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
 
     #[inline]
     fn ids(&self) -> TaskIds {

@@ -276,7 +276,7 @@ where
     /// the end of a beat.
     pub(super) fn exchange_with_peers(&mut self) {
         let Some(mut group) = self.peers.take() else { return };
-        let now_ns = self.now_ns;
+        let now_ns = self.responder.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
         group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
         for _ in 0..std::mem::take(&mut group.done) {

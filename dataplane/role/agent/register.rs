@@ -20,9 +20,9 @@ use crate::wire::udp::Flow;
 const KEEP_ALIVES_PER_TIMEOUT: u64 = 5;
 /// Shortest timeout in milliseconds that the agent honours. A leaf checks for silent workers eight times
 /// within its timeout, and an agent's core may itself stall for milliseconds.
-pub const TIMEOUT_KEPT_MS: u64 = 10;
+pub const TIMEOUT_MIN_MS: u64 = 10;
 /// Minimum interval in milliseconds between messages of one worker.
-pub const INTERVAL_MIN_MS: u64 = TIMEOUT_KEPT_MS / KEEP_ALIVES_PER_TIMEOUT;
+pub const INTERVAL_MIN_MS: u64 = TIMEOUT_MIN_MS / KEEP_ALIVES_PER_TIMEOUT;
 /// Maximum interval in milliseconds between messages of one worker, also used before the leaf has sent its
 /// timeout. Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf
 /// soon learns of all workers.
@@ -258,6 +258,7 @@ mod tests {
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
     }
 
+    // promise: agent.3
     #[test]
     fn the_interval_follows_the_last_acknowledgement_within_bounds() {
         let mut registrar = registrar(1);
@@ -279,6 +280,7 @@ mod tests {
         }
     }
 
+    // promise: agent.3
     #[test]
     fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
@@ -300,6 +302,7 @@ mod tests {
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 
+    // promise: agent.3
     #[test]
     fn unanswered_registration_keeps_its_sequence() {
         let mut registrar = registrar(1);

@@ -163,7 +163,7 @@ impl QueueReports {
 
     /// Returns the next report to send.
     #[inline]
-    pub fn next_word(&mut self) -> Option<QueueReport> {
+    pub fn next_report(&mut self) -> Option<QueueReport> {
         let report = self.reports.get(self.sent).copied();
         self.sent += 1;
         if report.is_none() {

@@ -41,6 +41,8 @@ pub struct Responder<P: Port> {
     pub response_times: Option<ResponseTimes>,
     /// Time of the poll in ticks.
     pub now: u64,
+    /// Time of the poll in nanoseconds.
+    pub now_ns: u64,
     /// Index of the thread whose counters were added last.
     thread: usize,
 }
@@ -90,6 +92,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
             reports: None,
             response_times: None,
             now: 0,
+            now_ns: 0,
             thread: 0,
         }
     }
@@ -191,7 +194,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
             }
         }
         if let Some(times) = &self.response_times {
-            times.note(done.task.since, self.now);
+            times.note(self.now_ns.saturating_sub(done.task.since_ns));
         }
         let reason = match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {

@@ -25,11 +25,11 @@ impl ResponseTimes {
         Self { watch, timing, is_observed: false, last_request }
     }
 
-    /// Records the answer at `now` to a task that arrived at `since` ticks.
+    /// Records the answer to a task, and its response time.
     #[inline]
-    pub fn note(&self, since: u64, now: u64) {
+    pub fn note(&self, response_ns: u64) {
         if self.is_observed {
-            self.watch.note(self.timing.to_ns(now.saturating_sub(since)));
+            self.watch.note(response_ns);
         }
     }
 

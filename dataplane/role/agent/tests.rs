@@ -343,6 +343,7 @@ fn worker_serves_task_and_client_gets_reply() {
     }
 }
 
+// promise: batch.2
 #[test]
 fn watched_agent_publishes_times_and_queues() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
@@ -374,6 +375,31 @@ fn watched_agent_publishes_times_and_queues() {
     let before = watch.times();
     do_one(&mut rig, &mut worker_end, 9);
     assert_eq!(watch.times(), before, "who does not ask any more is not told");
+    rig.balanced();
+}
+
+// promise: control.5
+#[test]
+fn times_in_the_queue_are_recorded() {
+    let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    let times =
+        |rig: &Rig| rig.agent.worker_sets[0].workers.dispatcher().view().histograms()[1].clone();
+    do_one(&mut rig, &mut worker_end, 0);
+    rig.task(10, 1, &[]);
+    assert_eq!(times(&rig).count, 0, "no task has waited");
+    rig.task(10, 2, &[]);
+    let arrival = rig.now;
+    rig.after(100);
+    assert!(work(&mut worker_end));
+    rig.after(20);
+    // One tick is one microsecond.
+    let wait_ns = (rig.now - arrival) * 1000;
+    assert_eq!((times(&rig).count, times(&rig).sum_ns), (1, wait_ns));
+    assert_eq!(times(&rig).buckets, [(200_000, 1)].into());
+    assert!(work(&mut worker_end));
+    rig.after(1);
+    assert_eq!(times(&rig).count, 1);
     rig.balanced();
 }
 
@@ -410,6 +436,7 @@ fn named_worker_task_is_answered_in_its_name() {
     }
 }
 
+// promise: agent.1
 #[test]
 fn queue_keeps_order_and_bound() {
     for (family, overflow) in [
@@ -448,6 +475,7 @@ fn queue_keeps_order_and_bound() {
     }
 }
 
+// promise: scheduling.3
 #[test]
 fn central_queue_measures_handover_every_poll() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
@@ -467,6 +495,7 @@ fn central_queue_measures_handover_every_poll() {
     rig.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn every_host_policy_serves_its_tasks() {
     let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
@@ -541,6 +570,7 @@ fn every_refusal_has_its_counter() {
     rig.balanced();
 }
 
+// promise: input.1
 #[test]
 fn every_refusal_over_ipv6_has_its_counter() {
     const IP: usize = ether::LEN;
@@ -602,6 +632,7 @@ fn every_refusal_over_ipv6_has_its_counter() {
     rig.balanced();
 }
 
+// promise: input.1
 #[test]
 fn task_for_foreign_worker_is_refused() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
@@ -630,6 +661,7 @@ fn task_for_foreign_worker_is_refused() {
     rig.balanced();
 }
 
+// promise: trust.1
 #[test]
 fn agent_answers_arp_for_its_address_only() {
     for (family, other) in [(Family::V4, DropReason::ArpOther), (Family::V6, DropReason::NdOther)] {
@@ -649,6 +681,7 @@ fn agent_answers_arp_for_its_address_only() {
     }
 }
 
+// promise: agent.2
 #[test]
 fn unresponsive_worker_is_excluded_and_accounted() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
@@ -712,6 +745,7 @@ fn dead_worker_loses_only_its_tasks() {
     }
 }
 
+// promise: agent.2
 #[test]
 fn replaced_workers_are_counted_by_cause() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
@@ -736,6 +770,7 @@ fn replaced_workers_are_counted_by_cause() {
     rig.balanced();
 }
 
+// promise: agent.2
 #[test]
 fn forging_worker_is_excluded() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
@@ -777,6 +812,7 @@ fn invalid_and_missing_answers_are_counted() {
     rig.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn full_ring_refuses_tasks_without_a_queue() {
     let mut rig = Rig::new("random", 1, 16, Overflow::Drop);
@@ -826,6 +862,7 @@ fn acknowledgement(
     family.packet(from, (AGENT, 1234, 1234), &header, &[])
 }
 
+// promise: agent.3
 #[test]
 fn an_acknowledgement_that_answers_no_question_changes_nothing() {
     const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
@@ -877,6 +914,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
     }
 }
 
+// promise: agent.3
 #[test]
 fn attached_workers_are_registered_and_kept_alive() {
     for family in FAMILIES {
@@ -915,6 +953,7 @@ fn attached_workers_are_registered_and_kept_alive() {
     }
 }
 
+// promise: packets.2
 #[test]
 fn ports_of_both_families_stand_side_by_side() {
     let frames = FramePool::new(256, 512);
@@ -992,6 +1031,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     /// For any input and any workers, the ledger balances and no buffer is lost.
+    // promise: input.1
     #[test]
     fn a_storm_is_accounted_for(
         family in proptest::sample::select(FAMILIES.to_vec()),

@@ -470,6 +470,8 @@ impl<T: Work> WorkerSet<T> {
             }
             let Some(task) = self.dispatcher.pop() else { break };
             given += 1;
+            let view = self.dispatcher.view();
+            view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
             if let Err((task, reason)) = self.give(pick.member, task, now) {
                 // The ring is smaller than the policy's bound.
                 let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];

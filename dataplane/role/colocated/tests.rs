@@ -130,6 +130,7 @@ impl Rig {
     }
 }
 
+// promise: agent.1
 #[test]
 fn tasks_reach_local_and_remote_workers() {
     let mut rig = Rig::new("round-robin");
@@ -165,6 +166,7 @@ fn tasks_reach_local_and_remote_workers() {
     rig.balanced();
 }
 
+// promise: trust.3
 #[test]
 fn pool_key_applies_to_remote_servers_only() {
     let key = Key::new([5; KEY_LEN]);
@@ -209,6 +211,7 @@ fn pool_key_applies_to_remote_servers_only() {
     rig.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn leaf_sees_local_workers_change_at_once() {
     let mut rig = Rig::new("round-robin");
@@ -245,6 +248,7 @@ fn leaf_sees_local_workers_change_at_once() {
     rig.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn central_queue_feeds_local_and_remote_workers() {
     let mut rig = Rig::new("jbsq(k=1)");
@@ -260,6 +264,7 @@ fn central_queue_feeds_local_and_remote_workers() {
     rig.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn held_tasks_are_counted_by_their_holder() {
     let mut rig = Rig::new("round-robin");

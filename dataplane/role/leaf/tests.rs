@@ -24,6 +24,7 @@ mod blackhole;
 mod central;
 mod family;
 mod forged;
+mod histograms;
 mod links;
 mod neighbours;
 mod presence;
@@ -323,6 +324,7 @@ fn reply(worker: u16, qlen: u16) -> Vec<u8> {
     reply_from(SERVERS[usize::from(worker - 10) / 4], done(worker, qlen))
 }
 
+// promise: packets.2
 #[test]
 fn task_round_trip_ends_at_the_leafs_address() {
     let mut rig = rig("horus");
@@ -352,6 +354,7 @@ fn task_round_trip_ends_at_the_leafs_address() {
     rig.assert_accounted();
 }
 
+// promise: packets.1
 #[test]
 fn absent_udp_checksums_stay_absent() {
     let mut rig = rig("horus");
@@ -392,6 +395,7 @@ fn the_extension_passes_untouched() {
     assert_eq!(extension, Extension { app: 3, seq32: 9, service_ns: 0, class: 2 });
 }
 
+// promise: trust.1
 #[test]
 fn leaf_answers_arp_for_its_addresses_only() {
     let mut rig = rig_with("horus", true, false, 256);
@@ -468,6 +472,7 @@ fn reply_waits_for_the_clients_mac_address() {
     rig.assert_accounted();
 }
 
+// promise: input.1
 #[test]
 fn every_refusal_is_counted_and_changes_no_load() {
     let mut rig = rig("horus");
@@ -534,6 +539,7 @@ fn every_refusal_is_counted_and_changes_no_load() {
     rig.assert_accounted();
 }
 
+// promise: input.1
 #[test]
 fn replies_without_tasks_are_counted_and_passed_on() {
     let mut rig = rig("horus");
@@ -543,6 +549,7 @@ fn replies_without_tasks_are_counted_and_passed_on() {
     rig.assert_accounted();
 }
 
+// promise: packets.2
 #[test]
 fn a_multi_packet_task_keeps_its_worker() {
     let mut rig = rig("round-robin");
@@ -577,6 +584,7 @@ fn packets_rejected_by_a_device_are_counted() {
     rig.assert_accounted();
 }
 
+// promise: membership.1
 #[test]
 fn commands_change_members_and_policy_between_bursts() {
     let mut rig = rig("round-robin");
@@ -596,6 +604,7 @@ fn commands_change_members_and_policy_between_bursts() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.2
 #[test]
 fn cores_share_reports_but_not_drift() {
     let mut cores = rigs("racksched", true, true, 256, 2);
@@ -617,6 +626,7 @@ fn cores_share_reports_but_not_drift() {
     second.assert_accounted();
 }
 
+// promise: scheduling.2
 #[test]
 fn surplus_replies_are_found_over_all_cores() {
     let mut cores = rigs("horus", true, true, 256, 2);
@@ -648,6 +658,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// For random packets at either port, all are accounted for and every buffer is returned.
+    // promise: input.1
     #[test]
     fn a_storm_of_mutated_packets_is_accounted_for(
         storm in proptest::collection::vec((

@@ -19,6 +19,7 @@ fn window() -> Window {
     Window::starting(START - 1)
 }
 
+// promise: trust.3
 #[test]
 fn sequence_before_the_start_is_refused() {
     let window = window();
@@ -26,6 +27,7 @@ fn sequence_before_the_start_is_refused() {
     assert!(window.note(START) && window.note(START + 5 * WINDOW));
 }
 
+// promise: trust.3
 #[test]
 fn replays_are_refused_in_any_order() {
     let window = window();
@@ -34,6 +36,7 @@ fn replays_are_refused_in_any_order() {
     assert!((START..START + 2000).rev().all(|sequence| !window.note(sequence)));
 }
 
+// promise: trust.3
 #[test]
 fn packets_overtake_each_other_within_the_window() {
     let window = window();
@@ -45,6 +48,7 @@ fn packets_overtake_each_other_within_the_window() {
     assert!(window.note(START + WINDOW));
 }
 
+// promise: trust.3
 #[test]
 fn jump_by_whole_windows_keeps_packets_in_flight() {
     let window = window();
@@ -55,6 +59,7 @@ fn jump_by_whole_windows_keeps_packets_in_flight() {
     assert!(!window.note(START + 100));
 }
 
+// promise: trust.3
 #[test]
 fn packet_delayed_for_seconds_is_refused() {
     let window = window();
@@ -66,6 +71,7 @@ fn packet_delayed_for_seconds_is_refused() {
     assert!(!window.note(now - OLD_MAX - 1));
 }
 
+// promise: trust.3
 #[test]
 fn sequences_beyond_all_laps_are_refused() {
     let window = window();
@@ -75,6 +81,7 @@ fn sequences_beyond_all_laps_are_refused() {
     assert!(!Window::starting(u64::MAX).note(u64::MAX));
 }
 
+// promise: trust.3
 #[test]
 fn leaf_clock_may_lag_the_senders() {
     let now = sequence_at(SystemTime::now());
@@ -86,6 +93,7 @@ fn leaf_clock_may_lag_the_senders() {
 proptest! {
     /// Compares the window with a set of all sequences: none is accepted twice, and each is accepted once
     /// unless a later sequence replaced its word.
+    // promise: trust.3
     #[test]
     fn a_window_believes_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
         let (window, mut seen, mut newest) = (window(), BTreeSet::new(), 0);
@@ -110,6 +118,7 @@ proptest! {
 }
 
 /// Several threads get the same packets; one of them accepts each packet.
+// promise: trust.3
 #[test]
 fn one_of_several_threads_accepts_a_packet() {
     const THREADS: usize = 4;
@@ -167,6 +176,7 @@ mod orderings {
         (threads.map(|thread| thread.join().expect("the thread")), word.load(Relaxed))
     }
 
+    // promise: trust.3
     #[test]
     fn packet_is_accepted_once() {
         loom::model(|| {
@@ -176,6 +186,7 @@ mod orderings {
         });
     }
 
+    // promise: trust.3
     #[test]
     fn later_lap_replaces_the_word_in_any_order() {
         loom::model(|| {

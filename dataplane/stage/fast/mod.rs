@@ -561,6 +561,7 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         /// The fast path and the stages give each packet the same verdict and the same bytes.
+        // promise: packets.2, trust.3
         #[test]
         fn the_fast_path_does_what_the_stages_do(
             packets in proptest::collection::vec((
@@ -665,6 +666,7 @@ pub(super) mod tests {
         }
     }
 
+    // promise: packets.2
     #[test]
     fn packets_that_match_take_the_fast_path() {
         let pool = FramePool::new(8, 256);
@@ -727,6 +729,7 @@ pub(super) mod tests {
         );
     }
 
+    // promise: trust.2
     #[test]
     fn tasks_that_no_reply_would_reach_are_refused() {
         let pool = FramePool::new(4, 256);
@@ -750,6 +753,7 @@ pub(super) mod tests {
 
     /// In a burst of replies to stages with a key, each fault affects only its own reply. The rest take the
     /// fast path.
+    // promise: trust.3
     #[test]
     fn proved_replies_are_accepted_once() {
         let pool = FramePool::new(16, 256);
@@ -843,6 +847,7 @@ pub(super) mod tests {
     }
 
     /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
+    // promise: trust.2
     #[test]
     fn bounds_hold_in_each_path() {
         let pool = FramePool::new(4, 256);
@@ -868,6 +873,7 @@ pub(super) mod tests {
     }
 
     /// Each of these packets, if accepted, would occupy a worker until the leaf writes its task off.
+    // promise: trust.2
     #[test]
     fn tasks_that_no_socket_answers_are_refused() {
         let pool = FramePool::new(4, 256);

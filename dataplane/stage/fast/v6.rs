@@ -338,6 +338,7 @@ mod tests {
         Header { code, src: worker, qlen, ..Header::new_task(POOL, 0) }
     }
 
+    // promise: packets.2
     #[test]
     fn packets_that_match_take_the_fast_path() {
         for key in [None, Some(key())] {
@@ -359,6 +360,7 @@ mod tests {
         }
     }
 
+    // promise: trust.3
     #[test]
     fn unproved_replies_are_dropped_among_proved_ones() {
         let pool = FramePool::new(8, 256);
@@ -423,6 +425,7 @@ mod tests {
     }
 
     /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
+    // promise: trust.2
     #[test]
     fn bounds_hold_in_each_path() {
         let pool = FramePool::new(4, 256);
@@ -498,6 +501,7 @@ mod tests {
         }
     }
 
+    // promise: fabric.1
     #[test]
     fn spine_fast_path_serves_service_addresses_only() {
         let text = format!(
@@ -534,6 +538,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         /// The fast path and the stages give each packet the same verdict and the same bytes.
+        // promise: packets.2, trust.3
         #[test]
         fn the_fast_path_does_what_the_stages_do(
             packets in proptest::collection::vec((

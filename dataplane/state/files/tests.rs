@@ -41,6 +41,7 @@ pub fn specials(folder: &Path) -> Vec<(PathBuf, &'static str)> {
     ]
 }
 
+// promise: input.3
 #[test]
 fn existing_file_is_inspected_without_opening() {
     let (folder, path) = folder();
@@ -59,6 +60,7 @@ fn existing_file_is_inspected_without_opening() {
     assert_eq!(text, "the only copy of something", "what was looked at is what is opened");
 }
 
+// promise: input.3
 #[test]
 fn new_file_is_private_from_the_start() {
     let (folder, path) = folder();
@@ -94,6 +96,7 @@ fn path_may_exceed_a_socket_address() {
     assert!(ExistingFile::at(&path).unwrap().unwrap().is_socket());
 }
 
+// promise: input.3
 #[test]
 fn concurrent_claims_have_one_owner() {
     let (folder, path) = folder();
@@ -120,6 +123,7 @@ fn concurrent_claims_have_one_owner() {
     }
 }
 
+// promise: input.3
 #[test]
 fn name_is_claimed_while_others_release_it() {
     let (folder, path) = folder();
@@ -141,6 +145,7 @@ fn name_is_claimed_while_others_release_it() {
     assert!(names(&folder).is_empty());
 }
 
+// promise: input.3
 #[test]
 fn stale_lock_is_taken_over_foreign_file_kept() {
     let (folder, path) = folder();
@@ -173,6 +178,7 @@ fn a_program_that_listens_elsewhere_is_not_disturbed() {
     drop(listener);
 }
 
+// promise: input.3
 #[test]
 fn file_size_limit_is_an_error() {
     let limit = rustix::process::Resource::Fsize;
@@ -206,6 +212,7 @@ fn beyond_a_limit() {
     println!("refused with {}", written.unwrap_err());
 }
 
+// promise: input.3
 #[test]
 fn a_report_replaces_a_regular_file_only() {
     let (folder, path) = folder();
@@ -242,6 +249,7 @@ fn groups_are_known_by_name_and_number() {
 }
 
 /// A program that uses the library may fork. The child has the owner's descriptors, and none of its threads.
+// promise: input.3
 #[test]
 fn a_forked_child_leaves_its_parents_files_alone() {
     use rustix::process::{Pid, WaitOptions, waitpid};

@@ -86,6 +86,7 @@ mod tests {
         Spin::at(1.0, 0.0)
     }
 
+    // promise: measurement.3
     #[test]
     fn apps_answer_what_the_generator_expects() {
         let mut apps = [
@@ -103,6 +104,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.3
     #[test]
     fn invalid_request_gets_an_error_answer() {
         let mut reply = [0; LEN];

@@ -140,6 +140,7 @@ mod tests {
     use super::*;
     use crate::app::tests::operation_answered;
 
+    // promise: measurement.3
     #[test]
     fn every_operation_is_answered_rightly() {
         let folder = tempfile::tempdir().unwrap();
@@ -151,6 +152,7 @@ mod tests {
         assert_eq!(operation_answered(&mut app, Workload::RocksDb, 3), None);
     }
 
+    // promise: measurement.3
     #[test]
     fn several_workers_fill_one_database_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -162,6 +164,7 @@ mod tests {
         assert_eq!(RocksDb::open(folder.path()).unwrap().scan().objects, OBJECTS);
     }
 
+    // promise: measurement.3
     #[test]
     fn foreign_database_is_refused_with_the_fix() {
         let folder = tempfile::tempdir().unwrap();

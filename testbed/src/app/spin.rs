@@ -157,6 +157,7 @@ impl App for Spin {
 mod tests {
     use super::*;
 
+    // promise: measurement.3
     #[test]
     fn a_calibrated_machine_takes_the_time_asked_for() {
         for (ns_per_round, overhead_ns) in [(0.4, 20.0), (1.7, 60.0), (9.0, 0.0)] {
@@ -181,6 +182,7 @@ mod tests {
         assert!(calibration.is_good(), "{calibration}");
     }
 
+    // promise: measurement.3
     #[test]
     fn machine_without_a_pace_is_reported() {
         // The machine becomes slower with each measurement.

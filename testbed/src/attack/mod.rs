@@ -238,6 +238,7 @@ mod tests {
         assert!(error.is_some_and(|error| error.contains(all[0].name)));
     }
 
+    // promise: input.4
     #[test]
     fn panicked_failed_or_empty_attack_counts_as_fallen() {
         let run = |run| {

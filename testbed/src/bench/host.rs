@@ -210,6 +210,10 @@ struct EmptyTask;
 impl Work for EmptyTask {
     type Parcel = Box<Self>;
 
+    fn since_ns(&self) -> u64 {
+        0
+    }
+
     fn ids(&self) -> TaskIds {
         TaskIds::default()
     }

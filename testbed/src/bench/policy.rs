@@ -857,6 +857,7 @@ mod tests {
         }
     }
 
+    // promise: speed.2
     #[test]
     fn samples_are_included() {
         let rng = Rng::seed_from_u64(1);
@@ -875,6 +876,7 @@ mod tests {
         assert!(sampling.plain.has_queue(3, 39) && sampling.outstanding[3] == 39);
     }
 
+    // promise: speed.2
     #[test]
     fn every_policy_is_measured() {
         let arguments = Arguments {

@@ -147,6 +147,7 @@ mod tests {
         report(&arguments).map_err(|error| error.to_string())
     }
 
+    // promise: measurement.4
     #[test]
     fn each_arm_has_rows_and_replayable_logs() {
         let folder = tempfile::tempdir().unwrap();

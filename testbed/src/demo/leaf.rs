@@ -381,6 +381,7 @@ mod tests {
         }
     }
 
+    // promise: running.1
     #[test]
     fn leaf_prints_its_account_when_stopped() {
         // Arguments of the script: leaf --config FILE --stats FILE --duration 60s --

@@ -155,6 +155,7 @@ fn load(rate_pps: f64, service: &str) -> Load {
     }
 }
 
+// promise: measurement.3
 #[test]
 fn one_worker_is_an_mm1_queue() {
     let (report, rack, in_use) = driven(1, &load(100e3, "exp(5us)"), Options::default());
@@ -170,6 +171,7 @@ fn one_worker_is_an_mm1_queue() {
     assert!((rack.service_mean_us / 5.0 - 1.0).abs() < 0.03, "{rack}");
 }
 
+// promise: measurement.1
 #[test]
 fn over_ipv6_it_is_the_same_run() {
     let load = load(100e3, "exp(5us)");
@@ -207,6 +209,7 @@ fn rack_losses_are_generator_losses() {
     assert_eq!(in_use, 0);
 }
 
+// promise: measurement.2
 #[test]
 fn a_late_rack_makes_the_run_invalid() {
     // Tasks of 500 ns: one turn of the loop takes more than 5% of that.

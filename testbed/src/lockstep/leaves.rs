@@ -17,7 +17,7 @@ use wedjat::io::memory::{Frame, FramePool};
 use wedjat::limits::WORKER_ID_MAX;
 use wedjat::policy::member::Notify;
 use wedjat::policy::{Pick, Placement};
-use wedjat::role::agent::emit_word;
+use wedjat::role::agent::emit_message;
 use wedjat::state::{Counter, Load, Member, Report};
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Header, UDP_PORT};
@@ -407,7 +407,7 @@ impl Dispatchers for Leaves {
         };
         let mut buf = node.pool.frame(&vec![0; udp::PAYLOAD + header.len()]);
         let mut buf = buf.take().ok_or(LockstepError::Buffers)?;
-        emit_word(&header, &flow, buf.bytes_mut(), |_| {});
+        emit_message(&header, &flow, buf.bytes_mut(), |_| {});
         node.workers.send_buffer(buf, now_ns)?;
         node.reports += 1;
         self.turn(index, now_ns).map(|_| ())

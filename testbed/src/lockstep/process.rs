@@ -114,6 +114,7 @@ impl CpuChoice {
 mod tests {
     use super::*;
 
+    // promise: emulated-time.1
     #[test]
     fn better_cpu_is_chosen_and_the_other_retried() {
         let mut cpu_choice = CpuChoice::new([0, 1]);

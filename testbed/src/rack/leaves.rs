@@ -154,7 +154,7 @@ impl<B: Buf> Leaves<B> {
             self.reports.tick(&tasks);
             self.send(port, false);
         }
-        while let Some(QueueReport { leaf, header }) = self.reports.next_word() {
+        while let Some(QueueReport { leaf, header }) = self.reports.next_report() {
             self.message_to(leaf, header, address);
             if self.frames.is_full() {
                 self.send(port, true);

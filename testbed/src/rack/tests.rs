@@ -146,6 +146,7 @@ fn due_replies_carry_the_remaining_queue_length() {
 }
 
 /// Compares random tasks and polls with the recurrence itself, and queue lengths with counts from its times.
+// promise: measurement.3
 #[test]
 fn times_and_queues_follow_the_recurrence() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
@@ -454,6 +455,7 @@ fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     sent_messages
 }
 
+// promise: scheduling.6
 #[test]
 fn workers_register_widely_and_report_by_policy() {
     BOTH.into_iter().for_each(workers_register_and_report);
@@ -531,6 +533,7 @@ fn workers_register_and_report(family: Family) {
     assert!(report.valid && report.to_string().contains("queue reports 108"), "{report}");
 }
 
+// promise: scheduling.6
 #[test]
 fn leaves_that_ask_for_a_queue_are_answered() {
     let mut bench = bench();
@@ -631,6 +634,7 @@ fn ipv6_queue_probes_are_answered() {
     assert_eq!(header, probe.answered_with(1));
 }
 
+// promise: measurement.3
 #[test]
 fn neighbour_discovery_is_answered_for_every_server_only() {
     let mut bench = bench_v6();
@@ -661,6 +665,7 @@ fn neighbour_discovery_is_answered_for_every_server_only() {
     assert_eq!(bench.dropped(DropReason::ArpOther), 1);
 }
 
+// promise: measurement.1
 #[test]
 fn foreign_ipv6_packets_are_counted_by_reason() {
     let mut bench = bench_v6();

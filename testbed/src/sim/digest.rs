@@ -45,6 +45,7 @@ pub struct Record {
 mod tests {
     use super::*;
 
+    // promise: emulated-time.2
     #[test]
     fn digest_depends_on_tasks_and_their_order() {
         let digest = |tasks: &[[u64; 4]]| {

@@ -99,6 +99,7 @@ mod tests {
         }
     }
 
+    // promise: measurement.4
     #[test]
     fn pieces_scatter_pools() {
         let racks = |piece| {
@@ -112,6 +113,7 @@ mod tests {
         assert!(racks("1") > 2 * racks("32"));
     }
 
+    // promise: measurement.4
     #[test]
     fn failure_impact_grows_with_fewer_schedulers() {
         let average = |ratio| {

@@ -114,6 +114,7 @@ mod tests {
         knowledge.of(dispatcher)[1].load(Relaxed)
     }
 
+    // promise: measurement.4
     #[test]
     fn other_dispatchers_see_counts_after_the_delay() {
         let mut knowledge = Knowledge::new(2, 2, 10, ProbeKind::All);

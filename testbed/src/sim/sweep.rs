@@ -91,6 +91,7 @@ pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
 mod tests {
     use super::*;
 
+    // promise: measurement.4
     #[test]
     fn every_combination_and_commas_in_parentheses() {
         let args = SimArgs {

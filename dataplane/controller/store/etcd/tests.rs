@@ -45,6 +45,7 @@ async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreE
 /// Duration of a lease that outlasts the test.
 const LONG: Duration = Duration::from_secs(3600);
 
+// promise: controller.2
 #[test]
 fn append_with_a_lost_answer_is_acknowledged_once() {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
@@ -61,6 +62,7 @@ fn append_with_a_lost_answer_is_acknowledged_once() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn equal_version_of_another_write_is_no_acknowledgement() {
     let Some((_etcd, _proxy, mut store)) = site(LONG) else { return };
@@ -75,6 +77,7 @@ fn equal_version_of_another_write_is_no_acknowledgement() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn lead_with_a_lost_answer_is_recognised() {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
@@ -90,6 +93,7 @@ fn lead_with_a_lost_answer_is_recognised() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn dropped_append_gives_the_lead_up() {
     let Some((etcd, proxy, mut store)) = site(LONG) else { return };
@@ -136,17 +140,20 @@ fn deliver_late_compaction(text: &str) {
     });
 }
 
+// promise: controller.2
 #[test]
 fn late_compaction_does_not_undo_a_later_one() {
     // Only the last write of a compaction names this key.
     deliver_late_compaction("/test/version");
 }
 
+// promise: controller.2
 #[test]
 fn late_part_of_a_compaction_is_refused() {
     deliver_late_compaction("/test/parts/");
 }
 
+// promise: controller.3
 #[test]
 fn lost_lease_is_revoked() {
     static LATER: AtomicU64 = AtomicU64::new(0);
@@ -173,6 +180,7 @@ fn lost_lease_is_revoked() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn slow_member_gets_the_whole_timeout() {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
@@ -188,6 +196,7 @@ fn slow_member_gets_the_whole_timeout() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn unsent_write_costs_no_lead() {
     let Some(etcd) = Etcd::start(1, &[]) else { return };
@@ -222,6 +231,7 @@ fn unsent_write_costs_no_lead() {
     });
 }
 
+// promise: controller.2
 #[test]
 fn refused_write_costs_no_lead() {
     let Some(etcd) = Etcd::start(1, &["--quota-backend-bytes", "65536"]) else { return };

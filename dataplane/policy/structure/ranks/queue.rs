@@ -130,6 +130,7 @@ mod tests {
 
     proptest! {
         /// Equals a scan of plain queues after any sequence of steps.
+        // promise: scheduling.5
         #[test]
         fn behaves_as_a_scan(
             steps in proptest::collection::vec((0..4_u8, 0..MEMBERS, 0..1200_u32), 0..200),

@@ -338,6 +338,7 @@ mod tests {
 
     proptest! {
         /// Equals a scan of plain queues after any sequence of steps, with few and with many speeds.
+        // promise: scheduling.5
         #[test]
         fn behaves_as_a_scan_by_speed(
             speeds in 1..=MEMBERS,

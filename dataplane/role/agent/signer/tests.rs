@@ -36,6 +36,7 @@ fn next_sequence(signer: &Signer, worker: u16) -> u64 {
     signed(&payload).sequence
 }
 
+// promise: trust.3
 #[test]
 fn membership_changes_keep_other_sequences() {
     let before = signer();
@@ -49,6 +50,7 @@ fn membership_changes_keep_other_sequences() {
     assert!(Signer::following(Some(&after), [], || NOW).is_none());
 }
 
+// promise: trust.3
 #[test]
 fn sequences_start_at_the_clock() {
     let signer = signer();
@@ -66,6 +68,7 @@ fn sequences_start_at_the_clock() {
     assert!(Signer::new([], || NOW).is_none());
 }
 
+// promise: trust.3
 #[test]
 fn stale_sequence_jumps_by_whole_windows() {
     let credential = Credential::new(key(1), NOW);
@@ -83,6 +86,7 @@ fn stale_sequence_jumps_by_whole_windows() {
     assert_eq!(after % WINDOW, NOW.next_multiple_of(SPAN) % WINDOW);
 }
 
+// promise: trust.3
 #[test]
 fn every_worker_is_looked_after_in_turn() {
     let signer = Signer::new([(3, key(1)), (8, key(2))], || 3 * BEHIND_MAX).unwrap();
@@ -94,6 +98,7 @@ fn every_worker_is_looked_after_in_turn() {
     assert!(sequences()[1] > BEHIND_MAX);
 }
 
+// promise: trust.3
 #[test]
 fn threads_never_reuse_a_sequence() {
     let (signer, used) = (Arc::new(signer()), Arc::new(Mutex::new(BTreeSet::new())));
@@ -114,6 +119,7 @@ fn threads_never_reuse_a_sequence() {
     assert_eq!(used.lock().unwrap().len(), 4000);
 }
 
+// promise: trust.3
 #[test]
 fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
@@ -135,6 +141,7 @@ fn only_the_last_registration_is_acknowledged() {
     assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
 }
 
+// promise: trust.3
 #[test]
 fn nothing_of_a_key_is_shown() {
     let shown = format!("{:?} {:?}", signer(), signer().of(3));

@@ -36,6 +36,7 @@ fn hand_over(load: &CountedLoad) -> JoinHandle<u32> {
 
 /// Each answer counts the arrivals of its own task and of all tasks answered before. The last finds none
 /// left, and none finds a negative number, which would wrap to a very large one.
+// promise: agent.1
 #[test]
 fn last_answer_sees_an_empty_queue() {
     loom::model(|| {
@@ -54,6 +55,7 @@ fn last_answer_sees_an_empty_queue() {
 }
 
 /// The dispatcher completes a task of its own and subtracts it from the published count.
+// promise: agent.1
 #[test]
 fn aborted_task_is_not_counted_against_its_thread() {
     loom::model(|| {

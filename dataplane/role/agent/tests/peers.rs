@@ -198,6 +198,7 @@ impl Segment {
     }
 }
 
+// promise: agent.4
 #[test]
 fn forwarded_tasks_are_answered_for_the_first_node() {
     let mut segment = Segment::new("jsq", 3);
@@ -220,6 +221,7 @@ fn forwarded_tasks_are_answered_for_the_first_node() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn idle_node_steals_the_first_waiting_task() {
     let mut segment = Segment::new("rsteal", 2);
@@ -251,6 +253,7 @@ fn idle_node_steals_the_first_waiting_task() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn twice_forwarded_task_keeps_its_first_node() {
     let mut segment = Segment::new("rsteal", 2);
@@ -277,6 +280,7 @@ fn twice_forwarded_task_keeps_its_first_node() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn dead_node_loses_only_its_tasks() {
     let mut segment = Segment::new("jsq", 3);
@@ -298,6 +302,7 @@ fn dead_node_loses_only_its_tasks() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn node_without_workers_is_not_announced() {
     let mut segment = Segment::new("jsq", 2);
@@ -316,6 +321,7 @@ fn node_without_workers_is_not_announced() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn full_queue_refusal_reaches_the_client() {
     let mut segment = Segment::of("random", 2, 2);
@@ -330,6 +336,7 @@ fn full_queue_refusal_reaches_the_client() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn learners_hear_each_other_and_agree() {
     let mut segment = Segment::new("malcolm", 3);
@@ -371,6 +378,7 @@ fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
     bytes
 }
 
+// promise: agent.4
 #[test]
 fn invalid_peer_message_is_counted_and_ignored() {
     let mut segment = Segment::new("malcolm", 3);
@@ -443,6 +451,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
     segment.balanced();
 }
 
+// promise: agent.4
 #[test]
 fn agent_without_peers_refuses_peer_messages() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
@@ -454,6 +463,7 @@ fn agent_without_peers_refuses_peer_messages() {
 }
 
 proptest! {
+    // promise: agent.4
     #[test]
     fn any_words_are_taken_or_counted(
         words in proptest::collection::vec(

@@ -90,6 +90,7 @@ fn reports(messages: &[SentReport]) -> Vec<SentReport> {
     messages.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
 }
 
+// promise: scheduling.6
 #[test]
 fn workers_register_with_and_report_to_all_leaves() {
     for family in FAMILIES {
@@ -117,6 +118,7 @@ fn workers_register_with_and_report_to_all_leaves() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn answers_use_their_leaf_and_idle_reports_one() {
     for family in FAMILIES {
@@ -144,6 +146,7 @@ fn answers_use_their_leaf_and_idle_reports_one() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn smart_worker_reports_to_the_most_wrong_leaf() {
     for family in FAMILIES {
@@ -170,6 +173,7 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn unused_idle_report_moves_to_another_leaf() {
     for family in FAMILIES {
@@ -195,6 +199,7 @@ fn unused_idle_report_moves_to_another_leaf() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn returning_worker_reports_again() {
     for family in FAMILIES {
@@ -221,6 +226,7 @@ fn returning_worker_reports_again() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn probing_leaf_gets_the_queue_length() {
     for family in FAMILIES {

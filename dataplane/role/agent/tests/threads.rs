@@ -97,11 +97,13 @@ fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
     request.payload.len()
 }
 
+// promise: agent.1
 #[test]
 fn thread_replies_equal_dispatcher_replies() {
     FAMILIES.into_iter().for_each(|family| sends_the_same(family, None));
 }
 
+// promise: trust.3
 #[test]
 fn a_thread_signs_as_the_dispatcher_would() {
     FAMILIES.into_iter().for_each(|family| sends_the_same(family, Some(Key::new([3; KEY_LEN]))));
@@ -181,6 +183,7 @@ fn task_has_ids_and_reply_has_service_time() {
     threads.balanced();
 }
 
+// promise: agent.1
 #[test]
 fn queue_lengths_are_exact_at_the_answer() {
     let mut threads = Threads::new("random", 1, 16, Overflow::Drop);
@@ -210,6 +213,7 @@ fn queue_lengths_are_exact_at_the_answer() {
     threads.balanced();
 }
 
+// promise: agent.2
 #[test]
 fn panicked_thread_loses_only_its_tasks() {
     let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
@@ -242,6 +246,7 @@ fn panicked_thread_loses_only_its_tasks() {
     threads.balanced();
 }
 
+// promise: agent.2
 #[test]
 fn silent_thread_gets_no_new_tasks() {
     let mut threads = Threads::new("jbsq(k=2)", 2, 16, Overflow::Drop);
@@ -348,6 +353,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// For any input and any threads, the ledgers balance together and no buffer is lost.
+    // promise: agent.2
     #[test]
     fn a_storm_of_threads_is_accounted_for(
         family in proptest::sample::select(FAMILIES.to_vec()),

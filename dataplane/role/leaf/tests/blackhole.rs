@@ -303,21 +303,25 @@ fn bounded(policy: &'static str) -> impl Iterator<Item = Case> {
     })
 }
 
+// promise: scheduling.4
 #[test]
 fn black_hole_does_not_stop_jbsq() {
     assert_all(bounded("jbsq(k=2)"));
 }
 
+// promise: scheduling.4
 #[test]
 fn black_hole_does_not_stop_jbsq_of_one() {
     assert_all(bounded("jbsq(k=1)"));
 }
 
+// promise: scheduling.4
 #[test]
 fn black_hole_does_not_stop_cfcfs() {
     assert_all(bounded("cfcfs"));
 }
 
+// promise: scheduling.4
 #[test]
 fn black_hole_stops_no_policy() {
     let policies = CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf);

@@ -43,6 +43,7 @@ fn assert_held(rig: &Rig, tasks: u64) {
     assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
 }
 
+// promise: scheduling.3
 #[test]
 fn tasks_wait_in_order_for_workers_with_room() {
     let mut rig = holding("jbsq(k=2)");
@@ -75,6 +76,7 @@ fn tasks_wait_in_order_for_workers_with_room() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn burst_with_replies_keeps_task_order() {
     let mut rig = holding("jbsq(k=1)");
@@ -92,6 +94,7 @@ fn burst_with_replies_keeps_task_order() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn tasks_beyond_the_queue_are_counted() {
     let mut rig = holding("jbsq(k=1)");
@@ -102,6 +105,7 @@ fn tasks_beyond_the_queue_are_counted() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn excess_tasks_return_to_their_client() {
     let mut rig = holding_with("jbsq(k=1)", Overflow::Refuse);
@@ -127,6 +131,7 @@ fn excess_tasks_return_to_their_client() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn a_multi_packet_task_waits_as_a_whole() {
     let mut rig = holding("jbsq(k=1)");
@@ -146,6 +151,7 @@ fn a_multi_packet_task_waits_as_a_whole() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn unqueued_policy_schedules_all_waiting_tasks() {
     let mut rig = holding("jbsq(k=1)");
@@ -180,6 +186,7 @@ fn pool_can_gain_a_queue() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn tasks_wait_while_no_worker_is_there() {
     let mut rig = holding("jbsq(k=1)");
@@ -202,6 +209,7 @@ fn tasks_wait_while_no_worker_is_there() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn remote_replies_release_tasks_at_the_tick() {
     let backlog = (QUEUE, Overflow::Drop);
@@ -217,6 +225,7 @@ fn remote_replies_release_tasks_at_the_tick() {
     second.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn queued_tasks_are_counted_at_the_end() {
     let mut rig = holding("cfcfs");
@@ -233,6 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// For any input, tasks leave in the order of arrival, nothing is lost, and every buffer comes back.
+    // promise: scheduling.3
     #[test]
     fn central_queue_storm_keeps_order_and_ledger(
         refuse: bool, cfcfs: bool,

@@ -113,6 +113,7 @@ fn policies() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name)
 }
 
+// promise: trust.2
 #[test]
 fn unanswerable_and_incomplete_tasks_block_no_client() {
     let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
@@ -139,6 +140,7 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
     }
 }
 
+// promise: trust.2
 #[test]
 fn source_is_bounded_in_unfinished_tasks() {
     let mut workers = Workers::new("horus");
@@ -149,6 +151,7 @@ fn source_is_bounded_in_unfinished_tasks() {
     workers.rig.assert_accounted();
 }
 
+// promise: trust.2
 #[test]
 fn completed_task_regains_its_place() {
     let mut workers = Workers::new("jbsq(k=1)");
@@ -169,6 +172,7 @@ fn completed_task_regains_its_place() {
     workers.rig.assert_accounted();
 }
 
+// promise: trust.2
 #[test]
 fn excessive_load_report_expires() {
     for policy in ["horus", "racksched", "lsq-update", "jbsq", "sed"] {
@@ -186,6 +190,7 @@ fn excessive_load_report_expires() {
     }
 }
 
+// promise: trust.2
 #[test]
 fn constantly_idle_worker_does_not_attract_all_tasks() {
     for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
@@ -199,6 +204,7 @@ fn constantly_idle_worker_does_not_attract_all_tasks() {
     }
 }
 
+// promise: trust.2
 #[test]
 fn unconfigured_registration_is_refused() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
@@ -219,6 +225,7 @@ fn unconfigured_registration_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.4
 #[test]
 fn lost_tasks_are_written_off_under_every_policy() {
     for policy in policies() {

@@ -98,6 +98,7 @@ impl Rig {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn replies_leave_from_the_service_address() {
     for family in BOTH {
@@ -119,6 +120,7 @@ fn replies_leave_from_the_service_address() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn refused_task_returns_from_the_service_address() {
     for family in BOTH {
@@ -138,6 +140,7 @@ fn refused_task_returns_from_the_service_address() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn spine_gets_idle_and_load_signals() {
     for family in BOTH {
@@ -173,6 +176,7 @@ fn spine_gets_idle_and_load_signals() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn idleness_is_repeated_and_numbers_rise() {
     for family in BOTH {
@@ -191,6 +195,7 @@ fn idleness_is_repeated_and_numbers_rise() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn other_signal_rules_send_replies_or_heartbeats() {
     for family in BOTH {
@@ -216,6 +221,7 @@ fn other_signal_rules_send_replies_or_heartbeats() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn a_spine_learns_how_many_workers_live() {
     for family in BOTH {
@@ -228,6 +234,7 @@ fn a_spine_learns_how_many_workers_live() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn silent_spine_and_its_return_are_counted() {
     for family in BOTH {
@@ -253,6 +260,7 @@ fn silent_spine_and_its_return_are_counted() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn words_of_no_spine_are_refused() {
     for family in BOTH {
@@ -270,6 +278,7 @@ fn words_of_no_spine_are_refused() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn spine_mac_address_is_resolved_separately() {
     for family in BOTH {
@@ -305,6 +314,7 @@ fn resolve_spine(rig: &Rig, spine: u32) {
     rig.leaf.stages().neighbours().set_static(slot, SPINE_MAC);
 }
 
+// promise: fabric.3
 #[test]
 fn pool_changes_its_spine_while_running() {
     for family in BOTH {
@@ -358,6 +368,7 @@ fn pool_changes_its_spine_while_running() {
     }
 }
 
+// promise: fabric.3
 #[test]
 fn drained_rack_finishes_tasks_in_flight() {
     for family in BOTH {
@@ -406,6 +417,7 @@ fn drained_rack_finishes_tasks_in_flight() {
     }
 }
 
+// promise: fabric.3
 #[test]
 fn links_that_can_not_be_are_refused() {
     for family in BOTH {

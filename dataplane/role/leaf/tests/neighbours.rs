@@ -65,6 +65,7 @@ impl Rig {
     }
 }
 
+// promise: trust.1
 #[test]
 fn a_client_is_known_by_its_tasks() {
     let mut rig = rig_with("horus", true, false, 256);
@@ -75,6 +76,7 @@ fn a_client_is_known_by_its_tasks() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn moved_server_is_found() {
     let mut rig = rig_with("round-robin", false, true, 256);
@@ -105,6 +107,7 @@ fn moved_server_is_found() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn unreachable_server_is_excluded_until_it_answers() {
     for policy in ["horus", "jbsq(k=2)", "random"] {
@@ -152,6 +155,7 @@ fn unreachable_server_is_excluded_until_it_answers() {
     }
 }
 
+// promise: trust.1
 #[test]
 fn link_loss_clears_neighbours_and_return_probes_servers() {
     let mut rig = rig_with("horus", false, true, 256);
@@ -181,6 +185,7 @@ fn with_tasks_before_workers() -> Rig {
     rig
 }
 
+// promise: scheduling.3
 #[test]
 fn early_tasks_wait_in_the_device() {
     let mut rig = with_tasks_before_workers();
@@ -203,6 +208,7 @@ fn early_tasks_wait_in_the_device() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.3
 #[test]
 fn tasks_wait_briefly_after_each_link_up() {
     let mut rig = with_tasks_before_workers();
@@ -253,6 +259,7 @@ fn tasks_behind_a_down_port_are_dropped() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn claims_change_nothing_that_is_alive() {
     let mut rig = rig_with("horus", false, false, 256);
@@ -290,6 +297,7 @@ fn claims_change_nothing_that_is_alive() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn client_recovers_from_a_claimed_address() {
     let mut rig = rig_with("horus", false, false, 256);
@@ -309,6 +317,7 @@ fn client_recovers_from_a_claimed_address() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn invalid_mac_addresses_are_never_learnt() {
     let mut rig = rig_with("horus", true, false, 256);
@@ -324,6 +333,7 @@ fn invalid_mac_addresses_are_never_learnt() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn invented_hosts_exclude_no_host() {
     let mut rig = rig_with("horus", true, false, 256);

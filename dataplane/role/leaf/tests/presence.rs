@@ -76,6 +76,7 @@ impl Rig {
     }
 }
 
+// promise: membership.4
 #[test]
 fn a_registration_is_answered_to_its_sender() {
     let mut rig = registering("horus");
@@ -105,6 +106,7 @@ fn a_registration_is_answered_to_its_sender() {
     rig.assert_accounted();
 }
 
+// promise: scheduling.4
 #[test]
 fn lost_tasks_of_doubted_workers_are_written_off() {
     let workers: Vec<_> = (10..18).collect();
@@ -122,6 +124,7 @@ fn lost_tasks_of_doubted_workers_are_written_off() {
     }
 }
 
+// promise: membership.4
 #[test]
 fn golden_bytes_of_a_registration_on_the_wire() {
     let mut rig = registering("horus");
@@ -142,6 +145,7 @@ fn golden_bytes_of_a_registration_on_the_wire() {
     assert_eq!((rig.count(Counter::KeepAlives), rig.count(Counter::Consumed)), (1, 2));
 }
 
+// promise: membership.4
 #[test]
 fn unknown_worker_messages_are_counted_and_ignored() {
     let mut rig = registering("horus");
@@ -189,6 +193,7 @@ fn unknown_worker_messages_are_counted_and_ignored() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn silent_worker_gets_no_tasks_until_it_returns() {
     for back in [join(12, 0), alive(12, 0), reply(12, 0)] {
@@ -222,6 +227,7 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
     }
 }
 
+// promise: membership.4
 #[test]
 fn replies_are_signs_of_life() {
     let mut rig = registering("horus");
@@ -235,6 +241,7 @@ fn replies_are_signs_of_life() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn stalled_leaf_excludes_no_worker() {
     let mut rig = registering("random");
@@ -249,6 +256,7 @@ fn stalled_leaf_excludes_no_worker() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn every_policy_skips_and_readmits_silent_workers() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
@@ -293,6 +301,7 @@ fn every_policy_skips_and_readmits_silent_workers() {
     }
 }
 
+// promise: membership.4
 #[test]
 fn queued_tasks_survive_their_workers() {
     let mut rig = registering_cores("jbsq(k=1)", 1).remove(0);
@@ -318,6 +327,7 @@ fn queued_tasks_survive_their_workers() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn silence_and_return_reach_all_cores() {
     let mut cores = registering_cores("random", 2);
@@ -350,6 +360,7 @@ fn silence_and_return_reach_all_cores() {
     second.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn disabled_worker_stays_disabled() {
     let mut rig = registering("random");
@@ -385,6 +396,7 @@ fn no_timeout_means_no_silence() {
     rig.assert_accounted();
 }
 
+// promise: controller.1
 #[test]
 fn unknown_workers_are_reported_on_request() {
     let mut rig = registering("horus");
@@ -410,6 +422,7 @@ fn unknown_workers_are_reported_on_request() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn unregistered_worker_gets_no_task() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
@@ -444,6 +457,7 @@ fn unregistered_worker_gets_no_task() {
     }
 }
 
+// promise: membership.4
 #[test]
 fn added_worker_waits_for_its_registration() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
@@ -467,6 +481,7 @@ fn added_worker_waits_for_its_registration() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn worker_of_a_returned_host_stays_silent() {
     let mut rig = registering("random");
@@ -487,6 +502,7 @@ fn worker_of_a_returned_host_stays_silent() {
     rig.assert_accounted();
 }
 
+// promise: membership.4
 #[test]
 fn tasks_wait_for_the_first_registration() {
     let mut rig = registering("horus");

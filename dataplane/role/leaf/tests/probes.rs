@@ -37,6 +37,7 @@ impl Rig {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn task_waits_for_answers_and_takes_shortest_queue() {
     for family in BOTH {
@@ -68,6 +69,7 @@ fn task_waits_for_answers_and_takes_shortest_queue() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn tasks_sent_after_the_probe_count() {
     for family in BOTH {
@@ -97,6 +99,7 @@ fn tasks_sent_after_the_probe_count() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn task_proceeds_without_missing_answers() {
     for family in BOTH {
@@ -126,6 +129,7 @@ fn task_proceeds_without_missing_answers() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn multi_packet_task_probes_once() {
     for family in BOTH {
@@ -150,6 +154,7 @@ fn multi_packet_task_probes_once() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn tasks_wait_for_workers_to_appear() {
     for family in BOTH {
@@ -166,6 +171,7 @@ fn tasks_wait_for_workers_to_appear() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn no_more_tasks_ask_than_may_wait() {
     for family in BOTH {
@@ -181,6 +187,7 @@ fn no_more_tasks_ask_than_may_wait() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn unsolicited_probe_answers_are_refused() {
     for family in BOTH {

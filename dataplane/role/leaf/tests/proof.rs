@@ -187,6 +187,7 @@ fn presence(rig: &Rig, worker: u16) -> Presence {
     rig.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
 }
 
+// promise: trust.3
 #[test]
 fn agent_with_key_registers_and_stays_alive() {
     for family in FAMILIES {
@@ -225,6 +226,7 @@ fn agent_with_key_registers_and_stays_alive() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn queue_reports_are_proved_as_registrations_are() {
     for family in FAMILIES {
@@ -255,6 +257,7 @@ fn queue_reports_are_proved_as_registrations_are() {
     }
 }
 
+// promise: trust.3
 #[test]
 fn counters_distinguish_wrong_and_missing_keys() {
     for family in FAMILIES {
@@ -277,6 +280,7 @@ fn counters_distinguish_wrong_and_missing_keys() {
     }
 }
 
+// promise: trust.3
 #[test]
 fn replayed_packet_is_refused_on_every_core() {
     for family in FAMILIES {
@@ -301,6 +305,7 @@ fn replayed_packet_is_refused_on_every_core() {
 
 /// Altered in flight, or claimed for another worker or client: the tag covers all fields that the leaf uses,
 /// and the client's address.
+// promise: trust.3
 #[test]
 fn altered_or_moved_packet_is_refused() {
     let mut rig = Family::V4.leaf(Some(key(1)), 1).remove(0);
@@ -343,6 +348,7 @@ fn altered_or_moved_packet_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: trust.3
 #[test]
 fn altered_or_moved_ipv6_packet_is_refused() {
     let mut rig = rigs_of(&v6::text("horus", ""), Some(key(1)), false, 256).remove(0);
@@ -387,6 +393,7 @@ fn altered_or_moved_ipv6_packet_is_refused() {
     rig.assert_accounted();
 }
 
+// promise: trust.3
 #[test]
 fn agent_refuses_unproved_acknowledgements() {
     for family in FAMILIES {

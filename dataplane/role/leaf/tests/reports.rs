@@ -37,6 +37,7 @@ impl Rig {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn replies_tell_nothing_and_reports_do() {
     for family in BOTH {
@@ -63,6 +64,7 @@ fn replies_tell_nothing_and_reports_do() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn old_report_is_ignored_unless_silence_was_long() {
     for family in BOTH {
@@ -81,6 +83,7 @@ fn old_report_is_ignored_unless_silence_was_long() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn registration_sets_presence_but_no_load() {
     for family in BOTH {
@@ -109,6 +112,7 @@ fn registration_sets_presence_but_no_load() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn workers_are_busy_before_their_first_report() {
     for family in BOTH {
@@ -135,6 +139,7 @@ fn workers_are_busy_before_their_first_report() {
     }
 }
 
+// promise: scheduling.6
 #[test]
 fn unwanted_reports_are_refused() {
     for family in BOTH {

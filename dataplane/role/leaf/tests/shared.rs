@@ -23,6 +23,7 @@ fn words() -> [(&'static str, Vec<u8>); 3] {
     [("reply", reply(11, 60)), ("registration", join(11, 60)), ("keep-alive", alive(11, 60))]
 }
 
+// promise: trust.2
 #[test]
 fn shared_port_requires_the_servers_mac_address() {
     for (name, word) in words() {

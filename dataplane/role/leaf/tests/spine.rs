@@ -126,6 +126,7 @@ fn tasks_from_a_service_address_are_refused() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn tasks_to_a_service_address_go_to_leaves() {
     for family in BOTH {
@@ -167,6 +168,7 @@ fn frame_of(payload: &[u8]) -> Vec<u8> {
     frame(&client_flow(), payload)
 }
 
+// promise: fabric.1
 #[test]
 fn every_policy_over_racks_uses_all_leaves() {
     for family in BOTH {
@@ -189,6 +191,7 @@ fn every_policy_over_racks_uses_all_leaves() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn service_address_works_on_the_client_side_only() {
     for family in BOTH {
@@ -208,6 +211,7 @@ fn service_address_works_on_the_client_side_only() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn leaves_are_chosen_by_what_they_tell() {
     for family in BOTH {
@@ -230,6 +234,7 @@ fn leaves_are_chosen_by_what_they_tell() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn every_bad_signal_is_counted_and_ignored() {
     for family in BOTH {
@@ -268,6 +273,7 @@ fn every_bad_signal_is_counted_and_ignored() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn silent_leaf_is_excluded_within_50_ms() {
     for family in BOTH {
@@ -309,6 +315,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn silent_and_empty_leaves_get_no_tasks() {
     for family in BOTH {
@@ -339,6 +346,7 @@ fn silent_and_empty_leaves_get_no_tasks() {
     }
 }
 
+// promise: fabric.1
 #[test]
 fn multi_packet_task_stays_with_one_leaf() {
     for family in BOTH {
@@ -360,6 +368,7 @@ fn multi_packet_task_stays_with_one_leaf() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn leaves_get_a_heartbeat_every_10_ms() {
     for family in BOTH {
@@ -384,6 +393,7 @@ fn leaves_get_a_heartbeat_every_10_ms() {
     }
 }
 
+// promise: fabric.2
 #[test]
 fn signal_reaches_all_cores() {
     for family in BOTH {
@@ -420,6 +430,7 @@ fn announced(rig: &mut Rig) -> Vec<u32> {
     rig.receive(CLIENTS).into_iter().filter_map(announcement).collect()
 }
 
+// promise: fabric.3
 #[test]
 fn racks_and_service_addresses_change_while_running() {
     for family in BOTH {

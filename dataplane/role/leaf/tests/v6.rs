@@ -145,6 +145,7 @@ impl Rig {
     }
 }
 
+// promise: packets.2
 #[test]
 fn task_round_trip_works() {
     for from in [NEAR, FAR] {
@@ -205,6 +206,7 @@ fn every_policy_runs_over_ipv6() {
     }
 }
 
+// promise: packets.2
 #[test]
 fn tasks_wait_and_those_beyond_are_given_back() {
     let mut rig = rig6("jbsq(k=1)");
@@ -227,6 +229,7 @@ fn tasks_wait_and_those_beyond_are_given_back() {
     rig.assert_accounted();
 }
 
+// promise: packets.2
 #[test]
 fn packets_of_one_task_go_to_one_worker() {
     let mut rig = rig6("round-robin");
@@ -247,6 +250,7 @@ fn packets_of_one_task_go_to_one_worker() {
     rig.assert_accounted();
 }
 
+// promise: packets.2
 #[test]
 fn workers_register() {
     let text = text("horus", "").replace("registers = false", "registers = true");
@@ -262,6 +266,7 @@ fn workers_register() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn questions_are_answered() {
     let mut rig = rig6("horus");
@@ -304,6 +309,7 @@ fn questions_are_answered() {
     rig.assert_accounted();
 }
 
+// promise: trust.1
 #[test]
 fn known_server_is_probed_before_a_change() {
     const OTHER: Mac = Mac([2, 0, 0, 0, 9, 9]);
@@ -332,6 +338,7 @@ fn known_server_is_probed_before_a_change() {
     rig.assert_accounted();
 }
 
+// promise: input.1
 #[test]
 fn every_bad_packet_has_its_drop_reason() {
     let edited = |at: usize, bytes: &[u8]| {
@@ -391,6 +398,7 @@ fn every_bad_packet_has_its_drop_reason() {
     rig.assert_accounted();
 }
 
+// promise: packets.2
 #[test]
 fn pools_of_both_families_stand_side_by_side() {
     let more = "[[port]]\ndevice = 'net_ring2'\nside = 'both'\nip = '10.0.1.1/24'\nmac = '02:00:00:00:00:01'\n\
@@ -475,6 +483,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// For random packets, nothing panics and every packet is accounted for.
+    // promise: input.1
     #[test]
     fn the_ledger_balances_whatever_comes(
         packets in proptest::collection::vec((

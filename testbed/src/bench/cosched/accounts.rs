@@ -89,6 +89,7 @@ pub fn of_process(pid: u32) -> u64 {
 mod tests {
     use super::*;
 
+    // promise: speed.2
     #[test]
     fn process_time_counts_for_process_and_machine() {
         let (machine, own) = (Machine::new(), std::process::id());
@@ -104,6 +105,7 @@ mod tests {
         assert_eq!(of_process(u32::MAX), 0);
     }
 
+    // promise: speed.2
     #[test]
     fn both_forms_of_a_cgroups_file_are_read() {
         let folder = tempfile::tempdir().unwrap();

@@ -518,6 +518,7 @@ pub fn rate(windows: &[Window]) -> Option<f64> {
 mod tests {
     use super::*;
 
+    // promise: speed.2
     #[test]
     fn lost_tasks_make_percentiles_infinite() {
         let mut times: Vec<u32> = (1..=1000).map(|us| us * 1000).rev().collect();
@@ -530,6 +531,7 @@ mod tests {
         assert_eq!(percentile_us(&mut [], 0.5), None);
     }
 
+    // promise: speed.2
     #[test]
     fn stolen_and_unowned_time_is_foreign() {
         let before = Snapshot::default();
@@ -541,6 +543,7 @@ mod tests {
         assert_eq!(before.foreign_ns(&early), 0);
     }
 
+    // promise: speed.2
     #[test]
     fn step_is_held_when_the_batch_shrinks() {
         const MS: u64 = 1_000_000;

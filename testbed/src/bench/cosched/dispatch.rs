@@ -69,6 +69,10 @@ struct Timing {
 impl Work for Timing {
     type Parcel = Box<Self>;
 
+    fn since_ns(&self) -> u64 {
+        0
+    }
+
     fn ids(&self) -> TaskIds {
         TaskIds { app: 1, seq: self.seq, class: 1 }
     }

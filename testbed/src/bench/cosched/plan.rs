@@ -434,6 +434,7 @@ mod tests {
         }
     }
 
+    // promise: speed.2
     #[test]
     fn full_plan_has_a_row_per_combination() {
         let cells = all().cells();
@@ -444,6 +445,7 @@ mod tests {
         assert_eq!(full.cells().len(), 8 * 4 * 4);
     }
 
+    // promise: speed.2
     #[test]
     fn groups_have_controls_and_seeds_reorder() {
         let blocks = all().blocks(1);
@@ -464,6 +466,7 @@ mod tests {
         assert_eq!(cells(1), cells(1));
     }
 
+    // promise: speed.2
     #[test]
     fn loads_round_trip_and_bursts_alternate() {
         for load in Load::STEPS {

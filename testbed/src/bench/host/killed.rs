@@ -80,7 +80,7 @@ pub fn kill_one(
         let start = |id| Process::start(program, &path, id, worker_cpu);
         let is_over = || running.is_finished();
         let workers = supervise(start, &signals, &region, is_over, || {
-            agent::look_for_deaths(&region, &deaths);
+            agent::report_deaths(&region, &deaths);
         });
         signals.stop.store(true, Release);
         (running.join(), workers)

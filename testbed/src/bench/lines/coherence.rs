@@ -70,12 +70,14 @@ mod tests {
         }
     }
 
+    // promise: speed.2
     #[test]
     fn private_lines_cost_nothing() {
         assert_takes(&[(3, false, First), (3, true, Hit), (3, false, Hit), (3, true, Hit)]);
         assert_takes(&[(63, true, First), (63, false, Hit)]);
     }
 
+    // promise: speed.2
     #[test]
     fn read_only_line_is_fetched_once_per_core() {
         assert_takes(&[(0, false, First), (1, false, First), (0, false, Hit), (1, false, Hit)]);
@@ -83,6 +85,7 @@ mod tests {
 
     /// A reply on core 0 writes a report and the next choice of core 1 reads it: a transfer. The next reply
     /// is an upgrade.
+    // promise: speed.2
     #[test]
     fn producer_consumer_word_costs_transfer_and_upgrade() {
         let mut turns = vec![(0, true, First), (1, false, Transfer)];
@@ -97,11 +100,13 @@ mod tests {
         assert_takes(&turns);
     }
 
+    // promise: speed.2
     #[test]
     fn word_written_by_two_cores_moves_each_time() {
         assert_takes(&[(0, true, First), (1, true, Transfer), (0, true, Transfer), (0, true, Hit)]);
     }
 
+    // promise: speed.2
     #[test]
     fn each_reader_of_a_written_line_transfers_it() {
         assert_takes(&[
@@ -116,11 +121,13 @@ mod tests {
         ]);
     }
 
+    // promise: speed.2
     #[test]
     fn writer_takes_the_line_from_its_readers() {
         assert_takes(&[(0, false, First), (1, true, Transfer), (0, false, Transfer)]);
     }
 
+    // promise: speed.2
     #[test]
     fn straddling_access_touches_two_lines() {
         let mut caches = Caches::default();

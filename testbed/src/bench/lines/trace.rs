@@ -414,6 +414,7 @@ mod tests {
         Moves { transfers, upgrades }
     }
 
+    // promise: speed.2
     #[test]
     fn lines_of_a_trace_are_read() {
         let access =
@@ -429,6 +430,7 @@ mod tests {
     }
 
     /// A reply on core 0 writes a shared report; a choice on core 1 reads it.
+    // promise: speed.2
     #[test]
     fn report_word_moves_once_a_round() {
         let costs = rounds(10, "I  00400010,4\n S 00001008,8\n", "I  00400020,4\n L 00001008,8\n");
@@ -439,6 +441,7 @@ mod tests {
         assert_eq!(*instructions, HashMap::from([(0x10, 20), (0x20, 20)]));
     }
 
+    // promise: speed.2
     #[test]
     fn private_memory_costs_nothing() {
         let costs = rounds(3, "I  400,4\n M 00002000,8\n", "I  400,4\n M 00002040,8\n");
@@ -451,6 +454,7 @@ mod tests {
         assert_eq!(costs.sections["own"].in_turn, moves(6, 0));
     }
 
+    // promise: speed.2
     #[test]
     fn line_moves_once_a_turn_or_each_use() {
         let three = "I  400,4\n S 00003000,8\n".repeat(3);
@@ -459,6 +463,7 @@ mod tests {
         assert_eq!(costs.all, OrderPair { in_turn: moves(10, 0), at_once: moves(30, 0) });
     }
 
+    // promise: speed.2
     #[test]
     fn straddling_access_counts_for_both_sections() {
         let wide = "I  400,4\n S 00001ff0,32\n";

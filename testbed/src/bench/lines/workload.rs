@@ -637,6 +637,7 @@ mod tests {
         }
     }
 
+    // promise: speed.2
     #[test]
     fn half_are_replies_to_tasks_that_were_sent() {
         for (policy, cores) in [("horus", 1), ("jsq", 2), ("lsq-smart", 3), ("round-robin", 16)] {
@@ -655,6 +656,7 @@ mod tests {
     }
 
     /// With more tasks than workers, some tasks queue in the leaf and none is lost.
+    // promise: speed.2
     #[test]
     fn tasks_wait_where_the_policy_lets_them() {
         let plan = Plan { outstanding: 8.0, ..plan("cfcfs", 2, Replies::Any) };
@@ -668,6 +670,7 @@ mod tests {
         assert!(error.contains("257 tasks in the system"), "{error}");
     }
 
+    // promise: speed.2
     #[test]
     fn foreign_memory_has_its_own_lines() {
         let workload = Workload::new(plan("horus", 3, Replies::Same)).unwrap();

@@ -590,6 +590,7 @@ mod tests {
         );
     }
 
+    // promise: emulated-time.2
     #[test]
     fn invalid_plan_names_reason_and_fix() {
         for (text, part, reason, fix) in [

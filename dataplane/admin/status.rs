@@ -1,0 +1,77 @@
+//! Content of `/status.json`: the state of a node as in `wedjat state --json`, and facts that only the running
+//! process knows.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::follow::ControllerLink;
+use super::requests::NodeSnapshot;
+use crate::state::table::{MemberSnapshot, PoolSnapshot, Snapshot};
+use crate::stats::PortStats;
+
+/// Status of a node.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Revision of the sources.
+    pub revision: &'static str,
+    /// Time of the reading, in seconds since 1970.
+    pub time: f64,
+    /// Newest version of the membership that all cores use.
+    pub acknowledged: u64,
+    /// Controller that the node follows; null without one.
+    pub controller: Option<ControllerLink>,
+    /// Further facts about the members of each pool, in the order of `state.pools[].members[]`.
+    pub members: Vec<Vec<MemberStatus>>,
+    /// Counts of each device.
+    pub ports: Vec<PortStats>,
+    /// Object that `wedjat state --json` prints, without seeds.
+    pub state: Snapshot,
+}
+
+/// Facts about a member besides its [`MemberSnapshot`].
+#[derive(Debug, Serialize)]
+pub struct MemberStatus {
+    /// Seconds since its newest load report, too low by at most the time between two readings: 1 s while a
+    /// status page is open, otherwise up to 10 s. Null before the first report.
+    pub report_age: Option<f64>,
+    /// True if it gets no tasks because it is absent, unregistered, silent or unreachable.
+    pub away: bool,
+    /// True if it gets no new tasks until it is undrained.
+    pub drained: bool,
+    /// True if it gets no new tasks because it was removed.
+    pub leaving: bool,
+}
+
+impl Status {
+    /// Converts a snapshot. Drops the seeds, which would let clients foresee picks and hash collisions, and
+    /// the drivers' own counts of ports.
+    pub fn of(seen: NodeSnapshot) -> Self {
+        let members = seen.snapshot.pools.iter().map(|pool| members(&seen, pool)).collect();
+        let NodeSnapshot { acknowledged, mut snapshot, mut ports, controller, .. } = seen;
+        snapshot.seed = None;
+        if let Some(agent) = &mut snapshot.agent {
+            agent.seed = None;
+        }
+        ports.iter_mut().for_each(|port| port.xstats.clear());
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let revision = crate::REVISION;
+        Self { revision, time, acknowledged, controller, members, ports, state: snapshot }
+    }
+}
+
+fn members(seen: &NodeSnapshot, pool: &PoolSnapshot) -> Vec<MemberStatus> {
+    let known = seen.membership.pool(pool.id).map(|(_, pool)| pool);
+    let status = |member: &MemberSnapshot| {
+        let worker = known.and_then(|pool| pool.members.get(usize::from(member.member))?.as_ref());
+        let worker = worker.filter(|worker| worker.id == member.worker);
+        let reported = seen.tally.worker(pool.id, member.worker).reported;
+        MemberStatus {
+            report_age: reported.map(|reported| reported.elapsed().as_millis() as f64 / 1e3),
+            away: member.presence.is_away(),
+            drained: worker.is_some_and(|worker| seen.is_drained(worker)),
+            leaving: worker.is_some_and(|worker| worker.is_leaving),
+        }
+    };
+    pool.members.iter().map(status).collect()
+}
