@@ -20,7 +20,7 @@ cp -r ./*.md LICENSE docs examples "$copy/src/"
 {
     sed -n 's|^\[Introduction\](\.\./|[Introduction](|p' docs/SUMMARY.md
     echo '[All pages](docs/SUMMARY.md)'
-    sed -e '/^\[Introduction\]/d' -e 's|](\.\./|](|' -e t -e 's|](|](docs/|' docs/SUMMARY.md
+    sed -e '1d; /^\[Introduction\]/d' -e 's|](\.\./|](|' -e t -e 's|](|](docs/|' docs/SUMMARY.md
 } >"$copy/src/SUMMARY.md"
 # Without the default preprocessors README.md stays README.html, which the pages link to.
 cat >"$copy/book.toml" <<END
