@@ -228,6 +228,7 @@ pages! {
         path: "docs/howto/run-batch-jobs.md",
         // The worker starts when the agent of the page runs.
         setup: &[FILES, "
+            grep -q ' cgroup2\\? ' /proc/mounts || { echo 'it needs cgroups'; exit 77; }
             sed -i 's/^leaf = .*//' agent.toml
             wedjat leaf --config leaf.toml &
             { until wedjat state /dev/shm/wedjat-agent1; do sleep 0.1; done
