@@ -870,6 +870,32 @@ fn every_controller_command_is_documented() {
     );
 }
 
+/// Errors of the operating system that messages carry.
+const SYSTEM_ERRORS: [&str; 3] =
+    ["Permission denied", "Operation not permitted", "No space left on device"];
+
+// promise: control.2
+#[test]
+fn troubleshooting_names_messages_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/howto/troubleshoot.md")).unwrap();
+    let is_test = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
+    let sources = files(".rs").into_iter().filter(|(path, _)| !is_test(path));
+    // A string may continue on the next line.
+    let code: String = sources
+        .flat_map(|(_, text)| {
+            text.split("\\\n").map(|part| part.trim_start().to_owned()).collect::<Vec<_>>()
+        })
+        .collect();
+    let tables = page.split("\n| message contains | fix |\n").skip(1);
+    let rows = tables.flat_map(|table| table.lines().take_while(|line| !line.is_empty()));
+    let messages: Vec<_> = rows.filter_map(|row| row.split('|').nth(1)).flat_map(quoted).collect();
+    assert!(messages.len() > 30, "messages are found: {messages:?}");
+    let is_known = |part: &str| SYSTEM_ERRORS.contains(&part) || code.contains(part);
+    let is_foreign = |message: &&String| !message.split("...").all(|part| is_known(part.trim()));
+    let foreign: Vec<_> = messages.iter().filter(is_foreign).cloned().collect();
+    assert_none(&foreign, "messages of docs/howto/troubleshoot.md that no program prints");
+}
+
 // promise: control.2
 #[test]
 fn every_expert_file_key_is_documented() {
