@@ -317,6 +317,8 @@ fn connection_to_the_controller_is_shown() {
         wait_until(&format!("connected is {connected}"), || {
             status(metrics)["controller"] == link(connected)
         });
+        let sample = format!("\nwedjat_controller_connected {}\n", u8::from(connected));
+        wait_until(&sample, || ask(metrics, "GET", "/metrics").1.contains(&sample));
     };
     waits_for(false);
     let file = files.path().join("controller.toml");

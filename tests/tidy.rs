@@ -5,6 +5,8 @@
 mod promises;
 #[path = "tidy/prose.rs"]
 mod prose;
+#[path = "tables/table.rs"]
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,8 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use wedjat::admin::metrics::{Family, families};
+use wedjat::config::keys::{self, Key};
 use wedjat::reason::DropReason;
 use wedjat::state::counters::{CounterKind, METRICS, Metric};
+
+use table::assert_table;
 
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
 const COLUMNS_MAX: usize = 150;
@@ -545,6 +550,7 @@ fn book(out: &Path, path: &OsStr) -> Output {
     command.arg(out).env("PATH", path).output().unwrap()
 }
 
+// promise: sources.1
 #[test]
 fn book_has_every_page() {
     let folder = tempfile::tempdir().unwrap();
@@ -578,6 +584,7 @@ fn book_has_every_page() {
     assert_none(&broken, "links of the book to nowhere");
 }
 
+// promise: sources.1
 #[test]
 fn documents_name_targets_that_the_makefile_has() {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
@@ -600,23 +607,6 @@ fn documents_name_targets_that_the_makefile_has() {
     assert_none(&found, "make targets that are not there");
 }
 
-/// Holds the table of a document, from its head to an empty line or the end, against these rows. With WRITE_TABLES=1 in the
-/// environment it writes them.
-fn assert_table(document: &str, head: &str, rows: impl Iterator<Item = String>) {
-    let path = root().join(document);
-    let text = fs::read_to_string(&path).unwrap();
-    let start = text.find(head).unwrap_or_else(|| panic!("{document} has no table {head:?}"));
-    let end = text[start..].find("\n\n").map_or(text.len(), |at| start + at + 1);
-    let rule = "|---".repeat(head.matches('|').count() - 1);
-    let table = format!("{head}\n{rule}|\n{}", rows.collect::<String>());
-    if std::env::var_os("WRITE_TABLES").is_some() {
-        fs::write(&path, [&text[..start], &table, &text[end..]].concat()).unwrap();
-    } else {
-        let how = "WRITE_TABLES=1 cargo test --test tidy documented";
-        assert_eq!(text[start..end], table, "{document} is not as the code; {how} makes it so");
-    }
-}
-
 // promise: control.2
 #[test]
 fn documented_counters_and_drop_reasons_match_the_code() {
@@ -629,7 +619,12 @@ fn documented_counters_and_drop_reasons_match_the_code() {
         let family = cores.iter().find(|family| family.help == *help).unwrap();
         format!("| `{name}` | `{}` | {unit} | {help} |\n", family.sample())
     });
-    assert_table("docs/reference/counters.md", "| name | metric | unit | what it tells |", rows);
+    assert_table(
+        "docs/reference/counters.md",
+        "",
+        "| name | metric | unit | what it tells |",
+        rows,
+    );
     let rows = others.into_iter().map(|family| {
         let (kind, unit) = (family.kind.name(), family.unit);
         format!(
@@ -641,20 +636,23 @@ fn documented_counters_and_drop_reasons_match_the_code() {
     });
     assert_table(
         "docs/reference/grpc.md",
+        "",
         "| metric | kind | unit | labels | what it tells |",
         rows,
     );
     let rows = DropReason::ALL.iter().map(|reason| {
         format!("| `{}` | {} | {} |\n", reason.name(), reason.help(), reason.look_at())
     });
-    assert_table("docs/reference/drop-reasons.md", "| reason | the packet | look at |", rows);
+    assert_table("docs/reference/drop-reasons.md", "", "| reason | the packet | look at |", rows);
     assert_table_of_json_keys();
 }
 
 /// Greatest permitted size of the specification: one page.
 const SPECIFICATION_MAX: usize = 12 * 1024;
 /// Tests that docs/reference/promises.md names for each promise.
-const EXAMPLES_MAX: usize = 3;
+const EXAMPLES_MAX: usize = 2;
+/// Files that it names for each promise.
+const FILES_MAX: usize = 2;
 
 // promise: sources.1
 #[test]
@@ -697,12 +695,13 @@ fn documented_promises_are_shown_by_tests() {
         let names = files.iter().flat_map(|(_, names)| names.first());
         let names = names.filter(|name| *name != "main").take(EXAMPLES_MAX);
         let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-        let files: Vec<_> =
-            files.iter().map(|(path, names)| format!("`{path}` {}", names.len())).collect();
-        format!("| {} | {count} | {} | {} |\n", promise.id, names.join(", "), files.join(", "))
+        let main_files = files.iter().take(FILES_MAX).map(|(path, _)| format!("`{path}`"));
+        let main_files: Vec<_> = main_files.collect();
+        let names = names.join(", ");
+        format!("| {} | {count} | {names} | {} |\n", promise.id, main_files.join(", "))
     });
-    let head = "| promise | tests | such as | files |";
-    assert_table("docs/reference/promises.md", head, rows);
+    let head = "| promise | tests | such as | most of them in |";
+    assert_table("docs/reference/promises.md", "", head, rows);
 }
 
 /// The public fields of a struct of the sources, as what is serialized of it names them, and what their comments say.
@@ -759,7 +758,7 @@ fn assert_table_of_json_keys() {
         let rows = fields.into_iter().zip(places);
         rows.map(|((key, text), place)| format!("| `{key}` |{place} | {text} |\n"))
     });
-    assert_table("docs/reference/counters.md", "| key | where | what it tells |", rows);
+    assert_table("docs/reference/counters.md", "", "| key | where | what it tells |", rows);
 }
 
 /// All keys of objects anywhere in a value.
@@ -818,78 +817,86 @@ fn every_account_and_state_key_is_documented() {
     );
 }
 
+/// Tables of keys: document, heading above the table, parts of the table of keys.
+const KEY_TABLES: [(&str, &str, &[&[Key]]); 17] = [
+    ("configuration", "\n## `[leaf]`", &[keys::NODE, keys::COMMON, keys::LEAF]),
+    ("configuration", "\n## `[[port]]`", &[keys::PORT, keys::NODE_PORT]),
+    ("configuration", "\n## `[[pool]]`", &[keys::POOL, keys::LEAF_POOL]),
+    ("configuration", "\n## `[[server]]`", &[keys::SERVER]),
+    ("configuration", "\n## Spines of a leaf", &[keys::SPINE_ABOVE]),
+    ("configuration", "\n## `[control]`", &[keys::CONTROL, keys::METRICS]),
+    ("configuration", "\n## `[controller]`", &[keys::FOLLOWER]),
+    ("configuration", "\n## File of a spine", &[keys::SPINE]),
+    ("configuration", "\n### `[[pool]]` of a spine", &[keys::SPINE_POOL]),
+    ("configuration", "\n### `[[leaf]]` of a spine", &[keys::LEAF_BELOW]),
+    ("agent", "\n## `[agent]`", &[keys::HOST, keys::AGENT]),
+    ("agent", "\n## `[[leaf]]`", &[keys::AGENT_LEAF]),
+    ("agent", "\n## `[[pool]]`", &[keys::AGENT_POOL, keys::REMOTE_POOL]),
+    ("agent", "\n## `[peers]`", &[keys::PEERS]),
+    ("agent", "\n## `[cosched]`", &[keys::COSCHED]),
+    ("agent", "\n### `[[cosched.job]]`", &[keys::JOB]),
+    ("controller", "\n## Configuration of a controller", &[keys::CONTROLLER]),
+];
+
 // promise: control.2
 #[test]
-fn every_key_of_the_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
-    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let source = fs::read_to_string(root().join("dataplane/config/raw.rs")).unwrap();
-    let keys: Vec<_> = source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(':'))
-        .map(|(key, _)| key.to_owned())
-        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| {
-            !["leaf", "spine", "port", "pool", "server", "agent", "control", "controller"]
-                .contains(&key.as_str())
-        })
-        .collect();
-    assert!(keys.len() > 15, "the keys are found: {keys:?}");
-    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/reference/configuration.md does not explain");
+fn documented_keys_match_the_code() {
+    for (page, heading, parts) in KEY_TABLES {
+        let rows = parts.iter().flat_map(|part| part.iter()).map(
+            |Key { name, values, default, meaning }| {
+                format!("| `{name}` | {values} | {default} | {meaning} |\n")
+            },
+        );
+        let document = format!("docs/reference/{page}.md");
+        assert_table(&document, heading, "| key | type | default | meaning |", rows);
+    }
+    let is_shown = |part: &[Key]| KEY_TABLES.iter().any(|(_, _, parts)| parts.contains(&part));
+    let sections =
+        keys::SECTIONS.iter().filter(|section| !section.parts.iter().all(|part| is_shown(part)));
+    let silent: Vec<_> = sections.map(keys::Section::header).collect();
+    assert_none(&silent, "sections with keys that no page of docs/reference has");
 }
 
 // promise: control.2
 #[test]
-fn every_key_of_the_controls_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
-    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let source = fs::read_to_string(root().join("dataplane/config/raw_control.rs")).unwrap();
-    let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
-    let keys: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
-    assert!(keys.len() >= 5, "the keys are found: {keys:?}");
-    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
+fn every_controller_command_is_documented() {
+    let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
+    let source = fs::read_to_string(root().join("dataplane/controller/command.rs")).unwrap();
+    let verbs =
+        source.lines().filter_map(|line| line.trim().strip_prefix("/// `")?.split_once(' '));
+    let verbs: Vec<_> = verbs.map(|(verb, _)| verb).collect();
+    assert!(verbs.len() > 15, "commands are found: {verbs:?}");
+    let silent = verbs.into_iter().filter(|verb| !text.contains(verb)).map(str::to_owned);
     assert_none(
-        &silent,
-        "keys of `[control]` that docs/reference/configuration.md does not explain",
+        &silent.collect::<Vec<_>>(),
+        "commands that docs/reference/controller.md does not explain",
     );
 }
 
-// promise: control.2
-#[test]
-fn every_controller_key_and_command_is_documented() {
-    let text = fs::read_to_string(root().join("docs/reference/controller.md")).unwrap();
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let source = read("dataplane/config/raw_controller.rs");
-    let keys = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
-    let mut words: Vec<_> = keys.map(|(key, _)| key.to_owned()).collect();
-    let source = read("dataplane/controller/command.rs");
-    let verbs =
-        source.lines().filter_map(|line| line.trim().strip_prefix("/// `")?.split_once(' '));
-    words.extend(verbs.map(|(verb, _)| verb.to_owned()));
-    assert!(words.len() > 25, "keys and commands are found: {words:?}");
-    let silent: Vec<_> = words.into_iter().filter(|word| !text.contains(word.as_str())).collect();
-    assert_none(&silent, "what docs/reference/controller.md does not explain");
-}
+/// Errors of the operating system that messages carry.
+const SYSTEM_ERRORS: [&str; 3] =
+    ["Permission denied", "Operation not permitted", "No space left on device"];
 
 // promise: control.2
 #[test]
-fn every_key_of_an_agents_configuration_is_explained() {
-    let text = fs::read_to_string(root().join("docs/reference/agent.md")).unwrap();
-    let explained: BTreeSet<_> = quoted(&text).into_iter().collect();
-    let source = fs::read_to_string(root().join("dataplane/config/raw_agent.rs")).unwrap();
-    let keys: Vec<_> = source
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "))
-        .map(|(key, _)| key.to_owned())
-        .filter(|key| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
-        .filter(|key| {
-            !["agent", "port", "pool", "control", "controller", "peers"].contains(&key.as_str())
+fn troubleshooting_names_messages_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/howto/troubleshoot.md")).unwrap();
+    let is_test = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
+    let sources = files(".rs").into_iter().filter(|(path, _)| !is_test(path));
+    // A string may continue on the next line.
+    let code: String = sources
+        .flat_map(|(_, text)| {
+            text.split("\\\n").map(|part| part.trim_start().to_owned()).collect::<Vec<_>>()
         })
         .collect();
-    assert!(keys.len() > 15, "the keys are found: {keys:?}");
-    let silent: Vec<_> = keys.into_iter().filter(|key| !explained.contains(key)).collect();
-    assert_none(&silent, "keys that docs/reference/agent.md does not explain");
+    let tables = page.split("\n| message contains | fix |\n").skip(1);
+    let rows = tables.flat_map(|table| table.lines().take_while(|line| !line.is_empty()));
+    let messages: Vec<_> = rows.filter_map(|row| row.split('|').nth(1)).flat_map(quoted).collect();
+    assert!(messages.len() > 15, "messages are found: {messages:?}");
+    let is_known = |part: &str| SYSTEM_ERRORS.contains(&part) || code.contains(part);
+    let is_foreign = |message: &&String| !message.split("...").all(|part| is_known(part.trim()));
+    let foreign: Vec<_> = messages.iter().filter(is_foreign).cloned().collect();
+    assert_none(&foreign, "messages of docs/howto/troubleshoot.md that no program prints");
 }
 
 // promise: control.2

@@ -133,8 +133,10 @@ const DROPPED: Row = (
 );
 const PAUSES: Row =
     ("wedjat_core_pauses", Counter, "", CORE, "Pauses of the core of more than 20 us.");
-/// Histograms of cores, with their values.
-const CORE_HISTOGRAMS: [(Row, fn(&CoreSnapshot) -> &HistogramSnapshot); 1] = [(
+/// Row of a histogram, and its value in a snapshot of a core or pool.
+type HistogramRow<T> = (Row, fn(&T) -> &HistogramSnapshot);
+
+const CORE_HISTOGRAMS: [HistogramRow<CoreSnapshot>; 1] = [(
     (
         "wedjat_decision_time_seconds",
         Histogram,
@@ -144,8 +146,7 @@ const CORE_HISTOGRAMS: [(Row, fn(&CoreSnapshot) -> &HistogramSnapshot); 1] = [(
     ),
     |core| &core.decision_time,
 )];
-/// Histograms of pools, with their values.
-const POOL_HISTOGRAMS: [(Row, fn(&PoolSnapshot) -> &HistogramSnapshot); 2] = [
+const POOL_HISTOGRAMS: [HistogramRow<PoolSnapshot>; 2] = [
     (
         (
             "wedjat_report_age_seconds",
@@ -378,7 +379,7 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
     let controller = family(&CONTROLLER);
     text.head(&controller);
     #[cfg(feature = "control")]
-    for link in &seen.controller {
+    if let Some(link) = &seen.controller {
         text.sample(&controller, &[], &u8::from(link.connected));
     }
     cores(&mut text, seen);

@@ -143,8 +143,7 @@ mod tests {
         assert_eq!(tally.scheduled(8), 0);
     }
 
-    // promise: input.1
-    // promise: control.1
+    // promise: control.3
     #[test]
     fn worker_without_replies_is_unresponsive_once() {
         let (table, mut tally) = (table(&[10, 11]), Tally::default());
@@ -184,6 +183,7 @@ mod tests {
         assert_eq!(tally.worker(7, 10).reported, None);
     }
 
+    // promise: input.1
     #[test]
     fn counts_survive_a_state_restart() {
         let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
+use wedjat::config::keys::{Key, SECTIONS, Section};
 use wedjat::config::{AgentConfig, Config, ControllerConfig, StoreConfig};
+use wedjat::nearest::did_you_mean;
 use wedjat::quantity;
 use wedjat::state::table::Role;
 
@@ -13,25 +16,35 @@ use super::{Outcome, print};
 /// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat check --config leaf.toml
+  wedjat check --keys pool
 Exit status: 0 when it is right, also with warnings, 1 otherwise, with every fault's file, line and key.";
 
 /// Arguments of `wedjat check`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Configuration file.
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "keys", conflicts_with = "keys")]
+    config: Option<PathBuf>,
+    /// Print the keys of all configuration files, or of one section such as `pool`: type, default, meaning.
+    #[arg(long, value_name = "SECTION", num_args = 0..=1, default_missing_value = "")]
+    keys: Option<String>,
+    /// Print the keys as JSON.
+    #[arg(long, requires = "keys")]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    if AgentConfig::is_agents(&arguments.config) {
-        return check_agent(&arguments.config);
+    let Some(path) = &arguments.config else {
+        return print_keys(arguments.keys.as_deref().unwrap_or_default(), arguments.json);
+    };
+    if AgentConfig::is_agents(path) {
+        return check_agent(path);
     }
-    if ControllerConfig::is_controllers(&arguments.config) {
-        return check_controller(&arguments.config);
+    if ControllerConfig::is_controllers(path) {
+        return check_controller(path);
     }
-    let config = Config::load(&arguments.config)?;
+    let config = Config::load(path)?;
     for warning in config.warnings() {
         print(&format!("warning: {warning}\n"))?;
     }
@@ -45,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     });
     print(&format!(
         "{}: right: leaf {} with {}, {}, {}, {} on {}{local_agent}\n",
-        arguments.config.display(),
+        path.display(),
         config.leaf.id,
         quantity(config.ports.len(), "port"),
         quantity(config.pools.len(), "pool"),
@@ -53,6 +66,46 @@ pub fn run(arguments: &Arguments) -> Outcome {
         quantity(workers, "worker"),
         quantity(config.leaf.cores.len(), "core"),
     ))
+}
+
+/// Key of a section, as JSON has it.
+#[derive(Serialize)]
+struct SectionKey {
+    section: &'static str,
+    list: bool,
+    files: &'static [&'static str],
+    #[serde(flatten)]
+    key: &'static Key,
+}
+
+/// Prints the keys of the sections with this name, or of all if it is empty.
+fn print_keys(name: &str, is_json: bool) -> Outcome {
+    let is_asked = |section: &&Section| name.is_empty() || section.name == name;
+    let sections: Vec<_> = SECTIONS.iter().filter(is_asked).collect();
+    if sections.is_empty() {
+        let names: BTreeSet<_> = SECTIONS.iter().map(|section| section.name).collect();
+        let suggestion = did_you_mean(name, names.iter().copied());
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        return Err(format!("--keys: no section `{name}`{suggestion}; sections: {names}").into());
+    }
+    if is_json {
+        let keys = sections.iter().flat_map(|section| {
+            let Section { name, is_list, files, .. } = **section;
+            section.keys().map(move |key| SectionKey { section: name, list: is_list, files, key })
+        });
+        return print(&(serde_json::to_string_pretty(&keys.collect::<Vec<_>>())? + "\n"));
+    }
+    let texts: Vec<_> = sections.into_iter().map(text_of).collect();
+    print(&texts.join("\n"))
+}
+
+/// Returns a section as text. Each key has one line with its type and default, and one with its meaning.
+fn text_of(section: &Section) -> String {
+    let mut text = format!("{} in the file of: {}\n", section.header(), section.files.join(", "));
+    for Key { name, values, default, meaning } in section.keys() {
+        text += &format!("  {name}: {values}; default: {default}\n      {meaning}\n");
+    }
+    text.replace("; default: required\n", "; required\n").replace('`', "")
 }
 
 /// Prints a summary of a spine's file.

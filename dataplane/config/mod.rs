@@ -14,6 +14,7 @@ mod cosched;
 mod faults;
 pub(crate) mod ids;
 mod key;
+pub mod keys;
 mod leaf;
 mod local;
 #[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]

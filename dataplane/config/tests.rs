@@ -410,53 +410,28 @@ fn keys_that_change_nothing_are_warned_of() {
 // promise: input.2
 #[test]
 fn documented_ranges_are_enforced_and_reported() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/configuration.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let leafs = text.split("## A spine's file").next().unwrap();
-    let (mut table, mut held) = ("", 0);
-    for line in leafs.lines() {
-        if let Some(head) = line.strip_prefix("## `[") {
-            table = head.trim_start_matches('[').split(']').next().unwrap();
-        }
-        let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let [_, key, range, ..] = cells[..] else { continue };
-        let key = key.trim_matches('`');
-        let (Some((least, most)), true) =
-            (range.split_once(" to "), ["leaf", "port", "pool"].contains(&table))
-        else {
-            continue;
-        };
-        let (Ok(least), Ok(most)) = (least.parse::<i64>(), most.parse::<i64>()) else { continue };
-        let with = |value: i64| {
-            let text = match key {
-                "id" if table == "leaf" => GOOD.replacen("id = 1", &format!("id = {value}"), 1),
-                "id" => GOOD
-                    .replacen("id = 1\npolicy", &format!("id = {value}\npolicy"), 1)
-                    .replacen("pool = 1", &format!("pool = {value}"), 1),
-                "udp_port" => GOOD.replacen("udp_port = 1234", &format!("udp_port = {value}"), 1),
-                _ => {
-                    let line = format!("{key} = {value}\n");
-                    let mark = ["seed = 7\n", "side = \"clients\"\n", "policy = \"horus\"\n"];
-                    let at = ["leaf", "port", "pool"].iter().position(|name| *name == table);
-                    let mark = mark[at.unwrap()];
-                    GOOD.replacen(mark, &format!("{mark}{line}"), 1)
-                }
-            };
-            parse(&text)
-        };
+    use super::keys::tests::{all, check, sample, with};
+    let mut held = 0;
+    for (file, header, key) in all() {
+        let Some((least, most)) = key.values.split_once(" to ") else { continue };
+        let (Ok(least), Ok(most)) = (least.parse::<f64>(), most.parse::<f64>()) else { continue };
+        let name = format!("{file}: {} of {header}", key.name);
+        let text = sample(file, &header);
+        let check =
+            |value: f64| check(file, &with(&text, &header, key.name, Some(&value.to_string())));
         for value in [least, most] {
-            if let Err(error) = with(value) {
-                panic!("{table}.{key} = {value}: {error}");
+            if let Err(error) = check(value) {
+                panic!("{name} = {value}: {error}");
             }
         }
-        for value in [least - 1, most + 1] {
-            let error = with(value).unwrap_err().to_string();
+        for value in [least - 1.0, most + 1.0] {
+            let error = check(value).unwrap_err();
             let texts = [format!("allowed: {least} to {most}"), format!("from {least} to {most}")];
-            assert!(texts.iter().any(|text| error.contains(text)), "{table}.{key}: {error}");
+            assert!(texts.iter().any(|text| error.contains(text)), "{name} = {value}: {error}");
         }
         held += 1;
     }
-    assert!(held >= 9, "{held} ranges are found");
+    assert!(held >= 40, "{held} ranges are found");
 }
 
 /// An address that no host can have is refused in every key.

@@ -4,14 +4,18 @@
 //! The stages return a verdict for each packet. Packets that must wait, for a worker or for the MAC address of
 //! their next hop, stay in the [`Node`], which releases them later.
 
+mod sampler;
+
 use std::net::IpAddr;
 use std::slice;
+
+use sampler::Sampler;
 
 use super::PollTime;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
-use crate::node::explain::{Fate, Moment, PacketSummary};
+use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
@@ -19,9 +23,8 @@ use crate::node::{Commands, Egress, Node, PacketStore, Timing};
 use crate::reason::DropReason;
 use crate::stage::fabric::OutgoingMessage;
 use crate::stage::{PortAddress, Side, Stages, Verdict};
-use crate::state::{Counter, Counters, Gauge};
+use crate::state::{Counter, Gauge};
 use crate::wire::ether::Mac;
-use crate::wire::task::Code;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
@@ -68,43 +71,6 @@ pub struct Leaf<P: Port, A> {
     sampler: Sampler,
 }
 
-/// Bursts from one sampled burst to the next.
-const SAMPLE_INTERVAL: u32 = 1024;
-/// Bursts to the next sampled one after one without tasks. A prime, because ports with and without tasks may alternate.
-const SAMPLE_RETRY: u32 = 17;
-
-/// Chooses the bursts whose decisions are measured: one in [`SAMPLE_INTERVAL`].
-#[derive(Debug)]
-struct Sampler {
-    /// Bursts up to the next sampled one, with that one.
-    left: u32,
-    /// Reads the real time in ticks; `None` in emulated time.
-    stopwatch: Option<fn() -> u64>,
-}
-
-/// Start of a sampled burst.
-struct Sample {
-    /// Real time in ticks, if known.
-    start: Option<u64>,
-    /// Number of tasks scheduled before.
-    scheduled: u64,
-}
-
-impl Sampler {
-    /// Counts a burst. Returns its start if it is sampled.
-    #[inline(always)]
-    fn next(&mut self, counters: &Counters) -> Option<Sample> {
-        self.left -= 1;
-        if self.left > 0 { None } else { Some(self.start(counters)) }
-    }
-
-    #[cold]
-    fn start(&self, counters: &Counters) -> Sample {
-        let scheduled = counters.read(Counter::Scheduled);
-        Sample { scheduled, start: self.stopwatch.map(|read| read()) }
-    }
-}
-
 /// Delay of tasks after a link-up. The clients' link may be up before the workers' link, or before the servers'
 /// MAC addresses are resolved. During the delay the leaf does not poll ports for clients only; their devices
 /// keep the packets.
@@ -142,14 +108,14 @@ where
             pool,
             time: PollTime::default(),
             patience: Patience::default(),
-            sampler: Sampler { left: SAMPLE_INTERVAL, stopwatch: None },
+            sampler: Sampler::default(),
         }
     }
 
     /// Measures the time that decisions take. `stopwatch` reads the real time, in ticks of the leaf's clock.
     #[must_use]
     pub fn with_stopwatch(mut self, stopwatch: Option<fn() -> u64>) -> Self {
-        self.sampler.stopwatch = stopwatch;
+        self.sampler = Sampler::new(stopwatch);
         self
     }
 
@@ -226,7 +192,7 @@ where
                 let sample = self.sampler.next(self.node.stages.counters());
                 self.node.stages.process(port, now, &mut burst, &mut verdicts[..]);
                 if let Some(sample) = sample {
-                    self.record(&sample, now, &burst, &verdicts);
+                    self.sampler.record(&sample, &self.node, now, &burst, &verdicts[..count]);
                 }
             }
             true => self.explain(port, now, &mut burst, &mut verdicts),
@@ -243,41 +209,6 @@ where
         };
         if let Err(burst) = forwarded {
             self.distribute(port, now, burst, &verdicts);
-        }
-    }
-
-    /// Records the time of a sampled burst's decisions, and the ages of the load reports that they used.
-    #[cold]
-    #[inline(never)]
-    fn record(
-        &mut self,
-        sample: &Sample,
-        now: u64,
-        burst: &Burst<P::Buf>,
-        verdicts: &[Verdict; BURST],
-    ) {
-        let end = self.sampler.stopwatch.map(|read| read());
-        let (stages, timing) = (&self.node.stages, self.node.timing());
-        let queued = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Queue { .. }));
-        let scheduled = stages.counters().read(Counter::Scheduled) - sample.scheduled;
-        let tasks = scheduled + queued.count() as u64;
-        self.sampler.left = if tasks > 0 { SAMPLE_INTERVAL } else { SAMPLE_RETRY };
-        if tasks == 0 {
-            return;
-        }
-        if let Some((start, end)) = sample.start.zip(end) {
-            // Replies take about as long as tasks, so the time is divided by all packets.
-            let each = timing.to_ns(end.saturating_sub(start)) / burst.len() as u64;
-            stages.counters().note_decisions(each, tasks);
-        }
-        for (packet, verdict) in burst.iter().zip(verdicts) {
-            let Verdict::Forward { worker, .. } = *verdict else { continue };
-            let summary = PacketSummary::in_frame(packet.bytes());
-            let task = summary.header().filter(|header| header.code == Code::NewTask);
-            let report = task.and_then(|task| stages.last_report(task.pool, worker));
-            if let Some((reported_at, view)) = report {
-                view.note_report_age(timing.to_ns(now.saturating_sub(reported_at)));
-            }
         }
     }
 

@@ -170,7 +170,6 @@ mod tests {
     }
 
     // promise: control.3
-    // promise: control.3
     #[test]
     fn spoofed_reply_is_logged_with_its_server() {
         let config = include_str!("../../examples/leaf.toml");
@@ -192,6 +191,7 @@ mod tests {
         assert!(causes.new_spoofed(&membership).is_empty(), "once");
     }
 
+    // promise: control.3
     #[test]
     fn a_core_without_packets_is_reported_once() {
         let counters: Vec<_> = (0..3).map(|_| Counters::heap()).collect();

@@ -45,7 +45,7 @@ use crate::limits::BURST;
 use crate::policy::{self, Dispatcher, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence, View};
+use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
 use crate::wire::task::{Extension, Header};
 
 /// Largest number of packets between two exchanges at which a core is not overloaded.
@@ -244,7 +244,6 @@ impl Stages {
         verdicts: &mut (impl Verdicts + ?Sized),
     ) {
         self.received += packets.len();
-        self.counters.set_time(now);
         self.learn(port, packets);
         let mut done = fast::burst(self, port, packets, verdicts);
         if done < packets.len() {
@@ -404,7 +403,6 @@ impl Stages {
     ) {
         let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
         self.received += packets.len();
-        self.counters.set_time(now);
         self.learn(port, packets);
         let mut parsed = std::mem::take(&mut self.packets);
         let parsed_burst = &mut parsed[..packets.len()];
@@ -556,17 +554,6 @@ impl Stages {
         dispatcher.holds() || dispatcher.waiting() > 0
     }
 
-    /// Returns the time of the last report of a pool's worker (both by id; at a spine a leaf), in ticks, and the view
-    /// of the pool. `None` for an unknown worker, or one without a report.
-    #[must_use]
-    pub fn last_report(&self, pool: u16, worker: u16) -> Option<(u64, &View)> {
-        let index = self.network.pool(pool)?;
-        let of_leaf = || self.network.leaf(worker, Some(index)).ok();
-        let found = self.network.worker(worker).or_else(of_leaf)?;
-        let view = self.dispatchers.get(index).filter(|_| usize::from(found.pool) == index)?.view();
-        Some((view.reported_at(found.member)?, view))
-    }
-
     /// Adds the policies' counts to the counters and resets them.
     pub fn collect_picks(&mut self) {
         for dispatcher in &mut self.dispatchers {
@@ -581,7 +568,6 @@ impl Stages {
     /// nanoseconds.
     pub fn tick(&mut self, now: u64, now_ns: u64) {
         self.now_ms = liveness::to_ms(now_ns);
-        self.counters.set_time(now);
         self.learning.tick(self.now_ms);
         while let Some((pool, member)) = self.affinity.expire(now) {
             self.dispatchers[pool].write_off(member, 1);

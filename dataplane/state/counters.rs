@@ -270,12 +270,10 @@ pub const PAUSES: usize = 2048;
 pub const PAUSE_NS: u64 = 20_000;
 /// Time without a poll from which a pause also counts as one of [`Counter::Stalls`].
 pub const STALL_NS: u64 = 1_000_000;
-/// Index of the word with the time of the core's current burst.
-pub(super) const TIME: usize = COUNT + 1 + PAUSES;
 /// Index of the first word of the histogram of decision times.
-const DECISION_TIME: usize = TIME + 1;
-/// Number of u64 words of one core's counters: the numbers, the count of pauses, a ring of them, the time of the
-/// current burst, and the histogram of decision times.
+const DECISION_TIME: usize = COUNT + 1 + PAUSES;
+/// Number of u64 words of one core's counters: the numbers, the count of pauses, a ring of them, and the histogram
+/// of decision times.
 pub const WORDS: usize = DECISION_TIME + histogram::WORDS;
 /// Pauses have units of 2^10 ticks: the start in the upper 40 bits, the length in the lower 24.
 const UNIT: u32 = 10;
@@ -371,12 +369,6 @@ impl Counters {
         };
         let stored = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
-    }
-
-    /// Sets the time of the current burst in ticks: load reports from now on get this time.
-    #[inline]
-    pub fn set_time(&self, now: u64) {
-        self.0[TIME].store(now, Relaxed);
     }
 
     /// Counts `tasks` decisions that took `ns` nanoseconds each.

@@ -13,7 +13,6 @@
 //! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | lost | per pool, u32 per member: tasks written off | any core |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
-//! | per core: report times | per member: u64: time of its last report in ticks, 0 without one | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
 //! | per core: told | per member, u16: last published value; none on a node with one core | that core |
@@ -22,7 +21,7 @@
 //! | per core: queued | u64 per pool: waiting tasks | that core |
 //! | per core: bounds | u64 per pool: bound on a member's tasks that its policy found, 0 for none | that core |
 //! | per core: histograms | per pool, see [`super::histogram`]: ages of load reports at decisions, then times in the queue | that core |
-//! | per core: counters | u64 each; the number of pauses, and a ring of u64 with one per pause; the time of the current burst in ticks; the histogram of decision times | that core |
+//! | per core: counters | u64 each; the number of pauses, and a ring of u64 with one per pause; the histogram of decision times | that core |
 //! | nodes | of a rack without a leaf, see [`super::nodes`]; none elsewhere | the only core |
 
 use std::ops::Range;
@@ -96,8 +95,6 @@ pub struct IdleLayout {
 pub struct CoreLayout {
     /// Offset of its last report of each member, over all pools.
     pub reported: usize,
-    /// Offset of the times of these reports.
-    pub report_times: usize,
     /// Offset of its own state of each member, over all pools.
     pub own: usize,
     /// Offset of the sums of remote cores' published counts of each member, over all pools.
@@ -200,9 +197,8 @@ impl Layout {
             starts.extend([("oldest", pool.oldest), ("lost", pool.lost)]);
         }
         for core in &self.cores {
-            starts.extend([("reported", core.reported), ("report times", core.report_times)]);
+            starts.extend([("reported", core.reported), ("own", core.own)]);
             starts.extend([
-                ("own", core.own),
                 ("elsewhere", core.elsewhere),
                 ("told", core.told),
                 ("ring", core.ring),
@@ -241,7 +237,6 @@ fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool)
     let if_several = |bytes| if has_several { bytes } else { 0 };
     CoreLayout {
         reported: cursor.take(8 * members),
-        report_times: cursor.take(8 * members),
         own: cursor.take(size_of::<LocalState>() * members),
         elsewhere: cursor.take(if_several(size_of::<LocalState>() * members)),
         told: cursor.take(if_several(2 * members)),
@@ -291,7 +286,6 @@ mod tests {
         sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
         for core in &layout.cores {
             sections.push((core.reported, 8 * 703));
-            sections.push((core.report_times, 8 * 703));
             sections.push((core.own, 16 * 703));
             sections.push((core.elsewhere, 16 * 703));
             sections.push((core.told, 2 * 703));
@@ -343,7 +337,6 @@ mod tests {
             (core.own + 16 * 703 - 1, "own"),
             (core.idle[1].places + 2 * 700 - 1, "idle lists"),
             (core.queued, "queued"),
-            (core.report_times, "report times"),
             (core.histograms, "histograms"),
             (core.counters, "counters"),
             (layout.nodes + 8 * nodes::words(3) - 1, "nodes"),

@@ -12,14 +12,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::broadcast::{Sender, Topic};
-use super::counters;
 use super::histogram::{self, Histogram, HistogramSnapshot};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{HISTOGRAMS, Layout, TableShape};
 use super::member::{Belief, Load, Member, Presence, RackWord, Report};
 use super::peers::{Peers, Sharing};
 use super::region::{Region, Slice};
-use super::words::{LastReports, LocalState, MemberState, MemberStates};
+use super::words::{LocalState, MemberState, MemberStates};
 use crate::limits::BURST;
 
 /// Number of picks by kind. Policies count them; their caller collects them.
@@ -40,10 +39,6 @@ pub struct Picks {
 pub struct View {
     /// Number and load of each member's last report.
     reported: Slice<AtomicU64>,
-    /// Time of that report in ticks; 0 without one.
-    report_times: Slice<AtomicU64>,
-    /// Time of the core's current burst in ticks.
-    burst_time: Slice<AtomicU64>,
     /// Presence of each member; shared by all cores.
     presence: Slice<AtomicU32>,
     /// Tasks of each member that were written off; shared by all cores.
@@ -79,7 +74,6 @@ pub struct View {
 #[derive(Debug)]
 struct RemoteState {
     reported: Slice<AtomicU64>,
-    report_times: Slice<AtomicU64>,
     local: Slice<LocalState>,
     idle: IdleList,
 }
@@ -148,8 +142,6 @@ impl View {
             presence: region.slice(layout.pools[pool].presence, members),
             lost: region.slice(layout.pools[pool].lost, members),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
-            report_times: report_times(region, layout, core, pool),
-            burst_time: region.slice(layout.cores[core].counters + 8 * counters::TIME, 1),
             histograms: histograms(region, layout, core, pool),
             local,
             remote_counts: peers.iter().map(|peers| peers.remote_counts()).collect(),
@@ -180,7 +172,6 @@ impl View {
         self.set_active(member, false);
         let local = &self.local[member.index()];
         self.reported[member.index()].store(0, Relaxed);
-        self.report_times[member.index()].store(0, Relaxed);
         local.since.store(0, Relaxed);
         local.drift.store(0, Relaxed);
         local.outstanding.store(0, Relaxed);
@@ -217,22 +208,6 @@ impl View {
     #[must_use]
     pub fn histograms(&self) -> [HistogramSnapshot; HISTOGRAMS] {
         read_histograms(&self.histograms)
-    }
-
-    /// Returns the time of the last report of `member` to any core, in ticks; `None` without one. Reads memory of
-    /// other cores: not for each packet.
-    #[must_use]
-    pub fn reported_at(&self, member: Member) -> Option<u64> {
-        let remote = self.remote_states.iter().map(|remote| &remote.report_times);
-        let times = remote.chain([&self.report_times]);
-        times.map(|times| times[member.index()].load(Relaxed)).max().filter(|&time| time > 0)
-    }
-
-    /// Borrows the members' last reports to this core.
-    #[inline(always)]
-    fn last_reports(&self) -> LastReports<'_> {
-        let now = self.burst_time[0].load(Relaxed);
-        LastReports { words: &self.reported, times: &self.report_times, now }
     }
 
     /// Returns the time of the last [`View::note_time`] in nanoseconds; 0 before.
@@ -353,8 +328,7 @@ impl View {
     #[inline(always)]
     #[must_use]
     pub fn states(&self) -> MemberStates<'_> {
-        let is_exact = self.peers.is_none();
-        MemberStates::new(self.last_reports(), &self.local, &self.remote_counts, is_exact)
+        MemberStates::new(&self.reported, &self.local, &self.remote_counts, self.peers.is_none())
     }
 
     /// Borrows the state of one member.
@@ -369,11 +343,7 @@ impl View {
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
             states: MemberStates::new(
-                LastReports {
-                    words: &self.reported,
-                    times: &self.report_times,
-                    now: self.burst_time[0].load(Relaxed),
-                },
+                &self.reported,
                 &self.local,
                 &self.remote_counts,
                 self.peers.is_none(),
@@ -445,7 +415,9 @@ impl View {
     #[must_use]
     pub fn largest_estimate(&self, member: Member) -> Load {
         let remote = self.remote_states.iter();
-        let states = remote.map(RemoteState::states).chain([self.states()]);
+        let states =
+            remote.map(|remote| MemberStates::new(&remote.reported, &remote.local, &[], true));
+        let states = states.chain([self.states()]);
         let (load, drift) = states.fold((0, 0_u32), |(load, drift), states| {
             let estimate = states.of(member).estimate();
             (estimate.load().0.max(load), drift.saturating_add(estimate.drift().0))
@@ -676,8 +648,7 @@ impl View {
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(peers) = &mut self.peers else { return };
-        let reports = LastReports { words: &self.reported, times: &self.report_times, now: 0 };
-        let states = MemberStates::new(reports, &self.local, &self.remote_counts, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         if peers.sharing().idle {
             // Tasks that wait at other cores need them more.
             let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
@@ -702,8 +673,7 @@ impl View {
     /// member's change.
     #[inline]
     pub fn receive(&mut self, remote: usize, topic: Topic, member: Member, value: u16) -> bool {
-        let reports = LastReports { words: &self.reported, times: &self.report_times, now: 0 };
-        let states = MemberStates::new(reports, &self.local, &self.remote_counts, false);
+        let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         let peers = self.peers.as_mut();
         peers.is_some_and(|peers| peers.receive(remote, topic, member, value, states))
     }
@@ -731,25 +701,8 @@ fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
 impl RemoteState {
     fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (reported, local) = written_by(region, layout, core, pool);
-        let report_times = report_times(region, layout, core, pool);
-        Self { reported, report_times, local, idle: IdleList::of(region, layout, core, pool) }
+        Self { reported, local, idle: IdleList::of(region, layout, core, pool) }
     }
-
-    fn states(&self) -> MemberStates<'_> {
-        let reports = LastReports { words: &self.reported, times: &self.report_times, now: 0 };
-        MemberStates::new(reports, &self.local, &[], true)
-    }
-}
-
-/// Returns the times of the pool's members' reports to `core`.
-fn report_times(
-    region: &Arc<Region>,
-    layout: &Layout,
-    core: usize,
-    pool: usize,
-) -> Slice<AtomicU64> {
-    let pool = &layout.pools[pool];
-    region.slice(layout.cores[core].report_times + 8 * pool.first_member, pool.members)
 }
 
 /// Returns the histograms of a pool on `core`.

@@ -30,21 +30,11 @@ pub struct LocalState {
 impl Sealed for LocalState {}
 impl Pod for LocalState {}
 
-/// Last reports of all members to one core.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LastReports<'a> {
-    /// Number and load of each report.
-    pub words: &'a [AtomicU64],
-    /// Time of each report in ticks; 0 without one.
-    pub times: &'a [AtomicU64],
-    /// Time of reports that arrive now.
-    pub now: u64,
-}
-
 /// State of all members: reports, this core's state and the counts of other cores.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberStates<'a> {
-    reported: LastReports<'a>,
+    /// Number and load of each member's last report.
+    reported: &'a [AtomicU64],
     local: &'a [LocalState],
     /// Outstanding tasks of other cores: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
@@ -57,10 +47,6 @@ pub struct MemberStates<'a> {
 pub struct MemberState<'a> {
     member: Member,
     reported: &'a AtomicU64,
-    /// Time of the last report in ticks.
-    report_time: &'a AtomicU64,
-    /// Time of a report that arrives now.
-    now: u64,
     local: &'a LocalState,
     /// Outstanding tasks of other cores: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
@@ -72,14 +58,12 @@ impl<'a> MemberStates<'a> {
     /// Borrows slices with one element for each member.
     #[inline(always)]
     pub(super) fn new(
-        reported: LastReports<'a>,
+        reported: &'a [AtomicU64],
         local: &'a [LocalState],
         remote_counts: &'a [Slice<LocalState>],
         is_exact: bool,
     ) -> Self {
-        let members = reported.words.len();
-        let reported = LastReports { times: &reported.times[..members], ..reported };
-        Self { reported, local: &local[..members], remote_counts, is_exact }
+        Self { reported, local: &local[..reported.len()], remote_counts, is_exact }
     }
 
     /// Returns the number of members. The compiler need not check the index of a member again
@@ -87,7 +71,7 @@ impl<'a> MemberStates<'a> {
     #[inline(always)]
     #[must_use]
     pub fn members(self) -> usize {
-        self.reported.words.len()
+        self.reported.len()
     }
 
     /// Returns true if no other core sends to these members.
@@ -109,13 +93,11 @@ impl<'a> MemberStates<'a> {
     #[inline(always)]
     #[must_use]
     pub fn of(self, member: Member) -> MemberState<'a> {
-        let (LastReports { words, times, now }, index) = (self.reported, member.index());
+        let (reported, local) = (&self.reported[member.index()], &self.local[member.index()]);
         MemberState {
             member,
-            reported: &words[index],
-            report_time: &times[index],
-            now,
-            local: &self.local[index],
+            reported,
+            local,
             remote_counts: self.remote_counts,
             is_exact: self.is_exact,
         }
@@ -279,7 +261,6 @@ impl MemberState<'_> {
         self.local.since.store(next, Relaxed);
         self.local.drift.store(belief.drift, Relaxed);
         self.reported.store(next, Relaxed);
-        self.report_time.store(self.now, Relaxed);
     }
 
     /// Applies a report as Horus does: load := reported; the drift of every core becomes void.
@@ -288,6 +269,5 @@ impl MemberState<'_> {
         // The report number is above the load; it wraps around.
         let next = (self.reported.load(Relaxed) | u64::from(u32::MAX)).wrapping_add(1);
         self.reported.store(next + u64::from(load.0), Relaxed);
-        self.report_time.store(self.now, Relaxed);
     }
 }

@@ -420,10 +420,22 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
+#[cfg(all(test, feature = "dpdk"))]
+#[path = "../../tests/tables/commands.rs"]
+mod commands;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    // promise: control.2
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn documented_commands_are_those_of_the_program() {
+        let detail = commands::Detail::Options;
+        commands::assert_documented("\n## wedjat-pktgen\n", &Cli::command(), detail);
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -228,6 +228,7 @@ pages! {
         path: "docs/howto/run-batch-jobs.md",
         // The worker starts when the agent of the page runs.
         setup: &[FILES, "
+            grep -q ' cgroup2\\? ' /proc/mounts || { echo 'it needs cgroups'; exit 77; }
             sed -i 's/^leaf = .*//' agent.toml
             wedjat leaf --config leaf.toml &
             { until wedjat state /dev/shm/wedjat-agent1; do sleep 0.1; done
@@ -270,6 +271,7 @@ pages! {
     when_parts_fail_page_works: Page { path: "docs/howto/when-parts-fail.md", ..Page::default() },
 }
 
+// promise: ports.1, sources.1
 #[test]
 fn first_tasks_page_works() {
     let old = tempfile::tempdir().unwrap();
@@ -306,6 +308,7 @@ fn pages_of(folder: &str) -> BTreeSet<String> {
     names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{folder}/{name}")).collect()
 }
 
+// promise: sources.1
 #[test]
 fn every_page_has_a_test() {
     let pages: BTreeSet<_> = ["tutorials", "howto"].into_iter().flat_map(pages_of).collect();
@@ -373,6 +376,7 @@ fn unknown_word<'a>(command: &'a str, known: &mut BTreeMap<Vec<&'a str>, Help>) 
     None
 }
 
+// promise: sources.1
 #[test]
 fn shown_commands_and_options_exist() {
     let folders = ["tutorials", "howto", "reference", "explanation"].into_iter();

@@ -28,12 +28,16 @@ use std::sync::OnceLock;
 /// Time limit of a page, which only failing pages reach.
 const PAGE_MAX: &str = "600s";
 
+/// Exit status of a `setup` that skips the page.
+const SKIP: i32 = 77;
+
 /// A document with the circumstances that its commands need.
 #[derive(Clone, Copy, Default)]
 pub struct Page<'a> {
     /// Path in the project.
     pub path: &'a str,
-    /// Shell commands that run before those of the page. `{page PATH N}` stands for the N-th block of another page.
+    /// Shell commands that run before those of the page. `{page PATH N}` stands for the N-th block of another page. They print a
+    /// reason and exit with [`SKIP`] where the machine lacks something.
     pub setup: &'a [&'a str],
     /// Texts of commands that are replaced, such as long durations. Each must occur.
     pub replace: &'a [(&'a str, &'a str)],
@@ -343,6 +347,11 @@ pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
             format!("{all}--- {}\n{text}", file.file_name().unwrap().to_string_lossy())
         })
     };
+    if output.status.code() == Some(SKIP) {
+        let reason = fs::read_to_string(outer.path().join("setup")).unwrap();
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {}: {}", page.path, reason.trim());
+        return None;
+    }
     let step = fs::read_to_string(outer.path().join("step")).unwrap_or_default();
     let stderr = String::from_utf8_lossy(&output.stderr);
     let ended = output.status.success() && step.trim() == "end";

@@ -295,9 +295,21 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
+#[cfg(all(test, feature = "control", feature = "dpdk"))]
+#[path = "../../../tests/tables/commands.rs"]
+mod commands;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // promise: control.2
+    #[cfg(all(feature = "control", feature = "dpdk"))]
+    #[test]
+    fn documented_commands_are_those_of_the_program() {
+        let detail = commands::Detail::Needed;
+        commands::assert_documented("\n## wedjat-testbed\n", &Cli::command(), detail);
+    }
 
     #[test]
     fn the_command_line_is_sound() {

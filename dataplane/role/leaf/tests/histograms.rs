@@ -44,13 +44,13 @@ fn queue_times_are_those_of_the_clock() {
     rig.assert_accounted();
 }
 
-/// Sends a task and, 30 us later, its reply. Returns the task's worker, and the times of both.
-fn round_trip(rig: &mut Rig, seq: u16) -> (u16, u64, u64) {
+/// Sends a task and, 30 us later, its reply, and waits for 40 us. Returns the task's worker.
+fn round_trip(rig: &mut Rig, seq: u16) -> u16 {
     let (_, header, _) = rig.one(CLIENTS, &task(seq), WORKERS);
-    let sent = rig.now;
     rig.wait(30_000);
     rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
-    (header.dst, sent, rig.now)
+    rig.wait(40_000);
+    header.dst
 }
 
 // promise: control.5
@@ -63,37 +63,74 @@ fn one_burst_in_1024_is_sampled() {
             // Each reading is 300 ticks, which are nanoseconds, after the one before.
             rig.leaf = rig.leaf.with_stopwatch(Some(|| REAL_TIME.fetch_add(300, Relaxed)));
         }
-        let (mut reports, mut ages) = (BTreeMap::new(), Vec::new());
         // Bursts are counted from 1; the odd ones are tasks. Burst 1024 would be sampled but has only a reply, so the leaf
-        // samples the one 17 bursts later.
-        let sampled = [1024 + 17, 2 * 1024 + 17];
-        for (seq, burst) in (1..=2100_u32).step_by(2).enumerate() {
-            let (worker, sent, reported) = round_trip(&mut rig, seq as u16);
-            if sampled.contains(&burst) {
-                ages.push(sent - reports[&worker]);
-            }
-            reports.insert(worker, reported);
+        // samples 1041, 17 bursts later. It watches that task's worker up to the second reply, 1044.
+        for seq in 0..1044 / 2 {
+            round_trip(&mut rig, seq);
         }
         let counters = rig.leaf.stages().counters();
-        let (decisions, [found, _]) = (counters.decision_time(), histograms(&rig));
-        assert_eq!((found.count, found.sum_ns), (2, ages.iter().sum()));
-        assert!(ages.iter().all(|&age| age > 0), "{ages:?}");
-        let expected = if has_stopwatch { BTreeMap::from([(500, 2)]) } else { BTreeMap::new() };
-        assert_eq!(decisions.buckets, expected, "300 ns each");
-        assert_eq!(decisions.sum_ns, if has_stopwatch { 600 } else { 0 });
+        let (decisions, [ages, _]) = (counters.decision_time(), histograms(&rig));
+        let expected = if has_stopwatch { BTreeMap::from([(500, 1)]) } else { BTreeMap::new() };
+        assert_eq!(decisions.buckets, expected);
+        assert_eq!(decisions.sum_ns, if has_stopwatch { 300 } else { 0 });
+        // The poll with the next task is 1 us after the wait. Horus sends it to the worker that became idle last.
+        assert_eq!((ages.count, ages.sum_ns), (1, 41_000));
+        // The next sample is 1024 bursts later: again a reply.
+        for seq in 0..(1024 + 17) / 2 {
+            round_trip(&mut rig, seq);
+        }
+        assert_eq!(histograms(&rig)[0].count, 1);
+        round_trip(&mut rig, 0);
+        round_trip(&mut rig, 1);
+        assert_eq!((histograms(&rig)[0].count, histograms(&rig)[0].sum_ns), (2, 82_000));
         rig.assert_accounted();
     }
 }
 
 // promise: control.5
 #[test]
-fn sampled_decision_for_an_unreported_worker_has_no_age() {
+fn age_grows_until_the_next_report() {
     let mut rig = rig("horus");
+    (1..8).for_each(|member| rig.set_active(member, false));
     for seq in 0..1024 {
         rig.one(CLIENTS, &task(seq), WORKERS);
     }
-    assert_eq!((rig.count(Counter::Scheduled), histograms(&rig)[0].count), (1024, 0));
+    // The worker is watched now. Its age is unknown until its first report.
+    rig.one(CLIENTS, &task(0), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 0);
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    let (reported, mut sum_ns) = (rig.now, 0);
+    for (count, wait) in (1..).zip([0, 15_000, 2_000_000]) {
+        rig.wait(wait);
+        rig.one(CLIENTS, &task(1), WORKERS);
+        sum_ns += rig.now - reported;
+        assert_eq!((histograms(&rig)[0].count, histograms(&rig)[0].sum_ns), (count, sum_ns));
+    }
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    rig.one(CLIENTS, &task(2), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 3, "the watch is over");
     rig.assert_accounted();
+}
+
+// promise: control.5
+#[test]
+fn worker_without_reports_is_not_watched_for_ever() {
+    let mut rig = rig("horus");
+    rig.set_active(0, false);
+    for seq in 0..1024 {
+        rig.one(CLIENTS, &task(seq), WORKERS);
+    }
+    (1..8).for_each(|member| rig.set_active(member, false));
+    rig.set_active(0, true);
+    rig.wait(10_500_000_000);
+    rig.one(CLIENTS, &task(0), WORKERS);
+    // The leaf ended the watch, and samples again. It then watches the only active worker.
+    for seq in 0..1024 {
+        rig.one(CLIENTS, &task(seq), WORKERS);
+    }
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    rig.one(CLIENTS, &task(1), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 1);
 }
 
 // promise: control.5
