@@ -12,6 +12,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::{Rate, UnknownCapacity};
 use wedjat_pktgen::replay::{self, Replay, ReplayError};
+use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 
@@ -310,6 +311,8 @@ pub struct RunArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 #[derive(Args, Debug)]
@@ -327,6 +330,8 @@ pub struct SweepArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// Order of a sweep.

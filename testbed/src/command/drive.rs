@@ -8,6 +8,7 @@ use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 
@@ -89,6 +90,8 @@ pub struct Arguments {
     /// Output format of the report
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    #[command(flatten)]
+    results: ResultArgs,
     /// EAL arguments
     #[arg(last = true)]
     eal: Vec<String>,
@@ -180,12 +183,20 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Drives the leaf. Returns false if the run is invalid.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use wedjat_pktgen::results::{Results, Subject};
+
     use super::rig::{Endpoints, PATIENCE, Rig};
     use super::signals;
 
     let layout = arguments.rack.layout()?;
-    let load = arguments.load()?;
+    let mut load = arguments.load()?;
     load.self_test()?;
+    let mut results = Results::open(&arguments.results)?;
+    if results.is_some() {
+        load.check_recordable()
+            .map_err(|error| format!("{}: {error}", arguments.results.option()))?;
+        load.records_tasks = true;
+    }
     let ends = Endpoints {
         addresses: arguments.addresses()?,
         udp_port: arguments.udp_port,
@@ -206,7 +217,18 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.core,
     )?;
     rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
-    let (report, rack) = rig.offer(&load, &ends, &stop)?;
+    let (mut report, rack) = rig.offer(&load, &ends, &stop)?;
+    if let Some(mut results) = results.take() {
+        let subject = Subject {
+            model: "drive".to_owned(),
+            load: Some(load.share(arguments.rack.workers.into())),
+            offered_pps: Some(load.rate_pps),
+            ..Subject::default()
+        };
+        let valid = report.valid;
+        results.add(report.take_tasks(1, subject, arguments.pool), valid)?;
+        results.finish("wedjat-testbed drive")?;
+    }
     match arguments.format {
         Format::Text => {
             wedjat_pktgen::report::print_line(format_args!("{report}\n{rack}"))?;
