@@ -10,15 +10,18 @@ cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:?usage: scripts/book.sh OUT}")
 
 if ! command -v mdbook >/dev/null 2>&1; then
-    echo "mdbook is not installed: cargo install mdbook (or Debian 13 and later: apt install mdbook)" >&2
+    echo "mdbook is not installed; install it with: cargo install mdbook" >&2
     exit 1
 fi
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 mkdir "$copy/src"
 cp -r ./*.md LICENSE docs examples "$copy/src/"
-sed -e 's|](\.\./|](|' -e t -e 's|](|](docs/|' docs/SUMMARY.md >"$copy/src/SUMMARY.md"
-rm "$copy/src/docs/SUMMARY.md"
+{
+    sed -n 's|^\[Introduction\](\.\./|[Introduction](|p' docs/SUMMARY.md
+    echo '[All pages](docs/SUMMARY.md)'
+    sed -e '1d; /^\[Introduction\]/d' -e 's|](\.\./|](|' -e t -e 's|](|](docs/|' docs/SUMMARY.md
+} >"$copy/src/SUMMARY.md"
 # Without the default preprocessors README.md stays README.html, which the pages link to.
 cat >"$copy/book.toml" <<END
 [book]

@@ -49,13 +49,16 @@ const HELP: [&str; 20] = [
 ];
 
 /// Command lines for which no node, file or device exists. `FOLDER` is an empty folder.
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 30] = [
     "",
     "leave",
     "leaf",
     "leaf --config FOLDER/none.toml",
     "check --config FOLDER/none.toml",
     "check --config FOLDER",
+    "check --keys peers",
+    "check --keys peers --json",
+    "check --keys pol",
     "policies",
     "policies --all",
     "state FOLDER/none",

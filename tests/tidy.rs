@@ -650,7 +650,9 @@ fn documented_counters_and_drop_reasons_match_the_code() {
 /// Greatest permitted size of the specification: one page.
 const SPECIFICATION_MAX: usize = 12 * 1024;
 /// Tests that docs/reference/promises.md names for each promise.
-const EXAMPLES_MAX: usize = 3;
+const EXAMPLES_MAX: usize = 2;
+/// Files that it names for each promise.
+const FILES_MAX: usize = 2;
 
 // promise: sources.1
 #[test]
@@ -693,11 +695,12 @@ fn documented_promises_are_shown_by_tests() {
         let names = files.iter().flat_map(|(_, names)| names.first());
         let names = names.filter(|name| *name != "main").take(EXAMPLES_MAX);
         let names: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-        let files: Vec<_> =
-            files.iter().map(|(path, names)| format!("`{path}` {}", names.len())).collect();
-        format!("| {} | {count} | {} | {} |\n", promise.id, names.join(", "), files.join(", "))
+        let main_files = files.iter().take(FILES_MAX).map(|(path, _)| format!("`{path}`"));
+        let main_files: Vec<_> = main_files.collect();
+        let names = names.join(", ");
+        format!("| {} | {count} | {names} | {} |\n", promise.id, main_files.join(", "))
     });
-    let head = "| promise | tests | such as | files |";
+    let head = "| promise | tests | such as | most of them in |";
     assert_table("docs/reference/promises.md", "", head, rows);
 }
 
@@ -868,6 +871,32 @@ fn every_controller_command_is_documented() {
         &silent.collect::<Vec<_>>(),
         "commands that docs/reference/controller.md does not explain",
     );
+}
+
+/// Errors of the operating system that messages carry.
+const SYSTEM_ERRORS: [&str; 3] =
+    ["Permission denied", "Operation not permitted", "No space left on device"];
+
+// promise: control.2
+#[test]
+fn troubleshooting_names_messages_of_the_code() {
+    let page = fs::read_to_string(root().join("docs/howto/troubleshoot.md")).unwrap();
+    let is_test = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
+    let sources = files(".rs").into_iter().filter(|(path, _)| !is_test(path));
+    // A string may continue on the next line.
+    let code: String = sources
+        .flat_map(|(_, text)| {
+            text.split("\\\n").map(|part| part.trim_start().to_owned()).collect::<Vec<_>>()
+        })
+        .collect();
+    let tables = page.split("\n| message contains | fix |\n").skip(1);
+    let rows = tables.flat_map(|table| table.lines().take_while(|line| !line.is_empty()));
+    let messages: Vec<_> = rows.filter_map(|row| row.split('|').nth(1)).flat_map(quoted).collect();
+    assert!(messages.len() > 15, "messages are found: {messages:?}");
+    let is_known = |part: &str| SYSTEM_ERRORS.contains(&part) || code.contains(part);
+    let is_foreign = |message: &&String| !message.split("...").all(|part| is_known(part.trim()));
+    let foreign: Vec<_> = messages.iter().filter(is_foreign).cloned().collect();
+    assert_none(&foreign, "messages of docs/howto/troubleshoot.md that no program prints");
 }
 
 // promise: control.2

@@ -1,4 +1,5 @@
-//! Replay of a log: in its own mode, which must reproduce it, or in another one.
+//! Replay of a chooser's log of decisions: in its own mode, which must reproduce it, or in another one. The mode is the
+//! learning rule ([`Mode`]).
 //!
 //! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
 //! weighted by the probability with which the original chooser drew the share. That probability determines how
@@ -146,6 +147,7 @@ impl ReplayState {
         let mut settings = logged_settings.clone();
         settings.mode = overrides.mode.unwrap_or(settings.mode);
         settings.lambda = overrides.lambda.unwrap_or(settings.lambda);
+        // The paper's algorithm neither spreads weight evenly nor resets the weights: `Chooser::new` refuses both.
         settings.fixed_share = match (overrides.fixed_share, settings.mode) {
             (Some(share), _) => share,
             (None, Mode::Paper) => 0.0,

@@ -216,7 +216,8 @@ impl<S> Client<S> {
         Self { stream, place, begin_timeout, received: 0 }
     }
 
-    /// Returns the seat for the connection's requests.
+    /// Returns the handle of the connection's place. An open request holds a call of it ([`Seat::call`]), so that the
+    /// connection keeps its place.
     pub fn seat(&self) -> Seat {
         self.place.seat()
     }

@@ -31,6 +31,11 @@ pub const EXAMPLE: &str = "Examples:
 A change of a node is answered when all its cores decide by it, one of a fabric when the controller's store keeps it, with the
 new version. Exit status: 0 when it is done, 1 when it was refused.";
 
+/// Help text below the options of `tap start`.
+const TAP_HELP: &str = "Example:
+  wedjat ctl tap start --file leaf.pcap --snaplen 128
+A forwarded packet is written twice: as received and as sent. Each core buffers 8 MiB; `tap stop` counts the packets beyond that.";
+
 /// Interval between checks of draining workers.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -79,7 +84,7 @@ enum Command {
     Drain {
         /// Ids of the workers, for example 5 or 0-3,8
         workers: String,
-        /// Wait until the workers have answered all their tasks
+        /// Wait until the workers have answered all their tasks, and name the lost, slow and unreported ones
         #[arg(long)]
         wait: bool,
         /// Maximum time to wait
@@ -227,7 +232,7 @@ enum Command {
     },
     /// Show or set the level of the node's log
     Log {
-        /// Level: off, error, warn, info, debug or trace
+        /// Level: off, error, warn, info, debug or trace; at most that of RUST_LOG or --quiet at the start
         level: Option<String>,
     },
     /// Record packets while the node runs
@@ -244,6 +249,7 @@ enum Command {
 #[derive(Debug, Subcommand)]
 enum TapCommand {
     /// Start recording received and sent packets into a new pcap file on the node's host
+    #[command(after_help = TAP_HELP)]
     Start {
         /// Path of the file; with --connect an absolute path
         #[arg(long, value_name = "PATH")]

@@ -22,7 +22,8 @@ pub const EXAMPLE: &str = "Examples:
   wedjat explain --file client.pcap leaf.toml
 Prints a line for each packet: its kind, its outcome, and the reason, with the node's estimates of its workers at that moment. With --file the
 packets of a capture pass a node of this configuration without devices: its tasks have no replies unless the capture has them,
-and all hosts are assumed to answer ARP. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
+and all hosts are assumed to answer ARP. Meanwhile a running node decides packet by packet: the same choices at several times the cost.
+It counts packets beyond 4096 waiting explanations as lost. Exit status: 0 when packets could be explained, also if none came, 1 otherwise.";
 
 /// Arguments of `wedjat explain`.
 #[derive(Debug, Args)]

@@ -159,3 +159,19 @@ fn print(text: &str) -> Outcome {
 
 #[cfg(not(feature = "dpdk"))]
 const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
+
+#[cfg(all(test, feature = "control", feature = "dpdk", feature = "top"))]
+#[path = "../../tests/tables/commands.rs"]
+mod commands;
+
+#[cfg(all(test, feature = "control", feature = "dpdk", feature = "top"))]
+mod tests {
+    use super::*;
+
+    // promise: control.2
+    #[test]
+    fn documented_commands_are_those_of_the_program() {
+        let detail = commands::Detail::Options;
+        commands::assert_documented("\n## wedjat\n", &Arguments::command(), detail);
+    }
+}

@@ -643,8 +643,8 @@ pub const METRICS: &[Key] = &[key(
     "metrics",
     "address and port",
     NONE,
-    "Address of `/metrics`, without TLS. Every host that can connect can read it. It must \
-         differ from `listen`.",
+    "Address of `/metrics` and of the status page at `/`, without TLS. Every host that can \
+     connect can read them. It must differ from `listen`.",
 )];
 
 /// Keys of a node that follows a controller.

@@ -2,8 +2,9 @@
 //! module makes the messages. The caller of the stages sends them ([`super::Stages::next_message`]).
 //!
 //! A *link* is the connection of a leaf's pool to a spine. One core publishes the load of a linked pool, although
-//! all cores schedule its tasks. It receives the changes of other cores like every core. It checks the pool once
-//! per poll with tasks or replies of the pool, and at ticks.
+//! all cores schedule its tasks. It learns the load that other cores cause as every core does, from their exchange.
+//! A *check* decides whether tasks and replies since the last one require a signal (`Fabric::send_changes`). It
+//! runs once per poll in which tasks or replies arrived. At ticks the core repeats its state and sends heartbeats.
 //!
 //! If all workers of a linked pool are drained, they *linger*: for a time they still receive the tasks that were
 //! in flight from the spine.
@@ -505,13 +506,15 @@ impl Fabric {
             let active = dispatcher.view().active().iter();
             let load = |&member| link.signals.load_of(dispatcher.view(), member);
             link.total = active.map(load).sum();
+            // Tasks of other cores change the load as well: the next check compares it as after a reply.
             link.replied |= remote_tasks > 0;
             self.has_changes |= link.replied;
             let signal = link.signals.repeat();
             queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);
         }
         if link.last_sent_ns == 0 || now_ns.saturating_sub(link.last_sent_ns) >= HEARTBEAT_NS {
-            // A load update also refreshes the spine's estimate of tasks. The policy of this protocol ignores loads.
+            // `Silent` sends no signals. The spine's policy ignores loads then, but a load update as the heartbeat keeps
+            // the spine's estimate current.
             let code = match link.protocol {
                 Protocol::Silent => Code::LoadUpdate,
                 _ => Code::KeepAlive,

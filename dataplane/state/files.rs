@@ -494,14 +494,34 @@ impl<'a> ReportFile<'a> {
         within_limits(|| self.try_write(bytes.as_ref())).map_err(|error| self.explain(&error))
     }
 
-    /// Writes the file under another name and renames it.
-    fn try_write(self, bytes: &[u8]) -> io::Result<()> {
+    /// Opens the file for a report that is written piece by piece.
+    ///
+    /// # Errors
+    /// If a system call fails.
+    pub fn open(self) -> Result<OpenReport, String> {
+        let scratch = self.scratch().map_err(|error| self.explain(&error))?;
+        Ok(OpenReport { option: self.option.to_owned(), path: self.path.to_owned(), scratch })
+    }
+
+    /// Creates the file under another name, with the mode of the previous one.
+    fn scratch(self) -> io::Result<Scratch<File>> {
         let previous = self.previous()?;
-        let mut scratch = Scratch::create(self.path, REPORT)?;
+        let scratch = Scratch::create(self.path, REPORT)?;
         if let Some(previous) = previous {
             rustix::fs::fchmod(scratch.item(), Mode::from_raw_mode(previous.stat.st_mode))?;
         }
+        Ok(scratch)
+    }
+
+    /// Writes the file under another name and renames it.
+    fn try_write(self, bytes: &[u8]) -> io::Result<()> {
+        let mut scratch = self.scratch()?;
         scratch.item_mut().write_all(bytes)?;
+        self.complete(scratch)
+    }
+
+    /// Gives the complete file its name.
+    fn complete(self, scratch: Scratch<File>) -> io::Result<()> {
         scratch.item().sync_all()?; // some file systems report a full disk only now
         scratch.put_at(self.path, true).map(drop)
     }
@@ -514,6 +534,52 @@ impl<'a> ReportFile<'a> {
             advice => advice,
         };
         format!("{option} {}: {error}{advice}", path.display())
+    }
+}
+
+/// A report that is written piece by piece. Its path shows the previous file until [`OpenReport::finish`].
+#[derive(Debug)]
+pub struct OpenReport {
+    option: String,
+    path: PathBuf,
+    scratch: Scratch<File>,
+}
+
+impl OpenReport {
+    fn file(&self) -> ReportFile<'_> {
+        ReportFile { option: &self.option, path: &self.path }
+    }
+
+    /// Returns the path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the complete file its name.
+    ///
+    /// # Errors
+    /// If a system call fails. The previous file is then unchanged.
+    pub fn finish(self) -> Result<(), String> {
+        let Self { option, path, scratch } = self;
+        let file = ReportFile { option: &option, path: &path };
+        file.complete(scratch).map_err(|error| file.explain(&error))
+    }
+
+    /// Returns the message for an error of a write.
+    #[must_use]
+    pub fn explain(&self, error: &io::Error) -> String {
+        self.file().explain(error)
+    }
+}
+
+impl Write for OpenReport {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        within_limits(|| self.scratch.item_mut().write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::{Rate, UnknownCapacity};
 use wedjat_pktgen::replay::{self, Replay, ReplayError};
+use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 
@@ -310,6 +311,8 @@ pub struct RunArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 #[derive(Args, Debug)]
@@ -327,6 +330,8 @@ pub struct SweepArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// Order of a sweep.
@@ -415,10 +420,22 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
+#[cfg(all(test, feature = "dpdk"))]
+#[path = "../../tests/tables/commands.rs"]
+mod commands;
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    // promise: control.2
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn documented_commands_are_those_of_the_program() {
+        let detail = commands::Detail::Options;
+        commands::assert_documented("\n## wedjat-pktgen\n", &Cli::command(), detail);
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -13,13 +13,14 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::replay::Replay;
 use wedjat_pktgen::report::{self, Report, print_line};
+use wedjat_pktgen::results::{ResultArgs, Results, Subject};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
 use wedjat_pktgen::trace::{SkippedPackets, Trace};
 
 use crate::args::{
-    Cli, Command, FloorArgs, Format, Order, OutputArgs, RunArgs, SearchArgs, SelftestArgs,
-    SweepArgs,
+    Cli, Command, FloorArgs, Format, LoadArgs, NetworkArgs, Order, OutputArgs, RunArgs, SearchArgs,
+    SelftestArgs, SweepArgs,
 };
 use crate::network::{self, Network};
 
@@ -49,10 +50,15 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
 
 /// Offers one load.
 fn run(args: &RunArgs) -> Result<bool, Failure> {
-    let load = load(args)?;
+    let mut load = load(args)?;
     load.self_test()?;
     check_writable(&args.output)?;
-    let report = Network::open(&args.network)?.offer(&load)?;
+    let mut results = open_results(&args.results, std::slice::from_mut(&mut load))?;
+    let mut report = Network::open(&args.network)?.offer(&load)?;
+    if let Some(results) = &mut results {
+        add_result(results, 1, &mut report, &load, &args.load, &args.network)?;
+    }
+    results.map_or(Ok(()), |results| results.finish("wedjat-pktgen run"))?;
     let text = match args.output.format {
         Format::Text => format!("{report}\n"),
         Format::Json => report.json() + "\n",
@@ -60,6 +66,37 @@ fn run(args: &RunArgs) -> Result<bool, Failure> {
     };
     write(&args.output, &text)?;
     Ok(report.valid)
+}
+
+/// Opens the files for the results, if there are any, and makes the loads record their tasks.
+fn open_results(args: &ResultArgs, loads: &mut [Load]) -> Result<Option<Results>, Failure> {
+    let results = Results::open(args)?;
+    if results.is_some() {
+        for load in loads {
+            load.check_recordable().map_err(|error| format!("{}: {error}", args.option()))?;
+            load.records_tasks = true;
+        }
+    }
+    Ok(results)
+}
+
+/// Adds a run to the results.
+fn add_result(
+    results: &mut Results,
+    run: usize,
+    report: &mut Report,
+    load: &Load,
+    load_args: &LoadArgs,
+    network: &NetworkArgs,
+) -> Result<(), Failure> {
+    let subject = Subject {
+        model: "pktgen".to_owned(),
+        load: load_args.workers.map(|workers| load.share(workers)),
+        offered_pps: Some(load.rate_pps),
+        ..Subject::default()
+    };
+    let valid = report.valid;
+    Ok(results.add(report.take_tasks(run, subject, network.pool), valid)?)
 }
 
 /// Returns the load of the arguments: a rate, or a trace.
@@ -90,7 +127,7 @@ fn load(args: &RunArgs) -> Result<Load, Failure> {
 
 /// Offers several loads.
 fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
-    let loads: Vec<_> = args
+    let mut loads: Vec<_> = args
         .rates
         .iter()
         .map(|rate| args.load.load(*rate, args.network.core_count()))
@@ -101,14 +138,20 @@ fn sweep(args: &SweepArgs) -> Result<bool, Failure> {
         order.shuffle(&mut StreamSeed::derive(args.load.seed, "order", 0).stream());
     }
     check_writable(&args.output)?;
+    let mut results = open_results(&args.results, &mut loads)?;
     let mut network = Network::open(&args.network)?;
     let mut reports: Vec<Option<Report>> = vec![None; loads.len()];
     for i in order {
         if network.stopped() {
             break;
         }
-        reports[i] = Some(network.offer(&loads[i])?);
+        let mut report = network.offer(&loads[i])?;
+        if let Some(results) = &mut results {
+            add_result(results, i + 1, &mut report, &loads[i], &args.load, &args.network)?;
+        }
+        reports[i] = Some(report);
     }
+    results.map_or(Ok(()), |results| results.finish("wedjat-pktgen sweep"))?;
     let reports: Vec<_> = reports.into_iter().flatten().collect();
     write_all(&args.output, &reports)?;
     Ok(reports.len() == loads.len() && reports.iter().all(|report| report.valid))

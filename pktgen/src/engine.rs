@@ -155,6 +155,10 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         let tasks = load.rate_pps / f64::from(load.cores) * load.duration_s;
         let log = Log::new(tasks, times.duration, hz);
         let pauses = Pauses::new(ticks(load.rule.pause_s));
+        let mut tally = Tally::new(load.windows, load.classes(), log, pauses);
+        if load.records_tasks {
+            tally.record_tasks(load.core_tasks_max());
+        }
         let oracle = load.verify.then(|| Oracle::new(load.service.workload(), template.work_len()));
         Ok(Self {
             port,
@@ -178,7 +182,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             exchange: None,
             stamps: None,
             oracle,
-            tally: Tally::new(load.windows, load.classes(), log, pauses),
+            tally,
             deadline: 0,
             next_request: 0,
         })
@@ -307,7 +311,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             let task = Task { seq, service_ns: due.service_ns, class: due.class };
             self.template.write(buf.bytes_mut(), task);
             self.tally.schedule(due.at, due.class);
-            if let Some(lost) = self.outstanding.build(due.at, due.class) {
+            if let Some(lost) = self.outstanding.build(due.at, due.service_ns, due.class) {
                 self.tally.lose(&lost);
             }
             self.pending.push(buf);
@@ -334,7 +338,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
         for _ in self.pending.drain(..) {
             let flight = self.outstanding.built(self.pending_seq);
-            self.tally.count_unsent(flight.due, flight.class);
+            self.tally.count_unsent(flight.due, flight.service_ns, flight.class);
             self.pending_seq = self.pending_seq.wrapping_add(1);
         }
         self.phase = Phase::Draining;
@@ -352,7 +356,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
                 }
                 let due = pacer.take();
                 self.tally.schedule(due.at, due.class);
-                self.tally.count_unsent(due.at, due.class);
+                self.tally.count_unsent(due.at, due.service_ns, due.class);
             }
         }
         let is_over = self.outstanding.is_empty() || now >= self.deadline;
@@ -426,7 +430,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         };
         let body = &frame[usize::from(answer.body)..usize::from(answer.end)];
         let operation = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
-        let answer = RelayedAnswer { seq, refused: answer.refused, operation, received };
+        let (refused, worker) = (answer.refused, answer.worker);
+        let answer = RelayedAnswer { seq, refused, operation, received, worker };
         if app == self.app {
             self.count_answer(answer);
         } else if !self.exchange.as_ref().is_some_and(|exchange| exchange.relay(app, answer)) {
@@ -441,7 +446,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
             Ok(flight) => {
                 let wrong = self.oracle.is_some() && answer.operation != Some(flight.class);
-                self.tally.answer(&flight, answer.received, wrong);
+                self.tally.answer(&flight, answer.received, wrong, answer.worker);
             }
             Err(Stray::Duplicate) => self.tally.strays.duplicates += 1,
             Err(Stray::Late) => self.tally.strays.late_answers += 1,

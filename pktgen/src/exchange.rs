@@ -17,6 +17,8 @@ pub(crate) struct RelayedAnswer {
     pub(crate) operation: Option<u16>,
     /// Receive time in ticks.
     pub(crate) received: u64,
+    /// Worker that sent it.
+    pub(crate) worker: u16,
 }
 
 /// One core's end of the exchange.
@@ -63,7 +65,8 @@ mod tests {
     #[test]
     fn answers_reach_their_core() {
         let parts = Exchange::between(&[70, 80]);
-        let answer = RelayedAnswer { seq: 5, refused: false, operation: Some(1), received: 9 };
+        let answer =
+            RelayedAnswer { seq: 5, refused: false, operation: Some(1), received: 9, worker: 3 };
         assert!(parts[0].relay(80, answer));
         assert!(!parts[0].relay(90, answer));
         assert_eq!(parts[0].take(), None);

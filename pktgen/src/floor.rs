@@ -61,6 +61,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         duration_s: seconds,
         drain_s: seconds,
         cores: 1,
+        records_tasks: false,
         verify: false, // returning frames are not a worker's answers
         replay: None,  // a trace at its mean rate
         rate_pps: load.rate_pps / f64::from(load.cores),

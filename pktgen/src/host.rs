@@ -55,6 +55,8 @@ pub struct Answer {
     pub seq: u16,
     /// True if the scheduler returned the task undone.
     pub refused: bool,
+    /// Worker that sent the answer.
+    pub worker: u16,
     /// Offset in the frame of the bytes after the task header.
     pub body: u16,
     /// Offset of their end.
@@ -173,7 +175,7 @@ fn answer_of<A: PartialEq>(
         (extension.app, extension.seq32)
     });
     let body = (datagram.payload() + header.len()) as u16;
-    Ok(Answer { id, seq: header.seq, refused, body, end: datagram.end })
+    Ok(Answer { id, seq: header.seq, refused, worker: header.src, body, end: datagram.end })
 }
 
 /// Parses the common form of an answer over IPv4. Uses `&` instead of `&&`, so that the tests become one
@@ -231,6 +233,7 @@ fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer 
         id: Some((number(task::LEN), number(task::LEN + 4))),
         seq: u16::from_be_bytes(at(head, payload + 9)),
         refused: false,
+        worker: u16::from_be_bytes(at(head, payload + 3)),
         body: (payload + TASK) as u16,
         end,
     }
@@ -335,7 +338,8 @@ mod tests {
                 (Code::TaskRefused, 1, true),
                 (Code::NewTask, 0, true),
             ] {
-                let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused, body, end };
+                let id = Some((5, 0x9_1234));
+                let answer = Answer { id, seq: 0x1234, refused, worker: src, body, end };
                 let kind = kind_of(&mut host(to), &reply(code, src, to), false);
                 assert_eq!(kind, FrameKind::Answer(answer), "{code:?} from {src}");
             }
@@ -352,7 +356,8 @@ mod tests {
         frame[UDP + 6..UDP + 8].fill(0); // no checksum
         assert_eq!(host(V4).plain_answer(&frame, false), None, "not a plain answer");
         let (body, end) = (85, 88);
-        let answer = Answer { id: Some((5, 0x9_1234)), seq: 0x1234, refused: false, body, end };
+        let id = Some((5, 0x9_1234));
+        let answer = Answer { id, seq: 0x1234, refused: false, worker: 4, body, end };
         assert_eq!(kind_of(&mut host(V4), &frame, false), FrameKind::Answer(answer));
     }
 

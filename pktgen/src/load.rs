@@ -7,6 +7,7 @@ use crate::seed::{self, CoreSeeds, DependentStreams, Independence};
 use crate::send::Source;
 use crate::service::Service;
 use crate::slices::{self, Rule};
+use crate::tasks;
 
 /// Load of all cores together.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct Load {
     pub run: u32,
     /// True if the contents of answers are checked.
     pub verify: bool,
+    /// True to record every task, for the report's [`tasks`](crate::report::Report::tasks).
+    pub records_tasks: bool,
     /// Rule for undisturbed slices and the number of tasks they need.
     pub rule: Rule,
 }
@@ -65,6 +68,7 @@ impl Load {
             service,
             replay: None,
             verify: false,
+            records_tasks: false,
         }
     }
 
@@ -81,11 +85,18 @@ impl Load {
         Ok(Self { warmup_s, duration_s: length_s - warmup_s, replay: Some(replay), ..defaults })
     }
 
+    /// Returns the load as a fraction of the capacity of this number of workers.
+    #[must_use]
+    pub fn share(&self, workers: u32) -> f64 {
+        let service_s = self.service.mean_ns() / 1e9;
+        self.rate_pps * service_s / f64::from(workers.max(1))
+    }
+
     /// Sets the rule for undisturbed slices for this percentile and number of workers.
     #[must_use]
     pub fn with_percentile(self, quantile: f64, workers: Option<u32>) -> Self {
         let service_s = self.service.mean_ns() / 1e9;
-        let share = workers.map(|workers| self.rate_pps * service_s / f64::from(workers.max(1)));
+        let share = workers.map(|workers| self.share(workers));
         Self { rule: Rule::new(service_s, share).with_percentile(quantile), ..self }
     }
 
@@ -157,6 +168,31 @@ impl Load {
     #[must_use]
     pub fn tasks_max(&self) -> usize {
         slices::tasks_max(self.rate_pps * (self.warmup_s + self.duration_s))
+    }
+
+    /// Returns the same bound for the tasks of one core.
+    #[must_use]
+    pub fn core_tasks_max(&self) -> usize {
+        slices::tasks_max(self.core_tasks())
+    }
+
+    /// Returns the expected number of tasks of one core, warm-up included.
+    fn core_tasks(&self) -> f64 {
+        self.rate_pps / f64::from(self.cores) * (self.warmup_s + self.duration_s)
+    }
+
+    /// Refuses a load with more tasks than a core can record, before it is offered.
+    ///
+    /// # Errors
+    /// The limit and the fix.
+    pub fn check_recordable(&self) -> Result<(), String> {
+        let (tasks, max) = (self.core_tasks(), tasks::RECORDS_MAX);
+        if tasks <= 0.9 * max as f64 {
+            return Ok(());
+        }
+        Err(format!(
+            "{tasks:.0} tasks on a core, but it records at most {max}; give a shorter --duration, a lower --rate or more --cores"
+        ))
     }
 
     /// Returns the seeds of all cores; none for a trace, which needs no random numbers.

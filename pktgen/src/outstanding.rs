@@ -7,6 +7,8 @@ pub struct Flight {
     pub due: u64,
     /// Send time in ticks.
     pub sent: u64,
+    /// Requested service time.
+    pub service_ns: u32,
     /// Class.
     pub class: u16,
 }
@@ -93,12 +95,13 @@ impl Outstanding {
 
     /// Adds a task with the next sequence number. Returns the task that it evicts, if any.
     #[inline]
-    pub fn build(&mut self, due: u64, class: u16) -> Option<Flight> {
+    pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<Flight> {
         let seq = self.next;
         self.next = seq.wrapping_add(1);
         let slot = self.slot(seq);
         let lost = (slot.state == State::Sent).then_some(slot.flight);
-        *slot = Slot { flight: Flight { due, sent: 0, class }, seq, state: State::Built };
+        let flight = Flight { due, sent: 0, service_ns, class };
+        *slot = Slot { flight, seq, state: State::Built };
         self.sent -= usize::from(lost.is_some());
         lost
     }
@@ -182,7 +185,7 @@ mod tests {
         let mut lost = 0;
         for due in 0..tasks {
             let seq = outstanding.next_seq();
-            lost += usize::from(outstanding.build(due, 1).is_some());
+            lost += usize::from(outstanding.build(due, 9, 1).is_some());
             assert_eq!(outstanding.send(seq, due + 5).due, due);
         }
         lost
@@ -192,7 +195,7 @@ mod tests {
     fn every_task_is_answered_once() {
         let mut outstanding = Outstanding::new(3);
         assert_eq!(sent(&mut outstanding, 4), 0);
-        assert_eq!(outstanding.answer(2), Ok(Flight { due: 2, sent: 7, class: 1 }));
+        assert_eq!(outstanding.answer(2), Ok(Flight { due: 2, sent: 7, service_ns: 9, class: 1 }));
         assert_eq!(outstanding.answer(2), Err(Stray::Duplicate));
         assert_eq!(outstanding.answer(4), Err(Stray::Unknown));
         assert_eq!(outstanding.answer(u32::MAX), Err(Stray::Unknown));
@@ -205,7 +208,7 @@ mod tests {
     #[test]
     fn built_task_is_not_in_flight() {
         let mut outstanding = Outstanding::new(3);
-        outstanding.build(0, 1);
+        outstanding.build(0, 9, 1);
         assert_eq!(outstanding.answer(0), Err(Stray::Unknown));
         assert_eq!(outstanding.give_up().count(), 0);
     }

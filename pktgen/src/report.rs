@@ -10,6 +10,7 @@ use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
+use crate::results::{RunTasks, Subject, Task};
 use crate::slices::{
     GROUPS, Slices, SlicesReport, UndisturbedClass, UndisturbedReport, UndisturbedTasks,
 };
@@ -123,9 +124,19 @@ pub struct Report {
     pub strays: Strays,
     /// Origin of the figures.
     pub manifest: Manifest,
+    /// All tasks in the order of their due times, if the load records them.
+    #[serde(skip)]
+    pub tasks: Vec<Task>,
 }
 
 impl Report {
+    /// Takes the recorded tasks for the results: run number `run`, described by `subject`, in pool `pool`.
+    pub fn take_tasks(&mut self, run: usize, subject: Subject, pool: u16) -> RunTasks {
+        let mut tasks = std::mem::take(&mut self.tasks);
+        tasks.iter_mut().for_each(|task| task.pool = u32::from(pool));
+        RunTasks { run, subject, seed: self.manifest.seed, tasks }
+    }
+
     /// Creates the report from the merged counts of all cores. `slices` is from [`Tally::slices`], `floor`
     /// from [`crate::floor::measure`].
     #[must_use]
@@ -142,6 +153,14 @@ impl Report {
         let undisturbed = tally.undisturbed(slices);
         let calm = undisturbed.report();
         let reasons = reasons(tally, slices, &calm);
+        let mut warnings = warnings(tally, stationary, &calm);
+        let (tasks, missing) = tally.tasks(load.warmup_s);
+        if missing > 0 {
+            warnings.push(format!(
+                "{missing} of {} tasks have no row in the log of tasks, because its memory was full; give a shorter --duration",
+                missing + tasks.len() as u64
+            ));
+        }
         Self {
             offered_pps: load.rate_pps,
             duration_s: tally.measured_s,
@@ -167,10 +186,11 @@ impl Report {
             stationary,
             valid: reasons.is_empty(),
             reasons,
-            warnings: warnings(tally, stationary, &calm),
+            warnings,
             calm,
             strays: tally.strays,
             manifest,
+            tasks,
         }
     }
 
@@ -625,16 +645,16 @@ mod tests {
             let class = 1 + (i % 2) as u16;
             tally.schedule(due, class);
             if i < unsent {
-                tally.count_unsent(due, class);
+                tally.count_unsent(due, 0, class);
                 continue;
             }
             let sent = if i < unsent + late { due + 11 } else { due };
-            let flight = Flight { due, sent, class };
+            let flight = Flight { due, sent, service_ns: 0, class };
             tally.send(&flight);
             if i >= 10_000 - lost {
                 tally.lose(&flight);
             } else {
-                tally.answer(&flight, due + 20_000, i < wrong);
+                tally.answer(&flight, due + 20_000, i < wrong, 0);
             }
         }
         tally.end(1_000_000);
@@ -789,9 +809,9 @@ mod tests {
         let load = Load::new(1e5, "exp(5us)".parse().unwrap());
         let mut tally = tally(1);
         tally.schedule(5, 1);
-        let flight = Flight { due: 5, sent: 5, class: 1 };
+        let flight = Flight { due: 5, sent: 5, service_ns: 0, class: 1 };
         tally.send(&flight);
-        tally.answer(&flight, 2_005, false);
+        tally.answer(&flight, 2_005, false, 0);
         tally.end(1_000_000);
         let slices = tally.slices(&load.rule, &[]);
         let report = Report::new(&load, &tally, &slices, None, Manifest::for_tests(&load));

@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::outstanding::Flight;
+use crate::results::{Status, Task};
 use crate::slices::{Log, LoopWatch, Pauses, Rule, Slices, TaskOutcome, UndisturbedTasks};
 use crate::stamps::StampStats;
+use crate::tasks::TaskRecords;
 
 /// Ledger of the tasks due in some time.
 ///
@@ -117,10 +119,14 @@ pub struct Tally {
     pub service: Latency,
     /// Records of this core's measured tasks.
     log: Log,
+    /// All tasks of this core, warm-up included, if they are recorded.
+    records: Option<TaskRecords>,
     /// Stalls of this core's loop.
     pauses: Pauses,
     /// The same of merged cores.
     other_cores: Vec<(Log, Pauses)>,
+    /// Records of the tasks of merged cores.
+    other_records: Vec<TaskRecords>,
     /// Tick at which the measured time ended.
     end: u64,
     clock: Clock,
@@ -160,8 +166,10 @@ impl Tally {
             classes: vec![ClassTally::default(); classes],
             service: Latency::default(),
             log,
+            records: None,
             pauses,
             other_cores: Vec::new(),
+            other_records: Vec::new(),
             end: 0,
             clock,
             tick_ns: 0,
@@ -236,9 +244,17 @@ impl Tally {
         flight.sent > flight.due + self.clock.late_ticks
     }
 
+    /// Records all tasks. Allocates all memory for this number of tasks now.
+    pub(crate) fn record_tasks(&mut self, tasks: usize) {
+        self.records = Some(TaskRecords::new(tasks));
+    }
+
     /// Counts a task that will not be sent.
-    pub(crate) fn count_unsent(&mut self, due: u64, class: u16) {
+    pub(crate) fn count_unsent(&mut self, due: u64, service_ns: u32, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
+        if let Some(records) = &mut self.records {
+            records.push(&Flight { due, sent: due, service_ns, class }, None, Status::Unsent);
+        }
         if due >= self.clock.start {
             self.log.end_without(due, class, TaskOutcome::Unsent, false);
         }
@@ -246,7 +262,11 @@ impl Tally {
 
     /// Counts an answered task.
     #[inline(always)]
-    pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool) {
+    pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool, worker: u16) {
+        if let Some(records) = &mut self.records {
+            let status = if wrong { Status::Wrong } else { Status::Answered };
+            records.push(flight, Some((now, worker)), status);
+        }
         self.count(flight.due, flight.class, |ledger| {
             ledger.answered += 1;
             ledger.wrong += u64::from(wrong);
@@ -271,6 +291,7 @@ impl Tally {
     #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
+        self.record_unanswered(flight, Status::Refused);
         self.record_infinite(flight, TaskOutcome::Refused);
     }
 
@@ -278,7 +299,35 @@ impl Tally {
     #[inline(never)]
     pub(crate) fn lose(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
+        self.record_unanswered(flight, Status::Lost);
         self.record_infinite(flight, TaskOutcome::Lost);
+    }
+
+    /// Records a task without an answer, if tasks are recorded.
+    fn record_unanswered(&mut self, flight: &Flight, status: Status) {
+        if let Some(records) = &mut self.records {
+            records.push(flight, None, status);
+        }
+    }
+
+    /// Returns all recorded tasks of all cores, and the number of tasks for which there was no room. The
+    /// load started `warmup_s` seconds before the measured time.
+    #[must_use]
+    pub fn tasks(&self, warmup_s: f64) -> (Vec<Task>, u64) {
+        let records = || self.records.iter().chain(&self.other_records);
+        let warmup_ticks = (warmup_s * 1e9 / self.clock.tick_ns).round() as u64;
+        let start = self.clock.start.saturating_sub(warmup_ticks);
+        let ns = |ticks| self.ns(ticks);
+        let task = |(number, record): (usize, crate::tasks::TaskRecord)| Task {
+            number: number as u64,
+            measured: record.due >= self.clock.start,
+            late: record.sent > record.due + self.clock.late_ticks,
+            ..record.task(start, ns)
+        };
+        let mut all: Vec<_> = records().flat_map(|records| records.all()).copied().collect();
+        all.sort_by_key(|record| record.due);
+        let missing = records().map(TaskRecords::missing).sum();
+        (all.into_iter().enumerate().map(task).collect(), missing)
     }
 
     /// Records an infinite latency.
@@ -373,6 +422,8 @@ impl Tally {
         self.windows.iter_mut().zip(&other.windows).for_each(|(window, other)| window.merge(other));
         self.service.merge(&other.service);
         self.other_cores.push((other.log.clone(), other.pauses.clone()));
+        self.other_records.extend(other.records.clone());
+        self.other_records.extend(other.other_records.iter().cloned());
         for (class, other) in self.classes.iter_mut().zip(&other.classes) {
             class.ledger.merge(&other.ledger);
             class.response.merge(&other.response);
@@ -394,11 +445,11 @@ mod tests {
     }
 
     fn one(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
-        let flight = Flight { due, sent, class: 2 };
+        let flight = Flight { due, sent, service_ns: 9, class: 2 };
         tally.schedule(due, flight.class);
         tally.send(&flight);
         match answered {
-            Some(now) => tally.answer(&flight, now, now % 2 == 1),
+            Some(now) => tally.answer(&flight, now, now % 2 == 1, 7),
             None => tally.lose(&flight),
         }
     }
@@ -410,7 +461,7 @@ mod tests {
         one(&mut tally, 1000, 1010, Some(1110));
         one(&mut tally, 1250, 1270, None);
         tally.schedule(1299, 1);
-        tally.count_unsent(1299, 1);
+        tally.count_unsent(1299, 9, 1);
         assert_eq!((tally.warmup.answered, tally.measured.answered), (1, 1));
         assert!(tally.warmup.balances() && tally.measured.balances());
         assert_eq!((tally.measured.late, tally.measured.unsent, tally.measured.lost), (1, 1, 1));

@@ -23,6 +23,7 @@ use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow};
 use wedjat_testbed::sim::hop::{Hop, HopDist, Hops};
 use wedjat_testbed::sim::rack;
+use wedjat_testbed::sim::stats::Observer;
 use wedjat_testbed::sim::watched::Event;
 
 const WORKERS: usize = 16;
@@ -59,7 +60,7 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
         benchmarks: false, // a leaf has none
         as_process: false,
         seed: SEED,
-        progress: indicatif::ProgressBar::hidden(),
+        observer: Observer::hidden(),
     };
     let record = Rc::new(RefCell::new(Vec::new()));
     rack::run_watched(&config, Rc::clone(&record)).unwrap();

@@ -1,4 +1,6 @@
-//! Results of a run: figures 3a and 3b, and tables 2 and 3 of the paper.
+//! Results of a run: figures 3a and 3b, and tables 2 and 3 of ASA_X's paper (arXiv 2401.09706).
+//!
+//! A host is a job with cores of its own. A guest is a second job that shares a host's cores.
 
 use serde::Serialize;
 
@@ -66,16 +68,16 @@ pub struct PerWorkflow {
     pub workflow: Workflow,
     /// Hours from start to end of a job.
     pub runtime_h: MeanDeviation,
-    /// CPU use of its cores, guests included.
+    /// CPU use of its jobs' cores, by hosts and guests together.
     pub cpu: f64,
-    /// Memory use of its cores, guests included.
+    /// Memory use of its jobs' cores, by hosts and guests together.
     pub memory: f64,
 }
 
 /// Final state of a learner.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learner {
-    /// Workflow of its hosts.
+    /// Workflow of the hosts for which it decides.
     pub workflow: Workflow,
     /// Number of decisions.
     pub decisions: u64,
@@ -124,6 +126,7 @@ pub(super) fn figures(
     let mean = |value_of: &dyn Fn(&JobRecord) -> f64| {
         MeanDeviation::of(&finished.iter().map(value_of).collect::<Vec<_>>()).mean
     };
+    // All jobs are submitted at time 0.
     let makespan = finished.iter().map(|job| job.ended).fold(0.0, f64::max);
     let busy: f64 = finished.iter().map(|job| job.usage.busy).sum();
     let workflows = Workflow::ALL.into_iter().map(|workflow| {

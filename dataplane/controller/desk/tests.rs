@@ -1,4 +1,5 @@
-//! Tests of the desk over a store in memory. The test controls its lease and its answers.
+//! Tests of the desk, the task that leads a controller and executes its commands in turn, over a store in memory.
+//! The test controls the store's lease and answers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use crate::controller::service::Service;
 #[derive(Debug, Default)]
 struct Content {
     fabric: Fabric,
+    /// Version of the last compaction.
     base: u64,
     compactions: u64,
     /// True if the store has no room for a whole fabric.
@@ -23,9 +25,11 @@ struct Content {
     failed_compactions: u64,
     appends: u64,
     terms: u64,
+    /// True if appends and compactions never complete.
     hangs: bool,
     /// True while another controller leads.
     is_taken: bool,
+    /// Held for the time of the lease, as by a real store. No test renews the lease: the test's clock ends it.
     renewal: Option<Renewal>,
 }
 
@@ -139,6 +143,7 @@ impl Site {
         self.until(|standing| matches!(standing, Standing::Leads { .. })).await;
     }
 
+    /// Waits for a standing. The reader's first `changed` returns at once, so that no standing is missed.
     async fn until(&self, is_reached: impl Fn(&Standing) -> bool) {
         let mut reader = self.reader.restarted();
         while !is_reached(&self.reader.now()) {
@@ -175,10 +180,10 @@ fn lease_ends_all_answers_while_append_hangs() {
         let answer = site.ask("add-leaf id=2 ip=10.0.1.2", None);
         site.store.hung.notified().await;
         let mut follower = site.reader.restarted();
-        follower.changed().await.unwrap();
+        follower.changed().await.unwrap(); // the current standing
         assert!(site.is_leader());
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
-        // No task has run yet.
+        // Each read compares the lease with the clock: the desk need not run first.
         assert!(!site.is_leader());
         assert!(matches!(follower.changed().await, Some(Standing::StandsBy(_))));
         site.store.content().hangs = false;
@@ -197,6 +202,7 @@ fn lease_ends_lead_while_compaction_hangs() {
         site.store.content().fabric.version = COMPACT;
         site.lead().await;
         site.store.content().hangs = true;
+        // Another version is refused without an append. After each request a compaction is due.
         let answer = site.ask("add-leaf id=1 ip=10.0.1.1", Some(0));
         assert!(answer.await.unwrap().is_err());
         site.store.hung.notified().await;

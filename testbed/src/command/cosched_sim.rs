@@ -1,4 +1,5 @@
-//! `wedjat-testbed cosched-sim`: simulation of ASA_X's own evaluation.
+//! `wedjat-testbed cosched-sim`: simulation of the evaluation in ASA_X's paper (arXiv 2401.09706), in which jobs of a
+//! cluster learn to share their cores with other jobs.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -29,7 +30,7 @@ pub struct Arguments {
     /// Number of seeds; each is a different order of the jobs
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Use the trees of this file instead of the built-in ones
+    /// Use the decision trees of this file, by which the asax arms choose shares, instead of the built-in ones
     #[arg(long, value_name = "FILE")]
     experts: Option<PathBuf>,
     /// Relative slow-down of a parallel stage next to a job that keeps all cores busy

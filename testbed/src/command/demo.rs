@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use wedjat::policy::PolicySpec;
+use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_testbed::rack::{Layout, Servers};
 
@@ -16,6 +17,10 @@ pub const EXAMPLE: &str = "Example, two policies near saturation:
 No root, hugepages or NIC is needed: the leaf is a separate DPDK process, connected by memif.
 In emulated time every row is the same on every machine. --clock real needs two otherwise idle CPUs. It measures invalid rows again,
 up to --retries times in all. The exit status is 1 if a row stays invalid.";
+
+/// Heading of the page of results.
+#[cfg(feature = "dpdk")]
+const HEADING: &str = "wedjat-testbed demo";
 
 /// Command line of `demo`.
 #[derive(Args, Debug)]
@@ -67,6 +72,8 @@ pub struct Arguments {
     /// CPU of generator and rack [default: the last]
     #[arg(long)]
     core: Option<usize>,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 /// Clock of a demo.
@@ -143,10 +150,11 @@ mod show {
     use wedjat::state::files::ReportFile;
     use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
+    use wedjat_pktgen::results::{Results, Subject};
     use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
 
-    use super::{Arguments, Clock, Failure, Format, emulated};
+    use super::{Arguments, Clock, Failure, Format, HEADING, emulated};
     use crate::command::rig::{Endpoints, Rig};
     use crate::command::{devices, leaves, signals};
 
@@ -175,7 +183,17 @@ mod show {
         // Detects an invalid folder before a minute of work.
         fs::create_dir_all(&arguments.out)
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
-        let rows = demo.rows()?;
+        let mut results = Results::open(&arguments.results)?;
+        let mut rows = demo.rows()?;
+        for (index, row) in rows.iter_mut().enumerate() {
+            let Some(results) = &mut results else { break };
+            let (model, policy) = ("demo".to_owned(), row.policy.clone());
+            let (load, offered_pps) = (Some(row.load), Some(row.report.offered_pps));
+            let subject = Subject { model, policy, load, offered_pps, ..Subject::default() };
+            let valid = row.report.valid;
+            results.add(row.report.take_tasks(index + 1, subject, demo.ends.pool), valid)?;
+        }
+        results.map_or(Ok(()), |results| results.finish(HEADING))?;
         let written = write(arguments, &rows)?;
         match arguments.format {
             Format::Text => print!("{}{written}", row::table(&rows)),
@@ -256,6 +274,10 @@ mod show {
         fn row(&mut self, policy: &PolicySpec, load: f64) -> Result<Row, Failure> {
             let offered = self.load(load);
             offered.self_test()?;
+            if offered.records_tasks {
+                let option = self.arguments.results.option();
+                offered.check_recordable().map_err(|error| format!("{option}: {error}"))?;
+            }
             let mut leaf = self.start(policy, &offered)?;
             self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
             let measured = self.rig.offer(&offered, &self.ends, &self.stop);
@@ -278,6 +300,7 @@ mod show {
                 duration_s: self.arguments.seconds,
                 drain_s: DRAIN_S,
                 seed: self.arguments.seed,
+                records_tasks: self.arguments.results.need_tasks(),
                 ..Load::new(rate_pps, service)
             }
             .with_percentile(QUANTILE, Some(self.arguments.workers.into()))
@@ -410,12 +433,13 @@ mod emulated {
 
     use serde_json::{Value, json};
     use wedjat::state::files::ReportFile;
+    use wedjat_pktgen::results::Results;
     use wedjat_testbed::demo::emulated::{RealTimeRows, headline, page, table};
     use wedjat_testbed::demo::machine::Pauses;
     use wedjat_testbed::sim::model::{Cell, Model};
     use wedjat_testbed::sim::{Row, SimArgs, plan, print};
 
-    use super::{Arguments, Failure, Format};
+    use super::{Arguments, Failure, Format, HEADING};
     use crate::command::leaves::{self, Leaves, Placement};
 
     /// Time in which the machine's pauses are measured.
@@ -430,6 +454,7 @@ mod emulated {
         fs::create_dir_all(&arguments.out)
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
         leaves::command(arguments.leaf.as_deref())?;
+        let mut results = Results::open(&arguments.results)?;
         // Real time comes first, while this process and its children may use every CPU.
         log::info!("measuring pauses of this machine");
         let pauses = Pauses::watch(WATCH_TIME);
@@ -440,10 +465,17 @@ mod emulated {
         for Cell { subject, model } in cells(arguments)? {
             let Model::Rack(config) = model else { continue };
             log::info!("{} at {:.0}%, emulated", subject.policy, subject.load * 100.0);
-            let result = leaves.run(&config)?;
+            let mut result = leaves.run(&config)?;
             manifest = result.account["manifest"].clone();
+            if let Some(results) = &mut results {
+                let outcome = &mut result.outcome;
+                let (ended, run) = (std::mem::take(&mut outcome.ended), rows.len() + 1);
+                let tasks = subject.run_tasks(run, arguments.seed, ended);
+                results.add(tasks, !outcome.is_unstable())?;
+            }
             rows.push(Row::new(subject, vec![result.outcome], None));
         }
+        results.map_or(Ok(()), |results| results.finish(HEADING))?;
         let mut remarks = vec![pauses.to_string()];
         match &real {
             Ok(real) => remarks.extend(real.remarks()),
@@ -483,8 +515,11 @@ mod emulated {
         for Cell { model, .. } in &mut cells {
             if let Model::Rack(config) = model {
                 config.seed = arguments.seed;
+                config.observer.records_tasks = arguments.results.need_tasks();
             }
         }
+        let longest = cells.iter().map(|cell| cell.model.tasks()).max().unwrap_or(0);
+        arguments.results.check(cells.len(), longest)?;
         Ok(cells)
     }
 

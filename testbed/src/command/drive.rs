@@ -8,6 +8,7 @@ use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
+use wedjat_pktgen::results::ResultArgs;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 
@@ -89,6 +90,8 @@ pub struct Arguments {
     /// Output format of the report
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    #[command(flatten)]
+    results: ResultArgs,
     /// EAL arguments
     #[arg(last = true)]
     eal: Vec<String>,
@@ -126,6 +129,48 @@ impl Arguments {
     }
 }
 
+/// Number of tasks of a run in emulated time.
+#[cfg(feature = "dpdk")]
+const EMULATED_TASKS: &str = "200000";
+/// Delay of each hop in emulated time, about that of a memif port.
+#[cfg(feature = "dpdk")]
+const EMULATED_HOP: &str = "1us";
+
+#[cfg(feature = "dpdk")]
+impl Arguments {
+    /// Returns a line with the response times of the same load in emulated time, where no pause of this machine counts. `None`
+    /// if the leaf's policy is unknown, or if the simulator cannot express the run.
+    fn emulated(&self, rate_pps: f64) -> Option<String> {
+        use crate::sim::{Row, SimArgs, rows};
+        use wedjat::state::table::Snapshot;
+
+        let is_plain = self.attach.is_none()
+            && self.rack.lose == 0.0
+            && self.rack.outages.is_empty()
+            && self.rack.queue_max.is_none();
+        let snapshot = Snapshot::open(self.state.as_deref()?).ok()?;
+        let policy = snapshot.pools.into_iter().find(|pool| pool.id == self.pool)?.policy;
+        let capacity_pps = f64::from(self.rack.workers) * 1e9 / self.service.mean_ns();
+        let args = SimArgs {
+            policy: Some(policy),
+            racks: Some(self.rack.workers.to_string()),
+            hop: Some(EMULATED_HOP.to_owned()),
+            service: Some(self.service.to_string()),
+            arrivals: Some(self.arrivals.to_string()),
+            load: Some((rate_pps / capacity_pps).to_string()),
+            tasks: Some(EMULATED_TASKS.to_owned()),
+            ..SimArgs::default()
+        };
+        let rows = rows(&args).ok().filter(|_| is_plain)?;
+        let Row { policy, load, mean, p50, p99, .. } = rows.first()?;
+        let load = load * 100.0;
+        Some(format!(
+            "emulated time, {policy} at {load:.0}% load with hops of {EMULATED_HOP}: mean {mean:.1} us, p50 {p50:.1} us, p99 {p99:.1} us; no pause \
+             of this machine disturbs these"
+        ))
+    }
+}
+
 /// Drives the leaf. Returns false if the run is invalid.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
@@ -138,12 +183,20 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 /// Drives the leaf. Returns false if the run is invalid.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    use wedjat_pktgen::results::{Results, Subject};
+
     use super::rig::{Endpoints, PATIENCE, Rig};
     use super::signals;
 
     let layout = arguments.rack.layout()?;
-    let load = arguments.load()?;
+    let mut load = arguments.load()?;
     load.self_test()?;
+    let mut results = Results::open(&arguments.results)?;
+    if results.is_some() {
+        load.check_recordable()
+            .map_err(|error| format!("{}: {error}", arguments.results.option()))?;
+        load.records_tasks = true;
+    }
     let ends = Endpoints {
         addresses: arguments.addresses()?,
         udp_port: arguments.udp_port,
@@ -164,9 +217,25 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.core,
     )?;
     rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
-    let (report, rack) = rig.offer(&load, &ends, &stop)?;
+    let (mut report, rack) = rig.offer(&load, &ends, &stop)?;
+    if let Some(mut results) = results.take() {
+        let subject = Subject {
+            model: "drive".to_owned(),
+            load: Some(load.share(arguments.rack.workers.into())),
+            offered_pps: Some(load.rate_pps),
+            ..Subject::default()
+        };
+        let valid = report.valid;
+        results.add(report.take_tasks(1, subject, arguments.pool), valid)?;
+        results.finish("wedjat-testbed drive")?;
+    }
     match arguments.format {
-        Format::Text => wedjat_pktgen::report::print_line(format_args!("{report}\n{rack}"))?,
+        Format::Text => {
+            wedjat_pktgen::report::print_line(format_args!("{report}\n{rack}"))?;
+            if let Some(line) = arguments.emulated(load.rate_pps).filter(|_| !report.valid) {
+                wedjat_pktgen::report::print_line(line)?;
+            }
+        }
         Format::Json => {
             let mut json = serde_json::to_value(&report)?;
             json["rack"] = serde_json::to_value(&rack)?;
@@ -174,4 +243,44 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
     }
     Ok(report.valid)
+}
+
+#[cfg(all(test, feature = "dpdk"))]
+mod tests {
+    use clap::Parser;
+    use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(state: &std::path::Path, more: &[&str]) -> Arguments {
+        let command = ["drive", "--rate", "50%", "--client-device", "a", "--worker-device", "b"];
+        let state = ["--state", state.to_str().unwrap()];
+        Cli::parse_from(command.iter().chain(&state).chain(more)).arguments
+    }
+
+    // promise: measurement.2
+    #[test]
+    fn invalid_drive_has_a_result_in_emulated_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let workers = (0..32).map(|id| WorkerSpec { id, server: 0 }).collect();
+        let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers }];
+        let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
+        let spec = Spec { cores: 1, ports: 1, servers, pools, ..Spec::default() };
+        Table::create(&state, &spec).unwrap().publish();
+        let line = parsed(&state, &[]).emulated(160_000.0).unwrap();
+        assert!(
+            line.starts_with("emulated time, horus at 50% load with hops of 1us: mean 10"),
+            "{line}"
+        );
+        assert_eq!(parsed(&state, &["--lose", "0.1"]).emulated(160_000.0), None);
+        assert_eq!(parsed(&state, &["--pool", "2"]).emulated(160_000.0), None);
+        assert_eq!(parsed(&folder.path().join("none"), &[]).emulated(160_000.0), None);
+    }
 }

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use wedjat::policy::PolicySpec;
 use wedjat::state::files::ReportFile;
+use wedjat_pktgen::results::{ResultArgs, Results};
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting, page};
 use wedjat_testbed::demo::leaf;
@@ -56,6 +57,8 @@ pub struct Arguments {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    #[command(flatten)]
+    results: ResultArgs,
     /// Command of the controllers [default: `wedjat` beside this one, or in PATH]
     #[arg(long, value_name = "FILE")]
     wedjat: Option<PathBuf>,
@@ -94,7 +97,14 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         real,
         wedjat,
     };
+    let results = Results::open(&arguments.results)?;
     let report = fabric::run(&setting, &*signals::stop_on_signals()?)?;
+    if let Some(mut results) = results {
+        let policy = arguments.policy.to_string();
+        let tasks = report.outcome.run_tasks("fabric", policy, arguments.load, arguments.seed);
+        results.add(tasks, report.holds())?;
+        results.finish("wedjat-testbed fabric")?;
+    }
     for violation in &report.outcome.violations {
         log::error!("VIOLATED at {} ns: {}: {}", violation.at_ns, violation.who, violation.what);
     }

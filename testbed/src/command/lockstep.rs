@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use clap::Args;
 use wedjat::policy::{CATALOGUE, Runs};
+use wedjat_pktgen::results::{ResultArgs, Results};
 use wedjat_testbed::lockstep::fabric;
 use wedjat_testbed::sim::model::{Cell, Model};
+use wedjat_testbed::sim::outcome::{Outcome, Subject};
 use wedjat_testbed::sim::{Row, SimArgs, plan, print, rack};
 
 use super::Failure;
@@ -20,6 +22,9 @@ pub const EXAMPLE: &str = "Example, and the simulator's run that it must equal, 
   wedjat-testbed lockstep --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
   wedjat-testbed sim --digest --policy horus --load 0.8 --workers 32 --service 'exp(100us)' --seed 7 --format json
 No root, hugepages or NIC is needed, and one CPU suffices: time is emulated, and stops while a process works.";
+
+/// Heading of the page of results.
+const HEADING: &str = "wedjat-testbed lockstep";
 
 /// Command line of `lockstep`. The simulator parses the values of common flags.
 #[derive(Args, Debug)]
@@ -135,6 +140,8 @@ pub struct Arguments {
     /// CPU of the conductor [default: the last]
     #[arg(long)]
     core: Option<usize>,
+    #[command(flatten)]
+    results: ResultArgs,
 }
 
 impl Arguments {
@@ -167,12 +174,33 @@ impl Arguments {
             subject.model = "lockstep";
             if let Model::Rack(config) = model {
                 config.seed = self.seed;
+                config.observer.records_tasks = self.results.need_tasks();
                 if self.has_racks() {
                     (config.benchmarks, config.as_process) = (false, true);
                 }
             }
         }
+        let longest = cells.iter().map(|cell| cell.model.tasks()).max().unwrap_or(0);
+        self.results.check(cells.len(), longest)?;
         Ok(cells)
+    }
+
+    /// Opens the files for the results, if there are any.
+    fn open_results(&self) -> Result<Option<Results>, String> {
+        Results::open(&self.results)
+    }
+
+    /// Adds an outcome to the results.
+    fn add_result(
+        &self,
+        results: &mut Option<Results>,
+        run: usize,
+        subject: &Subject,
+        outcome: &mut Outcome,
+    ) -> Result<(), String> {
+        let Some(results) = results else { return Ok(()) };
+        let ended = std::mem::take(&mut outcome.ended);
+        results.add(subject.run_tasks(run, self.seed, ended), !outcome.is_unstable())
     }
 
     /// Returns true for several racks under a spine.
@@ -184,10 +212,13 @@ impl Arguments {
 /// Runs several racks with nodes in this process.
 fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
     let (mut rows, mut differ) = (Vec::new(), 0);
-    for Cell { subject, model } in arguments.cells()? {
+    let cells = arguments.cells()?;
+    let mut results = arguments.open_results()?;
+    for Cell { subject, model } in cells {
         let Model::Rack(config) = model else { continue };
         let (began, name) = (Instant::now(), format!("{} at {}", subject.policy, subject.load));
-        let (outcome, report) = fabric::run(&config)?;
+        let (mut outcome, report) = fabric::run(&config)?;
+        arguments.add_result(&mut results, rows.len() + 1, &subject, &mut outcome)?;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
         let ((idle, repeated), tasks) = (report.idle_signals, outcome.tasks as f64);
         log::info!(
@@ -204,6 +235,7 @@ fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
         differ += usize::from(!is_same || !report.faults.is_empty());
         rows.push(Row::new(subject, vec![outcome], wall));
     }
+    results.map_or(Ok(()), |results| results.finish(HEADING))?;
     print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
     Ok(differ == 0)
 }
@@ -242,13 +274,15 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return run_racks(arguments);
     }
     let cells = arguments.cells()?;
+    let mut results = arguments.open_results()?;
     let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
     let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;
     let (mut rows, mut differ) = (Vec::new(), 0);
     for Cell { subject, model } in cells {
         let Model::Rack(config) = model else { continue };
         let began = Instant::now();
-        let outcome = leaves.run(&config)?.outcome;
+        let mut outcome = leaves.run(&config)?.outcome;
+        arguments.add_result(&mut results, rows.len() + 1, &subject, &mut outcome)?;
         let wall = (arguments.timing == "yes").then(|| began.elapsed());
         if arguments.compare {
             let is_same = rack::run(&config)?.record == outcome.record;
@@ -258,6 +292,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         }
         rows.push(Row::new(subject, vec![outcome], wall));
     }
+    results.map_or(Ok(()), |results| results.finish(HEADING))?;
     print::print(&rows, &arguments.format, &mut std::io::stdout().lock())?;
     if differ > 0 {
         log::error!("{differ} of {} runs differ from the simulator", rows.len());

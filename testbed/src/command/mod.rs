@@ -26,6 +26,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
+use wedjat_pktgen::results::{self, PlotArgs};
 use wedjat_testbed::sim::{self, SimArgs};
 use wedjat_testbed::{attack, bench, figures};
 
@@ -162,6 +163,11 @@ pub enum Command {
     /// Simulate the evaluation of ASA_X: workflows that share a cluster's cores in several ways
     #[command(after_help = cosched_sim::EXAMPLE)]
     CoschedSim(cosched_sim::Arguments),
+    /// Draw the plots of a log of tasks, and print its percentiles
+    #[command(
+        after_help = "Example:\n  wedjat-testbed plot tasks.csv --out plots --html tasks.html"
+    )]
+    Plot(PlotArgs),
     /// Reproduce the papers' figures: plots, numbers and commands
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
@@ -244,6 +250,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
         Command::Batch(arguments) => batch::run(&arguments),
         Command::Learner(arguments) => learner::run(&arguments),
         Command::CoschedSim(arguments) => cosched_sim::run(&arguments),
+        Command::Plot(arguments) => {
+            let table = results::plot(&arguments)?;
+            wedjat_pktgen::report::print_line(table.trim_end())?;
+            Ok(true)
+        }
         Command::Figures(arguments) => {
             figures::make(&arguments)?;
             Ok(true)
@@ -284,9 +295,21 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
+#[cfg(all(test, feature = "control", feature = "dpdk"))]
+#[path = "../../../tests/tables/commands.rs"]
+mod commands;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // promise: control.2
+    #[cfg(all(feature = "control", feature = "dpdk"))]
+    #[test]
+    fn documented_commands_are_those_of_the_program() {
+        let detail = commands::Detail::Needed;
+        commands::assert_documented("\n## wedjat-testbed\n", &Cli::command(), detail);
+    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -6,7 +6,6 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-use indicatif::ProgressBar;
 use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat_learner::{Choice, Counts, Learner, Settings};
@@ -15,6 +14,7 @@ use super::Quantity::{Mean, P99};
 use super::{Figure, Keys, again, arguments, command, draw, length, write};
 use crate::sim::plan;
 use crate::sim::rows;
+use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
 
 const LOADS: (&str, &str) = ("load", "0.3,0.5,0.7,0.8,0.9,0.95");
@@ -202,7 +202,7 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
             keys.extend(policy);
             keys.extend([("seconds", seconds), ("measure", seconds)]);
             let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
-            let outcome = cell.model.run(1, &ProgressBar::hidden())?;
+            let outcome = cell.model.run(1, &Observer::hidden())?;
             let mut points = Vec::new();
             for (index, ticks) in outcome.timeline.means().enumerate() {
                 let time = (index as f64 + 0.5) * total_s / STRETCHES as f64;

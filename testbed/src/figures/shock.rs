@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use indicatif::ProgressBar;
-
 use super::{again, arguments, command, draw, write};
 use crate::sim::plan;
+use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
 
 const NAME: &str = "rosella-shock";
@@ -41,7 +40,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
             ("policy", policy),
         ];
         let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
-        let outcome = cell.model.run(1, &ProgressBar::hidden())?;
+        let outcome = cell.model.run(1, &Observer::hidden())?;
         // Length of a stretch of the timeline, in mean service times.
         let stretch = outcome.tasks as f64 / 1000.0 * TIMES_PER_1000 / STRETCHES as f64;
         let mut points = Vec::new();

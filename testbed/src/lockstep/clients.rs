@@ -72,8 +72,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         super::workers::send(&mut self.port, buf, SIDE, now_ns)
     }
 
-    /// Receives all waiting packets and passes each answer to `on_answer`, with the task's number. Returns
-    /// the number of packets received, and the number of ARP replies sent.
+    /// Receives one burst and passes each answer to `on_answer`, with the task's number (`u32::MAX` if it has
+    /// none). Returns the number of packets received, and the number of ARP replies sent.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
@@ -90,6 +90,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
                     on_answer(number, &answer)?;
                 }
                 FrameKind::NeighbourAnswer => {
+                    // `Host::receive` has turned a request into its answer.
                     self.send_buffer(buf, now_ns)?;
                     replies += 1;
                 }

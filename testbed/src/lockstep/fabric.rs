@@ -25,6 +25,7 @@ use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
 use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::host::{FrameKind, Host};
+use wedjat_pktgen::results::Status;
 use wedjat_pktgen::target::Target;
 use wedjat_pktgen::template::{Task, Template};
 
@@ -32,11 +33,11 @@ use super::{LocalLeaf, LockstepError, Scheduler};
 use crate::rack::Reply;
 use crate::sim::digest::{Digest, Record};
 use crate::sim::events::{Events, event};
-use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
+use crate::sim::hop::{TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
 use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at, signal};
 use crate::sim::script::Action;
-use crate::sim::stats::Recorder;
+use crate::sim::stats::{Recorder, TaskEnd};
 
 const POOL: u16 = 1;
 const SPINE_ID: u16 = 900;
@@ -93,6 +94,14 @@ struct Flight {
     frame: Vec<u8>,
     /// Headers of the packet that the leaf sent to the worker; the reply needs them.
     headers: Option<(Datagram, Header)>,
+}
+
+impl Flight {
+    /// Returns the task's end for the record.
+    fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+        let (number, class, arrived) = (self.number, self.class, self.arrived);
+        TaskEnd { number, class, worker, arrived, service: Some(self.service), response }
+    }
 }
 
 /// A spine or a leaf.
@@ -274,7 +283,7 @@ impl<'a> Run<'a> {
             schedule,
             streams: Streams::new(config.seed),
             loss_below: loss_below(config.loss),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
             busy: (0, 0),
             digest: Digest::default(),
             report: Report::default(),
@@ -363,6 +372,8 @@ impl<'a> Run<'a> {
     fn lose(&mut self, slot: u32, place: &'static str) {
         *self.report.lost.entry(place).or_default() += 1;
         self.busy.0 -= 1;
+        let Self { flights, recorder, .. } = self;
+        recorder.end(TICK_PS, || flights[slot].end(None, Err(Status::Lost)));
         self.slots[self.flights[slot].number as usize] = None;
         self.flights.remove(slot);
     }
@@ -446,6 +457,8 @@ impl<'a> Run<'a> {
         }
         let started = flight.started;
         self.recorder.done(number, ticks);
+        let Self { flights, recorder, .. } = self;
+        recorder.end(TICK_PS, || flights[slot].end(Some(worker), Ok(ticks)));
         self.digest.add([number, member as u64, started, ticks]);
         self.busy.0 -= 1;
         if self.loses() {
@@ -678,6 +691,12 @@ impl<'a> Run<'a> {
             }
             self.report.counted.push(counted);
         }
+        let Self { slots, flights, recorder, .. } = &mut self;
+        let rest = (0..).zip(&*slots).filter_map(|(number, slot)| {
+            let flight = flights.get((*slot)?).filter(|flight| flight.number == number)?;
+            Some(flight.end(None, Err(Status::Lost)))
+        });
+        recorder.end_rest(TICK_PS, rest);
         // Tasks at workers or on their way there, and replies on their way back, of leaves that have ended.
         let stranded = self.slots.iter().flatten().count() as u64;
         if stranded > 0 {

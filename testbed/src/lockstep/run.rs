@@ -9,16 +9,17 @@ use wedjat::io::{Pool, Port};
 use wedjat::limits::BURST;
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat_pktgen::arrival::Schedule;
+use wedjat_pktgen::results::Status;
 use wedjat_pktgen::template::Task;
 
 use super::workers::Packet;
 use super::{Clients, LockstepError, Scheduler, Workers};
 use crate::sim::digest::{Digest, Record};
 use crate::sim::events::{Events, event};
-use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
+use crate::sim::hop::{TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
 use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at};
-use crate::sim::stats::Recorder;
+use crate::sim::stats::{Recorder, TaskEnd};
 
 /// Maximum number of turns at one time, before the run fails because time does not advance.
 const TURNS_MAX: u32 = 1000;
@@ -44,6 +45,15 @@ struct Flight<B> {
     worker: u16,
     /// The task's packet while it is at the worker, then the reply.
     packet: Option<Packet<B>>,
+}
+
+impl<B> Flight<B> {
+    /// Returns the task's end for the record.
+    fn end(&self, worker: Option<u16>, response: Result<u64, Status>) -> TaskEnd {
+        let (number, class, arrived) = (self.number, self.class, self.arrived);
+        let (worker, service) = (worker.map(usize::from), Some(self.service));
+        TaskEnd { number, class, worker, arrived, service, response }
+    }
 }
 
 /// Slots in the slab of a burst's tasks.
@@ -123,7 +133,7 @@ where
         schedule,
         streams: Streams::new(config.seed),
         loss_below: loss_below(config.loss),
-        recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+        recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
         in_system: 0,
         replies: 0,
         answered: 0,
@@ -195,6 +205,12 @@ where
             }
         }
         // The scheduler dropped the remaining tasks, or still holds them.
+        let Self { slots, flights, recorder, .. } = self;
+        let rest = (0..).zip(&*slots).filter_map(|(number, slot)| {
+            let flight = flights.get(*slot).filter(|flight| flight.number == number)?;
+            Some(flight.end(None, Err(Status::Lost)))
+        });
+        recorder.end_rest(TICK_PS, rest);
         self.lost += std::mem::take(&mut self.in_system);
         Ok(())
     }
@@ -216,10 +232,17 @@ where
         if self.loses() {
             self.lost += 1;
             self.in_system -= 1;
+            self.end(slot, None, Err(Status::Lost));
             self.forget(slot);
         } else {
             self.send(hops, kind, slot);
         }
+    }
+
+    /// Records the end of a task.
+    fn end(&mut self, slot: u32, worker: Option<u16>, response: Result<u64, Status>) {
+        let Self { flights, recorder, .. } = self;
+        recorder.end(TICK_PS, || flights[slot].end(worker, response));
     }
 
     /// Removes a finished or lost task.
@@ -294,7 +317,8 @@ where
             self.workers.write_reply(packet, worker, remaining, service_ns);
         }
         self.recorder.done(number, ticks);
-        self.digest.add([number, u64::from(worker), flight.started, ticks]);
+        self.end(slot, Some(worker), Ok(ticks));
+        self.digest.add([number, u64::from(worker), self.flights[slot].started, ticks]);
         self.in_system -= 1;
         if self.loses() {
             self.forget(slot);
@@ -379,6 +403,7 @@ where
         for slot in refused {
             self.lost += 1;
             self.in_system -= 1;
+            self.end(slot, None, Err(Status::Refused));
             self.flights.remove(slot);
         }
         Ok(count)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use wedjat_pktgen::results::ResultArgs;
 
 /// Simulates a pool of workers under the dataplane's own policies.
 ///
@@ -167,6 +168,10 @@ pub struct SimArgs {
     /// Print the duration of each row, yes or no; without it equal seeds print equal bytes [default: yes]
     #[arg(long)]
     pub timing: Option<String>,
+    /// Plots, page and log of tasks
+    #[command(flatten)]
+    #[serde(skip)]
+    pub results: ResultArgs,
 }
 
 impl SimArgs {
@@ -187,7 +192,8 @@ impl SimArgs {
             })?;
             keys.entry(key).or_insert(toml::Value::String(value));
         }
-        keys.try_into().map_err(|e| format!("scenario {name}: {e}"))
+        let completed: Self = keys.try_into().map_err(|e| format!("scenario {name}: {e}"))?;
+        Ok(Self { results: self.results.clone(), ..completed })
     }
 }
 

@@ -13,7 +13,6 @@
 use std::convert::Infallible;
 
 use hdrhistogram::Histogram;
-use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::member::{MemberSide, Notify};
@@ -30,7 +29,7 @@ use super::events::Events;
 use super::knowledge::Knowledge;
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
-use super::stats::{Recorder, histogram, record};
+use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
 /// Ticks per mean service time.
 const UNIT_TICKS: f64 = 1e9;
@@ -72,8 +71,8 @@ pub struct Config {
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts arrived tasks.
-    pub progress: ProgressBar,
+    /// Observer of the run.
+    pub observer: Observer,
 }
 
 /// Decides on each dispatcher's tasks and receives the servers' reports. An implementation may fail.
@@ -396,7 +395,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             choice: stream("dispatchers"),
             shuffles: stream("shuffles"),
             members: stream("members"),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
             imbalance: histogram(),
             in_system: 0,
             waiting: 0,
@@ -645,8 +644,17 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let queue = queue.min(u32::from(u16::MAX)) as u16;
         let flight = &mut self.flights[task];
         flight.queue = queue;
+        let flight = *flight;
         let ticks = self.now - flight.arrived;
         self.recorder.done(flight.number, ticks);
+        self.recorder.end(self.config.service.mean_ns() * 1e3 / UNIT_TICKS, || TaskEnd {
+            number: flight.number,
+            class: 0,
+            worker: Some(member),
+            arrived: flight.arrived,
+            service: Some(flight.service),
+            response: Ok(ticks),
+        });
         if self.config.digest {
             self.digest.add([flight.number, member as u64, flight.started, ticks]);
         }

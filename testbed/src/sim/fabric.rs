@@ -15,6 +15,7 @@ use wedjat_pktgen::seed::StreamSeed;
 
 use super::outcome::Outcome;
 use super::rack;
+use super::stats::Observer;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -143,7 +144,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut all: Option<Outcome> = None;
     for_each_pool(config, |_, outcome| match &mut all {
         None => all = Some(outcome),
-        Some(all) => all.add(&outcome),
+        Some(all) => all.add(outcome),
     })?;
     all.ok_or_else(|| "--pools: at least one is needed".to_owned())
 }
@@ -166,7 +167,9 @@ pub fn for_each_pool(
             let racks: Vec<_> = part.iter().map(|place| place.workers).collect();
             let workers: usize = racks.iter().sum();
             let share = workers as f64 / total as f64;
+            let observer = Observer { pool: spine + 1, ..config.pool.observer.clone() };
             let outcome = rack::run(&rack::Config {
+                observer,
                 racks,
                 speeds: vec![1.0; workers],
                 tasks: ((config.pool.tasks as f64 * share) as u64).max(1),
@@ -176,7 +179,7 @@ pub fn for_each_pool(
             spine += 1;
             match &mut pool {
                 None => pool = Some(outcome),
-                Some(pool) => pool.add(&outcome),
+                Some(pool) => pool.add(outcome),
             }
         }
         pool.into_iter().for_each(|outcome| each(places, outcome));

@@ -7,6 +7,8 @@ use rand_distr::{Distribution, Exp1};
 
 /// Ticks (picoseconds) of simulated time per microsecond.
 pub const TICKS_PER_US: f64 = 1e6;
+/// Picoseconds per tick.
+pub const TICK_PS: f64 = 1e6 / TICKS_PER_US;
 
 /// Converts a time to whole nanoseconds, the resolution of the dataplane's clock.
 #[inline]

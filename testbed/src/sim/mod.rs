@@ -22,8 +22,8 @@ pub mod sweep;
 pub mod watched;
 
 use std::io::{self, IsTerminal as _, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -31,6 +31,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub use args::SimArgs;
 use model::Cell;
 pub use outcome::Row;
+use stats::Observer;
+use wedjat_pktgen::results::{Results, RunTasks};
 
 /// Runs the simulations selected by the flags and prints the rows. Returns false if a row has no measured
 /// task.
@@ -45,7 +47,14 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     }
     let cells = plan::cells(&args)?;
     cells.iter().filter_map(Cell::caution).for_each(|text| log::warn!("{text}"));
-    let rows = simulate(cells, &Runs::of(&args)?)?;
+    let runs = Runs::of(&args)?;
+    let longest = cells.iter().map(|cell| cell.model.tasks()).max().unwrap_or(0);
+    args.results.check(cells.len() * runs.seeds, longest)?;
+    let queue = Results::open(&args.results)?.map(ResultQueue::new);
+    let rows = simulate(cells, &runs, queue.as_ref())?;
+    if let Some(queue) = queue {
+        queue.finish()?.finish("wedjat-testbed sim")?;
+    }
     print::print(&rows, &format, out).map_err(|error| format!("cannot write: {error}"))?;
     let empty = rows.iter().filter(|row| row.mean.is_nan());
     let invalid = empty.map(|row| {
@@ -62,7 +71,7 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
 /// # Errors
 /// Invalid flags.
 pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
-    simulate(plan::cells(args)?, &Runs::of(args)?)
+    simulate(plan::cells(args)?, &Runs::of(args)?, None)
 }
 
 /// Number of runs per cell, and of threads. A cell is one combination of the flags' values.
@@ -99,13 +108,71 @@ impl Runs {
     }
 }
 
+/// Adds the runs of several threads to the results, in the order of the jobs. At most one run per thread
+/// waits for its turn.
+struct ResultQueue {
+    /// Number of the next job, and the results. The first error replaces them.
+    state: Mutex<(usize, Result<Results, String>)>,
+    changed: Condvar,
+}
+
+/// Turn of one job in a [`ResultQueue`]. It passes at the latest when it is dropped.
+struct Turn<'a> {
+    queue: &'a ResultQueue,
+    job: usize,
+    run: Option<(RunTasks, bool)>,
+}
+
+impl ResultQueue {
+    fn new(results: Results) -> Self {
+        Self { state: Mutex::new((0, Ok(results))), changed: Condvar::new() }
+    }
+
+    fn turn(&self, job: usize) -> Turn<'_> {
+        Turn { queue: self, job, run: None }
+    }
+
+    /// Returns the error of a run that could not be added.
+    fn error(&self) -> Option<String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().err().cloned()
+    }
+
+    fn finish(self) -> Result<Results, String> {
+        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).1
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Self { queue, job, run } = self;
+        let state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state =
+            queue.changed.wait_while(state, |(next, results)| *next < *job && results.is_ok());
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        if let (Some((run, valid)), Ok(results)) = (run.take(), &mut state.1)
+            && let Err(error) = results.add(run, valid)
+        {
+            state.1 = Err(error);
+        }
+        state.0 += 1;
+        drop(state);
+        queue.changed.notify_all();
+    }
+}
+
 /// Runs every cell with every seed on several threads. The rows keep the cells' order.
-fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
+fn simulate(
+    cells: Vec<Cell>,
+    runs: &Runs,
+    queue: Option<&ResultQueue>,
+) -> Result<Vec<Row>, String> {
     let &Runs { first, seeds, threads, timing } = runs;
     // Job `j` runs cell `j / seeds` with seed `first + j % seeds`.
     let jobs = cells.len() * seeds;
     let tasks = cells.iter().map(|cell| cell.model.tasks()).sum::<u64>() * seeds as u64;
     let bar = progress(tasks);
+    let records_tasks = queue.is_some();
+    let observer = Observer { progress: bar.clone(), records_tasks, ..Observer::hidden() };
     let next = AtomicUsize::new(0);
     let done = Mutex::new((0..jobs).map(|_| None).collect::<Vec<_>>());
     std::thread::scope(|scope| {
@@ -114,9 +181,19 @@ fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
                 loop {
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(job / seeds) else { break };
-                    let started = Instant::now();
-                    let outcome = cell.model.run(first.wrapping_add((job % seeds) as u64), &bar);
-                    let result = outcome.map(|outcome| (outcome, started.elapsed()));
+                    if queue.is_some_and(|queue| queue.error().is_some()) {
+                        break;
+                    }
+                    let turn = queue.map(|queue| queue.turn(job));
+                    let (started, seed) =
+                        (Instant::now(), first.wrapping_add((job % seeds) as u64));
+                    let outcome = cell.model.run(seed, &observer);
+                    let mut result = outcome.map(|outcome| (outcome, started.elapsed()));
+                    if let (Some(mut turn), Ok((outcome, _))) = (turn, &mut result) {
+                        let ended = std::mem::take(&mut outcome.ended);
+                        let run = cell.subject.run_tasks(job / seeds + 1, seed, ended);
+                        turn.run = Some((run, !outcome.is_unstable()));
+                    }
                     if let Ok(mut done) = done.lock() {
                         done[job] = Some(result);
                     }
@@ -125,6 +202,9 @@ fn simulate(cells: Vec<Cell>, runs: &Runs) -> Result<Vec<Row>, String> {
         }
     });
     bar.finish_and_clear();
+    if let Some(error) = queue.and_then(ResultQueue::error) {
+        return Err(error);
+    }
     let mut results = done.into_inner().map_err(|_| "a run panicked".to_owned())?.into_iter();
     let mut rows = Vec::new();
     for cell in cells {

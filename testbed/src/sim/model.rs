@@ -1,8 +1,7 @@
 //! Common interface of the models: parameters, length and execution of a run.
 
-use indicatif::ProgressBar;
-
 use super::outcome::{Outcome, Subject};
+use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, slots};
 
 /// Length of a run, in mean service times, after which its start-up phase no longer matters.
@@ -82,21 +81,21 @@ impl Model {
         }
     }
 
-    /// Runs the cell with this seed; `progress` counts arrived tasks.
+    /// Runs the cell with this seed and observer.
     ///
     /// # Errors
     /// If parameters contradict each other.
-    pub fn run(&self, seed: u64, progress: &ProgressBar) -> Result<Outcome, String> {
-        let progress = progress.clone();
+    pub fn run(&self, seed: u64, observer: &Observer) -> Result<Outcome, String> {
+        let observer = observer.clone();
         match self {
-            Self::Rack(config) => rack::run(&rack::Config { seed, progress, ..config.clone() }),
-            Self::Slots(config) => slots::run(&slots::Config { seed, progress, ..config.clone() }),
+            Self::Rack(config) => rack::run(&rack::Config { seed, observer, ..config.clone() }),
+            Self::Slots(config) => slots::run(&slots::Config { seed, observer, ..config.clone() }),
             Self::Fabric(config) => {
-                let pool = rack::Config { seed, progress, ..config.pool.clone() };
+                let pool = rack::Config { seed, observer, ..config.pool.clone() };
                 fabric::run(&fabric::Config { pool, ..config.clone() })
             }
-            Self::Nodes(config) => nodes::run(&nodes::Config { seed, progress, ..config.clone() }),
-            Self::Ct(config) => ct::run(&ct::Config { seed, progress, ..config.clone() }),
+            Self::Nodes(config) => nodes::run(&nodes::Config { seed, observer, ..config.clone() }),
+            Self::Ct(config) => ct::run(&ct::Config { seed, observer, ..config.clone() }),
         }
     }
 

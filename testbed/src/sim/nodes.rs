@@ -13,21 +13,21 @@
 use std::ops::Range;
 
 use hdrhistogram::Histogram;
-use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::peers::{PeerPolicy, Peers, Settings};
 use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::wire::peer::{Heartbeat, Parameters};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
 use super::digest::{Digest, Record};
 use super::events::{Events, event::pack, event::unpack};
-use super::hop::{TICKS_PER_US, from_ns, to_ns};
+use super::hop::{TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::{ForwardedTasks, Outcome};
 use super::script::{self, Action, Step};
-use super::stats::{Recorder, histogram, record};
+use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
 /// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
@@ -77,8 +77,8 @@ pub struct Config {
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts arrived tasks.
-    pub progress: ProgressBar,
+    /// Observer of the run.
+    pub observer: Observer,
 }
 
 impl Config {
@@ -252,7 +252,7 @@ impl<'a> Sim<'a> {
             arrivals: stream("arrivals"),
             service: stream("service"),
             choice: stream("nodes"),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
             imbalance: histogram(),
             in_system: 0,
             lost: 0,
@@ -388,9 +388,25 @@ impl<'a> Sim<'a> {
 
     /// Removes a lost task.
     fn lose(&mut self, task: u32) {
+        self.end(task, None, Err(Status::Lost));
         self.flights.remove(task);
         self.in_system -= 1;
         self.lost += 1;
+    }
+
+    /// Records the end of a task.
+    #[inline]
+    fn end(&mut self, task: u32, worker: Option<usize>, response: Result<u64, Status>) {
+        let Flight { number, arrived, service, .. } = self.flights[task];
+        let (class, service) = (0, Some(service));
+        self.recorder.end(TICK_PS, || TaskEnd {
+            number,
+            class,
+            worker,
+            arrived,
+            service,
+            response,
+        });
     }
 
     /// Starts a task at a worker of its node.
@@ -420,6 +436,7 @@ impl<'a> Sim<'a> {
         let victim = node.peers.done(to_ns(self.now - flight.started));
         let ticks = self.now - flight.arrived;
         self.recorder.done(flight.number, ticks);
+        self.end(task, Some(index), Ok(ticks));
         if self.config.digest {
             self.digest.add([flight.number, index as u64, flight.started, ticks]);
         }

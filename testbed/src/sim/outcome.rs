@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use wedjat_pktgen::results::{self, RunTasks, Task};
 
 use super::digest::Record;
 use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
@@ -48,15 +49,17 @@ pub struct Outcome {
     pub overflows: bool,
     /// Traffic between nodes, in models with nodes.
     pub passed: Option<ForwardedTasks>,
-    /// Record of every task, if requested.
+    /// Digest of all tasks, if requested.
     pub record: Option<Record>,
+    /// All tasks in the order in which they ended, if requested.
+    pub ended: Vec<Task>,
 }
 
 impl Outcome {
     /// Returns the outcome of a recorded run with one decision per task, and without messages and losses.
     #[must_use]
-    pub fn of(recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
-        let tasks = recorder.arrived();
+    pub fn of(mut recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
+        let (tasks, ended) = (recorder.arrived(), recorder.take_ended());
         let (batches, fifths, timeline) = recorder.finish();
         Self {
             batches,
@@ -73,11 +76,19 @@ impl Outcome {
             overflows: false,
             passed: None,
             record: None,
+            ended,
         }
     }
 
+    /// Returns true if the queues grew or overflowed during the run.
+    #[must_use]
+    pub fn is_unstable(&self) -> bool {
+        self.overflows || grows(&self.fifths, self.servers)
+    }
+
     /// Adds another part of the same system over the same time.
-    pub fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, mut other: Self) {
+        self.ended.append(&mut other.ended);
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
         self.fifths.iter_mut().zip(&other.fifths).for_each(|(all, fifth)| *all += fifth);
         self.timeline.add(&other.timeline);
@@ -154,14 +165,29 @@ pub struct Subject {
     pub swept: Vec<(&'static str, String)>,
 }
 
+impl Subject {
+    /// Returns the tasks of run number `run` for the results.
+    #[must_use]
+    pub fn run_tasks(&self, run: usize, seed: u64, tasks: Vec<Task>) -> RunTasks {
+        let setting = self.swept.iter().map(|(flag, value)| format!("{flag}={value}"));
+        let subject = results::Subject {
+            model: self.model.to_owned(),
+            policy: self.policy.clone(),
+            load: Some(self.load),
+            offered_pps: None,
+            setting: setting.collect::<Vec<_>>().join(";"),
+        };
+        RunTasks { run, subject, seed, tasks }
+    }
+}
+
 impl Row {
     /// Summarises the runs of all seeds, which took `wall` together.
     #[must_use]
     pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();
         let unit = outcomes[0].ticks_per_unit;
-        let unstable = |o: &&Outcome| o.overflows || grows(&o.fifths, o.servers);
-        let unstable = outcomes.iter().filter(unstable).count() * 2 > seeds;
+        let unstable = outcomes.iter().filter(|o| o.is_unstable()).count() * 2 > seeds;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));
         let (resubmits, decisions) = (sum(|o| o.resubmits), sum(|o| o.decisions));

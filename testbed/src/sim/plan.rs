@@ -3,7 +3,6 @@
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use indicatif::ProgressBar;
 use wedjat::limits::CORES_MAX;
 use wedjat::peers::{NODES_MAX, PeerPolicy};
 use wedjat::policy::signals::Protocol;
@@ -17,6 +16,7 @@ use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::Subject;
 use super::script::Action;
+use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
 /// Default number of tasks of a run. A run has more if it would otherwise be shorter than [`SETTLED`].
@@ -177,7 +177,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         cores,
         as_process,
         seed: 0,
-        progress: ProgressBar::hidden(),
+        observer: Observer::hidden(),
     })
 }
 
@@ -270,7 +270,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
         slots: integer("slots", slots, 1..=1 << 40)? as u64,
         warmup: common(args)?.warmup,
         seed: 0,
-        progress: ProgressBar::hidden(),
+        observer: Observer::hidden(),
     })
 }
 
@@ -306,7 +306,7 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         warmup: common.warmup,
         digest: digest(args)?,
         seed: 0,
-        progress: ProgressBar::hidden(),
+        observer: Observer::hidden(),
     })
 }
 
@@ -347,7 +347,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
         warmup,
         digest: digest(args)?,
         seed: 0,
-        progress: ProgressBar::hidden(),
+        observer: Observer::hidden(),
     };
     let seconds = number("seconds", args.seconds.as_deref().unwrap_or("30"), 1e-3..=1e5)?;
     match &args.tasks {

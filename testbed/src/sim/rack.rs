@@ -6,7 +6,6 @@
 //! which measure a worker's speed, work as in [`super::ct`].
 
 use hdrhistogram::Histogram;
-use indicatif::ProgressBar;
 use rand::Rng as _;
 use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
@@ -15,15 +14,16 @@ use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{self, Core, Dispatcher, Placement, PolicySpec, Task, stream_seed};
 use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
+use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
 use super::digest::{Digest, Record};
 use super::events::{Events, event};
-use super::hop::{Hop, Hops, TICKS_PER_US, from_ns, to_ns};
+use super::hop::{Hop, Hops, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
 use super::script::{self, Action, Step, shuffle};
-use super::stats::{Recorder, histogram, record};
+use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 use super::watched::{WatchedDispatcher, Watcher};
 
 /// Ticks per second.
@@ -90,8 +90,8 @@ pub struct Config {
     pub as_process: bool,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts arrived tasks.
-    pub progress: ProgressBar,
+    /// Observer of the run.
+    pub observer: Observer,
 }
 
 /// Dispatcher cores of a leaf.
@@ -342,7 +342,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             changes,
             schedule_start: 0,
             streams: Streams::new(config.seed),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.progress),
+            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
             in_system: 0,
             imbalance: histogram(),
             messages: 0,
@@ -501,8 +501,24 @@ impl<'a, W: Watcher> Sim<'a, W> {
         if self.flights[task].number != BENCHMARK {
             self.lost += 1;
             self.in_system -= 1;
+            self.end(task, None, Err(Status::Lost));
         }
         self.flights.remove(task);
+    }
+
+    /// Records the end of a task.
+    #[inline]
+    fn end(&mut self, task: u32, worker: Option<usize>, response: Result<u64, Status>) {
+        let Flight { number, class, arrived, service, .. } = self.flights[task];
+        let service = Some(service);
+        self.recorder.end(TICK_PS, || TaskEnd {
+            number,
+            class,
+            worker,
+            arrived,
+            service,
+            response,
+        });
     }
 
     /// Starts the next task at the spine, which chooses a rack.
@@ -727,8 +743,10 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
         let flight = &mut self.flights[task];
         flight.queue = remaining.min(u32::from(u16::MAX)) as u16;
+        let flight = *flight;
         let (number, ticks) = (flight.number, self.now - flight.arrived);
         self.recorder.done(number, ticks);
+        self.end(task, Some(worker), Ok(ticks));
         if let Some(process) = &mut self.process {
             process.digest.add([number, u64::from(flight.member), flight.started, ticks]);
         }

@@ -9,18 +9,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use indicatif::ProgressBar;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, QueueingDispatcher, Rng, Task, stream_seed};
 use wedjat::state::{Decision, Load, Member, Report, View};
+use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::outcome::Outcome;
-use super::stats::{Recorder, histogram, record};
+use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
 /// Length of a slot for policies that read the clock.
 const SLOT_NS: u64 = 100_000;
+/// The same in picoseconds.
+const SLOT_PS: f64 = SLOT_NS as f64 * 1e3;
 /// Slots between samples of all queues.
 const SAMPLE_SLOTS: u64 = 10;
 
@@ -43,8 +45,8 @@ pub struct Config {
     pub warmup: f64,
     /// Seed of all streams.
     pub seed: u64,
-    /// Counts arrived tasks.
-    pub progress: ProgressBar,
+    /// Observer of the run.
+    pub observer: Observer,
 }
 
 /// A task in a server's queue.
@@ -56,6 +58,13 @@ struct QueuedTask {
     /// Decision that sent it; tasks of one batch share it.
     decision: Decision,
     dispatcher: u16,
+}
+
+impl QueuedTask {
+    /// Returns the task's end for the record.
+    fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+        end_of(self.number, self.slot, worker, response)
+    }
 }
 
 /// A server.
@@ -137,6 +146,7 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
     let picks = sim.nodes.iter().map(|node| node.dispatcher.view().picks);
     let (probes, resubmits) =
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
+    sim.end_rest();
     let outcome = Outcome {
         messages: sim.messages + probes,
         resubmits,
@@ -179,11 +189,23 @@ impl<'a> Sim<'a> {
             arrivals: stream("arrivals"),
             service: stream("service"),
             members: stream("members"),
-            recorder: Recorder::new(expected.max(1), config.warmup, &config.progress),
+            recorder: Recorder::new(expected.max(1), config.warmup, &config.observer),
             in_system: 0,
             messages: 0,
             incast: vec![0; config.dispatchers + 1],
         }
+    }
+
+    /// Records the tasks that are left at the limit of the run as lost.
+    fn end_rest(&mut self) {
+        let queued = self.servers.iter().flat_map(|server| &server.queue);
+        let queued = queued.map(|task| (task.number, task.slot));
+        let waiting =
+            self.nodes.iter_mut().flat_map(|node| std::iter::from_fn(|| node.dispatcher.pop()));
+        let lost = queued
+            .chain(waiting)
+            .map(|(number, slot)| end_of(number, slot, None, Err(Status::Lost)));
+        self.recorder.end_rest(SLOT_PS, lost);
     }
 
     /// Adds the slot's arrivals to all dispatchers.
@@ -259,7 +281,9 @@ impl<'a> Sim<'a> {
                 decision: None,
             };
             for task in server.queue.drain(..completed) {
-                recorder.done(task.number, *slot - task.slot + 1);
+                let slots = *slot - task.slot + 1;
+                recorder.done(task.number, slots);
+                recorder.end(SLOT_PS, || task.end(Some(index), Ok(slots)));
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
                 if self.config.policy.notify() == Notify::Reply {
@@ -276,6 +300,16 @@ impl<'a> Sim<'a> {
             }
         }
     }
+}
+
+/// Returns a task's end for the record.
+fn end_of(
+    number: u64,
+    arrived: u64,
+    worker: Option<usize>,
+    response: Result<u64, Status>,
+) -> TaskEnd {
+    TaskEnd { number, class: 0, worker, arrived, service: None, response }
 }
 
 /// Returns the task as the policy sees it.

@@ -1,7 +1,10 @@
 //! Measurements of a run: response times in batches, for confidence intervals, and growth of queues.
 
+use std::collections::HashSet;
+
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
+use wedjat_pktgen::results::{Status, Task};
 
 /// Number of batches of a single run. Their means give the run's confidence interval.
 const BATCHES: usize = 10;
@@ -16,6 +19,42 @@ pub fn histogram() -> Histogram<u64> {
 #[inline]
 pub fn record(histogram: &mut Histogram<u64>, value: u64) {
     histogram.record(value).expect("a histogram that grows");
+}
+
+/// Observer of a run.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    /// Counts arrived tasks.
+    pub progress: ProgressBar,
+    /// True to record each task in [`super::outcome::Outcome::ended`].
+    pub records_tasks: bool,
+    /// Pool of the recorded tasks.
+    pub pool: u32,
+}
+
+impl Observer {
+    /// Creates an observer that shows and records nothing.
+    #[must_use]
+    pub fn hidden() -> Self {
+        Self { progress: ProgressBar::hidden(), records_tasks: false, pool: 1 }
+    }
+}
+
+/// End of a task, with times in ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskEnd {
+    /// Number of the task.
+    pub number: u64,
+    /// Class; 0 if the model has none.
+    pub class: u16,
+    /// Worker or node that completed the task.
+    pub worker: Option<usize>,
+    /// Time of its arrival.
+    pub arrived: u64,
+    /// Service time at speed 1, if the model knows it for each task.
+    pub service: Option<u64>,
+    /// Response time, or the reason why there is none.
+    pub response: Result<u64, Status>,
 }
 
 /// Response times of consecutive tasks.
@@ -57,7 +96,9 @@ pub struct Recorder {
     timeline: Timeline,
     /// Number of tasks per stretch of the timeline.
     stretch: u64,
-    progress: ProgressBar,
+    observer: Observer,
+    /// Recorded tasks.
+    ended: Vec<Task>,
 }
 
 /// Number of tasks between updates of the progress bar.
@@ -88,10 +129,9 @@ impl Timeline {
 }
 
 impl Recorder {
-    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded; `progress` counts
-    /// them.
+    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded.
     #[must_use]
-    pub fn new(tasks: u64, warmup: f64, progress: &ProgressBar) -> Self {
+    pub fn new(tasks: u64, warmup: f64, observer: &Observer) -> Self {
         let warmup = (tasks as f64 * warmup) as u64;
         let (batches, timeline) = (vec![Batch::new(); BATCHES], Timeline::new());
         let stretch = tasks.div_ceil(STRETCHES as u64).max(1);
@@ -103,7 +143,8 @@ impl Recorder {
             arrived: 0,
             timeline,
             stretch,
-            progress: progress.clone(),
+            observer: observer.clone(),
+            ended: Vec::new(),
         }
     }
 
@@ -114,7 +155,7 @@ impl Recorder {
         self.fifths[((number * 5 / self.tasks) as usize).min(4)] += in_system as f64;
         self.arrived += 1;
         if self.arrived.is_multiple_of(PROGRESS) {
-            self.progress.inc(PROGRESS);
+            self.observer.progress.inc(PROGRESS);
         }
         number
     }
@@ -134,6 +175,49 @@ impl Recorder {
         batch.sum += ticks as f64;
     }
 
+    /// Records the end of a task, if tasks are recorded, on a clock with ticks of `tick_ps` picoseconds.
+    #[inline]
+    pub fn end(&mut self, tick_ps: f64, end: impl FnOnce() -> TaskEnd) {
+        if self.observer.records_tasks {
+            self.push(tick_ps, end());
+        }
+    }
+
+    #[cold]
+    fn push(&mut self, tick_ps: f64, end: TaskEnd) {
+        let TaskEnd { number, class, worker, arrived, service, response } = end;
+        let ps = |ticks: u64| match tick_ps {
+            1.0 => ticks,
+            _ => (ticks as f64 * tick_ps).round() as u64,
+        };
+        self.ended.push(Task {
+            number,
+            pool: self.observer.pool,
+            class,
+            worker: worker.map(|worker| worker as u32),
+            scheduled_ps: ps(arrived),
+            sent_ps: Some(ps(arrived)),
+            service_ps: service.map(ps),
+            response_ps: response.ok().map(ps),
+            status: response.err().unwrap_or(Status::Answered),
+            measured: number >= self.warmup,
+            late: false,
+        });
+    }
+
+    /// Records the end of those tasks whose end is not recorded yet.
+    pub fn end_rest(&mut self, tick_ps: f64, rest: impl Iterator<Item = TaskEnd>) {
+        if self.observer.records_tasks {
+            let known: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
+            rest.filter(|end| !known.contains(&end.number)).for_each(|end| self.push(tick_ps, end));
+        }
+    }
+
+    /// Returns the recorded tasks, and leaves none.
+    pub fn take_ended(&mut self) -> Vec<Task> {
+        std::mem::take(&mut self.ended)
+    }
+
     /// Returns the number of arrived tasks.
     #[must_use]
     pub fn arrived(&self) -> u64 {
@@ -143,7 +227,7 @@ impl Recorder {
     /// Returns the batches, the mean number of tasks in the system in each fifth, and the timeline.
     #[must_use]
     pub fn finish(self) -> (Vec<Batch>, [f64; 5], Timeline) {
-        self.progress.inc(self.arrived % PROGRESS);
+        self.observer.progress.inc(self.arrived % PROGRESS);
         let fifth = (self.tasks as f64 / 5.0).max(1.0);
         (self.batches, self.fifths.map(|sum| sum / fifth), self.timeline)
     }
@@ -188,7 +272,7 @@ mod tests {
 
     #[test]
     fn warm_up_is_excluded_and_batches_equal() {
-        let mut recorder = Recorder::new(1000, 0.1, &ProgressBar::hidden());
+        let mut recorder = Recorder::new(1000, 0.1, &Observer::hidden());
         for _ in 0..1000 {
             let number = recorder.arrive(0);
             recorder.done(number, 1 + number);

@@ -40,6 +40,10 @@ pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
         };
     }
     let options = plan_options(arguments)?;
+    if arguments.soak.is_some() && arguments.results.need_tasks() {
+        let option = arguments.results.option();
+        return Err(format!("{option}: only for one run; omit --soak").into());
+    }
     match arguments.soak {
         None => run_one(arguments, &Plan::draw(arguments.seed, &options)?).map(Some),
         Some(seeds) => run_seeds(arguments, seeds, &options).map(Some),
@@ -107,6 +111,8 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
 
 /// Runs one plan with full output.
 fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
+    arguments.results.check(1, plan.tasks)?;
+    let results = arguments.open_results()?;
     let outcome = match arguments.nodes.as_deref() {
         Some("process") if plan.has_controller => {
             return Err("--controller: the nodes run in this process; omit --nodes".into());
@@ -114,6 +120,11 @@ fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
         Some("process") => in_processes(arguments, plan)?,
         _ => in_memory(plan, &AtomicBool::default())?,
     };
+    if let Some(mut results) = results {
+        let tasks = outcome.run_tasks("lockstep", plan.leaf.to_string(), plan.load, plan.seed);
+        results.add(tasks, outcome.violations.is_empty())?;
+        results.finish(super::HEADING)?;
+    }
     let mut out = std::io::stdout().lock();
     match arguments.format.as_str() {
         "json" => writeln!(out, "{}", as_json(plan, &outcome))?,

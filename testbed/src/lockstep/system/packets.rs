@@ -11,7 +11,8 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use super::faults::{FaultTarget, Faults, PacketFault};
 use crate::sim::rack::loss_below;
 
-/// Maximum delay of a held-back packet, in hops. The delay is uniform from 1 to this number.
+/// Maximum delay of a held-back packet, in hops. The delay is uniform from 1 to this number; the
+/// delay of a copy is uniform from 0 to one less.
 const HELD_BACK_HOPS: u64 = 8;
 
 /// Class of a packet.
@@ -98,7 +99,9 @@ impl Label {
             Code::TaskDone | Code::TaskDoneIdle if header.src != NO_MEMBER => {
                 (Class::Reply, header.src)
             }
+            // A reply that names no worker: the clients count it as a refusal, too.
             Code::TaskDone | Code::TaskDoneIdle | Code::TaskRefused => (Class::Refusal, header.src),
+            // A keep-alive with an extension is a heartbeat between leaf and spine; without, it comes from a worker.
             code if code.is_signal() && header.extended => (Class::Signal, NO_MEMBER),
             Code::WorkerId | Code::KeepAlive => (Class::Registration, header.src),
             Code::WorkerIdAck => (Class::Acknowledgement, header.dst),

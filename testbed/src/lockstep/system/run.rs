@@ -17,6 +17,7 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::{task, udp};
 use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::host::{FrameKind, Host};
+use wedjat_pktgen::results::{self, RunTasks, Status, Subject};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::template::{Task, Template};
 
@@ -124,6 +125,39 @@ pub struct Outcome {
     pub ended: Vec<TaskEnd>,
     /// Violated invariants.
     pub violations: Vec<Violation>,
+}
+
+impl Outcome {
+    /// Returns all tasks for the results of run 1, whose report calls it `model`. Times count from the first
+    /// task; the response time ends with the first answer.
+    #[must_use]
+    pub fn run_tasks(&self, model: &str, policy: String, load: f64, seed: u64) -> RunTasks {
+        let task = |(number, end): (usize, &TaskEnd)| {
+            let sent_ps = end.sent_ns.saturating_sub(START_NS) * 1000;
+            let response_ns = end.answered_ns.map(|answered| answered.saturating_sub(end.sent_ns));
+            results::Task {
+                number: number as u64,
+                pool: 1,
+                class: 0,
+                worker: end.worker.filter(|_| response_ns.is_some()).map(u32::from),
+                scheduled_ps: sent_ps,
+                sent_ps: Some(sent_ps),
+                service_ps: None,
+                response_ps: response_ns.map(|ns| ns * 1000),
+                status: match (response_ns, &end.lost) {
+                    (Some(_), _) => Status::Answered,
+                    (None, Some(_)) => Status::Lost,
+                    (None, None) => Status::Refused,
+                },
+                measured: true,
+                late: false,
+            }
+        };
+        let (model, load) = (model.to_owned(), Some(load));
+        let subject = Subject { model, policy, load, ..Subject::default() };
+        let tasks = self.ended.iter().enumerate().map(task).collect();
+        RunTasks { run: 1, subject, seed, tasks }
+    }
 }
 
 /// A packet in flight.

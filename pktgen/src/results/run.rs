@@ -1,0 +1,483 @@
+//! Figures of runs, computed from their tasks.
+
+use hdrhistogram::Histogram;
+
+use super::task::{RunTasks, Status, Task};
+use crate::latency::ci95_half_width;
+
+/// Batches of a run with one seed, in the order of arrival. They give its confidence intervals.
+const BATCHES: usize = 10;
+/// Maximum number of intervals of a time series.
+const INTERVALS_MAX: usize = 100;
+/// Tasks of an interval, from which its percentile is computed.
+const TASKS_PER_INTERVAL: usize = 200;
+/// Picoseconds per microsecond.
+const PS_PER_US: f64 = 1e6;
+
+/// Description of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Subject {
+    /// Kind of the run: a model of the simulator, `lockstep`, `fabric`, `drive`, `demo` or `pktgen`.
+    pub model: String,
+    /// Policy; empty if unknown.
+    pub policy: String,
+    /// Load as a fraction of the workers' capacity, if known.
+    pub load: Option<f64>,
+    /// Requested tasks per second, if known.
+    pub offered_pps: Option<f64>,
+    /// Flags that a sweep varies, with their values, as in `hop=5us;cores=2`.
+    pub setting: String,
+}
+
+impl Subject {
+    /// Returns the name of the run without its load.
+    #[must_use]
+    pub fn series(&self) -> String {
+        let name = if self.policy.is_empty() { &self.model } else { &self.policy };
+        match self.setting.is_empty() {
+            true => name.clone(),
+            false => format!("{name}, {}", self.setting),
+        }
+    }
+
+    /// Returns the load as text; empty if unknown.
+    #[must_use]
+    pub fn load_text(&self) -> String {
+        match (self.load, self.offered_pps) {
+            (Some(load), _) => format!("{}%", (load * 1e4).round() / 1e2),
+            (None, Some(pps)) => format!("{pps:.0}/s"),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Returns the name of the run.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.load_text() {
+            load if load.is_empty() => self.series(),
+            load => format!("{} at {load}", self.series()),
+        }
+    }
+
+    /// Returns true if the run was measured on a clock of nanoseconds. The percentiles of such a run count
+    /// unanswered tasks as infinite, as [`crate::latency::Latency`] does.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        matches!(self.model.as_str(), "pktgen" | "drive" | "demo")
+    }
+}
+
+/// Response times of a set of tasks, with the resolution of the run's own report.
+#[derive(Clone, Debug)]
+pub struct Responses {
+    histogram: Histogram<u64>,
+    /// Exact sum in the histogram's unit.
+    sum: f64,
+    /// Unanswered tasks that count as infinite.
+    infinite: u64,
+    /// Picoseconds per unit of the histogram.
+    unit_ps: u64,
+}
+
+impl Responses {
+    fn new(subject: &Subject) -> Self {
+        let histogram = Histogram::new(3).expect("digits that the histogram accepts");
+        let unit_ps = if subject.is_measured() { 1000 } else { 1 };
+        Self { histogram, sum: 0.0, infinite: 0, unit_ps }
+    }
+
+    /// Adds a measured task.
+    fn add(&mut self, task: &Task) {
+        match task.response_ps {
+            Some(ps) => {
+                let value = ps / self.unit_ps;
+                self.histogram.record(value).expect("a histogram that grows");
+                self.sum += value as f64;
+            }
+            None => {
+                let counts = matches!(task.status, Status::Refused | Status::Lost);
+                self.infinite += u64::from(counts && self.unit_ps > 1);
+            }
+        }
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("a histogram that grows");
+        self.sum += other.sum;
+        self.infinite += other.infinite;
+    }
+
+    fn us(&self, value: f64) -> f64 {
+        value * self.unit_ps as f64 / PS_PER_US
+    }
+
+    /// Returns the number of tasks.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.histogram.len() + self.infinite
+    }
+
+    /// Returns the response time of the task with this rank, from 1, in microseconds. Infinite beyond the
+    /// answered tasks; NaN without tasks.
+    #[must_use]
+    pub fn of_rank(&self, rank: u64) -> f64 {
+        let answered = self.histogram.len();
+        match self.tasks() {
+            0 => f64::NAN,
+            tasks if rank.clamp(1, tasks) > answered => f64::INFINITY,
+            // Half a rank less: the histogram rounds up, and rounding must not select the next rank.
+            _ => {
+                let quantile = (rank.max(1) as f64 - 0.5) / answered as f64;
+                self.us(self.histogram.value_at_quantile(quantile) as f64)
+            }
+        }
+    }
+
+    /// Returns the response time at a quantile, in microseconds.
+    #[must_use]
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        self.of_rank((quantile * self.tasks() as f64).ceil() as u64)
+    }
+
+    /// Returns the mean of the answered tasks in microseconds; NaN if there are none.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match (self.histogram.len(), self.unit_ps) {
+            (0, _) => f64::NAN,
+            (answered, 1) => self.us(self.sum / answered as f64),
+            _ => self.us(self.histogram.mean()),
+        }
+    }
+}
+
+/// Part of a time series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Middle of the interval, in milliseconds from the start of the run.
+    pub at_ms: f64,
+    /// Tasks due, per second.
+    pub rate_pps: f64,
+    /// 99th percentile of the response times of the tasks due in it, in microseconds; NaN without answers.
+    pub p99_us: f64,
+    /// Mean number of tasks that are due and not answered. Tasks without an answer do not count.
+    pub in_flight: f64,
+}
+
+/// Figures of one run with one seed.
+#[derive(Clone, Debug)]
+struct Sample {
+    responses: Responses,
+    /// Mean and 99th percentile of each batch.
+    batches: Vec<(f64, f64)>,
+    /// Number of measured tasks by the index of their status.
+    counts: [u64; Status::ALL.len()],
+    /// Number of tasks, warm-up included.
+    tasks: u64,
+    series: Vec<Interval>,
+    /// Start of the measurement in milliseconds.
+    measured_from_ms: f64,
+}
+
+impl Sample {
+    fn new(subject: &Subject, mut tasks: Vec<Task>) -> Self {
+        let mut responses = Responses::new(subject);
+        let mut counts = [0; Status::ALL.len()];
+        let measured = || tasks.iter().filter(|task| task.measured);
+        for task in measured() {
+            responses.add(task);
+            counts[task.status.index()] += 1;
+        }
+        let from_ps = measured().map(|task| task.scheduled_ps).min().unwrap_or(0);
+        let series = series(&tasks);
+        // Each pool of a fabric is a run of its own. Batches of equal number add up.
+        tasks.sort_by_key(|task| (task.pool, task.scheduled_ps, task.number));
+        let mut batches = vec![Responses::new(subject); BATCHES];
+        for pool in tasks.chunk_by(|a, b| a.pool == b.pool) {
+            let count = pool.iter().filter(|task| task.measured).count();
+            for (index, task) in pool.iter().filter(|task| task.measured).enumerate() {
+                batches[index * BATCHES / count].add(task);
+            }
+        }
+        let batches = batches.iter().filter(|batch| batch.tasks() > 0);
+        let batches = batches.map(|batch| (batch.mean(), batch.quantile(0.99))).collect();
+        let tasks = tasks.len() as u64;
+        let measured_from_ms = from_ps as f64 / 1e9;
+        Self { responses, batches, counts, tasks, series, measured_from_ms }
+    }
+}
+
+/// Cuts a run into equal intervals of time.
+fn series(tasks: &[Task]) -> Vec<Interval> {
+    let end = tasks.iter().map(|task| task.scheduled_ps).max().unwrap_or(0) + 1;
+    let count = (tasks.len() / TASKS_PER_INTERVAL).clamp(1, INTERVALS_MAX);
+    let length = end.div_ceil(count as u64);
+    let mut responses: Vec<Vec<u64>> = vec![Vec::new(); count];
+    let (mut due, mut in_system) = (vec![0_u64; count], vec![0_u128; count]);
+    for task in tasks {
+        let index = (task.scheduled_ps / length) as usize;
+        due[index] += 1;
+        let Some(response) = task.response_ps else { continue };
+        responses[index].push(response);
+        // Adds the time that the task spends in each interval.
+        let (mut from, to) = (task.scheduled_ps, (task.scheduled_ps + response).min(end));
+        while from < to {
+            let index = (from / length) as usize;
+            let until = ((index as u64 + 1) * length).min(to);
+            in_system[index] += u128::from(until - from);
+            from = until;
+        }
+    }
+    let interval = |(index, responses): (usize, &mut Vec<u64>)| {
+        responses.sort_unstable();
+        let rank = (responses.len() * 99).div_ceil(100).max(1);
+        let p99 = responses.get(rank - 1).map_or(f64::NAN, |ps| *ps as f64 / PS_PER_US);
+        Interval {
+            at_ms: (index as f64 + 0.5) * length as f64 / 1e9,
+            rate_pps: due[index] as f64 / (length as f64 / 1e12),
+            p99_us: p99,
+            in_flight: in_system[index] as f64 / length as f64,
+        }
+    };
+    responses.iter_mut().enumerate().map(interval).collect()
+}
+
+/// A figure with half the width of its 95% confidence interval; NaN without one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// The figure.
+    pub value: f64,
+    /// Half width of the interval.
+    pub half: f64,
+}
+
+/// Figures of one run, of one or several seeds. Times are in microseconds.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Description.
+    pub subject: Subject,
+    samples: Vec<Sample>,
+    responses: Responses,
+    /// False if the run's own report called it invalid.
+    pub valid: bool,
+}
+
+impl Run {
+    /// Computes the figures of one seed.
+    #[must_use]
+    pub fn new(tasks: RunTasks) -> Self {
+        let RunTasks { subject, tasks, .. } = tasks;
+        let sample = Sample::new(&subject, tasks);
+        Self { responses: sample.responses.clone(), subject, samples: vec![sample], valid: true }
+    }
+
+    /// Adds another seed of the same run.
+    pub fn add_seed(&mut self, other: Self) {
+        self.responses.merge(&other.responses);
+        self.samples.extend(other.samples);
+        self.valid &= other.valid;
+    }
+
+    /// Returns the response times of all seeds.
+    #[must_use]
+    pub fn responses(&self) -> &Responses {
+        &self.responses
+    }
+
+    /// Returns the number of seeds.
+    #[must_use]
+    pub fn seeds(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Returns the number of tasks of all seeds, warm-up included.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.tasks).sum()
+    }
+
+    /// Returns the number of measured tasks with this status.
+    #[must_use]
+    pub fn count(&self, status: Status) -> u64 {
+        self.samples.iter().map(|sample| sample.counts[status.index()]).sum()
+    }
+
+    /// Returns the mean.
+    #[must_use]
+    pub fn mean(&self) -> Estimate {
+        self.estimate(Responses::mean, |(mean, _)| *mean)
+    }
+
+    /// Returns the 99th percentile.
+    #[must_use]
+    pub fn p99(&self) -> Estimate {
+        self.estimate(|responses| responses.quantile(0.99), |(_, p99)| *p99)
+    }
+
+    /// Returns a figure of all tasks. Its interval comes from the seeds, or from the batches of a single seed.
+    fn estimate(
+        &self,
+        figure: impl Fn(&Responses) -> f64,
+        of_batch: impl Fn(&(f64, f64)) -> f64,
+    ) -> Estimate {
+        let values: Vec<f64> = match &self.samples[..] {
+            [sample] => sample.batches.iter().map(of_batch).collect(),
+            samples => samples
+                .iter()
+                .map(|sample| figure(&sample.responses))
+                .filter(|value| !value.is_nan())
+                .collect(),
+        };
+        Estimate { value: figure(&self.responses), half: ci95_half_width(&values) }
+    }
+
+    /// Returns the time series of the first seed.
+    #[must_use]
+    pub fn series(&self) -> &[Interval] {
+        &self.samples[0].series
+    }
+
+    /// Returns the start of the measurement of the first seed, in milliseconds.
+    #[must_use]
+    pub fn measured_from_ms(&self) -> f64 {
+        self.samples[0].measured_from_ms
+    }
+}
+
+/// Headings of the table of runs.
+pub const COLUMNS: [&str; 13] = [
+    "run", "load", "seeds", "tasks", "answered", "refused", "lost", "unsent", "mean us", "p50 us",
+    "p90 us", "p99 us", "p99.9 us",
+];
+
+impl Run {
+    /// Returns the cells of the table in the order of [`COLUMNS`]. `±` precedes half the width of a 95%
+    /// confidence interval.
+    #[must_use]
+    pub fn cells(&self) -> [String; COLUMNS.len()] {
+        let us = |us: f64| match us {
+            us if us.is_nan() => "-".to_owned(),
+            us if us.is_infinite() => "inf".to_owned(),
+            us => format!("{us:.3}"),
+        };
+        let estimate = |Estimate { value, half }: Estimate| match half.is_finite() {
+            true => format!("{} ±{half:.2}", us(value)),
+            false => us(value),
+        };
+        let answered = self.count(Status::Answered) + self.count(Status::Wrong);
+        [
+            self.subject.series(),
+            self.subject.load_text(),
+            self.seeds().to_string(),
+            self.tasks().to_string(),
+            answered.to_string(),
+            self.count(Status::Refused).to_string(),
+            self.count(Status::Lost).to_string(),
+            self.count(Status::Unsent).to_string(),
+            estimate(self.mean()),
+            us(self.responses.quantile(0.5)),
+            us(self.responses.quantile(0.9)),
+            estimate(self.p99()),
+            us(self.responses.quantile(0.999)),
+        ]
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::latency::Latency;
+
+    /// Creates a run whose task `n` is due at `n` us and takes `response_us(n)`; `None` is lost.
+    pub fn run(
+        model: &str,
+        policy: &str,
+        load: f64,
+        tasks: u64,
+        response_us: impl Fn(u64) -> Option<u64>,
+    ) -> RunTasks {
+        let task = |number| {
+            let response = response_us(number);
+            Task {
+                number,
+                pool: 1,
+                class: 1,
+                worker: None,
+                scheduled_ps: number * 1_000_000,
+                sent_ps: Some(number * 1_000_000),
+                service_ps: None,
+                response_ps: response.map(|us| us * 1_000_000),
+                status: if response.is_some() { Status::Answered } else { Status::Lost },
+                measured: number >= tasks / 10,
+                late: false,
+            }
+        };
+        let (model, policy, load) = (model.to_owned(), policy.to_owned(), Some(load));
+        let subject = Subject { model, policy, load, ..Subject::default() };
+        RunTasks { run: 1, subject, seed: 1, tasks: (0..tasks).map(task).collect() }
+    }
+
+    #[test]
+    fn percentiles_equal_those_of_the_generator() {
+        for lost_from in [0, 50, 1000] {
+            let response =
+                |n: u64| (n % 1000 >= lost_from || lost_from == 1000).then_some(n % 700 + 1);
+            let run = Run::new(run("pktgen", "", 0.5, 5000, response));
+            let mut latency = Latency::default();
+            for number in 500..5000 {
+                match response(number) {
+                    Some(us) => latency.record(us * 1000),
+                    None => latency.record_infinite(1),
+                }
+            }
+            for quantile in [0.1, 0.5, 0.9, 0.94, 0.99, 0.999] {
+                let found = run.responses().quantile(quantile);
+                assert_eq!(found, latency.quantile_ns(quantile) / 1e3, "{lost_from} {quantile}");
+            }
+        }
+    }
+
+    #[test]
+    fn lost_tasks_of_simulations_have_no_response() {
+        let run = Run::new(run("rack", "horus", 0.5, 100, |n| (n % 2 == 0).then_some(10)));
+        assert_eq!((run.count(Status::Answered), run.count(Status::Lost)), (45, 45));
+        assert_eq!(run.tasks(), 100);
+        assert!((run.p99().value - 10.0).abs() < 0.01 && run.p99().half.abs() < 1e-9);
+    }
+
+    #[test]
+    fn intervals_come_from_seeds_or_batches() {
+        let of = |us: u64| Run::new(run("rack", "horus", 0.5, 100, |_| Some(us)));
+        let mut two = of(10);
+        assert_eq!(two.mean(), Estimate { value: 10.0, half: 0.0 });
+        two.add_seed(of(12));
+        let Estimate { value, half } = two.mean();
+        // Student's t with one degree of freedom: 12.706 times half the difference.
+        assert!(value == 11.0 && (half - 12.706).abs() < 1e-9, "{half}");
+        assert_eq!(two.seeds(), 2);
+        let cells = two.cells();
+        assert!(cells[8] == "11.000 ±12.71" && cells[1] == "50%", "{cells:?}");
+    }
+
+    #[test]
+    fn series_follow_littles_law() {
+        // One task per microsecond, each for 5 us: a million tasks per second, five in flight.
+        let run = Run::new(run("rack", "horus", 0.5, 4000, |_| Some(5)));
+        assert_eq!(run.series().len(), 20);
+        for interval in &run.series()[1..19] {
+            assert!((interval.rate_pps / 1e6 - 1.0).abs() < 0.01, "{interval:?}");
+            assert!((interval.in_flight - 5.0).abs() < 0.05, "{interval:?}");
+            assert!((interval.p99_us - 5.0).abs() < 1e-9, "{interval:?}");
+        }
+        assert!((run.measured_from_ms() - 0.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn labels_name_policy_setting_and_load() {
+        let mut subject = run("pktgen", "", 0.875, 1, |_| None).subject;
+        assert_eq!(subject.label(), "pktgen at 87.5%");
+        (subject.load, subject.offered_pps) = (None, Some(2e5));
+        (subject.policy, subject.setting) = ("jsq".to_owned(), "hop=5us".to_owned());
+        assert_eq!(subject.label(), "jsq, hop=5us at 200000/s");
+        assert_eq!(Subject::default().label(), "");
+    }
+}
