@@ -141,8 +141,8 @@ impl Arguments {
     /// Returns a line with the response times of the same load in emulated time, where no pause of this machine counts. `None`
     /// if the leaf's policy is unknown, or if the simulator cannot express the run.
     fn emulated(&self, rate_pps: f64) -> Option<String> {
-        use crate::sim::{Row, SimArgs, rows};
         use wedjat::state::table::Snapshot;
+        use wedjat_testbed::sim::{Row, SimArgs, rows};
 
         let is_plain = self.attach.is_none()
             && self.rack.lose == 0.0
