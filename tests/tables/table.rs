@@ -1,4 +1,5 @@
 //! Comparison of a document's table with rows from the code.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
 use std::path::Path;
