@@ -1,7 +1,8 @@
 //! Figures of the papers, reproduced with the simulator: a plot, its numbers, and the commands for each.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 mod catalogue;
 mod cosched;
@@ -13,8 +14,9 @@ mod tails;
 mod winners;
 
 use clap::Args;
-use plotters::prelude::*;
 use wedjat::state::files::ReportFile;
+use wedjat_pktgen::results::chart::{Axis, Chart, Corner, Line, Point};
+use wedjat_pktgen::results::{page, page_file};
 
 use crate::sim::{Row, SimArgs, rows};
 
@@ -29,6 +31,9 @@ pub struct Arguments {
     /// Folder for the output
     #[arg(long, default_value = "figures")]
     pub out: PathBuf,
+    /// Also write all figures as one HTML page to this file, or as index.html to this folder
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Runs ten times as long
     #[arg(long)]
     pub full: bool,
@@ -37,10 +42,45 @@ pub struct Arguments {
     pub only: String,
 }
 
+/// Size of a figure in pixels.
+const SIZE: (u32, u32) = (900, 560);
+
+/// Folder of the figures, and the files written there.
+struct Output {
+    folder: PathBuf,
+    /// Name, ending and text of each file.
+    files: RefCell<Vec<(String, String, String)>>,
+}
+
+impl Output {
+    fn new(folder: PathBuf) -> Self {
+        Self { folder, files: RefCell::default() }
+    }
+
+    /// Writes one file of a figure.
+    fn write(&self, name: &str, ending: &str, text: &str) -> Result<(), String> {
+        let path = self.folder.join(format!("{name}.{ending}"));
+        ReportFile::new("--out", &path)?.write(text)?;
+        self.files.borrow_mut().push((name.to_owned(), ending.to_owned(), text.to_owned()));
+        Ok(())
+    }
+
+    /// Builds a page of all figures with their commands.
+    fn page(&self) -> String {
+        let part = |(name, ending, text): &(String, String, String)| match ending.as_str() {
+            "svg" => format!("<h2>{name}</h2>\n<figure>{text}</figure>\n"),
+            "txt" => format!("<pre>{}</pre>\n", page::escape(text)),
+            _ => String::new(),
+        };
+        let parts: String = self.files.borrow().iter().map(part).collect();
+        page::html("wedjat figures", "wedjat: figures of the papers", &parts)
+    }
+}
+
 /// Flags of the simulator with their values.
 type Keys = &'static [(&'static str, &'static str)];
 /// Label and points of a series.
-type Line = (&'static str, Vec<(f64, Row)>);
+type Series = (&'static str, Vec<(f64, Row)>);
 
 /// A line figure over one flag.
 struct Figure {
@@ -75,6 +115,16 @@ impl Quantity {
         }
     }
 
+    /// Returns the point of a row, with its confidence interval if the row has one.
+    fn point(self, x: f64, row: &Row) -> Point {
+        let half = match self {
+            Self::Mean => row.mean_ci95,
+            Self::P99 => row.p99_ci95,
+            Self::Imbalance | Self::Messages => f64::NAN,
+        };
+        Point { half, ..Point::new(x, self.of(row)) }
+    }
+
     fn label(self, unit: &str) -> String {
         match self {
             Self::Mean => format!("mean response, {unit}"),
@@ -90,7 +140,6 @@ impl Quantity {
 /// # Errors
 /// If no figure has the prefix, a run fails, or a file cannot be written.
 pub fn make(arguments: &Arguments) -> Result<(), String> {
-    let out = &arguments.out;
     let names: Vec<_> =
         lines_over_a_flag().map(|f| f.name).chain(OTHERS.iter().map(|(name, _)| *name)).collect();
     if !names.iter().any(|name| name.starts_with(&arguments.only)) {
@@ -100,24 +149,27 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
             names.join(", ")
         ));
     }
-    std::fs::create_dir_all(out).map_err(|error| format!("{}: {error}", out.display()))?;
+    let folder = arguments.out.clone();
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let html = arguments.html.as_deref().map(page_file).transpose()?;
+    let out = &Output::new(folder);
     for figure in lines_over_a_flag().filter(|f| f.name.starts_with(&arguments.only)) {
         log::info!("{}: {}", figure.name, figure.title);
         let lines = run(figure, arguments.full)?;
-        write(out, figure.name, "csv", &table(figure, &lines))?;
-        write(out, figure.name, "txt", &commands(figure, arguments.full))?;
+        out.write(figure.name, "csv", &table(figure, &lines))?;
+        out.write(figure.name, "txt", &commands(figure, arguments.full))?;
         let plot = plot(figure, &lines).map_err(|error| format!("{}: {error}", figure.name))?;
-        write(out, figure.name, "svg", &plot)?;
+        out.write(figure.name, "svg", &plot)?;
     }
     for (name, make) in OTHERS.iter().filter(|(name, _)| name.starts_with(&arguments.only)) {
         log::info!("{name}");
         make(out, arguments.full)?;
     }
-    Ok(())
+    html.map_or(Ok(()), |path| ReportFile::new("--html", &path)?.write(out.page()))
 }
 
 /// Makes one figure in a folder; with true, of long runs.
-type Make = fn(&Path, bool) -> Result<(), String>;
+type Make = fn(&Output, bool) -> Result<(), String>;
 
 /// Figures of other kinds.
 const OTHERS: &[(&str, Make)] = &[
@@ -156,12 +208,6 @@ fn command(keys: &[(&str, &str)]) -> String {
     text
 }
 
-/// Writes one file of a figure.
-fn write(out: &Path, name: &str, ending: &str, text: &str) -> Result<(), String> {
-    let path = out.join(format!("{name}.{ending}"));
-    ReportFile::new("--out", &path)?.write(text)
-}
-
 /// Returns the flags of one series.
 fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
@@ -187,7 +233,7 @@ fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)
 }
 
 /// Runs every series of a figure.
-fn run(figure: &Figure, full: bool) -> Result<Vec<Line>, String> {
+fn run(figure: &Figure, full: bool) -> Result<Vec<Series>, String> {
     let mut lines = Vec::new();
     for &(label, series) in figure.series {
         let rows = rows(&arguments(&keys(figure, series, full))?)?;
@@ -211,21 +257,22 @@ fn commands(figure: &Figure, full: bool) -> String {
 }
 
 /// Formats all points as CSV.
-fn table(figure: &Figure, lines: &[Line]) -> String {
+fn table(figure: &Figure, lines: &[Series]) -> String {
     let mut text = format!(
-        "series,{},mean,p50,p99,p999,mean_ci95,messages_per_task,imbalance_p99,lost,unstable,unit\n",
+        "series,{},mean,p50,p99,p999,mean_ci95,p99_ci95,messages_per_task,imbalance_p99,lost,unstable,unit\n",
         figure.x.0
     );
     for (label, points) in lines {
         for (x, row) in points {
             let _ = writeln!(
                 text,
-                "\"{label}\",{x},{},{},{},{},{},{},{},{},{},{}",
+                "\"{label}\",{x},{},{},{},{},{},{},{},{},{},{},{}",
                 row.mean,
                 row.p50,
                 row.p99,
                 row.p999,
                 row.mean_ci95,
+                row.p99_ci95,
                 row.messages_per_task,
                 row.imbalance_p99.map_or(String::new(), |value| value.to_string()),
                 row.lost,
@@ -238,69 +285,45 @@ fn table(figure: &Figure, lines: &[Line]) -> String {
 }
 
 /// Plots lines over x. Unstable points have no value and are left out.
-fn plot(figure: &Figure, lines: &[Line]) -> Result<String, String> {
-    let stable = |points: &[(f64, Row)]| -> Vec<(f64, f64)> {
+fn plot(figure: &Figure, lines: &[Series]) -> Result<String, String> {
+    let stable = |points: &[(f64, Row)]| -> Vec<Point> {
         let stable = points.iter().filter(|(_, row)| !row.unstable);
-        stable.map(|(x, row)| (*x, figure.y.of(row))).collect()
+        stable.map(|(x, row)| figure.y.point(*x, row)).collect()
     };
     let unit = lines.first().and_then(|(_, points)| points.first()).map_or("", |(_, r)| r.unit);
-    let lines: Vec<_> =
-        lines.iter().map(|(label, points)| ((*label).to_owned(), stable(points))).collect();
-    draw(figure.title, (figure.x.0, &figure.y.label(unit)), &lines)
+    let lines = lines.iter().map(|(label, points)| ((*label).to_owned(), stable(points)));
+    draw_points(figure.title, (figure.x.0, &figure.y.label(unit)), lines.collect())
 }
 
 /// Draws labelled lines over a linear x axis and a logarithmic y axis. Leaves out points without a logarithm.
 pub(crate) fn draw(
     title: &str,
-    (x_label, y_label): (&str, &str),
+    axes: (&str, &str),
     lines: &[(String, Vec<(f64, f64)>)],
 ) -> Result<String, String> {
-    let drawable = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
-        points.iter().copied().filter(|(_, y)| y.is_finite() && *y > 0.0).collect()
+    let points = |points: &[(f64, f64)]| points.iter().map(|&(x, y)| Point::new(x, y)).collect();
+    let lines = lines.iter().map(|(label, line)| (label.clone(), points(line)));
+    draw_points(title, axes, lines.collect())
+}
+
+/// Same as [`draw`], for points with confidence intervals.
+fn draw_points(
+    title: &str,
+    (x_label, y_label): (&str, &str),
+    lines: Vec<(String, Vec<Point>)>,
+) -> Result<String, String> {
+    // Puts the legend into an empty corner: falling lines leave the lower left free.
+    let falls = lines
+        .iter()
+        .any(|(_, points)| matches!(points[..], [first, .., last] if last.at.1 < 0.1 * first.at.1));
+    let lines = lines.into_iter().enumerate();
+    let line = |(index, (label, points))| Line::new(label, index, points).with_circles();
+    let chart = Chart {
+        title,
+        legend: if falls { Corner::LowerLeft } else { Corner::UpperLeft },
+        ..Chart::new(Axis::linear(x_label), Axis::log(y_label), lines.map(line).collect())
     };
-    let all: Vec<_> = lines.iter().flat_map(|(_, points)| drawable(points)).collect();
-    let range = |coordinate: fn(&(f64, f64)) -> f64| {
-        let values = all.iter().map(coordinate);
-        values.fold((f64::MAX, f64::MIN), |(min, max), v| (min.min(v), max.max(v)))
-    };
-    let ((x_min, x_max), (y_min, y_max)) = (range(|p| p.0), range(|p| p.1));
-    let mut text = String::new();
-    {
-        let fail = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
-        let root = SVGBackend::with_string(&mut text, (900, 560)).into_drawing_area();
-        root.fill(&WHITE).map_err(fail)?;
-        let mut chart = ChartBuilder::on(&root)
-            .caption(title, ("sans-serif", 20))
-            .margin(12)
-            .x_label_area_size(40)
-            .y_label_area_size(70)
-            .build_cartesian_2d(
-                x_min..x_max.max(x_min + 1e-9),
-                (0.9 * y_min..1.1 * y_max).log_scale(),
-            )
-            .map_err(fail)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.x_desc(x_label).y_desc(y_label).draw().map_err(fail)?;
-        for (index, (label, points)) in lines.iter().enumerate() {
-            let color = Palette99::pick(index).to_rgba();
-            let series = LineSeries::new(drawable(points), color.stroke_width(2)).point_size(3);
-            let line = chart.draw_series(series).map_err(fail)?;
-            line.label(label).legend(move |(x, y)| {
-                PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2))
-            });
-        }
-        let mut legend = chart.configure_series_labels();
-        // Puts the legend into an empty corner: falling lines leave the lower left free.
-        let falls = lines
-            .iter()
-            .any(|(_, points)| matches!(points[..], [first, .., last] if last.1 < 0.1 * first.1));
-        let place =
-            if falls { SeriesLabelPosition::LowerLeft } else { SeriesLabelPosition::UpperLeft };
-        legend.position(place).border_style(BLACK.mix(0.3));
-        legend.background_style(WHITE.mix(0.8)).draw().map_err(fail)?;
-        root.present().map_err(fail)?;
-    }
-    Ok(text)
+    chart.svg(SIZE).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -336,7 +359,8 @@ mod tests {
     #[test]
     fn unknown_figure_is_refused() {
         let out = std::env::temp_dir();
-        let error = make(&Arguments { out, full: false, only: "lsq-9".to_owned() }).unwrap_err();
+        let error = make(&Arguments { out, html: None, full: false, only: "lsq-9".to_owned() })
+            .unwrap_err();
         assert!(error.contains("lsq-9") && error.contains("horus-10a"), "{error}");
     }
 }

@@ -70,7 +70,7 @@ impl<'a> Axis<'a> {
             Some((min.min(value), max.max(value)))
         });
         let with_margin = |(min, max): (f64, f64)| match self.is_log {
-            true => min / 1.3..max * 1.6,
+            true => min / 1.4..max * 2.0,
             false => {
                 let margin = if max > min { (max - min) * 0.05 } else { max.abs().max(1e-9) * 0.1 };
                 min - margin..max + margin
@@ -133,10 +133,12 @@ pub struct Line {
 }
 
 impl Line {
-    /// Creates a solid line without circles.
+    /// Creates line number `colour` of a chart, without circles. Every second cycle of the colours is dashed.
     #[must_use]
     pub fn new(label: impl Into<String>, colour: usize, points: Vec<Point>) -> Self {
-        Self { label: label.into(), points, style: Style::Solid, colour, has_circles: false }
+        let is_dashed = colour / COLOURS.len() % 2 == 1;
+        let style = if is_dashed { Style::Dashed } else { Style::Solid };
+        Self { label: label.into(), points, style, colour, has_circles: false }
     }
 
     /// Marks each point by a circle.
@@ -279,6 +281,64 @@ pub fn svg(charts: &[Chart<'_>], size: (u32, u32), columns: usize) -> Result<Str
         let areas = root.split_evenly((charts.len().div_ceil(columns.max(1)), columns));
         for (chart, area) in charts.iter().zip(&areas) {
             chart.draw(area)?;
+        }
+        root.present()?;
+    }
+    Ok(text)
+}
+
+/// Map of coloured tiles.
+#[derive(Clone, Debug)]
+pub struct TileMap {
+    /// Title.
+    pub title: String,
+    /// Heading of each column.
+    pub columns: Vec<String>,
+    /// Heading and tiles of each row. A tile has an index of its colour and two lines of text.
+    pub rows: Vec<(String, Vec<Option<(usize, [String; 2])>>)>,
+}
+
+/// Layout of maps in pixels: size of a tile, and margins.
+const TILE: (i32, i32) = (88, 34);
+const TILES_LEFT: i32 = 60;
+const TILES_TOP: i32 = 64;
+
+/// Draws maps of one size below each other.
+///
+/// # Errors
+/// If they cannot be drawn.
+pub fn tile_maps(maps: &[TileMap]) -> Result<String, ChartError> {
+    let ((width, height), Some(first)) = (TILE, maps.first()) else { return Err("no map".into()) };
+    let panel = TILES_TOP + height * first.rows.len() as i32;
+    let right = TILES_LEFT + width * first.columns.len() as i32 + 12;
+    let mut text = String::new();
+    {
+        let size = (right as u32, (panel * maps.len() as i32 + 24) as u32);
+        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let label = |text: &str, x: i32, y: i32, size: i32| {
+            root.draw(&Text::new(text.to_owned(), (x, y), ("sans-serif", size)))
+        };
+        for (top, map) in (0..).step_by(panel as usize).zip(maps) {
+            label(&map.title, TILES_LEFT, top + 6, 18)?;
+            let x_of = |column: usize| TILES_LEFT + width * column as i32;
+            for (column, heading) in map.columns.iter().enumerate() {
+                label(heading, x_of(column), top + TILES_TOP - 18, 12)?;
+            }
+            for (y, (heading, tiles)) in (top + TILES_TOP..).step_by(height as usize).zip(&map.rows)
+            {
+                label(heading, 8, y + 10, 13)?;
+                for (column, tile) in tiles.iter().enumerate() {
+                    let (x, Some((colour, [first, second]))) = (x_of(column), tile) else {
+                        continue;
+                    };
+                    let corners = [(x, y), (x + width - 2, y + height - 2)];
+                    let fill = Palette99::pick(*colour).mix(0.4).filled();
+                    root.draw(&Rectangle::new(corners, fill))?;
+                    label(first, x + 3, y + 4, 11)?;
+                    label(second, x + 3, y + 18, 11)?;
+                }
+            }
         }
         root.present()?;
     }

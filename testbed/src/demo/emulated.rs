@@ -1,12 +1,13 @@
 //! Report of the demo in emulated time: a table that is the same on every machine, and the real-time results
 //! of this one.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use super::machine::Pauses;
-use super::page::{self, PlotError, Point, cells, escape};
+use wedjat_pktgen::results::aligned;
+use wedjat_pktgen::results::page::{self as html, escape, list};
+
+use super::page::{self, PlotError, Point};
 use crate::sim::Row;
 
 /// Explanation of the clock on the page.
@@ -15,7 +16,7 @@ const TIME: &str = "Times in the table and in the plot are emulated. A real leaf
     seed gives the same digits on every machine. In real time, this machine's own pauses would hide the differences between \
     the policies.";
 
-/// Headings of the table; times are in microseconds.
+/// Headings of the table; times are in microseconds. `±` precedes half the width of a 95% confidence interval.
 const COLUMNS: [&str; 10] = [
     "policy", "load", "tasks", "answered", "lost", "mean us", "p50 us", "p90 us", "p99 us",
     "p99.9 us",
@@ -24,16 +25,20 @@ const COLUMNS: [&str; 10] = [
 /// Returns the cells of a row in the order of [`COLUMNS`].
 fn row_cells(row: &Row) -> [String; 10] {
     let us = |us: f64| format!("{us:.1}");
+    let with_interval = |value: f64, half: f64| match half.is_finite() {
+        true => format!("{value:.1} ±{half:.1}"),
+        false => us(value),
+    };
     [
         row.policy.clone(),
         format!("{:.0}%", row.load * 100.0),
         row.tasks.to_string(),
         row.answered.unwrap_or_default().to_string(),
         row.lost.to_string(),
-        us(row.mean),
+        with_interval(row.mean, row.mean_ci95),
         us(row.p50),
         us(row.p90),
-        us(row.p99),
+        with_interval(row.p99, row.p99_ci95),
         us(row.p999),
     ]
 }
@@ -68,11 +73,8 @@ pub fn headline(rows: &[Row]) -> String {
 /// Formats the rows as a table.
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
-    super::row::aligned(
-        std::iter::once(COLUMNS.map(str::to_owned).to_vec())
-            .chain(rows.iter().map(|row| row_cells(row).to_vec()))
-            .collect(),
-    )
+    let head = std::iter::once(COLUMNS.map(str::to_owned).to_vec());
+    aligned(&head.chain(rows.iter().map(|row| row_cells(row).to_vec())).collect::<Vec<_>>())
 }
 
 /// Results in real time: rows of the demo on the real clock, each for a slice of the time.
@@ -157,23 +159,18 @@ pub fn page(
         load: row.load,
         p50: row.p50,
         p99: row.p99,
+        p99_half: row.p99_ci95,
         valid: true,
     });
     let plot = page::plot_points(&points.collect::<Vec<_>>())?;
-    let mut table = String::new();
-    let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
-    for row in rows {
-        let texts = row_cells(row);
-        let _ = writeln!(table, "<tr>{}</tr>", cells("td", texts.iter().map(String::as_str)));
-    }
-    let remarks: String =
-        remarks.iter().map(|remark| format!("<li>{}</li>\n", escape(remark))).collect();
-    Ok(page::html(&format!(
+    let table = html::table(&COLUMNS, rows.iter().map(|row| (row_cells(row), true)));
+    Ok(page::demo_html(&format!(
         "<p><strong>{}</strong></p>\n<p>{TIME}</p>\n<p>{}</p>\n<figure>{plot}</figure>\n\
-         <table>\n{table}</table>\n<h2>Measured in real time</h2>\n<ul>\n{remarks}</ul>\n\
-         <figure>{}</figure>\n<h2>Manifest</h2>\n<pre>{}</pre>\n",
+         {table}<h2>Measured in real time</h2>\n{}<figure>{}</figure>\n\
+         <h2>Manifest</h2>\n<pre>{}</pre>\n",
         escape(&headline(rows)),
         escape(summary),
+        list(remarks),
         pauses.plot()?,
         escape(manifest)
     )))

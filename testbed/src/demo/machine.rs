@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use plotters::prelude::*;
 use serde::Serialize;
+use wedjat_pktgen::results::chart::{Axis, Chart, Line, Point, Style};
 
 use super::page::PlotError;
 
@@ -74,35 +74,12 @@ impl Pauses {
     /// # Errors
     /// If the plot cannot be drawn.
     pub fn plot(&self) -> Result<String, PlotError> {
-        let mut svg = String::new();
-        {
-            let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-            area.fill(&WHITE)?;
-            let min_us = PAUSE.as_secs_f64() * 1e6;
-            let max_us = (self.longest_us * 2.0).max(10.0 * min_us);
-            let mut chart = ChartBuilder::on(&area)
-                .margin(16)
-                .x_label_area_size(46)
-                .y_label_area_size(64)
-                .build_cartesian_2d(0.0..self.seconds * 1e3, (min_us..max_us).log_scale())?;
-            chart
-                .configure_mesh()
-                .x_desc("time, ms")
-                .y_desc("pause, us")
-                .y_label_formatter(&|us| format!("{us:.0}"))
-                .x_label_formatter(&|ms| format!("{ms:.0}"))
-                .label_style(("sans-serif", 14))
-                .axis_desc_style(("sans-serif", 15))
-                .light_line_style(BLACK.mix(0.04))
-                .bold_line_style(BLACK.mix(0.12))
-                .draw()?;
-            let colour = RGBColor(213, 94, 0);
-            chart.draw_series(self.all.iter().map(|pause| {
-                PathElement::new([(pause.at_ms, min_us), (pause.at_ms, pause.us)], colour)
-            }))?;
-            area.present()?;
-        }
-        Ok(svg)
+        let min_us = PAUSE.as_secs_f64() * 1e6;
+        let max_us = (self.longest_us * 2.0).max(10.0 * min_us);
+        let points = self.all.iter().map(|pause| Point::new(pause.at_ms, pause.us)).collect();
+        let x = Axis::linear("time, ms").over(0.0..self.seconds * 1e3);
+        let y = Axis::log("pause, us").over(min_us..max_us);
+        Chart::new(x, y, vec![Line::new("", 1, points).style(Style::Impulses)]).svg(SIZE)
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 use wedjat_pktgen::report::Report;
+use wedjat_pktgen::results::aligned;
 
 use crate::rack;
 
@@ -70,7 +71,10 @@ impl Row {
             us.p999.to_string(),
             format!("{:.0}%", report.slices.calm_share * 100.0),
             report.calm.response_us.p50.to_string(),
-            report.calm.response_us.p99.to_string(),
+            match report.calm.response_ci95_us.p99 {
+                half if half.0.is_finite() => format!("{} ±{half}", report.calm.response_us.p99),
+                _ => report.calm.response_us.p99.to_string(),
+            },
             format!("{:.2}%", report.calm.adherence * 100.0),
             self.leaf_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}")),
             self.verdict().to_owned(),
@@ -79,7 +83,7 @@ impl Row {
 }
 
 /// Headings of the table. The calm columns and the adherence cover only undisturbed slices, in which this
-/// machine let every loop run. Times are response times from the due time of a task, in microseconds.
+/// machine let every loop run. `±` precedes half the width of a 95% confidence interval. Times are response times from the due time of a task, in microseconds.
 pub const COLUMNS: [&str; 16] = [
     "policy",
     "load",
@@ -103,28 +107,9 @@ pub const COLUMNS: [&str; 16] = [
 #[must_use]
 pub fn table(rows: &[Row]) -> String {
     let head = std::iter::once(COLUMNS.map(str::to_owned).to_vec());
-    let mut out = aligned(head.chain(rows.iter().map(Row::cells)).collect());
+    let mut out = aligned(&head.chain(rows.iter().map(Row::cells)).collect::<Vec<_>>());
     for note in notes(rows) {
         let _ = writeln!(out, "{note}");
-    }
-    out
-}
-
-/// Aligns lines of cells in columns, the first column to the left.
-pub(super) fn aligned(lines: Vec<Vec<String>>) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<_> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for line in &lines {
-        let cells =
-            line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-        let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
     out
 }

@@ -2,14 +2,13 @@
 //! that the paper compares, and under those of this project.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use wedjat_cosched::Setup;
 use wedjat_cosched::cluster::{
     Arm, ClusterReport, Contention, Experiment, MeanDeviation, Workflow,
 };
 
-use super::{again, draw, write};
+use super::{Output, again, draw};
 
 /// Numbers of cores of the cluster.
 const SIZES: [u32; 3] = [64, 128, 256];
@@ -17,7 +16,7 @@ const SIZES: [u32; 3] = [64, 128, 256];
 const PAPER: [Arm; 3] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper];
 
 /// Makes the figure of makespans, with all columns of the paper's table 3.
-pub(super) fn makespans(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn makespans(out: &Output, full: bool) -> Result<(), String> {
     let name = "asax-3a";
     let mut table =
         "series,cores,waiting_h,response_h,makespan_h,makespan_sd,core_use,overhead\n".to_owned();
@@ -44,7 +43,7 @@ pub(super) fn makespans(out: &Path, full: bool) -> Result<(), String> {
 }
 
 /// Makes the figure of runtimes, with all columns of the paper's table 2.
-pub(super) fn runtimes(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn runtimes(out: &Output, full: bool) -> Result<(), String> {
     let name = "asax-3b";
     let mut table = "series,cores,runtime_h,runtime_sd,cpu,memory\n".to_owned();
     let mut lines: Vec<(String, Vec<_>)> = Vec::new();
@@ -92,15 +91,15 @@ fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
 }
 
 /// Writes a figure, its table and its command.
-fn finish(out: &Path, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
+fn finish(out: &Output, name: &str, full: bool, plot: &str, table: &str) -> Result<(), String> {
     let seeds = if full { 100 } else { 10 };
     let command = format!(
         "{}wedjat-testbed cosched-sim --cores 64,128,256 --seeds {seeds}\n",
         again(name, full)
     );
-    write(out, name, "svg", plot)?;
-    write(out, name, "csv", table)?;
-    write(out, name, "txt", &command)
+    out.write(name, "svg", plot)?;
+    out.write(name, "csv", table)?;
+    out.write(name, "txt", &command)
 }
 
 #[cfg(test)]
@@ -110,8 +109,8 @@ mod tests {
     #[test]
     fn both_figures_have_every_series_at_every_size() {
         let folder = tempfile::tempdir().unwrap();
-        makespans(folder.path(), false).unwrap();
-        runtimes(folder.path(), false).unwrap();
+        makespans(&Output::new(folder.path().into()), false).unwrap();
+        runtimes(&Output::new(folder.path().into()), false).unwrap();
         for (name, series) in [("asax-3a", Arm::ALL.len()), ("asax-3b", 12)] {
             let read = |ending: &str| {
                 std::fs::read_to_string(folder.path().join(format!("{name}.{ending}"))).unwrap()

@@ -1,9 +1,8 @@
 //! Horus Fig. 18: cost of a spine switch's failure, over the number of leaves per spine scheduler.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::{again, arguments, command, draw, write};
+use super::{Output, again, arguments, command, draw};
 use crate::sim::failure::{Failure, spine_failures};
 use crate::sim::model::Model;
 use crate::sim::plan;
@@ -17,7 +16,7 @@ const PIECES: [&str; 3] = ["32", "4", "1"];
 const FAILURES: usize = 30;
 
 /// Makes the figure.
-pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let failures = if full { 10 * FAILURES } else { FAILURES };
     let mut table =
         "piece,ratio,messages_mean,messages_most,notice_us,aborted_mean,share_mean,pool_share_mean\n"
@@ -57,7 +56,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     }
     let title = "Horus Fig. 18: messages to leaves when a spine switch fails";
     let axes = ("leaves per spine scheduler of a pool", "messages of the controller");
-    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
-    write(out, NAME, "csv", &table)?;
-    write(out, NAME, "txt", &commands)
+    out.write(NAME, "svg", &draw(title, axes, &lines)?)?;
+    out.write(NAME, "csv", &table)?;
+    out.write(NAME, "txt", &commands)
 }

@@ -3,7 +3,6 @@
 
 use std::fmt::Write as _;
 use std::hint::black_box;
-use std::path::Path;
 use std::time::Instant;
 
 use rand::{Rng as _, SeedableRng as _};
@@ -11,7 +10,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat_learner::{Choice, Counts, Learner, Settings};
 
 use super::Quantity::{Mean, P99};
-use super::{Figure, Keys, again, arguments, command, draw, length, write};
+use super::{Figure, Keys, Output, again, arguments, command, draw, length};
 use crate::sim::plan;
 use crate::sim::rows;
 use crate::sim::stats::Observer;
@@ -141,7 +140,7 @@ pub(super) const FIGURES: &[Figure] = &[
 ];
 
 /// Makes the two figures of mean response times: equal nodes at load 0.9, unequal nodes at load 0.4.
-pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn means(out: &Output, full: bool) -> Result<(), String> {
     for (name, nodes, load, title) in [
         ("malcolm-7a", EQUAL, ("load", "0.9"), "equal nodes, load 0.9"),
         ("malcolm-7b", UNEQUAL, ("load", "0.4"), "unequal nodes, load 0.4"),
@@ -170,9 +169,9 @@ pub(super) fn means(out: &Path, full: bool) -> Result<(), String> {
         }
         let title = format!("Malcolm Fig. 7{}: {title}", &name[name.len() - 1..]);
         let axes = ("1 exp, 2 bimodal, 3 HyperExp-1, 4 HyperExp-2", "mean response, us");
-        write(out, name, "svg", &draw(&title, axes, &lines)?)?;
-        write(out, name, "csv", &table)?;
-        write(out, name, "txt", &commands)?;
+        out.write(name, "svg", &draw(&title, axes, &lines)?)?;
+        out.write(name, "csv", &table)?;
+        out.write(name, "txt", &commands)?;
     }
     Ok(())
 }
@@ -185,7 +184,7 @@ const CHANGES: [(&str, &str, &str, &str); 2] = [
 ];
 
 /// Makes the figures of shifting traffic and of slower nodes.
-pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
     let (seconds, before): (&str, &str) = if full { ("20", "15s") } else { ("4", "3s") };
     let total_s: f64 = seconds.parse().unwrap_or(f64::NAN);
     for (name, load, action, description) in CHANGES {
@@ -216,16 +215,16 @@ pub(super) fn changes(out: &Path, full: bool) -> Result<(), String> {
         let title =
             format!("Malcolm Fig. {}: {description}, load {load}", &name["malcolm-".len()..]);
         let axes = ("time, s", "mean response by arrival time, us");
-        write(out, name, "svg", &draw(&title, axes, &lines)?)?;
-        write(out, name, "csv", &table)?;
-        write(out, name, "txt", &commands)?;
+        out.write(name, "svg", &draw(&title, axes, &lines)?)?;
+        out.write(name, "csv", &table)?;
+        out.write(name, "txt", &commands)?;
     }
     Ok(())
 }
 
 /// Makes the figure of the cost of learning: time of a beat and of a decision on this machine, over the
 /// number of nodes.
-pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn cost(out: &Output, full: bool) -> Result<(), String> {
     let name = "malcolm-cost";
     let mut table = "nodes,beat_ns,decision_ns,share_of_100_us\n".to_owned();
     let (mut beats, mut decisions) = (Vec::new(), Vec::new());
@@ -237,9 +236,9 @@ pub(super) fn cost(out: &Path, full: bool) -> Result<(), String> {
     }
     let lines = [("a beat".to_owned(), beats), ("a decision".to_owned(), decisions)];
     let axes = ("nodes", "ns on this machine");
-    write(out, name, "svg", &draw("Malcolm: cost of learning", axes, &lines)?)?;
-    write(out, name, "csv", &table)?;
-    write(out, name, "txt", &again(name, full))
+    out.write(name, "svg", &draw("Malcolm: cost of learning", axes, &lines)?)?;
+    out.write(name, "csv", &table)?;
+    out.write(name, "txt", &again(name, full))
 }
 
 /// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted
@@ -282,7 +281,7 @@ mod tests {
     #[test]
     fn beat_cost_grows_with_the_nodes() {
         let folder = tempfile::tempdir().unwrap();
-        cost(folder.path(), false).unwrap();
+        cost(&Output::new(folder.path().into()), false).unwrap();
         let table = std::fs::read_to_string(folder.path().join("malcolm-cost.csv")).unwrap();
         let beat = |line: &str| line.split(',').nth(1).unwrap().parse::<f64>().unwrap();
         let beats: Vec<_> = table.lines().skip(1).map(beat).collect();

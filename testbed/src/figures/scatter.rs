@@ -1,10 +1,9 @@
 //! Horus Fig. 19a: tail response time over the unevenness of a pool's workers in its racks.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::thread;
 
-use super::{again, arguments, command, draw, write};
+use super::{Output, again, arguments, command, draw};
 use crate::sim::fabric::{Place, for_each_pool};
 use crate::sim::model::Model;
 use crate::sim::plan;
@@ -28,7 +27,7 @@ struct Pool {
 }
 
 /// Makes the figure.
-pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut table =
         "policy,variance_from,variance_to,pools,p99_mean,p99_deviation,unstable\n".to_owned();
     let (mut commands, mut lines) = (again(NAME, full), Vec::new());
@@ -65,9 +64,9 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     let title = "Horus Fig. 19a: pools by unevenness of their placement, load 0.9";
     let axes =
         ("variance of a pool's workers in a rack", "mean of the pools' 99th percentiles, us");
-    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
-    write(out, NAME, "csv", &table)?;
-    write(out, NAME, "txt", &commands)
+    out.write(NAME, "svg", &draw(title, axes, &lines)?)?;
+    out.write(NAME, "csv", &table)?;
+    out.write(NAME, "txt", &commands)
 }
 
 /// Returns the flags of a run of 300 mean service times. The run covers a twenty-fourth of the paper's

@@ -1,9 +1,8 @@
 //! Rosella's shock: the servers' speeds are shuffled during the run. Some policies learn the new speeds.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::{again, arguments, command, draw, write};
+use super::{Output, again, arguments, command, draw};
 use crate::sim::plan;
 use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
@@ -24,7 +23,7 @@ const POLICIES: [(&str, &str); 7] = [
 const TIMES_PER_1000: f64 = 12.5;
 
 /// Makes the figure.
-pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
     let mut table = "series,time,mean\n".to_owned();
     let (mut commands, mut lines) = (again(NAME, full), Vec::new());
@@ -54,7 +53,7 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     }
     let title = "Speeds 1:10 are swapped after a fifth of the time, load 0.8";
     let axes = ("time, mean service times", "mean response by arrival time, mean service times");
-    write(out, NAME, "svg", &draw(title, axes, &lines)?)?;
-    write(out, NAME, "csv", &table)?;
-    write(out, NAME, "txt", &commands)
+    out.write(NAME, "svg", &draw(title, axes, &lines)?)?;
+    out.write(NAME, "csv", &table)?;
+    out.write(NAME, "txt", &commands)
 }

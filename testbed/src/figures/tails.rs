@@ -1,9 +1,8 @@
 //! LSQ Fig. 4: tail of the delay, and number of dispatchers that send to the same server at once.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use super::{again, arguments, command, draw, write};
+use super::{Output, again, arguments, command, draw};
 use crate::sim::model::Model;
 use crate::sim::plan;
 use crate::sim::slots;
@@ -18,7 +17,7 @@ const SEEDS: u64 = 2;
 type Curve = Vec<(f64, f64)>;
 
 /// Makes the figure.
-pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut tails = "policy,slots,share_of_tasks_that_take_longer\n".to_owned();
     let mut incasts = "policy,dispatchers,share_of_slots_with_at_least_so_many\n".to_owned();
     let (mut delays, mut senders) = (Vec::new(), Vec::new());
@@ -44,13 +43,13 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
     }
     let title = "LSQ Fig. 4a: delay at load 0.95, 10 of 100 servers ten times as fast";
     let axes = ("slots", "share of tasks with a longer delay");
-    write(out, "lsq-4a", "svg", &draw(title, axes, &delays)?)?;
+    out.write("lsq-4a", "svg", &draw(title, axes, &delays)?)?;
     let title = "LSQ Fig. 4b: dispatchers that send to the same server in a slot";
     let axes = ("dispatchers", "share of slots with at least as many");
-    write(out, "lsq-4b", "svg", &draw(title, axes, &senders)?)?;
-    write(out, "lsq-4a", "csv", &tails)?;
-    write(out, "lsq-4b", "csv", &incasts)?;
-    write(out, NAME, "txt", &commands)
+    out.write("lsq-4b", "svg", &draw(title, axes, &senders)?)?;
+    out.write("lsq-4a", "csv", &tails)?;
+    out.write("lsq-4b", "csv", &incasts)?;
+    out.write(NAME, "txt", &commands)
 }
 
 /// Computes the tail of the delay and that of the number of dispatchers per server.

@@ -2,12 +2,11 @@
 //! each cell.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use plotters::prelude::*;
 use wedjat::policy::{CATALOGUE, Runs};
+use wedjat_pktgen::results::chart::{TileMap, tile_maps};
 
-use super::{arguments, command, write};
+use super::{Output, arguments, command};
 use crate::sim::{Row, rows};
 
 const SPEEDS: [(&str, &str); 3] = [("1-1", "100x1"), ("1-2", "50x1,50x2"), ("1-10", "50x1,50x10")];
@@ -19,7 +18,7 @@ const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 type Cell = (&'static str, &'static str, Vec<Row>);
 
 /// Makes the figure: all rows, the winners, and a map of the winners for each ratio of speeds.
-pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
+pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let policies = policies();
     let tasks = if full { "400000" } else { "40000" };
     let mut all =
@@ -61,11 +60,11 @@ pub(super) fn make(out: &Path, full: bool) -> Result<(), String> {
                 grid.push((delay, dispatchers, rows));
             }
         }
-        write(out, &format!("winners-{name}"), "svg", &map(name, &grid)?)?;
+        out.write(&format!("winners-{name}"), "svg", &map(name, &grid)?)?;
     }
-    write(out, "winners-all", "csv", &all)?;
-    write(out, "winners", "csv", &winners)?;
-    write(out, "winners", "txt", &commands)
+    out.write("winners-all", "csv", &all)?;
+    out.write("winners", "csv", &winners)?;
+    out.write("winners", "txt", &commands)
 }
 
 /// Returns the policies whose members are workers, with their default parameters.
@@ -106,58 +105,32 @@ fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     }
 }
 
-/// Layout of the maps in pixels: size of a cell, and margins.
-const WIDTH: i32 = 88;
-const HEIGHT: i32 = 34;
-const LEFT: i32 = 60;
-const TOP: i32 = 64;
-
 /// Draws two maps of winners, by mean and by 99th percentile: one row for each delay, one column for each
 /// number of dispatchers and load.
 fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
-    let columns = (DISPATCHERS.len() * loads().count()) as i32;
-    let panel = TOP + HEIGHT * DELAYS.len() as i32;
-    let size = ((LEFT + WIDTH * columns + 12) as u32, (2 * panel + 24) as u32);
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        let fail = |error: DrawingAreaErrorKind<std::io::Error>| error.to_string();
-        root.fill(&WHITE).map_err(fail)?;
-        let label = |text: String, x: i32, y: i32, size: i32| {
-            root.draw(&Text::new(text, (x, y), ("sans-serif", size))).map_err(fail)
+    let columns = DISPATCHERS
+        .iter()
+        .flat_map(|dispatchers| loads().map(move |load| format!("m={dispatchers} load {load}")));
+    let columns: Vec<_> = columns.collect();
+    let maps = MEASURES.map(|(measure, of)| {
+        let tile = |rows: &[Row], load| {
+            let best = ranked(rows, load, of).into_iter().next()?;
+            Some((color(&best.policy), [best.policy.clone(), format!("{:.2}", of(best))]))
         };
-        for (number, (measure, of)) in MEASURES.into_iter().enumerate() {
-            let top = number as i32 * panel;
-            let title =
-                format!("Policy with the lowest {measure}, speeds {}", name.replace('-', ":"));
-            label(title, LEFT, top + 6, 18)?;
-            for (index, (delay, dispatchers, rows)) in grid.iter().enumerate() {
-                let row = (index / DISPATCHERS.len()) as i32;
-                let group = (index % DISPATCHERS.len()) as i32;
-                let y = top + TOP + HEIGHT * row;
-                label((*delay).to_owned(), 8, y + 10, 13)?;
-                for (column, load) in loads().enumerate() {
-                    let x = LEFT + WIDTH * (group * loads().count() as i32 + column as i32);
-                    if row == 0 {
-                        label(format!("m={dispatchers} load {load}"), x, y - 18, 12)?;
-                    }
-                    let Some(best) = ranked(rows, load, of).into_iter().next() else { continue };
-                    let corners = [(x, y), (x + WIDTH - 2, y + HEIGHT - 2)];
-                    let fill = color(&best.policy).mix(0.4).filled();
-                    root.draw(&Rectangle::new(corners, fill)).map_err(fail)?;
-                    label(best.policy.clone(), x + 3, y + 4, 11)?;
-                    label(format!("{:.2}", of(best)), x + 3, y + 18, 11)?;
-                }
-            }
+        let row = |cells: &[Cell]| {
+            let tiles = cells.iter().flat_map(|cell| loads().map(|load| tile(&cell.2, load)));
+            (cells[0].0.to_owned(), tiles.collect())
+        };
+        TileMap {
+            title: format!("Policy with the lowest {measure}, speeds {}", name.replace('-', ":")),
+            columns: columns.clone(),
+            rows: grid.chunks(DISPATCHERS.len()).map(row).collect(),
         }
-        root.present().map_err(fail)?;
-    }
-    Ok(text)
+    });
+    tile_maps(&maps).map_err(|error| error.to_string())
 }
 
-/// Returns the colour of a policy, the same in all maps.
-fn color(policy: &str) -> RGBColor {
-    let index = CATALOGUE.iter().position(|entry| entry.name == policy);
-    let (r, g, b) = Palette99::pick(index.unwrap_or(CATALOGUE.len())).rgb();
-    RGBColor(r, g, b)
+/// Returns the index of the colour of a policy, the same in all maps.
+fn color(policy: &str) -> usize {
+    CATALOGUE.iter().position(|entry| entry.name == policy).unwrap_or(CATALOGUE.len())
 }

@@ -1,11 +1,10 @@
 //! Report of the fabric as one self-contained page: answered and lost tasks over time, and each event.
 
-use std::fmt::Write as _;
-
-use plotters::prelude::*;
+use wedjat_pktgen::results::chart::{self, Axis, Chart, Corner, Line, Point};
+use wedjat_pktgen::results::page::{escape, html, list, table};
 
 use super::{MS, Report, Row};
-use crate::demo::page::{COLOURS, PlotError, SIZE, cells, escape, titled};
+use crate::demo::page::PlotError;
 use crate::lockstep::system::plan::START_NS;
 
 /// Step of the plot in milliseconds.
@@ -34,52 +33,24 @@ pub fn plot(report: &Report) -> Result<String, PlotError> {
     let (answered, lost) = counts(report);
     let max_tasks = answered.iter().chain(&lost).max().copied().unwrap_or(1).max(1) as f64 * 1.15;
     let end_ms = (answered.len() as u64 * STEP_MS) as f64;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(16)
-            .x_label_area_size(46)
-            .y_label_area_size(64)
-            .build_cartesian_2d(0.0..end_ms, 0.0..max_tasks)?;
-        chart
-            .configure_mesh()
-            .x_desc("emulated time, ms")
-            .y_desc(format!("tasks sent in {STEP_MS} ms"))
-            .x_label_formatter(&|ms| format!("{ms:.0}"))
-            .y_label_formatter(&|tasks| format!("{tasks:.0}"))
-            .light_line_style(BLACK.mix(0.04))
-            .bold_line_style(BLACK.mix(0.12))
-            .draw()?;
-        for (number, row) in report.rows.iter().enumerate() {
-            let x = row.at_ms as f64;
-            let line = COLOURS[6].mix(0.4).stroke_width(1);
-            chart.draw_series([PathElement::new([(x, 0.0), (x, max_tasks)], line)])?;
-            let text = (number + 1).to_string();
-            let place = (x + end_ms / 300.0, max_tasks * 0.99);
-            chart.draw_series([Text::new(text, place, ("sans-serif", 14))])?;
-        }
-        for (tasks, colour, name) in
-            [(&answered, COLOURS[0], "answered"), (&lost, COLOURS[1], "lost")]
-        {
-            let points = tasks.iter().enumerate();
-            let points =
-                points.map(|(step, &tasks)| ((step as u64 * STEP_MS) as f64, f64::from(tasks)));
-            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)))?.label(name).legend(
-                move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(2)),
-            );
-        }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleLeft)
-            .background_style(WHITE.mix(0.9))
-            .border_style(BLACK.mix(0.2))
-            .label_font(("sans-serif", 14))
-            .draw()?;
-        area.present()?;
-    }
-    Ok(svg)
+    let line = |name: &str, colour, tasks: &[u32]| {
+        let point = |(step, &tasks): (usize, &u32)| {
+            Point::new((step as u64 * STEP_MS) as f64, f64::from(tasks))
+        };
+        Line::new(name, colour, tasks.iter().enumerate().map(point).collect())
+    };
+    let label = format!("tasks sent in {STEP_MS} ms");
+    let marks = report.rows.iter().enumerate();
+    let chart = Chart {
+        marks: marks.map(|(number, row)| (row.at_ms as f64, (number + 1).to_string())).collect(),
+        legend: Corner::MiddleLeft,
+        ..Chart::new(
+            Axis::linear("emulated time, ms").over(0.0..end_ms),
+            Axis::linear(&label).over(0.0..max_tasks),
+            vec![line("answered", 0, &answered), line("lost", 1, &lost)],
+        )
+    };
+    chart.svg(chart::SIZE)
 }
 
 /// Returns the cells of an event in the order of [`COLUMNS`].
@@ -106,34 +77,21 @@ const EXPLANATION: &str = "<p>Spines, leaves and agents run the code of the data
 /// # Errors
 /// If the plot cannot be drawn.
 pub fn page(report: &Report) -> Result<String, PlotError> {
-    let mut table = String::new();
-    let _ = writeln!(table, "<tr>{}</tr>", cells("th", COLUMNS.iter().copied()));
-    for (number, row) in report.rows.iter().enumerate() {
-        let class = if row.holds == Some(false) { " class=\"invalid\"" } else { "" };
-        let cells = cells("td", row_cells(number, row).iter().map(String::as_str));
-        let _ = writeln!(table, "<tr{class}>{cells}</tr>");
-    }
-    let violations = &report.outcome.violations;
-    let items: String = violations
-        .iter()
-        .map(|violation| {
-            format!(
-                "<li>{}</li>\n",
-                escape(&format!(
-                    "at {} ns, {}: {}",
-                    violation.at_ns, violation.who, violation.what
-                ))
-            )
-        })
-        .collect();
-    let items = if items.is_empty() { "<li>none</li>".to_owned() } else { items };
-    Ok(titled(
+    let rows = report.rows.iter().enumerate();
+    let rows = rows.map(|(number, row)| (row_cells(number, row), row.holds != Some(false)));
+    let violations = report.outcome.violations.iter();
+    let violations = violations.map(|violation| {
+        format!("at {} ns, {}: {}", violation.at_ns, violation.who, violation.what)
+    });
+    Ok(html(
         "wedjat fabric",
         "wedjat: a fabric under failures",
         &format!(
-            "<p>{}</p>\n<figure>{}</figure>\n<table>\n{table}</table>\n{EXPLANATION}\n<h2>Violations</h2>\n<ul>\n{items}</ul>\n",
+            "<p>{}</p>\n<figure>{}</figure>\n{}{EXPLANATION}\n<h2>Violations</h2>\n{}",
             escape(&report.summary),
-            plot(report)?
+            plot(report)?,
+            table(&COLUMNS, rows),
+            list(violations)
         ),
     ))
 }
