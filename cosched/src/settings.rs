@@ -1,4 +1,5 @@
-//! Settings of a chooser.
+//! Settings of a chooser, which draws the share of a core for a batch job from the advice of experts, and learns from the
+//! loss which experts to follow. "The paper" is ASA_X (arXiv 2401.09706).
 
 use std::str::FromStr;
 

@@ -201,7 +201,11 @@ impl ExplainContext<'_> {
         }
         let server = self.membership.server_of(header.src)?;
         let (worker, source) = (header.src, datagram.src);
-        Some(format!("; worker {worker} is at {server}, and this came from {source}"))
+        let origin = match source == server {
+            true => "another MAC address or port".to_owned(),
+            false => source.to_string(),
+        };
+        Some(format!("; worker {worker} is at {server}, and this came from {origin}"))
     }
 
     /// Returns the reason of the outcome.

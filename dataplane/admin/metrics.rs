@@ -153,7 +153,7 @@ const POOL_HISTOGRAMS: [HistogramRow<PoolSnapshot>; 2] = [
             Histogram,
             "seconds",
             POOL,
-            "Age of the chosen worker's last load report at the decision, for the tasks of one burst in 1024.",
+            "Age of a worker's last load report at decisions for it, sampled: one worker at a time, between two of its reports.",
         ),
         |pool| &pool.report_age,
     ),

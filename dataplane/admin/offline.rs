@@ -90,7 +90,7 @@ impl Source {
         }
     }
 
-    /// Returns the servers on a port's network, whose replies arrive there for any destination.
+    /// Returns the servers on a port's network. Their replies are addressed to any IP address, but to the port's MAC address.
     fn servers_behind(&self, port: &PortConfig) -> Vec<IpAddr> {
         let servers = match self {
             Self::Leaf(config) => &config.servers[..],

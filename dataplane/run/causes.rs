@@ -73,12 +73,17 @@ impl Causes {
         let mut lines = Vec::new();
         for reply in self.cores.iter().flat_map(|core| std::iter::from_fn(|| core.next_spoofed())) {
             let SpoofedReply { source, worker } = reply;
-            // A worker on a port for clients and workers also fails the check with another MAC address.
             let Some(server) = membership.server_of(worker) else { continue };
             if self.logged_spoofed.len() < SPOOFED_MAX && self.logged_spoofed.insert(reply) {
+                // On a port for clients and workers, the MAC address is checked as well.
+                let advice = match source == server {
+                    true => "its MAC address or port is not the server's. Correct `mac` of its [[server]]".to_owned(),
+                    false => format!(
+                        "the worker's server is {server}. Bind the worker to {server}, or correct `ip` or `workers` of its [[server]]"
+                    ),
+                };
                 lines.push(format!(
-                    "dropped a reply of worker {worker} from {source} as `spoofed_reply`: the worker's server is {server}. Bind the worker to \
-                     {server}, or correct `ip` or `workers` of its [[server]]"
+                    "dropped a reply of worker {worker} from {source} as `spoofed_reply`: {advice}"
                 ));
             }
         }
@@ -189,6 +194,8 @@ mod tests {
         assert!(line.contains(&format!("the worker's server is {server}. ")), "{line}");
         core.keep(reply(3, other));
         assert!(causes.new_spoofed(&membership).is_empty(), "once");
+        core.keep(reply(3, server));
+        assert!(causes.new_spoofed(&membership)[0].contains("its MAC address"), "same address");
     }
 
     // promise: control.3

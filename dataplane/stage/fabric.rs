@@ -620,7 +620,8 @@ fn queue_message_from(
     let workers = if link.lingers { 0 } else { dispatcher.view().active().len() };
     let workers = workers.min(usize::from(u16::MAX)) as u16;
     let header = Header::signal(code, id, network.node, link.number);
-    // Every message carries the load: the spine may have no recent value.
+    // Every message carries the load, because the spine may have no recent value: the average per worker in `service_ns`
+    // (16.16 fixed point, no time), and the number of active workers in `class`.
     let Load(service_ns) = link.signals.average(link.total);
     let extension =
         Extension { seq32: link.number.into(), service_ns, class: workers, ..Extension::default() };

@@ -595,7 +595,8 @@ pub struct PoolSnapshot {
     pub idle_for_all: Vec<u16>,
     /// Number of tasks of each core that wait for a member.
     pub queued: Vec<u64>,
-    /// Ages of load reports: time from a worker's last report to a decision for it, for the tasks of one burst in 1024.
+    /// Ages of load reports: time from a worker's last report to a decision for it, sampled for one worker at a time,
+    /// between two of its reports.
     pub report_age: HistogramSnapshot,
     /// Times from a task's arrival to its assignment, for tasks that waited in the pool's queue.
     pub queue_wait: HistogramSnapshot,

@@ -125,8 +125,8 @@ impl Packet {
         (Self { operation, src, dst, target: self.target, mac }, to)
     }
 
-    /// Returns the question "who has `target`?" of the node with this address, to all nodes or to a presumed
-    /// host, and its destination MAC address.
+    /// Returns the question "who has `target`?" of the node at `mac` and `src`, and its destination MAC address. The
+    /// destination is the presumed host at `to`, or else the target's solicited-node multicast group.
     #[must_use]
     pub fn question(mac: Mac, src: u128, target: u128, to: Option<Mac>) -> (Self, Mac) {
         let group = ipv6::solicited_node(target);

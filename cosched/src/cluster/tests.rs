@@ -1,4 +1,5 @@
-//! Reproduction of the paper's rows. Its orders of waiting and of response times do not occur together.
+//! Reproduction of the results of the ASA_X paper (arXiv 2401.09706): the order of the arms by waiting time, and by
+//! response time. No setting reproduces both orders: costly sharing gives that of response times, free sharing that of waiting times.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -14,7 +15,7 @@ fn experiment(cores: u32, arm: Arm, seed: u64) -> Experiment {
     Experiment { cores, arm, experts: Setup::built_in().trees(), contention, refusal: 60.0, seed }
 }
 
-/// Means over ten seeds.
+/// Returns the means over ten seeds. `refusal` is the time in seconds for which a host gets no request after it refused one.
 fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> ClusterReport {
     let run = |seed| {
         let experiment = Experiment { contention, refusal, ..experiment(cores, arm, seed) };
@@ -32,7 +33,7 @@ fn single_workflow_runs_equally_under_all_arms() {
             assert_eq!(run.jobs, 45);
             assert!(run.core_use > 0.3 && run.core_use <= 1.0 + 1e-9, "{arm:?}: {}", run.core_use);
             assert!(run.waiting_h < run.response_h && run.response_h < run.makespan_h);
-            // Used core time equals the jobs' own work under every scheme, because stalls use none.
+            // Used core time is at least the jobs' own work. It is equal under Slurm, which shares no cores.
             let alone: f64 = jobs::submitted(1)
                 .iter()
                 .map(|job| {

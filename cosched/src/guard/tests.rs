@@ -62,7 +62,7 @@ impl Core {
     }
 }
 
-/// Runs windows of one second with these loads, with a batch that uses its whole share or without one.
+/// Runs windows of 10 ms, with each of these loads for one second (100 windows). With `with_batch`, a batch uses its whole share.
 fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool) -> Vec<Window> {
     let (mut core, mut guard) = (Core::new(seed), Guard::new(settings.clone()).unwrap());
     let mut share = Share::NONE;

@@ -190,8 +190,9 @@ impl Pattern {
 pub struct Template([Pattern; 2]);
 
 impl Template {
-    /// Builds the patterns of the port at `index` for this pool. They check neither that a task's source is a
-    /// client's, nor the proof of replies. With a key, only replies with a proof match.
+    /// Builds the patterns of the port at `index` for this pool. They do not verify the proof of replies. With a
+    /// key, only replies with a proof match. They compare a task's source only with the network of the clients, and only
+    /// if no router leads to others. The caller must check for unreachable sources.
     pub fn new(network: &Network, index: usize, pool: usize) -> Self {
         let (address, task_address) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();

@@ -66,7 +66,8 @@ pub struct Label {
     pub class: Class,
     /// Number of the task; meaningless in packets without a task.
     pub task: u32,
-    /// Worker named by the packet: the destination of a task, the source of any other packet.
+    /// Worker named by the packet: the destination of a task or acknowledgement, the source of a reply, refusal or
+    /// registration; [`NO_MEMBER`] in other packets.
     pub worker: u16,
 }
 
