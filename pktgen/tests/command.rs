@@ -194,6 +194,70 @@ mod dpdk {
         );
     }
 
+    /// Reads a log of tasks. Returns its rows, each as fields in the order of the columns.
+    fn rows(log: &std::path::Path) -> Vec<std::collections::HashMap<String, String>> {
+        let reader = csv::Reader::from_path(log).expect("the log");
+        reader.into_deserialize().map(|row| row.expect("a row")).collect()
+    }
+
+    // promise: measurement.1
+    #[test]
+    fn task_log_agrees_with_the_report() {
+        use wedjat_pktgen::latency::Latency;
+        use wedjat_pktgen::results::{Run, task};
+
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (log, page) = (folder.path().join("tasks.csv"), folder.path().join("page.html"));
+        let load = ["run", "--rate", "5k", "--no-floor", "--format", "json", "--pool", "3"];
+        let files = ["--log-tasks", log.to_str().unwrap(), "--html", page.to_str().unwrap()];
+        let (_, report) = report("log", "1", &[&load[..], &files].concat());
+        let rows = rows(&log);
+        let measured = || rows.iter().filter(|row| row["measured"] == "1");
+        let count = |status: &str| measured().filter(|row| row["status"] == status).count();
+        assert_eq!(report["scheduled"], measured().count());
+        for (key, status) in [("answered", "answered"), ("lost", "lost"), ("unsent", "unsent")] {
+            assert_eq!(report[key], count(status), "{key}");
+        }
+        assert_eq!(report["late"], measured().filter(|row| row["late"] == "1").count());
+        assert!(measured().count() < rows.len(), "the log has the warm-up, too");
+        let mut latency = Latency::default();
+        for row in measured().filter(|row| row["status"] == "answered") {
+            let ns = |column: &str| row[column].parse::<u64>().unwrap();
+            latency.record(ns("response_ns"));
+            assert!(ns("sent_ns") >= ns("scheduled_ns") && ns("answered_ns") >= ns("sent_ns"));
+            assert!(ns("service_ns") > 0 && row["pool"] == "3" && !row["worker"].is_empty());
+        }
+        // The due times of the schedule, at 5000 tasks per second.
+        let last = rows.last().unwrap()["scheduled_ns"].parse::<f64>().unwrap();
+        assert!((2.5e8..=3.5e8).contains(&last), "{last}");
+        let run = Run::new(task::read(&log).unwrap().remove(0));
+        for (quantile, key) in [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p999")] {
+            let reported = report["response_us"][key].as_f64().unwrap_or(f64::INFINITY);
+            assert_eq!(run.responses().quantile(quantile), reported, "{key}");
+            if count("lost") + count("refused") == 0 {
+                assert_eq!(latency.quantile_ns(quantile) / 1e3, reported, "{key}");
+            }
+        }
+        assert!(std::fs::read_to_string(page).unwrap().contains("tasks in flight"));
+    }
+
+    // promise: measurement.1
+    #[test]
+    fn unrecordable_load_is_refused_before_the_run() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let log = folder.path().join("tasks.csv");
+        let to = ["--dst", "10.0.1.1", "--device", "net_null0", "--log-tasks"];
+        let long = ["run", "--rate", "1M", "--duration", "60s"];
+        let output = pktgen(&[&long[..], &to, &[log.to_str().unwrap()]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let expected = "--log-tasks: 61000000 tasks on a core, but it records at most 8388608";
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        let output = pktgen(&[&["run", "--rate", "1k"], &to[..], &["/none/tasks.csv"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains("--log-tasks /none/tasks.csv"), "{}", stderr(&output));
+        assert!(!log.exists());
+    }
+
     // promise: measurement.1
     #[test]
     fn ipv6_run_resolves_its_next_hop() {

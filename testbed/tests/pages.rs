@@ -177,6 +177,10 @@ pages! {
         needs: &["python3"],
         ..Page::default()
     },
+    analyse_results_page_works: Page {
+        path: "docs/howto/analyse-results.md",
+        ..Page::default()
+    },
     benchmark_page_works: Page {
         path: "docs/howto/benchmark.md",
         setup: &[FILES, RACK],

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -290,6 +291,49 @@ fn faulty_logs_are_explained() {
         assert_eq!(output.status.code(), Some(2));
         let message = stderr(&output);
         assert!(message.contains(log.to_str().unwrap()) && message.contains(part), "{message}");
+    }
+}
+
+/// Returns the Python block of the how-to.
+fn python() -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/howto/analyse-results.md");
+    let page = fs::read_to_string(page).unwrap();
+    let block = page.split("```python\n").nth(1).unwrap().split("```").next().unwrap();
+    block.lines().map(|line| format!("{}\n", line.trim_start())).collect()
+}
+
+#[test]
+fn pandas_lines_reproduce_p99() {
+    let has_pandas = Command::new("python3").args(["-c", "import pandas"]).output();
+    if !has_pandas.is_ok_and(|output| output.status.success()) {
+        // Written directly to standard error, because the output of passing tests is hidden.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the lines of docs/howto/analyse-results.md need pandas (Debian: python3-pandas)"
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("tasks.csv");
+    let arguments =
+        ["--policy", "horus,random", "--load", "0.5,0.9", "--tasks", "9000", "--loss", "0.01"];
+    let rows = sim(&[&arguments[..], &["--log-tasks", log.to_str().unwrap()]].concat());
+    let script = python();
+    let output = Command::new("python3").args(["-c", &script]).current_dir(folder.path()).output();
+    let text = stdout(&output.unwrap());
+    // The last cells of a line are the run, p50 and p99.
+    let last_cells = |line: &str| -> Option<[f64; 3]> {
+        let cells =
+            line.split_whitespace().rev().take(3).map(str::parse).collect::<Result<Vec<_>, _>>();
+        cells.ok()?.try_into().ok()
+    };
+    let printed: Vec<_> = text.lines().filter_map(last_cells).collect();
+    let printed: Vec<_> = printed.iter().filter(|[_, _, run]| run.fract() == 0.0).collect();
+    assert_eq!(printed.len(), rows.len(), "{text}");
+    for [p99, p50, run] in printed {
+        let row = &rows[*run as usize - 1];
+        assert_equal(*p50, row["p50"].as_f64().unwrap(), 1e-3, &text);
+        assert_equal(*p99, row["p99"].as_f64().unwrap(), 1e-3, &text);
     }
 }
 

@@ -294,12 +294,15 @@ pub struct TileMap {
     pub title: String,
     /// Heading of each column.
     pub columns: Vec<String>,
-    /// Heading and tiles of each row. A tile has an index of its colour and two lines of text.
-    pub rows: Vec<(String, Vec<Option<(usize, [String; 2])>>)>,
+    /// Heading and tiles of each row.
+    pub rows: Vec<(String, Vec<Option<Tile>>)>,
 }
 
+/// Tile of a map: index of its colour, and two lines of text.
+pub type Tile = (usize, [String; 2]);
+
 /// Layout of maps in pixels: size of a tile, and margins.
-const TILE: (i32, i32) = (88, 34);
+const TILE_SIZE: (i32, i32) = (88, 34);
 const TILES_LEFT: i32 = 60;
 const TILES_TOP: i32 = 64;
 
@@ -308,7 +311,9 @@ const TILES_TOP: i32 = 64;
 /// # Errors
 /// If they cannot be drawn.
 pub fn tile_maps(maps: &[TileMap]) -> Result<String, ChartError> {
-    let ((width, height), Some(first)) = (TILE, maps.first()) else { return Err("no map".into()) };
+    let ((width, height), Some(first)) = (TILE_SIZE, maps.first()) else {
+        return Err("no map".into());
+    };
     let panel = TILES_TOP + height * first.rows.len() as i32;
     let right = TILES_LEFT + width * first.columns.len() as i32 + 12;
     let mut text = String::new();

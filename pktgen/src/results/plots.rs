@@ -61,15 +61,15 @@ fn distinct<T: PartialEq>(runs: &[Run], of: impl Fn(&Run) -> T) -> Vec<T> {
 
 /// Draws mean and 99th percentile over load, with confidence intervals, if the runs have a load.
 fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
-    let percent = |run: &Run| run.subject.load.map(|load| load * 100.0);
-    let (x, label): (&dyn Fn(&Run) -> Option<f64>, _) = match runs {
-        runs if runs.iter().all(|run| percent(run).is_some()) => {
-            (&percent, "offered load, % of the workers' capacity")
-        }
-        runs if runs.iter().all(|run| run.subject.offered_pps.is_some()) => {
-            (&|run| run.subject.offered_pps, "offered load, tasks per second")
-        }
-        _ => return Ok(Vec::new()),
+    let percent: fn(&Run) -> Option<f64> = |run| run.subject.load.map(|load| load * 100.0);
+    let pps: fn(&Run) -> Option<f64> = |run| run.subject.offered_pps;
+    let axes = [
+        (percent, "offered load, % of the workers' capacity"),
+        (pps, "offered load, tasks per second"),
+    ];
+    let mut axes = axes.into_iter();
+    let Some((x, label)) = axes.find(|(x, _)| runs.iter().all(|run| x(run).is_some())) else {
+        return Ok(Vec::new());
     };
     let mut plots = Vec::new();
     for (name, title, unit, of) in [

@@ -259,7 +259,7 @@ impl Header {
             Some(missing) => Err(format!(
                 "the header has no column {missing}; the first line must name the columns that --log-tasks writes"
             )),
-            None => Ok(Self(COLUMNS.map(|column| place(column)))),
+            None => Ok(Self(COLUMNS.map(place))),
         }
     }
 }

@@ -260,7 +260,7 @@ mod tests {
 
     fn parsed(state: &std::path::Path, more: &[&str]) -> Arguments {
         let command = ["drive", "--rate", "50%", "--client-device", "a", "--worker-device", "b"];
-        let state = ["--state", state.to_str().unwrap()];
+        let state = ["--state", state.to_str().expect("UTF-8")];
         Cli::parse_from(command.iter().chain(&state).chain(more)).arguments
     }
 

@@ -115,8 +115,9 @@ pub(super) fn demo_html(contents: &str) -> String {
 const EXPLANATION: &str = "<p>Response times count from the due time of a task, not from its sending. A lost task counts as \
     infinite. An ordinary machine sometimes stops a program for milliseconds. A slice of the measured time is undisturbed if \
     no such pause can have affected its tasks. The plot, adherence (the share of tasks sent on time) and the verdict use only \
-    undisturbed slices, if there are any. Bars show the 95% confidence interval of the 99th percentile. Hollow points and red rows mark invalid runs: too few slices were undisturbed, the \
-    generator or the rack was overloaded, or a ledger did not balance.</p>";
+    undisturbed slices, if there are any. Bars show the 95% confidence interval of the 99th percentile. Hollow points and red \
+    rows mark invalid runs: too few slices were undisturbed, the generator or the rack was overloaded, or a ledger did not \
+    balance.</p>";
 
 #[cfg(test)]
 mod tests {

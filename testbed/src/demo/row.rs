@@ -83,7 +83,8 @@ impl Row {
 }
 
 /// Headings of the table. The calm columns and the adherence cover only undisturbed slices, in which this
-/// machine let every loop run. `±` precedes half the width of a 95% confidence interval. Times are response times from the due time of a task, in microseconds.
+/// machine let every loop run. `±` precedes half the width of a 95% confidence interval. Times are response
+/// times from the due time of a task, in microseconds.
 pub const COLUMNS: [&str; 16] = [
     "policy",
     "load",
