@@ -673,7 +673,7 @@ impl Relay {
         self.connection.fetch_add(1, Release);
     }
 
-    /// Counts a refused peer. Logs refusals at most once per [`COMPLAINTS`].
+    /// Counts a refused peer. Logs refusals at most once per [`LOG_INTERVAL`].
     fn refuse(&self, peer: &OwnedFd, why: &dyn fmt::Display) {
         let mut status = locked(&self.status);
         status.last_failure = why.to_string();
