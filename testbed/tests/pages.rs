@@ -209,7 +209,7 @@ pages! {
             wedjat leaf --config leaf.toml &
             until curl -s http://127.0.0.1:7071/metrics; do sleep 0.1; done
         "],
-        needs: &["curl", "python3"],
+        needs: &["curl", "python3", "promtool"],
         ..Page::default()
     },
     operate_a_fabric_page_works: Page {
