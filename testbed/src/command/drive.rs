@@ -140,7 +140,7 @@ const EMULATED_HOP: &str = "1us";
 impl Arguments {
     /// Returns a line with the response times of the same load in emulated time, where no pause of this machine counts. `None`
     /// if the leaf's policy is unknown, or if the simulator cannot express the run.
-    fn emulated(&self, rate_pps: f64) -> Option<String> {
+    fn emulated(&self, load: f64) -> Option<String> {
         use wedjat::state::table::Snapshot;
         use wedjat_testbed::sim::{Row, SimArgs, rows};
 
@@ -148,20 +148,22 @@ impl Arguments {
             && self.rack.lose == 0.0
             && self.rack.outages.is_empty()
             && self.rack.queue_max.is_none();
+        if !is_plain {
+            return None;
+        }
         let snapshot = Snapshot::open(self.state.as_deref()?).ok()?;
         let policy = snapshot.pools.into_iter().find(|pool| pool.id == self.pool)?.policy;
-        let capacity_pps = f64::from(self.rack.workers) * 1e9 / self.service.mean_ns();
         let args = SimArgs {
             policy: Some(policy),
             racks: Some(self.rack.workers.to_string()),
             hop: Some(EMULATED_HOP.to_owned()),
             service: Some(self.service.to_string()),
             arrivals: Some(self.arrivals.to_string()),
-            load: Some((rate_pps / capacity_pps).to_string()),
+            load: Some(load.to_string()),
             tasks: Some(EMULATED_TASKS.to_owned()),
             ..SimArgs::default()
         };
-        let rows = rows(&args).ok().filter(|_| is_plain)?;
+        let rows = rows(&args).ok()?;
         let Row { policy, load, mean, p50, p99, .. } = rows.first()?;
         let load = load * 100.0;
         Some(format!(
@@ -232,7 +234,10 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     match arguments.format {
         Format::Text => {
             wedjat_pktgen::report::print_line(format_args!("{report}\n{rack}"))?;
-            if let Some(line) = arguments.emulated(load.rate_pps).filter(|_| !report.valid) {
+            let share = load.share(arguments.rack.workers.into());
+            if !report.valid
+                && let Some(line) = arguments.emulated(share)
+            {
                 wedjat_pktgen::report::print_line(line)?;
             }
         }
@@ -274,13 +279,13 @@ mod tests {
         let servers = vec![std::net::Ipv4Addr::new(10, 0, 2, 11).into()];
         let spec = Spec { cores: 1, ports: 1, servers, pools, ..Spec::default() };
         Table::create(&state, &spec).unwrap().publish();
-        let line = parsed(&state, &[]).emulated(160_000.0).unwrap();
+        let line = parsed(&state, &[]).emulated(0.5).unwrap();
         assert!(
             line.starts_with("emulated time, horus at 50% load with hops of 1us: mean 10"),
             "{line}"
         );
-        assert_eq!(parsed(&state, &["--lose", "0.1"]).emulated(160_000.0), None);
-        assert_eq!(parsed(&state, &["--pool", "2"]).emulated(160_000.0), None);
-        assert_eq!(parsed(&folder.path().join("none"), &[]).emulated(160_000.0), None);
+        assert_eq!(parsed(&state, &["--lose", "0.1"]).emulated(0.5), None);
+        assert_eq!(parsed(&state, &["--pool", "2"]).emulated(0.5), None);
+        assert_eq!(parsed(&folder.path().join("none"), &[]).emulated(0.5), None);
     }
 }
