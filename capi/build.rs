@@ -76,6 +76,7 @@ fn in_c_words(header: &str) -> String {
     heads.iter().fold(header, |header, (from, to)| header.replace(from, to))
 }
 
+/// Writes a file, and creates its folder.
 fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<(), String> {
     let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
     folder

@@ -61,6 +61,7 @@ fn page(
         Some(return_value) => (description.to_owned(), (*return_value).to_owned()),
         None => split_returns(description),
     };
+    // The first sentence is the page's title.
     let brief = description.split(". ").next().and_then(|text| text.split("\n\n").next());
     let brief = text(brief.unwrap_or_default());
     let mut page = format!(
@@ -85,46 +86,49 @@ fn page(
 /// Splits a description into the rest and the sentences that begin with "Returns". Without such a sentence,
 /// the first one describes the value, too.
 fn split_returns(description: &str) -> (String, String) {
-    let (mut rest, mut returned) = (Vec::new(), Vec::new());
+    let (mut rest, mut values) = (Vec::new(), Vec::new());
     for paragraph in description.trim().split("\n\n") {
         let paragraph = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut kept_sentences = Vec::new();
+        let mut other_sentences = Vec::new();
         for sentence in paragraph.split(". ") {
             let sentence = format!("{}.", sentence.trim_end_matches('.'));
             match sentence.strip_prefix("Returns ") {
                 Some(value) => {
                     let mut letters = value.chars();
                     let first = letters.next().into_iter().flat_map(char::to_uppercase);
-                    returned.push(first.chain(letters).collect());
+                    values.push(first.chain(letters).collect());
                 }
-                None => kept_sentences.push(sentence),
+                None => other_sentences.push(sentence),
             }
         }
-        rest.push(kept_sentences.join(" "));
+        rest.push(other_sentences.join(" "));
     }
     let rest: Vec<_> = rest.into_iter().filter(|paragraph| !paragraph.is_empty()).collect();
-    if returned.is_empty() {
+    if values.is_empty() {
         let first = rest.first().map_or("", String::as_str);
-        returned.push(first.split_inclusive(". ").next().unwrap_or_default().to_owned());
+        values.push(first.split_inclusive(". ").next().unwrap_or_default().to_owned());
     }
-    (rest.join("\n\n"), returned.join(" "))
+    (rest.join("\n\n"), values.join(" "))
 }
 
-/// Lists the codes that a function may return: those of its arguments' checks, those named in its comment,
-/// and those in its own section.
+/// Lists the codes that a function may return: those of its arguments' checks, and those named in its
+/// comment. The function's section `Errors` may describe a code more closely.
 fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, String>) -> String {
     let section: BTreeMap<&str, &str> =
         section.lines().filter_map(|line| line.trim().split_once(": ")).collect();
+    // True for an argument of this type. A pointer to such a pointer receives a result and is no handle.
     let has = |what: &str| {
         prototype.match_indices(what).any(|(at, _)| !prototype[at + what.len()..].starts_with('*'))
     };
     let is_handle = has("struct wedjat_scheduler *") || has("struct wedjat_worker *");
     let is_of_core = has("struct wedjat_context *") || has("struct wedjat_picker *");
-    let is_of_one = is_of_core || has("struct wedjat_worker *");
+    // One call at a time may use such a handle.
+    let is_exclusive = is_of_core || has("struct wedjat_worker *");
     let returns_codes = prototype.starts_with("int32_t") && (is_handle || comment.contains("code"));
     if !returns_codes || name(prototype) == "wedjat_errno" {
         return "None.".to_owned();
     }
+    // True if the comment names the code, and not only a longer code that begins with it.
     let is_mentioned = |code: &str| {
         comment.match_indices(code).any(|(at, _)| {
             !comment[at + code.len()..]
@@ -135,12 +139,13 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
         "WEDJAT_ERROR_NULL" | "WEDJAT_ERROR_DEFECT" => is_handle || prototype.contains("**"),
         "WEDJAT_ERROR_HANDLE" => is_handle,
         "WEDJAT_ERROR_CONTEXT" => is_of_core,
-        "WEDJAT_ERROR_BUSY" => is_of_one,
+        "WEDJAT_ERROR_BUSY" => is_exclusive,
         "WEDJAT_ERROR_ALIGNMENT" => {
+            // Bytes need no alignment, and handles have a code of their own.
             let pointers = prototype.matches('*').count();
             let bytes =
                 prototype.matches("char *").count() + prototype.matches("uint8_t *").count();
-            pointers > bytes + usize::from(is_handle) + usize::from(is_of_one)
+            pointers > bytes + usize::from(is_handle) + usize::from(is_exclusive)
         }
         "WEDJAT_ERROR_PORT" => prototype.contains("uint32_t port"),
         "WEDJAT_ERROR_BURST" => prototype.contains("uint32_t port"),

@@ -1,4 +1,5 @@
-//! Assembly of a node's parts from a checked configuration: its state, its network, and each core's stages.
+//! Assembly of a node's parts from a checked configuration: its state, its network, and each core's stages, the steps
+//! of the packet path.
 
 pub mod agent;
 #[cfg(feature = "peers")]
@@ -140,6 +141,7 @@ pub fn stages(
 ) -> Result<Vec<Stages>, NetworkError> {
     let network = network(config, membership, macs, table)?;
     let (cores, pools) = (config.leaf.cores.len(), table.limits().pools);
+    // A spine and a leaf below spines exchange load signals. Their cores share some of the state for that.
     let is_in_fabric = config.role == Role::Spine || !config.spines.is_empty();
     let shared = is_in_fabric.then(|| Shared::new(cores, pools));
     let core = |index| {
@@ -206,10 +208,12 @@ pub fn stages_of_core(
         stages.set_shared_workers(pool, entry.shared_workers);
         stages.set_reports(pool, entry.reports);
     }
+    // A controller may add pools that queue tasks.
     if config.controller.is_some() {
         stages.set_waiting_least(QUEUED_TASKS_MIN);
     }
     stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
+    // Several cores exchange the loads that they know.
     if let Some(exchange) = table.exchange(index) {
         stages.set_exchange(exchange);
     }
@@ -221,6 +225,7 @@ mod tests {
     use super::*;
     use crate::policy::Task;
 
+    /// A leaf with two cores and servers of different speeds.
     const TEXT: &str = r#"
 [leaf]
 id = 1

@@ -74,9 +74,8 @@ pub fn pollers(proc: &Path, cpus: &[usize]) -> Vec<Poller> {
         let tasks = proc.join(format!("{pid}/task"));
         for task in numbers(&tasks) {
             let name = fs::read_to_string(tasks.join(format!("{task}/comm"))).unwrap_or_default();
-            let polled =
-                name.trim_end().rsplit_once('-').filter(|(kind, _)| POLLING.contains(kind));
-            let cpu = polled.and_then(|(_, cpu)| cpu.parse().ok()).filter(|cpu| cpus.contains(cpu));
+            let parts = name.trim_end().rsplit_once('-').filter(|(kind, _)| POLLING.contains(kind));
+            let cpu = parts.and_then(|(_, cpu)| cpu.parse().ok()).filter(|cpu| cpus.contains(cpu));
             found.extend(cpu.map(|cpu| Poller { cpu, pid }));
         }
     }

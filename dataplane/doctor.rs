@@ -1,8 +1,8 @@
 //! Checks the needs of a start before it, and names the fix of each problem.
 //!
-//! Every check reads files below [`Request::root`] and starts nothing. So tests can use made-up machines, and
-//! users can run it beside a running leaf. Only the state file's folder is written to: the file there is
-//! removed again.
+//! The checks of the machine read files below [`Request::root`] and start nothing. So tests can use made-up machines,
+//! and users can run it beside a running leaf. Some checks do more for a moment: one writes a file beside the state
+//! file, and one listens at the addresses for TCP.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -133,18 +133,22 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// Creates a finding.
     fn new(status: Status, name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { name: name.to_owned(), status, found: found.into(), fix: fix.into() }
     }
 
+    /// Creates a finding without a problem.
     fn ok(name: &str, found: impl Into<String>) -> Self {
         Self::new(Status::Ok, name, found, "")
     }
 
+    /// Creates a finding that does not prevent a start.
     fn warn(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Status::Warn, name, found, fix)
     }
 
+    /// Creates a finding that prevents a start.
     fn fail(name: &str, found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Status::Fail, name, found, fix)
     }
@@ -201,10 +205,12 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
+    /// Returns the path below the root.
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// Returns true if the file exists.
     fn exists(&self, path: &str) -> bool {
         self.path(path).exists()
     }
@@ -214,10 +220,12 @@ impl Machine<'_> {
         fs::read_to_string(self.path(path)).map(|text| text.trim().to_owned()).unwrap_or_default()
     }
 
+    /// Returns the number in a file.
     fn number(&self, path: &str) -> Option<i64> {
         self.text(path).parse().ok()
     }
 
+    /// Returns the sorted names in a folder.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -233,6 +241,7 @@ impl Machine<'_> {
         value.map(|value| value.trim().to_owned()).unwrap_or_default()
     }
 
+    /// Returns true if this process has the effective user id 0.
     fn is_root(&self) -> bool {
         self.own_status("Uid").split_whitespace().nth(1) == Some("0")
     }
@@ -253,6 +262,7 @@ struct Device {
 }
 
 impl Device {
+    /// Creates a device. Arguments in the configuration precede those of EAL.
     fn new(device: &str, eal: &[String]) -> Self {
         let name = vdev::name(device);
         let from_eal = eal.iter().find_map(|word| {
@@ -268,10 +278,12 @@ impl Device {
         }
     }
 
+    /// Returns true for a PCI address.
     fn is_pci(&self) -> bool {
         self.driver.is_none()
     }
 
+    /// Returns true if the device has this driver.
     fn has_driver(&self, driver: &str) -> bool {
         self.driver.as_deref() == Some(driver)
     }
@@ -281,6 +293,7 @@ impl Device {
         self.text.contains(',')
     }
 
+    /// Returns the value of an argument.
     fn argument(&self, key: &str) -> Option<&str> {
         vdev::argument(&self.text, key)
     }
@@ -833,6 +846,7 @@ mod tests {
     struct Fake(TempDir);
 
     impl Fake {
+        /// Creates the machine's files.
         fn new() -> Self {
             let fake = Self(tempfile::tempdir().unwrap());
             for (path, text) in [
@@ -867,12 +881,14 @@ mod tests {
             fake
         }
 
+        /// Writes a file below the root.
         fn write(&self, path: &str, text: &str) {
             let path = self.0.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
 
+        /// Removes a file or folder below the root.
         fn remove(&self, path: &str) {
             let path = self.0.path().join(path);
             if path.is_dir() {
@@ -882,25 +898,30 @@ mod tests {
             }
         }
 
+        /// Binds a NIC to a kernel driver.
         fn bind(&self, address: &str, driver: &str) {
             let link = self.0.path().join(format!("sys/bus/pci/devices/{address}/driver"));
             let _ = fs::remove_file(&link);
             std::os::unix::fs::symlink(format!("../../drivers/{driver}"), link).unwrap();
         }
 
+        /// Returns the machine's files.
         fn machine(&self) -> Machine<'_> {
             Machine { root: self.0.path() }
         }
 
+        /// Checks a device.
         fn presence(&self, device: &str) -> Finding {
             presence(&self.machine(), &Device::new(device, &[]))
         }
     }
 
+    /// Returns devices without arguments of EAL.
     fn devices(names: &[&str]) -> Vec<Device> {
         names.iter().map(|name| Device::new(name, &[])).collect()
     }
 
+    /// Returns the worst severity.
     fn worst(findings: &[Finding]) -> Status {
         let has = |status| findings.iter().any(|finding| finding.status == status);
         if has(Status::Fail) {

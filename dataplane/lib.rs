@@ -1,4 +1,17 @@
-//! wedjat: a software leaf scheduler for microsecond tasks.
+//! wedjat: a software leaf scheduler for microsecond tasks. A leaf sends each task of a rack to one of its
+//! workers.
+//!
+//! The main modules, lowest layer first:
+//! - `wire`: packet formats; `io`: ports, packet buffers and captures; `ring`: memory shared by agent and
+//!   workers; `clock`: time of the poll loop.
+//! - `state`: load, neighbours and counters that cores share; `policy`: choice of a worker; `peers`: racks
+//!   without a leaf.
+//! - `stage`: steps of the packet path; `node`: one core's work around them; `role`: poll loops of leaf and
+//!   agent.
+//! - `config`, `control`, `controller`: configuration, changes at run time, and a fabric's desired state.
+//! - `assembly`, `run`: construction and execution of a node; `admin`, `stats`: requests to it and its
+//!   account.
+//! - `worker`, `embed`: interfaces for worker programs, and for programs with a scheduler inside.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "admin")]
@@ -37,7 +50,7 @@ pub mod worker;
 
 pub use quantity::quantity;
 
-// Unit tests share a rig with those in tests/, which use the crate's name.
+// Unit tests share helpers with the tests in tests/, which name the crate `wedjat`.
 #[cfg(test)]
 extern crate self as wedjat;
 #[cfg(all(test, feature = "control"))]

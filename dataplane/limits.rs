@@ -36,14 +36,14 @@ pub const QUEUE: usize = 4096;
 /// Largest configurable bound of a central queue.
 pub const QUEUE_MAX: usize = 1 << 16;
 
-/// Maximum number of waiting tasks on each core, in all pools together, at a leaf that receives its pools
-/// from a controller.
+/// Minimum room for waiting tasks on each core, in all pools together, at a leaf that receives its pools from a
+/// controller. The controller may add pools that queue tasks.
 pub const QUEUED_TASKS_MIN: usize = 4 * QUEUE;
 
 /// Maximum time that a task waits for probe answers: many round trips in a rack.
 pub const PROBE_PATIENCE_NS: u64 = 2_000_000;
 
-/// Default number of packet buffers: some MiB, enough for deep queues on a few ports.
+/// Default number of packet buffers: about 38 MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;
 
 /// Maximum number of leaves with which one agent registers its workers.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Runs the command of the arguments. Starts the log first, so that it also reports the command's error.
 fn main() -> ExitCode {
     let arguments = command::Arguments::parse();
     let logs = arguments.logs();

@@ -1,4 +1,5 @@
-//! Account of a leaf, readable for people and programs: sums over all cores, and the result of the ledger.
+//! Account of a leaf, the report at its end, readable for people and programs: sums over all cores, and the result of
+//! the ledger. The ledger is the packet accounting: received = sent on + consumed + dropped + held.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -26,6 +26,10 @@
 //! [`Worker::recv`] waits, first spinning, then asleep. The agent makes a system call for a task only if the
 //! worker sleeps.
 //!
+//! A *place* is a worker's identity at the agent: its global id and its pool. Each place has a channel in a *region*,
+//! the memory that the agent shares with its workers. A worker claims a free place there, and the agent then grants the
+//! claim.
+//!
 //! A worker belongs to one thread at a time and may move to another. After a fork, the place stays taken until
 //! both processes have given it up.
 
@@ -39,9 +43,10 @@ use crate::state::files::raise_priority;
 
 pub use crate::ring::TaskIds;
 
-/// Longest time in which a sleeping worker may miss that its agent died.
+/// Longest sleep of a waiting worker. After it the worker checks whether its agent still lives, because a dead agent
+/// wakes no worker.
 const NAP: Duration = Duration::from_millis(50);
-/// Interval of checks for the agent's grant.
+/// Interval at which an attaching worker checks for the agent's grant.
 const GRANT_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Options for attaching.
@@ -53,7 +58,7 @@ pub struct Options {
     pub pool: Option<u16>,
     /// CPU to pin the calling thread to.
     pub cpu: Option<usize>,
-    /// Longest wait for the agent's grant. The agent also gets this long to answer at all, and at least 5 s.
+    /// Longest wait for the agent's grant. [`Worker::attach`] waits as long, and at least 5 s, for the region itself.
     pub patience: Duration,
     /// Time that [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
@@ -150,7 +155,7 @@ pub enum Detached {
     /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]
     AgentDied,
-    /// A task's position is outside the region.
+    /// The position of a task's bytes is outside the region.
     #[error("the agent sent an invalid task; its region may be damaged")]
     BadNotice,
 }
@@ -188,14 +193,15 @@ impl Worker {
         let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);
         let result = Self::join(name, &open()?, options);
         if matches!(result, Err(AttachError::NotGranted { .. })) {
-            // The agent may have removed the place meanwhile. `NoSuchWorker` is then the better error.
+            // The agent may have removed the place meanwhile. A new view of the region then gives `NoSuchWorker`, the
+            // better error.
             let region = open()?;
             requested_channels(name, &region, options)?;
         }
         result
     }
 
-    /// Becomes a worker of an agent in the same process.
+    /// Becomes a worker of an agent in the same process, whose region is at hand.
     ///
     /// # Errors
     /// Same as for [`Worker::attach`].
@@ -302,10 +308,11 @@ impl Worker {
         if self.bad_notice {
             return Err(Detached::BadNotice);
         }
-        // In this order: a worker that sees the stop request sees the tasks given before it.
+        // The stop request is read before the tasks: a worker that sees it also sees all tasks given before it.
         if receiver.is_stopped() && !receiver.is_ready() {
             return Err(Detached::Stopped);
         }
+        // The agent has excluded a worker without a grant, unless the agent itself has ended.
         if !receiver.is_granted() {
             return Err(if self.region.has_agent() {
                 Detached::ShutOut
@@ -327,7 +334,7 @@ impl Worker {
         waited
     }
 
-    /// Waits until `began` plus `timeout`, first spinning, then asleep.
+    /// Waits for a task (true) until `began` plus `timeout` (false), first spinning, then asleep.
     fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Detached> {
         let receiver = self.end.receiver();
         while began.elapsed() < self.spin.current.min(timeout) {
@@ -367,8 +374,8 @@ impl Spin {
         Self { current: longest, longest, is_adaptive }
     }
 
-    /// Adapts to the length of a wait. A task within the longest spin time rewards spinning, so the spin time
-    /// doubles. Otherwise spinning was useless, and the time halves.
+    /// Adapts to the length of a wait, which a task or the timeout ended. The spin time doubles if spinning for
+    /// `longest` would have covered the wait. Otherwise spinning was useless, and the time halves.
     fn learn(&mut self, waited: Duration) {
         if self.is_adaptive {
             self.current = match waited <= self.longest {
@@ -384,7 +391,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// Returns the channels of the requested workers.
+/// Returns the indices of the channels whose place fits the requested id and pool. Fails if no place fits.
 fn requested_channels(
     name: &str,
     region: &WorkerRegion,
@@ -412,7 +419,7 @@ fn requested_channels(
     Ok(wanted)
 }
 
-/// Claims a place for the requested worker.
+/// Claims the first free place that fits the options.
 fn claim(
     name: &str,
     region: &Arc<WorkerRegion>,
@@ -432,7 +439,7 @@ fn claim(
     Err(AttachError::Taken(owned()))
 }
 
-/// Pins the calling thread.
+/// Pins the calling thread to a CPU, or returns the usable CPUs with the error.
 fn pin(cpu: usize) -> Result<(), AttachError> {
     let usable = cpus::usable();
     let is_usable = usable.contains(&cpu);
@@ -530,7 +537,7 @@ impl Task<'_> {
 impl Drop for Task<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Does nothing for an answered task.
+        // Does nothing for an answered task. A forgotten task (`mem::forget`) skips this; the next poll completes it.
         self.worker.drop_forgotten();
     }
 }

@@ -16,6 +16,7 @@ mod library {
     /// Release in Debian 12. Older ones have the functions below, too.
     const MINIMUM: &str = "7.0";
 
+    /// Functions that `src/database.rs` calls.
     const FUNCTIONS: &[&str] = &[
         "rocksdb_(open|open_for_read_only|close|put|flush|get_pinned|create_iterator|free)",
         "rocksdb_options_(create|destroy|set_(create_if_missing|error_if_exists|compression))",
@@ -51,6 +52,7 @@ mod library {
             .unwrap_or_else(|error| stop(&format!("cannot write bindings.rs: {error}")));
     }
 
+    /// Stops the build with this message.
     fn stop(message: &str) -> ! {
         // This line makes cargo stop. An exit status other than 0 would bury it under the script's output.
         println!("cargo::error={message}");

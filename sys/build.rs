@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
+/// Oldest supported release of DPDK.
 const MINIMUM: &str = "21.11";
 
 /// Functions that wedjat calls, inline or not.
@@ -67,6 +68,7 @@ fn main() {
     }
 }
 
+/// Finds the installed libdpdk, or stops with an explanation.
 fn find(link_static: bool) -> pkg_config::Library {
     pkg_config::Config::new()
         .atleast_version(MINIMUM)
@@ -85,7 +87,7 @@ fn refuse(error: &pkg_config::Error) -> ! {
         .ok()
         .filter(|output| output.status.success())
         .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let what = match (found, error) {
+    let problem = match (found, error) {
         (Some(version), _) => format!(
             "libdpdk {version} is older than {MINIMUM} or lacks one of its own requirements"
         ),
@@ -93,11 +95,12 @@ fn refuse(error: &pkg_config::Error) -> ! {
         (None, _) => format!("pkg-config finds no libdpdk (>= {MINIMUM})"),
     };
     stop(&format!(
-        "{what}: install libdpdk-dev and pkg-config (Debian, Ubuntu) or dpdk-devel (Fedora), set PKG_CONFIG_PATH for \
+        "{problem}: install libdpdk-dev and pkg-config (Debian, Ubuntu) or dpdk-devel (Fedora), set PKG_CONFIG_PATH for \
          a DPDK of your own, or build without DPDK: cargo build --no-default-features --features wedjat/cli"
     ))
 }
 
+/// Stops the build with this message.
 fn stop(message: &str) -> ! {
     // This line makes cargo stop. An exit status other than 0 would bury it under the script's output.
     println!("cargo::error={message}");
@@ -114,6 +117,7 @@ fn cflags() -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect()
 }
 
+/// Generates `bindings.rs`, and `inline.c` with the wrappers of inline functions.
 fn generate(out: &Path, flags: &[String]) {
     let mut builder = bindgen::Builder::default()
         .header("wrapper.h")
@@ -241,6 +245,7 @@ fn link_shared_object(
         wrappers(out, flags).compile_intermediates(),
         cc::Build::new().file(source).warnings(false).pic(true).compile_intermediates(),
     ];
+    // `defs` and `now` report a missing function here or at load, never at its first call. `-s` drops symbols.
     let mut link = wrappers(out, &[]).get_compiler().to_command();
     link.args(["-shared", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,--as-needed", "-Wl,-s", "-o"]);
     link.arg(out.join("dpdk.so")).args(objects.concat());
@@ -249,8 +254,8 @@ fn link_shared_object(
     match link.output() {
         Ok(linked) if linked.status.success() => {}
         Ok(linked) => {
-            let said = String::from_utf8_lossy(&linked.stderr).trim().replace('\n', "; ");
-            stop(&format!("libdpdk lacks what wedjat calls, or can't be linked: {said}"))
+            let errors = String::from_utf8_lossy(&linked.stderr).trim().replace('\n', "; ");
+            stop(&format!("libdpdk lacks what wedjat calls, or can't be linked: {errors}"))
         }
         Err(error) => stop(&format!("the C compiler does not start: {error}")),
     }
@@ -286,6 +291,7 @@ fn archive_name(name: &str) -> Option<String> {
     name.starts_with("rte_").then(|| name.to_owned())
 }
 
+/// Returns true if the linker would find this shared library.
 fn shared_exists(name: &str, folders: &[PathBuf]) -> bool {
     let file = format!("lib{name}.so");
     let known_to_compiler = Command::new("cc")

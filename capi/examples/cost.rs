@@ -20,7 +20,7 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 use wedjat_capi::types::Packet;
 
-/// Distance of frames in memory. Far enough from a power of two that frames do not share cache sets.
+/// Distance of frames in memory in bytes. At a distance of a power of two, frames would share cache sets.
 const STRIDE: usize = 192;
 
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -28,7 +28,9 @@ const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 /// Addresses of leaf, client and server.
 const HOSTS: [u32; 3] = [0x0A00_0001, 0x0A00_0102, 0x0A00_020B];
+/// IPv6 addresses of leaf, client and server.
 const HOSTS_V6: [u128; 3] = [0xFD00 << 112 | 1, 0xFD00 << 112 | 0x1_0002, 0xFD00 << 112 | 0x2_000B];
+/// Number of workers in the configuration.
 const WORKERS: u16 = 32;
 
 /// Returns the addresses of a packet between these hosts: a client's task, or a worker's reply.
@@ -39,6 +41,7 @@ fn flow<A: Copy>([leaf, client, server]: [A; 3], is_reply: bool) -> Flow<A> {
     Flow { src_mac, dst_mac: LEAF_MAC, src, dst, src_port, dst_port }
 }
 
+/// Returns the frame of a task or reply, with nine bytes after its header.
 fn frame(header: &Header, is_v6: bool) -> Vec<u8> {
     let header_offset = if is_v6 { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
     let (len, is_reply) = (header.len() + 9, header.code.is_reply());
@@ -73,7 +76,8 @@ fn receive<B: Buf>(packets: &mut [B], frames: &[Vec<u8>], round: u64) {
     black_box(packets);
 }
 
-/// Measures bursts. Returns the time of the calls without that of the copies, or with `only_copies` of these.
+/// Measures bursts. Returns the time of the calls without that of the copies; with `only_copies` returns the
+/// time of the copies.
 fn measure<B: Buf>(
     context: &mut Context,
     packets: &mut [B],

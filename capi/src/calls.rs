@@ -37,6 +37,7 @@ pub unsafe extern "C" fn wedjat_process(
         // SAFETY: the caller vouches for the array, and it is aligned.
         let not_forwarded =
             unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
+        // Only a packet that may not be forwarded can be held, so the usual burst skips the search.
         if not_forwarded.map_err(of_misuse)? > 0 {
             // SAFETY: a verdict has been written for each packet.
             let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
@@ -65,7 +66,8 @@ unsafe fn process(
     })
 }
 
-/// Stores the packets with verdict hold by place, for their release.
+/// Stores pointer, length and flags of each held packet at its place, for [`wedjat_release()`]. The bytes
+/// stay with the caller.
 #[cold]
 fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
     let held = packets.iter().zip(verdicts).filter(|(_, verdict)| verdict.action == WEDJAT_HOLD);
@@ -178,6 +180,9 @@ unsafe fn decide<R: From<embed::Rewrite>>(
 }
 
 /// Returns the caller's packets. Fails if there are too many, or if the bytes of one are null.
+///
+/// # Safety
+/// `packets` is null or an array of `count` that no other call uses.
 #[inline(always)]
 unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet], i32> {
     check(packets)?;
@@ -186,8 +191,8 @@ unsafe fn burst<'a>(packets: *mut Packet, count: u32) -> Result<&'a mut [Packet]
     }
     // SAFETY: not null and aligned; the caller vouches for the length.
     let packets = unsafe { std::slice::from_raw_parts_mut(packets, count as usize) };
-    // Null minus one has its top bit set; user-space addresses do not. The loop does not stop early, so that the
-    // compiler can vectorize it.
+    // Null minus one has its top bit set; user-space addresses do not. The loop does not stop early, so that
+    // the compiler can vectorize it.
     let one_less = |packet: &Packet| (packet.data.addr() as u64).wrapping_sub(1);
     let combined = packets.iter().fold(0, |combined, packet| combined | one_less(packet));
     if combined >> 63 == 0 { Ok(packets) } else { Err(WEDJAT_ERROR_NULL) }
@@ -367,6 +372,7 @@ pub unsafe extern "C" fn wedjat_counters(
     with_scheduler(scheduler, |scheduler, body| {
         check(values)?;
         let totals = body.scheduler.totals();
+        // Refused calls come last, like their name in wedjat_counter_name().
         let all = totals.values().iter().copied().chain([scheduler.bad_calls()]);
         for (index, value) in all.take(room).enumerate() {
             // SAFETY: aligned, and `index` is below `room`.

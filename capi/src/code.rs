@@ -196,6 +196,8 @@ pub extern "C" fn wedjat_abi_version() -> u32 {
 /// Any thread (lcore or not) of any process, also after fork(), and signal handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn wedjat_reason_name(reason: u16) -> *const c_char {
+    // Each drop reason has a counter, named after it. These are the last counters, in the order of the
+    // reasons.
     let reasons = &COUNTERS[COUNT - DropReason::COUNT..];
     reasons.get(usize::from(reason)).map_or(std::ptr::null(), |name| name.as_ptr().cast())
 }
@@ -213,14 +215,16 @@ pub extern "C" fn wedjat_counter_name(index: usize) -> *const c_char {
 /// Name with a terminating zero for C.
 type Name = [u8; 32];
 
+/// Name of the counter of refused calls.
 const BAD_CALLS: Name = name("bad_calls");
+/// Version of the package as C text.
 const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
         Ok(version) => version,
         Err(_) => c"unknown",
     };
 
-/// Returns a text with a terminating zero.
+/// Returns a text with a terminating zero. Panics at compile time if the text is too long.
 const fn name(text: &str) -> Name {
     let mut name = [0; 32];
     let (bytes, mut at) = (text.as_bytes(), 0);

@@ -112,7 +112,10 @@ fn refuse(text: String) -> Refusal {
     (WEDJAT_ERROR_CONFIG, text)
 }
 
-/// Creates a scheduler from the configuration that `config` reads.
+/// Creates a scheduler from the configuration that `config` reads, and writes it to `*scheduler`.
+///
+/// # Safety
+/// Same as [`write_result()`].
 unsafe fn begin(
     config: impl FnOnce() -> Result<Config, Refusal>,
     options: *const Options,
@@ -123,7 +126,7 @@ unsafe fn begin(
     // SAFETY: the caller vouches for the memory.
     let make = || unsafe { create(config, options) };
     // SAFETY: the same.
-    unsafe { hand_out(scheduler, options, (detail, detail_size), make) }
+    unsafe { write_result(scheduler, options, (detail, detail_size), make) }
 }
 
 /// Writes the result of `make` to `*target`. On failure writes null, and the reason to `detail`. Returns the
@@ -131,7 +134,7 @@ unsafe fn begin(
 ///
 /// # Safety
 /// The pointers are null, or lead to memory of their type or of the given size.
-pub(crate) unsafe fn hand_out<T, O>(
+pub(crate) unsafe fn write_result<T, O>(
     target: *mut *mut T,
     options: *const O,
     (detail, detail_size): (*mut c_char, usize),
@@ -188,6 +191,7 @@ unsafe fn create(
         );
         return Err((WEDJAT_ERROR_OPTIONS, text));
     }
+    // Options of an older program are shorter. The rest keeps the defaults.
     let mut full_options =
         Options { size, ticks_hz: 0, macs: null(), macs_count: 0, memory_node: 0, reserved: 0 };
     // SAFETY: the caller vouches for `size` bytes, and the type has no fewer.
@@ -211,6 +215,7 @@ unsafe fn create(
     };
     let macs: Vec<_> = macs.iter().copied().map(Mac).collect();
     let config = config()?;
+    // 0 names no node.
     let node = options.memory_node.checked_sub(1);
     let options = embed::Options { ticks_hz: options.ticks_hz, macs: &macs };
     let make = || {
@@ -227,7 +232,10 @@ unsafe fn create(
     })
 }
 
-/// Writes a zero-terminated text for C, cut to fit.
+/// Writes a zero-terminated text for C, cut to fit at the boundary of a character.
+///
+/// # Safety
+/// `target` is null or has `size` bytes.
 pub(crate) unsafe fn write_text(text: &str, target: *mut c_char, size: usize) {
     if target.is_null() || size == 0 {
         return;

@@ -11,8 +11,9 @@ use wedjat::embed;
 use crate::code::*;
 use crate::types::Packet;
 
-// Magic numbers of a head.
+/// Magic number of the head of a scheduler in use.
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-S");
+/// Magic number of the head of a freed scheduler.
 const FREED: u64 = u64::from_le_bytes(*b"wedjat-F");
 
 /// Not issued: no call of wedjat_context() or wedjat_picker() has given it out.
@@ -29,8 +30,11 @@ const BROKEN: u8 = 3;
 /// This head of a few bytes is never freed, so that calls detect a freed scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// [`LIVE`] or [`FREED`].
     magic: AtomicU64,
+    /// Number of refused calls.
     bad_calls: AtomicU64,
+    /// The contents; null once freed.
     body: AtomicPtr<Body>,
 }
 
@@ -40,7 +44,8 @@ pub struct Body {
     pub scheduler: embed::Scheduler,
     contexts: Box<[Context]>,
     pickers: Box<[Picker]>,
-    /// Maximum number of packets that a context's owner keeps.
+    /// Maximum number of held packets of a context. A program keeps a held packet at a place below this
+    /// number.
     pub places: usize,
 }
 
@@ -56,6 +61,7 @@ pub struct Picker(CoreContext<embed::Picker>);
 #[derive(Debug)]
 #[repr(align(128))] // two lines: no flag shares a line that another core's prefetcher fetches
 pub struct CoreContext<C> {
+    /// [`NOT_ISSUED`], [`IDLE`], [`BUSY`] or [`BROKEN`].
     state: AtomicU8,
     core: UnsafeCell<C>,
 }
@@ -102,14 +108,14 @@ impl CorePointer for Picker {
 #[derive(Debug)]
 pub struct Core {
     pub context: embed::Context,
-    /// Packets that the context's owner keeps, by place.
+    /// Held packets by place. The program keeps their bytes.
     pub held: Box<[Option<Packet>]>,
 }
 
 // SAFETY: only the call that changed `state` from IDLE to BUSY touches the cell.
 unsafe impl<C: Send> Sync for CoreContext<C> {}
 
-/// Returns the scheduler at `pointer`.
+/// Returns the scheduler at `pointer`, or the code for a pointer to no live scheduler.
 #[inline(always)]
 pub fn live<'a>(pointer: *const Scheduler) -> Result<&'a Scheduler, i32> {
     if pointer.is_null() {
@@ -124,7 +130,7 @@ pub fn live<'a>(pointer: *const Scheduler) -> Result<&'a Scheduler, i32> {
     if scheduler.magic.load(Acquire) == LIVE { Ok(scheduler) } else { Err(WEDJAT_ERROR_HANDLE) }
 }
 
-/// Frees the scheduler at `pointer`.
+/// Frees the scheduler at `pointer`. Returns 0 or a code.
 pub fn end(pointer: *const Scheduler) -> i32 {
     let scheduler = match live(pointer) {
         Ok(scheduler) => scheduler,
@@ -178,6 +184,8 @@ pub fn with_picker(
     with_core(scheduler, picker, call)
 }
 
+/// Runs a call on a core's part of the scheduler. Checks both handles, takes the exclusive use of the part,
+/// and contains a panic. Returns the call's result or a code.
 #[inline(always)]
 fn with_core<P: CorePointer + 'static>(
     scheduler: *const Scheduler,
@@ -188,7 +196,7 @@ fn with_core<P: CorePointer + 'static>(
         Ok(scheduler) => scheduler,
         Err(code) => return code,
     };
-    let entered_part = scheduler.find(pointer).and_then(|found| found.enter().map(|()| found));
+    let entered_part = scheduler.find(pointer).and_then(|part| part.enter().map(|()| part));
     let part = match entered_part {
         Ok(part) => part,
         Err(code) => return scheduler.refuse(code),
@@ -202,6 +210,7 @@ fn with_core<P: CorePointer + 'static>(
         }
         Err(panic) => {
             std::mem::forget(panic); // its destructor may panic, too
+            // The state may be inconsistent, so the part takes no more calls.
             part.state.store(BROKEN, Release);
             WEDJAT_ERROR_DEFECT
         }
@@ -209,6 +218,7 @@ fn with_core<P: CorePointer + 'static>(
 }
 
 impl Context {
+    /// Creates a context that is not issued yet, without held packets.
     fn new(context: embed::Context) -> Self {
         let held = vec![None; context.places()].into_boxed_slice();
         Self(CoreContext::new(Core { context, held }))
@@ -216,17 +226,19 @@ impl Context {
 }
 
 impl<C> CoreContext<C> {
+    /// Creates a part that is not issued yet.
     fn new(core: C) -> Self {
         Self { state: AtomicU8::new(NOT_ISSUED), core: UnsafeCell::new(core) }
     }
 
-    /// Gives it out, once.
+    /// Marks the part as issued. Fails if it was issued before.
     fn issue(&self) -> Result<(), i32> {
         let issued = self.state.compare_exchange(NOT_ISSUED, IDLE, AcqRel, Acquire);
         issued.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
     }
 
-    /// Takes the exclusive use for a call, or returns the code of the refusal.
+    /// Takes the exclusive use for a call, or returns the code of the refusal. Acquires what the previous
+    /// call released, which another thread may have made.
     #[inline(always)]
     fn enter(&self) -> Result<(), i32> {
         match self.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
@@ -247,7 +259,8 @@ fn busy(state: u8) -> i32 {
 }
 
 impl Scheduler {
-    /// Creates a head that stays on the heap.
+    /// Creates a head that is never freed, with the scheduler's contents behind it. A scheduler has either
+    /// contexts or pickers.
     pub fn leak(mut scheduler: embed::Scheduler) -> *mut Self {
         let contexts = (0..scheduler.cores()).filter_map(|core| scheduler.context(core));
         let contexts: Box<[_]> = contexts.map(Context::new).collect();
@@ -270,7 +283,7 @@ impl Scheduler {
     }
 
     /// Returns the part at `pointer`. Compares the pointer with this scheduler's parts before any access
-    /// through it.
+    /// through it. The distance from the first part gives the index of the candidate.
     #[inline(always)]
     fn find<P: CorePointer + 'static>(
         &self,
@@ -281,8 +294,9 @@ impl Scheduler {
         }
         let all = P::all(self.body());
         let offset = pointer.addr().wrapping_sub(all.as_ptr().addr());
-        let found = all.get(offset / size_of::<P>()).filter(|found| ptr::eq(*found, pointer));
-        found.map(P::part).ok_or(WEDJAT_ERROR_CONTEXT)
+        let candidate = all.get(offset / size_of::<P>());
+        let part = candidate.filter(|part| ptr::eq(*part, pointer));
+        part.map(P::part).ok_or(WEDJAT_ERROR_CONTEXT)
     }
 
     /// Counts a refused call. Returns its code.
@@ -292,11 +306,12 @@ impl Scheduler {
         code
     }
 
+    /// Returns the number of refused calls.
     pub fn bad_calls(&self) -> u64 {
         self.bad_calls.load(Relaxed)
     }
 
-    /// Frees the contents. If a context is in use, returns an error and changes nothing.
+    /// Frees the contents. If a context or picker is in use, returns an error and changes nothing.
     pub fn free(&self) -> Result<i32, i32> {
         let body = self.body();
         let of_contexts = body.contexts.iter().map(|context| &context.0.state);
@@ -305,6 +320,7 @@ impl Scheduler {
         if states.clone().any(|state| state.load(Acquire) == BUSY) {
             return Err(WEDJAT_ERROR_BUSY);
         }
+        // Marks all parts as busy, so that no call can begin.
         let mut previous_states = Vec::with_capacity(body.contexts.len() + body.pickers.len());
         for state in states.clone() {
             let free = |state| (state != BUSY).then_some(BUSY);
@@ -347,6 +363,7 @@ impl Body {
 mod tests {
     use super::*;
 
+    /// Returns a scheduler with three cores, and the context of the first.
     fn scheduler() -> (*mut Scheduler, *mut Context) {
         let text = "[leaf]\nid = 1\ncores = [0, 1, 2]\nconnections = 8\n\
             [[port]]\ndevice = 'any'\nside = 'both'\nip = '10.0.0.1/24'\nmac = '02:00:00:00:00:01'\n\
@@ -380,8 +397,8 @@ mod tests {
         let issue = |core| live(scheduler).unwrap().body().issue(core);
         assert_eq!(with_context(scheduler, broken, |_| panic!("a defect")), WEDJAT_ERROR_DEFECT);
         let busy = issue(2).unwrap();
-        let refused = with_context(scheduler, busy, |_| Ok(end(scheduler)));
-        assert_eq!(refused, WEDJAT_ERROR_BUSY);
+        let end_code = with_context(scheduler, busy, |_| Ok(end(scheduler)));
+        assert_eq!(end_code, WEDJAT_ERROR_BUSY);
         assert_eq!(with_context(scheduler, broken, |_| Ok(1)), WEDJAT_ERROR_DEFECT);
         let unissued = issue(1).expect("it was not given out before");
         assert_eq!(with_context(scheduler, unissued, |_| Ok(1)), 1);

@@ -31,6 +31,7 @@ struct Receiver {
 // SAFETY: the pointer is only passed back to the program, which permits any thread to have it.
 unsafe impl Send for Receiver {}
 
+/// Current receiver of the process; `None` if the program wants no records.
 static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
 
 /// Logger that passes records to the receiver.
@@ -43,7 +44,8 @@ impl Log for ToProgram {
 
     fn log(&self, record: &Record<'_>) {
         let text = CString::new(record.args().to_string().replace('\0', " ")).unwrap_or_default();
-        // Held during the call, so that a replaced receiver is not called any more.
+        // The lock is held during the call, so that wedjat_set_log() waits for it before it replaces the
+        // receiver.
         let receiver = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Receiver { function, user }) = *receiver {
             // SAFETY: the caller of wedjat_set_log() vouches for the function.
@@ -88,7 +90,7 @@ pub unsafe extern "C" fn wedjat_set_log(
     static BEGIN: Once = Once::new();
     static LOGGER: ToProgram = ToProgram;
     BEGIN.call_once(|| {
-        let _ = log::set_logger(&LOGGER); // checked below
+        let _ = log::set_logger(&LOGGER); // fails if another library has set one; checked below
     });
     if !std::ptr::addr_eq(log::logger(), &raw const LOGGER) {
         return WEDJAT_ERROR_OPTIONS;

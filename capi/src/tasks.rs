@@ -1,5 +1,5 @@
-//! Level for programs with their own header: tasks and reports are passed as values. None of the calls on a
-//! picker allocates, calls the system or waits.
+//! Calls for programs with their own header. They pass tasks and reports as values instead of packets. None
+//! of the calls on a picker allocates, calls the system or waits.
 
 use wedjat::embed::{self, TaskDescription};
 use wedjat::limits::BURST;

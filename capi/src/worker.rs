@@ -12,11 +12,12 @@ use wedjat::worker::{self, Detached, WorkerRequest};
 
 use crate::calls::check;
 use crate::code::*;
-use crate::create::hand_out;
+use crate::create::write_result;
 use crate::types::{Task, WorkerOptions};
 
-// Magic numbers of a head.
+/// Magic number of the head of an attached worker.
 const LIVE: u64 = u64::from_le_bytes(*b"wedjat-W");
+/// Magic number of the head of a detached worker.
 const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
 
 /// Between two calls.
@@ -32,13 +33,17 @@ const BROKEN: u8 = 2;
 /// This head of a few bytes is never freed, so that calls detect a detached worker.
 #[derive(Debug)]
 pub struct Worker {
+    /// [`LIVE`] or [`DETACHED`].
     magic: AtomicU64,
+    /// Number of refused calls.
     bad_calls: AtomicU64,
+    /// [`IDLE`], [`BUSY`] or [`BROKEN`].
     state: AtomicU8,
+    /// The worker itself; null once detached.
     body: AtomicPtr<worker::Worker>,
 }
 
-/// Returns the worker at `pointer`.
+/// Returns the worker at `pointer`, or the code for a pointer to no attached worker.
 fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if pointer.is_null() {
         return Err(WEDJAT_ERROR_NULL);
@@ -61,6 +66,7 @@ fn with_worker(
         Ok(worker) => worker,
         Err(code) => return code,
     };
+    // Acquire, so that this call sees the changes of the previous one, which another thread may have made.
     if let Err(state) = worker.state.compare_exchange(IDLE, BUSY, Acquire, Relaxed) {
         return worker.refuse(if state == BUSY { WEDJAT_ERROR_BUSY } else { WEDJAT_ERROR_DEFECT });
     }
@@ -79,7 +85,7 @@ fn with_worker(
 }
 
 impl Worker {
-    /// Creates a head that stays on the heap.
+    /// Creates a head that is never freed, with the worker behind it.
     fn leak(worker: worker::Worker) -> *mut Self {
         Box::into_raw(Box::new(Self {
             magic: AtomicU64::new(LIVE),
@@ -137,7 +143,7 @@ pub unsafe extern "C" fn wedjat_worker_attach(
     // SAFETY: the caller vouches for the memory.
     let make = || unsafe { attach(name, options) }.map(Worker::leak);
     // SAFETY: the same.
-    unsafe { hand_out(worker, options, (detail, detail_size), make) }
+    unsafe { write_result(worker, options, (detail, detail_size), make) }
 }
 
 /// Attaches a worker with these options.
@@ -157,7 +163,7 @@ unsafe fn attach(
         if unsafe { (&raw const (*options).size).read() } != size_of::<WorkerOptions>() {
             return Err((WEDJAT_ERROR_OPTIONS, String::new()));
         }
-        // SAFETY: of the size of the type, as the caller states.
+        // SAFETY: aligned, and of the size of the type, as the caller states.
         let options = unsafe { &*options };
         settings.worker = choice("worker", options.worker)?;
         settings.pool = choice("pool", options.pool)?;
@@ -202,6 +208,7 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
         Ok(worker) => worker,
         Err(code) => return code,
     };
+    // Keeps calls away for good. A broken worker can be detached, too.
     if worker.state.fetch_update(AcqRel, Acquire, |state| (state != BUSY).then_some(BUSY)).is_err()
     {
         return worker.refuse(WEDJAT_ERROR_BUSY);
@@ -239,7 +246,7 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
     with_worker(worker, |worker| {
         check(task)?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
-        Ok(unsafe { hand_over(worker.poll(), task) })
+        Ok(unsafe { write_task(worker.poll(), task) })
     })
 }
 
@@ -268,12 +275,16 @@ pub unsafe extern "C" fn wedjat_worker_recv(
         check(task)?;
         let received = worker.recv(Duration::from_nanos(timeout_ns)).map_err(code_of_detached)?;
         // SAFETY: not null and aligned; the caller vouches for the rest.
-        Ok(unsafe { hand_over(received, task) })
+        Ok(unsafe { write_task(received, task) })
     })
 }
 
-/// Writes the task's description for C, which keeps no borrow. The worker keeps the task for the next call.
-unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
+/// Writes the task's description for C. Returns 1, or 0 without a task. The worker keeps the task for the
+/// next call.
+///
+/// # Safety
+/// `to` is valid and aligned.
+unsafe fn write_task(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     let Some(task) = received else {
         return 0;
     };
@@ -289,6 +300,7 @@ unsafe fn hand_over(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     };
     // SAFETY: the caller has checked the pointer.
     unsafe { to.write(view) };
+    // A drop would complete the task without an answer.
     forget(task);
     1
 }
@@ -318,7 +330,7 @@ pub unsafe extern "C" fn wedjat_worker_reply(
         }
         let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
         if length > task.reply_max() {
-            forget(task);
+            forget(task); // it stays in hand
             return Err(WEDJAT_ERROR_TOO_LONG);
         }
         task.reply_with(|_, reply| {
@@ -367,13 +379,13 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
 pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| {
         let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
-        let wish = match task.yield_point() {
+        let request = match task.yield_point() {
             WorkerRequest::Nothing => WEDJAT_WISH_NOTHING,
             WorkerRequest::TaskWaits => WEDJAT_WISH_TASK_WAITS,
             WorkerRequest::Stop => WEDJAT_WISH_STOP,
         };
-        forget(task);
-        Ok(wish)
+        forget(task); // it stays in hand
+        Ok(request)
     })
 }
 

@@ -21,6 +21,7 @@ fn program() -> &'static Path {
     path
 }
 
+/// Runs one case of the program, which fails if a check in C fails.
 fn case(name: &str) {
     built::run(Command::new(program()).arg(name));
 }
@@ -178,14 +179,15 @@ fn own_header_example_serves() {
     std::fs::write(&config, own_header::TEXT).unwrap();
     // This port was free a moment ago.
     let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut serving =
+    let mut server =
         Command::new(&program).arg(&config).arg(address.port().to_string()).spawn().unwrap();
-    let done = std::panic::catch_unwind(|| own_header::tasks_are_done(address));
-    let ended = serving.try_wait().unwrap();
-    let _ = serving.kill();
-    serving.wait().unwrap();
-    assert_eq!(ended, None, "it serves for ever");
-    done.unwrap();
+    // Catches a failure, so that the server ends in any case.
+    let result = std::panic::catch_unwind(|| own_header::tasks_are_done(address));
+    let status = server.try_wait().unwrap();
+    let _ = server.kill();
+    server.wait().unwrap();
+    assert_eq!(status, None, "it serves for ever");
+    result.unwrap();
 }
 
 /// Every function of the header has its version in the shared library. The library exports no other symbol.
@@ -200,23 +202,25 @@ fn symbols_have_versions() {
         .output()
         .unwrap();
     let symbols = String::from_utf8(symbols.stdout).unwrap();
-    let mut found: Vec<_> = symbols
+    // Exported functions have the type T.
+    let mut exported: Vec<_> = symbols
         .lines()
         .filter(|line| line.split_whitespace().nth(1) == Some("T"))
         .filter_map(|line| line.split_whitespace().nth(2))
         .collect();
-    found.sort_unstable();
+    exported.sort_unstable();
     let header = std::fs::read_to_string(built::header()).unwrap();
     let declared = header.split(";\n").filter_map(|text| {
         text.rsplit("\n").find(|line| line.contains('(') && line.contains("wedjat_"))
     });
+    // Leaves out continued lines, type definitions and comments.
     let names = declared.filter(|line| !line.starts_with([' ', 't', '/'])).filter_map(|line| {
         line.split('(').next()?.rsplit([' ', '*']).next().map(|name| format!("{name}@@WEDJAT_0.1"))
     });
     let mut names: Vec<_> = names.collect();
     names.sort_unstable();
     assert!(
-        names.len() > 40 && found == names,
-        "{found:?} in the library, {names:?} in the header"
+        names.len() > 40 && exported == names,
+        "{exported:?} in the library, {names:?} in the header"
     );
 }

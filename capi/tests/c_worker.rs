@@ -13,7 +13,8 @@ use wedjat::worker::TaskIds;
 /// Time limit even for a busy machine; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Agent with one worker, id 3, and the program of that worker.
+/// Agent with one worker, id 3, and the program of that worker. Both share a memory region, in which the
+/// worker claims its place and the agent grants it.
 struct Agent {
     folder: tempfile::TempDir,
     /// Holds the agent's lock.
@@ -23,6 +24,7 @@ struct Agent {
 }
 
 impl Agent {
+    /// Starts the program of `source`, and grants it the place of the worker.
     fn with(source: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = built::compile(source, folder.path());
@@ -34,6 +36,7 @@ impl Agent {
         agent.wait("the worker comes", |agent| {
             let sender = agent.channel.sender_mut();
             let claim = sender.claim();
+            // 0 means no claim. A new claim replaces the grant to an earlier one.
             if claim != 0 && claim != sender.granted() {
                 sender.revoke();
                 sender.grant(claim);
@@ -43,15 +46,17 @@ impl Agent {
         agent
     }
 
-    fn wait(&mut self, what: &str, mut is_met: impl FnMut(&mut Self) -> bool) {
+    /// Waits until `condition` is true; `what` describes it for the error.
+    fn wait(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
-        while !is_met(self) {
+        while !condition(self) {
             let runs = self.worker.try_wait().unwrap().is_none();
             assert!(runs && start.elapsed() < PATIENCE, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
+    /// Sends tasks to the worker, and wakes it.
     fn give(&mut self, tasks: u32) {
         for seq in 0..tasks {
             let payload = format!("task{seq}");
@@ -60,7 +65,7 @@ impl Agent {
         self.channel.wake();
     }
 
-    /// Returns the outcomes of the next `count` tasks.
+    /// Returns the answers to the next `count` tasks; `None` for a task without an answer.
     fn collect(&mut self, count: u64) -> Vec<Option<Vec<u8>>> {
         let mut answers = Vec::new();
         self.wait("all tasks are completed", |agent| {

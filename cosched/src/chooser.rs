@@ -1,8 +1,10 @@
-//! Algorithm 1 of the paper: a weighted mixture of advice, a random draw, and weights that fall with the
-//! risk.
+//! Algorithm 1 of the ASA_X paper (arXiv 2401.09706): a weighted mixture of advice, a random draw, and
+//! weights that fall with the risk.
 //!
-//! The risk of an expert is its probability of the drawn share times the loss. A round adds up risks until one
-//! exceeds 1, and then updates the weights, the paper's alpha.
+//! An expert's advice is a distribution over shares of core time for a batch job. The risk of an expert is
+//! its probability of the drawn share times the loss. A round adds up risks until one exceeds 1, and then
+//! updates the weights, the paper's alpha. Gamma is the learning rate of a round. The excess risk is that of
+//! the mixture minus that of the best expert.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +26,10 @@ pub struct Chooser {
     risk: Box<[f64]>,
     /// Current round, from 1.
     round: u64,
+    /// State of the additive-increase, multiplicative-decrease rule.
     aimd: Aimd,
     totals: Totals,
+    /// Test that resets the weights after losses have risen.
     rise_test: RiseTest,
 }
 
@@ -141,8 +145,8 @@ impl Chooser {
         Ok(Decision { share, probability: mixture[share.index()], mixture, advice })
     }
 
-    /// Returns the loss of an outcome: the excess over the expected time. In mode balanced, the batch job's
-    /// unhappiness adds to it.
+    /// Returns the loss of an outcome, from 0 to 1: the excess over the expected time. In mode balanced, the
+    /// batch job's unhappiness adds to it.
     #[must_use]
     pub fn loss(&self, outcome: &Outcome) -> f64 {
         let harm = self.settings.loss_factor * outcome.excess();
@@ -164,6 +168,7 @@ impl Chooser {
     ) -> Result<LearningUpdate, StateError> {
         outcome.check()?;
         let loss = self.loss(outcome);
+        // Importance weighting: a rarely drawn share counts more. Epsilon bounds the weight.
         let weight = match self.settings.mode {
             Mode::Paper => 1.0,
             Mode::Iw | Mode::Balanced => 1.0 / (decision.probability + self.settings.epsilon),
@@ -195,6 +200,7 @@ impl Chooser {
             *risk = 0.0;
         }
         self.normalise();
+        // Spreads a part of the weight evenly, so that an expert with almost no weight can recover.
         let fixed_share = self.settings.fixed_share;
         if fixed_share > 0.0 {
             let even_part = fixed_share / self.alpha.len() as f64;
@@ -211,6 +217,7 @@ impl Chooser {
             gamma,
             alpha: self.alpha.to_vec(),
             excess_risk: self.totals.mixture - best,
+            // Theorem 1, with the gamma of this round.
             bound: ((self.alpha.len() as f64).ln() + self.totals.gammas_squared / 2.0) / gamma,
         }
     }
@@ -243,7 +250,7 @@ struct RiseTest {
     lowest: f64,
 }
 
-/// Increase of the mean loss that the test ignores.
+/// Increase of the mean loss that the test ignores as noise.
 const RISE_IGNORED: f64 = 0.05;
 
 impl RiseTest {

@@ -1,4 +1,5 @@
-//! Experts that advise a chooser: decision trees and rules.
+//! Experts that advise a chooser: decision trees and rules. Advice is a distribution over shares of core time
+//! for a batch job.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +55,7 @@ pub enum Plan {
     /// Additive increase of 10% after each harmless decision, multiplicative decrease by half after a harmful
     /// one.
     Aimd,
-    /// All that the guard allows.
+    /// The largest share that the guard allows.
     Guard,
 }
 
@@ -129,9 +130,9 @@ pub(crate) struct Aimd {
 }
 
 impl Aimd {
-    /// Updates the state after a decision.
-    pub(crate) fn step(&mut self, harmed: bool) {
+    /// Updates the state after a decision that did harm, or none.
+    pub(crate) fn step(&mut self, did_harm: bool) {
         self.part =
-            if harmed { self.part / 2.0 } else { (self.part + 0.1).min(Share::MOST.part()) };
+            if did_harm { self.part / 2.0 } else { (self.part + 0.1).min(Share::MOST.part()) };
     }
 }

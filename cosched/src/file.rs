@@ -24,7 +24,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Returns the built-in configuration.
+    /// Returns the built-in configuration. A test covers it, so parsing cannot fail.
     #[must_use]
     pub fn built_in() -> Self {
         Self::parse(BUILT_IN).unwrap_or_else(|error| unreachable!("the built-in file: {error}"))
@@ -67,7 +67,7 @@ impl Setup {
     }
 }
 
-/// The file as written.
+/// The file before its checks.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
@@ -79,7 +79,7 @@ struct RawFile {
     expert: Vec<RawExpert>,
 }
 
-/// An expert as written: the keys of a tree, or those of a rule.
+/// An expert before its checks: the keys of a tree, or those of a rule.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawExpert {
@@ -92,6 +92,7 @@ struct RawExpert {
     share: Option<Share>,
 }
 
+/// Name of a rule in the file.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Rule {
@@ -145,8 +146,10 @@ pub struct FileError(String);
 mod tests {
     use super::*;
 
+    /// A valid leaf.
     const LEAF: &str = "[0.5, 0.5, 0, 0, 0, 0, 0, 0, 0, 0]";
 
+    /// Returns the text of a tree with these leaves.
     fn tree(leaves: &[&str]) -> String {
         let leaves = leaves.join(", ");
         format!(

@@ -1,4 +1,8 @@
 //! Guard: upper limit of a batch's share, by fixed rules without learning.
+//!
+//! A batch job runs on the cores of workers that serve short tasks with a latency objective. The limit grows
+//! step by step while the latency is far below the objective. A missed objective sets it to 0 for a time, the
+//! cool-down.
 
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +98,8 @@ pub struct GuardSettingsError {
     pub rule: &'static str,
 }
 
-/// Time constant with which the smoothed load falls, in nanoseconds.
+/// Time constant with which the smoothed load falls, in nanoseconds. Short dips of the load then do not raise
+/// the limit.
 const LOAD_FALLS_NS: f64 = 100e6;
 
 /// Nanoseconds in a millisecond.
@@ -136,7 +141,7 @@ impl Guard {
 
     /// Updates the limit from an observation made while the batch had this share. Returns the new limit.
     ///
-    /// Values that are not finite count as the worst.
+    /// A value that is not a number counts as the worst.
     pub fn observe(&mut self, now_ns: u64, observation: &Observation, share: Share) -> Share {
         let settings = &self.settings;
         let since = self.observed_ns.map_or(0.0, |then| now_ns.saturating_sub(then) as f64);
@@ -150,6 +155,7 @@ impl Guard {
         if is_missed {
             self.miss(now_ns, share);
         }
+        // The share shrinks at once, and grows by one step at a time.
         let room = Share::at_most(1.0 - self.load - self.settings.reserve);
         self.allowed = if now_ns < self.cool_until_ns {
             Share::NONE
@@ -166,12 +172,13 @@ impl Guard {
         self.allowed
     }
 
-    /// Sets the limit to 0 for a time. The time doubles if the last one ended only recently and the batch had a
-    /// share since.
+    /// Sets the limit to 0 for a time. The time doubles if the last one ended only recently and the batch had
+    /// a share since.
     fn miss(&mut self, now_ns: u64, share: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
         let is_soon =
             self.cool_until_ns > 0 && now_ns < self.cool_until_ns.saturating_add(2 * last_ns);
+        // A miss during the cool-down only extends it.
         if now_ns >= self.cool_until_ns {
             self.cool_down_ms = match is_soon && share > Share::NONE {
                 true => (self.cool_down_ms * 2.0).min(self.settings.cool_down_max_ms),

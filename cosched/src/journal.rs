@@ -73,6 +73,7 @@ pub(crate) const VERSION: u32 = 1;
 /// hosts; each outcome names its decision by number.
 pub struct LoggingChooser<W> {
     chooser: Chooser,
+    /// Generator of the draws; the settings contain its seed.
     random: Xoshiro256PlusPlus,
     log: W,
     /// Number of the next decision.
@@ -127,7 +128,7 @@ impl<W: Write> LoggingChooser<W> {
         Ok((number, share))
     }
 
-    /// Learns from the outcome of the last decision. Returns `None` if it has one already.
+    /// Learns from the outcome of the last decision. Returns `None` without a decision, or after its outcome.
     pub fn learn(
         &mut self,
         at_ns: u64,

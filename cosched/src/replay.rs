@@ -1,9 +1,10 @@
-//! Replay of a chooser's log of decisions: in its own mode, which must reproduce it, or in another one. The mode is the
-//! learning rule ([`Mode`]).
+//! Replay of a chooser's log of decisions: in its own mode, which must reproduce it, or in another one. The
+//! mode is the learning rule ([`Mode`]). A chooser draws shares of core time for a batch job from the advice
+//! of experts, and learns which experts to follow.
 //!
 //! In another mode the shares and outcomes stay those of the log, and learning differs. The risk is then
-//! weighted by the probability with which the original chooser drew the share. That probability determines how
-//! often the share was observed.
+//! weighted by the probability with which the original chooser drew the share. That probability determines
+//! how often the share was observed.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -77,7 +78,10 @@ pub struct ReplayedRound {
     pub steps: Steps,
 }
 
-/// Replays a log.
+/// Replays a log. The result tells how far it differs from the log.
+///
+/// # Errors
+/// If the log cannot be read, or a line or the settings are invalid. An incomplete last line is no error.
 pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResult, ReplayError> {
     let mut lines = Lines { number: 0, text: String::new(), torn: false };
     let Some(first) = lines.next(&mut log)? else { return Err(ReplayError::Empty) };
@@ -98,8 +102,11 @@ pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResu
 
 /// Lines of a log; the last one may be incomplete.
 struct Lines {
+    /// Number of lines read.
     number: u64,
+    /// Current line.
     text: String,
+    /// True if the last line was incomplete.
     torn: bool,
 }
 
@@ -121,6 +128,7 @@ impl Lines {
         }
     }
 
+    /// Returns the error of an invalid current line.
     fn broken(&self, why: String) -> ReplayError {
         ReplayError::Line { number: self.number, why }
     }
@@ -139,6 +147,7 @@ struct ReplayState {
 }
 
 impl ReplayState {
+    /// Creates the chooser of the replay from the log's first line and the overrides.
     fn new(
         logged_settings: Settings,
         experts: Vec<Expert>,
@@ -147,7 +156,8 @@ impl ReplayState {
         let mut settings = logged_settings.clone();
         settings.mode = overrides.mode.unwrap_or(settings.mode);
         settings.lambda = overrides.lambda.unwrap_or(settings.lambda);
-        // The paper's algorithm neither spreads weight evenly nor resets the weights: `Chooser::new` refuses both.
+        // The paper's algorithm neither spreads weight evenly nor resets the weights: `Chooser::new` refuses
+        // both.
         settings.fixed_share = match (overrides.fixed_share, settings.mode) {
             (Some(share), _) => share,
             (None, Mode::Paper) => 0.0,
@@ -200,6 +210,7 @@ impl ReplayState {
                         "a drawn share has the impossible probability {probability}"
                     ));
                 }
+                // The replay decides again for the comparison, but then learns from the logged share.
                 let mut decision = self.chooser.decide(&state, limit, draw).map_err(error_text)?;
                 self.result.decisions += 1;
                 self.result.other_shares += u64::from(decision.share != share);
@@ -239,6 +250,7 @@ impl ReplayState {
         for (computed, logged) in update.risk.iter().zip(risk) {
             self.note_difference(computed - logged);
         }
+        // Different numbers of experts, or a round that ends elsewhere, cannot be compared.
         if update.risk.len() != risk.len() || update.ended.is_some() != ended.is_some() {
             self.note_difference(f64::INFINITY);
         }

@@ -1,5 +1,5 @@
-//! Settings of a chooser, which draws the share of a core for a batch job from the advice of experts, and learns from the
-//! loss which experts to follow. "The paper" is ASA_X (arXiv 2401.09706).
+//! Settings of a chooser. It draws the share of core time for a batch job from the advice of experts, and
+//! learns from the loss which experts to follow. "The paper" is ASA_X (arXiv 2401.09706).
 
 use std::str::FromStr;
 
@@ -38,8 +38,8 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
-        found.ok_or_else(|| format!("unknown mode {text:?}; modes are paper, iw and balanced"))
+        let mode = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        mode.ok_or_else(|| format!("unknown mode {text:?}; modes are paper, iw and balanced"))
     }
 }
 
@@ -68,7 +68,8 @@ pub struct Settings {
     pub falling: bool,
     /// Loss for twice the expected time: 1 (section 3.2 of the paper) or 2 (section 4.4).
     pub loss_factor: f64,
-    /// Weight of the batch job's unhappiness in the loss, in mode balanced: 1 minus its happiness, from 0 to 1.
+    /// Weight of the batch job's unhappiness in the loss, in mode balanced: 1 minus its happiness, from 0 to
+    /// 1.
     pub lambda: f64,
     /// Term added to the probability by which the risk is divided, in modes iw and balanced.
     pub epsilon: f64,

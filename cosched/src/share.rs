@@ -1,4 +1,4 @@
-//! Shares of core time for a batch job, and distributions over them.
+//! Shares of core time for a batch job, and probability distributions over them.
 
 use std::fmt;
 
@@ -99,6 +99,7 @@ pub(crate) const DRAW_BITS: u32 = 53;
 pub(crate) fn drawn(distribution: &Distribution, draw: u64) -> Share {
     let uniform = draw as f64 / (1_u64 << DRAW_BITS) as f64;
     let mut sum = 0.0;
+    // Rounding may leave the sum below 1. A draw beyond it gives the last share with a probability.
     let mut last = Share::NONE;
     for share in Share::all().filter(|share| distribution[share.index()] > 0.0) {
         sum += distribution[share.index()];

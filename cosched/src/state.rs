@@ -1,10 +1,12 @@
-//! Input of a chooser: the state before a decision, and its outcome.
+//! Input of a chooser: the state before a decision, and its outcome. A decision gives a batch job a share of
+//! the cores of a running job, or of an agent's workers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::settings::HappinessFormula;
 
-/// Progress of a job, in tasks: any unit of work. For an agent's workers all times are microseconds of latency.
+/// Progress of a job, in tasks: any unit of work. For an agent's workers all times are microseconds of
+/// latency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {

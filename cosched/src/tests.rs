@@ -1,4 +1,5 @@
-//! Tests of choosers with their logs and replays.
+//! Tests of choosers with their logs and replays. "The paper" is ASA_X (arXiv 2401.09706), whose Algorithm 1
+//! a chooser in mode paper follows.
 
 use std::io::BufReader;
 
@@ -11,15 +12,17 @@ use crate::{
     SHARES, Settings, Setup, Share, State, replay,
 };
 
+/// Returns a random number in [0, 1).
 fn uniform(random: &mut Xoshiro256PlusPlus) -> f64 {
     (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
+/// Returns an expert that always advises this share.
 fn always(name: &str, percent: u8) -> Expert {
     Expert { name: name.to_owned(), plan: Plan::Always(Share::try_from(percent).unwrap()) }
 }
 
-/// An expert with constant advice.
+/// Returns an expert with constant advice.
 fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     let plan = Plan::Tree {
         metric: crate::Metric::Cpu,
@@ -30,12 +33,14 @@ fn constant(name: &str, distribution: [f64; SHARES]) -> Expert {
     Expert { name: name.to_owned(), plan }
 }
 
+/// Returns the progress of a job at a random time.
 fn some_progress(random: &mut Xoshiro256PlusPlus) -> Progress {
     let wall = 100.0;
     let elapsed = 100.0 * uniform(random);
     Progress { wall, elapsed, rate: 1.0 + uniform(random), remaining: 100.0 * uniform(random) }
 }
 
+/// Returns a random valid state.
 fn some_state(random: &mut Xoshiro256PlusPlus) -> State {
     let (cpu, memory, stage) = (uniform(random), uniform(random), uniform(random));
     let progress = some_progress(random);
@@ -59,12 +64,13 @@ fn some_log(settings: Settings, experts: Vec<Expert>, decisions: u64) -> Vec<u8>
     logged.into_log().unwrap()
 }
 
+/// Replays a log, in another mode if given.
 fn replayed(log: &[u8], mode: Option<Mode>) -> ReplayResult {
     replay(BufReader::new(log), &Overrides { mode, ..Overrides::default() }).unwrap()
 }
 
 /// Returns the advice of an expert, computed from the JSON of the log's first line and the record of a
-/// decision.
+/// decision. Independent of the chooser's code, as a reference.
 fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
     let number = |value: &Value| value.as_f64().unwrap();
     let plan = &expert["plan"];
@@ -76,7 +82,7 @@ fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
         let progress = &state["progress"];
         let left = number(&progress["wall"]) - number(&progress["elapsed"]);
         let happiness = left * number(&progress["rate"]) / number(&progress["remaining"]);
-        let place = |value: f64, bounds: &Value| {
+        let class = |value: f64, bounds: &Value| {
             if value < number(&bounds[0]) {
                 0
             } else if value < number(&bounds[1]) {
@@ -86,7 +92,7 @@ fn advice(expert: &Value, decision: &Value) -> Vec<f64> {
             }
         };
         let metric = number(&state[tree["metric"].as_str().unwrap()]);
-        let leaf = 3 * place(metric, &tree["bounds"]) + place(happiness, &tree["happiness"]);
+        let leaf = 3 * class(metric, &tree["bounds"]) + class(happiness, &tree["happiness"]);
         advice = tree["leaves"][leaf].as_array().unwrap().iter().map(number).collect();
     }
     let limit = decision["limit"].as_u64().unwrap() as usize / 10;
@@ -108,45 +114,49 @@ fn mode_paper_equals_algorithm_1() {
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        let who = lines[0]["experts"].as_array().unwrap();
-        let n = who.len();
+        let logged_experts = lines[0]["experts"].as_array().unwrap();
+        let n = logged_experts.len();
         let (mut alpha, mut risk, mut round) = (vec![1.0 / n as f64; n], vec![0.0; n], 1.0);
-        let (mut mixed, mut each, mut squares) = (0.0, vec![0.0; n], 0.0);
+        // Risks since the start, of the mixture and of each expert, and the sum of the squared gammas.
+        let (mut mixture_total, mut totals, mut squares) = (0.0, vec![0.0; n], 0.0);
         let (mut decisions, mut worst) = (0, 0.0_f64);
-        let mut near = |computed: f64, logged: &Value| {
+        // Notes the largest difference between the computed and the logged values.
+        let mut compare = |computed: f64, logged: &Value| {
             worst = worst.max((computed - logged.as_f64().unwrap()).abs());
         };
         for pair in lines[1..].chunks(2) {
             let [decision, outcome] = pair else { panic!("a decision without an outcome") };
             decisions += 1;
-            let advice: Vec<_> = who.iter().map(|expert| advice(expert, decision)).collect();
+            let advice: Vec<_> =
+                logged_experts.iter().map(|expert| advice(expert, decision)).collect();
             let share = decision["share"].as_u64().unwrap() as usize / 10;
-            let at = |share: usize| {
+            let probability_of = |share: usize| {
                 advice.iter().zip(&alpha).filter_map(|(p, a)| Some(a * p.get(share)?)).sum::<f64>()
             };
-            for place in 0..10 {
-                near(at(place), &decision["mixture"][place]);
+            for index in 0..10 {
+                compare(probability_of(index), &decision["mixture"][index]);
             }
             // Line 7: the share is where the random number falls.
             let draw = decision["draw"].as_u64().unwrap() as f64 / 2.0_f64.powi(53);
-            let below: f64 = (0..share).map(at).sum();
-            assert!(below <= draw + 1e-12 && draw < below + at(share) + 1e-12);
+            let below: f64 = (0..share).map(probability_of).sum();
+            assert!(below <= draw + 1e-12 && draw < below + probability_of(share) + 1e-12);
             let expected = outcome["outcome"]["expected"].as_f64().unwrap();
             let observed = outcome["outcome"]["observed"].as_f64().unwrap();
             let loss =
                 if observed > expected { ((observed - expected) / expected).min(1.0) } else { 0.0 };
-            near(loss, &outcome["loss"]);
+            compare(loss, &outcome["loss"]);
             for i in 0..n {
                 risk[i] += advice[i][share] * loss;
-                each[i] += advice[i][share] * loss;
-                mixed += alpha[i] * advice[i][share] * loss;
-                near(risk[i], &outcome["risk"][i]);
+                totals[i] += advice[i][share] * loss;
+                mixture_total += alpha[i] * advice[i][share] * loss;
+                compare(risk[i], &outcome["risk"][i]);
             }
             let ends = risk.iter().any(|risk| *risk > 1.0);
             assert_eq!(ends, outcome.get("ended").is_some());
             if !ends {
                 continue;
             }
+            // The round ends: weights fall exponentially with the risk, and are normalised.
             let gamma = if falling { rate / f64::sqrt(round) } else { rate };
             let sum: f64 = alpha.iter().zip(&risk).map(|(a, r)| a * (-gamma * r).exp()).sum();
             alpha = alpha.iter().zip(&risk).map(|(a, r)| a / sum * (-gamma * r).exp()).collect();
@@ -155,11 +165,11 @@ fn mode_paper_equals_algorithm_1() {
             let ended = &outcome["ended"];
             assert_eq!(ended["round"].as_f64().unwrap(), round);
             for (i, alpha) in alpha.iter().enumerate() {
-                near(*alpha, &ended["alpha"][i]);
+                compare(*alpha, &ended["alpha"][i]);
             }
-            let best = each.iter().copied().fold(f64::INFINITY, f64::min);
-            let (excess, bound) = (mixed - best, ((n as f64).ln() + 0.5 * squares) / gamma);
-            near(
+            let best = totals.iter().copied().fold(f64::INFINITY, f64::min);
+            let (excess, bound) = (mixture_total - best, ((n as f64).ln() + 0.5 * squares) / gamma);
+            compare(
                 excess / bound,
                 &Value::from(
                     ended["excess_risk"].as_f64().unwrap() / ended["bound"].as_f64().unwrap(),
@@ -176,7 +186,7 @@ fn mode_paper_equals_algorithm_1() {
 
 /// Returns the weight of the best expert after 400 rounds in which 30% harms least and one expert always
 /// advises 30%.
-fn planted(mode: Mode, seed: u64) -> f64 {
+fn weight_of_best(mode: Mode, seed: u64) -> f64 {
     let mut experts = vec![constant("any", [0.1; SHARES])];
     experts.extend([0, 30, 50, 90].map(|percent| always(&percent.to_string(), percent)));
     let settings = Settings { mode, rate: 0.1, seed, ..Settings::default() };
@@ -187,9 +197,9 @@ fn planted(mode: Mode, seed: u64) -> f64 {
             chooser.decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11).unwrap();
         let mean = 0.1 + (decision.share.part() - 0.3).abs();
         let observed = 100.0 * (1.0 + mean * 2.0 * uniform(&mut random));
-        let learnt =
+        let update =
             chooser.learn(&decision, &Outcome { expected: 100.0, observed, batch: None }).unwrap();
-        if learnt.ended.is_some_and(|round| round.round == 400) {
+        if update.ended.is_some_and(|round| round.round == 400) {
             break;
         }
     }
@@ -199,8 +209,9 @@ fn planted(mode: Mode, seed: u64) -> f64 {
 // promise: batch.1
 #[test]
 fn iw_beats_mode_paper_within_400_rounds() {
-    let found = |mode| (0..20).filter(|seed| planted(mode, *seed) > 0.5).count();
-    let (iw, paper) = (found(Mode::Iw), found(Mode::Paper));
+    // Number of seeds with which the best expert gets most of the weight.
+    let successes = |mode| (0..20).filter(|seed| weight_of_best(mode, *seed) > 0.5).count();
+    let (iw, paper) = (successes(Mode::Iw), successes(Mode::Paper));
     assert!(iw >= 18, "iw found it with {iw} of 20 seeds");
     assert_eq!(paper, 0, "paper found it with {paper} of 20 seeds");
 }
@@ -227,39 +238,40 @@ fn balanced_admits_harmless_batch_and_iw_stays_neutral() {
     assert!(weight_of_half(Mode::Balanced) > 0.9);
 }
 
-/// Returns the decisions until the newly right expert has most of the weight. Before, the second expert was right
-/// for many decisions.
-fn turns_after(settings: Settings) -> Option<usize> {
+/// Returns the number of decisions after which the second expert has most of the weight. It becomes the
+/// better one after 4000 decisions in which the first one was. `None` if 2000 decisions do not suffice.
+fn decisions_to_turn(settings: Settings) -> Option<usize> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
-    // Both shares are observed whichever is followed, so an expert's deficit grows while the second one is
-    // right.
+    // Each expert advises both shares, so that both are observed with any weights. The second expert's
+    // deficit then grows for 4000 decisions.
     let [mut little, mut much] = [[0.0; SHARES]; 2];
     (little[0], little[5], much[0], much[5]) = (0.9, 0.1, 0.1, 0.9);
     let experts = vec![constant("little", little), constant("much", much)];
     let mut chooser = Chooser::new(settings, experts).unwrap();
-    let mut turned = None;
+    let mut turn = None;
     for number in 0..6000 {
+        // The share with the smaller loss.
         let right = if number < 4000 { 0 } else { 50 };
         let decision =
             chooser.decide(&some_state(&mut random), Share::MOST, random.next_u64() >> 11).unwrap();
         let observed = if decision.share.percent() == right { 1.05 } else { 1.9 };
         chooser.learn(&decision, &Outcome { expected: 1.0, observed, batch: None }).unwrap();
-        if turned.is_none() && number >= 4000 && chooser.alpha()[1] > 0.5 {
-            turned = Some(number - 4000);
+        if turn.is_none() && number >= 4000 && chooser.alpha()[1] > 0.5 {
+            turn = Some(number - 4000);
         }
     }
-    turned
+    turn
 }
 
 // promise: batch.1
 #[test]
 fn fixed_share_and_restart_follow_a_change() {
     let plain = Settings { mode: Mode::Iw, rate: 0.5, ..Settings::default() };
-    assert_eq!(turns_after(plain.clone()), None, "without them it takes as long again");
-    let shared = turns_after(Settings { fixed_share: 0.02, ..plain.clone() });
-    assert!(shared.is_some_and(|turned| turned < 500), "{shared:?}");
-    let restarted = turns_after(Settings { restart: 5.0, ..plain });
-    assert!(restarted.is_some_and(|turned| turned < 500), "{restarted:?}");
+    assert_eq!(decisions_to_turn(plain.clone()), None, "without them it takes as long again");
+    let shared = decisions_to_turn(Settings { fixed_share: 0.02, ..plain.clone() });
+    assert!(shared.is_some_and(|turn| turn < 500), "{shared:?}");
+    let restarted = decisions_to_turn(Settings { restart: 5.0, ..plain });
+    assert!(restarted.is_some_and(|turn| turn < 500), "{restarted:?}");
 }
 
 // promise: batch.1

@@ -15,8 +15,9 @@ use super::socket::socket_path;
 use crate::control::Change;
 use crate::state::files::{self, ExistingFile};
 
-/// Time limits: of a connection attempt, and of a call.
+/// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Time limit of a call.
 const CALL_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to connect to a socket with a full queue of connections.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
@@ -269,6 +270,7 @@ async fn connect(path: &Path) -> io::Result<tokio::net::UnixStream> {
     }
 }
 
+/// Connects over TCP, without keep-alive probes.
 async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, ClientError> {
     let refuse = |reason: String| ClientError::Connect(format!("{url}: {reason}"));
     channel_to(url, tls, None).await.map_err(refuse)
@@ -331,6 +333,7 @@ mod tests {
         listen(&server, 0).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
+            // Connections that fill the server's queue.
             let mut queued = Vec::new();
             let full = loop {
                 match tokio::net::UnixStream::connect(&path).await {

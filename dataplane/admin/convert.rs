@@ -37,6 +37,7 @@ pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
     all.into_iter().map(change).collect()
 }
 
+/// Converts one change.
 fn change(change: proto::Change) -> Result<Change, ChangeError> {
     use proto::change::Change as Of;
     let none = || text("a change without a kind", "a kind that this version's control.proto lists");
@@ -101,23 +102,26 @@ fn change(change: proto::Change) -> Result<Change, ChangeError> {
 /// Parses an address; `field` names it in the error.
 fn host(value: &str, field: &str) -> Result<IpAddr, ChangeError> {
     let allowed = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
-    value.parse().map_err(|_| text(format!("{field}={}", shown(value)), allowed))
+    value.parse().map_err(|_| text(format!("{field}={}", shorten(value)), allowed))
 }
 
+/// Parses a MAC address; `None` if the text is empty.
 fn mac(value: &str) -> Result<Option<Mac>, ChangeError> {
     let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or an empty string";
-    let one = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-    let mac = || value.parse::<Mac>().ok().filter(one).map(Some);
+    let is_unicast = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
+    let mac = || value.parse::<Mac>().ok().filter(is_unicast).map(Some);
     if value.is_empty() {
         return Ok(None);
     }
-    mac().ok_or_else(|| text(format!("mac={}", shown(value)), allowed))
+    mac().ok_or_else(|| text(format!("mac={}", shorten(value)), allowed))
 }
 
+/// Checks a pool's id.
 fn pool(id: u32) -> Result<u16, ChangeError> {
     u16::try_from(id).map_err(|_| text(format!("pool {id}"), "a pool's id, 0 to 65535"))
 }
 
+/// Checks a spine's id.
 fn spine(id: u32) -> Result<u16, ChangeError> {
     let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
     known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
@@ -133,6 +137,7 @@ fn workers_of_all(request: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
     }
 }
 
+/// Checks workers' ids, each of which may occur once.
 fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
     let allowed = || format!("one or more ids from 0 to {WORKER_ID_MAX}, each once");
     if ids.is_empty() || ids.len() > usize::from(WORKER_ID_MAX) + 1 {
@@ -151,6 +156,7 @@ fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
     ids.iter().map(&mut worker).collect()
 }
 
+/// Parses a policy. The limit keeps errors short.
 fn policy(value: &str) -> Result<PolicySpec, ChangeError> {
     if value.len() > 256 {
         let allowed = "a policy that `wedjat policies` lists";
@@ -159,10 +165,12 @@ fn policy(value: &str) -> Result<PolicySpec, ChangeError> {
     Ok(value.parse()?)
 }
 
+/// Checks a queue's bound.
 fn queue(bound: u64) -> Result<usize, ChangeError> {
     check_queue(usize::try_from(bound).unwrap_or(usize::MAX))
 }
 
+/// Parses an overflow treatment; empty for the default.
 fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
@@ -171,7 +179,7 @@ fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
 fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
     if path.len() > 4096 || path.contains(char::is_control) {
         return Err(text(
-            format!("key-file={}", shown(path)),
+            format!("key-file={}", shorten(path)),
             "a path of at most 4096 bytes, or an empty string",
         ));
     }
@@ -179,7 +187,7 @@ fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
 }
 
 /// Returns a client's value, shortened for an error message.
-fn shown(value: &str) -> String {
+fn shorten(value: &str) -> String {
     let start: String = value.chars().take(40).filter(|letter| !letter.is_control()).collect();
     if start == value { start } else { format!("{start}…") }
 }
@@ -284,7 +292,7 @@ pub fn status(error: &RequestError) -> Status {
 }
 
 /// Converts a node's state to a reply.
-pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
+pub fn show_reply(node: &NodeSnapshot) -> proto::ShowReply {
     let NodeSnapshot { membership, acknowledged, snapshot, ports, tap, .. } = node;
     let servers = membership.servers.iter().flatten().map(|server| proto::Server {
         ip: server.ip.to_string(),
@@ -294,7 +302,7 @@ pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
     });
     let pools = membership.pools.iter().flatten().map(|pool| {
         let state = snapshot.pools.iter().find(|one| one.id == pool.id);
-        shown_pool(node, pool, state)
+        pool_message(node, pool, state)
     });
     let counters = |named: &std::collections::BTreeMap<&'static str, u64>| {
         named.iter().map(|(&name, &value)| (name.to_owned(), value)).collect()
@@ -324,7 +332,7 @@ pub fn shown_node(node: &NodeSnapshot) -> proto::ShowReply {
         servers: servers.collect(),
         cores: cores.collect(),
         ports: ports.collect(),
-        tap: tap.as_ref().map(shown_tap),
+        tap: tap.as_ref().map(tap_message),
     }
 }
 
@@ -353,7 +361,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
         "" => None,
         host => Some(host.parse::<IpAddr>().map_err(|_| {
             argument(
-                format!("host {}", shown(host)),
+                format!("host {}", shorten(host)),
                 "an address such as 10.0.1.2 or fd00:1::2".into(),
             )
         })?),
@@ -363,7 +371,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
         let near = nearest(&reason, DropReason::ALL.iter().map(|one| one.name()));
         let near = near.map_or_else(String::new, |near| format!(", as in {near}"));
         let allowed = format!("a drop reason that docs/reference/drop-reasons.md lists{near}");
-        return Err(argument(format!("reason {}", shown(&reason)), allowed));
+        return Err(argument(format!("reason {}", shorten(&reason)), allowed));
     }
     let filter = Filter {
         ports: 0,
@@ -378,7 +386,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
 }
 
 /// Converts the state of a tap to a message.
-pub fn shown_tap(tap: &TapStats) -> proto::Tap {
+pub fn tap_message(tap: &TapStats) -> proto::Tap {
     proto::Tap {
         file: tap.file.to_string_lossy().into_owned(),
         ports: tap.ports.clone(),
@@ -407,7 +415,7 @@ pub fn tap_status(error: &TapError) -> Status {
 }
 
 /// Converts a pool to a message. `state` is its part of the node's state, if it has one already.
-fn shown_pool(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
+fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
     let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
         let worker = (*worker)?;
         let here = node.workers_here.get(&worker.id);

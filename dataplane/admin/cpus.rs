@@ -1,4 +1,4 @@
-//! CPUs of the control's threads.
+//! CPUs of threads that do not poll.
 
 use rustix::thread::CpuSet;
 

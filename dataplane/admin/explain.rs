@@ -1,4 +1,4 @@
-//! Explanations of packets, recorded by cores for a reader.
+//! Explanations of packets, recorded by cores for a reader: the client that asked for them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,8 +36,9 @@ pub struct ExplainSession {
     records: Vec<Arc<Records>>,
     /// Devices by port.
     ports: Vec<String>,
+    /// Conversion of the records' ticks to time.
     stamps: Stamps,
-    /// Called on drop.
+    /// Callback for the drop: it makes the cores stop recording.
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
@@ -64,13 +65,13 @@ impl ExplainSession {
         let each = self.records.iter().enumerate().flat_map(|(core, records)| {
             std::iter::from_fn(|| records.next()).map(move |record| (core, record))
         });
-        let explained = each.map(|(core, record)| {
+        let entries = each.map(|(core, record)| {
             let time = self.stamps.time_of(record.ticks);
             ExplainRecord { core, time, record }
         });
-        let mut explained: Vec<_> = explained.collect();
-        explained.sort_by_key(|one| one.time); // a stable sort keeps the order of each core
-        explained
+        let mut entries: Vec<_> = entries.collect();
+        entries.sort_by_key(|one| one.time); // a stable sort keeps the order of each core
+        entries
     }
 
     /// Returns the number of records lost to full queues.

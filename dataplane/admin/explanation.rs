@@ -69,6 +69,7 @@ impl ExplainContext<'_> {
         explanation
     }
 
+    /// Returns the pool with this id.
     fn pool(&self, id: u16) -> Option<&Pool> {
         self.membership.pools.iter().flatten().find(|pool| pool.id == id)
     }
@@ -85,6 +86,7 @@ impl ExplainContext<'_> {
         if self.role == Role::Spine { "leaf" } else { "worker" }
     }
 
+    /// Returns the word for members of a pool.
     fn members(&self) -> &'static str {
         if self.role == Role::Spine { "leaves" } else { "workers" }
     }
@@ -100,7 +102,7 @@ impl ExplainContext<'_> {
         };
         let all = beliefs.candidates.iter().zip(workers);
         let mut candidates: Vec<_> = all.map(one).collect();
-        // A chosen member outside the list is added, as it was after the decision.
+        // A chosen member outside the list is added with its state after the decision, which counts this packet.
         let is_new = |one: &Candidate| beliefs.candidate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
             let one = candidate(&chosen, worker);
@@ -108,12 +110,15 @@ impl ExplainContext<'_> {
         }
         proto::Beliefs {
             policy: pool.map_or_else(String::new, |pool| pool.policy.to_string()),
+            // A later packet of a task goes to the worker of the first one, without a decision.
             basis: if record.follows { "first" } else { beliefs.basis.name() }.to_owned(),
+            // Number of waiting tasks, and the queue's bound.
             waiting: beliefs.queue.0 as u64,
             queue: beliefs.queue.1 as u64,
             bound: beliefs.bound.map(|bound| bound as u64),
             active: beliefs.active as u64,
             idle: beliefs.idle as u64,
+            // Members that get no tasks: silent, unreachable, drained or not registered.
             silent: beliefs.out[0] as u64,
             unreachable: beliefs.out[1] as u64,
             out: beliefs.out[2] as u64,
@@ -193,7 +198,7 @@ impl ExplainContext<'_> {
         }
     }
 
-    /// Returns source and expected server of a spoofed reply.
+    /// Returns the end of the sentence for a spoofed reply: its worker's server, and its source.
     fn spoofed(&self, record: &Record, reason: DropReason) -> Option<String> {
         let PacketSummary::Task(datagram, header) = record.seen else { return None };
         if reason != DropReason::SpoofedReply {
@@ -208,7 +213,7 @@ impl ExplainContext<'_> {
         Some(format!("; worker {worker} is at {server}, and this came from {origin}"))
     }
 
-    /// Returns the reason of the outcome.
+    /// Returns the reason of the outcome; `None` if the outcome does not depend on the members' state.
     fn why(&self, record: &Record, beliefs: &proto::Beliefs) -> Option<String> {
         let members = self.members();
         let all = beliefs.active + beliefs.silent + beliefs.unreachable + beliefs.out;
@@ -267,8 +272,8 @@ fn estimate_text(one: &proto::Candidate) -> String {
     let proto::Candidate { worker, reported, sent_since, outstanding, .. } = one;
     let mut text = format!("; {worker} reported {}", Tasks(*reported));
     let _ = write!(text, ", was sent {} since, has {outstanding} unanswered", Tasks(*sent_since));
-    for (is_so, what) in [(one.full, ", is full"), (one.with_this, ", with this one")] {
-        text.push_str(if is_so { what } else { "" });
+    for (applies, words) in [(one.full, ", is full"), (one.with_this, ", with this one")] {
+        text.push_str(if applies { words } else { "" });
     }
     text
 }
@@ -288,6 +293,7 @@ fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
     proto::Candidate {
         worker: worker.into(),
         reported: tasks(one.load),
+        // Drift is the load that the core has sent since the last report.
         sent_since: tasks(one.drift),
         outstanding: one.outstanding,
         idle: one.is_idle,
@@ -298,6 +304,7 @@ fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
     }
 }
 
+/// Returns the name of an outcome in messages.
 fn fate_name(fate: Fate) -> &'static str {
     match fate {
         Fate::Sent { .. } => "sent",

@@ -1,5 +1,8 @@
 //! Node that follows a controller: changes from its current to the desired membership, as far as they can be
 //! made at once.
+//!
+//! A membership is the set of a node's pools, servers and workers. A removed object is *leaving* until its tasks
+//! are answered, and it blocks changes that conflict with it.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +29,8 @@ pub struct ControllerLink {
     pub connected: bool,
 }
 
-/// Parts of the membership that came from the controller, by id. An agent keeps other parts until the
-/// controller includes them.
+/// Pools and workers that ever came from the controller, by id. An agent keeps others, which its file or an
+/// operator added, until the controller includes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownState {
     /// Pools.
@@ -48,7 +51,7 @@ pub enum FollowerKind {
 }
 
 /// Returns the changes from `now` to `wanted` that are possible at once, and true if these are all. A worker that
-/// changes its pool must leave first, and so follows later.
+/// changes its pool or server must leave first, so a later call adds it.
 ///
 /// # Errors
 /// Settings that cannot change at run time, one line each.
@@ -60,28 +63,31 @@ pub fn changes(
     let mut is_complete = true;
     let mut next = wanted.clone();
     for pool in next.pools.iter_mut().flatten() {
-        let was = now.pool(pool.id).map(|(_, was)| was);
-        // Settings that no change affects stay as in the node's file.
-        pool.shared_workers = was.is_some_and(|was| was.shared_workers);
-        pool.reports = was.map_or(Reports::Replies, |was| was.reports);
-        let may_stay = |worker: &Worker| {
+        let old_pool = now.pool(pool.id).map(|(_, old)| old);
+        // Settings that a controller does not know stay as in the node's file.
+        pool.shared_workers = old_pool.is_some_and(|old| old.shared_workers);
+        pool.reports = old_pool.map_or(Reports::Replies, |old| old.reports);
+        // True unless the worker is still elsewhere or its server is leaving.
+        let is_possible_now = |worker: &Worker| {
             let ip = server_of(wanted, worker).map(|server| server.ip);
+            // A spine's member is a leaf, which may be in several pools.
             let of_pool = (*follows == FollowerKind::Spine).then_some(pool.id);
-            let is_elsewhere = find(now, of_pool, worker.id).is_some_and(|(there, one)| {
-                let at = server_of(now, one).map(|server| server.ip);
-                one.is_leaving || there.id != pool.id || at != ip
+            let is_elsewhere = find(now, of_pool, worker.id).is_some_and(|(old_pool, old)| {
+                let old_ip = server_of(now, old).map(|server| server.ip);
+                old.is_leaving || old_pool.id != pool.id || old_ip != ip
             });
             !is_elsewhere && !is_leaving(now, ip)
         };
         for place in &mut pool.members {
-            let is_late = place.as_ref().is_some_and(|worker| !may_stay(worker));
-            if is_late || was.is_some_and(|was| was.is_leaving) {
+            let must_wait = place.as_ref().is_some_and(|worker| !is_possible_now(worker));
+            if must_wait || old_pool.is_some_and(|old| old.is_leaving) {
                 (*place, is_complete) = (None, false);
             }
         }
     }
+    // A pool or server cannot be added again before it has left.
     for place in &mut next.pools {
-        let is_leaving = |id| now.pool(id).is_some_and(|(_, was)| was.is_leaving);
+        let is_leaving = |id| now.pool(id).is_some_and(|(_, old)| old.is_leaving);
         if place.as_ref().is_some_and(|pool| is_leaving(pool.id)) {
             (*place, is_complete) = (None, false);
         }
@@ -102,7 +108,7 @@ pub fn changes(
     Ok((changes, is_complete))
 }
 
-/// Drops removals of workers that leave with their pool or server anyway.
+/// Drops removals of workers whose pool or server is leaving already.
 fn drop_implied_removals(now: &Membership, changes: &mut Vec<Change>) {
     let stays = |pool: Option<u16>, id: u16| {
         let found = find(now, pool, id);
@@ -118,7 +124,7 @@ fn drop_implied_removals(now: &Membership, changes: &mut Vec<Change>) {
     });
 }
 
-/// Adds the agent's parts that did not come from the controller, so that they stay.
+/// Adds the agent's workers and pools that did not come from the controller to `next`, so that they stay.
 fn keep_unknown(now: &Membership, next: &mut Membership, known: &KnownState) {
     for pool in now.pools.iter().flatten() {
         let stays = |worker: &&Worker| !known.workers.contains(&worker.id) && !worker.is_leaving;
@@ -137,6 +143,7 @@ fn keep_unknown(now: &Membership, next: &mut Membership, known: &KnownState) {
     }
 }
 
+/// Returns a worker's server.
 fn server_of<'a>(of: &'a Membership, worker: &Worker) -> Option<&'a Server> {
     of.servers.get(usize::from(worker.server))?.as_ref()
 }
@@ -148,16 +155,18 @@ fn find(of: &Membership, pool: Option<u16>, id: u16) -> Option<(&Pool, &Worker)>
     Some((pool, pool.members[place].as_ref()?))
 }
 
+/// Returns true if the server with this address is leaving.
 fn is_leaving(now: &Membership, ip: Option<std::net::IpAddr>) -> bool {
     now.servers.iter().flatten().any(|server| Some(server.ip) == ip && server.is_leaving)
 }
 
-/// Adds drains and undrains. Returns false if a worker must join first.
+/// Adds drains and undrains of workers whose state differs. Returns false if a drained worker must join first: it
+/// joins undrained.
 fn drains(now: &Membership, next: &Membership, changes: &mut Vec<Change>) -> bool {
     let (mut drained, mut undrained, mut is_complete) = (Vec::new(), Vec::new(), true);
     for (_, worker) in next.workers() {
         match find(now, None, worker.id) {
-            Some((_, was)) if was.is_drained == worker.is_drained => {}
+            Some((_, old)) if old.is_drained == worker.is_drained => {}
             Some(_) if worker.is_drained => drained.push(worker.id),
             Some(_) => undrained.push(worker.id),
             None => is_complete &= !worker.is_drained,
@@ -179,14 +188,17 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
+    /// Returns the membership of a leaf with these pools and servers.
     fn membership(pools: &str) -> Membership {
         let head = "[leaf]\nid = 1\ncores = [1]\n[[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n";
         let config = Config::parse(Path::new("leaf.toml"), &format!("{head}{pools}"));
         Membership::of(&config.unwrap_or_else(|error| panic!("{error}")))
     }
 
+    /// One pool with four workers.
     const ONE: &str = "[[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
 
+    /// Returns the changes of a leaf as text, and true if they are complete.
     fn texts(now: &Membership, wanted: &Membership) -> (Vec<String>, bool) {
         let (changes, is_complete) = changes(now, wanted, &FollowerKind::Leaf).unwrap();
         (changes.iter().map(ToString::to_string).collect(), is_complete)
@@ -220,21 +232,21 @@ mod tests {
     fn agent_removes_only_controller_state() {
         let now = membership(ONE);
         let wanted = membership(&ONE.replace("0-3", "0-1"));
-        let mut told = KnownState::default();
-        let texts = |wanted: &Membership, told: &KnownState| {
+        let mut known = KnownState::default();
+        let texts = |wanted: &Membership, known: &KnownState| {
             let (changes, is_complete) =
-                changes(&now, wanted, &FollowerKind::Agent(told.clone())).unwrap();
+                changes(&now, wanted, &FollowerKind::Agent(known.clone())).unwrap();
             assert!(is_complete);
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert!(texts(&wanted, &told).is_empty());
-        told.workers.insert(3);
-        assert_eq!(texts(&wanted, &told), ["remove-workers workers=3"]);
+        assert!(texts(&wanted, &known).is_empty());
+        known.workers.insert(3);
+        assert_eq!(texts(&wanted, &known), ["remove-workers workers=3"]);
         let nothing = Membership { pools: Vec::new(), ..wanted };
-        told.pools.insert(1);
-        assert_eq!(texts(&nothing, &told), ["remove-workers workers=3"], "its pool has others");
-        told.workers.extend(0..3);
-        assert_eq!(texts(&nothing, &told), ["remove-pool id=1"]);
+        known.pools.insert(1);
+        assert_eq!(texts(&nothing, &known), ["remove-workers workers=3"], "its pool has others");
+        known.workers.extend(0..3);
+        assert_eq!(texts(&nothing, &known), ["remove-pool id=1"]);
     }
 
     #[test]

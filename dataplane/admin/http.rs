@@ -20,8 +20,11 @@ use super::requests::Handle;
 use super::service::look;
 use super::status::Status;
 
+/// Path of the metrics.
 const METRICS: &str = "/metrics";
+/// Path of the status.
 const STATUS: &str = "/status.json";
+/// Content type of plain text.
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Headers of all answers. The browser loads scripts and styles from this listener only, and none inside the
@@ -48,9 +51,9 @@ pub async fn run(
         tokio::spawn(async move {
             let answer = service_fn(|request| {
                 let call = seat.call();
-                let answered = answer(request, &handle);
+                let response = answer(request, &handle);
                 async move {
-                    let answer = answered.await;
+                    let answer = response.await;
                     drop(call);
                     Ok::<_, Infallible>(answer)
                 }
@@ -65,6 +68,7 @@ pub async fn run(
     }
 }
 
+/// Answers a request: a file of the page, the metrics, the status, or an error.
 async fn answer(request: Request<Incoming>, handle: &Handle) -> Response<Full<Bytes>> {
     let path = request.uri().path();
     let resource = page::resource(path);
@@ -81,15 +85,15 @@ async fn answer(request: Request<Incoming>, handle: &Handle) -> Response<Full<By
     if let Some((kind, bytes)) = resource {
         return respond(StatusCode::OK, kind, bytes);
     }
-    let Ok(seen) = look(handle).await else {
+    let Ok(snapshot) = look(handle).await else {
         return respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, "the node is ending\n");
     };
     if path == METRICS {
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let format = Format::accepted(accept.unwrap_or_default());
-        return respond(StatusCode::OK, format.content_type(), metrics::render(&seen, format));
+        return respond(StatusCode::OK, format.content_type(), metrics::render(&snapshot, format));
     }
-    match serde_json::to_vec(&Status::of(seen)) {
+    match serde_json::to_vec(&Status::of(snapshot)) {
         Ok(json) => respond(StatusCode::OK, "application/json", json),
         Err(error) => {
             log::error!("{STATUS}: {error}");
@@ -98,6 +102,7 @@ async fn answer(request: Request<Incoming>, handle: &Handle) -> Response<Full<By
     }
 }
 
+/// Returns a response of this content type, with the headers of all answers.
 fn respond(
     status: StatusCode,
     kind: &'static str,

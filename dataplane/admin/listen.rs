@@ -1,6 +1,6 @@
 //! Listeners and gRPC servers of a node's control and of a controller: a socket of the user, and TCP with
 //! TLS. The number of connections is bounded, in total and per source ([`places`](super::places)). A
-//! connection must begin in time.
+//! connection must send its first bytes in time.
 
 use std::future::Future;
 use std::io;
@@ -35,7 +35,7 @@ const BEGIN_MAX: Duration = Duration::from_secs(5);
 const PREFACE: usize = 24;
 /// Interval of attempts after the system refused to accept a connection.
 const RETRY: Duration = Duration::from_millis(100);
-/// Maximum size of a key file in bytes.
+/// Maximum size of a private key file in bytes.
 const PEM_MAX: u64 = 1 << 20;
 
 /// Reason why a node's control cannot be reached.
@@ -69,7 +69,7 @@ pub enum ServerError {
     Thread(#[from] io::Error),
 }
 
-/// Listens at the address given by the configuration key `key`.
+/// Listens at an address. `key` is its configuration key, for the error.
 pub fn bind(address: SocketAddr, key: &'static str) -> Result<TcpListener, ServerError> {
     let listener = TcpListener::bind(address).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -146,7 +146,7 @@ impl Listener for tokio::net::TcpListener {
 /// Accepted connections, in the order of arrival.
 pub type Connections<S> = mpsc::Receiver<io::Result<Client<S>>>;
 
-/// Accepts connections and gives each of them a place.
+/// Accepts connections and gives each of them a place, until `stopped` is set. Refuses those without a place.
 pub fn accept<L: Listener>(
     listener: io::Result<L>,
     places: Arc<Places>,
@@ -211,6 +211,7 @@ pub struct Client<S> {
 }
 
 impl<S> Client<S> {
+    /// Starts the time limit for the first bytes.
     fn new(stream: S, place: Place) -> Self {
         let begin_timeout = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
         Self { stream, place, begin_timeout, received: 0 }
@@ -222,6 +223,7 @@ impl<S> Client<S> {
         self.place.seat()
     }
 
+    /// Returns true if another connection got the place.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         Pin::new(&mut self.place.ended).poll(context).is_ready()
     }

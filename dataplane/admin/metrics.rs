@@ -73,7 +73,8 @@ impl Family {
         }
     }
 
-    /// Returns the family of a per-core number. Ticks become seconds.
+    /// Returns the family of a per-core number. Ticks become seconds. The name gets the unit at its end, unless it
+    /// contains the unit already.
     fn of_core(metric: &Metric) -> Self {
         let Metric { name, kind, unit, help } = *metric;
         let (name, unit) = match name.strip_suffix("_ticks") {
@@ -89,6 +90,7 @@ impl Family {
     }
 }
 
+/// Labels of samples.
 const CORE: &str = "core";
 const POOL: &str = "pool";
 const WORKER: &str = "pool, worker, server";
@@ -98,6 +100,8 @@ const PORT: &str = "port, device, driver";
 
 /// Name, kind, unit, labels and help of a metric outside the table.
 type Row = (&'static str, CounterKind, &'static str, &'static str, &'static str);
+
+// Rows of metrics outside the table, by their objects. The last text of each row describes it.
 
 const CONTROLLER: Row = (
     "wedjat_controller_connected",
@@ -335,6 +339,7 @@ const BATCH_ROWS: [Row; 6] = [
     ("wedjat_batch_missed_looks", Counter, "looks", BATCH, "Samples that missed the objective."),
 ];
 
+/// Returns the family of a row.
 fn family(row: &Row) -> Family {
     let &(name, kind, unit, labels, help) = row;
     Family { name: name.to_owned(), kind, unit, labels, help }
@@ -361,16 +366,16 @@ pub fn families() -> Vec<Family> {
 
 /// Renders all metrics of a node.
 #[must_use]
-pub fn render(seen: &NodeSnapshot, format: Format) -> String {
+pub fn render(node: &NodeSnapshot, format: Format) -> String {
     let mut text = Text { out: String::new(), format };
-    let NodeSnapshot { membership, acknowledged, snapshot, .. } = seen;
-    let node = [
+    let NodeSnapshot { membership, acknowledged, snapshot, .. } = node;
+    let info = [
         ("role", &snapshot.role.name() as &dyn Display),
         ("node", &snapshot.node),
         ("revision", &crate::REVISION),
     ];
     let values: [(&[_], u64); 4] =
-        [(&node, 1), (&[], snapshot.started), (&[], membership.epoch), (&[], *acknowledged)];
+        [(&info, 1), (&[], snapshot.started), (&[], membership.epoch), (&[], *acknowledged)];
     for (row, (labels, value)) in NODE_ROWS.iter().zip(values) {
         let family = family(row);
         text.head(&family);
@@ -379,14 +384,14 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
     let controller = family(&CONTROLLER);
     text.head(&controller);
     #[cfg(feature = "control")]
-    if let Some(link) = &seen.controller {
+    if let Some(link) = &node.controller {
         text.sample(&controller, &[], &u8::from(link.connected));
     }
-    cores(&mut text, seen);
-    pools(&mut text, seen);
-    workers(&mut text, seen);
-    peers(&mut text, seen);
-    ports(&mut text, seen);
+    cores(&mut text, node);
+    pools(&mut text, node);
+    workers(&mut text, node);
+    peers(&mut text, node);
+    ports(&mut text, node);
     batches(&mut text, &cosched::jobs_of_this_process(std::process::id().into()));
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
@@ -394,8 +399,9 @@ pub fn render(seen: &NodeSnapshot, format: Format) -> String {
     text.out
 }
 
-fn cores(text: &mut Text, seen: &NodeSnapshot) {
-    let (cores, hz) = (&seen.snapshot.cores, seen.snapshot.ticks_hz.max(1) as f64);
+/// Writes the samples of all cores.
+fn cores(text: &mut Text, node: &NodeSnapshot) {
+    let (cores, hz) = (&node.snapshot.cores, node.snapshot.ticks_hz.max(1) as f64);
     for metric in core_metrics() {
         let family = Family::of_core(metric);
         text.head(&family);
@@ -430,12 +436,13 @@ fn cores(text: &mut Text, seen: &NodeSnapshot) {
     }
 }
 
-fn pools(text: &mut Text, seen: &NodeSnapshot) {
+/// Writes the samples of all pools. The number of the row selects the value.
+fn pools(text: &mut Text, node: &NodeSnapshot) {
     for (row, at) in POOL_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
-        for pool in &seen.snapshot.pools {
-            let members = seen.membership.pool(pool.id);
+        for pool in &node.snapshot.pools {
+            let members = node.membership.pool(pool.id);
             let members = members.into_iter().flat_map(|(_, pool)| pool.members.iter().flatten());
             let label = ("pool", &pool.id as &dyn Display);
             match at {
@@ -446,26 +453,27 @@ fn pools(text: &mut Text, seen: &NodeSnapshot) {
                     text.sample(&family, &[label], &active);
                 }
                 3 => text.sample(&family, &[label], &pool.queued.iter().sum::<u64>()),
-                _ => text.sample(&family, &[label], &seen.tally.scheduled(pool.id)),
+                _ => text.sample(&family, &[label], &node.tally.scheduled(pool.id)),
             }
         }
     }
     for (row, histogram) in POOL_HISTOGRAMS {
         let family = family(&row);
         text.head(&family);
-        for pool in &seen.snapshot.pools {
+        for pool in &node.snapshot.pools {
             text.histogram(&family, ("pool", &pool.id), histogram(pool));
         }
     }
 }
 
-fn workers(text: &mut Text, seen: &NodeSnapshot) {
-    let known = seen.membership.workers().map(|(_, worker)| (worker.id, worker.is_active()));
+/// Writes the samples of all workers. The number of the row selects the value.
+fn workers(text: &mut Text, node: &NodeSnapshot) {
+    let known = node.membership.workers().map(|(_, worker)| (worker.id, worker.is_active()));
     let active: std::collections::BTreeMap<_, _> = known.collect();
     for (row, at) in WORKER_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
-        for pool in &seen.snapshot.pools {
+        for pool in &node.snapshot.pools {
             for one in &pool.members {
                 let labels = [
                     ("pool", &pool.id as &dyn Display),
@@ -485,10 +493,10 @@ fn workers(text: &mut Text, seen: &NodeSnapshot) {
                     2 => text.sample(&family, &labels, &one.load),
                     3 => text.sample(&family, &labels, &one.outstanding),
                     4 => {
-                        text.sample(&family, &labels, &seen.tally.worker(pool.id, one.worker).sent)
+                        text.sample(&family, &labels, &node.tally.worker(pool.id, one.worker).sent)
                     }
                     _ => {
-                        let tasks = seen.tally.worker(pool.id, one.worker);
+                        let tasks = node.tally.worker(pool.id, one.worker);
                         text.sample(&family, &labels, &tasks.answered);
                     }
                 }
@@ -497,8 +505,9 @@ fn workers(text: &mut Text, seen: &NodeSnapshot) {
     }
 }
 
-fn peers(text: &mut Text, seen: &NodeSnapshot) {
-    let peers = seen.snapshot.peers.as_ref();
+/// Writes the samples of an agent's peers. The number of the row selects the value.
+fn peers(text: &mut Text, node: &NodeSnapshot) {
+    let peers = node.snapshot.peers.as_ref();
     for (row, at) in PEER_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
@@ -520,11 +529,12 @@ fn peers(text: &mut Text, seen: &NodeSnapshot) {
     }
 }
 
-fn ports(text: &mut Text, seen: &NodeSnapshot) {
+/// Writes the samples of all ports. The number of the row selects the value.
+fn ports(text: &mut Text, node: &NodeSnapshot) {
     for (row, at) in PORT_ROWS.iter().zip(0..) {
         let family = family(row);
         text.head(&family);
-        for (port, index) in seen.ports.iter().zip(0_usize..) {
+        for (port, index) in node.ports.iter().zip(0_usize..) {
             let value = match at {
                 0 => port.rx_missed,
                 1 => port.rx_no_mbuf,
@@ -546,7 +556,7 @@ fn ports(text: &mut Text, seen: &NodeSnapshot) {
     }
     let family = family(&XSTATS);
     text.head(&family);
-    for (port, index) in seen.ports.iter().zip(0_usize..) {
+    for (port, index) in node.ports.iter().zip(0_usize..) {
         for (name, value) in &port.xstats {
             let labels = [
                 ("port", &index as &dyn Display),
@@ -559,6 +569,7 @@ fn ports(text: &mut Text, seen: &NodeSnapshot) {
     }
 }
 
+/// Writes the samples of batch jobs. The number of the row selects the value.
 fn batches(text: &mut Text, jobs: &[Note]) {
     for (row, at) in BATCH_ROWS.iter().zip(0..) {
         let family = family(row);
@@ -585,6 +596,7 @@ struct Text {
 }
 
 impl Text {
+    /// Writes the lines before a family's samples.
     fn head(&mut self, family: &Family) {
         let (kind, out) = (family.kind.name(), &mut self.out);
         let name = match self.format {
@@ -598,6 +610,7 @@ impl Text {
         }
     }
 
+    /// Writes one sample.
     fn sample(&mut self, family: &Family, labels: &[(&str, &dyn Display)], value: &dyn Display) {
         self.line(&family.sample(), labels, value);
     }
@@ -619,6 +632,7 @@ impl Text {
         self.line(&format!("{}_count", family.name), &[label], &histogram.count);
     }
 
+    /// Writes a line: a name, labels and a value.
     fn line(&mut self, name: &str, labels: &[(&str, &dyn Display)], value: &dyn Display) {
         self.out.push_str(name);
         for (at, (name, value)) in labels.iter().enumerate() {

@@ -39,7 +39,8 @@ const TICKS_HZ: u64 = 1_000_000_000;
 const BEGIN: u64 = 10 * TICKS_HZ;
 /// Polls before the first packet, in which the node resolves its servers' MAC addresses.
 const POLLS: u64 = 64;
-/// Maximum number of polls between two packets of the capture, so that long gaps cost little.
+/// Maximum number of polls between two packets of the capture, so that long gaps cost little. In short gaps the
+/// node polls every 100 us, the interval of its periodic work.
 const STEPS: u64 = 200;
 /// Packets per port and direction.
 const DEPTH: usize = 512;
@@ -83,6 +84,7 @@ enum Source {
 }
 
 impl Source {
+    /// Returns the node's ports.
     fn ports(&self) -> &[PortConfig] {
         match self {
             Self::Leaf(config) => &config.ports,
@@ -100,6 +102,7 @@ impl Source {
         servers.filter(|&server| port.reaches(server)).collect()
     }
 
+    /// Returns the node's role.
     fn role(&self) -> Role {
         match self {
             Self::Leaf(config) => config.role,
@@ -107,6 +110,7 @@ impl Source {
         }
     }
 
+    /// Returns true if the node follows a controller.
     fn has_controller(&self) -> bool {
         match self {
             Self::Leaf(config) => config.controller.is_some(),
@@ -173,6 +177,7 @@ impl Offline {
         Ok(offline)
     }
 
+    /// Reads the capture, and determines MAC addresses from it.
     fn of(source: Source, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
         let packets = pcap::read_packets(capture)?;
         let ports = source.ports();
@@ -184,8 +189,8 @@ impl Offline {
             Some(name) => Some(named(name).or_else(|| index(name)).ok_or_else(|| {
                 let one =
                     |(index, port): (usize, &PortConfig)| format!("{index} ({})", port.device);
-                let there: Vec<_> = ports.iter().enumerate().map(one).collect();
-                TapError::Port { port: name.to_owned(), there: there.join(", ") }
+                let existing: Vec<_> = ports.iter().enumerate().map(one).collect();
+                TapError::Port { port: name.to_owned(), there: existing.join(", ") }
             })?),
         };
         let mut offline = Self {
@@ -216,6 +221,7 @@ impl Offline {
         &self.notes
     }
 
+    /// Records an assumption.
     fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -340,6 +346,7 @@ impl Offline {
         frame
     }
 
+    /// Creates the node, and polls it until it knows its servers' MAC addresses.
     fn node(&self) -> Result<Node, OfflineError> {
         let mut node = match &self.source {
             Source::Leaf(config) => self.leaf(config)?,
@@ -349,16 +356,17 @@ impl Offline {
         Ok(node)
     }
 
+    /// Creates a leaf or spine with ports in memory.
     fn leaf(&self, config: &Config) -> Result<Node, OfflineError> {
         let timing = Timing { ticks_hz: TICKS_HZ };
         let table = assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
         for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
             // Accepts all sequence numbers from 0, since the capture may be of any age.
-            let proof = |key: &crate::wire::auth::Key| {
+            let authenticator = |key: &crate::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
-            entry.authenticator = pool.key.as_ref().map(proof);
+            entry.authenticator = pool.key.as_ref().map(authenticator);
         }
         let macs = self.macs.iter().copied();
         let mut stages = assembly::stages(config, &membership, macs, &table)?;
@@ -369,6 +377,7 @@ impl Offline {
         Ok(Node { core, far, tap, membership, hosts: self.hosts.clone(), now: 0 })
     }
 
+    /// Creates an agent with ports in memory.
     fn agent(&self, config: &AgentConfig) -> Result<Node, OfflineError> {
         let table = agent_assembly::table(config, TICKS_HZ)?;
         let membership = agent_assembly::membership(config);
@@ -384,7 +393,7 @@ impl Offline {
     }
 }
 
-/// Creates buffers, and ports in memory with their far ends.
+/// Creates buffers, and ports in memory. Packets sent to a port's far end arrive at the port.
 fn ports(count: usize) -> (FramePool, Vec<RingPort>, Vec<RingPort>) {
     let frames = FramePool::new(FRAMES, FRAME_BYTES);
     let (near, far) = (0..count).map(|_| pair(DEPTH, &frames)).unzip();
@@ -400,7 +409,7 @@ enum Core {
 /// A node with ports in memory, whose neighbours all answer ARP and neighbour discovery.
 struct Node {
     core: Core,
-    /// Far ends of its ports.
+    /// Far ends of its ports, where the packets of the capture and the neighbours' answers come from.
     far: Vec<RingPort>,
     tap: TapCommands,
     membership: Membership,
@@ -454,7 +463,8 @@ impl Node {
         self.settle();
     }
 
-    /// Polls until a packet and the answers to the node's questions are handled.
+    /// Polls until a packet and the answers to the node's questions are handled. The last poll is 1 us later, for work
+    /// that depends on the time.
     fn settle(&mut self) {
         (0..2).for_each(|_| self.poll(self.now));
         self.poll(self.now + TICKS_HZ / 1_000_000);

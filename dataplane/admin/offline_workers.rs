@@ -1,5 +1,5 @@
-//! Workers of an agent that explains a capture: all are attached, and one completes a task when the capture
-//! has its reply.
+//! Workers of an agent that explains a capture without devices: all are attached to the agent's region (the memory
+//! through which it hands over tasks), and one completes a task when the capture has its reply.
 //!
 //! The worker may differ from the original one, since random choices are drawn again. So a reply completes
 //! the task that it answers at any worker.
@@ -21,13 +21,13 @@ pub(super) struct EndedTask {
 }
 
 impl EndedTask {
-    /// Returns the task whose reply this frame is.
+    /// Returns the task whose reply this frame is; `None` for other frames, and for a reply that names no worker.
     pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
         let datagram = udp::parse(frame, true).ok()?;
         let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;
         let header = Header::parse(payload).ok()?;
-        let is_workers = matches!(header.code, Code::TaskDone | Code::TaskDoneIdle);
-        if !is_workers || header.src == NO_MEMBER {
+        let is_reply = matches!(header.code, Code::TaskDone | Code::TaskDoneIdle);
+        if !is_reply || header.src == NO_MEMBER {
             return None;
         }
         let Header { pool, seq, .. } = header;
@@ -42,9 +42,10 @@ impl EndedTask {
 pub(super) struct OfflineWorkers {
     workers: Vec<OfflineWorker>,
     /// Number of completions by task that no worker here has carried out yet.
-    ended: BTreeMap<EndedTask, u32>,
+    completions: BTreeMap<EndedTask, u32>,
 }
 
+/// Worker of an agent without devices.
 #[derive(Debug)]
 struct OfflineWorker {
     end: WorkerEnd,
@@ -60,27 +61,28 @@ impl OfflineWorkers {
     pub(super) fn new(host: &HostConfig) -> Result<(Self, Arc<WorkerRegion>), RegionError> {
         let places = host.places();
         let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
-        let claimed = (0..places.len()).filter_map(|index| region.claim(index).ok().flatten());
-        let workers = claimed.map(|end| OfflineWorker { end, is_granted: false }).collect();
-        Ok((Self { workers, ended: BTreeMap::new() }, region))
+        let ends = (0..places.len()).filter_map(|index| region.claim(index).ok().flatten());
+        let workers = ends.map(|end| OfflineWorker { end, is_granted: false }).collect();
+        Ok((Self { workers, completions: BTreeMap::new() }, region))
     }
 
     /// Completes a task at the worker that has it or gets it.
     pub(super) fn end(&mut self, task: EndedTask) {
-        *self.ended.entry(task).or_default() += 1;
+        *self.completions.entry(task).or_default() += 1;
     }
 
     /// Makes each worker take its tasks and complete those that the capture completes.
     pub(super) fn work(&mut self) {
         for worker in &mut self.workers {
-            worker.work(&mut self.ended);
+            worker.work(&mut self.completions);
         }
     }
 }
 
 impl OfflineWorker {
-    /// Takes and completes tasks until one has no completion yet.
-    fn work(&mut self, ended: &mut BTreeMap<EndedTask, u32>) {
+    /// Takes and completes tasks until one has no completion yet. A worker gets tasks once the agent has granted its
+    /// place.
+    fn work(&mut self, completions: &mut BTreeMap<EndedTask, u32>) {
         if !self.is_granted && self.end.receiver().is_granted() {
             self.end.start();
             self.is_granted = true;
@@ -88,11 +90,12 @@ impl OfflineWorker {
         while self.is_granted && (self.end.has_task() || self.end.take() == Ok(true)) {
             let (ids, pool) = (self.end.ids(), self.end.place().pool);
             let task = EndedTask { pool, app: ids.app, seq: ids.seq };
-            let Some(completions) = ended.get_mut(&task) else { return };
-            *completions -= 1;
-            if *completions == 0 {
-                ended.remove(&task);
+            let Some(count) = completions.get_mut(&task) else { return };
+            *count -= 1;
+            if *count == 0 {
+                completions.remove(&task);
             }
+            // An empty answer after no time.
             self.end.answer(|_, _| 0, || 0);
         }
     }

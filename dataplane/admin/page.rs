@@ -10,9 +10,10 @@ use crate::reason::DropReason;
 /// Line of the page in whose place the drop reasons stand.
 const REASONS: &str = "<!-- reasons -->";
 
+/// The page with the drop reasons.
 static PAGE: LazyLock<Bytes> = LazyLock::new(|| {
     let page = include_str!("page/index.html");
-    page.replace(REASONS, &DropReason::ALL.map(explained).concat()).into()
+    page.replace(REASONS, &DropReason::ALL.map(entry).concat()).into()
 });
 
 /// Returns the `Content-Type` and the bytes of the file at this path of a request.
@@ -28,7 +29,7 @@ pub fn resource(path: &str) -> Option<(&'static str, Bytes)> {
 }
 
 /// Returns the HTML that explains a reason. `#reason-NAME` leads there.
-fn explained(reason: DropReason) -> String {
+fn entry(reason: DropReason) -> String {
     let (name, help) = (reason.name(), html(reason.help()));
     let look_at = html(reason.look_at());
     format!(
@@ -42,6 +43,7 @@ fn html(text: &str) -> String {
     let mut html = String::new();
     for (at, part) in text.split('`').enumerate() {
         let part = part.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        // Every second part stood between backticks.
         let _ = match at % 2 {
             0 => write!(html, "{part}"),
             _ => write!(html, "<code>{part}</code>"),

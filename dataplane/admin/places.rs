@@ -1,5 +1,5 @@
-//! Places for connections, bounded in total and per source. If no place is free, a new connection takes that
-//! of an idle one. Idle connections thus lock no client out.
+//! Places for connections: permissions to stay open, bounded in total and per source. If no place is free, a new
+//! connection takes that of an idle one. Idle connections thus lock no client out.
 //!
 //! A connection owns a [`Place`]. Its requests get a [`Seat`], a handle of the place, and each open request
 //! holds a [`Call`]. A connection with an open call keeps its place.
@@ -39,6 +39,7 @@ pub struct Places {
     registry: Mutex<Registry>,
 }
 
+/// Open connections and their numbers.
 #[derive(Debug, Default)]
 struct Registry {
     /// Connections in the order of arrival.
@@ -57,6 +58,7 @@ struct Count {
     silent: usize,
 }
 
+/// Open connection.
 #[derive(Debug)]
 struct Connection {
     source: Source,
@@ -77,10 +79,12 @@ impl Registry {
         self.clock
     }
 
+    /// Returns the numbers of connections of a source.
     fn count(&self, source: Source) -> Count {
         self.sources.get(&source).copied().unwrap_or_default()
     }
 
+    /// Removes a connection, which ends it. A removed number has no effect.
     fn remove(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
         if let Some(count) = self.sources.get_mut(&connection.source) {
@@ -113,6 +117,7 @@ impl Places {
         Arc::new(Self { max_connections, max_silent, registry: Mutex::default() })
     }
 
+    /// Locks the registry. A panic of another thread leaves it consistent.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,8 +127,8 @@ impl Places {
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
         let mut registry = self.registry();
-        let of_source = |one: &Connection| one.source == source && !one.had_request;
-        if registry.count(source).silent >= self.max_silent && !registry.evict(of_source) {
+        let is_silent = |one: &Connection| one.source == source && !one.had_request;
+        if registry.count(source).silent >= self.max_silent && !registry.evict(is_silent) {
             return None;
         }
         if registry.connections.len() >= self.max_connections && !registry.evict(|_| true) {
@@ -216,10 +221,12 @@ impl Drop for Call {
 mod tests {
     use super::*;
 
+    /// Returns the source at 10.0.0.`last`.
     fn host(last: u8) -> Source {
         Source::of([10, 0, 0, last].into())
     }
 
+    /// Returns true if the connection with this place must end.
     fn is_over(place: &mut Place) -> bool {
         place.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }

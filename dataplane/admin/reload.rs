@@ -1,5 +1,8 @@
 //! Reloads of the configuration file of a running node: computes the changes, or names the keys that cannot
 //! change.
+//!
+//! `started` is the configuration with which the node started. The current membership may differ from it, because
+//! operators can change a running node.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -87,13 +90,13 @@ pub fn leaf(
     if let (Some(old), Some(new)) = (&started.agent, &wanted.agent) {
         keys.host("agent", old, new);
     }
-    let key = |config: &Config, id: u16| {
+    let pool_key = |config: &Config, id: u16| {
         let pool = config.pools.iter().find(|pool| pool.id == id)?;
         pool.key.clone()
     };
     for pool in &wanted.pools {
         let old = started.pools.iter().find(|one| one.id == pool.id).is_some();
-        if (old || pool.key.is_some()) && key(started, pool.id) != pool.key {
+        if (old || pool.key.is_some()) && pool_key(started, pool.id) != pool.key {
             keys.note(format!("`pool.key_file` of pool {}", pool.id));
         }
     }
@@ -191,10 +194,12 @@ impl ImmutableKeys {
         }
     }
 
+    /// Compares `[control]`.
     fn control(&mut self, old: &ControlConfig, new: &ControlConfig) {
         self.same("control", old, new);
     }
 
+    /// Compares the settings of a worker host that are fixed at the start.
     fn host(&mut self, table: &str, old: &HostConfig, new: &HostConfig) {
         self.same(&format!("{table}.name"), &old.name, &new.name);
         self.same(&format!("{table}.slots"), &old.slots, &new.slots);
@@ -233,11 +238,11 @@ impl ImmutableKeys {
 
     /// Compares all servers.
     fn servers(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
-        let at = |of: &Membership, ip| -> Vec<Server> {
+        let entries = |of: &Membership, ip| -> Vec<Server> {
             of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
         };
         for server in wanted.servers.iter().flatten() {
-            let old = at(now, server.ip);
+            let old = entries(now, server.ip);
             if old.iter().any(|old| old.is_leaving) {
                 self.lines.push(format!("server {} is leaving: wait until it has left", server.ip));
             } else if old.is_empty() {
@@ -249,7 +254,7 @@ impl ImmutableKeys {
             }
         }
         let staying = now.servers.iter().flatten().filter(|one| !one.is_leaving);
-        for server in staying.filter(|one| at(wanted, one.ip).is_empty()) {
+        for server in staying.filter(|one| entries(wanted, one.ip).is_empty()) {
             changes.remove_server(server.ip);
         }
     }
@@ -350,6 +355,7 @@ impl ImmutableKeys {
         let removed_ids = removed_ids.into_iter();
         let removed_ids =
             removed_ids.map(|(pool, workers)| Change::RemoveWorkers { pool, workers });
+        // Single workers precede removed servers and pools.
         changes.removed.splice(0..0, removed_ids);
     }
 
@@ -377,6 +383,7 @@ struct WorkerPlace {
 struct ReloadChanges {
     servers: Vec<Change>,
     pools: Vec<Change>,
+    /// Removals of workers, servers and pools.
     removed: Vec<Change>,
     workers: Vec<Change>,
     /// Removed servers and pools. Their workers leave with them.
@@ -385,6 +392,7 @@ struct ReloadChanges {
 }
 
 impl ReloadChanges {
+    /// Returns the changes. New servers and pools precede the workers that need them.
     fn in_order(self) -> Vec<Change> {
         [self.servers, self.pools, self.removed, self.workers].concat()
     }
@@ -393,9 +401,10 @@ impl ReloadChanges {
     fn add_server(&mut self, server: &Server) -> bool {
         let Server { ip, mac, registers, .. } = *server;
         let change = Change::AddServer { ip, mac, registers };
-        let is_there = |one: &&Change| matches!(one, Change::AddServer { ip: at, .. } if *at == ip);
-        match self.servers.iter().find(is_there) {
-            Some(there) => *there == change,
+        let has_address =
+            |one: &&Change| matches!(one, Change::AddServer { ip: at, .. } if *at == ip);
+        match self.servers.iter().find(has_address) {
+            Some(earlier) => *earlier == change,
             None => {
                 self.servers.push(change);
                 true
@@ -403,6 +412,7 @@ impl ReloadChanges {
         }
     }
 
+    /// Removes a server, once for all of its entries.
     fn remove_server(&mut self, ip: IpAddr) {
         if !self.removed_servers.contains(&ip) {
             self.removed_servers.push(ip);
@@ -485,12 +495,14 @@ mod tests {
 
     use super::*;
 
+    /// A leaf with two pools and a server in both.
     const LEAF: &str = "[leaf]\nid = 1\ncores = [1]\n\
         [[port]]\ndevice = 'net_memif0'\nside = 'both'\nip = '10.0.2.1/24'\n\
         [[pool]]\nid = 1\npolicy = 'horus'\n[[pool]]\nid = 2\npolicy = 'sed'\n\
         [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n\
         [[server]]\nip = '10.0.2.11'\nworkers = '4-5'\npool = 2\nregisters = true\n";
 
+    /// Parses a leaf's file.
     fn parse(text: &str) -> Config {
         let config = Config::parse(Path::new("leaf.toml"), text);
         config.unwrap_or_else(|error| panic!("{error}"))

@@ -1,6 +1,7 @@
 //! Requests of other threads to a node's control. A change is answered after all cores have taken it.
 //!
-//! A node's version is the epoch of its membership: a number that grows with each change.
+//! A node's version is the epoch of its membership: a number that grows with each change. A *place* is the index of a
+//! member in its pool.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -22,7 +23,7 @@ use crate::stats::PortStats;
 
 /// Maximum interval between two counts of workers' reports. The counters in the state wrap at 2^32.
 const TALLY: Duration = Duration::from_secs(10);
-/// Poll interval while requests are pending.
+/// Poll interval while requests wait for cores or other threads.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// Time limit for reading and checking the configuration.
@@ -154,6 +155,7 @@ struct Reload {
 }
 
 impl Reload {
+    /// Answers with an error.
     fn refuse(self, error: RequestError) {
         log::error!("reload refused: {error}");
         (self.answer)(Err(error));
@@ -258,6 +260,7 @@ struct ReadJob {
 }
 
 impl ReadJob {
+    /// Starts the read. Returns the reload with the reason if there is no thread.
     fn start(reader: &Reader, reload: Reload) -> Result<Self, (String, Reload)> {
         let (reader, (sender, result)) = (Arc::clone(reader), mpsc::channel());
         let read = move || _ = sender.send(reader());
@@ -286,21 +289,24 @@ pub struct Requests<C: Cores> {
     receiver: Receiver<Request>,
     /// Received requests that wait for a busy core.
     next: VecDeque<Request>,
+    /// Requests whose changes are made, until all cores have taken them.
     waiting: Vec<PendingRequest>,
+    /// Reads the configuration file.
     reader: Reader,
-    reading: Option<ReadJob>,
+    /// Current read of the file.
+    read_job: Option<ReadJob>,
     /// Reloads that wait for the reader's thread.
     reloads: VecDeque<Reload>,
     taps: Taps,
     /// State of an agent on a leaf's core.
-    agents: Option<Arc<Table>>,
+    agent_table: Option<Arc<Table>>,
     #[cfg(feature = "control")]
     controller: Option<ControllerLink>,
     tally: Tally,
     /// Time of the last count.
-    tallied: Instant,
+    last_count: Instant,
     /// Last acknowledged version that was logged.
-    logged: u64,
+    last_logged: u64,
     started: Instant,
 }
 
@@ -314,7 +320,7 @@ impl<C: Cores> Requests<C> {
     /// Creates a queue of requests to the control of the node with this state. `reader` reads the node's
     /// configuration file.
     pub fn new(control: Control<C>, table: Arc<Table>, reader: Reader) -> Self {
-        let logged = control.membership().epoch;
+        let last_logged = control.membership().epoch;
         let (sender, receiver) = mpsc::channel();
         let (next, waiting) = (VecDeque::new(), Vec::new());
         let (taps, tally, started) = (Taps::default(), Tally::default(), Instant::now());
@@ -326,15 +332,15 @@ impl<C: Cores> Requests<C> {
             next,
             waiting,
             reader,
-            reading: None,
+            read_job: None,
             reloads: VecDeque::new(),
             taps,
-            agents: None,
+            agent_table: None,
             #[cfg(feature = "control")]
             controller: None,
             tally,
-            tallied: started,
-            logged,
+            last_count: started,
+            last_logged,
             started,
         }
     }
@@ -347,8 +353,8 @@ impl<C: Cores> Requests<C> {
 
     /// Adds the state of an agent on the leaf's core to the leaf's snapshots.
     #[must_use]
-    pub fn with_agent(self, agents: Option<Arc<Table>>) -> Self {
-        Self { agents, ..self }
+    pub fn with_agent(self, agent_table: Option<Arc<Table>>) -> Self {
+        Self { agent_table, ..self }
     }
 
     /// Returns a sender of requests.
@@ -375,7 +381,7 @@ impl<C: Cores> Requests<C> {
             let is_pending = !self.waiting.is_empty() || !self.next.is_empty();
             let is_pending = is_pending
                 || self.taps.is_pending()
-                || self.reading.as_ref().is_some_and(|job| job.reload.is_some());
+                || self.read_job.as_ref().is_some_and(|job| job.reload.is_some());
             let time = if is_pending { remaining.min(LOOK) } else { remaining };
             match self.receiver.recv_timeout(time) {
                 Ok(request) => self.next.push_back(request),
@@ -389,7 +395,7 @@ impl<C: Cores> Requests<C> {
     /// members. `now_ns` is any monotonic clock's.
     pub fn serve(&mut self, now_ns: u64, ports: &dyn Fn() -> Vec<PortStats>) {
         // Counts before `tend` frees the places of departed members, so that their last replies count.
-        if self.has_all() && (!self.control.is_settled() || self.tallied.elapsed() > TALLY) {
+        if self.has_all() && (!self.control.is_settled() || self.last_count.elapsed() > TALLY) {
             self.count();
         }
         self.control.tend(now_ns);
@@ -415,8 +421,8 @@ impl<C: Cores> Requests<C> {
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
-            self.tallied = Instant::now();
-            for (pool, worker) in self.tally.look(&snapshot, self.tallied) {
+            self.last_count = Instant::now();
+            for (pool, worker) in self.tally.look(&snapshot, self.last_count) {
                 self.warn_of_unresponsive(pool, worker);
             }
         }
@@ -437,8 +443,9 @@ impl<C: Cores> Requests<C> {
     /// Answers changes that all cores have taken, and those whose time limit has passed.
     fn answer(&mut self) {
         let acknowledged = self.control.acknowledged();
-        if acknowledged > self.logged {
-            self.logged = acknowledged;
+        if acknowledged > self.last_logged {
+            self.last_logged = acknowledged;
+            // `DECIDE` says that all cores use the change.
             log::info!("change {acknowledged}: {}", C::DECIDE);
         }
         let is_over = |pending: &PendingRequest| {
@@ -446,8 +453,8 @@ impl<C: Cores> Requests<C> {
         };
         for pending in self.waiting.extract_if(.., |pending| is_over(pending)) {
             let PendingRequest { version, answer, .. } = pending;
-            let taken = version <= acknowledged;
-            answer(if taken { Ok(version) } else { Err(RequestError::Late(version)) });
+            let is_taken = version <= acknowledged;
+            answer(if is_taken { Ok(version) } else { Err(RequestError::Late(version)) });
         }
     }
 
@@ -460,7 +467,7 @@ impl<C: Cores> Requests<C> {
         match request {
             Request::Look(answer) => {
                 let mut snapshot = self.count();
-                snapshot.agent = self.agents.as_ref().map(|table| Box::new(table.snapshot()));
+                snapshot.agent = self.agent_table.as_ref().map(|table| Box::new(table.snapshot()));
                 answer(NodeSnapshot {
                     membership: self.control.membership().clone(),
                     acknowledged: self.control.acknowledged(),
@@ -538,7 +545,7 @@ impl<C: Cores> Requests<C> {
         None
     }
 
-    /// Applies changes, with `if_version` only at this version. Returns the version that contains them.
+    /// Applies all changes or none, with `if_version` only at this version. Returns the version that contains them.
     fn change(&mut self, changes: &[Change], if_version: Option<u64>) -> Result<u64, RequestError> {
         let found = self.control.membership().epoch;
         if let Some(wanted) = if_version.filter(|&wanted| wanted != found) {
@@ -564,34 +571,35 @@ impl<C: Cores> Requests<C> {
     /// Takes the reader's result and starts the next read. A read that takes too long is abandoned: its
     /// reload is refused, and so are later ones until its thread ends.
     fn read(&mut self) {
-        if let Some(mut reading) = self.reading.take() {
-            match reading.result.try_recv() {
-                Ok(read) => match (reading.reload, read) {
+        if let Some(mut job) = self.read_job.take() {
+            match job.result.try_recv() {
+                Ok(result) => match (job.reload, result) {
                     (Some(reload), Ok(delta)) => self.next.push_back(Request::Apply(delta, reload)),
                     (Some(reload), Err(error)) => reload.refuse(RequestError::Reload(error)),
+                    // The reload was refused because the read took too long.
                     (None, _) => log::info!("reads the configuration again"),
                 },
                 Err(TryRecvError::Disconnected) => {
                     let text = "the thread that reads the configuration failed".to_owned();
                     let refuse = |reload: Reload| reload.refuse(RequestError::Reload(text.clone()));
-                    reading.reload.into_iter().for_each(refuse);
+                    job.reload.into_iter().for_each(refuse);
                 }
                 Err(TryRecvError::Empty) => {
-                    let is_late = reading.began.elapsed() > READ_MAX;
+                    let is_late = job.began.elapsed() > READ_MAX;
                     if is_late {
-                        let late = reading.reload.take().into_iter();
+                        let late = job.reload.take().into_iter();
                         let late = late.chain(self.reloads.drain(..));
                         late.for_each(|reload| reload.refuse(unread()));
                     }
-                    self.reading = Some(reading);
+                    self.read_job = Some(job);
                 }
             }
         }
-        if self.reading.is_none()
+        if self.read_job.is_none()
             && let Some(reload) = self.reloads.pop_front()
         {
             match ReadJob::start(&self.reader, reload) {
-                Ok(reading) => self.reading = Some(reading),
+                Ok(job) => self.read_job = Some(job),
                 Err((error, reload)) => reload.refuse(RequestError::Reload(error)),
             }
         }

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::convert::{
-    changes, explain_spec, refusal, shown_node, shown_tap, status, tap_spec, tap_status,
+    changes, explain_spec, refusal, show_reply, status, tap_message, tap_spec, tap_status,
 };
 use super::explain::ExplainSession;
 use super::explanation::ExplainContext;
@@ -95,7 +95,7 @@ impl Control for Service {
         &self,
         _: Request<proto::ShowRequest>,
     ) -> Result<Response<proto::ShowReply>, Status> {
-        Ok(Response::new(shown_node(&look(&self.handle).await?)))
+        Ok(Response::new(show_reply(&look(&self.handle).await?)))
     }
 
     async fn change(
@@ -127,14 +127,14 @@ impl Control for Service {
     ) -> Result<Response<proto::LogReply>, Status> {
         let level = request.into_inner().level;
         if !level.is_empty() {
-            let found = LevelFilter::from_str(&level).map_err(|_| {
+            let filter = LevelFilter::from_str(&level).map_err(|_| {
                 let found = format!("an unknown level ({} characters)", level.len());
                 Status::invalid_argument(format!(
                     "{found}; allowed: off, error, warn, info, debug, trace"
                 ))
             })?;
-            log::set_max_level(found);
-            log::info!("logs messages of level {found} and above from now on");
+            log::set_max_level(filter);
+            log::info!("logs messages of level {filter} and above from now on");
         }
         let level = log::max_level().as_str().to_lowercase();
         Ok(Response::new(proto::LogReply { level }))
@@ -147,7 +147,7 @@ impl Control for Service {
         let (answer, answered) = oneshot::channel();
         self.handle.start_tap(tap_spec(request.into_inner()), move |done| _ = answer.send(done));
         let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
-        Ok(Response::new(proto::StartTapReply { tap: Some(shown_tap(&tap)) }))
+        Ok(Response::new(proto::StartTapReply { tap: Some(tap_message(&tap)) }))
     }
 
     async fn stop_tap(
@@ -157,7 +157,7 @@ impl Control for Service {
         let (answer, answered) = oneshot::channel();
         self.handle.stop_tap(move |done| _ = answer.send(done));
         let tap = answered.await.map_err(ended)?.map_err(|error| tap_status(&error))?;
-        Ok(Response::new(proto::StopTapReply { tap: Some(shown_tap(&tap)) }))
+        Ok(Response::new(proto::StopTapReply { tap: Some(tap_message(&tap)) }))
     }
 
     type ExplainStream = ReceiverStream<Result<proto::Explanation, Status>>;

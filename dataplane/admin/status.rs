@@ -46,9 +46,9 @@ pub struct MemberStatus {
 impl Status {
     /// Converts a snapshot. Drops the seeds, which would let clients foresee picks and hash collisions, and
     /// the drivers' own counts of ports.
-    pub fn of(seen: NodeSnapshot) -> Self {
-        let members = seen.snapshot.pools.iter().map(|pool| members(&seen, pool)).collect();
-        let NodeSnapshot { acknowledged, mut snapshot, mut ports, controller, .. } = seen;
+    pub fn of(node: NodeSnapshot) -> Self {
+        let members = node.snapshot.pools.iter().map(|pool| members(&node, pool)).collect();
+        let NodeSnapshot { acknowledged, mut snapshot, mut ports, controller, .. } = node;
         snapshot.seed = None;
         if let Some(agent) = &mut snapshot.agent {
             agent.seed = None;
@@ -60,16 +60,19 @@ impl Status {
     }
 }
 
-fn members(seen: &NodeSnapshot, pool: &PoolSnapshot) -> Vec<MemberStatus> {
-    let known = seen.membership.pool(pool.id).map(|(_, pool)| pool);
+/// Returns the further facts about each member of a pool.
+fn members(node: &NodeSnapshot, pool: &PoolSnapshot) -> Vec<MemberStatus> {
+    let pool_now = node.membership.pool(pool.id).map(|(_, pool)| pool);
     let status = |member: &MemberSnapshot| {
-        let worker = known.and_then(|pool| pool.members.get(usize::from(member.member))?.as_ref());
+        let worker =
+            pool_now.and_then(|pool| pool.members.get(usize::from(member.member))?.as_ref());
+        // The state may be older than the membership: the place may have another worker by now.
         let worker = worker.filter(|worker| worker.id == member.worker);
-        let reported = seen.tally.worker(pool.id, member.worker).reported;
+        let reported = node.tally.worker(pool.id, member.worker).reported;
         MemberStatus {
             report_age: reported.map(|reported| reported.elapsed().as_millis() as f64 / 1e3),
             away: member.presence.is_away(),
-            drained: worker.is_some_and(|worker| seen.is_drained(worker)),
+            drained: worker.is_some_and(|worker| node.is_drained(worker)),
             leaving: worker.is_some_and(|worker| worker.is_leaving),
         }
     };

@@ -1,12 +1,13 @@
-//! Tasks sent to and answered by workers, from the state: each worker's number of reports, modulo 2^32, and
-//! its outstanding tasks.
+//! Tasks sent to and answered by workers. They are computed from readings of the node's state: each worker's number
+//! of reports, modulo 2^32, and its outstanding tasks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::state::table::{MemberSnapshot, Snapshot};
 
-/// Smallest difference between two readings that means a new worker in the place, whose reports count from 0.
+/// Smallest difference between two readings, modulo 2^32, that means a new worker with this id. Its reports count
+/// from 0, so the difference is negative.
 const NEW_WORKER: u32 = 1 << 31;
 
 /// Time with tasks and without a report after which a worker is unresponsive.
@@ -31,7 +32,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Adds the reports since the last reading.
+    /// Adds the reports since the last reading, and notes whether the worker responds.
     fn look(&mut self, member: &MemberSnapshot, now: Instant) {
         let new_reports = match member.reports.wrapping_sub(self.last) {
             NEW_WORKER.. => member.reports,
@@ -107,6 +108,7 @@ mod tests {
     use crate::state::table::{PoolSpec, Spec, WorkerSpec};
     use crate::state::{Load, Member, Table};
 
+    /// Returns the state of a node with two cores and one pool, 7.
     fn table(workers: &[u16]) -> Table {
         let workers = workers.iter().map(|&id| WorkerSpec { id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
@@ -114,6 +116,7 @@ mod tests {
         Table::heap(&Spec { cores: 2, ports: 1, servers, pools, ..Spec::default() })
     }
 
+    /// Returns the sent and answered tasks of a worker of pool 7.
     fn tasks(tally: &Tally, worker: u16) -> (u64, u64) {
         let Tasks { sent, answered, .. } = tally.worker(7, worker);
         (sent, answered)

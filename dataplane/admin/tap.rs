@@ -28,8 +28,8 @@ use crate::state::files::{ExistingFile, Scratch, advice};
 
 /// Interval at which the writing thread takes copies.
 const WRITE: Duration = Duration::from_millis(1);
-/// Maximum number of bytes of packets that wait for a core's earlier ones, so that the file is in the order of
-/// time. Beyond it all waiting packets are written.
+/// Maximum number of bytes of waiting packets. A packet waits for earlier ones of other cores, so that the file is
+/// in the order of time. Beyond the maximum, all waiting packets are written.
 const WAITING_MAX: usize = 64 << 20;
 
 /// Maximum length of a path in bytes.
@@ -190,7 +190,7 @@ impl fmt::Debug for ExplainState {
 }
 
 impl Taps {
-    /// Creates the tap of a node with these points.
+    /// Creates the tap of a node with these points. Numbers of orders go on after those that the cores have taken.
     pub fn of(points: TapPoints) -> Self {
         let number = points.cores.iter().map(TapCommands::epoch).max().unwrap_or_default();
         Self { points: Some(points), number, active: None, ended: None, explained: None }
@@ -334,6 +334,7 @@ impl Taps {
             Some(port) => points.indices(Some(port))?,
             None => Vec::new(),
         };
+        // One bit for each port; 0 stands for all ports.
         let ports = ports.iter().fold(0, |all, &port| all | 1 << port);
         if !points.cores.iter().all(TapCommands::has_room) {
             return Err(TapError::Busy);
@@ -459,16 +460,17 @@ impl TapPoints {
         let is_named = |device: &String| device == port || vdev::name(device) == port;
         let named = self.ports.iter().position(is_named);
         let index = || port.parse().ok().filter(|&index: &usize| index < self.ports.len());
-        let there = || {
+        let existing = || {
             let one = |(index, device): (usize, &String)| format!("{index} ({device})");
             self.ports.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
         };
         let found = named.or_else(index).map(|index| vec![index]);
         let short: String = port.chars().filter(|one| !one.is_control()).take(40).collect();
-        found.ok_or_else(|| TapError::Port { port: short, there: there() })
+        found.ok_or_else(|| TapError::Port { port: short, there: existing() })
     }
 }
 
+/// Returns the error of an invalid request.
 fn argument(what: String, allowed: String) -> TapError {
     TapError::Argument { what, allowed }
 }
@@ -483,7 +485,7 @@ fn create(path: &Path) -> Result<Capture, TapError> {
             format!("an absolute path of at most {PATH_MAX} bytes"),
         ));
     }
-    let refused = |error: io::Error| match ExistingFile::at(path) {
+    let to_error = |error: io::Error| match ExistingFile::at(path) {
         Ok(Some(found)) => TapError::Exists { path: path.to_owned(), found: found.describe() },
         _ => {
             let reason = format!("{error}{}", advice(&error));
@@ -491,14 +493,15 @@ fn create(path: &Path) -> Result<Capture, TapError> {
         }
     };
     // Checked before, since not every file system can rename a file without replacing another.
-    if let Some(found) = ExistingFile::at(path).map_err(refused)? {
+    if let Some(found) = ExistingFile::at(path).map_err(to_error)? {
         return Err(TapError::Exists { path: path.to_owned(), found: found.describe() });
     }
-    let made = Scratch::<File>::file(path, None).and_then(|new| new.put_at(path, false));
-    let (file, _) = made.map_err(refused)?;
+    let result = Scratch::<File>::file(path, None).and_then(|new| new.put_at(path, false));
+    let (file, _) = result.map_err(to_error)?;
     Capture::into_file(file, path).map_err(|error| incomplete(&error, 0))
 }
 
+/// Returns the error of an incomplete file.
 fn incomplete(error: &CaptureError, written: u64) -> TapError {
     TapError::Incomplete { reason: error.to_string(), written }
 }
@@ -542,6 +545,7 @@ impl fmt::Debug for ActiveTap {
 }
 
 impl ActiveTap {
+    /// Returns the state with the current counters.
     fn stats(&self) -> TapStats {
         let (written, lost) = (self.shared.written.load(Relaxed), self.shared.lost.load(Relaxed));
         TapStats { written, lost, ..self.stats.clone() }
@@ -579,13 +583,17 @@ struct Shared {
     /// Set after the cores have handed over their last buffers. Release and Acquire: the writing thread then sees
     /// all of these.
     stop: AtomicBool,
+    /// Number of packets in the file. Relaxed: the counters only inform.
     written: AtomicU64,
+    /// Number of packets without a buffer.
     lost: AtomicU64,
 }
 
 /// Packet to be written.
 struct Packet {
+    /// Time on the cores' clock.
     ticks: u64,
+    /// Length on the wire; `bytes` may be cut.
     len: u32,
     bytes: Box<[u8]>,
 }
@@ -606,7 +614,8 @@ impl Writer {
         let mut waiting = Vec::new();
         loop {
             let is_last = self.shared.stop.load(Acquire);
-            // Read before the buffers, which then contain all packets up to this time.
+            // Time up to which all cores have handed over their packets. Read before the buffers, which then
+            // contain all of these packets.
             let until = self.buffers.iter().map(|one| one.until()).min().unwrap_or_default();
             let bytes = self.take_copies(&mut waiting);
             waiting.sort_by_key(|packet: &Packet| packet.ticks); // a stable sort keeps the order of each core
@@ -666,6 +675,7 @@ pub fn packets(written: u64) -> String {
 mod tests {
     use super::*;
 
+    /// Returns the points of a node with three ports.
     fn points(cores: usize) -> TapPoints {
         TapPoints {
             cores: (0..cores).map(|_| TapCommands::default()).collect(),

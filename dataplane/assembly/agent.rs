@@ -67,7 +67,8 @@ fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, se
     Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }
 
-/// Returns the pools' workers, none of them attached, each with the link to its tasks.
+/// Returns the pools' workers, none of them attached. `link` creates the link of a worker's channel, by which it gets
+/// its tasks; channels are numbered over all pools.
 fn worker_sets<B: Buf + Token>(
     host: &HostConfig,
     table: &Table,
@@ -99,7 +100,8 @@ fn worker_sets<B: Buf + Token>(
 /// Capacity of the queue that reports dead worker processes to the core.
 const DEATHS: usize = 1024;
 
-/// Creates the parts of the configured agent, whose state is `table`; `links` belong to the workers' places.
+/// Creates the parts of the configured agent, whose state is `table`. `link` creates the link of the worker at a
+/// place. `pool` is the pool of packet buffers.
 pub fn parts<B: Buf + Token, A>(
     config: &AgentConfig,
     table: &Table,
@@ -120,11 +122,11 @@ pub fn parts<B: Buf + Token, A>(
     Parts { reports, peers, ..parts }
 }
 
-/// Returns the queue reports to `leaves` leaves, if pools of the agent send any.
+/// Returns the reports of workers' queues to `leaves` leaves, if pools of the agent send any in messages.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
     let notify = |pool: &AgentPool| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
-    // Stream 1: the only core has stream 0.
+    // Random stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
     let (workers, hz) = (host.limits.workers.max(host.places().len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
@@ -156,7 +158,7 @@ fn base_parts<B: Buf + Token, A>(
     }
 }
 
-/// An agent on a leaf's core: its parts, at its end of the wire, its state, and its control.
+/// An agent on a leaf's core: its parts, its state, and its control.
 pub type ColocatedAgent<B, A> = (Parts<B, A>, Arc<Table>, Control<AgentCores<B>>);
 
 /// Creates the agent on the core of the configured leaf with this state; its workers attach to `region`.

@@ -23,7 +23,7 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
     let peers = config.peers.as_ref()?;
     let pool = config.host.pools.first()?;
     let (own, beat_ns) = (peers.own, peers.beat_ns());
-    // Stream 2: the only core has stream 0, and its reports have stream 1.
+    // Random stream 2: the only core has stream 0, and its reports have stream 1.
     let mut rng = Rng::seed_from_u64(stream_seed(table.seed(), 2, own));
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Some(Settings {
@@ -32,7 +32,8 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
         policy: peers.policy,
         slots: pool.workers.len() as u32 * tasks_of_each(pool),
         beat_ns,
-        // Random phase of the beat.
+        // The first beat, a message with the load, comes after a random part of the interval. So nodes that start
+        // together do not send at the same time.
         first_beat_ns: rng.next_u64() % beat_ns,
         born: since.map_or(0, |since| since.as_nanos() as u64),
         seed: table.seed(),

@@ -1,5 +1,6 @@
 //! Takeover of the previous process's state file. Its loads are valid for a moment, its hosts' addresses for
-//! a minute. Pools and workers are found by their ids, so configuration changes since do not matter.
+//! a minute. Pools and workers are found by their ids, so configuration changes since do not matter. A node's
+//! *belief* about a member is its estimate of the member's load and presence.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -65,21 +66,21 @@ impl PreviousState {
 
     /// Applies the previous state on all cores. Call before the first packet. `now_ms` is the node's clock.
     pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakeoverCounts {
-        let mut taken = TakeoverCounts::default();
+        let mut counts = TakeoverCounts::default();
         if self.age <= LOADS_MAX {
-            taken.members = self.take_loads(stages);
+            counts.members = self.take_loads(stages);
         }
         if self.age <= HOSTS_MAX {
-            taken.hosts = self.take_hosts(table, now_ms);
+            counts.hosts = self.take_hosts(table, now_ms);
         }
-        taken
+        counts
     }
 
     /// Applies the loads of workers that the node still has. Walks the node's own pools and looks each worker
     /// up in the snapshot, so no index of the snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
         let Some(network) = stages.first().map(|core| core.network.clone()) else { return 0 };
-        let mut taken = 0;
+        let mut count = 0;
         for pool in 0..network.pools() {
             let id = network.pool_id(pool);
             let before = self.snapshot.pools.iter().find(|before| Some(before.id) == id);
@@ -98,6 +99,7 @@ impl PreviousState {
                 let registers = network.is_spine()
                     || worker.is_some_and(|worker| network.server(worker.server).registers);
                 beliefs.extend(one.map(|one| {
+                    // The last report, and the load that all cores have sent since then (drift).
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
                     let presence = if registers { one.presence } else { Presence::Configured };
@@ -105,25 +107,26 @@ impl PreviousState {
                 }));
             }
             stages.iter_mut().for_each(|core| core.take_over(pool, &beliefs));
-            taken += beliefs.len();
+            count += beliefs.len();
         }
-        taken
+        count
     }
 
-    /// Applies the MAC addresses of hosts that the node has pinned. Clients show theirs with their next task.
+    /// Applies the MAC addresses of hosts that the node keeps permanently (pinned): servers, spines and gateways.
+    /// Clients show theirs with their next task.
     fn take_hosts(&self, table: &Table, now_ms: u32) -> usize {
         let neighbours = table.neighbours();
-        let mut taken = 0;
+        let mut count = 0;
         for host in &self.snapshot.neighbours {
             let slot = neighbours.find_pinned_host(host.port, host.address);
             let slot = slot.filter(|slot| !neighbours.is_static(*slot));
             let mac = host.mac.as_deref().and_then(|mac| mac.parse::<Mac>().ok());
             if let Some((slot, mac)) = slot.zip(mac.filter(|mac| mac.is_host())) {
                 neighbours.learn(slot, mac, now_ms);
-                taken += 1;
+                count += 1;
             }
         }
-        taken
+        count
     }
 }
 
@@ -140,6 +143,7 @@ mod tests {
     use crate::state::Report;
     use crate::state::publish;
 
+    /// Returns the file of a leaf with two servers.
     fn text(state: &Path, policy: &str, id: u16, workers: &str) -> String {
         let file = format!(
             "[leaf]\nid = {id}\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
@@ -151,12 +155,14 @@ mod tests {
         file + "[[server]]\nip = '10.0.2.12'\nworkers = '8-9'\npool = 1\n"
     }
 
+    /// Leaf without ports that run.
     struct Node {
         table: Arc<Table>,
         stages: Vec<Stages>,
         previous: Option<PreviousState>,
     }
 
+    /// Starts a leaf: reads the previous state, then replaces it.
     fn start(text: &str) -> Node {
         let config = Config::parse(Path::new("leaf.toml"), text).unwrap();
         let previous = read(&config).unwrap();
@@ -176,22 +182,25 @@ mod tests {
             picks.iter().flatten().map(|pick| network.target(0, pick.member).worker).collect()
         }
 
+        /// Writes the state and ends the node.
         fn end(self) {
             self.table.publish();
             drop(self.stages);
         }
 
+        /// Applies the previous state.
         fn take_over(&mut self) -> TakeoverCounts {
             let previous = self.previous.take().unwrap();
             previous.take_over(&mut self.stages, &self.table, 5)
         }
     }
 
+    /// MAC address of a host.
     const MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
     /// Runs and ends a leaf that has loads of its six workers, by reports and outstanding tasks, and a
     /// server's address.
-    fn earlier(state: &Path, policy: &str) {
+    fn run_earlier_leaf(state: &Path, policy: &str) {
         let mut node = start(&text(state, policy, 1, "0-3"));
         assert!(node.previous.is_none());
         for member in (0..6).map(Member) {
@@ -216,7 +225,7 @@ mod tests {
         for policy in ["horus", "jsq", "sed", "lsq-update", "jbsq(k=9)"] {
             let folder = tempfile::tempdir().unwrap();
             let state = folder.path().join("leaf");
-            earlier(&state, policy);
+            run_earlier_leaf(&state, policy);
             // Worker 3 has left since, and the remaining workers have other places.
             let mut node = start(&text(&state, policy, 1, "2,1,0"));
             assert_eq!(node.take_over(), TakeoverCounts { members: 5, hosts: 1 }, "{policy}");
@@ -272,7 +281,7 @@ mod tests {
     fn foreign_or_old_state_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
-        earlier(&state, "jsq");
+        run_earlier_leaf(&state, "jsq");
         let age = |seconds| {
             let file = std::fs::File::options().write(true).open(&state).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
@@ -298,7 +307,7 @@ mod tests {
     fn damaged_state_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("leaf");
-        earlier(&state, "jsq");
+        run_earlier_leaf(&state, "jsq");
         let config = Config::parse(Path::new("leaf.toml"), &text(&state, "jsq", 1, "0-3")).unwrap();
         let mut bytes = std::fs::read(&state).unwrap();
         let at = bytes.len() / 2;
@@ -323,6 +332,7 @@ mod tests {
         is_v6: bool,
     }
 
+    /// The smallest node, nodes that differ from it in one size, and two larger ones.
     const SHAPES: [Shape; 8] = {
         let one = Shape { ports: 1, cores: 1, pools: 1, workers: 2, is_v6: false };
         [
@@ -388,7 +398,7 @@ mod tests {
             for core in &mut node.stages {
                 for pool in 0..usize::from(self.pools) {
                     for member in (0..self.workers).map(Member) {
-                        let load = believed(pool as u16, member.0).0;
+                        let load = earlier_load(pool as u16, member.0).0;
                         let dispatcher = &mut core.dispatchers[pool];
                         dispatcher.refresh(&Report::new(member, load, 0));
                     }
@@ -397,7 +407,7 @@ mod tests {
             for pool in 0..usize::from(self.pools) {
                 let dispatcher = &mut node.stages[0].dispatchers[pool];
                 for member in (0..self.workers).map(Member) {
-                    let (_, outstanding) = believed(pool as u16, member.0);
+                    let (_, outstanding) = earlier_load(pool as u16, member.0);
                     dispatcher.view_mut().set_outstanding(member, outstanding);
                     dispatcher.view().set_presence(member, Presence::Registered);
                 }
@@ -422,18 +432,18 @@ mod tests {
     }
 
     /// Returns load and outstanding tasks of a worker before the restart.
-    fn believed(pool: u16, worker: u16) -> (Load, u32) {
+    fn earlier_load(pool: u16, worker: u16) -> (Load, u32) {
         (Load::tasks(1 + 7 * pool + worker % 5), u32::from(2 + pool + worker % 3))
     }
 
     /// Takes over a state file's bytes and returns the node.
-    fn taken(shape: Shape, bytes: &[u8]) -> Option<(Node, TakeoverCounts)> {
+    fn take_over_file(shape: Shape, bytes: &[u8]) -> Option<(Node, TakeoverCounts)> {
         let folder = tempfile::tempdir().unwrap();
         let mut node = shape.node(&folder.path().join("leaf"));
         let snapshot = Snapshot::of(bytes).ok()?;
-        let taken = PreviousState { snapshot, age: Duration::ZERO };
-        let taken = taken.take_over(&mut node.stages, &node.table, 5);
-        Some((node, taken))
+        let previous = PreviousState { snapshot, age: Duration::ZERO };
+        let counts = previous.take_over(&mut node.stages, &node.table, 5);
+        Some((node, counts))
     }
 
     // promise: membership.5
@@ -442,7 +452,7 @@ mod tests {
         for before in SHAPES {
             let bytes = before.state();
             for after in SHAPES {
-                let (node, taken) = taken(after, &bytes).unwrap();
+                let (node, taken) = take_over_file(after, &bytes).unwrap();
                 let mut expected = TakeoverCounts::default();
                 for pool in 0..after.pools {
                     let behind = |shape: Shape| (usize::from(pool) % shape.ports, shape.is_v6);
@@ -456,7 +466,7 @@ mod tests {
                         let is_known = is_there && member.0 < before.workers;
                         expected.members += usize::from(is_known);
                         let (load, outstanding) = match is_known {
-                            true => believed(pool, member.0),
+                            true => earlier_load(pool, member.0),
                             false => (Load::default(), 0),
                         };
                         let found =
@@ -501,8 +511,8 @@ mod tests {
                 _ => bytes[at..].fill(rng.random()),
             }
             let after = SHAPES[rng.random_range(..SHAPES.len())];
-            let Some((node, damaged)) = taken(after, &bytes) else { continue };
-            let (intact, whole) = taken(after, state).unwrap();
+            let Some((node, damaged)) = take_over_file(after, &bytes) else { continue };
+            let (intact, whole) = take_over_file(after, state).unwrap();
             assert_eq!(damaged, whole, "seed {seed}");
             let loads = |node: &Node| {
                 let view = node.stages[0].dispatchers[0].view();
@@ -515,6 +525,7 @@ mod tests {
     // promise: membership.5
     #[test]
     fn takeover_bounds_wrong_values_of_a_valid_copy() {
+        /// Words near the limits of counts, indices and flags.
         const WORTH: [u64; 8] =
             [0, 1, 7, 0xFFFF, 1 << 31, u64::MAX, 1 << 63 | 0x7FFF << 32 | 9, 3 << 62];
         let states = SHAPES.map(Shape::state);
@@ -540,7 +551,7 @@ mod tests {
                     };
                 }
             });
-            let Some((mut node, taken)) = taken(after, &bytes) else { continue };
+            let Some((mut node, taken)) = take_over_file(after, &bytes) else { continue };
             read += 1;
             assert!(taken.members <= usize::from(after.pools * after.workers), "seed {seed}");
             assert!(taken.hosts <= usize::from(after.pools), "seed {seed}: {taken:?}");

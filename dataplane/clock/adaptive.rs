@@ -20,7 +20,7 @@ const WORKERS_NS: u64 = 50_000;
 /// TSC-based clock with sleeping.
 pub struct Adaptive {
     /// Clock while the core polls.
-    watched: StallCounter,
+    tsc_clock: StallCounter,
     sleeper: Sleeper,
     counters: Counters,
     /// Packets received and sent at the last poll.
@@ -29,15 +29,16 @@ pub struct Adaptive {
     last_work: u64,
     /// True if arriving packets wake the core.
     is_armed: bool,
+    /// True if the core has slept after its last poll.
     has_slept: bool,
 }
 
 impl Adaptive {
     /// Creates the clock for a core with these counters, and for the ports of the sleeper.
     #[must_use]
-    pub fn new(watched: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
+    pub fn new(tsc_clock: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
         let (packets, last_work) = ((0, 0), 0);
-        Self { watched, sleeper, counters, packets, last_work, is_armed: false, has_slept: false }
+        Self { tsc_clock, sleeper, counters, packets, last_work, is_armed: false, has_slept: false }
     }
 
     /// Converts nanoseconds to ticks.
@@ -54,7 +55,7 @@ impl Adaptive {
 
     /// Sleeps until a packet arrives or a timer is due.
     fn sleep(&mut self, progress: &Progress) {
-        let now = self.watched.now();
+        let now = self.tsc_clock.now();
         let longest_ns = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MAX_NS };
         let until = progress.latest.min(now + self.ticks(longest_ns));
         if until <= now {
@@ -62,7 +63,7 @@ impl Adaptive {
         }
         let ns = u128::from(until - now) * 1_000_000_000 / u128::from(self.ticks_hz());
         let is_woken = self.sleeper.sleep(Duration::from_nanos(ns as u64));
-        self.watched.slept(until);
+        self.tsc_clock.slept(until);
         self.has_slept = true;
         self.counters.add(Counter::Sleeps, 1);
         self.counters.add(Counter::Wakes, u64::from(is_woken));
@@ -74,16 +75,16 @@ impl Adaptive {
 
 impl Clock for Adaptive {
     fn ticks_hz(&self) -> u64 {
-        self.watched.ticks_hz()
+        self.tsc_clock.ticks_hz()
     }
 
     fn stopwatch(&self) -> Option<fn() -> u64> {
-        self.watched.stopwatch()
+        self.tsc_clock.stopwatch()
     }
 
     #[inline]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
-        self.watched.next(stop)
+        self.tsc_clock.next(stop)
     }
 
     #[inline]
@@ -93,7 +94,7 @@ impl Clock for Adaptive {
 
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
-        let (progress, now) = (progress(), self.watched.last());
+        let (progress, now) = (progress(), self.tsc_clock.last());
         let packets = (progress.received, progress.sent);
         self.has_slept = false;
         if packets != self.packets {
@@ -110,10 +111,10 @@ impl Clock for Adaptive {
 
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.disarm();
-        self.watched.drain(quiet, longest, is_busy);
+        self.tsc_clock.drain(quiet, longest, is_busy);
     }
 
     fn ended(&self) -> Result<(), ClockError> {
-        self.watched.ended()
+        self.tsc_clock.ended()
     }
 }

@@ -1,5 +1,5 @@
-//! Conductor's side of a clock file: advances the time and gives turns to nodes. A node's words in the file are its
-//! *line*.
+//! Conductor's side of a clock file: advances the time and gives turns to nodes. In its *turn* a node polls until it
+//! is quiet: two polls in a row without packets. A node's words in the file are its *line*.
 
 use std::fs::File;
 use std::path::Path;
@@ -127,6 +127,7 @@ impl Conductor {
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
             let is_taken = self.participants.iter().any(|participant| participant.line == line);
+            // A joining node stores its name last, with Release.
             let name = self.clock.words(line).state[state::NODE].load(Acquire);
             !is_taken && self.clock.has_node(line) && name == node.word()
         })?;
@@ -201,7 +202,7 @@ impl Participant {
         }
     }
 
-    /// Waits briefly for the end of the turn. Returns false if it continues.
+    /// Waits for the end of the turn, until a check of the node is due. Returns false if the turn continues.
     #[inline]
     fn wait(&mut self) -> bool {
         loop {
@@ -224,6 +225,7 @@ impl Participant {
         let pid = self.words.state[state::PID].load(Relaxed);
         while !self.wait() {
             if !clock.has_node(self.line) {
+                // The line must not count as the dead node's once another process claims it.
                 self.words.state[state::NODE].store(0, Relaxed);
                 return Err(TurnError::Gone { node, pid, now_ns });
             }

@@ -1,4 +1,4 @@
-//! Node's side of a clock file.
+//! Node's side of a clock file. The conductor gives a node *turns*; a turn ends once the node is quiet.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -28,6 +28,7 @@ pub struct EmulatedClock {
     turn: u32,
     /// Consecutive polls without work.
     quiet: u32,
+    /// Number of polls.
     polls: u64,
     /// Progress at the last poll.
     last: Progress,
@@ -46,7 +47,8 @@ impl ClockFile {
     pub fn join(&self, node: Node) -> Result<EmulatedClock, ClockError> {
         let (line, lock) = self.claim()?;
         let words = self.words(line);
-        // If the line's last node died during a turn, this node takes over that turn: the conductor still waits for it.
+        // The line's last node may have died during a turn. This node then takes over the turn, for which the
+        // conductor still waits.
         let turn = words.done().word.load(Acquire);
         for (index, value) in
             [(state::POLLS, 0), (state::RECEIVED, 0), (state::SENT, 0), (state::TIMER_NS, 0)]
@@ -110,6 +112,7 @@ impl Clock for EmulatedClock {
         self.last = progress;
         let state = &self.words.state;
         state[state::POLLS].store(self.polls, Relaxed);
+        // After a first quiet poll only the number of polls has changed.
         if self.quiet < QUIET_POLLS && !has_worked {
             return;
         }

@@ -1,5 +1,8 @@
 //! Clock file shared by a conductor and its nodes: layout, and detection of dead processes.
 //!
+//! The conductor is the process that advances emulated time. A node polls only in its *turn*, which the conductor
+//! begins and the node ends. The words of a node are its *line*.
+//!
 //! | bytes | contents | written by |
 //! |---|---|---|
 //! | 0 - 127 | magic, version, length, number of lines, the conductor's process | the conductor, once |
@@ -229,7 +232,7 @@ impl ClockWords {
     }
 }
 
-/// Returns the file length for `nodes` nodes.
+/// Returns the file length in bytes for `nodes` nodes: header and time, then two halves per line.
 fn len_for(nodes: usize) -> usize {
     2 * ALIGN * (1 + nodes)
 }
@@ -380,6 +383,7 @@ impl ClockFile {
         self.time[time::NOW_NS].load(Acquire)
     }
 
+    /// Sets the time. `Release` pairs with the `Acquire` in [`ClockFile::now_ns`].
     #[inline]
     pub(super) fn set_now_ns(&self, now_ns: u64) {
         self.time[time::NOW_NS].store(now_ns, Release);

@@ -10,14 +10,16 @@ use super::*;
 const LEAF: Node = Node { kind: NodeKind::Leaf, id: 3, core: 0 };
 const AGENT: Node = Node { kind: NodeKind::Agent, id: 9, core: 0 };
 
+/// Creates a folder. Returns it with the path of a missing file in it.
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("clock");
     (folder, path)
 }
 
-/// Runs a node that moves packets in `moves` polls of each turn. Returns its times and how it ended.
-fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError>) {
+/// Runs a node that receives `packets` packets in the first poll of each turn, and then one per poll up to the next
+/// multiple of 100. Returns the times of its turns and how it ended.
+fn node(path: &Path, node: Node, packets: u64) -> (Vec<u64>, Result<(), ClockError>) {
     let (mut clock, stop) =
         (ClockFile::open(path).unwrap().join(node).unwrap(), AtomicBool::default());
     let (mut times, mut received) = (Vec::new(), 0);
@@ -25,16 +27,17 @@ fn node(path: &Path, node: Node, moves: u64) -> (Vec<u64>, Result<(), ClockError
         let first = times.last() != Some(&now);
         if first {
             times.push(now);
-            received += moves;
+            received += packets;
         }
-        let left = received % 100;
-        received += u64::from(left > 0 && !first);
+        let beyond = received % 100;
+        received += u64::from(beyond > 0 && !first);
         clock.polled(|| Progress { received, timer: now + 7, ..Progress::default() });
     }
     (times, clock.ended())
 }
 
-fn taken(conductor: &mut Conductor, node: Node) -> usize {
+/// Waits until the node has joined. Returns its number.
+fn accept(conductor: &mut Conductor, node: Node) -> usize {
     loop {
         match conductor.take(node) {
             Some(number) => return number,
@@ -51,7 +54,7 @@ fn nodes_poll_in_turn_until_quiet() {
     std::thread::scope(|scope| {
         let leaf = scope.spawn(|| node(&path, LEAF, 0));
         let agent = scope.spawn(|| node(&path, AGENT, 90));
-        let (first, second) = (taken(&mut conductor, LEAF), taken(&mut conductor, AGENT));
+        let (first, second) = (accept(&mut conductor, LEAF), accept(&mut conductor, AGENT));
         assert!(conductor.take(LEAF).is_none(), "there is one of that name");
         for now_ns in [5, 6, 20] {
             conductor.set_now_ns(now_ns);
@@ -82,7 +85,7 @@ fn dead_conductor_ends_its_node() {
     let mut conductor = Conductor::create(&path, 1).unwrap();
     std::thread::scope(|scope| {
         let leaf = scope.spawn(|| node(&path, LEAF, 0));
-        taken(&mut conductor, LEAF);
+        accept(&mut conductor, LEAF);
         drop(conductor);
         let (_, ended) = leaf.join().unwrap();
         let error = ended.unwrap_err().to_string();
@@ -129,7 +132,7 @@ fn restless_node_is_named_with_its_activity() {
                 clock.polled(|| Progress { sent, ..Progress::default() });
             }
         });
-        let number = taken(&mut conductor, LEAF);
+        let number = accept(&mut conductor, LEAF);
         // The thread may not reach a poll within the limit of one turn. It does in a later turn.
         let error = loop {
             match conductor.turn(number).unwrap_err() {
@@ -174,6 +177,7 @@ fn invalid_clock_is_refused_with_the_fix() {
     drop(conductor);
     fs::write(&path, &bytes).unwrap();
     assert!(open_error(&path).contains("ended"), "{}", open_error(&path));
+    // Opens the file after a change of one byte of the header: the version is at 8, the number of nodes at 24.
     let change = |at: usize, byte: u8| {
         let mut bytes = bytes.clone();
         bytes[at] = byte;

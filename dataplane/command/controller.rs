@@ -59,6 +59,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
         log::info!("listens at {listen}");
     }
     let began = Instant::now();
+    // Acquire pairs with the store of the signal handler.
     while !stop.load(Acquire)
         && arguments.duration.is_none_or(|duration| began.elapsed() < duration)
     {

@@ -350,6 +350,7 @@ enum PoolCommand {
 }
 
 impl Arguments {
+    /// Returns the command, or the default one.
     fn command(&self) -> &Command {
         self.command.as_ref().unwrap_or(&Command::Show)
     }
@@ -625,6 +626,8 @@ impl DrainReport {
     fn of(before: &[Worker], now: &[Worker]) -> Self {
         let remaining_of = |now: &Worker| {
             let before = before.iter().find(|before| before.id == now.id)?;
+            // `held` counts the tasks of a worker on the leaf's own host exactly. Otherwise `outstanding` counts the
+            // unanswered tasks, of which the last report named `load`.
             let tasks = now.held.max(now.outstanding.max(0).cast_unsigned());
             let reported = tasks.min(now.held.max(now.load.max(0.0).ceil() as u64));
             let (lost, unreported) = (now.lost.saturating_sub(before.lost), tasks - reported);

@@ -91,7 +91,7 @@ enum Format {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let mut output = ExplainOutput { format: arguments.format, packets: 0, lost: 0, failed: None };
+    let mut output = ExplainOutput { format: arguments.format, packets: 0, lost: 0, error: None };
     match (&arguments.file, &arguments.config) {
         (Some(file), Some(config)) => {
             let offline = offline(config, file, arguments.port.as_deref())?;
@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             node.explain(request(arguments), arguments.time, |one| output.print(&one))?;
         }
     }
-    if let Some(error) = output.failed {
+    if let Some(error) = output.error {
         return Err(error);
     }
     let lost = if output.lost > 0 { format!(", {} more lost", output.lost) } else { String::new() };
@@ -147,12 +147,12 @@ struct ExplainOutput {
     packets: u64,
     /// Packets that the node could not explain because of lack of room.
     lost: u64,
-    /// Error of an output; `None` also for a reader that has gone.
-    failed: Option<Box<dyn Error>>,
+    /// Error of an output; `None` also for a reader that has closed it.
+    error: Option<Box<dyn Error>>,
 }
 
 impl ExplainOutput {
-    /// Prints one explanation. Returns false if the reader has gone or printing fails.
+    /// Prints one explanation. Returns false if the reader has closed the output or printing fails.
     fn print(&mut self, one: &Explanation) -> bool {
         if one.lost > self.lost {
             eprintln!("lost: {} to explain", quantity(one.lost - self.lost, "packet"));
@@ -170,9 +170,9 @@ impl ExplainOutput {
             Ok(()) => self.packets += 1,
             Err(error) => {
                 let io_error = error.downcast_ref::<std::io::Error>();
-                let is_gone =
+                let is_closed =
                     io_error.is_some_and(|one| one.kind() == std::io::ErrorKind::BrokenPipe);
-                self.failed = (!is_gone).then_some(error);
+                self.error = (!is_closed).then_some(error);
                 return false;
             }
         }

@@ -44,7 +44,8 @@ struct Record<'a> {
 
 impl Logs {
     /// Starts the log with the filter of RUST_LOG. A JSON log also contains panics. The level may change at
-    /// run time, up to that of RUST_LOG or `--quiet`.
+    /// run time, up to that of RUST_LOG or `--quiet`. Without both, the filter passes everything, and the level
+    /// begins at info.
     pub fn start(self) {
         let mut log =
             env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("trace"));

@@ -6,6 +6,7 @@ use clap::CommandFactory;
 
 use super::Arguments;
 
+/// Source of the page of the configuration file.
 const CONFIGURATION: &str = include_str!("../../docs/reference/configuration.md");
 
 /// Writes the commands' pages into a folder.
@@ -28,6 +29,7 @@ pub fn configuration() -> String {
 /// Converts Markdown as used in this project to troff: headings, tables, lists, fenced blocks and paragraphs.
 fn page(text: &str) -> String {
     let (mut page, mut is_fenced, mut in_table) = (String::new(), false, false);
+    // The first line is the title.
     for line in text.lines().skip(1) {
         let was_in_table = std::mem::replace(&mut in_table, line.starts_with('|') && !is_fenced);
         if line.starts_with("```") {

@@ -98,6 +98,7 @@ enum Command {
     },
 }
 
+/// Help text below the options of `completions`.
 const COMPLETIONS_EXAMPLE: &str = "Example:
   wedjat completions bash > ~/.local/share/bash-completion/completions/wedjat";
 
@@ -114,6 +115,7 @@ impl Arguments {
     }
 }
 
+/// Exit code of a command, or the error that it reports.
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
 /// Executes the subcommand.
@@ -149,7 +151,7 @@ pub fn run(arguments: Arguments) -> Outcome {
     }
 }
 
-/// Writes to standard output. Ignores a reader that has gone.
+/// Writes to standard output. Ignores a reader that has closed it.
 fn print(text: &str) -> Outcome {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -157,6 +159,7 @@ fn print(text: &str) -> Outcome {
     }
 }
 
+/// Error of commands that need ports.
 #[cfg(not(feature = "dpdk"))]
 const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
 

@@ -92,6 +92,7 @@ mod tests {
     use wedjat::state::Table;
     use wedjat::state::table::{PoolSpec, Role, Spec};
 
+    /// Creates the state file of a running node.
     fn node(path: &Path, role: Role) -> Table {
         let pools = vec![PoolSpec { id: 1, policy: "horus".into(), workers: Vec::new() }];
         Table::create(path, &Spec { role, cores: 1, ports: 1, pools, ..Spec::default() }).unwrap()

@@ -33,8 +33,8 @@ use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
 use crate::wire::{ipv4, ipv6};
 
-/// Maximum size of a task in bytes over IPv4. Its reply, with an extended header, fits into one Ethernet
-/// frame.
+/// Maximum size of a task in bytes over IPv4. Its reply, with an extended header, fits into one Ethernet frame:
+/// 1500 bytes without the headers of IPv4 (20) and UDP (8), the task header and its extension.
 pub const PAYLOAD_MAX: usize = 1500 - 20 - 8 - LEN - EXTENSION_LEN;
 /// Additional bytes of an IPv6 header compared to IPv4.
 const V6_HEADER_EXTRA: usize = ipv6::LEN - ipv4::LEN;
@@ -117,7 +117,7 @@ pub struct HostConfig {
     pub slots: usize,
     /// Maximum size of a task or reply in bytes.
     pub payload: usize,
-    /// Maximum size of a task or reply without proof, in bytes.
+    /// Maximum size of a task or reply without proof, in bytes. A proof authenticates a worker's message.
     pub payload_max: usize,
     /// Milliseconds after which the agent excludes a worker that has tasks and answers none; 0 for never.
     pub worker_timeout_ms: u64,
@@ -313,7 +313,7 @@ struct HostSettings<'a> {
     pools: &'a [raw_agent::Pool],
     /// Name of the pools' tables.
     key: &'a str,
-    /// True if the agent and its peers forward tasks to each other.
+    /// True if the agent and its peers forward tasks to each other, with additional bytes in each packet.
     forwards: bool,
     /// True if tasks arrive over IPv6.
     is_v6: bool,
@@ -604,6 +604,7 @@ mod tests {
     use super::*;
     use crate::config::v4_bits;
 
+    /// File without faults.
     const GOOD: &str = r#"
 [agent]
 name = "host1"
@@ -627,6 +628,7 @@ workers = "8"
 overflow = "refuse"
 "#;
 
+    /// Parses an agent's file.
     fn parse(text: &str) -> Result<AgentConfig, ConfigError> {
         AgentConfig::parse(Path::new("agent.toml"), text)
     }
@@ -781,6 +783,7 @@ overflow = "refuse"
         assert_eq!(config.host.pools[1].speeds, [1.0]);
     }
 
+    /// Two leaves in place of `leaf`.
     const LEAVES: &str =
         "\n[[leaf]]\nip = '10.0.2.1'\n[[leaf]]\nip = '10.0.2.2'\nmac = '02:00:00:00:00:02'\n";
 

@@ -39,6 +39,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let mut ports: Vec<_> =
         raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
+    // In reverse order, so that the first of several spines with the same id counts.
     let spine_places = spines.iter().enumerate().map(|(index, (id, _))| (*id, index as u16)).rev();
     let spine_places = spine_places.collect();
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
@@ -73,6 +74,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         faults.note(&follow.addresses, "controller", "[controller] beside [agent]", allowed);
     }
     leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
+    // A controller may add pools that queue tasks.
     let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
     let controller_queue = if may_wait { QUEUED_TASKS_MIN } else { 0 };
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
@@ -223,6 +225,7 @@ fn limits(
         false => (node.servers_max.as_ref(), "servers_max"),
     };
     let servers = room(at, name, SPARE.servers, named.servers, MEMBERS_MAX);
+    // The state has room for `PLACES_MAX` members over all pools.
     let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
     if is_spine {
         return Limits { pools, servers, workers: servers.min(most) };
@@ -252,6 +255,7 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
+        // If `ip` is invalid, which is a fault already, any gateway is accepted.
         let of_family = |address: IpAddr| {
             is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
         };

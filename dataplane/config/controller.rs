@@ -241,6 +241,7 @@ fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
 mod tests {
     use super::*;
 
+    /// Parses a controller's file.
     fn parse(text: &str) -> Result<ControllerConfig, String> {
         ControllerConfig::parse(Path::new("c.toml"), text).map_err(|error| error.to_string())
     }

@@ -25,10 +25,11 @@ pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent:
         }
     }
     let default_objective = Objective { us: setup.guard.objective_us, ..Objective::default() };
-    let objective =
-        parsed(faults, raw.objective.as_ref(), "cosched.objective").unwrap_or(default_objective);
-    let policy = parsed(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
-    let class: Option<Class> = parsed(faults, raw.class.as_ref(), "cosched.class");
+    let objective = parse_value(faults, raw.objective.as_ref(), "cosched.objective")
+        .unwrap_or(default_objective);
+    let policy =
+        parse_value(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
+    let class: Option<Class> = parse_value(faults, raw.class.as_ref(), "cosched.class");
     let processes = (Job::PROCESSES, (1, 1 << 22));
     let processes =
         faults.number(raw.processes.as_ref(), "cosched.processes", processes.0, processes.1);
@@ -59,7 +60,7 @@ fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
         }
         wall
     });
-    let measure = parsed(faults, raw.progress.as_ref(), "cosched.job.progress");
+    let measure = parse_value(faults, raw.progress.as_ref(), "cosched.job.progress");
     let work = raw.work.as_ref().and_then(|at| {
         let work = Some(*at.get_ref()).filter(|work| work.is_finite() && *work > 0.0);
         if work.is_none() {
@@ -80,7 +81,7 @@ fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
 }
 
 /// Parses a value. Returns `None` if it is absent or invalid; an invalid value is recorded as a fault.
-fn parsed<T: FromStr<Err = String>>(
+fn parse_value<T: FromStr<Err = String>>(
     faults: &mut Faults,
     at: Option<&Spanned<String>>,
     key: &str,

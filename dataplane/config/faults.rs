@@ -129,6 +129,7 @@ impl Lines {
 pub struct UniqueKeys<T>(HashSet<T>);
 
 impl<T: Eq + Hash> UniqueKeys<T> {
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self(HashSet::new())
     }
@@ -162,6 +163,7 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// Creates a collector for the file with this text.
     pub fn new(text: &str) -> Self {
         Self {
             lines: Lines::of(text),

@@ -1,4 +1,5 @@
-//! Key of a pool, read from a private file. Messages never contain the file's content.
+//! Key of a pool, read from a private file. Messages never contain the file's content. A fault is described by a
+//! relative clause, which follows the file's name.
 
 use std::io;
 use std::path::Path;
@@ -34,12 +35,13 @@ pub fn read_key(path: &Path) -> Result<Key, String> {
     new_key(bytes)
 }
 
-/// Creates the key; fails in a build without authentication.
+/// Creates the key. A build without authentication fails here.
 #[cfg(feature = "auth")]
 fn new_key(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Ok(Key::new(bytes))
 }
 
+/// Refuses: this build has no authentication.
 #[cfg(not(feature = "auth"))]
 fn new_key(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
     Err("which this build cannot use: it lacks the feature `auth`".to_owned())
@@ -83,8 +85,10 @@ mod tests {
     use super::*;
     use crate::state::files::is_private;
 
+    /// Digits of a key: its bytes are 0 to 15.
     const DIGITS: &str = "000102030405060708090a0B0c0D0e0f";
 
+    /// Writes a file with this mode.
     fn write(path: &Path, text: &str, mode: u32) {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
@@ -136,8 +140,8 @@ mod tests {
         assert!(read_key(Path::new("/dev/zero")).unwrap_err().contains("not a regular file"));
         assert!(read_key(&at("missing")).unwrap_err().contains("can't be read"));
         let fifo = at("fifo");
-        let new_key = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
-        assert!(new_key.success());
+        let status = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+        assert!(status.success());
         assert!(
             read_key(&fifo).unwrap_err().contains("not a regular file"),
             "and nobody waits for a writer"

@@ -53,6 +53,7 @@ pub const NONE: &str = "none";
 /// Default of MAC addresses.
 const DISCOVERED: &str = "found by ARP or neighbour discovery";
 
+/// Creates a key.
 const fn key(
     name: &'static str,
     values: &'static str,
@@ -62,6 +63,7 @@ const fn key(
     Key { name, values, default, meaning }
 }
 
+/// Creates a section that a file may have once.
 const fn section(
     name: &'static str,
     files: &'static [&'static str],
@@ -70,6 +72,7 @@ const fn section(
     Section { name, is_list: false, files, parts }
 }
 
+/// Creates a section that a file may have several times.
 const fn list(
     name: &'static str,
     files: &'static [&'static str],
@@ -102,6 +105,8 @@ pub const SECTIONS: &[Section] = &[
     section("controller", &["leaf", "spine", "agent"], &[FOLLOWER]),
     section("controller", &["controller"], &[CONTROLLER]),
 ];
+
+// Keys of several sections.
 
 const POOLS_MAX: Key = key(
     "pools_max",

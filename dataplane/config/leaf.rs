@@ -96,7 +96,8 @@ pub struct PoolConfig {
     pub shared_workers: bool,
     /// Way in which workers report their queues. With messages, several leaves share the workers.
     pub reports: Reports,
-    /// Key. With a key, the leaf accepts the workers' replies and registrations only with proof.
+    /// Key. With a key, the leaf accepts the workers' replies and registrations only with a proof, a tag made with the
+    /// key.
     pub key: Option<Key>,
     /// Service address that clients use, if it is not the node's own. A spine takes tasks to it, and leaves
     /// reply from it.

@@ -151,6 +151,7 @@ mod tests {
     use super::super::{AgentConfig, ConfigError};
     use super::*;
 
+    /// File without faults.
     const GOOD: &str = r#"
 [agent]
 name = "host2"
@@ -171,6 +172,7 @@ policy = "cfcfs"
 workers = "0-3"
 "#;
 
+    /// Parses an agent's file.
     fn parse(text: &str) -> Result<AgentConfig, ConfigError> {
         AgentConfig::parse(Path::new("agent.toml"), text)
     }

@@ -89,6 +89,8 @@ impl Keys<'_> {
             faults.note(self.device, "port.device", "nothing", allowed);
         }
         if let Some(unknown) = vdev::unknown_argument(self.device.get_ref()) {
+            // After an unknown argument, net_memif silently ignores all others. Other drivers refuse it at the
+            // start, or a newer one knows it.
             match unknown.is_silent {
                 true => faults.note(self.device, "port.device", unknown.found, &unknown.known),
                 false => faults.warn(self.device, "port.device", unknown.found, &unknown.known),

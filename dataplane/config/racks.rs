@@ -49,7 +49,7 @@ pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
     pools.iter().rev().map(|pool| (pool.id, pool)).collect()
 }
 
-/// Returns a leaf below a spine as a server with one worker, itself.
+/// Returns a leaf below a spine as a server with one worker, itself. Its speed is its number of workers.
 pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
     let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
     let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
@@ -66,6 +66,7 @@ pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
 /// Checks that each leaf has one address, is in each pool once, and names only existing pools.
 pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
+    // Address of each leaf, leaf at each address, and pairs of leaf and pool.
     let (mut addresses, mut leaves, mut places) =
         (HashMap::new(), HashMap::new(), UniqueKeys::new());
     for (entry, rack) in raw.rack.iter().zip(racks) {

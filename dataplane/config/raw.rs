@@ -1,4 +1,5 @@
-//! File as TOML has it: keys and types are right, values are unchecked.
+//! File as TOML has it: keys and types are right, values are unchecked. [`super::keys`] has the meaning of each
+//! key.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,4 +1,5 @@
 //! Agent's file, and `[agent]` of a leaf's, as TOML has them: keys and types are right, values are unchecked.
+//! [`super::keys`] has the meaning of each key.
 
 use std::collections::BTreeMap;
 

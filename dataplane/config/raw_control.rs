@@ -1,5 +1,5 @@
 //! `[control]` of a leaf's or an agent's file, as TOML has it: keys and types are right, values are
-//! unchecked.
+//! unchecked. [`super::keys`] has the meaning of each key.
 
 use serde::Deserialize;
 use toml::Spanned;

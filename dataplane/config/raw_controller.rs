@@ -1,5 +1,5 @@
 //! `[controller]` of a node's file, and a controller's own file, as TOML has them: keys and types are right,
-//! values are unchecked.
+//! values are unchecked. [`super::keys`] has the meaning of each key.
 
 use serde::Deserialize;
 use toml::Spanned;

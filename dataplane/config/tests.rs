@@ -9,6 +9,7 @@ use crate::stage::network::SpineLink;
 use crate::stage::{IpOptions, Side};
 use crate::wire::ether::Mac;
 
+/// Leaf's file without faults.
 const GOOD: &str = r#"
 [leaf]
 id = 1
@@ -38,6 +39,7 @@ workers = "0-31"
 pool = 1
 "#;
 
+/// Parses a leaf's file.
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(Path::new("leaf.toml"), text)
 }
@@ -585,6 +587,7 @@ fn leaf_may_have_local_workers() {
     read(&format!("{before}[agent]{after}")).unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// Spine's file without faults.
 const SPINE: &str = r#"
 [spine]
 id = 90

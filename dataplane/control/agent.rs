@@ -1,4 +1,7 @@
 //! Control of an agent: channels of its region, and updates for its core.
+//!
+//! A *region* is memory shared with the workers. A *channel* is the part of it for one worker, with a ring of tasks
+//! and one of replies. An *entry* is the core's state of a channel; it moves between the control and the core.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -37,7 +40,7 @@ pub struct AgentParts<B: Buf + Token> {
     pub slots: usize,
     /// Maximum bytes of a task or a reply.
     pub payload: usize,
-    /// Maximum bytes of these without a proof.
+    /// Maximum size of a task or a reply without a proof, by the frame's size.
     pub payload_max: usize,
     /// True if it registers its workers with a leaf.
     pub has_leaf: bool,
@@ -59,7 +62,7 @@ pub struct AgentCores<B: Buf + Token> {
     channels: BTreeMap<u16, usize>,
     /// Entries of channels without a worker id.
     free: Vec<Entry<B>>,
-    /// Capacity of each pool's queue, by index.
+    /// Capacity of each pool's queue, by index. It never shrinks while the pool lasts.
     rooms: Vec<usize>,
 }
 
@@ -82,7 +85,7 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// Place of a free entry.
+/// Place of an entry that no worker has.
 const NOBODY: Place = Place { id: NO_MEMBER, pool: u16::MAX };
 
 impl<B: Buf + Token> Cores for AgentCores<B> {
@@ -91,6 +94,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
 
     const DECIDE: &'static str = "the core uses it";
 
+    /// Refuses changes of servers and links, which an agent lacks. Checks that the region has room for a policy's bound
+    /// and for proofs.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, .. }
@@ -136,6 +141,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.region.as_ref().map_or(MEMBERS_MAX, |region| region.shape().channels)
     }
 
+    /// Returns the epoch, the number of a change, that the core has reached.
     fn epoch(&self) -> Option<u64> {
         Some(self.parts.commands.epoch())
     }
@@ -144,6 +150,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.commands.has_room()
     }
 
+    /// Takes back the updates that the core has applied. Entries of removed workers become free.
     fn free_replaced(&mut self) {
         while let Some(update) = self.parts.commands.next_done() {
             for step in update.steps {
@@ -156,6 +163,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         }
     }
 
+    /// Takes a free entry for each new worker, whose channel no process uses.
     fn prepare(
         &mut self,
         _: &Table,
@@ -167,6 +175,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         let Some(region) = self.parts.region.as_ref().filter(|_| !new.is_empty()) else {
             return Ok(BTreeMap::new());
         };
+        // A process of a removed worker may still be attached to its channel.
         let (usable, occupied): (Vec<_>, Vec<_>) =
             self.free.drain(..).partition(|entry| !region.has_worker(entry.channel()));
         self.free = occupied;
@@ -187,6 +196,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         Ok(ready)
     }
 
+    /// Sends the core the steps of the change.
     fn issue(
         &mut self,
         table: &Table,
@@ -242,10 +252,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.commands.push(update).map_err(|_| ChangeError::Busy)
     }
 
+    /// Returns the time for which the id of a removed worker stays known.
     fn linger_ns(&self, _: u16) -> u64 {
         if self.parts.has_leaf { KNOWN_NS } else { 0 }
     }
 
+    /// Returns true if unanswered tasks of a leaving worker count as lost after a timeout.
     fn gives_up(&self) -> bool {
         // Tasks of a thread of this process are never lost.
         self.parts.region.is_some()
@@ -279,7 +291,7 @@ impl<B: Buf + Token> AgentCores<B> {
         refused("key-file", format!("{reason} a `payload` of at most {limit}"))
     }
 
-    /// Adds the step that begins a pool.
+    /// Adds the step that begins a pool, without workers.
     fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
         let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
         let dispatcher =

@@ -130,7 +130,7 @@ pub enum Change {
         spine: u16,
         /// Address of the spine.
         ip: IpAddr,
-        /// Rules of the signals.
+        /// Rules by which the leaf reports the pool's load to the spine.
         signals: Protocol,
     },
     /// `unlink-pool pool=…`: removes a pool's link to its spine.
@@ -324,18 +324,22 @@ impl<'a> Values<'a> {
         value.ok_or_else(|| self.refuse(format!("no `{key}`")))
     }
 
+    /// Returns the address under a required key.
     pub(crate) fn address(&self, key: &str) -> Result<IpAddr, ChangeError> {
         self.needed(key, HOST)
     }
 
+    /// Returns the optional MAC address.
     pub(crate) fn mac(&self) -> Result<Option<Mac>, ChangeError> {
         self.parsed("mac", "a unicast MAC address such as 02:00:00:00:02:0b")
     }
 
+    /// Returns an optional flag; false if it is missing.
     pub(crate) fn flag(&self, key: &str) -> Result<bool, ChangeError> {
         Ok(self.parsed(key, "true or false")?.unwrap_or(false))
     }
 
+    /// Returns a pool's id under a required key.
     pub(crate) fn id(&self, key: &str) -> Result<u16, ChangeError> {
         self.needed(key, "a pool's id, 0 to 65535")
     }
@@ -345,25 +349,30 @@ impl<'a> Values<'a> {
         self.get("pool").map(|_| self.id("pool")).transpose()
     }
 
+    /// Returns the ids of workers.
     pub(crate) fn workers(&self) -> Result<Vec<u16>, ChangeError> {
         let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
         let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
         ids.map_err(|found| text(format!("workers={found}"), allowed))
     }
 
+    /// Returns the speed; 1 if it is missing.
     pub(crate) fn speed(&self) -> Result<f64, ChangeError> {
         let (least, most) = SPEEDS;
         check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
     }
 
+    /// Returns the queue's bound, or the default.
     pub(crate) fn queue(&self) -> Result<usize, ChangeError> {
         check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
     }
 
+    /// Returns the overflow treatment; `drop` if it is missing.
     pub(crate) fn overflow(&self) -> Result<Overflow, ChangeError> {
         overflow_named(self.get("overflow").unwrap_or("drop"))
     }
 
+    /// Returns the policy.
     pub(crate) fn policy(&self) -> Result<PolicySpec, ChangeError> {
         Ok(self.get("policy").unwrap_or_default().parse()?)
     }
@@ -372,14 +381,14 @@ impl<'a> Values<'a> {
 /// Checks the range of a worker's relative speed.
 pub(crate) fn check_speed(speed: f64) -> Result<f64, ChangeError> {
     let (least, most) = SPEEDS;
-    let found = || text(format!("speed={speed}"), format!("{least} to {most}"));
-    (least..=most).contains(&speed).then_some(speed).ok_or_else(found)
+    let error = || text(format!("speed={speed}"), format!("{least} to {most}"));
+    (least..=most).contains(&speed).then_some(speed).ok_or_else(error)
 }
 
 /// Checks the range of a queue's bound.
 pub(crate) fn check_queue(queue: usize) -> Result<usize, ChangeError> {
-    let found = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
-    (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(found)
+    let error = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
+    (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(error)
 }
 
 /// Returns the overflow treatment with this name.

@@ -4,6 +4,8 @@
 //! before the leaf sends tasks to it. The leaf removes a worker first; the agent follows once no task for it
 //! can arrive. Drains work the same way. The agent gives any task sent to its workers to any of them, and
 //! continues with a drained one while such tasks exist and no other worker can serve them.
+//!
+//! Leaf and agent each have a membership of their own, with its own epoch, the number of the change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,20 +27,20 @@ use crate::state::{Member, Table};
 pub struct ColocatedCores<B: Buf + Token> {
     leaf: LeafCores,
     agent: Option<Control<AgentCores<B>>>,
-    /// Epochs of the leaf and of the agent: the leaf's counts as reached once the agent's is.
-    awaited: (u64, u64),
+    /// Epochs of the leaf and of the agent. The leaf's epoch counts as reached once the agent has reached its own.
+    awaited_epochs: (u64, u64),
 }
 
 impl<B: Buf + Token> ColocatedCores<B> {
     /// Creates the cores of a leaf that start with the same workers as its agent.
     #[must_use]
     pub fn new(leaf: LeafCores, agent: Option<Control<AgentCores<B>>>) -> Self {
-        Self { leaf, agent, awaited: (0, 0) }
+        Self { leaf, agent, awaited_epochs: (0, 0) }
     }
 
     /// Returns true if the agent has reached its awaited epoch.
     fn agent_is_ready(&self) -> bool {
-        let (_, agent_epoch) = self.awaited;
+        let (_, agent_epoch) = self.awaited_epochs;
         self.agent.as_ref().is_none_or(|agent| agent.acknowledged() >= agent_epoch)
     }
 }
@@ -48,6 +50,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
 
     const DECIDE: &'static str = LeafCores::DECIDE;
 
+    /// Checks a change of the leaf. Workers without a server are the agent's.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::AddWorkers { server: None, .. } if self.agent.is_some() => Ok(()),
@@ -55,12 +58,14 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         }
     }
 
+    /// Checks the agent's own changes, together with those that follow from the leaf's next membership.
     fn check_agent(&self, of_agent: &[Change], next: &Membership) -> Result<(), ChangeError> {
         let Some(agent) = &self.agent else { return self.leaf.check_agent(of_agent, next) };
         of_agent.iter().try_for_each(|change| check_of_agent(agent, change, next))?;
         agent.after(&changes_before_leaf(agent, next, of_agent)?).map(|_| ())
     }
 
+    /// Returns the address that stands for the agent's host in the leaf's membership.
     fn own_host(&self) -> IpAddr {
         IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP))
     }
@@ -77,8 +82,10 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.workers_max()
     }
 
+    /// Returns the epoch that leaf and agent have reached.
     fn epoch(&self) -> Option<u64> {
-        let (leaf_epoch, _) = self.awaited;
+        // Until the agent is ready, only epochs before the awaited one count.
+        let (leaf_epoch, _) = self.awaited_epochs;
         self.leaf
             .epoch()
             .map(|epoch| if self.agent_is_ready() { epoch } else { epoch.min(leaf_epoch - 1) })
@@ -93,6 +100,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.iter_mut().for_each(|agent| agent.cores.free_replaced());
     }
 
+    /// Prepares the leaf's change, and applies the changes that the agent makes before it.
     fn prepare(
         &mut self,
         table: &Table,
@@ -100,12 +108,14 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         of_agent: &[Change],
     ) -> Result<Self::PreparedChange, ChangeError> {
         let network = self.leaf.prepare(table, next, &[])?;
+        // Last, because the agent's changes cannot be undone.
         if let Some(agent) = &mut self.agent {
             agent.apply_all(&changes_before_leaf(agent, next, of_agent)?)?;
         }
         Ok(network)
     }
 
+    /// Sends the leaf's cores their updates, and notes the epochs to wait for.
     fn issue(
         &mut self,
         table: &Table,
@@ -116,12 +126,13 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
             let epoch = agent.membership().epoch;
             // While the agent lags, the leaf's earlier epoch stays the awaited one.
             let leaf_epoch =
-                if self.agent_is_ready() { differences.to.epoch } else { self.awaited.0 };
-            self.awaited = (leaf_epoch, epoch);
+                if self.agent_is_ready() { differences.to.epoch } else { self.awaited_epochs.0 };
+            self.awaited_epochs = (leaf_epoch, epoch);
         }
         self.leaf.issue(table, differences, network)
     }
 
+    /// Makes the agent follow the leaf, and frees its departed members.
     fn collect(&mut self, now: &Moment<'_>) {
         self.leaf.collect(now);
         if let Some(agent) = &mut self.agent {
@@ -131,6 +142,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         }
     }
 
+    /// Returns true if the agent has applied all changes and nothing of it is leaving.
     fn is_settled(&self) -> bool {
         self.agent.as_ref().is_none_or(Control::is_settled)
     }
@@ -139,6 +151,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.as_ref().map(Control::membership)
     }
 
+    /// Returns the agent's workers, by id.
     fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         let agent = self.agent.iter();
         agent
@@ -150,7 +163,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     /// that the leaf has forgotten.
     fn linger_ns(&self, worker: u16) -> u64 {
         let workers = self.agent.iter().flat_map(|agent| agent.membership().workers());
-        let stays = { workers }.any(|(_, there)| there.id == worker && !there.is_leaving);
+        let stays = { workers }.any(|(_, one)| one.id == worker && !one.is_leaving);
         if stays { u64::MAX } else { 0 }
     }
 }

@@ -1,5 +1,6 @@
 //! Differences between two memberships, common to all kinds of nodes. Each kind derives its cores' updates
-//! from them.
+//! from them. A membership is the set of a node's pools, servers and workers; a member is a worker by its index in a
+//! pool.
 
 use super::membership::{Membership, Pool, Server, Worker};
 use crate::policy::{Core, PreparedPolicy};
@@ -36,7 +37,8 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Returns the change of the pool's scheduler on this core, if any, for `members` places.
+    /// Returns the change of the pool's scheduler on this core, if any. `members` is the number of members for which
+    /// it has room.
     pub(super) fn setting(self, to: &Pool, members: usize, core: Core) -> Option<Setting> {
         Some(match self {
             Self::Rates => Setting::Rates(to.rates(members)),

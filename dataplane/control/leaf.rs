@@ -1,5 +1,8 @@
-//! Control of a leaf, or of an embedded scheduler: the network around it, and the update of each core to the
-//! next membership.
+//! Control of a leaf, or of a scheduler embedded in another program: the network around it, and the update of each
+//! core to the next membership.
+//!
+//! The network maps members to addresses. It pins their next hops: the entries of these hosts stay in the table of
+//! neighbours until they are unpinned.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -34,13 +37,13 @@ pub struct LeafCores {
     /// Commands of each core.
     cores: Vec<Commands>,
     seed: u64,
-    /// Signal state shared by all cores.
+    /// State of the signals to and from spines, shared by all cores; `None` before the first link.
     fabric: Option<Arc<Shared>>,
     /// True if pools may be linked to spines.
     may_link: bool,
     /// True if next hops may be pinned that no network uses any more.
     has_old_hops: bool,
-    /// Time since which no core uses them.
+    /// Time since which no core uses them; `None` if unknown.
     old_hops_since_ns: Option<u64>,
 }
 
@@ -76,6 +79,7 @@ impl Cores for LeafCores {
 
     const DECIDE: &'static str = "all cores use it";
 
+    /// Checks addresses, queue and links of a change.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::MoveServer { ip, to, .. } => {
@@ -116,6 +120,7 @@ impl Cores for LeafCores {
         self.fabric.as_ref().is_some_and(|fabric| fabric.is_silent(place))
     }
 
+    /// Returns the epoch, the number of a change, that all cores have reached.
     fn epoch(&self) -> Option<u64> {
         self.cores.iter().map(Commands::epoch).min()
     }
@@ -124,6 +129,7 @@ impl Cores for LeafCores {
         self.cores.iter().all(Commands::has_room)
     }
 
+    /// Frees the updates that cores have applied, with the objects that they replaced.
     fn free_replaced(&mut self) {
         for core in &self.cores {
             while let Some(update) = core.next_done() {
@@ -132,12 +138,14 @@ impl Cores for LeafCores {
         }
     }
 
+    /// Creates the network of the next membership.
     fn prepare(
         &mut self,
         table: &Table,
         next: &Membership,
         _of_agent: &[Change],
     ) -> Result<Self::PreparedChange, ChangeError> {
+        // The new network pins next hops. It may lack those of the old one, or of a change that fails here.
         (self.has_old_hops, self.old_hops_since_ns) = (true, None);
         let network = next.network(self.network.base(), table.limits(), &table.neighbours());
         network.map_err(|error| {
@@ -153,6 +161,7 @@ impl Cores for LeafCores {
         })
     }
 
+    /// Sends each core its update. The first link to a spine also creates the state of the signals.
     fn issue(
         &mut self,
         table: &Table,
@@ -178,6 +187,7 @@ impl Cores for LeafCores {
         Ok(())
     }
 
+    /// Unpins old next hops after no packet can wait for them any more. All cores use the latest network.
     fn collect(&mut self, &Moment { table, now_ns, .. }: &Moment<'_>) {
         if !self.has_old_hops {
             return;
@@ -219,7 +229,7 @@ impl LeafCores {
         refused(format!("queue={queue}"), format!("{reason}; restart with a larger `queue`"))
     }
 
-    /// Unpins next hops that no network uses; no core reads them now.
+    /// Unpins next hops that the network does not use. No core reads them any more, and no packet waits for them.
     fn unpin_old_hops(&self, table: &Table) {
         let neighbours = table.neighbours();
         let gateway = self.network.gateway().map(|(_, slot, _)| slot);
@@ -254,6 +264,7 @@ impl Updates<'_> {
         let core = Core { index, count };
         let mut steps = Vec::new();
         for (pool, difference) in self.differences.all() {
+            // An ended pool needs no step, except to forget its members.
             let Some(to) = &self.differences.to.pools[pool] else {
                 push_forgotten(&mut steps, pool, difference);
                 continue;
@@ -301,14 +312,14 @@ impl Updates<'_> {
             difference => {
                 let setting = difference.setting(to, places, core);
                 steps.extend(setting.map(|setting| Step::Set { pool, setting }));
-                // The network knows which pools accept no tasks.
+                // Closing a pool needs no step: the network knows which pools accept no tasks.
                 push_forgotten(steps, pool, difference);
             }
         }
     }
 }
 
-/// Adds the steps for a member that has left; none for other differences.
+/// Adds the steps for a member that has left; none for other differences. The second step empties its place.
 fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
     if let Difference::Forget(member) = difference {
         steps.push(Step::Forget { pool, member });

@@ -1,5 +1,8 @@
-//! Membership of a node: pools, servers and workers as one value with an epoch. Network, state entries and
-//! the cores' dispatchers derive from it.
+//! Membership of a node: pools, servers and workers as one value with an epoch, a number that grows with each
+//! change. Network, state entries and the cores' dispatchers derive from it.
+//!
+//! A *place* is an index into a list of pools, servers or members. An object keeps its place, because cores refer to
+//! it by place. A removed object leaves `None` there.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -29,7 +32,7 @@ pub struct Server {
     pub registers: bool,
     /// True if it is removed with its last worker.
     pub is_leaving: bool,
-    /// Former address, for a short time after a move.
+    /// Former address, for a short time after a move: replies may still come from it.
     pub was: Option<IpAddr>,
 }
 
@@ -86,7 +89,7 @@ pub struct Pool {
     pub shared_workers: bool,
     /// At a leaf: source of its workers' load reports.
     pub reports: Reports,
-    /// At a leaf: check of its workers' proofs.
+    /// At a leaf: check of the proofs, tags made with a key, in its workers' messages.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// At an agent: key of its workers' signatures.
     pub key: Option<Key>,
@@ -125,9 +128,9 @@ impl Pool {
     /// Returns true if the members' speeds differ.
     #[must_use]
     pub fn has_speeds(&self) -> bool {
-        let mut known = self.members.iter().flatten().map(|worker| worker.speed);
-        let first = known.next();
-        known.any(|speed| Some(speed) != first)
+        let mut speeds = self.members.iter().flatten().map(|worker| worker.speed);
+        let first = speeds.next();
+        speeds.any(|speed| Some(speed) != first)
     }
 }
 
@@ -144,8 +147,8 @@ pub struct Membership {
     pub pools: Vec<Option<Pool>>,
 }
 
-/// Age before a pool's start from which signed messages are refused, because an earlier leaf may have
-/// accepted them.
+/// Time before a pool's start from which signed messages are still accepted. Sequences follow the clock, and older
+/// messages may be replays of ones that an earlier leaf has accepted.
 const BEFORE_START: Duration = Duration::from_secs(300);
 
 /// Returns the first sequence that a leaf accepts for a new pool.
@@ -158,7 +161,7 @@ pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyA
     Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first))
 }
 
-/// Stores a value at the first free and usable place, or appends it.
+/// Stores a value at the first place that is free and that `is_usable` accepts, or appends it.
 pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
     let free_place = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
     match free_place {
@@ -298,6 +301,7 @@ impl Membership {
     /// there are too many spines.
     #[must_use]
     pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
+        // Without such a pool there is nothing to link.
         let Some(Some(linked_pool)) = self.pools.get_mut(pool) else { return true };
         let old_link = linked_pool.link.take();
         if let Some(old_spine) = old_link.map(|link| link.spine)
@@ -329,7 +333,9 @@ impl Membership {
         self.spines.len() <= SPINES_MAX
     }
 
-    /// Creates the network around a node, with `places` member places per pool, and pins next hops.
+    /// Creates the network around a node: the map from packets to pools and members, and from members to addresses.
+    /// `base` is its fixed part. Each pool gets at least `limits.workers` places. The next hops of members are
+    /// pinned, which keeps their entries in `neighbours`.
     ///
     /// # Errors
     /// If no port leads to a server or spine.

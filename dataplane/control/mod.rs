@@ -2,9 +2,11 @@
 //! it. All memory is allocated and freed here, on a thread that does not poll.
 //!
 //! Each change has an epoch, the number of the membership that contains it. Once [`Control::acknowledged`] has
-//! reached the epoch returned by [`Control::apply`], all cores use the change. Workers, servers and pools leave in two steps. First they get no new
-//! tasks. Once they have answered their tasks, or a timeout has passed, their places become free;
-//! [`Control::tend`] does that.
+//! reached the epoch returned by [`Control::apply`], all cores use the change.
+//!
+//! Workers, servers and pools leave in two steps. First they get no new tasks. Once they have answered their tasks, or
+//! a timeout has passed, their places become free; [`Control::tend`] does that. A place is an index by which cores
+//! refer to an object.
 
 mod agent;
 mod change;
@@ -58,7 +60,7 @@ pub trait Cores {
     /// Objects created for a change before the state contains it; creation may fail.
     type PreparedChange;
 
-    /// Log text for an accepted change.
+    /// Log text for a change that all cores use.
     const DECIDE: &'static str;
 
     /// Checks conditions specific to this kind of node.
@@ -140,7 +142,7 @@ pub trait Cores {
         None
     }
 
-    /// Returns the local workers.
+    /// Returns the local workers, by id: those of an agent on the node's own core.
     fn local_workers(&self) -> BTreeMap<u16, LocalWorker> {
         BTreeMap::new()
     }
@@ -181,9 +183,9 @@ pub struct LocalWorker {
 impl Moment<'_> {
     /// Returns the time since a worker began to leave, in nanoseconds.
     fn leaving_ns(&self, worker: u16) -> u64 {
-        let is_it =
+        let is_worker =
             |one: &PendingRemoval| matches!(one, PendingRemoval::Worker(_, id) if *id == worker);
-        let since_ns = self.leaving_since_ns.iter().find(|(one, _)| is_it(one));
+        let since_ns = self.leaving_since_ns.iter().find(|(one, _)| is_worker(one));
         since_ns.map_or(0, |(_, since_ns)| self.now_ns.saturating_sub(*since_ns))
     }
 }
@@ -233,7 +235,7 @@ impl<C: Cores> Control<C> {
         self.cores.of_agent()
     }
 
-    /// Returns the local workers of a leaf.
+    /// Returns the local workers of a leaf, by id: those of an agent on its core.
     #[must_use]
     pub fn workers_here(&self) -> BTreeMap<u16, LocalWorker> {
         self.cores.local_workers()
@@ -315,8 +317,8 @@ impl<C: Cores> Control<C> {
                 let servers = servers_at(next, ip)?;
                 let leave = |pool: &mut Pool| {
                     let members = pool.members.iter_mut().flatten();
-                    let there = members.filter(|one| servers.contains(&usize::from(one.server)));
-                    there.for_each(|worker| worker.is_leaving = true);
+                    let affected = members.filter(|one| servers.contains(&usize::from(one.server)));
+                    affected.for_each(|worker| worker.is_leaving = true);
                 };
                 next.pools.iter_mut().flatten().for_each(leave);
                 for &server in &servers {
@@ -340,9 +342,10 @@ impl<C: Cores> Control<C> {
                     return refused(format!("server {ip}"), reason);
                 }
                 for &server in &servers {
-                    let was = (to != ip).then_some(ip);
-                    let moved = |one: &mut Server| (one.ip, one.mac, one.was) = (to, mac, was);
-                    next.servers[server].iter_mut().for_each(moved);
+                    let former = (to != ip).then_some(ip);
+                    let relocate =
+                        |one: &mut Server| (one.ip, one.mac, one.was) = (to, mac, former);
+                    next.servers[server].iter_mut().for_each(relocate);
                 }
                 Ok(())
             }
@@ -434,8 +437,8 @@ impl<C: Cores> Control<C> {
                 let reason = "a leaf's signals repeat what replies report, and this pool's replies report nothing";
                 return refused(format!("a spine for pool {pool}"), reason);
             }
-            let mut others = next.spines.iter().flatten().filter(|one| one.id != spine.id);
-            if let Some(other) = others.find(|one| one.ip == spine.ip) {
+            let mut other_spines = next.spines.iter().flatten().filter(|one| one.id != spine.id);
+            if let Some(other) = other_spines.find(|one| one.ip == spine.ip) {
                 let reason = format!("spine {} has that address", other.id);
                 return refused(format!("spine {} at {}", spine.id, spine.ip), reason);
             }
@@ -466,9 +469,9 @@ impl<C: Cores> Control<C> {
                 false => Some((pool, place)),
             });
             if let Some((pool, place)) = known {
-                let there = next.pools[pool].as_ref().and_then(|pool| pool.members[place]);
+                let existing = next.pools[pool].as_ref().and_then(|pool| pool.members[place]);
                 let (what, is_leaving) =
-                    (format!("worker {worker}"), there.is_some_and(|w| w.is_leaving));
+                    (format!("worker {worker}"), existing.is_some_and(|w| w.is_leaving));
                 return Err(ChangeError::Taken { what, is_leaving });
             }
         }
@@ -484,7 +487,7 @@ impl<C: Cores> Control<C> {
         check_limit(pool.members.len(), self.limits.workers, "worker of a pool", "workers_max")
     }
 
-    /// Frees replaced objects.
+    /// Frees replaced objects, and checks that each core has room for an update.
     ///
     /// # Errors
     /// If a core has not finished the previous changes.
@@ -493,7 +496,7 @@ impl<C: Cores> Control<C> {
         self.cores.has_room().then_some(()).ok_or(ChangeError::Busy)
     }
 
-    /// Moves all cores to another membership.
+    /// Moves all cores to another membership: prepares the objects, changes the state, and sends the updates.
     fn issue(&mut self, next: Membership, of_agent: &[Change]) -> Result<u64, ChangeError> {
         self.make_ready()?;
         let ready = self.cores.prepare(&self.table, &next, of_agent)?;
@@ -508,6 +511,7 @@ impl<C: Cores> Control<C> {
     /// monotonic clock's.
     pub fn tend(&mut self, now_ns: u64) {
         self.cores.free_replaced();
+        // While a core lags, it may still use departed members.
         if self.acknowledged() < self.membership.epoch {
             return;
         }
@@ -525,7 +529,7 @@ impl<C: Cores> Control<C> {
         }
     }
 
-    /// Records the start times of pending removals.
+    /// Records the start times of new pending removals, and forgets finished ones.
     fn note_leaving(&mut self, now_ns: u64) {
         let pools = self.membership.pools.iter().flatten().filter(|pool| pool.is_leaving);
         let workers = self.membership.workers().filter(|(_, worker)| worker.is_leaving);
@@ -560,11 +564,12 @@ impl<C: Cores> Control<C> {
                 }
             }
             for (member, place) in pool.members.iter_mut().enumerate() {
-                // The cores still choose members that have only just begun to leave.
-                let was =
+                // Members that begin to leave in `next` are still chosen by the cores.
+                let current =
                     self.membership.pools[index].as_ref().and_then(|pool| pool.members[member]);
-                let Some(worker) = was.filter(|worker| worker.is_leaving) else { continue };
+                let Some(worker) = current.filter(|worker| worker.is_leaving) else { continue };
                 let one = PendingRemoval::Worker(id, worker.id);
+                // Without tasks, the member has left after the time for which its id stays known.
                 let is_done = match self.outstanding(index, member) {
                     ..=0 => leaving_ns(one) >= self.cores.linger_ns(worker.id),
                     _ => self.cores.gives_up() && is_over(one),
@@ -577,6 +582,7 @@ impl<C: Cores> Control<C> {
                 (*place, has_changed) = (None, true);
             }
         }
+        // A leaving server stays while it has workers.
         let used: Vec<_> = next.workers().map(|(_, worker)| worker.server).collect();
         for (index, place) in next.servers.iter_mut().enumerate() {
             if let Some(server) = place
@@ -613,7 +619,7 @@ fn of_agent(changes: &[Change]) -> Vec<Change> {
     of_agent.collect()
 }
 
-/// Checks a number against its limit.
+/// Checks a number against its limit. The error names the object and the setting.
 fn check_limit(
     count: usize,
     most: usize,
@@ -665,10 +671,10 @@ fn key_in(path: &Path) -> Result<Key, ChangeError> {
 /// configuration.
 fn servers_at(membership: &Membership, ip: IpAddr) -> Result<Vec<usize>, ChangeError> {
     let servers = membership.servers.iter().enumerate();
-    let there = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
-    let there: Vec<_> = there.map(|(at, _)| at).collect();
+    let servers = servers.filter(|(_, server)| server.is_some_and(|server| server.ip == ip));
+    let indices: Vec<_> = servers.map(|(at, _)| at).collect();
     let unknown = || ChangeError::Unknown { what: format!("server {ip}") };
-    if there.is_empty() { Err(unknown()) } else { Ok(there) }
+    if indices.is_empty() { Err(unknown()) } else { Ok(indices) }
 }
 
 /// Returns the pool with this id.

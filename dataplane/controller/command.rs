@@ -130,12 +130,14 @@ const VERBS: &Verbs = &[
     ("register", &["leaf", "ip", "pool", "workers"]),
 ];
 
-/// Default policy of agents.
+/// Default policy of agents: one queue for all workers of the host. `silence-ms=0` sets no time of silence after
+/// which a worker's tasks count as lost.
 const AGENT_POLICY: &str = "cfcfs(silence-ms=0)";
-/// Maximum number of workers in a fabric: the room in a snapshot.
+/// Maximum number of workers in a fabric. It bounds the size of a node's snapshot.
 pub const FABRIC_WORKERS_MAX: usize = 1 << 24;
 
-/// Allowed ids of a node.
+/// Largest id of a spine or leaf, and the text for a wrong one. A leaf is a worker of its spine, so it has a
+/// worker's ids.
 const NODE_IDS: (u16, &str) = (WORKER_ID_MAX, "an id, 0 to 32766");
 
 /// Parses the id of a spine or leaf.
@@ -158,7 +160,7 @@ fn policy(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError>
     Ok(Some(name.parse::<PolicySpec>()?.to_string()))
 }
 
-/// Returns the spines' policy that matches a leaf's.
+/// Returns the spines' policy that matches a leaf's; `random` if none is known.
 fn over_racks(policy: &str) -> String {
     let entry = policy.parse::<PolicySpec>().ok().and_then(|policy| policy.entry().over_racks);
     entry.map_or("random", |entry| entry.policy).to_owned()
@@ -232,6 +234,7 @@ impl FromStr for Command {
                 id: values.id("id")?,
                 workers: count(&values, "workers", 0, FABRIC_WORKERS_MAX)?,
             },
+            // `register`: `Values::read` accepts only `VERBS`.
             _ => Self::Register {
                 leaf: node(&values, "leaf")?,
                 ip: ip()?,
@@ -247,7 +250,7 @@ fn with<T: Display>(key: &str, value: Option<T>) -> String {
     value.map_or_else(String::new, |value| format!(" {key}={value}"))
 }
 
-/// Formats a command in the form that is parsed.
+/// Formats a command in the form that `from_str` parses.
 impl Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -284,6 +287,7 @@ impl Display for Command {
     }
 }
 
+/// Formats the settings as the keys of `add-pool`. Some keys are left out at their default.
 impl Display for PoolSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, spine_policy, agent_policy, workers, .. } = self;

@@ -52,6 +52,7 @@ pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
 /// # Errors
 /// If the text is not an address.
 pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
+    // Bounds the text in the error.
     let start: String = text.chars().take(40).collect();
     text.parse().or_else(|_| invalid(format!("address {start:?}")))
 }
@@ -161,6 +162,7 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
         put.pools.insert(id, pool);
     }
     for message in from.servers {
+        // An invalid MAC address counts as none: the leaf finds it by ARP.
         let mac = if message.mac.is_empty() { None } else { message.mac.parse::<Mac>().ok() };
         put.servers.insert(address(&message.ip)?, ServerView { mac, registers: message.registers });
     }

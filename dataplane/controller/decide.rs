@@ -1,4 +1,7 @@
 //! Effects of commands. All decisions about a fabric are made here.
+//!
+//! A decision yields events, the smallest changes of a fabric. First the command makes its own events. Then
+//! [`Draft::settle`] gives pools the workers that they lack, and links their racks to spines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -166,6 +169,7 @@ impl Draft {
                 let settings = PoolSettings { queue, overflow, ..self.settings(pool)? };
                 self.put_pool(pool, settings);
             }
+            // A pool that grows gets its workers from `settle`.
             Command::ResizePool { id, workers } => {
                 let settings = PoolSettings { workers, ..self.settings(id)? };
                 let (has, free) = (self.fabric.members(id), self.free());
@@ -277,12 +281,14 @@ impl Draft {
         if !leaf.is_failed {
             self.push(Event::Leaf { id, ip: leaf.ip, is_failed: true });
         }
+        // Workers of a failed leaf have no pool, so they leave theirs before their servers move.
         self.assign(id, leaf.workers.keys().copied().collect(), None);
         let Some(to) = to else { return Ok(()) };
         for (&ip, server) in &leaf.servers {
             self.push(Event::ServerGone { leaf: id, ip });
             self.put_server(to, ip, server);
         }
+        // One event for each run of workers that differ only in their ids.
         let all: Vec<_> = leaf.workers.iter().collect();
         for run in all
             .chunk_by(|(_, a), (_, b)| (a.server, a.speed, a.pool) == (b.server, b.speed, b.pool))
@@ -299,9 +305,9 @@ impl Draft {
     /// Assigns workers to a pool, or to none. Skips workers that have it already.
     fn assign(&mut self, leaf: u16, workers: Vec<u16>, pool: Option<u16>) {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return };
-        let is_elsewhere =
+        let changes_pool =
             |id: &u16| rack.workers.get(id).is_some_and(|worker| worker.pool != pool);
-        let ids = Ids(workers.into_iter().filter(is_elsewhere).collect());
+        let ids = Ids(workers.into_iter().filter(changes_pool).collect());
         if !ids.0.is_empty() {
             self.push(Event::Assign { leaf, ids, pool });
         }
@@ -314,7 +320,7 @@ impl Draft {
         }
     }
 
-    /// Checks and adds a pool.
+    /// Checks and adds a pool. It gets its workers from `settle`.
     fn add_pool(&mut self, id: Option<u16>, settings: &PoolSettings) -> DecideResult {
         check_policy(&settings.policy, false)?;
         check_policy(&settings.agent_policy, false)?;
@@ -380,6 +386,7 @@ impl Draft {
         workers: &[u16],
     ) -> DecideResult {
         let what = || format!("workers of {ip} at leaf {leaf}");
+        // Only workers that no pool has join. `settings.admits` is the size up to which the pool admits them.
         let settings = self.settings(pool)?;
         let rack = self.leaf(leaf)?;
         if rack.is_failed {
@@ -438,18 +445,18 @@ impl Draft {
             }
             free -= self.fill(pool).min(free);
         }
-        let touched = self.touched(before);
-        if touched.is_empty() {
+        let affected = self.pools_to_link(before);
+        if affected.is_empty() {
             return;
         }
         let mut spines = self.fabric.spine_links();
-        for pool in touched {
+        for pool in affected {
             self.link(pool, &mut spines);
         }
     }
 
     /// Returns the pools whose racks may have changed, or the inputs of their links.
-    fn touched(&self, before: &Fabric) -> BTreeSet<u16> {
+    fn pools_to_link(&self, before: &Fabric) -> BTreeSet<u16> {
         let fabric = &self.fabric;
         if fabric.spines != before.spines {
             return fabric.pools.keys().copied().collect();
@@ -458,8 +465,9 @@ impl Draft {
             let (pool, old) = (&fabric.pools[id], before.pools.get(id));
             old.is_none_or(|old| old.settings.spines != pool.settings.spines)
         };
-        let mut touched: BTreeSet<u16> =
+        let mut affected: BTreeSet<u16> =
             fabric.pools.keys().copied().filter(has_other_links).collect();
+        // A pool's links depend on the racks in which it has workers, not on their number.
         let leaves = fabric.leaves.keys().chain(before.leaves.keys());
         for leaf in leaves {
             let (current, old) = (fabric.leaves.get(leaf), before.leaves.get(leaf));
@@ -472,9 +480,9 @@ impl Draft {
             let both = current.into_iter().chain(old).flat_map(|leaf| leaf.pools.keys());
             let changed =
                 both.filter(|pool| has_members(current, *pool) != has_members(old, *pool));
-            touched.extend(changed.filter(|pool| fabric.pools.contains_key(pool)));
+            affected.extend(changed.filter(|pool| fabric.pools.contains_key(pool)));
         }
-        touched
+        affected
     }
 
     /// Takes free workers for a pool that lacks workers. Returns their number.
@@ -504,8 +512,9 @@ impl Draft {
     /// Chooses `count` free workers of a rack, from its servers in turn.
     fn choose(&self, leaf: u16, count: usize) -> Vec<u16> {
         let Some(rack) = self.fabric.leaves.get(&leaf) else { return Vec::new() };
-        // Workers of one server mostly have adjacent ids.
-        // `counts` holds the number of free workers so far of each server.
+        // Each free worker gets its rank among those of its server. The first `count` by rank then take one worker
+        // of each server, then a second one, and so on. `counts` holds the number of workers so far of each
+        // server. Workers of one server mostly have adjacent ids, so the last `index` is tried first.
         let (mut counts, mut index) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
         let mut free = Vec::new();
         for (id, worker) in rack.free() {
@@ -530,7 +539,7 @@ impl Draft {
         ids
     }
 
-    /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up.
+    /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up, and is updated.
     fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
         let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
         let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();

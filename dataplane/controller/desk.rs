@@ -14,7 +14,8 @@ use super::lease::Lease;
 use super::store::{Store, StoreError};
 use super::view::{NodeId, Position};
 
-/// Number of versions after which the store is compacted into one whole fabric.
+/// Number of versions after which the store is compacted into one whole fabric. It bounds the log that a new
+/// leader reads.
 const COMPACT: u64 = 1024;
 /// Timeout for releasing the lead in the store.
 const RESIGN_MAX: Duration = Duration::from_secs(2);
@@ -176,7 +177,7 @@ pub(super) struct Desk<S> {
     /// Requests of the service.
     pub requests: mpsc::Receiver<CommandRequest>,
     pub standing: watch::Sender<Standing>,
-    /// Newest position with which it has led.
+    /// Newest version and term with which it has led. A store with older ones was restored from a copy.
     pub known: Position,
     /// Version of the last attempt at a compaction.
     pub compaction_tried: u64,
@@ -212,6 +213,7 @@ impl<S: Store> Desk<S> {
                 self.stand_by(&reason.to_string());
                 return reason;
             }
+            // Losing the lead is no fault: waiting for it again begins at once, without a message.
             let retries = !matches!(reason, StoreError::Deposed);
             if retries && logged != reason.to_string() {
                 logged = reason.to_string();
@@ -233,7 +235,7 @@ impl<S: Store> Desk<S> {
         self.standing.send_replace(Standing::StandsBy(reason.into()));
     }
 
-    /// Waits for the lead. Refuses requests in the meantime.
+    /// Waits for the lead and loads the fabric. Refuses requests in the meantime. Returns the term and the fabric.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
         let (store, requests, standing) = (&mut self.store, &mut self.requests, &self.standing);
         let known = self.known;
@@ -286,6 +288,7 @@ impl<S: Store> Desk<S> {
             let request = tokio::select! {
                 () = over.end() => return StoreError::Deposed,
                 Some(request) = self.requests.recv() => request,
+                // No request can arrive any more: the service has ended.
                 else => return StoreError::Deposed,
             };
             // The process may have been stopped since the last check of the clock.
@@ -294,6 +297,7 @@ impl<S: Store> Desk<S> {
                 return StoreError::Deposed;
             }
             let outcome = tokio::select! {
+                // A finished request has a known outcome, which counts even if the lease ends now.
                 biased;
                 outcome = self.execute(&fabric, &request) => outcome,
                 () = over.end() => Err(Err(StoreError::Deposed)),

@@ -70,6 +70,7 @@ fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) 
 impl Fabric {
     /// Applies an event. An event that names a missing object has no effect.
     pub fn take(&mut self, event: &Event) {
+        // The members are counted first, by the pools that their workers had before the event.
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
             Event::LeafGone { id } => self.count_removed(*id, |_| true),
@@ -100,7 +101,7 @@ impl Fabric {
         }
     }
 
-    /// Applies an event to everything except the numbers of members.
+    /// Applies an event to everything except `members`, the numbers of workers of each pool.
     fn change(&mut self, event: &Event) {
         match event {
             &Event::Spine { id, ip, is_failed } => {
@@ -218,6 +219,7 @@ impl Leaf {
             });
         }
         let all: Vec<_> = self.workers.iter().collect();
+        // One event for each run of workers that differ only in their ids.
         let is_same_kind = |(_, one): &(&u16, &Worker), (_, next): &(&u16, &Worker)| {
             (one.server, one.speed) == (next.server, next.speed)
         };

@@ -75,6 +75,7 @@ impl Leaf {
     /// Returns the number of workers that a pool may take from this rack.
     #[must_use]
     pub fn free_count(&self) -> usize {
+        // Only drained servers have workers without a pool that may not be taken, so counts suffice otherwise.
         if self.is_failed || self.servers.values().any(|server| server.is_drained) {
             return self.free().count();
         }
@@ -123,16 +124,16 @@ pub struct PoolSettings {
     pub spines: usize,
     /// Address for the pool's tasks at all its spines.
     pub address: Option<Ipv4Addr>,
-    /// Number of workers up to which workers that register for it join.
+    /// Maximum size to which the pool grows by workers that register for it.
     pub admits: usize,
 }
 
 /// Pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Settings.
+    /// Settings of the pool.
     pub settings: PoolSettings,
-    /// Spine of each of its racks, by leaf.
+    /// Id of the spine of each of its racks, by leaf.
     pub links: BTreeMap<u16, u16>,
 }
 
@@ -232,7 +233,8 @@ impl Fabric {
         }
     }
 
-    /// Adds the inconsistencies of a pool.
+    /// Adds the inconsistencies of a pool. Its racks must be linked evenly: the spines' numbers of links differ by at
+    /// most one.
     fn check_pool(&self, faults: &mut Vec<String>, id: u16, pool: &Pool) {
         let racks: BTreeSet<u16> = self.racks(id).map(|(leaf, _)| leaf).collect();
         let up = self.spines.values().filter(|spine| !spine.is_failed).count();

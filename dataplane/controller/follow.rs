@@ -1,6 +1,9 @@
 //! Follower: a node that receives its desired state from a controller. It applies the state by the same
 //! changes as an operator, and acknowledges it. While no controller answers, the node keeps its state and
 //! tries to connect.
+//!
+//! A [`Position`] is a version of the fabric's desired state with the term of the leader that sent it. Terms
+//! number the leaders. A [`View`] is the part of the fabric that one node receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -45,7 +48,7 @@ const WORKER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const SPINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Timeout for the controller's answer to a node's first message.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Maximum number of messages that the controller has not taken yet.
+/// Maximum number of queued messages to the controller.
 const MESSAGES_MAX: usize = 64;
 
 /// Thread of a follower.
@@ -56,8 +59,8 @@ pub struct FollowerThread {
 }
 
 impl FollowerThread {
-    /// Makes the node behind `handle` follow a controller, on a thread on `cpus` if there are any.
-    /// `unknown` holds workers that registered at a leaf.
+    /// Starts a thread that makes the node behind `handle` follow a controller. The thread runs on `cpus`, or
+    /// anywhere if that is empty. `unknown` receives workers that registered at a leaf and are not configured.
     ///
     /// # Errors
     /// If the system cannot start a thread.
@@ -81,7 +84,7 @@ impl FollowerThread {
             instance,
             view: View::default(),
             known: KnownState::default(),
-            received: Position::default(),
+            position: Position::default(),
         };
         let cpus = cpus.to_vec();
         let run = move || {
@@ -92,6 +95,7 @@ impl FollowerThread {
                     _ = stopped.wait_for(|stop| *stop) => {}
                 }
             });
+            // Does not wait for tasks that block, such as a name lookup.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name("wedjat-follow".to_owned()).spawn(run)?;
@@ -120,10 +124,10 @@ struct Follower {
     instance: u64,
     /// Desired state received so far.
     view: View,
-    /// All pools and workers that it ever received.
+    /// All pools and workers that it ever received. An agent removes no others.
     known: KnownState,
     /// Newest position received.
-    received: Position,
+    position: Position,
 }
 
 /// Connection to the controller: messages to it and from it.
@@ -142,9 +146,9 @@ enum Progress {
 }
 
 impl Follower {
-    /// Follows one of the controllers, and connects again after each loss.
+    /// Follows one of the controllers, and connects again after each loss. Logs a reason only when it changes.
     async fn run(&mut self) {
-        let (mut wait, mut logged) = (BACKOFF.0, String::new());
+        let (mut wait, mut last_logged) = (BACKOFF.0, String::new());
         loop {
             for index in 0..self.config.addresses.len() {
                 let address = self.config.addresses[index].clone();
@@ -157,16 +161,16 @@ impl Follower {
                     Ok(link) => {
                         log::info!("follows the controller at {address}");
                         note(true);
-                        (wait, logged) = (BACKOFF.0, String::new());
+                        (wait, last_logged) = (BACKOFF.0, String::new());
                         self.follow(link).await
                     }
                     Err(reason) => reason,
                 };
-                if logged != reason {
+                if last_logged != reason {
                     log::warn!(
                         "controller at {address}: {reason}; the node goes on as it is, and tries again"
                     );
-                    logged = reason;
+                    last_logged = reason;
                 }
             }
             sleep(wait).await;
@@ -179,20 +183,23 @@ impl Follower {
         let tls: Option<&[PathBuf; 3]> = self.config.tls.as_ref();
         let mut client = connect(address, tls).await?;
         let (to, messages) = mpsc::channel(MESSAGES_MAX);
-        let hello = Message::Hello(convert::hello(self.node, self.instance, self.received));
+        let hello = Message::Hello(convert::hello(self.node, self.instance, self.position));
         let _ = to.send(proto::FollowRequest { message: Some(hello) }).await;
-        let called = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
+        let reply = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
         let from =
-            called.map_err(|_| "no answer".to_owned())?.map_err(|status| status_text(&status))?;
+            reply.map_err(|_| "no answer".to_owned())?.map_err(|status| status_text(&status))?;
         Ok(Link { to, from: from.into_inner() })
     }
 
     /// Follows until the connection ends. Returns the reason.
+    ///
+    /// Each message of the controller, and each retry that is due, applies the desired state. At the intervals
+    /// in between, it reports observations of workers and spines that have changed.
     async fn follow(&mut self, mut link: Link) -> String {
         let mut spine_check = tokio::time::interval(SPINE_CHECK_INTERVAL);
         spine_check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut workers_checked = None::<Instant>;
-        let (mut progress, mut refused, mut seen) =
+        let mut last_worker_check = None::<Instant>;
+        let (mut progress, mut last_refusal, mut observations) =
             (Progress::Done, String::new(), proto::Seen::default());
         loop {
             let retry = async {
@@ -201,7 +208,7 @@ impl Follower {
                     Progress::Retry(at) => tokio::time::sleep_until(at.into()).await,
                 }
             };
-            let is_due = tokio::select! {
+            let must_apply = tokio::select! {
                 message = link.from.message() => match message {
                     Ok(Some(message)) => match self.receive(message) {
                         Ok(()) => true,
@@ -213,14 +220,15 @@ impl Follower {
                 () = retry => true,
                 _ = spine_check.tick() => false,
             };
-            let message = if is_due {
-                self.apply(&mut progress, &mut refused).await
+            let message = if must_apply {
+                self.apply(&mut progress, &mut last_refusal).await
             } else {
-                let all = workers_checked.is_none_or(|at| at.elapsed() >= WORKER_CHECK_INTERVAL);
-                if all {
-                    workers_checked = Some(Instant::now());
+                let with_workers =
+                    last_worker_check.is_none_or(|at| at.elapsed() >= WORKER_CHECK_INTERVAL);
+                if with_workers {
+                    last_worker_check = Some(Instant::now());
                 }
-                self.changed_observations(&mut seen, all).await
+                self.changed_observations(&mut observations, with_workers).await
             };
             for message in message.into_iter().chain(self.unknown_workers()) {
                 if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
@@ -235,11 +243,11 @@ impl Follower {
     fn receive(&mut self, message: proto::FollowReply) -> Result<(), String> {
         let received = Position { version: message.version, term: message.term };
         let snapshot = message.snapshot;
-        if received < self.received {
+        if received < self.position {
             return Err(format!(
                 "it tells {received} after {}: it does not lead any more, or its store is an old copy; in that case start \
                  it with `--restore`",
-                self.received
+                self.position
             ));
         }
         let delta = convert::delta(message).map_err(|error| error.to_string())?;
@@ -249,14 +257,15 @@ impl Follower {
         self.view.take(delta);
         self.known.pools.extend(self.view.pools.keys());
         self.known.workers.extend(self.view.workers.keys());
-        self.received = received;
+        self.position = received;
         Ok(())
     }
 
-    /// Applies the desired state, as completely as possible now.
-    async fn apply(&self, progress: &mut Progress, refused: &mut String) -> Option<Message> {
-        let version = self.received.version;
-        let followed = match wanted(self.node, &self.view) {
+    /// Applies the received state as far as possible now, and sets the time of the next attempt. Returns the
+    /// message to the controller: an acknowledgement of the whole state, or a refusal with a new reason.
+    async fn apply(&self, progress: &mut Progress, last_refusal: &mut String) -> Option<Message> {
+        let version = self.position.version;
+        let result = match wanted(self.node, &self.view) {
             Ok(wanted) => {
                 let (answer, answered) = oneshot::channel();
                 let follows = match self.node {
@@ -269,10 +278,10 @@ impl Follower {
             }
             Err(reason) => Err(RequestError::Reload(reason)),
         };
-        match followed {
+        match result {
             Ok(FollowResult { is_complete: true, .. }) => {
                 *progress = Progress::Done;
-                refused.clear();
+                last_refusal.clear();
                 Some(Message::Acknowledge(proto::Acknowledge { version }))
             }
             Ok(_) => {
@@ -282,29 +291,34 @@ impl Follower {
             Err(error) => {
                 *progress = Progress::Retry(Instant::now() + RETRY_REFUSED);
                 let reason = error.to_string();
-                let is_new = *refused != reason;
-                refused.clone_from(&reason);
+                let is_new = *last_refusal != reason;
+                last_refusal.clone_from(&reason);
                 is_new.then_some(Message::Refuse(proto::Refuse { version, reason }))
             }
         }
     }
 
-    /// Returns the node's observations of its spines, with `all` also of its workers, if they have changed.
-    async fn changed_observations(&self, before: &mut proto::Seen, all: bool) -> Option<Message> {
-        let mut seen = before.clone();
-        if all {
+    /// Returns the node's observations of its spines and, if `with_workers`, of its workers. `None` if they are equal
+    /// to `before`, which is updated.
+    async fn changed_observations(
+        &self,
+        before: &mut proto::Seen,
+        with_workers: bool,
+    ) -> Option<Message> {
+        let mut observations = before.clone();
+        if with_workers {
             let (answer, answered) = oneshot::channel();
-            self.handle.look(move |seen| _ = answer.send(seen));
-            seen = presences(&answered.await.ok()?);
+            self.handle.look(move |snapshot| _ = answer.send(snapshot));
+            observations = presences(&answered.await.ok()?);
         }
         if matches!(self.node, NodeId::Leaf(_)) {
             let (answer, answered) = oneshot::channel();
             self.handle.silent_spines(move |silent| _ = answer.send(silent));
-            seen.silent_spines = answered.await.ok()?.into_iter().map(u32::from).collect();
+            observations.silent_spines = answered.await.ok()?.into_iter().map(u32::from).collect();
         }
-        let is_new = seen != *before;
-        before.clone_from(&seen);
-        is_new.then_some(Message::Seen(seen))
+        let is_new = observations != *before;
+        before.clone_from(&observations);
+        is_new.then_some(Message::Seen(observations))
     }
 
     /// Returns the registrations of workers that are missing from the desired state, by server and pool.
@@ -334,9 +348,9 @@ fn status_text(status: &Status) -> String {
 }
 
 /// Returns the workers that registered, and those that are silent or unreachable.
-fn presences(seen: &NodeSnapshot) -> proto::Seen {
+fn presences(node: &NodeSnapshot) -> proto::Seen {
     let mut found = proto::Seen::default();
-    for member in seen.snapshot.pools.iter().flat_map(|pool| &pool.members) {
+    for member in node.snapshot.pools.iter().flat_map(|pool| &pool.members) {
         match member.presence {
             Presence::Registered => found.registered.push(member.worker.into()),
             Presence::Silent | Presence::Unreachable => found.silent.push(member.worker.into()),
@@ -346,7 +360,8 @@ fn presences(seen: &NodeSnapshot) -> proto::Seen {
     found
 }
 
-/// Returns the membership that a node should have.
+/// Returns the membership that a node should have: its pools, servers and workers. Its epoch is 0, because the
+/// node counts epochs itself.
 ///
 /// # Errors
 /// If the membership is impossible. The error is the reason.
@@ -388,11 +403,11 @@ fn pool_of(
     wanted: &mut Membership,
 ) -> Result<Pool, String> {
     let settings = &pool.settings;
-    let parsed = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
-    let spine_policy: PolicySpec = parsed(&settings.spine_policy)?;
+    let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
+    let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
     let policy = match node {
-        NodeId::Leaf(_) => parsed(&settings.policy)?,
-        NodeId::Agent(_) => parsed(&settings.agent_policy)?,
+        NodeId::Leaf(_) => parse(&settings.policy)?,
+        NodeId::Agent(_) => parse(&settings.agent_policy)?,
         NodeId::Spine(_) => spine_policy.clone(),
     };
     let place = |ip: Ipv4Addr| {
@@ -406,6 +421,7 @@ fn pool_of(
         let one = Worker::new(worker, place(state.server)?, state.speed);
         members.push(Some(Worker { is_drained: state.is_drained, ..one }));
     }
+    // A spine's members are racks. The speed of a rack is its number of workers.
     for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
         members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
     }
@@ -423,6 +439,7 @@ fn pool_of(
         policy,
         queue: settings.queue,
         overflow: settings.overflow,
+        // A fabric has no such settings: the node keeps those of its file.
         shared_workers: false,
         reports: Reports::Replies,
         authenticator: None,

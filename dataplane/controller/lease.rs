@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// Source of the time since the machine booted.
+/// Source of the time since the machine booted; tests pass their own.
 pub type Clock = fn() -> Duration;
 
 /// Maximum interval at which [`Lease::end`] reads the clock: tokio's timers do not count time during which
@@ -93,6 +93,7 @@ mod tests {
 
     #[test]
     fn an_ended_lease_stays_ended() {
+        // Time of the clock in seconds.
         static NOW: AtomicU64 = AtomicU64::new(10);
         let clock = || Duration::from_secs(NOW.load(Ordering::Relaxed));
         let (renewal, lease) = Lease::new(clock, Duration::from_secs(15));

@@ -54,8 +54,9 @@ pub struct Rack {
 #[must_use]
 pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16, usize> {
     match placement {
+        // The number of workers that the pool has in the rack.
         Placement::Spread => one_by_one(racks, wanted, |rack, taken| (rack.has + taken, 1)),
-        // Ranks racks by the share that the pool would have of them.
+        // The share of a rack's workers that the pool would have after the next one.
         Placement::Size => {
             one_by_one(racks, wanted, |rack, taken| (rack.has + taken + 1, rack.size.max(1)))
         }
@@ -79,8 +80,8 @@ impl PartialOrd for Share {
     }
 }
 
-/// Takes workers one by one, each from the rack with the smallest share. Ties go to the rack with the most
-/// free workers, then to the smallest id.
+/// Takes workers one by one, each from the rack with the smallest share. `share` returns a fraction for a rack and the
+/// number of workers taken from it so far. Ties go to the rack with the most free workers, then to the smallest id.
 fn one_by_one(
     racks: &[Rack],
     wanted: usize,
@@ -124,8 +125,8 @@ fn pack(racks: &[Rack], wanted: usize) -> BTreeMap<u16, usize> {
     taken
 }
 
-/// Returns the spine of each of a pool's racks. Keeps as many of `links`, the current ones, as an even
-/// distribution allows. `spines` holds the number of links of each spine that is up.
+/// Returns the spine of each of a pool's racks. `wanted` is the number of spines. Keeps as many of `links`, the
+/// current ones, as an even distribution allows. `spines` holds the number of links of each spine that is up.
 #[must_use]
 pub fn link(
     racks: &[u16],
@@ -137,6 +138,7 @@ pub fn link(
     let kept_links = racks.iter().filter_map(|leaf| Some((*leaf, *links.get(leaf)?)));
     let mut kept_links: Vec<_> =
         kept_links.filter(|(_, spine)| spines.contains_key(spine)).collect();
+    // Chooses the spines that have most of this pool's links, then those with the fewest links of all pools.
     let mut each = BTreeMap::<u16, usize>::new();
     kept_links.iter().for_each(|(_, spine)| *each.entry(*spine).or_default() += 1);
     let mut chosen: Vec<u16> = each.keys().copied().collect();
@@ -146,7 +148,8 @@ pub fn link(
         spines.iter().filter(|(spine, _)| !chosen.contains(spine)).collect();
     other_spines.sort_by_key(|(spine, links)| (**links, **spine));
     chosen.extend(other_spines.into_iter().map(|(spine, _)| *spine).take(count - chosen.len()));
-    // If the division leaves a remainder, the spines with the most links get one more.
+    // Each spine has room for an equal share of the racks. If the division leaves a remainder, the first spines,
+    // which have most of the pool's links, get one more.
     let (share, more) = (racks.len() / count.max(1), racks.len() % count.max(1));
     let room = |index: usize| share + usize::from(index < more);
     let mut room_left: BTreeMap<u16, usize> =
@@ -158,24 +161,25 @@ pub fn link(
         }
         _ => false,
     });
-    let mut linked: BTreeMap<u16, u16> = kept_links.into_iter().collect();
+    let mut result: BTreeMap<u16, u16> = kept_links.into_iter().collect();
     // Adjacent racks go to one spine, like the racks of a pod.
     let mut open =
         chosen.into_iter().flat_map(|spine| std::iter::repeat_n(spine, room_left[&spine]));
     for leaf in racks {
-        if !linked.contains_key(leaf)
+        if !result.contains_key(leaf)
             && let Some(spine) = open.next()
         {
-            linked.insert(*leaf, spine);
+            result.insert(*leaf, spine);
         }
     }
-    linked
+    result
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns a rack whose workers are all free.
     fn rack(leaf: u16, free: usize) -> Rack {
         Rack { leaf, free, has: 0, size: free }
     }

@@ -1,4 +1,4 @@
-//! Thread of a controller: its desk, and gRPC over a Unix socket and TCP.
+//! Thread of a controller: its desk, which executes commands, and gRPC over a Unix socket and TCP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -22,7 +22,7 @@ use crate::admin::places::Places;
 use crate::admin::{OwnersSocket, SocketError};
 use crate::config::{ControllerConfig, StoreConfig};
 
-/// Descriptor of the calls for the reflection service.
+/// Descriptor of the calls for the reflection service, by which tools such as grpcurl list them.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 /// Maximum number of connections of one listener, if the system allows as many.
 const CONNECTIONS: usize = 1 << 15;
@@ -70,6 +70,7 @@ pub struct Controller {
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     /// TCP address at which it listens.
     pub listen: Option<SocketAddr>,
+    /// Role: leader or standby.
     standing: StandingReader,
 }
 
@@ -96,7 +97,7 @@ impl Controller {
         Self::start_as(config, true)
     }
 
-    /// Starts the controller. `restores` lets nodes accept an older state.
+    /// Opens the listeners and the store, and starts the thread. `restores` lets nodes accept an older state.
     fn start_as(config: &ControllerConfig, restores: bool) -> Result<Self, ControllerError> {
         let socket = config.socket.as_deref().map(OwnersSocket::bind).transpose()?;
         let tls = config.control.tls.as_ref().map(tls).transpose()?;
@@ -124,7 +125,7 @@ impl Controller {
         }
     }
 
-    /// Returns the current standing.
+    /// Returns the current role: leader or standby.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.standing.now()
@@ -160,8 +161,8 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Returns the places of one listener. Half of the descriptors stay free for the second listener, the store
-/// and files.
+/// Returns the places of one listener: its limits on connections. Half of the descriptors stay free for the
+/// second listener, the store and files. One source may have a quarter of the places without a request.
 fn places() -> Arc<Places> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
@@ -195,8 +196,9 @@ impl Parts {
                 serve(listeners, service, stopped).await;
                 Ok(())
             };
-            // Serving ends when the desk fails.
+            // Serving ends when the desk fails. Both end when `stopped` is set.
             let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
+            // Drops unfinished calls of clients.
             runtime.shutdown_background();
             done.map(|_| ())
         };
@@ -205,7 +207,7 @@ impl Parts {
     }
 }
 
-/// Serves until `stopped`.
+/// Serves until `stopped` is set. Open calls then have [`END_MAX`] to end.
 async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen } = listeners;
     let add_services = |server| services(server, service.clone());

@@ -26,9 +26,10 @@ use crate::config::ids;
 
 /// Timeout for a node's first message.
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// Highest version of a node above which a controller raises its own.
+/// Highest version of a node above which a controller raises its own. A higher one is implausible, and would use
+/// up the numbers.
 const VERSION_MAX: u64 = 1 << 62;
-/// Maximum number of messages that a node has not taken yet.
+/// Maximum number of queued messages to one node.
 const REPLIES_MAX: usize = 4;
 
 /// Node that follows.
@@ -38,7 +39,7 @@ struct Follower {
     instance: u64,
     /// Dropped when the same process follows again, which ends the earlier session.
     _replaced: oneshot::Sender<()>,
-    /// Number of the session of this node.
+    /// Number of the node's session: one connection of it.
     session: u64,
     /// Newest version with a change for this node.
     sent: u64,
@@ -46,11 +47,13 @@ struct Follower {
     version: u64,
     /// Reason why the node refuses its version; empty if it does not.
     refuses: String,
+    /// Observations that the node reported: silent workers and spines.
     seen: proto::Seen,
     /// Last logged reason why registered workers did not join.
-    logged: String,
+    last_logged: String,
 }
 
+/// Nodes that follow, each with its latest session.
 type Followers = BTreeMap<NodeId, Follower>;
 
 /// Service for nodes and operators.
@@ -62,18 +65,19 @@ pub struct Service {
     followers: Arc<Mutex<Followers>>,
     /// Spines that have followed this process.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
-    /// Pools that differ between two versions. Most nodes ask for the same pair at the same time.
+    /// Cache of the pools that differ between two versions. Most nodes need the same pair at the same time.
     changed: Arc<Mutex<PoolDelta>>,
     /// True after a restore by an operator: nodes with a newer version than the store accept the store's
     /// state.
     restores: bool,
-    /// Newest version of a node at the start of its session, with that node.
+    /// Newest version among the nodes that are ahead of the store, with its node. The service refuses such nodes.
     newest: Arc<Mutex<Option<(u64, NodeId)>>>,
 }
 
 /// Term, first version and second version, with the pools that differ.
 type PoolDelta = ([u64; 3], Arc<[u16]>);
 
+/// Stream of messages to a node.
 type Replies = Pin<Box<dyn Stream<Item = Result<proto::FollowReply, Status>> + Send>>;
 
 /// Returns the status of a controller that stands by.
@@ -119,7 +123,9 @@ impl Service {
         Arc::clone(&known.1)
     }
 
-    /// Returns the message that brings a node to this version. `None` if nothing changes for the node.
+    /// Returns the message that brings a node to this version. `None` if nothing changes for the node. Updates the
+    /// node's `view`, and `before`, the term and the fabric of its last update. The first message of a term is a
+    /// whole snapshot.
     fn update_for(
         &self,
         node: NodeId,
@@ -134,7 +140,9 @@ impl Service {
             return Some(convert::message(term, fabric.version, true, &all));
         };
         let delta = fabric.delta_of_pools(&old, node, view, &self.changed(term, &old, fabric));
+        // Only few changes need the whole view.
         let delta = delta.unwrap_or_else(|| view.delta(&fabric.view(node)));
+        // A node that was removed from the fabric gets the version, even if its view was empty.
         if delta.is_empty() && fabric.has(node) {
             return None;
         }
@@ -223,7 +231,7 @@ impl Service {
         }
         let session = follower.map_or(0, |follower| follower.session + 1);
         let (replaced, is_replaced) = oneshot::channel();
-        let (sent, version, refuses, logged, seen) =
+        let (sent, version, refuses, last_logged, seen) =
             (0, 0, String::new(), String::new(), proto::Seen::default());
         let follower = Follower {
             instance,
@@ -233,7 +241,7 @@ impl Service {
             version,
             refuses,
             seen,
-            logged,
+            last_logged,
         };
         followers.insert(node, follower);
         if let NodeId::Spine(id) = node {
@@ -242,7 +250,7 @@ impl Service {
         Ok((session, is_replaced))
     }
 
-    /// Removes a follower at the end of its session.
+    /// Removes a follower at the end of its session, unless a later session has replaced it.
     fn remove_follower(&self, node: NodeId, session: u64) {
         let mut followers = self.followers();
         if followers.get(&node).is_some_and(|follower| follower.session == session) {
@@ -322,9 +330,9 @@ impl Service {
             Message::Register(register) => {
                 let Err(reason) = self.register(node, &register).await else { return };
                 update(&|follower| {
-                    if follower.logged != reason {
+                    if follower.last_logged != reason {
                         log::warn!("{node}: workers {:?} do not join: {reason}", register.workers);
-                        follower.logged.clone_from(&reason);
+                        follower.last_logged.clone_from(&reason);
                     }
                 });
             }
@@ -372,7 +380,8 @@ impl Service {
         self.execute(command, None).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Returns the state of a node. A node that has applied all messages counts as having `version`.
+    /// Returns the state of a node. A node that has applied all messages to it counts as having `version`: versions
+    /// without a change for it are not sent.
     fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
         let follower = followers.get(&node);
         Some(follower.map_or_else(proto::Node::default, |follower| proto::Node {
@@ -448,6 +457,7 @@ fn pool(fabric: &Fabric, id: u16, pool: &Pool) -> proto::TopologyPool {
 impl Calls for Service {
     type FollowStream = Replies;
 
+    /// Checks a node's hello, registers the node as a follower, and streams its desired state.
     async fn follow(
         &self,
         request: Request<Streaming<proto::FollowRequest>>,
@@ -475,6 +485,7 @@ impl Calls for Service {
         tokio::spawn(async move {
             service.serve((node, session), messages, replies, replaced).await;
             service.remove_follower(node, session);
+            // Its leaves may already have reported it as silent.
             if let NodeId::Spine(id) = node {
                 service.check_spine(id.into()).await;
             }

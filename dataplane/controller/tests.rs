@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Returns the fabric after the commands.
-fn made(commands: &[&str]) -> Fabric {
+fn build(commands: &[&str]) -> Fabric {
     let mut fabric = Fabric::default();
     for text in commands {
         fabric = after(&fabric, text);
@@ -13,6 +13,7 @@ fn made(commands: &[&str]) -> Fabric {
     fabric
 }
 
+/// Returns the fabric after a command, which must keep it consistent.
 fn after(fabric: &Fabric, text: &str) -> Fabric {
     let command: Command = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
     let (_, next) = fabric.decide(&command).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -20,6 +21,7 @@ fn after(fabric: &Fabric, text: &str) -> Fabric {
     next
 }
 
+/// Returns the error of a refused command.
 fn refusal(fabric: &Fabric, text: &str) -> String {
     let command: Command = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
     let error = fabric.decide(&command).expect_err(text);
@@ -36,9 +38,10 @@ fn racks() -> Fabric {
             .push(format!("add-server ip=10.0.{leaf}.11 leaf={leaf} workers=0-3 registers=true"));
         commands.push(format!("add-server ip=10.0.{leaf}.12 leaf={leaf} workers=4-7"));
     }
-    made(&commands.iter().map(String::as_str).collect::<Vec<_>>())
+    build(&commands.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+/// Returns the racks of a pool with their numbers of workers.
 fn racks_of(fabric: &Fabric, pool: u16) -> Vec<(u16, u32)> {
     fabric.racks(pool).collect()
 }
@@ -72,22 +75,24 @@ fn pool_gets_workers_and_spines_by_strategy() {
 fn spine_is_down_after_all_heartbeats_end() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus spines=2");
     let all = |_: NodeId| true;
-    let but = |gone: &'static [NodeId]| move |node: NodeId| !gone.contains(&node);
+    let all_but = |lost: &'static [NodeId]| move |node: NodeId| !lost.contains(&node);
     let (first, second) = (NodeId::Spine(1), NodeId::Spine(2));
     assert!(!fabric.is_spine_down(1, all, |_| true), "it follows: its links are lost");
-    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
+    assert!(fabric.is_spine_down(1, all_but(&[NodeId::Spine(1)]), |_| true));
     // Leaf 2 still hears the spine. Leaves 3 and 4 are not linked to it.
-    assert!(!fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf != 2));
-    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1)]), |leaf| leaf < 3));
+    assert!(!fabric.is_spine_down(1, all_but(&[NodeId::Spine(1)]), |leaf| leaf != 2));
+    assert!(fabric.is_spine_down(1, all_but(&[NodeId::Spine(1)]), |leaf| leaf < 3));
     // A leaf that does not follow does not count. Without any leaf the spine's state is unknown.
-    assert!(fabric.is_spine_down(1, but(&[NodeId::Spine(1), NodeId::Leaf(2)]), |leaf| leaf != 2));
-    let nobody = but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
+    assert!(
+        fabric.is_spine_down(1, all_but(&[NodeId::Spine(1), NodeId::Leaf(2)]), |leaf| leaf != 2)
+    );
+    let nobody = all_but(&[NodeId::Spine(1), NodeId::Leaf(1), NodeId::Leaf(2)]);
     assert!(!fabric.is_spine_down(1, nobody, |_| true));
     // No other spine could replace it.
     assert!(!fabric.is_spine_down(1, move |node| node != first && node != second, |_| true));
     let failed = after(&fabric, "fail-spine id=2");
-    assert!(!failed.is_spine_down(1, but(&[NodeId::Spine(1)]), |_| true));
-    assert!(!failed.is_spine_down(2, but(&[NodeId::Spine(2)]), |_| true), "it is already");
+    assert!(!failed.is_spine_down(1, all_but(&[NodeId::Spine(1)]), |_| true));
+    assert!(!failed.is_spine_down(2, all_but(&[NodeId::Spine(2)]), |_| true), "it is already");
 }
 
 // promise: controller.1

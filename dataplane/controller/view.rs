@@ -1,4 +1,7 @@
 //! View of one node: its part of a fabric, and deltas between two versions of it.
+//!
+//! A spine sees its pools and the racks linked to it. A leaf sees the pools, servers and workers of its rack. An
+//! agent sees the pools and workers of its host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -49,7 +52,7 @@ impl fmt::Display for Position {
 /// Pool in a node's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// Settings.
+    /// Settings of the pool.
     pub settings: PoolSettings,
     /// For a leaf: the spine that the pool is linked to, with its address.
     pub spine: Option<(u16, Ipv4Addr)>,
@@ -136,16 +139,16 @@ impl View {
     /// Computes the delta from this view to another.
     #[must_use]
     pub fn delta(&self, to: &Self) -> Delta {
-        let (pools, gone_pools) = changes(&self.pools, &to.pools);
-        let (servers, gone_servers) = changes(&self.servers, &to.servers);
-        let (workers, gone_workers) = changes(&self.workers, &to.workers);
-        let (racks, gone_racks) = changes(&self.racks, &to.racks);
+        let (pools, removed_pools) = changes(&self.pools, &to.pools);
+        let (servers, removed_servers) = changes(&self.servers, &to.servers);
+        let (workers, removed_workers) = changes(&self.workers, &to.workers);
+        let (racks, removed_racks) = changes(&self.racks, &to.racks);
         Delta {
             put: Self { pools, servers, workers, racks },
-            pools: gone_pools,
-            servers: gone_servers,
-            workers: gone_workers,
-            racks: gone_racks,
+            pools: removed_pools,
+            servers: removed_servers,
+            workers: removed_workers,
+            racks: removed_racks,
         }
     }
 
@@ -199,17 +202,18 @@ impl Fabric {
         }
     }
 
-    /// Returns the pools that differ from those of `before`.
+    /// Returns the pools that differ from those of `before`. Compares pointers, because versions share unchanged
+    /// pools.
     #[must_use]
     pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
         let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
-            before.pools.get(id).is_some_and(|was| Arc::ptr_eq(was, pool))
+            before.pools.get(id).is_some_and(|old| Arc::ptr_eq(old, pool))
         };
         self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns the delta of a leaf's view for these changed pools. `None` if its rack or the spines have
-    /// changed too.
+    /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` if its
+    /// rack or the spines have changed too: then other parts of the view may differ.
     #[must_use]
     pub fn delta_of_pools(
         &self,
@@ -242,7 +246,7 @@ impl Fabric {
 
     /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
     fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(Ipv4Addr) -> bool) -> View {
-        let (mut view, mut last) = (View::default(), None);
+        let (mut view, mut last_server) = (View::default(), None);
         for (&worker, state) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
             let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
                 continue;
@@ -250,11 +254,11 @@ impl Fabric {
             let is_drained = server.is_drained;
             let entry = WorkerView { server: state.server, pool, speed: state.speed, is_drained };
             view.workers.insert(worker, entry);
-            // Workers of one server mostly have adjacent ids.
-            if last != Some(state.server) {
+            // Workers of one server mostly have adjacent ids, so this adds most servers only once.
+            if last_server != Some(state.server) {
                 let entry = ServerView { mac: server.mac, registers: server.registers };
                 view.servers.insert(state.server, entry);
-                last = Some(state.server);
+                last_server = Some(state.server);
             }
         }
         let pools: BTreeSet<u16> = view.workers.values().map(|one| one.pool).collect();

@@ -1,4 +1,8 @@
 //! A batch job beside an agent's workers, from the queue to its end.
+//!
+//! A *guard* observes the workers and limits the job's share of their cores' time. A *chooser* picks a share within
+//! that limit once per round; it mixes the votes of *experts* (simple rules) and learns which to follow. An
+//! *actuator* applies the share to the job's cgroup, as a quota or a weight.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -28,7 +32,7 @@ use super::{AgentMonitor, CoschedError, Measure, Objective, Policy};
 use crate::cpus;
 use crate::ring::region::path_of;
 
-/// Interval of worker observations.
+/// Interval of worker observations, and of checks for the job's end.
 const LOOK: Duration = Duration::from_millis(20);
 /// Interval of updates of the job's note.
 const NOTE_INTERVAL: Duration = Duration::from_millis(200);
@@ -74,7 +78,7 @@ pub struct Job {
     pub force: bool,
 }
 
-/// Signals received by the process that runs a job.
+/// Signals received by the process that runs a job. Its signal handlers write them, and the job's loop reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Signals {
     /// Number of requests to end.
@@ -94,7 +98,7 @@ pub struct JobEnd {
     pub figures: Figures,
 }
 
-/// Facts determined before a batch starts.
+/// Everything that a batch needs at its start, determined and checked beforehand.
 struct JobPlan {
     monitor: AgentMonitor,
     hierarchies: Hierarchies,
@@ -164,8 +168,8 @@ impl Job {
             return Err(CoschedError::NoGroups);
         }
         if self.policy != Policy::Idle && hierarchies.place(Controller::Cpu).is_none() {
-            let what = if self.policy == Policy::Shares { "a weight" } else { "a quota" };
-            return Err(wedjat_cosched::mechanism::GroupError::Missing(what).into());
+            let control = if self.policy == Policy::Shares { "a weight" } else { "a quota" };
+            return Err(wedjat_cosched::mechanism::GroupError::Missing(control).into());
         }
         if self.class == Class::Normal
             && !self.force
@@ -322,7 +326,7 @@ struct Batch<'a> {
     child: Child,
     began: Instant,
     /// Share chosen within the guard's limit.
-    chosen: Share,
+    chosen_share: Share,
     /// Current share.
     current_share: Share,
 }
@@ -337,6 +341,7 @@ impl<'a> Batch<'a> {
         monitor: AgentMonitor,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
+        // Makes the whole cgroup idle, or gives it the least weight if the kernel cannot do that.
         if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
             log::warn!("this kernel has no idle cgroups: threads of the batch yield one by one");
         }
@@ -344,12 +349,12 @@ impl<'a> Batch<'a> {
         settings.objective_us = job.objective.us;
         let guard = Guard::new(settings)?;
         let chooser = chooser(job)?;
-        let chosen = match job.policy {
+        let chosen_share = match job.policy {
             Policy::Static(share) => share,
             Policy::Asax | Policy::Aimd => Share::NONE,
             Policy::Guard | Policy::Idle | Policy::Shares => Share::MOST,
         };
-        let current_share = if job.policy.is_guarded() { Share::NONE } else { chosen };
+        let current_share = if job.policy.is_guarded() { Share::NONE } else { chosen_share };
         // A frozen process cannot even start, so the batch begins with a small share until the first
         // observation.
         actuator.give(
@@ -378,7 +383,7 @@ impl<'a> Batch<'a> {
             reading,
             child,
             began,
-            chosen,
+            chosen_share,
             current_share,
         })
     }
@@ -439,6 +444,7 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// Returns the error for a command that cannot be started or watched.
     fn command_error(&self, error: io::Error) -> CoschedError {
         CoschedError::Command { command: self.job.program(), error }
     }
@@ -483,7 +489,7 @@ impl<'a> Batch<'a> {
         // Tasks arrive one by one, so the fraction of workers in use is the load.
         let state =
             State { cpu: load, memory: memory_used(), stage: load, interval, progress: workers };
-        self.chosen = chooser.decide(at_ns, &state, limit)?;
+        self.chosen_share = chooser.decide(at_ns, &state, limit)?;
         self.note.figures.decisions += 1;
         Ok(())
     }
@@ -516,8 +522,8 @@ impl<'a> Batch<'a> {
     fn apply_share(&mut self) -> Result<(), CoschedError> {
         let at_ns = self.began.elapsed().as_nanos() as u64;
         let share = match self.job.policy.is_guarded() {
-            true => self.chosen.min(self.guard.allowed(at_ns)),
-            false => self.chosen,
+            true => self.chosen_share.min(self.guard.allowed(at_ns)),
+            false => self.chosen_share,
         };
         self.current_share = share;
         let unlimited = matches!(self.job.policy, Policy::Idle | Policy::Shares);
@@ -577,6 +583,7 @@ impl<'a> Batch<'a> {
             status = status.or_else(|| self.child.try_wait().ok().flatten());
             std::thread::sleep(LOOK);
         }
+        // Reaps the first process meanwhile.
         self.group.kill(EXIT_MAX, || drop(self.child.try_wait()));
         status.or_else(|| self.child.wait().ok())
     }

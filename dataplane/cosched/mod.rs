@@ -32,7 +32,7 @@ use crate::ring::RegionError;
 #[derive(Debug, thiserror::Error)]
 pub enum CoschedError {
     /// The agent cannot be watched.
-    #[error("{error}{hint}", error = .0, hint = threads(.0))]
+    #[error("{error}{hint}", error = .0, hint = region_hint(.0))]
     Region(#[from] RegionError),
     /// The agent has ended.
     #[error("agent {0} has stopped, so the idle time of its cores is unknown; the batch is ended")]
@@ -133,7 +133,7 @@ pub enum CoschedError {
 }
 
 /// Returns a hint for a missing region. Agents whose workers are threads of their process have no region.
-fn threads(error: &RegionError) -> &'static str {
+fn region_hint(error: &RegionError) -> &'static str {
     match error {
         RegionError::Missing { .. } => {
             " (an agent whose workers are threads of its own process has none, and can't be watched)"

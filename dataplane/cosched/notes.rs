@@ -158,7 +158,7 @@ impl Folder {
         path.is_dir().then(|| Self::at(path).ok()).flatten()
     }
 
-    /// Returns the conversion of errors at this path.
+    /// Returns a function that adds this path to an error of the system.
     fn fault(&self, path: &Path) -> impl FnOnce(io::Error) -> CoschedError + use<> {
         let path = path.to_owned();
         move |error| CoschedError::Notes { path, error }
@@ -184,6 +184,7 @@ impl Folder {
     /// # Errors
     /// If the note cannot be written.
     pub fn write(&self, note: &Note) -> Result<(), CoschedError> {
+        // Written beside and renamed, so that readers never see a part of it.
         let (path, new) =
             (self.0.join(format!("{}.json", note.id())), self.0.join(format!("{}.new", note.id())));
         let text = serde_json::to_vec(note).map_err(|error| self.fault(&path)(error.into()))?;
@@ -278,6 +279,7 @@ mod tests {
 
     use super::*;
 
+    /// Note of a waiting job.
     fn note(process: Process, agent: &str) -> Note {
         Note {
             process,

@@ -92,7 +92,7 @@ pub fn count_lines(
 ) -> io::Result<Reading> {
     let count = Arc::new(AtomicU64::new(0));
     let thread_count = Arc::clone(&count);
-    let pass = move || {
+    let forward = move || {
         let (mut input, mut line) = (BufReader::new(input), Vec::new());
         let mut is_open = true;
         while input.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -103,7 +103,7 @@ pub fn count_lines(
             line.clear();
         }
     };
-    let thread = std::thread::Builder::new().name("wedjat-output".to_owned()).spawn(pass)?;
+    let thread = std::thread::Builder::new().name("wedjat-output".to_owned()).spawn(forward)?;
     Ok(Reading::Lines { count, thread })
 }
 

@@ -16,10 +16,12 @@ use crate::ring::region::path_of;
 /// Interval of checks for workers and for the end of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Thread that starts a process per job. The agent itself never forks, because that would mark its pages
+/// Thread that starts a process per job, which starts the batch in its cgroup. Only that process forks: the
+/// standard library starts a plain command like this one by `posix_spawn`. A fork of the agent would mark its pages
 /// copy-on-write and delay its dispatcher.
 #[derive(Debug)]
 pub struct Queue {
+    /// True once the agent stops. Read on each turn of a sleeping loop, so the strict ordering costs nothing.
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }

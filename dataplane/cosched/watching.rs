@@ -25,9 +25,9 @@ pub struct AgentMonitor {
     /// Worked time of each channel's worker at the last observation.
     busy_ns: Vec<Option<u64>>,
     /// Latency counts at the observations in the last window.
-    looks: VecDeque<(Instant, Times)>,
+    observations: VecDeque<(Instant, Times)>,
     /// Latency counts at the last call of `tail`.
-    before: Times,
+    last_tail_times: Times,
 }
 
 impl AgentMonitor {
@@ -38,10 +38,18 @@ impl AgentMonitor {
     pub fn open(name: &str, objective: Objective) -> Result<Self, CoschedError> {
         let region = WorkerRegion::open(&path_of(name))?;
         let watch = region.watch();
-        let (before, busy_ns) = (watch.times(), vec![None; region.shape().channels]);
-        let looks = VecDeque::new();
-        watch.ask();
-        Ok(Self { name: name.to_owned(), region, watch, objective, busy_ns, looks, before })
+        let busy_ns = vec![None; region.shape().channels];
+        let last_tail_times = watch.times();
+        watch.ask(); // see `look`
+        Ok(Self {
+            name: name.to_owned(),
+            region,
+            watch,
+            objective,
+            busy_ns,
+            observations: VecDeque::new(),
+            last_tail_times,
+        })
     }
 
     /// Returns the given name.
@@ -70,13 +78,16 @@ impl AgentMonitor {
         attached.filter_map(|channel| self.region.worker(channel)).collect()
     }
 
-    /// Returns the workers' CPUs, or the named ones. Excludes the dispatcher's CPU.
+    /// Returns the CPUs of a job: `job_cpus` if it names some, else the workers'. Refuses the dispatcher's CPU.
     ///
     /// # Errors
     /// If the CPUs are unknown, or a batch must not use them.
-    pub fn cpus(&self, named: Option<&BTreeSet<usize>>) -> Result<BTreeSet<usize>, CoschedError> {
-        let selected = match named {
-            Some(named) => named.clone(),
+    pub fn cpus(
+        &self,
+        job_cpus: Option<&BTreeSet<usize>>,
+    ) -> Result<BTreeSet<usize>, CoschedError> {
+        let selected = match job_cpus {
+            Some(job_cpus) => job_cpus.clone(),
             None => self.workers_cpus()?,
         };
         let usable = cpus::usable();
@@ -123,7 +134,7 @@ impl AgentMonitor {
         // Tells the agent that an observer is active, so that it publishes its status.
         self.watch.ask();
         let times = self.watch.times();
-        let since = self.looks.back().map(|(then, _)| now.duration_since(*then));
+        let since = self.observations.back().map(|(then, _)| now.duration_since(*then));
         let (mut workers, mut worked_ns) = (0_u32, 0_u64);
         for channel in 0..self.busy_ns.len() {
             let busy_ns = self.region.worker(channel).map(|worker| worker.busy_ns);
@@ -135,14 +146,16 @@ impl AgentMonitor {
             self.busy_ns[channel] = busy_ns;
         }
         let worker_count = f64::from(workers.max(1));
+        // The first observation has no interval: counts as full load, so that the batch starts small.
         let load = since
             .map_or(1.0, |time| worked_ns as f64 / (time.as_nanos().max(1) as f64 * worker_count));
-        while self.looks.len() > 1 && now.duration_since(self.looks[1].0) > WINDOW {
-            self.looks.pop_front();
+        // Keeps one observation at or before the window's start, as its reference.
+        while self.observations.len() > 1 && now.duration_since(self.observations[1].0) > WINDOW {
+            self.observations.pop_front();
         }
-        let window = self.looks.front().map_or(&self.before, |(_, times)| times);
+        let window = self.observations.front().map_or(&self.last_tail_times, |(_, times)| times);
         let tail = times.since(window).percentile(self.objective.part);
-        self.looks.push_back((now, times));
+        self.observations.push_back((now, times));
         Observation {
             load: load.min(1.0),
             backlog: self.watch.waiting() as f64 / worker_count,
@@ -153,8 +166,8 @@ impl AgentMonitor {
     /// Returns the percentile since the last call, in microseconds, and the number of tasks.
     pub fn tail(&mut self) -> (Option<f64>, u64) {
         let times = self.watch.times();
-        let since = times.since(&self.before);
-        self.before = times;
+        let since = times.since(&self.last_tail_times);
+        self.last_tail_times = times;
         (since.percentile(self.objective.part), since.count())
     }
 }

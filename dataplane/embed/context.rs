@@ -1,5 +1,8 @@
 //! One core's part of an embedded scheduler: decides on bursts, and returns neighbour questions (ARP and neighbour
 //! discovery). The module `release` returns held packets.
+//!
+//! The caller, the *owner* of a context, stores held packets itself, each under a number that the context assigns: its
+//! *place*.
 
 use arrayvec::ArrayVec;
 
@@ -83,8 +86,9 @@ pub struct Question {
 /// these count as dropped instead.
 #[derive(Debug)]
 pub struct Context {
-    /// Node. Places of the owner name its packets.
+    /// The node. It knows waiting packets by their places.
     pub(super) node: Node<u32>,
+    /// Places in use and free ones.
     pub(super) places: HeldPlaces,
     /// True once the owner stops: all held packets are dropped.
     pub(super) is_abandoned: bool,
@@ -99,7 +103,8 @@ struct Tally {
     answers: u64,
 }
 
-/// Passes `Forward` verdicts, the common case, to `take`, and collects the rest.
+/// Passes `Forward` verdicts, the common case, to `take`, and collects the rest. The rest needs the node, which the
+/// stages borrow until the burst is decided.
 struct SplitVerdicts<F> {
     take: F,
     rest: ArrayVec<(usize, stage::Verdict), BURST>,
@@ -118,6 +123,7 @@ impl<F: FnMut(usize, Verdict)> Verdicts for SplitVerdicts<F> {
 }
 
 impl Context {
+    /// Creates a context without held packets. `commands` delivers changes of the configuration.
     pub(super) fn new(stages: Stages, commands: Commands, ticks_hz: u64) -> Self {
         let node = Node::new(stages, commands, Timing { ticks_hz });
         Self { places: HeldPlaces::new(node.queue_bound()), node, is_abandoned: false }
@@ -248,11 +254,13 @@ impl Context {
             stage::Verdict::Queue { pool } => {
                 let pool = usize::from(pool);
                 let Some(place) = self.places.take() else {
+                    // The stages already count the task as waiting.
                     self.node.stages.leave(pool);
                     return self.drop(DropReason::QueueFull);
                 };
                 match self.node.enqueue(place, pool, received_by, now) {
                     Ok(()) => Verdict::Hold { place, worker: NO_WORKER },
+                    // The node has counted the drop.
                     Err(place) => {
                         self.places.release(place);
                         Verdict::Drop(DropReason::QueueFull)
@@ -273,7 +281,8 @@ impl Context {
         }
     }
 
-    /// Returns a place for a packet; may drop another packet for it.
+    /// Returns a free place for a packet that waits for its next hop. It may push out the oldest such packet, so there
+    /// must be room in `pushed_out`.
     fn place(&mut self) -> Option<u32> {
         if self.places.pushed_out.is_full() { None } else { self.places.take() }
     }
@@ -303,7 +312,8 @@ impl Context {
         self.node.note_held(self.places.pushed_out.len());
     }
 
-    /// Reports forwarded packets that the port rejected and the owner freed. They count as dropped.
+    /// Reports forwarded packets that the port rejected and the owner freed. They count as dropped. Counts no more
+    /// packets than were forwarded, so that a wrong report cannot unbalance the counters.
     pub fn unsent(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
         let forwarded = counters.read(Counter::Forwarded);

@@ -13,18 +13,19 @@ use crate::reason::DropReason;
 pub struct HeldPlaces {
     /// Free places.
     free: Vec<u32>,
+    /// Number of places, free or not.
     count: usize,
-    /// Places of packets that made room for others, with the reasons. They will be returned and counted as
-    /// dropped.
+    /// Places of packets that made room for others, with the reasons. [`Context::release`](super::Context::release)
+    /// returns them as dropped.
     pub pushed_out: ArrayVec<(u32, DropReason), BURST>,
 }
 
 impl HeldPlaces {
-    /// Creates places for all packets that may wait for their next hop, plus `queued` tasks that may wait for
-    /// workers.
+    /// Creates places for packets without a MAC address, for a burst of such packets that made room for others, and for
+    /// `queued` tasks without a worker.
     pub fn new(queued: usize) -> Self {
         let count = UNRESOLVED_HELD_MAX + BURST + queued;
-        // Hands out low places first.
+        // In descending order, because `take` removes the last: low places are used first.
         let free = (0..count as u32).rev().collect();
         Self { free, count, pushed_out: ArrayVec::new() }
     }

@@ -113,11 +113,14 @@ pub enum EmbedError {
 #[derive(Debug)]
 pub struct Scheduler {
     ports: usize,
-    /// Contexts of the cores, with ports in the configuration.
+    /// Context of each core until [`Scheduler::context`] returns it. Empty without ports in the
+    /// configuration.
     contexts: Vec<Option<Context>>,
-    /// Pickers of the cores, without ports.
+    /// Picker of each core until [`Scheduler::picker`] returns it. Empty with ports.
     pickers: Vec<Option<Picker>>,
+    /// Counters of each core.
     counters: Vec<Counters>,
+    /// Maximum number of packets or tasks that a core holds.
     places: usize,
     seed: u64,
     timing: Timing,
@@ -155,7 +158,7 @@ impl Scheduler {
     /// Creates a scheduler from the text of a configuration.
     ///
     /// # Errors
-    /// All faults of the text, or another missing part.
+    /// All faults of the text; otherwise the same as for [`Scheduler::new`].
     pub fn from_toml(text: &str, options: &Options<'_>) -> Result<Self, EmbedError> {
         Self::new(&Config::parse_embedded(Path::new("configuration"), text)?, options)
     }
@@ -163,7 +166,8 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, or a port has no MAC address.
+    /// If the state file cannot be created, a port has no MAC address, or the clock has no ticks. Also if the
+    /// configuration has an agent or spines, or a policy that sends probes.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
@@ -185,6 +189,7 @@ impl Scheduler {
         let membership = Membership::of(config);
         let stages = assembly::stages(config, &membership, macs, &table)?;
         let (cores, commands) = assembly::cores(&stages, &table);
+        // The library cannot send signals, so the control refuses changes that link a pool to a spine.
         let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
         let counters = (0..stages.len()).map(|core| table.counters(core)).collect();
         let (mut contexts, mut pickers) = (Vec::new(), Vec::new());
@@ -254,6 +259,7 @@ impl Scheduler {
         let pools = self.snapshot().pools.into_iter();
         let of_pool = |PoolSnapshot { id: pool, members, .. }: PoolSnapshot| {
             let membership = &membership;
+            // Leaves out a member that joined after the first of the two readings.
             members.into_iter().filter_map(move |member| {
                 let (index, place) = membership.place(pool, member.worker)?;
                 let worker = membership.pools[index].as_ref()?.members[place]?;
@@ -307,7 +313,7 @@ impl Scheduler {
         self.control().is_settled()
     }
 
-    /// Locks the control.
+    /// Locks the control, even if a thread panicked while it held the lock.
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }

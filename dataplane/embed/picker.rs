@@ -1,5 +1,5 @@
 //! One core's part of an embedded scheduler that takes tasks and reports as values, for programs with their
-//! own header.
+//! own header. Such a program receives and sends the packets itself, and only asks which worker gets a task.
 
 use crate::limits::BURST;
 use crate::node::{Commands, Egress, Node, PacketStore, Timing};
@@ -44,11 +44,14 @@ pub struct ReleasedTask {
 /// A waiting task.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTask {
+    /// Caller's id.
     id: u64,
+    /// Task as the policy sees it.
     task: Task,
 }
 
-/// Packet store of a picker. Waiting tasks have no bytes; decisions use their descriptions.
+/// Packet store of a picker. Its tasks have no bytes, so it offers a waiting task to the policy by its
+/// description.
 struct PickerStore;
 
 impl PacketStore<QueuedTask> for PickerStore {
@@ -80,6 +83,7 @@ pub struct Picker {
 }
 
 impl Picker {
+    /// Creates a picker without waiting tasks. `commands` delivers changes of the configuration.
     pub(super) fn new(stages: Stages, commands: Commands, ticks_hz: u64) -> Self {
         Self { node: Node::new(stages, commands, Timing { ticks_hz }), is_abandoned: false }
     }
@@ -112,42 +116,44 @@ impl Picker {
             return Ok(());
         }
         self.node.note_time(now);
-        let mut described = [Task::default(); BURST];
-        for (description, task) in described.iter_mut().zip(tasks) {
-            description.class = task.class;
+        let mut policy_tasks = [Task::default(); BURST];
+        for (policy_task, task) in policy_tasks.iter_mut().zip(tasks) {
+            policy_task.class = task.class;
         }
-        let described = &described[..tasks.len()];
+        let policy_tasks = &policy_tasks[..tasks.len()];
         let (mut sent, mut refused, mut held) = (0, 0, false);
-        let pool = self.node.stages.pick(pool, described, |index, choice| {
+        let pool = self.node.stages.pick(pool, policy_tasks, |index, choice| {
             match choice {
                 Choice::Worker { .. } => sent += 1,
                 Choice::Refused => refused += 1,
                 Choice::Held => held = true,
-                Choice::Dropped(_) => {}
+                Choice::Dropped(_) => {} // the stages have counted it
             }
             choices[index] = choice;
         });
         if let Some(pool) = pool.filter(|_| held) {
-            self.hold((pool, now), tasks, described, choices);
+            self.hold((pool, now), tasks, policy_tasks, choices);
         }
         let counters = self.node.stages.counters();
         counters.add(Counter::RxPackets, tasks.len() as u64);
         counters.add(Counter::Forwarded, sent);
+        // The caller sends a refused task back itself.
         counters.add(Counter::Consumed, refused);
         Ok(())
     }
 
-    /// Appends tasks to their pool's queue.
+    /// Appends the tasks with the choice `Held` to their pool's queue. Turns the choice into a drop if there
+    /// is no room.
     fn hold(
         &mut self,
         (pool, now): (usize, u64),
         tasks: &[TaskDescription],
-        described: &[Task],
+        policy_tasks: &[Task],
         choices: &mut [Choice],
     ) {
-        for ((choice, described), task) in choices.iter_mut().zip(described).zip(tasks) {
+        for ((choice, policy_task), task) in choices.iter_mut().zip(policy_tasks).zip(tasks) {
             if *choice == Choice::Held {
-                let waiting = QueuedTask { id: task.id, task: *described };
+                let waiting = QueuedTask { id: task.id, task: *policy_task };
                 if self.node.enqueue(waiting, pool, 0, now).is_err() {
                     *choice = Choice::Dropped(DropReason::QueueFull);
                 }
@@ -202,6 +208,7 @@ impl Picker {
             self.node.stages.collect_picks();
         }
         let Some(released) = self.next_released(now) else {
+            // Nothing is left to do: publishes this core's load to the node's other cores.
             self.node.stages.exchange();
             return None;
         };

@@ -1,4 +1,5 @@
-//! Release of held packets, in order, like a leaf's own.
+//! Release of held packets, in the order in which a leaf would send them. Each lies at the owner's *place*
+//! with the number that the context assigned.
 
 use super::context::{Context, Verdict};
 use super::held::PlaceStore;
@@ -36,6 +37,7 @@ impl Context {
         }
         loop {
             let Some((place, verdict)) = self.next_released(now, held) else {
+                // Nothing is left to do: publishes this core's load to the node's other cores.
                 self.node.stages.exchange();
                 return None;
             };
@@ -55,7 +57,8 @@ impl Context {
         self.is_abandoned = true;
     }
 
-    /// Returns the place and the verdict of the next packet that is no longer held.
+    /// Returns the place and the verdict of the next packet that is no longer held: all at the owner's end,
+    /// then packets that made room for others, then those that may proceed.
     fn next_released<B: Buf>(
         &mut self,
         now: u64,

@@ -27,6 +27,7 @@ const VERSION: u16 = 0x200;
 const NAME_BYTES: usize = 32;
 /// Offset of the reason in a disconnect message.
 const REASON_OFFSET: usize = 6;
+/// Size of the reason, with its NUL byte.
 const REASON_BYTES: usize = 96;
 /// Size of a ring's header: cookie, head and tail, the latter two on their own cache lines, as DPDK counts
 /// them.
@@ -199,6 +200,7 @@ pub struct ClientMessages {
     regions: Vec<u64>,
     /// Rings announced so far.
     announced: Rings,
+    /// True once the client has sent everything.
     is_complete: bool,
 }
 
@@ -207,6 +209,7 @@ pub struct ClientMessages {
 pub struct ServerMessages {
     /// Rings of the client.
     needed: Rings,
+    /// True once the server's offer has come.
     has_greeted: bool,
     /// Client messages without an acknowledgement.
     unanswered: u32,

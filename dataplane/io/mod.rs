@@ -1,4 +1,4 @@
-//! Ports: devices that carry bursts of buffers, without a look inside.
+//! Ports: devices that send and receive bursts of buffers and do not read their contents.
 //!
 //! A [`Port`] is one queue pair of one device, owned by one core. [`memory`] connects two ports in memory,
 //! and [`link`] two ports of one core. [`pcap`] wraps any port, [`vdev`] parses device names with arguments,
@@ -63,6 +63,7 @@ pub trait Buf: Sized {
 pub struct StampField {
     /// Offset in bytes from the buffer's start.
     pub(in crate::io) offset: u16,
+    /// Bit of the buffer's flags that is set if the field holds a time.
     pub(in crate::io) flag: u64,
 }
 

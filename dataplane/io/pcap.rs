@@ -132,9 +132,11 @@ pub struct Tap<P: Port, C: FnMut() -> Duration> {
     // `None` after a failed write: the port must go on.
     capture: Option<Capture>,
     failure: Option<CaptureError>,
+    // Number of packets in the file.
     recorded: u64,
     // Copy of the packets to send, until the port returns the number of sent ones.
     pending: Vec<u8>,
+    // Length of each of them.
     lengths: Vec<usize>,
 }
 
@@ -317,6 +319,7 @@ mod tests {
         let frames = [vec![1; 60], vec![2; 1514]];
         write_frames(&path, &frames).unwrap();
         let mut file = std::fs::read(&path).unwrap();
+        // Reads the file with this snap length in its header.
         let limited = |file: &mut Vec<u8>, snaplen: u32| {
             file[16..20].copy_from_slice(&snaplen.to_be_bytes());
             std::fs::write(&path, &*file).unwrap();

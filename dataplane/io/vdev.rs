@@ -56,7 +56,8 @@ pub fn name(device: &str) -> &str {
     device.split(',').next().unwrap_or_default()
 }
 
-/// Returns the driver of a virtual device: `net_memif` of `net_memif0`. `None` for a PCI address.
+/// Returns the driver of a virtual device: `net_memif` of `net_memif0`. `None` for a PCI address. DPDK also accepts the
+/// old prefix `eth_`.
 #[must_use]
 pub fn driver(device: &str) -> Option<String> {
     let name = name(device);

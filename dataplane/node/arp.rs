@@ -25,7 +25,8 @@ use crate::wire::{arp, ndp};
 const QUESTIONS_MAX: usize = 256;
 /// Questions of each kind, unicast and broadcast, before a host counts as silent.
 const QUESTIONS_PER_KIND: u8 = 3;
-/// Interval of additional questions while packets for the host arrive.
+/// Interval of additional questions while packets for the host arrive. A host that comes up late is then found sooner
+/// than by the regular questions.
 const URGENT_MS: u64 = 20;
 /// Time for each answer of a known host whose address another one claims. Three of these exceed the usual
 /// stall of a live machine.
@@ -34,6 +35,7 @@ const CLAIMED_MS: u64 = 40;
 /// A packet that lacks only its destination MAC address.
 #[derive(Debug)]
 struct HeldPacket<B> {
+    /// Handle of the packet.
     packet: B,
     /// Index of the port that leads to the next hop.
     port: u8,
@@ -59,7 +61,7 @@ struct Question {
     since_ms: u64,
     /// Time of the last question; 0 before the first.
     last_ms: u64,
-    /// True if a packet for the host has arrived since. It triggers an additional question.
+    /// True if a packet for the host has arrived since the last question. It triggers an additional question.
     is_urgent: bool,
 }
 
@@ -119,8 +121,11 @@ impl ArpQuestion {
 /// Packets held for MAC addresses, and the questions for these. Times are milliseconds of the node's clock.
 #[derive(Debug)]
 pub struct ArpResolver<B> {
+    /// Held packets, oldest first.
     waiting: VecDeque<HeldPacket<B>>,
+    /// Open questions, oldest first.
     questions: ArrayVec<Question, QUESTIONS_MAX>,
+    /// Interval of regular questions for a host.
     interval_ms: u64,
 }
 
@@ -187,7 +192,7 @@ impl<B> ArpResolver<B> {
         });
     }
 
-    /// Returns the next question due at `now_ms`, if any.
+    /// Returns the next question due at `now_ms`, if any. First removes answered questions.
     pub fn due(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<ArpQuestion> {
         // Also true if the slot now belongs to another host.
         let is_answered = |question: &Question| {
@@ -202,10 +207,12 @@ impl<B> ArpResolver<B> {
         let question = self.questions.iter_mut().find(|question| question.is_due(now_ms))?;
         let known = neighbours.mac(question.slot).filter(|_| question.count < QUESTIONS_PER_KIND);
         if known.is_none() {
+            // From now on by broadcast: the table accepts the first answer.
             question.count = question.count.max(QUESTIONS_PER_KIND);
             neighbours.ask_all(question.slot);
         }
         (question.last_ms, question.is_urgent) = (now_ms, false);
+        // Urgent questions between the regular ones do not count.
         if question.due_ms <= now_ms {
             question.count += 1;
             question.due_ms = now_ms.saturating_add(interval_ms);
@@ -215,8 +222,9 @@ impl<B> ArpResolver<B> {
         Some(ArpQuestion { port, address, to: known.unwrap_or(Mac::BROADCAST), v6 })
     }
 
-    /// Returns a packet whose next hop is now resolved, with its port and the MAC address.
+    /// Removes the oldest packet whose next hop is now resolved. Returns it with its port and the MAC address.
     pub fn resolved(&mut self, neighbours: &Neighbours) -> Option<(B, u8, Mac)> {
+        // Not if the slot now belongs to another host.
         let mac = |held: &HeldPacket<B>| {
             neighbours.mac(held.slot).filter(|_| neighbours.address(held.slot) == held.address)
         };
@@ -226,14 +234,15 @@ impl<B> ArpResolver<B> {
         Some((held.packet, held.port, mac))
     }
 
-    /// Returns a packet whose next hop did not answer in time.
+    /// Removes and returns a packet whose next hop did not answer in time. All packets wait equally long, so only the
+    /// oldest can be due.
     pub fn next_expired(&mut self, now_ms: u64) -> Option<B> {
         self.waiting.front().filter(|held| held.until_ms <= now_ms)?;
         self.waiting.pop_front().map(|held| held.packet)
     }
 
-    /// Returns a host that answered no question, after invalidating its entry. A later packet for it starts new
-    /// questions.
+    /// Ends the questions for a host that answered none of them, clears its MAC address, and returns its slot. A later
+    /// packet for it starts new questions.
     pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
         let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
         let Question { slot, address, .. } = self.questions.remove(index);
@@ -243,7 +252,7 @@ impl<B> ArpResolver<B> {
         Some(slot)
     }
 
-    /// Returns any held packet, because the node stops.
+    /// Removes and returns any held packet, because the node stops.
     pub fn abandon(&mut self) -> Option<B> {
         self.waiting.pop_front().map(|held| held.packet)
     }
@@ -255,8 +264,10 @@ mod tests {
     use crate::state::neighbour::LearnOutcome;
 
     const HOST: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    /// Broadcast question for the host.
     const ALL: ArpQuestion = ArpQuestion { port: 0, address: 9, to: Mac::BROADCAST, v6: None };
 
+    /// Neighbour table with one unresolved host, with address 9 behind port 0.
     fn neighbours() -> (Neighbours, Slot) {
         let table = Neighbours::heap(1, 0);
         let slot = table.insert(0, 9, 0);
@@ -293,7 +304,7 @@ mod tests {
         assert_eq!(questions, 1, "nothing has come since");
         resolver.hold('b', 0, slot, 9, 100);
         assert_eq!(resolver.due(100, &table), Some(ALL));
-        // The additional questions do not count.
+        // The additional questions do not count: two regular ones follow the first.
         assert_eq!(
             [201, 401, 601].map(|now| resolver.due(now, &table).is_some()),
             [true, true, false]
@@ -388,6 +399,7 @@ mod tests {
     fn packet_never_reaches_a_reused_entry() {
         let (table, slot) = neighbours();
         let mut resolver = ArpResolver::new(10);
+        // The packet is for address 8, but the slot now belongs to address 9.
         resolver.hold('a', 0, slot, 8, 0);
         table.learn(slot, HOST, 1);
         assert_eq!((resolver.due(1, &table), resolver.resolved(&table)), (None, None));

@@ -77,7 +77,7 @@ impl PacketSummary {
         match frame.get(ether::LEN..ether::LEN + ipv4::LEN) {
             Some(packet) => {
                 let (src, dst) = (v4(ipv4::src(packet)), v4(ipv4::dst(packet)));
-                Self::Ip { src, dst, protocol: packet[9] }
+                Self::Ip { src, dst, protocol: packet[9] } // the field Protocol
             }
             None => Self::Other(ether::IPV4),
         }
@@ -94,7 +94,7 @@ impl PacketSummary {
         match frame.get(ether::LEN..ether::LEN + ipv6::LEN) {
             Some(packet) => {
                 let (src, dst) = (v6(ipv6::src(packet)), v6(ipv6::dst(packet)));
-                Self::Ip { src, dst, protocol: packet[6] }
+                Self::Ip { src, dst, protocol: packet[6] } // the field Next Header
             }
             None => Self::Other(ether::IPV6),
         }
@@ -131,10 +131,12 @@ impl PacketSummary {
     }
 }
 
+/// Converts an address in host order.
 fn v4(address: u32) -> IpAddr {
     Ipv4Addr::from_bits(address).into()
 }
 
+/// Converts an address in host order.
 fn v6(address: u128) -> IpAddr {
     Ipv6Addr::from_bits(address).into()
 }
@@ -253,9 +255,9 @@ pub struct Record {
     pub port: Option<u8>,
     /// Length in bytes.
     pub len: u32,
-    /// Contents.
+    /// Contents of the packet as it arrived.
     pub seen: PacketSummary,
-    /// Moment.
+    /// Moment of the outcome.
     pub moment: Moment,
     /// Outcome.
     pub fate: Fate,
@@ -399,7 +401,8 @@ impl Explainer {
         self.remaining == 0
     }
 
-    /// Begins the record of a packet; `beliefs` is the view of the pool of a task.
+    /// Begins the record of a packet, unless the filter excludes it. `beliefs` returns the core's view of a task's
+    /// pool.
     pub fn draft(
         &mut self,
         port: Option<u8>,
@@ -417,7 +420,7 @@ impl Explainer {
         }
     }
 
-    /// Same, at a leaf or spine with these stages.
+    /// Same as [`Explainer::draft`], at a leaf or spine with these stages.
     pub fn draft_at(&mut self, stages: &Stages, port: Option<u8>, now: u64, frame: &[u8]) {
         self.continuations = stages.counters().read(Counter::Continuations);
         self.draft(port, now, frame, |pool| {
@@ -427,7 +430,7 @@ impl Explainer {
         });
     }
 
-    /// Returns the pool named by the packet under decision.
+    /// Returns the pool in the header of the packet under decision.
     #[must_use]
     pub fn pool(&self) -> Option<u16> {
         self.draft.seen.header().filter(|_| self.is_drafted).map(|header| header.pool)
@@ -438,12 +441,13 @@ impl Explainer {
         self.is_drafted = false;
     }
 
-    /// Sets the worker of the packet.
+    /// Sets the worker of the packet under decision.
     pub fn name_worker(&mut self, worker: Option<u16>) {
         self.draft.worker = worker;
     }
 
-    /// Completes the record with the outcome; `add` fills in further fields.
+    /// Completes the record with the outcome and queues it, if it was begun and passes the filter. `add` fills in
+    /// further fields.
     pub fn settle(&mut self, moment: Moment, fate: Fate, add: impl FnOnce(&mut Record)) {
         if !std::mem::take(&mut self.is_drafted) {
             return;
@@ -463,8 +467,9 @@ impl Explainer {
         }
     }
 
-    /// Same, at a leaf or spine with these stages, which have rewritten the packet.
+    /// Same as [`Explainer::settle`], at a leaf or spine with these stages, which have rewritten the packet in `frame`.
     pub fn settle_at(&mut self, stages: &Stages, moment: Moment, fate: Fate, frame: &[u8]) {
+        // The decision counts a continuation packet.
         let follows = stages.counters().read(Counter::Continuations) != self.continuations;
         self.is_recorded = moment == Moment::Waited && !matches!(fate, Fate::Held { .. });
         self.settle(moment, fate, |record| {
@@ -492,6 +497,7 @@ impl Explainer {
 
     /// Records packets that the device of a port rejected.
     pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B]) {
+        // Time of the last recorded packet: rejected packets have none of their own.
         let now = self.draft.ticks;
         for packet in packets {
             self.draft(None, now, packet.bytes(), |_| None);

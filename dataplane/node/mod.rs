@@ -1,4 +1,5 @@
-//! Core of a node: one dispatcher core's work around its stages, independent of how packets are stored.
+//! Core of a node: one dispatcher core's work around its stages (the packet path: parse, classify, schedule, rewrite),
+//! independent of how packets are stored.
 //!
 //! Packets that cannot proceed wait here, for a worker or for their next hop's MAC address. The node advances
 //! the time of policies, workers and neighbours, and asks for the MAC addresses of neighbours. In a leaf, a packet
@@ -33,7 +34,7 @@ use crate::state::Gauge;
 use crate::state::neighbour::Slot;
 use crate::wire::ether::{self, Mac};
 
-/// Capacity of a core's command queue.
+/// Capacity of a core's command queue. A sender uses at most half of it, see [`Commands::has_room`].
 const COMMANDS: usize = 256;
 
 /// Queue of commands from control threads to a core, which executes them between bursts. Executed commands return
@@ -42,6 +43,7 @@ const COMMANDS: usize = 256;
 #[derive(Debug)]
 pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
 
+/// Queues between the control threads and one core.
 #[derive(Debug)]
 struct Mailbox<C> {
     /// Commands for the core.
@@ -77,7 +79,8 @@ impl<C> Commands<C> {
     /// Returns true if there is room for commands.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        // Executed commands need room on their way back, too.
+        // Executed commands need room on their way back, too. Half of it is a margin for the command that the core
+        // executes now, which is in neither queue.
         self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
     }
 
@@ -96,6 +99,7 @@ impl<C> Commands<C> {
     /// Returns the epoch of the core's membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
+        // Acquire: pairs with the store in `acknowledge`.
         self.0.epoch.load(Acquire)
     }
 
@@ -114,7 +118,8 @@ pub trait PacketStore<T> {
     /// Returns the bytes of a packet, or `None` if it is no longer stored.
     fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
 
-    /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting.
+    /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting. Drops a task
+    /// whose packet is no longer stored.
     fn offer(
         &mut self,
         stages: &mut Stages,
@@ -147,6 +152,7 @@ pub type ReleasedPacket<T> = (T, Result<Egress, DropReason>);
 /// A task that waits for a worker.
 #[derive(Debug)]
 struct QueuedTask<T> {
+    /// Handle of its packet.
     packet: T,
     /// Index of the receiving port.
     port: u8,
@@ -157,6 +163,7 @@ struct QueuedTask<T> {
 /// A packet that lacks only its next hop's MAC address.
 #[derive(Debug)]
 struct UnresolvedPacket<T> {
+    /// Its handle.
     packet: T,
     /// Worker that a task goes to, or that a reply comes from.
     worker: u16,
@@ -164,7 +171,7 @@ struct UnresolvedPacket<T> {
     port: u8,
 }
 
-/// Changes since the waiting packets were last checked.
+/// Due checks of waiting packets. A change since the last check may release some.
 #[derive(Clone, Copy, Debug, Default)]
 struct Review {
     /// True if next hops may have been resolved or have failed.
@@ -180,18 +187,18 @@ struct Review {
 pub struct Node<T> {
     /// The stages.
     pub stages: Stages,
+    /// Packets that wait for MAC addresses, and the questions for these.
     resolver: ArpResolver<UnresolvedPacket<T>>,
     /// Tasks of all pools that wait for workers.
     tasks: Slab<QueuedTask<T>>,
-    /// Queue of each pool, in the network's order.
+    /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
     queues: Box<[Fifo]>,
     commands: Commands,
-    /// Checks of waiting packets that are due.
     review: Review,
     timing: Timing,
     /// Time of the next periodic work in ticks.
     next_tick: u64,
-    /// Time of the next check for servers with unknown MAC addresses.
+    /// Time of the next check for servers and spines with unknown MAC addresses, in ticks.
     next_servers: u64,
     /// Number of link changes at the last such check.
     link_changes: u64,
@@ -244,8 +251,8 @@ impl<T> Node<T> {
         }
     }
 
-    /// Holds a packet until its next hop is resolved, and asks for it at once. If there is no room, returns
-    /// the oldest held packet with the reason; the caller counts it as dropped.
+    /// Holds a packet until its next hop is resolved, and asks for it at once. If there is no room, returns the oldest
+    /// held packet with its drop reason; the caller counts it as dropped.
     pub fn hold(
         &mut self,
         packet: T,
@@ -257,6 +264,7 @@ impl<T> Node<T> {
         let next_hop = self.stages.neighbours().address(slot);
         let (packet, now_ms) = (UnresolvedPacket { packet, worker, port }, self.timing.to_ms(now));
         let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
+        // The host's own packets may show its address before it answers.
         self.stages.want_neighbour(usize::from(port));
         self.next_tick = now; // questions are sent at ticks
         let full = DropReason::NeighbourQueueFull;
@@ -289,7 +297,8 @@ impl<T> Node<T> {
         self.review.neighbours = true;
     }
 
-    /// Does periodic work; due at [`Node::next_tick`].
+    /// Does periodic work, due at [`Node::next_tick`]: changes of the configuration, timers of policies and workers,
+    /// and questions for MAC addresses. Afterwards all waiting packets are checked again.
     #[cold]
     pub fn tick(&mut self, now: u64) {
         self.next_tick = now.saturating_add(self.timing.tick());
@@ -303,7 +312,7 @@ impl<T> Node<T> {
         self.review = Review { neighbours: true, workers: true, pool: 0 };
     }
 
-    /// Asks for servers with unknown MAC addresses, periodically and after each link change.
+    /// Asks for the MAC addresses of servers and spines that are unknown, periodically and after each link change.
     fn ask_for_servers(&mut self, now: u64) {
         let link_changes = self.stages.neighbours().link_changes();
         if now < self.next_servers && link_changes == self.link_changes {
@@ -364,7 +373,7 @@ impl<T> Node<T> {
         self.resolver.due(self.timing.to_ms(now), self.stages.neighbours())
     }
 
-    /// Returns the next packet that no longer waits, in order.
+    /// Returns the next packet that no longer waits, in order. Without a change since the last check, no packet can.
     #[inline]
     pub fn next_released(
         &mut self,
@@ -403,7 +412,8 @@ impl<T> Node<T> {
         scheduled
     }
 
-    /// Returns a packet whose next hop was resolved or did not answer.
+    /// Returns a packet whose next hop was resolved, with the MAC addresses written into it, or one whose next hop did
+    /// not answer. If there is none, marks the workers behind silent next hops as unreachable.
     fn next_resolved(
         &mut self,
         now: u64,
@@ -434,7 +444,8 @@ impl<T> Node<T> {
         None
     }
 
-    /// Returns the first task of a pool's queue that no longer waits: sent to a worker, or dropped.
+    /// Offers the first task of each pool's queue to the policy. Returns the first one that leaves, for a worker or
+    /// dropped. A task that must wait for its next hop may push out the oldest such packet, which is then returned.
     fn next_scheduled(
         &mut self,
         now: u64,
@@ -476,7 +487,7 @@ impl<T> Node<T> {
         None
     }
 
-    /// Returns any waiting packet, counted as dropped, because the node stops.
+    /// Removes any waiting packet and counts it as dropped, because the node stops. `None` once no packet waits.
     pub fn abandon(&mut self) -> Option<T> {
         let packet = match self.resolver.abandon() {
             Some(unresolved) => unresolved.packet,

@@ -15,12 +15,14 @@ use crate::state::{Counter, Counters};
 
 /// Ports of a core with their output; see the module's documentation.
 pub struct Outbox<P: Port> {
+    /// The ports, in the network's order.
     pub ports: ArrayVec<P, PORTS_MAX>,
     /// Received packets to send, by port.
     forwarded: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     /// Packets made by the node, by port. The ledger counts them separately.
     originated: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
     pub counters: Counters,
+    /// Copies of passing packets for other threads; off by default.
     pub tap: TapCore,
     /// Drops of received packets.
     pub refusals: Refusals,
@@ -66,7 +68,10 @@ impl<P: Port> Outbox<P> {
         self.forwarded[port].push(packet);
     }
 
-    /// Queues a whole burst for sending. Returns it if other packets are already queued for the port.
+    /// Queues a whole burst for sending, without a copy of each packet.
+    ///
+    /// # Errors
+    /// Returns the burst if other packets are already queued for the port.
     #[inline]
     pub fn forward_burst(
         &mut self,
@@ -150,7 +155,8 @@ impl<P: Port> Outbox<P> {
     }
 }
 
-/// Sends a burst in two attempts and empties it. Returns the numbers of sent and rejected packets.
+/// Sends a burst in two attempts, and frees packets that the device rejects twice. Returns the numbers of sent and
+/// rejected packets.
 #[inline]
 pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
     let sent = try_to_send(port, burst);

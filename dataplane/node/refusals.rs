@@ -1,4 +1,5 @@
-//! Counts of packets dropped on arrival, by port and reason. `run` derives hints about the cause from them.
+//! Counts of packets dropped on arrival, by port and reason. The module `run` derives hints about the cause
+//! from them. A *spoofed* reply names a worker but comes from another host than the worker's server.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +27,9 @@ pub struct SpoofedReply {
 /// Drops of one core, readable by other threads.
 #[derive(Clone, Debug)]
 pub struct Refusals {
+    /// Counts by port and reason. The core is the only writer.
     counts: Arc<[[AtomicU64; DropReason::COUNT]; PORTS_MAX]>,
+    /// Spoofed replies that wait for the log.
     spoofed: Arc<ArrayQueue<SpoofedReply>>,
 }
 

@@ -22,7 +22,7 @@ use crate::limits::{BURST, SNAPLEN_MAX};
 const BUFFER: usize = 512 << 10;
 /// Buffers per core: 8 MiB, the traffic of a few milliseconds at most.
 const BUFFERS: usize = 16;
-/// Bytes before each copy: time in ticks, packet length, and copied length.
+/// Bytes before each copy: time in ticks (8), packet length (4), and copied length (4).
 const HEAD: usize = 16;
 
 const _: () = assert!(BURST * (HEAD + SNAPLEN_MAX) <= BUFFER);
@@ -63,7 +63,7 @@ impl TapBuffers {
         self.filled.pop()
     }
 
-    /// Returns a buffer after use.
+    /// Takes a buffer back after use, for the core.
     pub fn give_back(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         let _ = self.empty.push(buffer); // there is room for all buffers
@@ -78,6 +78,7 @@ impl TapBuffers {
     /// Returns the time in ticks up to which all packets have been handed over.
     #[must_use]
     pub fn until(&self) -> u64 {
+        // Acquire: a reader that sees the time also finds all earlier packets in the queue.
         self.until.load(Acquire)
     }
 }
@@ -143,7 +144,7 @@ impl TapRecorder {
         let copied_len = |packet: &B| packet.bytes().len().min(self.snaplen);
         let needed: usize = packets.iter().map(|packet| HEAD + copied_len(packet)).sum();
         if self.current.capacity() - self.current.len() < needed {
-            self.hand_over();
+            self.hand_over(); // leaves a buffer without memory
             if self.current.capacity() == 0 {
                 self.current = self.buffers.empty.pop()?;
             }
@@ -160,15 +161,16 @@ impl TapRecorder {
         Some(start)
     }
 
-    /// Keeps the first `count` copies from `start` on, and discards the rest. `None` counts them as lost.
+    /// Keeps the first `count` copies from `start` on, and discards the rest. Without copies (`None`), counts the
+    /// packets as lost.
     fn keep(&mut self, start: Option<usize>, count: usize) {
         let Some(start) = start else { return self.lose(count) };
-        let kept = copies(&self.current[start..]).take(count);
-        let kept_len: usize = kept.map(|packet| HEAD + packet.bytes.len()).sum();
+        let first_copies = copies(&self.current[start..]).take(count);
+        let kept_len: usize = first_copies.map(|packet| HEAD + packet.bytes.len()).sum();
         self.current.truncate(start + kept_len);
     }
 
-    /// Counts packets without a buffer.
+    /// Counts packets that found no buffer.
     fn lose(&self, count: usize) {
         let lost = self.buffers.lost() + count as u64; // single writer
         self.buffers.lost.store(lost, Relaxed);
@@ -182,7 +184,8 @@ impl TapRecorder {
         }
     }
 
-    /// Hands over the current buffer, with all copies made before `now`, if the reader has taken the previous one.
+    /// Hands over the current buffer, with all copies made before `now`, if the reader has taken the previous one. If
+    /// no copy stays behind, publishes `now`: the reader has all earlier packets.
     fn tick(&mut self, now: u64) {
         if self.buffers.filled.is_empty() {
             self.hand_over();
@@ -295,7 +298,8 @@ impl TapCore {
         }
     }
 
-    /// Records packets received by a port, in a poll that began at `now` ticks.
+    /// Records packets received by a port, in a poll that began at `now` ticks. Copies of packets sent in this poll get
+    /// the same time.
     #[cold]
     pub fn received<B: Buf>(&mut self, port: usize, now: u64, packets: &[B]) {
         let covers = self.covers(port);
@@ -362,6 +366,7 @@ mod tests {
     use crate::io::memory::{Frame, FramePool, RingPort, pair};
     use crate::io::{Burst, Port};
 
+    /// Tap of one core, between two connected ports.
     struct Rig {
         tap: TapCore,
         commands: TapCommands,
@@ -384,12 +389,14 @@ mod tests {
             rig
         }
 
+        /// Orders a recorder, and checks that the tap has executed the order.
         fn order(&mut self, number: u64, recorder: Option<TapRecorder>) {
             self.commands.push(TapOrder::record(number, recorder)).unwrap();
             self.tap.tick(1);
             assert_eq!(self.commands.epoch(), number);
         }
 
+        /// Returns a burst of packets with these lengths. Each byte of a packet is its length.
         fn burst(&self, lengths: &[usize]) -> Burst<Frame> {
             lengths.iter().map(|&len| self.pool.frame(&vec![len as u8; len]).unwrap()).collect()
         }
@@ -455,7 +462,8 @@ mod tests {
         let recorder = TapRecorder::new(&[0], SNAPLEN_MAX, Arc::clone(&rig.buffers));
         rig.order(3, Some(recorder));
         let incoming = rig.burst(&[2000; 32]);
-        // The first buffer is handed over with one burst, later ones when they are full.
+        // The first buffer is handed over with one burst, because the reader has none. Later ones are handed over when
+        // they are full. A burst has 32 packets of 2000 bytes.
         let (fits, all) = (1 + BUFFER / (32 * (2000 + HEAD)) * (BUFFERS - 1), 1000);
         for now in 0..all {
             rig.tap.received(0, now, &incoming);

@@ -20,7 +20,7 @@ impl Timing {
         self.ticks_hz / 500
     }
 
-    /// Interval of questions for one neighbour in milliseconds.
+    /// Interval of questions for one neighbour's MAC address, in milliseconds.
     pub(crate) const ASK_MS: u64 = 200;
 
     /// Returns the interval of checks for servers with unknown MAC addresses: 200 ms in ticks.

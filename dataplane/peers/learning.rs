@@ -54,6 +54,7 @@ pub struct PeerLearner {
 }
 
 impl PeerLearner {
+    /// Creates a learner with random initial parameters from `seed`. All nodes count as present.
     pub fn new(learned: &LearnedOptions, is_frozen: bool, nodes: usize, seed: u64) -> Self {
         let settings = Settings::new(nodes);
         let optimizer = match (learned.sgd, settings.optimizer) {
@@ -127,6 +128,7 @@ impl PeerLearner {
             }
         }
         let result = if self.is_frozen {
+            // Computes the probabilities for these loads, and learns nothing.
             self.learner.start(&self.inputs)
         } else {
             let BeatStatistics { migrations, steals, failed_tasks, failed_steals } = *events;

@@ -1,8 +1,9 @@
 //! Load of a node, as published in its heartbeats.
 
-/// Weight of a service time in the moving mean.
+/// Weight of a service time in the moving mean: it follows about the last 64 tasks.
 const SERVICE_SHARE: f64 = 1.0 / 64.0;
-/// Largest load in microseconds that a node accepts from a peer.
+/// Largest load in microseconds that a node accepts from a peer, and largest one that it publishes: a second of
+/// waiting work per slot.
 pub const LOAD_MAX: f32 = 1e6;
 
 /// Moving mean of service times, and number of waiting tasks.
@@ -33,7 +34,7 @@ impl OwnLoad {
 
     /// Adds a completed task's service time.
     #[inline]
-    pub fn served(&mut self, service_ns: u64) {
+    pub fn add_service_time(&mut self, service_ns: u64) {
         let us = service_ns as f64 / 1e3;
         self.service_us = match self.service_us {
             0.0 => us,
@@ -67,9 +68,9 @@ mod tests {
         let mut load = OwnLoad::new(4, 2);
         load.set_waiting(8);
         assert_eq!(load.load(), 0.0, "nothing was done yet");
-        load.served(100_000);
+        load.add_service_time(100_000);
         assert_eq!(load.load(), 8.0 * 100.0 / 8.0);
-        load.served(164_000);
+        load.add_service_time(164_000);
         assert_eq!(load.load(), 8.0 * 101.0 / 8.0);
         load.set_tasks(8);
         assert_eq!(load.load(), 8.0 * 101.0 / 16.0);
@@ -84,7 +85,7 @@ mod tests {
     fn it_is_never_more_than_others_believe() {
         let mut load = OwnLoad::new(1, 1);
         load.set_waiting(u32::MAX);
-        load.served(u64::from(u32::MAX));
+        load.add_service_time(u64::from(u32::MAX));
         assert_eq!(load.load(), LOAD_MAX);
     }
 }

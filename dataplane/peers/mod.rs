@@ -212,7 +212,7 @@ impl Peers {
     /// Draws a random number in [0, 1).
     #[inline]
     fn uniform(&mut self) -> f32 {
-        (self.rng.next_u64() >> 40) as f32 / 16_777_216.0
+        (self.rng.next_u64() >> 40) as f32 / 16_777_216.0 // 24 random bits: the precision of f32
     }
 
     /// Draws a random number below `count`.
@@ -243,6 +243,7 @@ impl Peers {
             DecisionRule::Learning(learning) if !learning.migrates => own,
             DecisionRule::Learning(_) => {
                 let uniform = self.uniform();
+                // Borrowed again, because the draw needs all of `self`.
                 let DecisionRule::Learning(learning) = &mut self.rule else { return None };
                 learning.destination(uniform)
             }
@@ -283,7 +284,7 @@ impl Peers {
     fn two_choices(&mut self) -> usize {
         let count = self.live.len() + 1;
         let first = self.below(count);
-        let second = (first + 1 + self.below(count - 1)) % count;
+        let second = (first + 1 + self.below(count - 1)) % count; // uniform among the others
         let (first, second) = (self.node_at(first), self.node_at(second));
         let (at_first, at_second) = (self.waiting(first), self.waiting(second));
         let is_tie = at_first == at_second;
@@ -301,6 +302,7 @@ impl Peers {
             let node = self.node_at(index);
             if self.nodes[node].waiting < below {
                 count += 1;
+                // All candidates are equally likely, as in `shortest`.
                 if self.below(count) == 0 {
                     found = Some(node);
                 }
@@ -322,10 +324,10 @@ impl Peers {
     /// Records a completed task.
     #[inline]
     pub fn served(&mut self, service_ns: u64) {
-        self.own.served(service_ns);
+        self.own.add_service_time(service_ns);
     }
 
-    /// Handles an idle worker. Returns the node to ask for a task, if any.
+    /// Handles an idle worker. Returns the node to ask for a task (the *victim* of a steal), if any.
     #[inline]
     pub fn victim(&mut self) -> Option<usize> {
         if self.live.is_empty() || self.own.waiting() > 0 {
@@ -406,6 +408,7 @@ impl Peers {
             });
             learning.beat(loads, &all_events);
             self.sends_parameters = false;
+            // Nodes send their parameters in one beat and average the received ones at the end of the next.
             let round = self.number / CONSENSUS_BEATS;
             if round > learning.consensus.round() {
                 learning.start_consensus(round);
@@ -472,6 +475,7 @@ impl Peers {
         if self.totals.beats < SILENT_BEATS && beat.number > self.number + 1 {
             self.number = beat.number;
             if let DecisionRule::Learning(learning) = &mut self.rule {
+                // It joins too late for the current round.
                 learning.consensus.open(self.number / CONSENSUS_BEATS, true);
             }
         }
@@ -544,6 +548,7 @@ impl Peers {
             match &mut self.rule {
                 DecisionRule::Learning(learning) => {
                     let PeerLearner { learner, consensus, .. } = &mut **learning;
+                    // The learner gets the values once all parts have arrived.
                     let all_values = consensus.take(head, values)?;
                     all_values.map_or(Ok(()), |values| {
                         learner.receive_critic(values).map_err(|_| Refusal::Length)

@@ -53,6 +53,7 @@ refusals! {
 pub struct Refusals([u64; Refusal::ALL.len()]);
 
 impl Refusals {
+    /// Counts a refused message.
     pub(super) fn count(&mut self, refusal: Refusal) {
         self.0[refusal as usize] += 1;
     }

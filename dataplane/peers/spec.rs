@@ -23,7 +23,7 @@ pub enum PeerPolicy {
     TwoChoices,
     /// Any node with fewer waiting tasks than this, else any node.
     Below(u32),
-    /// Keeps all tasks.
+    /// Keeps all tasks. Named `random`, because clients choose the nodes at random.
     Keep,
 }
 
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn invalid_peer_policy_lists_allowed_values() {
-        for (text, what) in [
+        for (text, expected) in [
             ("horus", "known: malcolm, frozen"),
             ("malcom", "(did you mean `malcolm`?)"),
             ("malcolm(steal", "write a name"),
@@ -306,7 +306,7 @@ mod tests {
             ("jsq(2=3)", "allowed: none"),
         ] {
             let error = text.parse::<PeerPolicy>().unwrap_err().to_string();
-            assert!(error.contains(what), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

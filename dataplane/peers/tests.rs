@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Settings of node `own` out of `nodes`. The beats of no two nodes coincide.
 fn settings(policy: &str, nodes: usize, own: usize) -> Settings {
     Settings {
         nodes,
@@ -17,6 +18,7 @@ fn settings(policy: &str, nodes: usize, own: usize) -> Settings {
     }
 }
 
+/// Nodes that do not know each other yet.
 fn rack(policy: &str, nodes: usize) -> Vec<Peers> {
     (0..nodes).map(|own| Peers::new(settings(policy, nodes, own))).collect()
 }
@@ -41,6 +43,7 @@ fn beat(rack: &mut [Peers], node: usize) -> Heartbeat {
     heartbeat
 }
 
+/// Ends this many beats of each node, in turn.
 fn beats(rack: &mut [Peers], count: u64) {
     for _ in 0..count {
         (0..rack.len()).for_each(|node| _ = beat(rack, node));
@@ -202,7 +205,7 @@ fn silent_node_is_excluded_until_it_returns() {
         if let Some((migration, stealing)) = rack[0].probabilities() {
             assert_eq!((migration[2], stealing[2]), (0.0, 0.0));
         }
-        // Messages of its last life that are still in flight are refused after its return.
+        // After its restart, messages from before it are refused.
         rack[2] = Peers::new(Settings { born: 9, ..settings(policy, 4, 2) });
         let number = rack[0].number;
         beat(&mut rack, 0);
@@ -277,15 +280,15 @@ fn critics_agree_once_per_round() {
     let (head, values) =
         rack[1].parameters().next().map(|(head, values)| (head, values.to_vec())).unwrap();
     assert_eq!((head.round, head.chunks), (1, 1));
-    let hear = |peers: &mut Peers, head| peers.receive_parameters(&head, values.iter().copied());
+    let receive = |peers: &mut Peers, head| peers.receive_parameters(&head, values.iter().copied());
     let peers = &mut rack[0];
-    assert_eq!(hear(peers, head), Err(Refusal::Doubled));
-    assert_eq!(hear(peers, Parameters { round: 0, ..head }), Err(Refusal::Old));
-    assert_eq!(hear(peers, Parameters { round: 3, ..head }), Err(Refusal::Old));
-    assert_eq!(hear(peers, Parameters { chunk: 1, ..head }), Err(Refusal::Length));
-    assert_eq!(hear(peers, Parameters { chunks: 2, ..head }), Err(Refusal::Length));
+    assert_eq!(receive(peers, head), Err(Refusal::Doubled));
+    assert_eq!(receive(peers, Parameters { round: 0, ..head }), Err(Refusal::Old));
+    assert_eq!(receive(peers, Parameters { round: 3, ..head }), Err(Refusal::Old));
+    assert_eq!(receive(peers, Parameters { chunk: 1, ..head }), Err(Refusal::Length));
+    assert_eq!(receive(peers, Parameters { chunks: 2, ..head }), Err(Refusal::Length));
     let origin = Origin { born: 3, ..head.origin };
-    assert_eq!(hear(peers, Parameters { origin, ..head }), Err(Refusal::Old));
+    assert_eq!(receive(peers, Parameters { origin, ..head }), Err(Refusal::Old));
     assert_eq!(peers.receive_parameters(&head, values[1..].iter().copied()), Err(Refusal::Length));
     for (value, refusal) in [(f32::NAN, Refusal::NotFinite), (-1e7, Refusal::OutOfRange)] {
         let mut bad = values.clone();
@@ -300,7 +303,7 @@ fn critics_agree_once_per_round() {
         let mean = critics.iter().map(|critic| critic[place]).sum::<f32>() / nodes as f32;
         assert!((value - mean).abs() < 2e-3, "{place}: {value} for {mean}");
     }
-    assert_eq!(hear(&mut rack[0], head), Err(Refusal::Old), "it is over");
+    assert_eq!(receive(&mut rack[0], head), Err(Refusal::Old), "it is over");
 }
 
 // promise: agent.4
@@ -393,7 +396,8 @@ proptest! {
 
 #[test]
 fn gain_scales_rewards_only() {
-    let learnt = |policy| {
+    // Probabilities after the first loads, and the critic's error after more beats.
+    let learn = |policy| {
         let mut rack = rack(policy, 3);
         beats(&mut rack, 2);
         rack[1].set_waiting(40);
@@ -406,7 +410,7 @@ fn gain_scales_rewards_only() {
         }
         (first, rack[2].value_loss().unwrap())
     };
-    let ((first, loss), (gained, more)) = (learnt("malcolm"), learnt("malcolm(gain=8)"));
-    assert_eq!(first, gained, "as drawn, by the same loads");
+    let ((plain, loss), (with_gain, more)) = (learn("malcolm"), learn("malcolm(gain=8)"));
+    assert_eq!(plain, with_gain, "as drawn, by the same loads");
     assert!(more > 100.0 * loss, "{more} for {loss}");
 }

@@ -52,7 +52,8 @@ pub enum Answer {
 /// Probes of the waiting tasks in order, and the latest answers of the members.
 #[derive(Debug)]
 pub(super) struct PendingProbes {
-    /// Queues for decisions: each member's last answer, plus the tasks sent since its probe.
+    /// Queues for decisions: each member's last answer, plus the tasks sent since its probe. The view reads them
+    /// as shared atomics; only this core accesses them, so `Relaxed` suffices.
     queues: Arc<[AtomicU32]>,
     /// Tasks sent to each member.
     sent: Box<[u32]>,
@@ -97,7 +98,7 @@ impl PendingProbes {
         let sent = &self.sent;
         let probed: ArrayVec<_, SAMPLES_MAX> =
             members.iter().map(|&member| (member, sent[member.index()])).collect();
-        let open = ((1_u32 << probed.len()) - 1) as u16;
+        let open = ((1_u32 << probed.len()) - 1) as u16; // one bit for each probe
         self.tasks.push_back(TaskProbes { rng, probed, open, sent_probes: 0, arrived_ns: now_ns });
     }
 

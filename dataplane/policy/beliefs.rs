@@ -62,14 +62,15 @@ impl Candidates {
 }
 
 /// Returns the next idle member for policies that prefer idle members: the last on the list. Empty candidates
-/// stand for an idle member that any core may take.
+/// stand for an idle member that any core may take, by a token in shared memory.
 pub(super) fn idle_first(view: &View) -> Option<Candidates> {
     let last = view.idle().len().checked_sub(1).map(|last| view.idle().at(last));
     let shared = view.peers().is_some_and(|peers| peers.sharing().idle && peers.has_tokens());
     (last.is_some() || shared).then(|| Candidates::new(SelectionBasis::Idle, last))
 }
 
-/// Same as [`idle_first`], for policies that prefer idle members only with one owner core each.
+/// Same as [`idle_first`], for policies that use idle lists only on a node with several cores. Each idle member
+/// belongs to one core there. On a single core these policies find idle members by their own ranks or lists.
 pub(super) fn idle_shared(view: &View) -> Option<Candidates> {
     idle_first(view).filter(|_| view.shares_idle())
 }
@@ -122,7 +123,7 @@ impl Beliefs {
             (0..view.members() as u16).map(Member).filter(|&member| !view.is_active(member))
         {
             match view.presence(member) {
-                Presence::Absent => {}
+                Presence::Absent => {} // an unused place, no member
                 Presence::Silent => out[0] += 1,
                 Presence::Unreachable => out[1] += 1,
                 Presence::Configured | Presence::Registered | Presence::Unregistered => {
@@ -168,7 +169,7 @@ impl Candidate {
         Self { member, load, drift, outstanding, is_idle, is_drawn: false }
     }
 
-    /// Returns the sort key: the estimated number of tasks.
+    /// Returns the sort key: outstanding tasks, then the estimated load.
     fn rank(&self) -> (u32, u64) {
         (self.outstanding, u64::from(self.load.0) + u64::from(self.drift.0))
     }

@@ -11,11 +11,12 @@
 //! further task hides some of that time. If R is nearly 0, k = 1 saves every task the wait behind a running
 //! one.
 //!
-//! A lost task occupies a place of its member; with k = 1 it blocks the member. So this policy writes off lost
-//! tasks ([`super::silence`]): all tasks of a member that is silent for much longer than its tasks take, and tasks
-//! missing in the member's own reports. The tolerated silence is the *patience*. It doubles with each write-off
-//! without packet loss as a likely cause, because a stalled member must not collect tasks. In an agent no task
-//! can be lost in flight. There silence has no effect without a configured time.
+//! A lost task occupies a place of its member; with k = 1 it blocks the member. So this policy *writes off* lost
+//! tasks: it subtracts them from the outstanding ones ([`super::silence`]). Lost are all tasks of a member that is
+//! silent for much longer than its tasks take, and tasks missing in the member's own reports. The tolerated
+//! silence is the *patience*. It doubles with each write-off without packet loss as a likely cause, because a
+//! stalled member must not collect tasks. In an agent no task can be lost in flight. There silence has no effect
+//! without a configured time.
 
 use rand::Rng as _;
 
@@ -29,7 +30,7 @@ use super::{
 use crate::state::{Member, MemberStates, Report, Sharing, View};
 
 /// `jbsq`.
-pub const GIVEN: Entry = Entry {
+pub const FIXED_BOUND: Entry = Entry {
     parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE],
     runs: Runs::LeafHolding,
     sharing: Sharing::NOTHING.with_idle(),
@@ -43,7 +44,7 @@ pub const GIVEN: Entry = Entry {
 };
 
 /// `cfcfs`.
-pub const CHOSEN: Entry = Entry {
+pub const ADAPTIVE_BOUND: Entry = Entry {
     parameters: &[SILENCE],
     runs: Runs::LeafHolding,
     sharing: Sharing::NOTHING.with_idle(),
@@ -63,13 +64,15 @@ fn ms(milliseconds: f64) -> Option<u64> {
     (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
-/// Maximum number of outdated counts that one pick corrects.
+/// Maximum number of outdated counts that one pick corrects, so that its time is bounded.
 const CORRECTIONS: usize = 8;
-/// Maximum number of members to check if all seem full, because other cores may have freed places.
+/// Maximum number of members to check in one step if all seem full, because other cores may have freed places.
+/// The next step continues with the members after them.
 const CHECKS: usize = 32;
 /// Initial bound of `cfcfs`, kept in pools without service times in their replies.
 const START: usize = 2;
-/// With a fixed bound, one of this many replies is measured fully.
+/// With a fixed bound, one of this many replies is measured fully: measuring costs time, and serves only the
+/// detection of lost tasks and statistics there.
 const SAMPLE: u32 = 64;
 /// Maximum interval between checks for silent members.
 const CHECK_MOST_NS: u64 = 1_000_000;
@@ -126,7 +129,7 @@ impl LastActivity {
 
     /// Records another task for a member that had `queue` tasks.
     #[inline(always)]
-    fn follow(&mut self, queue: u32, first: Self) {
+    fn record_task(&mut self, queue: u32, first: Self) {
         match queue {
             0 => *self = first,
             _ => self.word &= !1,
@@ -201,7 +204,7 @@ impl ReplyRun<'_> {
     /// Records a reply. A fixed bound needs only the longest service time, and a full measurement from time
     /// to time.
     #[inline(always)]
-    fn answered(&mut self, report: &Report) {
+    fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
         let previous = std::mem::replace(activity, LastActivity::new(self.now_ns, false));
         if report.service_ns == 0 {
@@ -286,6 +289,7 @@ impl FreePlaces {
             }
             if let Some(found) = self.ranks.find(front, rng.next_u64() as u32) {
                 if states.are_alone() {
+                    // No other core changes the counts.
                     return (front, Some(found));
                 }
                 let queue = states.of(found.member).outstanding();
@@ -411,13 +415,13 @@ impl Bounded {
             };
             front = free.ranks.take(front, found);
             states.of(found.member).sent();
-            activity[found.member.index()].follow(found.queue, first);
+            activity[found.member.index()].record_task(found.queue, first);
             *pick = Some(Pick { member: found.member, idle: found.queue == 0 });
         }
         free.ranks.close(front);
     }
 
-    /// Picks a member for each task, for cores that share the members' places.
+    /// Picks a member for each task, for cores that share the members' places ([`Slots`]).
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.shared_bound();
@@ -425,7 +429,7 @@ impl Bounded {
             let taken = self.slots.take(bound, view);
             *pick = taken.map(|(member, idle)| {
                 view.sent(member);
-                self.measurements.activity[member.index()].follow(u32::from(!idle), first);
+                self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
                 Pick { member, idle }
             });
         }
@@ -440,7 +444,7 @@ impl Bounded {
         let mut watch = self.losses.watch(parts.states.members());
         for report in reports {
             watch.answer(report, &mut parts);
-            run.answered(report);
+            run.record(report);
         }
         run.end();
         let surplus = parts.surplus;
@@ -463,13 +467,14 @@ impl Bounded {
         };
     }
 
-    /// Returns the number of rows of tokens: the maximum number of places of a member.
+    /// Returns the maximum number of places of a member. Tokens of free places have one row of bits for each.
     fn rows(&self) -> usize {
         if self.measurements.bound.adapts { slots::MOST } else { self.measurements.bound.tasks }
     }
 
-    /// Processes reports of replies. Returns the number of replies from members without outstanding tasks. A
-    /// separate function for each case, so that the loop's values stay in registers.
+    /// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
+    /// `ALONE` is true if no other core sends to these members, `ADAPTS` if the bound adapts. A separate function
+    /// for each case, so that the loop's values stay in registers.
     #[inline(never)]
     fn reply_some<const ALONE: bool, const ADAPTS: bool>(
         &mut self,
@@ -487,7 +492,7 @@ impl Bounded {
             #[inline(always)]
             |report| {
                 let remaining = watch.answer(report, &mut parts);
-                run.answered(report);
+                run.record(report);
                 remaining
             },
         );
@@ -527,13 +532,13 @@ impl Bounded {
             *activity = LastActivity::new(now_ns, activity.is_alone());
             counts.touched_ns = now_ns;
         }
-        let reported_and_believed = (
+        let reported_and_estimated = (
             view.reported_most(member).rounded_tasks(),
             view.largest_estimate(member).rounded_tasks(),
         );
         let silences = (&mut self.silences, view.members());
         let is_ours = self.free.core.looks_after(member);
-        let lost = member_watch.check(counts, reported_and_believed, patience, silences, is_ours);
+        let lost = member_watch.check(counts, reported_and_estimated, patience, silences, is_ours);
         if lost > 0 {
             view.write_off(member, lost);
         }
@@ -549,6 +554,7 @@ impl Policy for Bounded {
         }
         let (picks, view, states) = (&mut picks[..count], &*view, view.states());
         let mut local = rng.clone(); // stays in registers over the run
+        // Compiled for both cases; without other cores, the loop looks up no remote counts.
         match states.are_alone() {
             true => self.pick_some(picks, states.alone(), view, &mut local),
             false => self.pick_some(picks, states, view, &mut local),
@@ -571,7 +577,9 @@ impl Policy for Bounded {
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
-        self.measurements.activity[member.index()].follow(self.free.ranks.queue(member) - 1, first);
+        // Minus this task, which the ranks already contain.
+        let queue = self.free.ranks.queue(member) - 1;
+        self.measurements.activity[member.index()].record_task(queue, first);
     }
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
@@ -579,7 +587,7 @@ impl Policy for Bounded {
         if report.service_ns > 0 {
             let adapts = self.measurements.bound.adapts;
             let mut run = self.measurements.begin_run(view.now_ns(), view.members(), adapts);
-            run.answered(report);
+            run.record(report);
             run.end();
         }
         self.free.ranks.set(report.member, remaining);
@@ -605,8 +613,8 @@ impl Policy for Bounded {
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
         view.set_rows(self.rows());
-        for place in 0..view.active().len() {
-            let member = view.active()[place];
+        for index in 0..view.active().len() {
+            let member = view.active()[index];
             self.free.ranks.set(member, view.outstanding(member));
             self.slots.settle(member, self.shared_bound(), true, caller.core, view);
         }
@@ -619,11 +627,12 @@ impl Policy for Bounded {
         }
         // Without this check, a member full of lost tasks would never get a task and so never reply.
         let patience = self.patience();
+        // Several checks within the patience: a silence must last over two of them.
         let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
         self.next_check_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));
         self.agree(view);
-        for place in 0..view.active().len() {
-            let member = view.active()[place];
+        for index in 0..view.active().len() {
+            let member = view.active()[index];
             let lost = patience.is_some_and(|patience| self.watch(member, patience, view));
             self.free.ranks.set(member, view.outstanding(member));
             self.slots.settle(member, self.shared_bound(), lost, self.free.core, view);

@@ -3,6 +3,9 @@
 //! A dispatcher runs on one core for one pool. It counts the tasks that wait for a member; its caller stores
 //! them. With reports in messages, some policies probe members for each task; the task waits for the answers
 //! ([`super::asking`]).
+//!
+//! Under a central queue (`jbsq`, `cfcfs`) a member has a *place* for each task that it may hold. Cores of a node
+//! exchange free places and idle members as *tokens* in shared memory; one core holds a token at a time.
 
 use std::collections::VecDeque;
 
@@ -49,7 +52,8 @@ struct Backlog {
     overflow: Overflow,
     /// True if tasks may wait while no member is present.
     without_members: bool,
-    /// Arrival times of waiting tasks, as far as memory allows, for other cores.
+    /// Arrival times of waiting tasks, at most [`QUEUE`] of them. The cores of a node compare their oldest ones,
+    /// so that the task that has waited longest goes first.
     since_ns: VecDeque<u64>,
 }
 
@@ -68,6 +72,7 @@ impl PreparedPolicy {
     #[must_use]
     pub fn new(spec: &PolicySpec, members: usize, core: Core) -> Self {
         let mut policy = spec.build();
+        // Lets the policy allocate here, over a throw-away view, and not on the polling core.
         if let Some(mut view) = View::heap(members, 1).pop() {
             policy.on_members(Caller::on(core), &mut view);
         }
@@ -210,6 +215,7 @@ impl Dispatcher {
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: Picks<'_>) {
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
+        // Marks the members as changed, for the next publication to remote cores.
         if self.view.peers().is_some() {
             picks.iter().flatten().for_each(|pick| self.view.touch(pick.member));
         }
@@ -235,8 +241,9 @@ impl Dispatcher {
         }
     }
 
-    /// Chooses a member for a task, and counts it as sent. If no member has a free place, `reclaim` takes the
-    /// place of an incomplete task and returns its member.
+    /// Chooses a member for a task, and counts it as sent. If no member has a free place, `reclaim` gives up an
+    /// incomplete task (some of its packets have not arrived) and returns its member. This function writes that
+    /// task off, which frees its place, and tries again.
     #[inline]
     pub(crate) fn choose(
         &mut self,
@@ -280,6 +287,7 @@ impl Dispatcher {
         task: Task,
         reclaim: impl FnMut() -> Option<Member>,
     ) -> Result<Option<Pick>, DropReason> {
+        // With probes in messages every task waits, at least for their answers.
         if self.backlog.waiting == 0
             && self.pending.is_none()
             && let Some(pick) = self.choose(task, reclaim)
@@ -323,7 +331,7 @@ impl Dispatcher {
         if let Some(peers) = self.view.peers() {
             let since_ns = &mut self.backlog.since_ns;
             if since_ns.len() < QUEUE {
-                since_ns.push_back(self.view.now_ns().max(1));
+                since_ns.push_back(self.view.now_ns().max(1)); // 0 means that no task waits
             }
             peers.note_oldest(since_ns[0]);
         }
@@ -340,7 +348,8 @@ impl Dispatcher {
         if let Some(peers) = self.view.peers() {
             self.backlog.since_ns.pop_front();
             let oldest_ns = self.backlog.since_ns.front().copied();
-            // Without a recorded time the oldest task counts as new. 0 means that no task waits.
+            // The oldest task may have no recorded time, if the queue was long; then it counts as new. 0 means that
+            // no task waits.
             let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
             peers.note_oldest(oldest_ns.unwrap_or(default_ns));
         }

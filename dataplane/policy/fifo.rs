@@ -1,4 +1,4 @@
-//! FIFO lists of tasks in shared memory: any number of lists over one [`Slab`], so that no task allocates.
+//! FIFO lists of tasks that share one memory: any number of lists over one [`Slab`], so that no task allocates.
 
 /// Link of a list's last item.
 const END: u32 = u32::MAX;
@@ -126,7 +126,7 @@ impl<T> Slab<T> {
     #[inline]
     pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
         let entry = self.entries.get_mut(list.first as usize)?;
-        let next = std::mem::replace(&mut entry.next, self.free);
+        let next = std::mem::replace(&mut entry.next, self.free); // the slot becomes the first free one
         self.free = list.unlink(next);
         entry.item.take()
     }
@@ -244,12 +244,14 @@ mod tests {
         Move,
     }
 
+    /// Random steps, each with the index of its list.
     fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
         let step = prop_oneof![3 => Just(Step::Push), 2 => Just(Step::Pop), 1 => Just(Step::Move)];
         proptest::collection::vec((0..3_usize, step), 0..300)
     }
 
-    /// Runs the steps on lists and on models of them. Returns the largest number of items.
+    /// Runs the steps on lists and on models of them; `room` is the slab's limit. Returns the largest number of
+    /// items.
     fn compare(
         mut slab: Slab<usize>,
         room: usize,

@@ -18,7 +18,7 @@ const WINDOW_NS: u64 = 100_000_000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastSeen {
     /// Number of reports and outstanding tasks of each member.
-    seen: Vec<(u32, u32)>,
+    counts: Vec<(u32, u32)>,
     /// Number of reports of all members since the last check.
     reports: usize,
     next_check_ns: u64,
@@ -33,7 +33,7 @@ impl LastSeen {
 
     /// Sets the number of members.
     pub(super) fn resize(&mut self, members: usize) {
-        self.seen.resize(members, (0, 0));
+        self.counts.resize(members, (0, 0));
     }
 
     /// Appends this core's share of the forgotten members to the list, if a check is due.
@@ -48,7 +48,7 @@ impl LastSeen {
         for place in 0..view.active().len() {
             let member = view.active()[place];
             let now = (view.reports(member), view.outstanding(member));
-            let before = std::mem::replace(&mut self.seen[member.index()], now);
+            let before = std::mem::replace(&mut self.counts[member.index()], now);
             let is_ours = member.index() % core.count == core.index;
             if is_ours && before == now && view.idle_mut().insert(member) {
                 line.join(member);

@@ -3,7 +3,8 @@
 //!
 //! Deviations: a switch compares loads only and corrects them lazily, by recirculating a packet if drift
 //! might change the choice. Here comparing load plus drift costs nothing, and recirculations are only
-//! counted. Any reply updates the idle list, not only replies to idle picks.
+//! counted (`picks.resubmits`). *Drift* is the load sent to a member since its last report. Any reply updates
+//! the idle list, not only replies to idle picks.
 
 use super::beliefs::idle_first;
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
@@ -101,6 +102,7 @@ fn of_two_run(picks: Picks<'_>, parts: &mut Parts<'_>, rng: &mut Rng) {
         let (state_a, state_b) = (states.of(a), states.of(b));
         let (estimate_a, estimate_b) = (state_a.estimate(), state_b.estimate());
         let (second, resubmit) = compare(estimate_a, estimate_b);
+        // Counts the task at the chosen member, without a branch.
         MemberState::sent_to_either(second, (state_a, estimate_a), (state_b, estimate_b));
         resubmits += u64::from(resubmit);
         *pick = Some(Pick { member: select(second, a, b), idle: false });
@@ -136,7 +138,8 @@ impl Policy for Horus {
     }
 }
 
-/// Processes the reports of replies; each ends its member's drift. Returns the number of replies from members without outstanding tasks.
+/// Processes the reports of replies; each ends its member's drift. Returns the number of replies from members
+/// without outstanding tasks.
 #[inline(always)]
 fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
     let mut surplus = 0;

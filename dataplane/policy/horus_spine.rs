@@ -1,5 +1,5 @@
 //! Horus at the spine (Yassini et al., NSDI 2024, 3.3). Members are racks, loads are averages over a rack's
-//! workers, and a task adds 1/workers to its rack.
+//! workers, and a task adds 1/workers to its rack. The rate of a rack in the view is its number of workers.
 //!
 //! Deviations: the choice among idle racks is random, as in the authors' simulator; their switch program
 //! takes the rack added last. With one or two racks, none of them idle, the choice is random, as in the
@@ -83,7 +83,7 @@ impl Shares {
     }
 }
 
-/// Marks racks without any signal as idle.
+/// Marks racks without any signal as idle. A leaf starts with idle workers too, and signals their first change.
 pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {
         let rack = view.active()[place];
@@ -109,6 +109,7 @@ impl HorusSpine {
         let idle = &parts.idle;
         let mut rack = idle.at(below(idle.len(), rng.next_u64() as u32));
         if self.weighted {
+            // Rejection sampling: keeps a rack with a probability in proportion to its workers.
             for _ in 0..DRAWS {
                 let bits = rng.next_u64();
                 let drawn = f64::from((bits >> 32) as u32);
@@ -163,6 +164,7 @@ impl HorusSpine {
             *pick = Some(Pick { member: select(second, a, b), idle: false });
         }
         parts.picks.po2 += picks.len() as u64;
+        // No switch implements the weighted variant, so it has no recirculations to count.
         parts.picks.resubmits += if self.weighted { 0 } else { resubmits };
     }
 

@@ -31,6 +31,7 @@ pub const ENTRY: Entry = Entry {
 /// Picks the rack with the shortest queues.
 #[derive(Clone, Debug, Default)]
 pub struct JsqSpine {
+    /// Increase of each rack's average load per task: 1/workers.
     shares: Shares,
 }
 
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(racks[..4], [1; 4]);
         assert_eq!(picks.map(|pick| pick.is_some()), [true; 7]);
         assert_eq!(spine.view().picks.po2, 0);
-        // Six, eight and three tasks give 1.5 tasks per worker each; no other split is that even.
+        // Each of the last three tasks goes to another rack: 5, 9 and 3 tasks for 4, 8 and 2 workers.
         let loads = [0, 1, 2].map(|rack| spine.view().estimated_load(Member(rack)));
         assert!(loads.iter().all(|load| (1 << 16..=3 << 15).contains(load)), "{loads:?}");
     }

@@ -5,7 +5,9 @@ use super::learner::{Learner, Window};
 use super::{AnyPolicy, Caller, Core, Entry, Parameter, Picks, Policy, Ppot, ProbeKind, Rng, Task};
 use crate::state::{Member, Report, View};
 
+/// The paper's constant c1, a factor of the window's length.
 const C1: Parameter = Parameter::new("c1", 1.0, (1e-3, 1000.0));
+/// Weight of the last task in the moving average of a member's processing time.
 const WEIGHT: Parameter = Parameter::new("weight", 0.05, (1e-4, 1.0));
 /// Number of arrivals over which the arrival rate is averaged.
 const S: Parameter = Parameter::integer("s", 1000.0, (1.0, 1e9));
@@ -135,9 +137,12 @@ mod tests {
     use super::*;
     use crate::state::Load;
 
+    /// All policies of this file.
     const LEARNERS: [&str; 4] = ["ppot-learned", "ppot-ewma", "ppot-ll-learned", "ppot-ll-ewma"];
+    /// Time between two tasks.
     const TASK_NS: u64 = 100_000;
 
+    /// Creates a dispatcher whose clock begins at 1 ms; it requests benchmark tasks if `benchmarks`.
     fn dispatcher(policy: &str, members: usize, benchmarks: bool) -> Dispatcher {
         let view = View::heap(members, 1).remove(0);
         let mut dispatcher = Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7);

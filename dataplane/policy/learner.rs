@@ -159,6 +159,7 @@ impl Learner {
         history.touched_ns = self.now_ns;
         history.no_time = report.service_ns == 0;
         if history.no_time {
+            // The member answers, so the time since the window's start must not make it look slow.
             if history.recent.count() == 0 {
                 history.recent = MovingWindow::since(self.now_ns);
             }
@@ -211,13 +212,14 @@ impl Learner {
         Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
     }
 
-    /// Returns true if L completions of the member take longer than (1 + eps) L / mu*. See the module's
-    /// documentation for callers without benchmark tasks.
+    /// Returns true if a window of L tasks takes the member longer than (1 + eps) L / mu* ([`Plan`]). Without
+    /// benchmark tasks, returns true if it owes an answer for longer than (1 + eps) / mu*.
     fn is_too_slow(&self, member: Member, view: &View) -> bool {
         if self.mean_rate == 0.0 {
             return false;
         }
         let history = &self.members[member.index()];
+        // Longest time of a task, times the cores: this core gets one part in `cores` of the completions.
         let Plan { window, least_rate, patience, .. } = self.plan;
         let task_ns = patience * self.cores / (least_rate * self.mean_rate);
         if self.benchmarks.is_none() {

@@ -21,7 +21,9 @@ use super::{
 };
 use crate::state::{Member, MemberStates, Parts, Report, Sharing, View};
 
+/// Probability of a report by a busy member, or share of the arrivals that sample.
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
+/// Number of members that an arrival samples.
 const D: Parameter = Parameter::integer("d", 2.0, (1.0, 16.0));
 
 /// `lsq-sample`.
@@ -151,11 +153,12 @@ fn build(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Samples {
     count: usize,
-    /// Threshold: an arrival samples if a random number does not exceed it.
+    /// Threshold: an arrival samples if a random number is below it. With the maximum every arrival samples.
     below: u32,
 }
 
 impl Samples {
+    /// No arrival samples.
     const NONE: Self = Self { count: 0, below: u32::MAX };
     /// Every arrival samples two members, the common case.
     const TWO: Self = Self { count: 2, below: u32::MAX };
@@ -281,7 +284,7 @@ fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>
         parts.surplus += usize::from(!state.answered());
         state.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
-        report.load.rounded_tasks().max(1)
+        report.load.rounded_tasks().max(1) // an idle member ranks as if it had a task, see `rank_of`
     });
     parts.surplus
 }
@@ -298,7 +301,7 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_
             let state = states.of(report.member);
             expected += usize::from(state.answered());
             state.set_load(report.load);
-            report.load.0 >> 16
+            report.load.0 >> 16 // whole tasks
         },
     );
     reports.len() - expected
@@ -349,6 +352,7 @@ impl Policy for Lsq {
 
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
         let queue = match self.samples.count {
+            // Whole tasks: the member's last report to any core, plus the tasks sent since.
             0 => (view.estimated_load(member) >> 16) as u32,
             _ => view.outstanding(member), // same as a sample
         };

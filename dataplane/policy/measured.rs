@@ -45,12 +45,13 @@ impl ReplyNotes {
     #[inline(always)]
     pub(super) fn note(&mut self, service_ns: u32, elapsed_ns: Option<u64>) {
         let service = f64::from(service_ns);
+        // The means follow about the last 1024 service times and the last 64 round trips.
         update_mean(&mut self.service_ns, service, 1.0 / 1024.0);
         self.note_longest(service_ns);
         if let Some(elapsed) = elapsed_ns {
             let trip = (elapsed as f64 - service).max(0.0);
             let most = match self.round_trip_ns {
-                0.0 => f64::INFINITY,
+                0.0 => f64::INFINITY, // the first measurement
                 mean => mean * OUTLIER,
             };
             update_mean(&mut self.round_trip_ns, trip.min(most), 1.0 / 64.0);
@@ -137,7 +138,8 @@ impl MemberStatistics {
         let most = 1.0 - self.idle_share(bound);
         self.full = if utilisation > FULL * most { self.full + 1 } else { 0 };
         if self.full >= FULL_WINDOWS {
-            // Only a greater bound can show the amount of further work.
+            // Only a greater bound can show the amount of further work. Assumes meanwhile a quarter of the idle
+            // time under this bound.
             self.utilisation = self.utilisation.max(1.0 - (1.0 - most) / 4.0);
             self.full = 0;
         }
@@ -184,6 +186,7 @@ fn update_mean(mean: &mut f64, value: f64, weight: f64) {
 mod tests {
     use super::*;
 
+    /// Statistics with these means.
     fn measured(round_trip_ns: f64, service_ns: f64, utilisation: f64) -> MemberStatistics {
         let notes = ReplyNotes { round_trip_ns, service_ns, ..ReplyNotes::default() };
         MemberStatistics { notes, utilisation, ..MemberStatistics::default() }

@@ -19,7 +19,7 @@ pub enum Notify {
     Reply,
     /// Never: dispatchers probe.
     Never,
-    /// Always, to a random dispatcher, which filters.
+    /// Always, to a random dispatcher, which compares the queue with its own threshold (`jbt-d`).
     Always,
     /// To a random dispatcher: when it became idle, else with this probability (`lsq-update`).
     Update(f64),
@@ -39,7 +39,7 @@ pub struct MemberSide {
     /// Estimate of its queue at each dispatcher: the last report, plus tasks sent since.
     estimates: Box<[u32]>,
     /// Dispatcher on whose list it is, if it reports below a threshold.
-    listed: Option<usize>,
+    list_owner: Option<usize>,
 }
 
 impl MemberSide {
@@ -47,14 +47,14 @@ impl MemberSide {
     /// list of the dispatcher with its number, modulo their count.
     #[must_use]
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
-        let listed = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
-        Self { notify, estimates: vec![0; dispatchers].into(), listed }
+        let list_owner = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);
+        Self { notify, estimates: vec![0; dispatchers].into(), list_owner }
     }
 
     /// Resets the state for another member in its place: on no list, idle in all estimates.
     pub fn replace(&mut self, notify: Notify) {
         self.estimates.fill(0);
-        (self.notify, self.listed) = (notify, None);
+        (self.notify, self.list_owner) = (notify, None);
     }
 
     /// Handles a dispatcher that has just registered the member, which has `queue` tasks. Returns true if the
@@ -65,19 +65,20 @@ impl MemberSide {
             Notify::Reply | Notify::Never => false,
             Notify::Always | Notify::Update(_) | Notify::Smart(_) => true,
             Notify::Below(threshold) => {
-                queue < threshold && self.listed.is_none_or(|listed| listed == dispatcher)
+                queue < threshold && self.list_owner.is_none_or(|owner| owner == dispatcher)
             }
         };
         if reports {
             self.estimates[dispatcher] = queue;
-            self.listed = matches!(self.notify, Notify::Below(_)).then_some(dispatcher);
+            self.list_owner = matches!(self.notify, Notify::Below(_)).then_some(dispatcher);
         }
         reports
     }
 
-    /// Returns the dispatcher that an idle member should report to again, after a long time without tasks.
+    /// Returns the dispatcher that an idle member should report to again, after a long time without tasks: its
+    /// last report may have been lost.
     pub fn on_forgotten(&mut self, rng: &mut Rng) -> Option<usize> {
-        self.listed = None;
+        self.list_owner = None;
         self.on_done(0, rng)
     }
 
@@ -85,8 +86,8 @@ impl MemberSide {
     #[inline]
     pub fn on_tasks(&mut self, dispatcher: usize, tasks: u32) {
         self.estimates[dispatcher] = self.estimates[dispatcher].saturating_add(tasks);
-        if self.listed == Some(dispatcher) {
-            self.listed = None;
+        if self.list_owner == Some(dispatcher) {
+            self.list_owner = None;
         }
     }
 
@@ -94,6 +95,7 @@ impl MemberSide {
     #[inline]
     pub fn on_done(&mut self, queue: u32, rng: &mut Rng) -> Option<usize> {
         let dispatchers = self.estimates.len();
+        // One random number: its upper half decides whether to report, its lower half to which dispatcher.
         let mut draw_receiver = |chance: f64| {
             let bits = rng.next_u64();
             let reports = f64::from((bits >> 32) as u32) < chance * 32.0_f64.exp2();
@@ -104,9 +106,9 @@ impl MemberSide {
             Notify::Always => draw_receiver(1.0),
             Notify::Update(chance) => draw_receiver(if queue == 0 { 1.0 } else { chance }),
             Notify::Below(threshold) => {
-                let reports = queue < threshold && self.listed.is_none();
+                let reports = queue < threshold && self.list_owner.is_none();
                 let receiver = draw_receiver(if reports { 1.0 } else { 0.0 });
-                self.listed = receiver.or(self.listed);
+                self.list_owner = receiver.or(self.list_owner);
                 receiver
             }
             Notify::Smart(chance) => {
@@ -124,6 +126,7 @@ impl MemberSide {
 
     /// Returns the dispatcher with the worst estimate (a random one of ties) and its error.
     fn worst(&self, queue: u32, rng: &mut Rng) -> (usize, u32) {
+        // The result if no estimate is wrong.
         let start = below(self.estimates.len(), rng.next_u64() as u32);
         let (mut worst, mut most, mut ties) = (start, 0, 0);
         for (dispatcher, estimate) in self.estimates.iter().enumerate() {
@@ -132,6 +135,7 @@ impl MemberSide {
                 (worst, most, ties) = (dispatcher, error, 1);
             } else if error == most && most > 0 {
                 ties += 1;
+                // Replaces the choice with probability 1 / ties, so that all ties are equally likely.
                 if below(ties, rng.next_u64() as u32) == 0 {
                     worst = dispatcher;
                 }
@@ -146,6 +150,7 @@ mod tests {
     use super::*;
     use rand::SeedableRng;
 
+    /// Member 1 of four dispatchers.
     fn member(notify: Notify) -> (MemberSide, Rng) {
         (MemberSide::new(notify, 1, 4), Rng::seed_from_u64(1))
     }

@@ -97,7 +97,8 @@ impl Default for Task {
 pub struct Pick {
     /// The chosen member.
     pub member: Member,
-    /// True if the member counted as idle (the task header's `qlen`, Horus's idleSelected).
+    /// True if the member counted as idle. The task's header tells it the member in `qlen` (Horus's
+    /// idleSelected).
     pub idle: bool,
 }
 
@@ -207,7 +208,8 @@ pub trait Policy {
     /// Handles an update from another core of the node, which may change the view of `member`.
     fn on_remote_update(&mut self, _member: Member, _view: &mut View) {}
 
-    /// Handles a write-off: `member` has fewer tasks than its replies showed.
+    /// Handles a change of the tasks outstanding at `member` without a task or a reply: lost tasks were written
+    /// off, or surplus answers taken back.
     fn on_written_off(&mut self, _member: Member, _view: &mut View) {}
 
     /// Rebuilds derived state after the active members, their rates or the caller changed, and at the start.
@@ -247,10 +249,10 @@ pub fn one_by_one(
 
 /// All policies. A pool's policy is chosen at its start, and its type is known within a burst.
 #[enum_dispatch(Policy)]
-#[repr(u8)] // a tag of its own: one in a niche takes longer to read
+#[repr(u8)] // a separate tag byte: a tag inside a policy's unused bits takes longer to read
 #[derive(Clone, Debug)]
 pub enum AnyPolicy {
-    /// Idle list, then power of two on load plus drift.
+    /// Idle list, then power of two on load plus drift (the tasks sent since the load report).
     Horus,
     /// Like Horus, but never forgets tasks in flight.
     HorusInflight,
@@ -306,8 +308,8 @@ pub const CATALOGUE: &[Entry] = &[
     learned::BY_QUEUE_EWMA,
     learned::BY_TIME,
     learned::BY_TIME_EWMA,
-    bounded::GIVEN,
-    bounded::CHOSEN,
+    bounded::FIXED_BOUND,
+    bounded::ADAPTIVE_BOUND,
     random::UNIFORM,
     random::WEIGHTED,
     round_robin::ENTRY,

@@ -77,6 +77,7 @@ pub const PERSISTENT: Entry = Entry {
     )
 };
 
+/// Builds the policy; see [`ThresholdList::new`].
 fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
     AnyPolicy::from(ThresholdList::new(below as u32, otherwise))
 }
@@ -186,7 +187,8 @@ impl ThresholdList {
             true => self.line.join(member),
             false => self.line.leave(member),
         }
-        // Members that know the threshold report once when they reach it.
+        // Counts the messages of the original policy, whose members know the threshold and report once when their
+        // queue falls below it.
         parts.picks.messages += u64::from(self.period_ns > 0 && is_below && !was_listed);
     }
 
@@ -209,6 +211,7 @@ impl ThresholdList {
 impl Policy for ThresholdList {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
+        // First the idle members that belong to this core, or that any core may take.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         view.picks.idle += taken as u64;
         let (mut parts, mut local) = (view.parts(), rng.clone());
@@ -275,7 +278,7 @@ impl Policy for ThresholdList {
             return;
         }
         self.next_ns = now_ns.saturating_add(self.period_ns);
-        let mut least = u32::MAX - 1;
+        let mut least = u32::MAX - 1; // leaves room for the 1 added below
         let probed = sample_distinct(self.probes, view.active(), rng, |member| {
             least = least.min(view.probe(member));
         });

@@ -71,7 +71,8 @@ fn better(least_loaded: bool, (a, b): (Member, Member), parts: &Parts<'_>) -> Pi
     Pick { member: select(second, a, b), idle: select(second, queue_a, queue_b) == 0 }
 }
 
-/// Same as one by one. Draws all pairs before it reads the first, like Horus.
+/// Picks the better of two drawn members for each of up to [`BURST`] tasks. Draws all pairs before it reads the
+/// first, so that each of the two loops has enough registers.
 #[inline(always)]
 fn pick_run(
     least_loaded: bool,

@@ -1,4 +1,5 @@
-//! Dispatcher with a queue of waiting tasks.
+//! Dispatcher with a queue of waiting tasks, for callers without incomplete tasks: each task has all its packets,
+//! so there is none whose place another task may take (`|| None`).
 
 use std::ops::{Deref, DerefMut};
 
@@ -146,6 +147,7 @@ mod tests {
     use crate::policy::{Core, Overflow, PreparedPolicy};
     use crate::state::{Load, Member, Report, View};
 
+    /// Dispatcher on the only core, with idle members.
     fn dispatcher(policy: &str, members: usize) -> Dispatcher {
         let view = View::heap(members, 1).remove(0);
         Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
@@ -156,10 +158,12 @@ mod tests {
         QueueingDispatcher::new(dispatcher("jbsq(k=2)", 2).with_queue(bound, Overflow::Drop))
     }
 
+    /// Answers a task of a member.
     fn answer<T>(queueing: &mut QueueingDispatcher<T>, member: u16) {
         queueing.reply(&Report::new(Member(member), Load(0), 0));
     }
 
+    /// Offers a task. Returns its item and member if it goes.
     fn offer<T>(
         queueing: &mut QueueingDispatcher<T>,
         item: T,
@@ -168,20 +172,26 @@ mod tests {
         offered.map(|goes| goes.map(|(item, pick)| (item, pick.member.0)))
     }
 
+    /// Decides on the first waiting task. Returns its item if it goes.
     fn next<T>(queueing: &mut QueueingDispatcher<T>) -> Result<Option<T>, (T, DropReason)> {
         queueing.next(|_| Task::default()).map(|goes| goes.map(|(item, _)| item))
     }
 
+    /// A step on the queue.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Offer,
         Push,
         Next,
+        /// Answers a task of this member.
         Answer(u16),
+        /// Drops the first waiting task.
         GiveUp,
+        /// Sets the bound of the queue.
         Bound(usize),
     }
 
+    /// Random steps.
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let step = prop_oneof![
             6 => Just(Step::Offer),

@@ -33,12 +33,14 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 }
 
 /// Puts idle members that are on no core's list on this core's list: its share of them, after a start or a
-/// policy change, and all members that may be chosen again. Each idle member has one owner core, as in JIQ. Does
-/// nothing if members send their reports in messages: their first report puts them on a list.
+/// policy change, and all members that may be chosen again. Each idle member has one owner core, as in JIQ. Adds
+/// none if members send their reports in messages: their first report puts them on a list.
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
     if let Some(peers) = view.peers() {
-        peers.tokens().clear_from(1); // places under an earlier policy's bound
+        // A token of the first row stands for an idle member. Further rows hold places under an earlier policy's
+        // bound.
+        peers.tokens().clear_from(1);
     }
     if reports == Reports::Messages {
         return;
@@ -72,8 +74,8 @@ pub(super) fn rank_of(queue: u32, view: &View) -> u32 {
     if view.shares_idle() { queue.max(1) } else { queue }
 }
 
-/// Returns `b` if `second`, otherwise `a`, without a branch. The outcome is random, and a mispredicted branch would cost as
-/// much as the rest of the decision.
+/// Returns `b` if `second`, otherwise `a`, without a branch. The outcome is random, and a mispredicted branch would
+/// cost as much as the rest of the decision.
 #[inline]
 pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
     std::hint::select_unpredictable(second, b, a)

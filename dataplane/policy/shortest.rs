@@ -59,7 +59,7 @@ impl Shortest {
         Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
     }
 
-    /// Picks the best member by true queues, without the ranks.
+    /// Picks the best member by true queues, without the ranks: those queues change without this dispatcher.
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
         let key = |member: Member| match self.by_delay {
             true => f64::from(view.probe(member) + 1) / view.rate(member),

@@ -1,5 +1,9 @@
 //! Signals from a leaf to its spine: idleness and average load (Horus 3.3, A.1).
 //!
+//! A spine has an idle list of racks, and the header of each task says whether the spine took the rack from that
+//! list (`idle_selected`). A task *contradicts* the leaf's last signal if its header says otherwise: the signal was
+//! lost, or still in flight.
+//!
 //! [`Protocol::Paper`] follows the paper's text, made idempotent: later tasks that contradict a lost message
 //! repair it. [`Protocol::Text`] is the literal text. [`Protocol::Simulator`] is the authors' released
 //! simulator including its thresholds; their published curves come from it.
@@ -136,7 +140,7 @@ impl Signals {
         (self.protocol == Protocol::Paper).then_some(signal)
     }
 
-    /// Returns the weight of a member in the rack's load.
+    /// Returns the share of a member in the rack's sum of loads.
     #[inline]
     #[must_use]
     pub fn load_of(&self, view: &View, member: Member) -> u64 {
@@ -175,7 +179,8 @@ impl Signals {
             self.contradictions = 0;
             return None;
         }
-        // Ignores contradictions of tasks that were in flight when the state changed.
+        // Ignores contradictions of tasks that were in flight when the state changed: at most one for each worker.
+        // Later ones repeat the last signal.
         self.contradictions += 1;
         (self.contradictions > self.workers.min(IN_FLIGHT_MAX)).then(|| self.change(self.listed))
     }
@@ -371,6 +376,7 @@ mod tests {
         assert_eq!(leaf.on_task(true, 5), None);
         assert_eq!(leaf.on_task(true, 4), Some(Signal::IdleRemove));
         assert_eq!(leaf.on_task(true, 5), Some(Signal::IdleAdd));
+        // Every eighth reply, one for each worker, signals the load.
         let replies: Vec<_> = (0..16).map(|_| leaf.on_reply(5, || 0)[0]).collect();
         assert_eq!(replies.iter().flatten().count(), 2);
     }

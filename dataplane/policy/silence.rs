@@ -8,7 +8,7 @@
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 
-/// Weight of one task in the share of lost tasks.
+/// Weight of one task in the share of lost tasks: the share follows about the last 32 tasks.
 const SHARE_WEIGHT: f64 = 1.0 / 32.0;
 /// Share of lost tasks above which loss is a likelier cause of a silence than a stall.
 const LOSSY: f64 = 1.0 / 16.0;
@@ -16,11 +16,12 @@ const LOSSY: f64 = 1.0 / 16.0;
 const UNLIKELY: f64 = 1e-3;
 /// Patience in mean service times, if many tasks are lost.
 const MEANS: f64 = 4.0;
-/// Factor of the patience while few replies are known: `1 + UNSURE / replies`.
+/// Factor of the patience while few replies are known: `1 + UNSURE / replies`, which is 17 after the first reply
+/// and 2 after the sixteenth.
 const UNSURE: f64 = 16.0;
 /// Weight of one silence in the mean.
 const MEAN_WEIGHT: f64 = 1.0 / 64.0;
-/// Fraction of the longest silence that remains after a window of replies.
+/// Fraction of the longest silence that remains after a window of replies; it halves in 34 windows.
 const LONGEST_KEPT: f64 = 0.98;
 /// Number of replies in a window, for each member.
 const WINDOW_REPLIES: u64 = 64;
@@ -82,12 +83,12 @@ impl SilenceTracker {
     }
 
     /// Records `tasks` answered tasks. More than 1024 at once count as 1024: these already outweigh the past.
-    fn answered(&mut self, tasks: u32) {
+    fn add_answered(&mut self, tasks: u32) {
         self.lost_share *= (1.0 - SHARE_WEIGHT).powi(tasks.min(1 << 10).cast_signed());
     }
 
-    /// Records `tasks` lost tasks, like [`Self::answered`].
-    fn lost(&mut self, tasks: u32) {
+    /// Records `tasks` lost tasks, like [`Self::add_answered`].
+    fn add_lost(&mut self, tasks: u32) {
         let past_weight = (1.0 - SHARE_WEIGHT).powi(tasks.min(1 << 10).cast_signed());
         self.lost_share = 1.0 - (1.0 - self.lost_share) * past_weight;
     }
@@ -210,8 +211,9 @@ impl SilenceWatch {
     ) -> u32 {
         let answers = counts.reports.wrapping_sub(self.reports);
         if answers != 0 {
-            // A lost task would lengthen the silence up to the next task's reply. Estimates of other cores
-            // are too old to exclude that.
+            // A lost task lengthens a silence up to the next task's reply, so only silences without a lost task
+            // count. None is lost if no task is outstanding, or if the reports allow for all outstanding ones.
+            // With several cores the reports are too old to show that.
             let is_alone = patience.cores == 1;
             let counts_agree = is_alone && estimated >= counts.outstanding;
             // After half the patience, another core that looks after the member may have written off its
@@ -229,8 +231,8 @@ impl SilenceWatch {
                 // A member with more answered or reported tasks than sent ones was slow: it still had the
                 // tasks.
                 let was_slow = counts.is_surplus || is_alone && estimated > counts.outstanding;
-                silences.answered(if was_slow { answers.saturating_mul(2) } else { answers });
-                silences.lost(if was_slow { 0 } else { self.written_off });
+                silences.add_answered(if was_slow { answers.saturating_mul(2) } else { answers });
+                silences.add_lost(if was_slow { 0 } else { self.written_off });
             }
             (self.losses, self.written_off) = (0, 0);
         }
@@ -262,11 +264,11 @@ impl SilenceWatch {
             return 0;
         }
         self.denied += lost;
-        silences.lost(lost);
+        silences.add_lost(lost);
         self.write_off(lost)
     }
 
-    /// Records that the caller writes off `lost` tasks, and returns their number.
+    /// Updates the counts for `lost` tasks, which the caller writes off, and returns their number.
     fn write_off(&mut self, lost: u32) -> u32 {
         (self.mark, self.silent_ns) = (None, 0);
         self.outstanding -= lost;
@@ -302,10 +304,12 @@ impl SilenceWatch {
 mod tests {
     use super::*;
 
+    /// A millisecond, in nanoseconds.
     const MS: u64 = 1_000_000;
     const PATIENCE: Patience =
         Patience { silence_ns: 100 * MS, trip_ns: Some(MS), explained: 0, denials: 4, cores: 1 };
 
+    /// Counts of a member whose last reply came just now, so that it is not silent.
     fn counts(now_ns: u64, reports: u32, outstanding: u32) -> Counts {
         Counts {
             now_ns,
@@ -317,6 +321,7 @@ mod tests {
         }
     }
 
+    /// Checks the only member of a pool, whose reports show `reported` tasks. Returns the number of lost tasks.
     fn check(watch: &mut SilenceWatch, counts: Counts, reported: u32) -> u32 {
         let mut silences = SilenceTracker::default();
         watch.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
@@ -378,14 +383,14 @@ mod tests {
         let mut silences = SilenceTracker::default();
         assert_eq!(silences.explained(), 0);
         for _ in 0..100 {
-            silences.answered(1);
-            silences.lost(3);
+            silences.add_answered(1);
+            silences.add_lost(3);
         }
         assert!((15..60).contains(&silences.explained()), "{}", silences.explained());
         let patience = Patience { explained: silences.explained(), ..PATIENCE };
         assert_eq!(patience.after(10), PATIENCE.silence_ns);
         assert_eq!(PATIENCE.after(2), 4 * PATIENCE.silence_ns);
-        (0..200).for_each(|_| silences.answered(1));
+        (0..200).for_each(|_| silences.add_answered(1));
         assert_eq!(silences.explained(), 0);
     }
 

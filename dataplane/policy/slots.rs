@@ -1,10 +1,11 @@
 //! Places of a central queue's members, where several cores of a node send them tasks. Each place is a token
 //! that one core holds at a time, so the bound on a member's tasks holds for the pool, not per core.
 //!
-//! A reply frees a place for the core that receives it. An overloaded core keeps the place; any other core
-//! releases it to all cores. A core takes no place while a task on another core has waited longer. This courtesy
-//! ends after the time that a core needs to notice a free place. From time to time one core per member
-//! compares its places with its tasks. That repairs losses and applies a changed bound.
+//! A reply frees a place for the core that receives it. The core notes the first free place of a member on its
+//! idle list, and releases further ones to all cores at once. An overloaded core keeps the places on its list; any
+//! other core releases them at its next publication. A core takes no place while a task on another core has waited
+//! longer. This courtesy ends after the time that a core needs to notice a free place. From time to time one core
+//! per member compares its places with its tasks. That repairs losses and applies a changed bound.
 
 use super::Core;
 use crate::state::{Member, Peers, View};
@@ -33,7 +34,7 @@ pub(super) struct Slots {
     imbalances: Vec<Imbalance>,
     /// Rows of tokens in use.
     rows: usize,
-    /// Arrival time of the oldest task on another core, and the time since which this core lets it go first.
+    /// Arrival time of the oldest task on another core, and the start of the courtesy to it.
     courtesy: (u64, u64),
 }
 
@@ -71,13 +72,15 @@ impl Slots {
             return None;
         }
         if let Some(member) = view.idle_mut().take_last() {
-            // For its last place, the report says more than this core's own count.
+            // The list says only that one place is free. This core's own count and the last report show whether
+            // the member has other tasks.
             let state = view.of(member);
             return Some((member, state.own_outstanding() <= 0 && state.load().0 == 0));
         }
         loop {
             let (member, row) = view.peers()?.take_token()?;
             if view.is_active(member) {
+                // Free tokens fill the rows from the last one on, so the row shows their number.
                 return Some((member, row + bound <= self.rows));
             }
         }
@@ -105,6 +108,7 @@ impl Slots {
         view: &mut View,
     ) {
         let Some(peers) = view.peers().filter(|_| core.looks_after(member)) else { return };
+        // Free places: tokens that no core holds, and those on cores' idle lists.
         let free = peers.tokens().count(member) + view.idle_everywhere(member);
         let tasks = view.outstanding_now(member).max(0);
         let imbalance = bound as i32 - tasks - free as i32;

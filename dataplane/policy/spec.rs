@@ -93,10 +93,12 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// Creates a parameter that may have fractions.
     pub(super) const fn new(name: &'static str, default: f64, range: (f64, f64)) -> Self {
         Self { name, default, range, whole: false }
     }
 
+    /// Creates a parameter with whole values.
     pub(super) const fn integer(name: &'static str, default: f64, range: (f64, f64)) -> Self {
         Self { name, default, range, whole: true }
     }

@@ -11,21 +11,25 @@ use super::sample::below;
 use super::*;
 use crate::state::{Exchange, Load, Presence};
 
+/// Dispatcher on the only core, with idle members.
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
     let view = View::heap(members, 1).remove(0);
     Dispatcher::new(&policy.parse().unwrap(), view, Core::ONLY, 7)
 }
 
+/// Schedules `count` tasks in one run.
 fn picks(dispatcher: &mut Dispatcher, count: usize) -> Vec<Option<Pick>> {
     let mut picks = vec![None; count];
     dispatcher.schedule(&vec![Task::default(); count], &mut picks);
     picks
 }
 
+/// Schedules one task, for which there must be a member.
 fn pick(dispatcher: &mut Dispatcher) -> Pick {
     picks(dispatcher, 1)[0].unwrap()
 }
 
+/// Processes a reply of a member that has `queue` tasks left.
 fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
     let report = Report::new(Member(member), Load::tasks(queue), 0);
     dispatcher.reply(&report);
@@ -82,7 +86,7 @@ fn choice_is_among_the_reported_candidates() {
     for entry in CATALOGUE {
         let mut dispatcher = dispatcher(entry.name, 12);
         dispatcher.set_active(Member(5), false);
-        let mut seen = 0;
+        let mut drawn = 0;
         for round in 0..400_u16 {
             dispatcher.tick(u64::from(round) * 100_000);
             let candidates = dispatcher.candidates();
@@ -100,7 +104,7 @@ fn choice_is_among_the_reported_candidates() {
                     entry.name
                 );
                 assert!(beliefs.candidate(pick.member).unwrap().is_drawn, "{}", entry.name);
-                seen += 1;
+                drawn += 1;
             }
             if round % 3 > 0 {
                 reply(&mut dispatcher, pick.member.0, round % 4);
@@ -108,7 +112,7 @@ fn choice_is_among_the_reported_candidates() {
         }
         // Policies that read all members declare it, and so do those that take any idle rack.
         let looks_at_some = Beliefs::of(&dispatcher).basis != SelectionBasis::Best;
-        assert!(seen > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);
+        assert!(drawn > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);
     }
 }
 
@@ -169,10 +173,10 @@ fn choices(
 #[test]
 fn policies_that_say_so_decide_by_rates() {
     for entry in CATALOGUE.iter().filter(|entry| entry.by_rate) {
-        let alike = choices(entry, 4, None, None);
-        assert_eq!(alike, choices(entry, 4, Some(&[1.0; 4]), None), "{}", entry.name);
-        let others = choices(entry, 4, Some(&[1.0, 9.0, 1.0, 9.0]), None);
-        assert_ne!(alike, others, "{}", entry.name);
+        let equal_rates = choices(entry, 4, None, None);
+        assert_eq!(equal_rates, choices(entry, 4, Some(&[1.0; 4]), None), "{}", entry.name);
+        let unequal_rates = choices(entry, 4, Some(&[1.0, 9.0, 1.0, 9.0]), None);
+        assert_ne!(equal_rates, unequal_rates, "{}", entry.name);
     }
 }
 
@@ -181,8 +185,8 @@ fn policies_that_say_so_decide_by_rates() {
 fn policies_see_queues_only_when_declared() {
     for entry in CATALOGUE {
         let asks = PolicySpec::from_str(entry.name).unwrap().asks() != ProbeKind::Nobody;
-        let shown = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
-        assert_eq!(choices(entry, 16, None, None) != shown, asks, "{}", entry.name);
+        let with_queues = choices(entry, 16, None, Some(|member| 9 + member as u32 % 7));
+        assert_eq!(choices(entry, 16, None, None) != with_queues, asks, "{}", entry.name);
     }
 }
 
@@ -276,7 +280,7 @@ fn runs_decide_as_one_by_one() {
                 let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
                 reports.push(Report::new(member, load, 1000));
             }
-            // These members owe no answer, or not this one.
+            // An inactive member owes no answer: its reply is surplus.
             reports.push(Report::new(Member(7), Load(0), 0));
             let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
             assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
@@ -574,7 +578,7 @@ fn overloaded_cores_publish_large_differences_first() {
     cores.dispatchers[0].follow(Member(3));
     (0..3).for_each(|_| cores.dispatchers[0].follow(Member(5)));
     cores.exchange(false);
-    (0..100).for_each(|_| cores.exchange(false)); // incomplete lines are published eventually, too
+    (0..100).for_each(|_| cores.exchange(false)); // cache lines with few messages are published eventually, too
     let outstanding = cores.outstanding(1);
     assert_eq!((outstanding[3], outstanding[5]), (0, 3));
     cores.exchange(true);
@@ -759,7 +763,7 @@ fn silence_is_judged_by_what_tasks_take() {
         (0..100).for_each(|round| serve(&mut dispatcher, round * 1_000_000));
         let sent = picks(&mut dispatcher, 5).iter().flatten().count(); // lost
         let mut ms = 100;
-        let mut rooms = Vec::new();
+        let mut rooms = Vec::new(); // times at which the member's places are free again
         while rooms.len() < 4 {
             ms += 1;
             dispatcher.tick(ms * 1_000_000);
@@ -785,7 +789,7 @@ fn silence_is_judged_by_what_tasks_take() {
 #[test]
 fn member_served_elsewhere_is_not_silent() {
     let mut cores = Cores::new("jbsq(k=2)", 1, 2);
-    let left = |cores: &Cores| cores.dispatchers[0].view().outstanding_now(Member(0));
+    let outstanding = |cores: &Cores| cores.dispatchers[0].view().outstanding_now(Member(0));
     // The first core, which would write its tasks off, learns the service time and then sends none.
     (0..100).for_each(|round| serve(&mut cores.dispatchers[0], round * 1_000_000));
     for ms in 100..200 {
@@ -793,14 +797,14 @@ fn member_served_elsewhere_is_not_silent() {
         serve(&mut cores.dispatchers[1], ms * 1_000_000);
         pick(&mut cores.dispatchers[1]);
         cores.dispatchers[0].tick(ms * 1_000_000 + 200_000);
-        assert_eq!(left(&cores), 1, "at {ms} ms");
+        assert_eq!(outstanding(&cores), 1, "at {ms} ms");
         reply(&mut cores.dispatchers[1], 0, 0);
     }
     pick(&mut cores.dispatchers[1]); // lost
     for ms in 200..210 {
         cores.dispatchers.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
     }
-    assert_eq!(left(&cores), 0);
+    assert_eq!(outstanding(&cores), 0);
     // Both of its places are free again.
     cores.exchange(true);
     assert_eq!(histogram(&picks(&mut cores.dispatchers[1], 3), 1), [2]);

@@ -75,7 +75,10 @@ impl WaterFill {
         Self { scd, ..Self::default() }
     }
 
-    /// Returns the tasks of all dispatchers together, if each has `tasks`.
+    /// Returns the tasks of all dispatchers together, if each has `tasks`; under SCD minus one.
+    ///
+    /// SCD minimises the expected sum of queue^2 / rate. A member with probability p gets a binomial number of the
+    /// a tasks, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
     fn arrivals(&self, tasks: usize) -> f64 {
         (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 }
     }
@@ -97,6 +100,7 @@ impl Shares {
         let mut sum = 0.0;
         for depth in &self.depths {
             let share = match arrivals > 0.0 {
+                // Tasks that lift the queue to the level, out of all arrivals.
                 true => (depth.rate * level - depth.queue).max(0.0) / arrivals,
                 // A single task of a single dispatcher goes to the lowest surface.
                 false => f64::from(depth.surface == self.depths[0].surface),
@@ -109,6 +113,7 @@ impl Shares {
     /// Draws a member by the probabilities.
     fn draw(&self, rng: &mut Rng) -> Option<Pick> {
         let total = self.sums.last()?;
+        // Uniform below `total`, with 53 random bits.
         let point = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2() * total;
         let place = self.sums.partition_point(|sum| *sum <= point).min(self.sums.len() - 1);
         let depth = &self.depths[place];

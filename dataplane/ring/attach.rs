@@ -179,7 +179,7 @@ pub fn request_offer(path: &Path, patience: Duration) -> Result<ReceivedOffer, O
     let socket = connect(&found, patience.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
-        // Tasks of another user must not run with this user's rights.
+        // Otherwise tasks of another user would run with this user's rights.
         return Err(OfferError::Owner(agent.uid));
     }
     let (bytes, memory) = receive(&socket)?;
@@ -239,6 +239,7 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
             other => break other?,
         }
     };
+    // The agent closed the connection without an offer, for example for lack of descriptors.
     if received.bytes == 0 {
         return Err(OfferError::Silent);
     }
@@ -322,6 +323,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
                     let error = io::Error::from(error);
                     log::warn!("no worker can attach: {error}{}; retried", files::advice(&error));
                 }
+                // Pauses, but not after a stop request.
                 let _ = poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&PAUSE));
             }
         }

@@ -51,6 +51,7 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// Creates the end of the channel with this index.
     pub(super) fn new(
         index: usize,
         sender: Sender<Slice<AtomicU64>>,

@@ -21,7 +21,8 @@ use super::worker_end::WorkerEnd;
 use crate::io::Token;
 use crate::state::region::Slice;
 
-/// Creates both ends of a channel with `slots` slots. The worker waits for its grant.
+/// Creates both ends of a channel with `slots` slots. The worker gets tasks only after [`Producer::grant`]. Its first
+/// task has number 0, where both ends begin.
 ///
 /// # Errors
 /// If the number of slots is impossible.
@@ -66,6 +67,7 @@ impl<T: Token> Producer<T> {
         &self.channel
     }
 
+    /// Returns the channel's sender for inspection.
     #[inline]
     fn sender(&self) -> &Sender<Slice<AtomicU64>> {
         self.channel.sender()
@@ -235,6 +237,7 @@ mod tests {
 
     type Ends = (Producer<Box<u32>>, Consumer<Box<u32>>);
 
+    /// Creates both ends of a granted channel with four slots.
     fn ends() -> Ends {
         let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
         producer.grant();

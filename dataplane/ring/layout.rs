@@ -99,7 +99,7 @@ impl Layout {
     #[must_use]
     pub fn new(shape: &RegionShape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
-        let slots = 4 * ALIGN;
+        let slots = 4 * ALIGN; // after the four lines below
         let area = slots + round(8 * SLOT_WORDS * shape.slots);
         let channel = ChannelLayout {
             control: 0,

@@ -309,6 +309,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     /// Returns the nanoseconds worked since the last call, as reported by the worker.
     #[inline]
     pub fn worked_ns(&mut self) -> u64 {
+        // The Acquire load in `collect` makes the time of completed tasks visible.
         let busy = self.words.credit[credit::BUSY_NS].load(Relaxed);
         let worked = busy.wrapping_sub(self.busy_ns);
         self.busy_ns = busy;
@@ -330,7 +331,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         if found & claim::ATTACHED == 0 { 0 } else { found }
     }
 
-    /// Returns the identity that the attached worker assumes.
+    /// Returns the identity under which the attached worker claimed ([`claim::NAME`]).
     #[must_use]
     pub fn claimed_name(&self) -> u64 {
         self.words.claim[claim::NAME].load(Relaxed)
@@ -437,6 +438,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
 
     /// Starts with the dispatcher's first task. Call it once, after the grant.
     pub fn start(&mut self) {
+        // The Acquire load of the grant makes the start visible.
         self.next = self.words.control[control::START].load(Relaxed);
     }
 
@@ -461,7 +463,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.is_ready_at(self.next)
     }
 
-    /// Returns true if this task is available. It must not have been taken.
+    /// Returns true if this task is available. It must not have been taken. `Relaxed` suffices, because
+    /// [`Receiver::receive_word`] loads the tag again with Acquire.
     #[inline]
     #[must_use]
     pub fn is_ready_at(&self, number: u64) -> bool {
@@ -471,7 +474,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
     /// Returns the number of available tasks. Continues where the last call ended, so that it checks each task once.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        // If more tasks were taken than checked, `checked` is behind `next`, and the difference wraps to a large
+        // `checked` is behind `next` if more tasks were taken than checked. The difference then wraps to a large
         // number. The dispatcher chooses the first number, so numbers themselves may wrap, too.
         if self.checked.wrapping_sub(self.next) > self.mask + 1 {
             self.checked = self.next;

@@ -4,6 +4,9 @@
 //! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
 //! its pages exist from the start. Locks of its bytes show which processes live; the system releases them however a
 //! process ends. The dispatcher locks the first byte, the worker of channel i byte i + 1.
+//!
+//! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the
+//! dispatcher *grants* the claim. The *offer* names the worker of each channel.
 
 use std::fs::File;
 use std::io;
@@ -166,10 +169,12 @@ enum Backing {
     Heap(Vec<AtomicBool>),
     /// Memory of an agent, in its own process.
     Agent {
+        /// Thread that passes the memory to workers.
         server: AttachServer,
         /// Open file for the agent's lock, which no worker receives.
         memory: File,
         path: PathBuf,
+        /// The socket file, so that only this one is removed at the end.
         socket: Identity,
         /// Lock of the path; released last.
         name: NameLock,
@@ -232,9 +237,9 @@ impl WorkerRegion {
     ) -> Result<Self, RegionError> {
         let (offer, layout) = plan(workers, shape)?;
         let io = |error| RegionError::Io { path: path.to_owned(), error };
-        socket_at(path)?; // reports a foreign file before anything is created, also in read-only folders
+        socket_at(path)?; // reports a foreign file before anything is created, also in a read-only folder
         let name = NameLock::take(path).map_err(|error| name_error(path, error))?;
-        let old_socket = socket_at(path)?;
+        let old_socket = socket_at(path)?; // again, under the lock
         old_socket.iter().try_for_each(|_| check_dead(path))?;
         let offered = within_limits(|| anonymous(layout.len)).map_err(io)?;
         let memory = open_again(&offered).map_err(io)?;
@@ -325,6 +330,7 @@ impl WorkerRegion {
         let Some(place) = self.place(channel) else { return Ok(None) };
         let channel_lock = match &self.backing {
             Backing::Heap(taken) => {
+                // Acquire pairs with the Release of the previous worker, which has then written everything.
                 if taken[channel].swap(true, AcqRel) {
                     return Ok(None);
                 }
@@ -438,7 +444,9 @@ impl Drop for WorkerRegion {
 /// Lock of a channel that excludes further workers.
 #[derive(Debug)]
 pub(super) enum ChannelLock {
+    /// Flag in memory of this process, cleared on drop.
     Heap { region: Arc<WorkerRegion>, channel: usize },
+    /// Lock of a byte, released as this open file is closed.
     File { _file: File },
 }
 
@@ -510,7 +518,7 @@ fn socket_at(path: &Path) -> Result<Option<ExistingFile>, RegionError> {
     }
 }
 
-/// Checks that no one listens at the socket at `path`.
+/// Checks that no one listens at the socket at `path`, by a request for an offer.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
     match attach::request_offer(path, attach::PATIENCE) {
         Err(OfferError::Dead | OfferError::Missing) => Ok(()),

@@ -20,12 +20,12 @@ const WAITING: usize = 2;
 const TIMES: usize = 3;
 /// Classes per octave (range between two powers of two, in nanoseconds).
 const PER_OCTAVE: u64 = 16;
-/// Number of classes: up to about 17 s.
+/// Number of classes: up to about 34 s. Longer times count in the last class.
 const CLASSES: usize = 32 * PER_OCTAVE as usize;
 /// Number of u64 words.
 pub const WORDS: usize = TIMES + CLASSES;
 
-/// Returns the class of a time.
+/// Returns the class of a time. Times below 32 ns have one class per nanosecond, and each later octave has 16.
 #[inline]
 fn class(ns: u64) -> usize {
     let octave = u64::from(ns.max(PER_OCTAVE).ilog2() - PER_OCTAVE.ilog2());
@@ -141,6 +141,7 @@ mod tests {
     use super::*;
     use crate::state::region::Region;
 
+    /// Creates the words of an agent.
     fn watch() -> AgentStatusWords {
         AgentStatusWords::new(Region::heap(8 * WORDS).slice(0, WORDS))
     }

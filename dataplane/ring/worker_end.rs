@@ -39,6 +39,7 @@ pub struct WorkerEnd {
 }
 
 impl WorkerEnd {
+    /// Creates the end of a claimed channel. Keeps `lock` until it is dropped.
     pub(super) fn new(
         receiver: Receiver<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
@@ -93,6 +94,7 @@ impl WorkerEnd {
             return Ok(false);
         };
         let (offset, stride) = (notice.offset as usize, self.shape.stride());
+        // The bytes of a task are always at its slot's part of the area.
         let fits = offset == self.receiver.slot(number) * stride;
         if !fits || notice.len as usize > self.shape.payload {
             return Err(BadNotice);

@@ -18,13 +18,13 @@ use crate::stage::{IpOptions, PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
 use crate::wire::ether::Mac;
 
-/// Address of the leaf on the wire, from the networks that no router forwards (RFC 3927).
+/// Address of the leaf on the wire, 169.254.77.1, from the network that no router forwards (RFC 3927).
 pub const LEAF_IP: u32 = 0xA9FE_4D01;
-/// Address of the agent on the wire.
+/// Address of the agent on the wire, 169.254.77.2.
 pub const AGENT_IP: u32 = 0xA9FE_4D02;
-/// Prefix length of the wire's network.
+/// Prefix length of the wire's network, which has two hosts.
 pub const PREFIX: u8 = 30;
-/// MAC address of the leaf on the wire.
+/// MAC address of the leaf on the wire; locally administered, with "wed" in ASCII.
 pub const LEAF_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 1]);
 /// MAC address of the agent on the wire.
 pub const AGENT_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 2]);
@@ -36,7 +36,7 @@ struct LocalWorker {
     /// Index of its pool at the leaf.
     pool: usize,
     member: Member,
-    /// True if the worker is attached, as the leaf was last informed.
+    /// True if the worker was attached at the last update of the leaf.
     present: bool,
 }
 
@@ -109,7 +109,8 @@ where
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         let received = self.leaf.poll(now);
-        // The leaf may have forwarded more than a burst, received by several ports.
+        // The leaf may have forwarded more than a burst, received by several ports. A full burst means that
+        // more may wait.
         while self.agent.poll(now) == BURST {}
         let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
         let has_changed = self.epochs != (self.leaf.epoch(), self.agent.epoch());
@@ -139,6 +140,7 @@ where
             stages.set_active(local.pool, local.member, present);
             if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
                 match present {
+                    // It has no tasks yet, so an idle list may contain it at once.
                     true => {
                         let idle = Report::new(local.member, Load(0), 0);
                         dispatcher.refresh(&idle);
@@ -151,7 +153,7 @@ where
         }
     }
 
-    /// Runs a due tick after a sleep of the poll loop.
+    /// Runs the leaf's due tick after a sleep of the poll loop, so that its policies have the current time.
     pub fn catch_up(&mut self, now: u64) {
         self.leaf.catch_up(now);
     }
@@ -186,6 +188,7 @@ where
         for local in &self.locals {
             self.leaf.stages_mut().set_active(local.pool, local.member, false);
         }
+        // The agent takes the tasks on the wire before it closes, and the leaf its replies afterwards.
         while self.agent.poll(now) > 0 {}
         let counters = self.agent.counters().clone();
         let mut ends = self.agent.close();

@@ -82,11 +82,12 @@ struct Patience {
     is_on: bool,
     /// End of the delay in ticks.
     until: u64,
-    /// Ports for clients only with a link at the last check, one bit each.
+    /// Ports for clients only that had a link at the last check, one bit each.
     linked: u16,
 }
 
-/// Longest delay after a client port's link-up.
+/// Longest delay after a link-up of a port for clients only. Meanwhile the workers' links come up and ARP resolves the
+/// servers.
 const PATIENCE_MS: u64 = 250;
 
 impl<P, A> Leaf<P, A>
@@ -151,7 +152,8 @@ where
         }
     }
 
-    /// Polls all ports if `ALL`; otherwise all except ports for clients only.
+    /// Polls all ports if `ALL`; otherwise all except ports for clients only. `ALL` is a constant, so that the usual
+    /// loop has no check.
     #[inline]
     fn poll_ports<const ALL: bool>(&mut self, now: u64) -> usize {
         self.time.start(now, self.node.stages.counters());
@@ -171,7 +173,7 @@ where
         if ticks {
             self.tick(now);
         }
-        self.node.stages.exchange();
+        self.node.stages.exchange(); // with the node's other cores
         if self.release(now) || ticks {
             self.node.note_held(0);
         }
@@ -198,7 +200,8 @@ where
             true => self.explain(port, now, &mut burst, &mut verdicts),
         }
         self.node.stages.counters().add(Counter::RxPackets, count as u64);
-        // All packets of most bursts leave by one port, so the burst moves there as a whole.
+        // All packets of most bursts leave by one port, so the burst moves there as a whole, without a copy of each
+        // packet.
         let forwarded = match verdicts[0] {
             Verdict::Forward { port, .. }
                 if verdicts[..count].iter().all(|verdict| verdict.leaves_by(port)) =>
@@ -212,7 +215,7 @@ where
         }
     }
 
-    /// Decides on a burst packet by packet, and explains each decision.
+    /// Decides on a burst packet by packet, and records each decision for `wedjat explain`.
     #[cold]
     fn explain(
         &mut self,
@@ -275,7 +278,8 @@ where
         }
     }
 
-    /// Explains the drop of a packet that waited or found no room to wait. The drop is already counted.
+    /// Records the drop of a packet that waited or found no room to wait, for `wedjat explain`. The drop is already
+    /// counted.
     #[cold]
     fn explain_drop(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
         if self.out.tap.explains() {

@@ -17,9 +17,9 @@ pub use leaf::Leaf;
 /// reading per poll suffices.
 #[derive(Clone, Copy, Debug, Default)]
 struct PollTime {
-    /// Start of the current poll in ticks.
+    /// Start of the last poll in ticks.
     last: u64,
-    /// True if the current poll brought packets.
+    /// True if the last poll brought packets.
     was_busy: bool,
 }
 

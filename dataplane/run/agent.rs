@@ -49,7 +49,8 @@ type AgentEnd = (Vec<AttachStats>, usize);
 /// Time in which threads must complete their tasks after the stop request to them.
 const THREAD_DRAIN_MAX: Duration = Duration::from_millis(500);
 
-/// Runs the agent until `stop` is set or the duration is over. `report` gets a line per second.
+/// Runs the agent until `stop` is set or the duration is over. `report` gets a line per second. Returns the account:
+/// packets, tasks, drops and attachments.
 ///
 /// # Errors
 /// If it cannot start, or its core failed.
@@ -84,7 +85,8 @@ pub(super) struct ThreadWorkers {
 pub(super) type StartThreadWorkers<'a> =
     &'a mut dyn FnMut(&Eal, Queues, Option<&Arc<Signer>>) -> Result<ThreadWorkers, LaunchError>;
 
-/// Starts the agent around the region of its workers, processes or threads, and runs it to its end.
+/// Starts the agent around the region of its workers, processes or threads, and runs it to its end. Starts worker
+/// threads after the devices, whose transmit queues they need, and before the dispatcher, which needs their channels.
 pub(super) fn start(
     config: &AgentConfig,
     options: &Options,
@@ -240,6 +242,7 @@ fn open_devices(
         let options = DeviceOptions {
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
+            // Needed to receive packets to a configured MAC address that differs from the device's own.
             promiscuous: port.mac.is_some(),
             multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
@@ -282,8 +285,11 @@ fn join_workers(threads: Vec<JoinHandle<()>>) {
 
 /// State shared by the core and further threads.
 struct Shared {
+    /// Unfinished tasks by worker.
     load: Arc<NamedLoad>,
+    /// Counters of workers that are threads and send their replies themselves.
     counters: Vec<Counters>,
+    /// Keys of pools whose messages are signed.
     signer: Option<Arc<Signer>>,
     tap: TapCommands,
     refusals: Refusals,
@@ -309,6 +315,7 @@ fn poll(
         clock.polled(|| agent.progress());
     }
     clock.drain(QUIET, DRAIN_MAX, |now| agent.poll(now) > 0 || agent.held() > 0);
+    // Tasks that threads still serve count at the threads, so these must end before the agent's account.
     if agent.has_threads() {
         agent.stop();
         clock.drain(QUIET, THREAD_DRAIN_MAX, |now| {

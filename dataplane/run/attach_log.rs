@@ -20,6 +20,7 @@ impl AttachLog {
             if claim == *last_claim {
                 continue;
             }
+            // The departed worker, if there was one; otherwise the new one.
             let subject = if *last_claim == 0 { place } else { last_place.or(place) };
             let Some(Place { id, pool }) = subject else { continue };
             match (*last_claim, region.has_worker(channel)) {
@@ -27,7 +28,7 @@ impl AttachLog {
                 (1.., _) if place != subject => {
                     log::info!("worker {id} of pool {pool} was released")
                 }
-                (0, _) => {}
+                (0, _) => {} // no worker has departed
                 // A worker that leaves or dies releases its lock, so this one still runs.
                 (_, true) if claim == 0 => {
                     log::warn!(

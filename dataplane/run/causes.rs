@@ -11,13 +11,13 @@ use crate::reason::DropReason;
 use crate::state::counters::idle_cores;
 use crate::state::{Counter, Counters};
 
-/// Minimum number of refused packets for a log line.
+/// Minimum number of refused packets for a log line. Fewer may be chance.
 const REFUSED_MIN: u64 = 20;
 
 /// Interval between checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of log lines about spoofed replies.
+/// Maximum number of log lines about spoofed replies, so that a forger cannot fill the log.
 const SPOOFED_MAX: usize = 32;
 
 /// Search for causes.
@@ -26,6 +26,7 @@ pub struct Causes {
     next: Instant,
     /// Refused packets of each core.
     cores: Vec<Refusals>,
+    /// Counters of each core.
     counters: Vec<Counters>,
     /// Logged causes: port and drop reason.
     logged: BTreeSet<(usize, &'static str)>,
@@ -36,7 +37,7 @@ pub struct Causes {
 }
 
 impl Causes {
-    /// Creates the log of a node from its cores' counts.
+    /// Creates a search in the counts of a node's cores.
     pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
         let (logged, logged_idle) = (BTreeSet::new(), BTreeSet::new());
         let logged_spoofed = BTreeSet::new();
@@ -114,6 +115,7 @@ impl Causes {
         let of_setup = DropReason::ALL
             .into_iter()
             .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_logged(reason));
+        // Reported first, even if another reason has more packets.
         let (count, reason, is_nearly_all) = match of_setup {
             Some(reason) => (refused(reason), reason, true),
             None => (count, reason, is_nearly_all),

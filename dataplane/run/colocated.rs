@@ -26,9 +26,12 @@ pub type LocalParts = Parts<Mbuf, PoolHandle>;
 /// Agent on a leaf's core, as the watching thread sees it.
 pub struct LocalAgent<'a> {
     host: &'a HostConfig,
+    /// CPU of the core.
     core: usize,
+    /// Memory shared with the workers.
     region: Arc<WorkerRegion>,
     table: Arc<Table>,
+    /// Queue of dead workers for the core.
     deaths: Arc<ArrayQueue<Death>>,
     attach_log: RefCell<AttachLog>,
 }

@@ -45,7 +45,12 @@ const DRAIN_MAX: Duration = Duration::from_millis(500);
 /// Interval at which the watching thread checks signals and time.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// Runs the leaf or spine until `stop` is set or the duration is over. `report` gets a line per second.
+/// Runs the leaf or spine until `stop` is set or the duration is over. `report` gets a line per second. Returns the
+/// account: packets, tasks and drops.
+///
+/// Creates the region for local workers, the mempool, the state and the devices, in this order. The predecessor's state
+/// file is read before this node's own replaces it. Then starts a thread per core, and watches them until all have
+/// ended.
 ///
 /// # Errors
 /// If it cannot start, or a core failed.
@@ -99,7 +104,7 @@ pub fn run(
             quantity(hosts, "host")
         );
     }
-    // Reports unknown workers to the controller.
+    // Queue of workers that are unknown to this node, for the controller.
     let newcomers =
         config.controller.as_ref().map(|_| assembly::watch_unknown_workers(&mut stages));
     log::info!(
@@ -184,6 +189,7 @@ pub fn run(
         requests.serve_for(time, &|| all_port_stats(&devices));
         agent.as_ref().inspect(|agent| agent.check_workers());
     };
+    // With local workers more often, because a check also finds dead ones.
     let interval = if agent.is_some() { super::agent::WATCH } else { WATCH };
     let (duration, core_counters) = (options.duration, &counters[..]);
     let polling = if options.clock.is_none() { &config.leaf.cores[..] } else { &[] };
@@ -274,12 +280,14 @@ fn open_devices(
 struct CoreSetup {
     eal: Eal,
     stages: Stages,
+    /// Queues of this core, one per device.
     ports: Vec<QueuePort>,
+    /// Mempool for packets that the core makes.
     pool: PoolHandle,
     commands: Commands,
     tap: TapCommands,
     refusals: Refusals,
-    /// True to leave tasks in their devices until workers are reachable.
+    /// True to leave tasks in their devices until workers are reachable, at most for a short time after a link-up.
     is_patient: bool,
     stop: Arc<AtomicBool>,
     /// Name for captures of all packets, and this core's index.
@@ -331,6 +339,7 @@ fn poll<P: Port<Buf = dpdk::Mbuf>>(mut setup: CoreSetup, ports: Vec<P>) -> PollR
         Some(clock) => poll_on(clock, setup, ports),
         None => {
             let counters = setup.stages.counters().clone();
+            // Real devices come up one after another.
             setup.is_patient = true;
             let tsc = StallCounter::new(setup.eal.clone(), counters.clone());
             match setup.sleeper.take() {
@@ -366,7 +375,7 @@ fn poll_on<P: Port<Buf = dpdk::Mbuf>>(
         clock.drain(QUIET, DRAIN_MAX, |now| leaf.poll(now) > 0);
         return (leaf.close(), None, clock.ended());
     };
-    // Room for all buffers, so that the link never loses a reply.
+    // Leaf and agent are joined by a link in memory. Room for all buffers, so that it never loses a reply.
     let (near, far) = link::pair(mbufs);
     let ports = ports.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(near)]);
     let leaf = Leaf::new(stages, ports.collect(), pool, commands, timing);

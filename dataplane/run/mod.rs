@@ -170,7 +170,7 @@ fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
     clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
 }
 
-/// Returns a reader of that clock.
+/// Returns a reader of the nodes' clock, in its ticks.
 fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
     match clock.cloned() {
         Some(clock) => Box::new(move || clock.now_ns()),
@@ -257,6 +257,7 @@ struct ControlInterface {
     reload: Arc<AtomicBool>,
     /// Sender of requests to the watching thread.
     handle: Handle,
+    /// Serves the sockets until it is dropped.
     #[cfg(feature = "control")]
     _server: Option<crate::admin::Server>,
 }
@@ -326,7 +327,8 @@ fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
 /// Thread of a core, pinned to its CPU and registered with EAL.
 type CoreThread<T> = JoinHandle<Result<T, String>>;
 
-/// Starts a core's thread. It ends with the result of `work`, or an error.
+/// Starts a core's thread, pinned to `cpu`. It ends with the result of `work`, or an error. The name of a thread that
+/// `always_polls`, without sleep, contains its CPU, so that other nodes detect a shared CPU.
 fn spawn<T: Send + 'static>(
     name: &str,
     (cpu, always_polls): (usize, bool),
@@ -346,7 +348,7 @@ fn spawn<T: Send + 'static>(
         .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
 }
 
-/// Returns the result of a core's thread.
+/// Waits for a core's thread and returns its result. A panic becomes an error.
 fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     let result = thread.join().unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -361,14 +363,17 @@ fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
 struct Watch<'a> {
     /// Time after which the node stops by itself.
     duration: Option<Duration>,
+    /// Set to stop all cores.
     stop: &'a AtomicBool,
+    /// Counters of each core.
     counters: &'a [Counters],
-    /// CPUs of the cores; empty if a conductor controls the polls.
+    /// CPUs of the cores; empty if a conductor controls the polls, so that a pause of these is no stall.
     cpus: &'a [usize],
     /// Ticks per second of the cores' clock.
     ticks_hz: u64,
     /// Longest time between two checks.
     interval: Duration,
+    /// Start of the cores.
     started: Instant,
 }
 
@@ -384,6 +389,7 @@ impl Watch<'_> {
     ) {
         let (mut before, mut reported) = (Totals::default(), self.started);
         let mut supervisor = Supervisor::from_environment();
+        // Threads of other nodes that poll a CPU of this one.
         for poller in cpus::pollers(Path::new("/proc"), self.cpus) {
             log::warn!(
                 "{poller}: both stall for the other's time slices; {}",
@@ -405,6 +411,7 @@ impl Watch<'_> {
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
+            // After the end of the duration, the cores drain: the checks go on at their interval.
             check(if remaining.is_zero() { self.interval } else { remaining.min(self.interval) });
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
@@ -467,7 +474,7 @@ fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
 }
 
 /// Adds the cores, the seeds, and the last workers and policies to the account. `kind` is the key of the node's own
-/// seed.
+/// seed. Each pool's policy has a random stream of its own on each core, whose seed is derived from the node's.
 fn describe(
     account: &mut LeafStats,
     kind: &str,
@@ -499,6 +506,7 @@ mod tests {
     #[test]
     fn departed_peer_is_noticed_despite_a_successor() {
         let state = |is_up, disconnects| LinkState { is_up, disconnects };
+        // Up (true) and down (false), in order.
         let between = |before: LinkState, now| before.events_until(&now).collect::<Vec<_>>();
         assert!(between(state(true, 3), state(true, 3)).is_empty());
         assert!(between(state(false, 3), state(false, 3)).is_empty());

@@ -1,4 +1,5 @@
-//! Detection of cores that do not poll at this moment. The core itself can only report a stall after its end.
+//! Detection of cores that stall, that is, do not poll at this moment. The core itself can only report a
+//! stall after the stall's end, so the watching thread measures it meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ const LOGGED_MIN: Duration = Duration::from_secs(1);
 /// Polls of one core at the watching thread's last check.
 struct Observation {
     cpu: usize,
+    /// Number of polls since the core's start.
     polls: u64,
     /// Time of the first check with this number of polls.
     since: Instant,

@@ -1,5 +1,5 @@
-//! Messages to a service manager by the protocol of sd_notify(3): the node is ready, its cores poll, it
-//! stops.
+//! Messages to a service manager (systemd) by the protocol of sd_notify(3): the node is ready, its cores
+//! poll, it stops. The manager restarts a node whose watchdog messages are missing.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -14,7 +14,7 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Variable with the id of the process that the watchdog watches.
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
-/// Number of messages within the watchdog time.
+/// Number of messages within the watchdog time, so that a late one does no harm.
 const PINGS: u32 = 3;
 
 /// Client of the service manager; does nothing without one.
@@ -139,6 +139,7 @@ mod tests {
         manager.set_nonblocking(true).unwrap();
         let mut supervisor = Supervisor::new(socket(path.to_str().unwrap()).ok(), Some(300 * MS));
         let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.last_ping);
+        // Messages at this time after the start.
         let mut look = |ms: u32| {
             supervisor.update(&cores, start + ms * MS);
             notifications(&manager)

@@ -33,7 +33,7 @@ const COMMANDS: [(&str, &str); 7] = [
     ("drops", "Returns dropped packets by reason"),
 ];
 
-/// Shows a node in telemetry for the lifetime of its state.
+/// Shows a node in telemetry for the lifetime of its state. The first node also registers the command that lists all.
 pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
     NODES.lock().unwrap_or_else(PoisonError::into_inner).push((role, Arc::downgrade(table)));
     let command = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
@@ -50,7 +50,7 @@ fn nodes() -> Vec<(Role, Arc<Table>)> {
     nodes.iter().filter_map(|(role, table)| Some((*role, table.upgrade()?))).collect()
 }
 
-/// Answers a command with its full path. `None` for an unknown one.
+/// Answers a command with its full path, `/wedjat/ROLE/COMMAND` or `/wedjat/nodes`. `None` for an unknown one.
 fn answer(command: &str, parameters: &str) -> Option<Answer> {
     let path = command.strip_prefix(ROOT)?.strip_prefix('/')?;
     let Some((node, name)) = path.split_once('/') else {
@@ -61,7 +61,7 @@ fn answer(command: &str, parameters: &str) -> Option<Answer> {
     answer_of(&table.snapshot(), name, parameters)
 }
 
-/// Returns a node's answer; `None` if a parameter is missing or unknown.
+/// Returns a node's answer to the command `name`; `None` if a parameter is missing, superfluous or unknown.
 fn answer_of(node: &Snapshot, name: &str, parameters: &str) -> Option<Answer> {
     let numbers = parameters.split(',').map(str::trim).filter(|text| !text.is_empty());
     let numbers: Vec<usize> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -83,12 +83,12 @@ fn answer_of(node: &Snapshot, name: &str, parameters: &str) -> Option<Answer> {
     })
 }
 
-/// Returns an entry of a table.
+/// Returns a table's entry with a number.
 fn number(name: &str, value: u64) -> (String, Value) {
     (name.to_owned(), Value::Number(value))
 }
 
-/// Returns an entry of a table.
+/// Returns a table's entry with a text.
 fn text(name: &str, value: &str) -> (String, Value) {
     (name.to_owned(), Value::Text(value.to_owned()))
 }
@@ -179,6 +179,7 @@ mod tests {
     use crate::state::table::{PoolSpec, Spec, WorkerSpec};
     use crate::state::{Counter, Gauge, Member};
 
+    /// State of a leaf with two cores and pool 7, whose 1000 workers have the ids 10 to 1009.
     fn node() -> Snapshot {
         let workers = (0..1000).map(|id| WorkerSpec { id: 10 + id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];
@@ -194,6 +195,7 @@ mod tests {
         table.snapshot()
     }
 
+    /// Returns the table that answers a command.
     fn table(
         node: &Snapshot,
         name: &str,

@@ -39,7 +39,7 @@ use crate::state::Counters;
 use crate::stats::AgentStats;
 use crate::worker::{self, Worker};
 
-/// Default time for which an idle worker spins.
+/// Default time for which an idle worker spins, the same as for worker processes.
 const SPIN: Duration = Duration::from_micros(50);
 /// Time within which the dispatcher must grant the claim of a worker of its own process. The dispatcher starts soon
 /// after the worker.
@@ -47,8 +47,8 @@ const GRANT_MAX: Duration = Duration::from_secs(60);
 /// Interval at which a worker without its own queue checks for a stop request.
 const WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Function of a worker: writes a reply and returns its length, or returns `None`. It must not take longer
-/// than `worker_timeout_ms`.
+/// Function of a worker: writes a reply and returns its length, or returns `None` for no reply. It must not take longer
+/// than `worker_timeout_ms`; a slower worker gets no new tasks.
 pub trait Serve: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static {}
 impl<S: FnMut(&Request<'_>, &mut [u8]) -> Option<usize> + Send + 'static> Serve for S {}
 
@@ -111,6 +111,9 @@ enum WorkerPath {
     /// The worker sends them itself.
     Direct(Box<ThreadWorker<Outlet>>),
     /// The dispatcher sends them.
+    ///
+    /// The worker attaches to the region at this place; `payload` is the maximum length of a reply, and `name` the
+    /// agent's.
     Dispatcher { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
 }
 
@@ -212,7 +215,8 @@ fn spawn(
             // Cannot fail: the start checked that this CPU is usable.
             let _ = cpus::pin(cpu);
         }
-        // Without registration, the thread has no mempool cache, and buffers return to the pool one by one.
+        // Registration with EAL gives the thread a mempool cache. Without one, buffers return to the pool one by one,
+        // which is only slower.
         let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));
         match path {
             WorkerPath::Direct(mut worker) => worker.run(spin, serve),

@@ -6,10 +6,11 @@
 //! live, the new task is refused, because evicting a live one would break it. A finished task stays until its
 //! entry is needed: packets may overtake each other.
 //!
-//! A worker cannot use an incomplete task, and its sender may never send the rest. Three rules keep such
-//! tasks from blocking others. A source address has a bounded number of them. A timed-out task returns its
-//! credit at its member. If all members of a pool are full, the pool takes the credit of its oldest
-//! unfinished task at once ([`AffinityTable::reclaim`]). That task counts again when its last packet arrives.
+//! A task has a *credit* at its member while it counts as outstanding there. A worker cannot use an incomplete
+//! task, and its sender may never send the rest. Three rules keep such tasks from blocking others. A source
+//! address has a bounded number of them. A timed-out task returns its credit at its member. If all members of a
+//! pool are full, the pool takes the credit of its oldest unfinished task at once ([`AffinityTable::reclaim`]).
+//! That task counts again when its last packet arrives.
 
 use std::collections::VecDeque;
 
@@ -45,6 +46,7 @@ fn mix(seed: u64, value: u64) -> u64 {
 }
 
 impl Key {
+    /// Returns the hash that chooses the key's set.
     #[inline]
     fn hash(self, seed: u64) -> usize {
         let a = u64::from(self.src) << 32 | u64::from(self.seq);
@@ -70,6 +72,7 @@ struct AffinityEntry {
     number: u32,
 }
 
+/// An entry without a task.
 const EMPTY: AffinityEntry = AffinityEntry {
     key: Key { pool: 0, src_port: 0, src: 0, app: 0, seq: 0 },
     member: Member(0),
@@ -140,6 +143,7 @@ impl AffinityTable {
     #[must_use]
     pub fn new(capacity: usize, timeout_ticks: u64, pools: usize, seed: u64) -> Self {
         let sets = capacity.div_ceil(WAYS).next_power_of_two();
+        // Twice a pool's share of the entries, because its queue also holds tasks finished or removed by now.
         let per_pool = (2 * WAYS * sets).div_ceil(pools.max(1)).max(64);
         let queue = |_| PoolQueue { tasks: VecDeque::with_capacity(per_pool), reclaimed: 0 };
         Self {
@@ -355,14 +359,17 @@ impl AffinityTable {
 mod tests {
     use super::*;
 
+    /// Task of one client.
     fn key(seq: u32) -> Key {
         Key { pool: 1, src_port: 40_000, src: 0x0A00_0102, app: 0, seq }
     }
 
+    /// Table of two pools with a timeout of 100 ticks.
     fn table(capacity: usize) -> AffinityTable {
         AffinityTable::new(capacity, 100, 2, 7)
     }
 
+    /// Member of a task, if the table has it.
     fn member(found: Option<AssignedTask>) -> Option<Member> {
         found.map(|found| found.member)
     }

@@ -35,6 +35,7 @@ const LAP_MAX: u64 = (1 << (u64::BITS as u64 - SPAN)) - 1;
 /// Number shared between cores. The window's step is generic over it, so that loom runs the code of the
 /// cores.
 pub(super) trait SharedWord {
+    /// Reads the number.
     fn load(&self) -> u64;
     /// Replaces `old` by `new`, or returns the current value.
     fn exchange(&self, old: u64, new: u64) -> Result<u64, u64>;
@@ -93,6 +94,7 @@ impl Window {
     #[inline]
     fn note(&self, sequence: u64) -> bool {
         let (lap, offset) = (sequence / WINDOW, sequence % WINDOW);
+        // `Relaxed`: an outdated value only makes the limit less strict.
         let newest = self.newest.0.load(Relaxed);
         if lap > LAP_MAX || newest.saturating_sub(sequence) > OLD_MAX {
             return false;
@@ -172,8 +174,8 @@ impl ReplyAuthenticator {
     }
 }
 
-/// Reads the signed values of an IPv4 frame whose payload begins at `payload_at`. Returns `None` if the frame is too
-/// short.
+/// Reads the signed values of an IPv4 frame whose payload begins at `payload_at`. Returns `None` if the frame is
+/// too short.
 #[inline]
 pub(super) fn claim(frame: &[u8], payload_at: usize) -> Option<SignedPacket> {
     SignedPacket::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[payload_at..])
@@ -211,8 +213,8 @@ pub(super) fn verify(
     }
 }
 
-/// Signs the answer made from an authenticated packet, whose UDP header is at `udp_at`. The answer keeps the packet's sequence, so that the
-/// receiver can match the two.
+/// Signs the answer made from an authenticated packet, whose UDP header is at `udp_at`. The answer keeps the
+/// packet's sequence, so that the receiver can match the two.
 #[cold]
 pub(super) fn sign_answer(
     network: &Network,

@@ -70,7 +70,7 @@ impl Stages {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
                 let worker = self.network.target(pool, pick.member).worker;
-                Verdict::Forward { port: 0, worker }
+                Verdict::Forward { port: 0, worker } // no packet, so no port
             }
             None if self.may_wait_on(pool) => return None,
             None => {
@@ -89,7 +89,7 @@ impl Stages {
     pub fn take_report(&mut self, id: u16, load: Load, service_ns: u32) -> Result<(), DropReason> {
         self.received += 1;
         let worker = self.reported_worker(id)?;
-        classify::take(self, &worker, load, service_ns);
+        classify::apply_report(self, &worker, load, service_ns);
         self.counters.add(Counter::Replies, 1);
         self.freed = true;
         Ok(())

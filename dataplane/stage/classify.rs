@@ -83,7 +83,7 @@ fn reply(
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     auth::verify(&stages.network, port, &worker, frame, parsed)?;
-    take(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
+    apply_report(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     Ok(())
 }
 
@@ -130,7 +130,7 @@ impl Answer {
 
 /// Applies the load report in a worker's reply.
 #[inline]
-pub(super) fn take(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
+pub(super) fn apply_report(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
     let pool = usize::from(worker.pool);
     let mut report = [Report::new(worker.member, load, service_ns)];
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
@@ -339,6 +339,8 @@ fn signal(
     let Extension { service_ns, class, .. } = Extension::parse(payload);
     let dispatcher = &mut stages.dispatchers[pool];
     dispatcher.view().note_signal(member, class);
+    // A signal carries the leaf's average load in `service_ns` (16.16 fixed point) and its number of workers in
+    // `class`. Their product, rounded to whole tasks and limited to a sane count, is the number of tasks there.
     let tasks = (u64::from(service_ns) * u64::from(class) + (1 << 15)) >> 16;
     dispatcher.view_mut().set_outstanding(member, tasks.min(1 << 30) as u32);
     // The estimate of a starting spine may be too low: the leaf still has earlier tasks. A higher estimate

@@ -58,7 +58,8 @@ pub struct OutgoingMessage {
     pub extension: Extension,
 }
 
-/// State shared by all cores of a node.
+/// State shared by all cores of a node. Its numbers are independent of each other, so `Relaxed` suffices for
+/// them.
 #[derive(Debug)]
 pub struct Shared {
     /// Time of the last message from each spine.
@@ -155,7 +156,7 @@ struct Link {
     number: u16,
     /// Sum of the workers' loads, as this core estimates them.
     total: u64,
-    /// Tasks since the last check: those for an idle worker, and the rest.
+    /// Tasks since the last check: those whose header says that the spine took the rack for idle, and the rest.
     tasks: [u32; 2],
     /// True if a worker has replied since the last check.
     replied: bool,
@@ -231,12 +232,12 @@ impl Fabric {
             services: Vec::with_capacity(pools),
             announces: false,
         };
-        fabric.follow(network);
+        fabric.apply_network(network);
         fabric
     }
 
     /// Applies a network's links and service addresses.
-    pub(super) fn follow(&mut self, network: &Network) {
+    pub(super) fn apply_network(&mut self, network: &Network) {
         if self.core.index == 0 {
             self.apply_services(network.service_ips());
         }
@@ -245,6 +246,7 @@ impl Fabric {
             if current.map(|(id, ip, _)| (id, ip)) == spine {
                 continue;
             }
+            // Another spine at this place. Its silence counts from now.
             *current = spine.map(|(id, ip)| (id, ip, false));
             if self.core.index == 0 {
                 self.shared.last_message_ns[place].store(0, Relaxed);
@@ -255,6 +257,7 @@ impl Fabric {
             let target = link.and_then(|SpineLink { spine, protocol }| {
                 Some((*network.spine(usize::from(spine))?, protocol))
             });
+            // A link begins anew if its spine or protocol has changed.
             if current.as_ref().map(|link| (link.spine, link.protocol)) != target {
                 *current = target.map(|(spine, protocol)| Link {
                     spine,
@@ -350,7 +353,8 @@ impl Fabric {
         self.links.get_mut(pool)?.as_mut()
     }
 
-    /// Records that a task of a pool arrived. `idle_selected` is true if its header selects an idle worker.
+    /// Records that a task of a pool arrived. `idle_selected` is true if its header says that the spine took this
+    /// rack for idle.
     pub(super) fn note_task(&mut self, pool: usize, idle_selected: bool) {
         let Some(link) = self.link(pool) else { return };
         link.tasks[usize::from(!idle_selected)] += 1;
@@ -396,6 +400,7 @@ impl Fabric {
     pub(super) fn publish_idle(&self, pool: usize, leaf: Member, is_idle: bool) {
         for (core, queue) in self.shared.idle.iter().enumerate() {
             if core != self.core.index {
+                // Replaces the oldest state if the queue is full: leaves repeat their states.
                 queue.force_push((pool as u16, leaf, is_idle));
             }
         }
@@ -513,8 +518,8 @@ impl Fabric {
             queue_message(messages, (network, pool), link, dispatcher, signal, now_ns);
         }
         if link.last_sent_ns == 0 || now_ns.saturating_sub(link.last_sent_ns) >= HEARTBEAT_NS {
-            // `Silent` sends no signals. The spine's policy ignores loads then, but a load update as the heartbeat keeps
-            // the spine's estimate current.
+            // `Silent` sends no signals. The spine's policy ignores loads then, but a load update as the heartbeat
+            // keeps the spine's estimate current.
             let code = match link.protocol {
                 Protocol::Silent => Code::LoadUpdate,
                 _ => Code::KeepAlive,
@@ -620,8 +625,8 @@ fn queue_message_from(
     let workers = if link.lingers { 0 } else { dispatcher.view().active().len() };
     let workers = workers.min(usize::from(u16::MAX)) as u16;
     let header = Header::signal(code, id, network.node, link.number);
-    // Every message carries the load, because the spine may have no recent value: the average per worker in `service_ns`
-    // (16.16 fixed point, no time), and the number of active workers in `class`.
+    // Every message carries the load, because the spine may have no recent value: the average per worker in
+    // `service_ns` (16.16 fixed point, no time), and the number of active workers in `class`.
     let Load(service_ns) = link.signals.average(link.total);
     let extension =
         Extension { seq32: link.number.into(), service_ns, class: workers, ..Extension::default() };

@@ -15,24 +15,24 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::{ipv4, ipv6, udp};
 
 /// Time for which all bursts of a port are examined, after a reply there had to wait.
-const WANTED_MS: u32 = 1_000;
+const URGENT_MS: u32 = 1_000;
 
 /// Schedule of the bursts to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnSchedule {
     /// Ports whose next burst must be examined, one bit each.
-    due: u8,
+    due_ports: u8,
     /// Ports whose bursts must all be examined, one bit each.
-    wanted: u8,
-    /// Time until which each port is wanted.
-    wanted_until_ms: [u32; PORTS_MAX],
+    urgent_ports: u8,
+    /// Time until which each port is urgent.
+    urgent_until_ms: [u32; PORTS_MAX],
 }
 
 const _: () = assert!(PORTS_MAX <= u8::BITS as usize);
 
 impl Default for LearnSchedule {
     fn default() -> Self {
-        Self { due: u8::MAX, wanted: 0, wanted_until_ms: [0; PORTS_MAX] }
+        Self { due_ports: u8::MAX, urgent_ports: 0, urgent_until_ms: [0; PORTS_MAX] }
     }
 }
 
@@ -40,29 +40,30 @@ impl LearnSchedule {
     /// Returns true if the next burst of this port must be examined.
     #[inline(always)]
     pub fn is_due(&self, port: usize) -> bool {
-        (self.due >> port) & 1 != 0
+        (self.due_ports >> port) & 1 != 0
     }
 
     /// Requests examination of a port: a reply waits for a client behind it.
     pub fn want(&mut self, port: usize, now_ms: u32) {
-        self.due |= 1 << port;
-        self.wanted |= 1 << port;
-        self.wanted_until_ms[port] = now_ms.wrapping_add(WANTED_MS);
+        self.due_ports |= 1 << port;
+        self.urgent_ports |= 1 << port;
+        self.urgent_until_ms[port] = now_ms.wrapping_add(URGENT_MS);
     }
 
     /// Makes every port due, and ends expired requests.
     pub fn tick(&mut self, now_ms: u32) {
-        for (port, until_ms) in self.wanted_until_ms.iter().enumerate() {
+        for (port, until_ms) in self.urgent_until_ms.iter().enumerate() {
+            // True if the time has passed. Milliseconds wrap around.
             if now_ms.wrapping_sub(*until_ms) <= u32::MAX / 2 {
-                self.wanted &= !(1 << port);
+                self.urgent_ports &= !(1 << port);
             }
         }
-        self.due = u8::MAX;
+        self.due_ports = u8::MAX;
     }
 
     /// Records that a burst of a port was examined.
     fn done(&mut self, port: usize) {
-        self.due &= !(1 << port) | self.wanted;
+        self.due_ports &= !(1 << port) | self.urgent_ports;
     }
 }
 
@@ -125,7 +126,8 @@ fn learn_client(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32
     Some((slot, source, neighbours.learn(slot, mac, now_ms)))
 }
 
-/// Like [`learn_client`], for an IPv6 frame. Returns the address in the form of [`crate::state::Neighbours::address`].
+/// Like [`learn_client`], for an IPv6 frame. Returns the address in the form of
+/// [`crate::state::Neighbours::address`].
 fn learn_client_v6(
     stages: &Stages,
     port: usize,
@@ -154,6 +156,8 @@ mod tests {
     fn one_burst_a_tick_is_examined() {
         let pool = FramePool::new(4, 256);
         let mut stages = stages_of(Side::Both);
+        // From a client on the port's network, from one behind a router, and no datagram. Only ARP leaves the port
+        // due.
         let direct = frame(task(1, false), &[]);
         let mut routed = direct.clone();
         routed[ether::LEN + 12..ether::LEN + 16].copy_from_slice(&[10, 9, 0, 7]);

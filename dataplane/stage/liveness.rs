@@ -164,6 +164,7 @@ struct Doubt {
 }
 
 impl Doubt {
+    /// State of a member that was never doubted.
     const NONE: Self = Self {
         until_ns: 0,
         next_ns: DOUBT_NS.0,
@@ -325,6 +326,7 @@ impl Liveness {
             return;
         };
         let slot = target.next_hop.slot;
+        // The reports of an earlier worker in this place do not count.
         if self.watches[index].hop == NO_HOP {
             self.watches[index].reports = dispatcher.view().report_count(member);
         }
@@ -332,6 +334,7 @@ impl Liveness {
             let server = network.servers().find(|server| server.slot == slot);
             let address = server.map_or(0, |server| server.next_hop);
             let hop = Hop::new(target.next_hop.port, slot, address);
+            // Reuses the entry of a freed next hop.
             match self.hop_to(Slot::NONE) {
                 Some(free) => {
                     self.hops[free] = hop;
@@ -458,7 +461,7 @@ impl Liveness {
             {
                 counters.add(Counter::WorkersLost, 1);
                 self.take_out(index, dispatcher);
-                dispatcher.write_off(member, u32::MAX);
+                dispatcher.write_off(member, u32::MAX); // all of its tasks
             }
         }
     }
@@ -543,7 +546,7 @@ impl Liveness {
                 // From now on a missing signal counts as silence.
                 return dispatcher.view().set_presence(member, Presence::Registered);
             }
-            Presence::Configured => return,
+            Presence::Configured => return, // it never registered, so its silence means nothing
             Presence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => return,
             Presence::Registered => {
                 // The first core to notice counts the loss and writes off the worker's tasks, for all cores.
@@ -612,7 +615,8 @@ impl Liveness {
         }
     }
 
-    /// Compares a member's reports with the tasks sent to it.
+    /// Compares a member's reports with the tasks sent to it. Writes off tasks that are lost, begins to doubt a
+    /// member that contradicts itself, and lowers an estimate above the sent tasks.
     fn compare_reports(
         &mut self,
         index: usize,
@@ -715,6 +719,7 @@ impl Liveness {
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
         // The bits of all loads together reach a power of two exactly if one of the loads does.
         let most = reports.iter().fold(0, |bits, report| bits | report.load.0);
+        // The start of the lap stands for the current time, which is not known here.
         if most >= IMPLAUSIBLE.0 || self.lap_started_ns < self.doubted_until_ns {
             self.bound_each(pool, dispatcher, reports);
         }

@@ -48,7 +48,7 @@ use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
 use crate::wire::task::{Extension, Header};
 
-/// Largest number of packets between two exchanges at which a core is not overloaded.
+/// Largest number of packets between two exchanges at which a core is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
 
 /// Result of the stages for one packet.
@@ -231,8 +231,9 @@ impl Stages {
         }
     }
 
-    /// Decides on up to [`BURST`] packets received by port `port` at `now` ticks. Rewrites the forwarded
-    /// packets. Counts drops and all other events, except the caller's own (received, sent, held, consumed).
+    /// Decides on up to [`BURST`] packets received by port `port` at time `now` (in ticks of the clock). Rewrites
+    /// the forwarded packets. Counts drops and all other events, except the caller's own (received, sent, held,
+    /// consumed).
     ///
     /// # Panics
     /// If `packets` is longer than [`BURST`].
@@ -352,6 +353,7 @@ impl Stages {
             fabric.receive_idle(&mut self.dispatchers);
         }
         if self.waiting > 0 {
+            // Another core may have released a place that a waiting task can take.
             self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
         }
     }
@@ -404,7 +406,7 @@ impl Stages {
         let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
         self.received += packets.len();
         self.learn(port, packets);
-        let mut parsed = std::mem::take(&mut self.packets);
+        let mut parsed = std::mem::take(&mut self.packets); // see `process_in_stages`
         let parsed_burst = &mut parsed[..packets.len()];
         self.run_stages(port, now, packets, parsed_burst, verdicts);
         decide::burst(self, packets, parsed_burst, verdicts, rewrites);
@@ -423,7 +425,7 @@ impl Stages {
         verdicts: &mut [Verdict],
     ) {
         let kinds = parse::burst(&self.network, port, packets, parsed);
-        if kinds.others {
+        if kinds.needs_classify {
             classify::burst(self, port, packets, parsed, verdicts);
         }
         schedule::burst(self, now, packets, parsed, verdicts);
@@ -564,11 +566,12 @@ impl Stages {
         }
     }
 
-    /// Advances the policies' time and checks workers and neighbours. `now` is in ticks, `now_ns` in
+    /// Advances the policies' time and checks workers and neighbours. `now` is in ticks of the clock, `now_ns` in
     /// nanoseconds.
     pub fn tick(&mut self, now: u64, now_ns: u64) {
         self.now_ms = liveness::to_ms(now_ns);
         self.learning.tick(self.now_ms);
+        // Incomplete tasks that timed out no longer count at their members.
         while let Some((pool, member)) = self.affinity.expire(now) {
             self.dispatchers[pool].write_off(member, 1);
             self.freed = true;

@@ -223,8 +223,10 @@ impl Target {
         self.worker != task::NO_MEMBER
     }
 
+    /// Creates the target of a worker. Computes the checksum changes of its address and choice once, for all tasks
+    /// to it.
     fn new(worker: u16, ip: u32, next_hop: NextHop) -> Self {
-        let choice = task::choice_of(worker);
+        let choice = task::choice_of(worker); // at an odd offset in a packet
         let address = ChecksumDelta::default().double_word(0, ip);
         let both = address.straddling_double_word(0, u32::from_be_bytes(choice));
         Self {
@@ -369,7 +371,7 @@ pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
 /// networks without the node.
 ///
 /// The last address is the network's broadcast address. The first address was one in the past, and Linux
-/// treated it as one up to 5.13.
+/// treated it as one up to 5.13. Networks of at most two addresses have neither (RFC 3021).
 fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
     let of_port = |port: &PortAddress| match port.side.has_clients() {
         true => UnreachableSource { network: port.ip, mask: u32::MAX },
@@ -395,6 +397,7 @@ fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
 /// Merges pairs of networks (address and mask) that form one network, so that a source needs fewer
 /// comparisons.
 pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
+    // Two networks of one size that differ in one bit.
     let pair = |networks: &[(u128, u128)]| {
         networks.iter().enumerate().find_map(|(first, &(network, mask))| {
             let is_second = |&(second, second_mask): &(u128, u128)| {
@@ -442,7 +445,7 @@ pub struct Network {
     /// Authenticators of the pools with a key, by pool; empty if no pool has a key.
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// Port to workers inside this process, which need no proof.
-    inside: Option<usize>,
+    local_port: Option<usize>,
     /// True if the members are leaves.
     is_spine: bool,
     /// True if no packets are sent.
@@ -498,7 +501,7 @@ impl Network {
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
-            inside,
+            local_port: inside,
             is_spine,
             is_embedded,
             hosts: Vec::new(),
@@ -507,6 +510,7 @@ impl Network {
             services: Vec::new(),
             service_ips: Vec::new(),
         };
+        // Pools refer to spines and hosts, so these come first.
         for spine in spines {
             network.add_spine(*spine, neighbours)?;
         }
@@ -527,11 +531,13 @@ impl Network {
             let leaf_hosts =
                 servers.filter_map(|(host, server)| Some((host.as_ref()?.ip, *server)));
             network.hosts = leaf_hosts.collect();
+            // A leaf of several pools is several hosts with one address; it gets one heartbeat.
             network.hosts.sort_unstable_by_key(|(ip, _)| *ip);
             network.hosts.dedup_by_key(|(ip, _)| *ip);
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
             network.service_ips.dedup();
+            // No client has a service address.
             let services = network.service_ips.iter().filter_map(|&ip| v4_bits(ip));
             let own_services =
                 services.map(|network| UnreachableSource { network, mask: u32::MAX });
@@ -571,6 +577,7 @@ impl Network {
         };
         let ip = v4_bits(ip).unwrap_or_else(|| v6::number_of_server(index));
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
+        // An embedded node sends no packets, so any MAC address makes the host a known one.
         if let Some(mac) = mac.or(self.is_embedded.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
         }
@@ -671,7 +678,7 @@ impl Network {
     /// Returns the part that stays the same while the node runs.
     #[must_use]
     pub fn base(&self) -> FixedNetwork {
-        let (udp_port, node, inside) = (self.udp_port, self.node, self.inside);
+        let (udp_port, node, inside) = (self.udp_port, self.node, self.local_port);
         let ports = self.ports.clone();
         let (is_spine, is_embedded) = (self.is_spine, self.is_embedded);
         FixedNetwork { udp_port, node, ports, inside, is_spine, is_embedded }
@@ -774,7 +781,7 @@ impl Network {
     #[inline(always)]
     pub(super) fn authenticator(&self, port: usize, pool: usize) -> Option<&ReplyAuthenticator> {
         let authenticator = self.authenticators.get(pool)?.as_deref();
-        authenticator.filter(|_| self.inside != Some(port))
+        authenticator.filter(|_| self.local_port != Some(port))
     }
 
     /// Returns the port that leads to a client's address, and the next hop there.
@@ -986,6 +993,7 @@ impl Network {
 mod tests {
     use super::*;
 
+    /// Empty table for two ports.
     fn neighbours() -> Neighbours {
         Neighbours::heap(2, 4)
     }

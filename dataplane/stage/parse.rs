@@ -103,7 +103,7 @@ impl Packet {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     /// True if the burst has anything except single-packet tasks.
-    pub others: bool,
+    pub needs_classify: bool,
 }
 
 /// Reads every packet that port `port` received.
@@ -129,12 +129,13 @@ pub fn burst<B: Buf>(
             one(network, address, packet.bytes(), packet.checksums_verified(), parsed)
         };
         parsed.kind = read.unwrap_or_else(PacketKind::Refused);
-        kinds.others |= parsed.kind != PacketKind::Task;
+        kinds.needs_classify |= parsed.kind != PacketKind::Task;
     }
     kinds
 }
 
-/// Reads one frame into `parsed` and returns its kind.
+/// Reads one frame into `parsed` and returns its kind. `verified` is true if the device has verified its
+/// checksums.
 ///
 /// # Errors
 /// The reason for dropping it.
@@ -184,7 +185,7 @@ pub fn one(
         return Err(DropReason::TtlExpired);
     }
     parsed.is_v6 = false;
-    Ok(parsed.take(kind, &header, datagram.at))
+    Ok(parsed.copy_header(kind, &header, datagram.at))
 }
 
 /// Checks that a worker can reply to this source port, and that the reply reaches the client.
@@ -240,7 +241,7 @@ fn kind(
 impl Packet {
     /// Copies the values of a header and returns the packet's kind.
     #[inline(always)]
-    fn take(&mut self, kind: PacketKind, header: &Header, udp_at: u16) -> PacketKind {
+    fn copy_header(&mut self, kind: PacketKind, header: &Header, udp_at: u16) -> PacketKind {
         self.extended = header.extended;
         self.more = header.more;
         self.idle = header.qlen != 0;
@@ -318,5 +319,5 @@ fn one_v6(
         return Err(DropReason::TtlExpired);
     }
     parsed.is_v6 = true;
-    Ok(parsed.take(kind, &header, datagram.at))
+    Ok(parsed.copy_header(kind, &header, datagram.at))
 }

@@ -91,6 +91,7 @@ pub fn fast_task(
     (verdicts, index): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::rechoose(&mut head[TASK..], target.choice, idle);
+    // The idle flag is the last byte of the choice, at an even offset; `udp_delta` assumes 0 there.
     let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
     udp::update_checksum_folded(
         &mut head[UDP..],
@@ -233,6 +234,7 @@ pub(super) struct ReplyRewriter<'a> {
 }
 
 impl<'a> ReplyRewriter<'a> {
+    /// Creates the rewriter for replies of a pool (by index).
     pub(super) fn new(
         network: &'a Network,
         neighbours: &'a Neighbours,
@@ -242,6 +244,7 @@ impl<'a> ReplyRewriter<'a> {
         Self { network, neighbours, now_ms, pool, last: None }
     }
 
+    /// Returns the route by a port and next hop, if it is not that of the last reply.
     #[inline(never)]
     fn route(&self, key: (usize, u32)) -> ReplyRoute {
         ReplyRoute::by(self.network, self.neighbours, key, self.now_ms, self.pool)
@@ -366,6 +369,7 @@ struct ReplyRouteV6 {
 }
 
 impl<'a> ReplyRewriterV6<'a> {
+    /// Creates the rewriter for replies of a pool (by index).
     pub(super) fn new(
         network: &'a Network,
         neighbours: &'a Neighbours,
@@ -375,6 +379,7 @@ impl<'a> ReplyRewriterV6<'a> {
         Self { network, neighbours, now_ms, pool, last: None }
     }
 
+    /// Returns the route by a port and next hop, if it is not that of the last reply.
     #[inline(never)]
     fn route(&self, key: (usize, u128)) -> Option<ReplyRouteV6> {
         let (port, address) = key;
@@ -393,6 +398,7 @@ impl<'a> ReplyRewriterV6<'a> {
         self.route_of(client).map(|route| (route.next_hop, route.ip))
     }
 
+    /// Returns the route to this client; the last one if it has the same port and next hop.
     #[inline(always)]
     fn route_of(&mut self, client: u128) -> Result<&ReplyRouteV6, DropReason> {
         let v6 = self.network.v6().ok_or(DropReason::NoRoute)?;

@@ -30,6 +30,7 @@ pub fn burst<B: Buf>(
     parsed: &mut [Packet],
     verdicts: &mut [Verdict],
 ) {
+    // A task of another pool, or of several packets, ends a run: the policy decides in the order of arrival.
     let mut run = Run { pool: usize::MAX, indices: ArrayVec::new(), tasks: ArrayVec::new() };
     let mut pool_id = None;
     for index in 0..parsed.len().min(packets.len()) {
@@ -135,8 +136,8 @@ pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick>
 }
 
 impl Stages {
-    /// Records that a task of a pool (by index) arrived. `idle_selected` is true if its header selects an
-    /// idle worker.
+    /// Records that a task of a pool (by index) arrived. `idle_selected` is true if its header says that the
+    /// spine took this rack for idle.
     #[inline]
     fn note_task(&mut self, pool: usize, idle_selected: bool) {
         if let Some(fabric) = &mut self.fabric {
@@ -200,6 +201,7 @@ pub fn offered(
 ) -> Option<Verdict> {
     let mut packet = Packet::REFUSED;
     let address = stages.network.port(port);
+    // Its checksums were verified on arrival.
     packet.kind = match parse::one(&stages.network, address, frame, true, &mut packet) {
         Ok(kind) => kind,
         Err(reason) => return Some(Verdict::Drop(reason)),
@@ -208,7 +210,7 @@ pub fn offered(
         let class = class(&packet, frame);
         pick(stages, pool, Task::new(class)).ok_or(DropReason::NoMember)
     } else {
-        follow(stages, pool, now, frame, &packet, true)
+        find_or_pick(stages, pool, now, frame, &packet, true)
     };
     match pick {
         Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
@@ -253,7 +255,7 @@ fn place_packet(
     // The first packet of the task may be among the waiting ones.
     let dispatcher = &stages.dispatchers[pool];
     let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
-    let placement = match follow(stages, pool, now, frame, parsed, is_next) {
+    let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
         Err(DropReason::NoMember) => stages.dispatchers[pool].wait().map(|()| None),
         result => result.map(Some),
     };
@@ -262,7 +264,7 @@ fn place_packet(
 
 /// Returns the member of a multi-packet task. Picks one if this is its first packet and `is_next` is true: no
 /// other task waits before it.
-fn follow(
+fn find_or_pick(
     stages: &mut Stages,
     pool: usize,
     now: u64,
@@ -291,6 +293,7 @@ fn follow(
     if let Some(found) = stages.affinity.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
         if found.replaced {
+            // Another task had taken its place; now it is complete and counts again.
             stages.dispatchers[pool].follow(found.member);
         }
         return Ok(Pick { member: found.member, idle: false });

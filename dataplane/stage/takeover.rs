@@ -19,6 +19,7 @@ impl Stages {
     pub fn take_over(&mut self, pool: usize, beliefs: &[(Member, Belief)]) {
         let dispatcher = &mut self.dispatchers[pool];
         for &(member, Belief { load, outstanding, presence }) in beliefs {
+            // The outstanding tasks count over all cores, so one core adopts them.
             if dispatcher.core().index == 0 {
                 dispatcher.view_mut().set_outstanding(member, outstanding);
             }

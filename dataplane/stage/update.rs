@@ -178,7 +178,7 @@ impl Stages {
         std::mem::swap(&mut self.templates, &mut new.templates);
         std::mem::swap(&mut self.unreachable, &mut new.unreachable);
         if let Some(fabric) = &mut self.fabric {
-            fabric.follow(&self.network);
+            fabric.apply_network(&self.network);
         }
     }
 
@@ -229,6 +229,7 @@ impl Stages {
     /// Takes the drained members of a pool out of the choice.
     fn take_out_drained(&mut self, pool: usize) {
         let dispatcher = &mut self.dispatchers[pool];
+        // Backwards, because each removal changes the list behind its place.
         for place in (0..dispatcher.view().active().len()).rev() {
             let member = dispatcher.view().active()[place];
             if !self.liveness.may_be_chosen(pool, member) {

@@ -44,6 +44,7 @@ impl PortV6 {
         (address ^ self.ip) & self.mask() == 0
     }
 
+    /// Returns the mask of the port's network.
     fn mask(&self) -> u128 {
         u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0)
     }
@@ -109,6 +110,7 @@ pub(super) struct UnreachableV6 {
 }
 
 impl UnreachableV6 {
+    /// Creates the range of a network with this prefix length.
     fn new(network: u128, prefix: u32) -> Self {
         let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
         Self { network: network & mask, mask }
@@ -120,12 +122,14 @@ impl UnreachableV6 {
         (address ^ self.network) & self.mask == 0
     }
 
+    /// Converts to packet byte order.
     fn to_be(self) -> Self {
         Self { network: self.network.to_be(), mask: self.mask.to_be() }
     }
 }
 
-/// Returns the ranges refused by [`ipv6::is_unicast`].
+/// Returns the ranges refused by [`ipv6::is_unicast`]: addresses of 96 leading zeros (unspecified, loopback),
+/// mapped IPv4 addresses, link-local addresses and groups.
 fn no_hosts() -> [UnreachableV6; 4] {
     let v4 = (0xFFFF << 32, 96);
     let (link_local, groups) = ((0xFE80 << 112, 10), (0xFF << 120, 8));
@@ -184,6 +188,7 @@ pub(super) struct TargetV6 {
 }
 
 impl TargetV6 {
+    /// Creates the target of a worker on the server with this address.
     fn new(worker: u16, ip: u128) -> Self {
         let choice = u32::from_be_bytes(task::choice_of(worker));
         let delta = ChecksumDelta::default().address(0, ip).straddling_double_word(0, choice);
@@ -238,6 +243,7 @@ impl Network6 {
         let of_clients = of_clients.filter_map(|(index, port)| Some((index, port.v6?)));
         self.client_networks =
             of_clients.clone().map(|(index, port)| (port.ip, port.mask(), index)).collect();
+        // Both addresses of a /127 network are hosts (RFC 6164).
         let has_anycast = |(_, port): &(usize, PortV6)| port.prefix < 127;
         let anycast = of_clients.clone().filter(has_anycast);
         self.anycast = anycast.map(|(_, port)| port.ip & port.mask()).collect();
@@ -423,10 +429,12 @@ mod tests {
     use crate::wire::ether::Mac;
     use std::net::Ipv6Addr;
 
+    /// Parses an address.
     fn address(text: &str) -> u128 {
         text.parse::<Ipv6Addr>().unwrap().to_bits()
     }
 
+    /// Port with a /64 network.
     fn port(ip: &str, side: Side, gateway: Option<&str>) -> PortAddress {
         let v6 = PortV6 { ip: address(ip), prefix: 64, gateway: gateway.map(address) };
         let mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -434,6 +442,7 @@ mod tests {
         PortAddress { mac, ip: 0, prefix: 0, side, gateway: None, ip_options, v6: Some(v6) }
     }
 
+    /// Network with a pool of one worker on each server.
     fn network(servers: &[&str]) -> Result<Network, NetworkError> {
         let ports = vec![
             port("fd00:1::1", Side::Clients, Some("fe80::fe")),

@@ -3,7 +3,8 @@
 //!
 //! A message is one word. A line has a header and carries 15 messages about one pool. Readers detect new
 //! messages in the line itself, without a shared counter. The writer never waits. An overtaken reader detects
-//! this and reads the last published value of each member ([`super::peers`]) instead.
+//! this and reads the last published value of each member ([`super::peers`]) instead. A *lap* is one pass of the
+//! writer over all lines.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -59,6 +60,7 @@ struct Header {
 }
 
 impl Header {
+    /// Encodes the header.
     fn pack(self) -> u32 {
         u32::from(self.lap) << 16
             | u32::from(self.subject.pool) << 6
@@ -67,6 +69,7 @@ impl Header {
             | self.count as u32
     }
 
+    /// Decodes the header.
     fn unpack(word: u32) -> Self {
         let topic = if word >> 5 & 1 == 0 { Topic::Loads } else { Topic::Counts };
         Self {
@@ -258,12 +261,14 @@ mod tests {
     const LOADS: Subject = Subject { pool: 3, topic: Topic::Loads };
     const COUNTS: Subject = Subject { pool: 3, topic: Topic::Counts };
 
+    /// Creates both ends of an empty ring.
     fn ring() -> (Sender, Receiver) {
         let region = Region::heap(BYTES);
         let (lines, head) = (region.slice(64, LINES), region.slice(0, 1));
         (Sender::new(lines.clone(), head.clone()), Receiver::new(lines, head))
     }
 
+    /// Reads all messages since the last loss: subject, member and value.
     fn all(receiver: &mut Receiver) -> Vec<(Subject, u16, u16)> {
         let mut messages = [(Member(0), 0); MESSAGES];
         let mut all = Vec::new();

@@ -1,8 +1,9 @@
 //! Counters and gauges of a core: its actions, its contents, its drops by reason, its pauses, and the time that its
 //! decisions take.
 //!
-//! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. The state file, the
-//! accounts, the C library and docs/reference/counters.md are generated from both.
+//! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. Both determine the state file,
+//! the accounts (reports at a process's end), the C library and docs/reference/counters.md. A *held* packet waits in
+//! the node; an *originated* packet was made by the node.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -247,8 +248,8 @@ pub const METRICS: [Metric; COUNT] = {
     metrics
 };
 
-/// Checksum of the metrics' names. It differs, almost certainly, if the words have other meanings. Part of
-/// the state file's version.
+/// Checksum of the metrics' names, each followed by a zero byte. It differs, almost certainly, if the words have
+/// other meanings. Part of the state file's version.
 pub const TABLE: u32 = {
     // FNV-1a.
     let (mut hash, mut at) = (0x811c_9dc5_u32, 0);
@@ -277,6 +278,7 @@ const DECISION_TIME: usize = COUNT + 1 + PAUSES;
 pub const WORDS: usize = DECISION_TIME + histogram::WORDS;
 /// Pauses have units of 2^10 ticks: the start in the upper 40 bits, the length in the lower 24.
 const UNIT: u32 = 10;
+/// Number of a pause word's bits that hold the length.
 const LENGTH_BITS: u32 = 24;
 
 /// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds.
@@ -288,11 +290,12 @@ pub struct Stall {
     pub to: u64,
 }
 
-/// Packets of a node from which a core without any counts as idle. An emulated or idle network has fewer.
+/// Number of packets received by a node from which on a core without any counts as idle. After fewer, a core may
+/// have got none by chance, or the network carries nothing.
 const SPREAD_AFTER: u64 = 10_000;
 
-/// Returns the cores without received packets, once their node has received thousands: the devices do not
-/// spread packets over their queues. `received` has one number per core.
+/// Returns the cores without received packets, once their node has received `SPREAD_AFTER`. Such cores show that the
+/// devices do not spread packets over their queues. `received` has one number per core.
 pub fn idle_cores(received: impl Iterator<Item = u64> + Clone) -> Vec<usize> {
     match received.clone().sum::<u64>() {
         SPREAD_AFTER.. => {
@@ -355,7 +358,7 @@ impl Counters {
         let length = (last - first).min((1 << LENGTH_BITS) - 1);
         let index = COUNT + 1 + (number % PAUSES as u64) as usize;
         self.0[index].store(first << LENGTH_BITS | length, Relaxed);
-        self.0[COUNT].store(number + 1, Release);
+        self.0[COUNT].store(number + 1, Release); // a reader of the new number also reads the pause
     }
 
     /// Returns the number of pauses, and the newest ones, at most [`PAUSES`], in no order.
@@ -382,6 +385,7 @@ impl Counters {
         self.decision_times().read()
     }
 
+    /// Returns the histogram of decision times.
     fn decision_times(&self) -> Histogram<'_> {
         Histogram(&self.0[DECISION_TIME..])
     }
@@ -404,8 +408,7 @@ impl Counters {
         self.totals().dropped()
     }
 
-    /// Adds the counts of `source` since the last call with this `folded`, which stores the counts added so far.
-    /// Ignores gauges.
+    /// Adds the counts of `source` since the last call with this `folded`, and stores them there. Ignores gauges.
     pub fn fold(&self, source: &Self, folded: &mut [u64; COUNT]) {
         for (index, folded) in folded.iter_mut().enumerate() {
             if METRICS[index].kind == CounterKind::Counter {

@@ -39,6 +39,7 @@ impl Exchange {
     /// Creates the ends of `core` in a region of several cores, whose rings are still empty.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize) -> Self {
+        // Lines and head of a core's ring. The head has the first line to itself.
         let ring = |core: usize| {
             let offset = layout.cores[core].ring;
             (region.slice(offset + 64, LINES), region.slice(offset, 1))

@@ -113,6 +113,7 @@ impl ExistingFile {
         }
     }
 
+    /// Returns its type.
     fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
@@ -173,12 +174,12 @@ impl ExistingFile {
         self.stat.st_size.unsigned_abs()
     }
 
-    /// Returns true if it belongs to another user and lies in a folder where only owners may replace files,
-    /// like `/tmp` and `/dev/shm`. `path` is its path.
+    /// Returns true if this process may not replace it: it belongs to another user and lies in a sticky folder,
+    /// where only owners may replace files, like `/tmp` and `/dev/shm`. `path` is its path.
     ///
     /// # Errors
     /// If a system call fails.
-    pub fn is_kept_from_us(&self, path: &Path) -> io::Result<bool> {
+    pub fn is_protected_from_us(&self, path: &Path) -> io::Result<bool> {
         let user = rustix::process::geteuid();
         if user.is_root() || self.is_own() {
             return Ok(false);
@@ -293,6 +294,7 @@ impl Entry {
         Ok(Self { folder, name, is_kept: true })
     }
 
+    /// Returns the metadata of the file with this name, without following a link.
     fn stat(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -336,6 +338,7 @@ impl Scratch<File> {
         Ok(scratch)
     }
 
+    /// Creates an empty file under a random name in the folder of `path`.
     fn create(path: &Path, mode: Mode) -> io::Result<Self> {
         let mut entry = Entry::random_sibling(path)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
@@ -363,11 +366,12 @@ impl Scratch<OwnedFd> {
         Self::socket_of(path, SocketType::STREAM)
     }
 
+    /// Creates a listening socket under a random name in the folder of `path`.
     fn socket_of(path: &Path, kind: SocketType) -> io::Result<Self> {
         let mut entry = Entry::random_sibling(path)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let item = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        // Linux gives the name the mode of the socket, so it has this mode from the start.
+        // On `bind`, Linux gives the name the mode of the socket: no other user can connect even for a moment.
         rustix::fs::fchmod(&item, OWNERS)?;
         // Through the open folder, because an address has room for only 107 bytes.
         let address = SocketAddrUnix::new(descriptor_path(&entry.folder).join(&entry.name))?;
@@ -546,6 +550,7 @@ pub struct OpenReport {
 }
 
 impl OpenReport {
+    /// Returns the name of the report for its messages.
     fn file(&self) -> ReportFile<'_> {
         ReportFile { option: &self.option, path: &self.path }
     }
@@ -619,8 +624,9 @@ impl From<io::Error> for NameError {
     }
 }
 
-/// Exclusive right of one process to create or replace the file at a path. It holds the lock of the file PATH`.lock` for its lifetime. Only the
-/// file's owner can open it, so no other user can keep the owner from the path.
+/// Exclusive right of one process to create or replace the file at a path. It holds the lock of the file
+/// PATH`.lock` for its lifetime. Only that file's owner can open it, so no other user can keep the owner from the
+/// path.
 #[derive(Debug)]
 pub struct NameLock {
     file: File,
@@ -666,7 +672,7 @@ impl NameLock {
         PathBuf::from(name)
     }
 
-    /// Opens the file of our lock. Returns it with its text.
+    /// Opens a lock's file, after a check that it is ours and a lock. Returns it with its text.
     fn open(path: &Path, found: &ExistingFile) -> Result<(File, String), NameError> {
         let foreign = |found| NameError::Foreign(path.to_owned(), found);
         if !found.is_file() || !found.is_own() {
@@ -752,6 +758,7 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     };
     let result = write();
     if let Some(set) = set {
+        // The call consumes a pending SIGXFSZ, unless the caller itself had blocked the signal.
         // SAFETY: as above. The signal is directed at this thread, so no other thread waits for it.
         unsafe {
             let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -801,7 +808,7 @@ pub fn group(name: &str) -> Option<u32> {
         return Some(number);
     }
     let name = CString::new(name).ok()?;
-    let mut memory = vec![0; 1 << 16];
+    let mut memory = vec![0; 1 << 16]; // room for the names of the group's members
     let (mut entry, mut found) = (MaybeUninit::<libc::group>::uninit(), std::ptr::null_mut());
     // SAFETY: all pointers are to live memory of the sizes given. The entry is read only if it was found.
     unsafe {

@@ -177,8 +177,8 @@ impl IdleWords<'_> {
 
     /// Inserts `member` if it is idle; removes it otherwise.
     ///
-    /// A member already on the list is rare, because policies use idle members up: that case is a branch. For
-    /// an absent member `idle` is unpredictable: that case has no branch.
+    /// A member already on the list is rare, because policies pick idle members first: that case is a branch.
+    /// For an absent member `idle` is unpredictable: that case has no branch.
     #[inline(always)]
     pub fn note(&mut self, member: Member, idle: bool) {
         let place = &self.places[member.index()];
@@ -186,7 +186,7 @@ impl IdleWords<'_> {
             if !idle {
                 // A copy, because a variable whose address goes to a call does not stay in registers.
                 let list = Self { ..*self };
-                self.len = list.without(member);
+                self.len = list.remove_rarely(member);
             }
             return;
         }
@@ -195,10 +195,10 @@ impl IdleWords<'_> {
         self.set_len(self.len + u16::from(idle));
     }
 
-    /// Removes `member` and returns the new length.
+    /// Removes `member` and returns the new length. Not inlined: see [`IdleWords::note`].
     #[cold]
     #[inline(never)]
-    fn without(mut self, member: Member) -> u16 {
+    fn remove_rarely(mut self, member: Member) -> u16 {
         self.remove(member);
         self.len
     }
@@ -259,6 +259,7 @@ mod tests {
     use crate::state::layout::TableShape;
     use proptest::prelude::*;
 
+    /// Creates the empty list of a pool with `n` members.
     fn list(n: usize) -> IdleList {
         let (cores, pools, servers, ports, pinned) = (1, vec![n], 0, 0, 0);
         let layout = Layout::new(&TableShape { cores, pools, servers, ports, pinned, nodes: 0 });

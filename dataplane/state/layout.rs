@@ -1,5 +1,5 @@
 //! Offsets of all sections of a state region. Writer and readers compute the same layout from the region's
-//! shape, which the header and the pools' entries hold.
+//! shape, which the header and the pools' entries hold. A *place* is a slot that a member may fill later.
 //!
 //! | section | words | written by |
 //! |---|---|---|
@@ -84,9 +84,9 @@ pub struct PoolLayout {
 pub struct IdleLayout {
     /// Offset of its count.
     pub count: usize,
-    /// Offset of its members.
+    /// Offset of the listed members.
     pub members: usize,
-    /// Offset of its places.
+    /// Offset of the places of all members in that list.
     pub places: usize,
 }
 
@@ -99,8 +99,8 @@ pub struct CoreLayout {
     pub own: usize,
     /// Offset of the sums of remote cores' published counts of each member, over all pools.
     pub elsewhere: usize,
-    /// Offset of the value that it last published for each member, over all pools.
-    pub told: usize,
+    /// Offset of the value that it last published for each member, over all pools (section `told`).
+    pub last_published: usize,
     /// Offset of its ring's head; the lines follow.
     pub ring: usize,
     /// Its idle list of each pool.
@@ -200,7 +200,7 @@ impl Layout {
             starts.extend([("reported", core.reported), ("own", core.own)]);
             starts.extend([
                 ("elsewhere", core.elsewhere),
-                ("told", core.told),
+                ("told", core.last_published),
                 ("ring", core.ring),
             ]);
             starts.extend(core.idle.iter().map(|idle| ("idle lists", idle.count)));
@@ -232,14 +232,15 @@ pub fn name_policy(entry: &[AtomicU64], name: &str) {
     }
 }
 
-/// Computes the layout of one core, which may be one of several.
+/// Computes the layout of one core. `has_several` is true if the node has more cores: only then does the core need
+/// the sections of the exchange.
 fn core(cursor: &mut Cursor, pools: &[usize], members: usize, has_several: bool) -> CoreLayout {
     let if_several = |bytes| if has_several { bytes } else { 0 };
     CoreLayout {
         reported: cursor.take(8 * members),
         own: cursor.take(size_of::<LocalState>() * members),
         elsewhere: cursor.take(if_several(size_of::<LocalState>() * members)),
-        told: cursor.take(if_several(2 * members)),
+        last_published: cursor.take(if_several(2 * members)),
         ring: cursor.take(if_several(broadcast::BYTES)),
         idle: pools
             .iter()
@@ -288,7 +289,7 @@ mod tests {
             sections.push((core.reported, 8 * 703));
             sections.push((core.own, 16 * 703));
             sections.push((core.elsewhere, 16 * 703));
-            sections.push((core.told, 2 * 703));
+            sections.push((core.last_published, 2 * 703));
             sections.push((core.ring, broadcast::BYTES));
             sections.push((core.queued, 8 * 3));
             sections.push((core.bounds, 8 * 3));

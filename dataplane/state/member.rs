@@ -79,6 +79,7 @@ impl Presence {
             3 => Self::Unreachable,
             4 => Self::Absent,
             5 => Self::Unregistered,
+            // 2, or an unknown value in a damaged file.
             _ => Self::Silent,
         }
     }
@@ -103,9 +104,9 @@ impl Presence {
     }
 }
 
-/// Word with a member's [`Presence`]. At a spine it also holds a leaf's data besides idleness and load: bits 8
-/// to 22 hold the number of live workers; bit 23 is set once the leaf has sent it; the bits above count the
-/// leaf's signals.
+/// Word with a member's [`Presence`]. At a spine, whose members are leaves, it also holds data of a leaf's signals
+/// (load messages to spines). Bits 8 to 22 hold the number of live workers; bit 23 is set once the leaf has sent it;
+/// the bits above count the signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
@@ -144,7 +145,7 @@ impl RackWord {
 pub struct Decision(NonZeroU32);
 
 impl Decision {
-    /// Returns the decision of task number `task`, counted from 0.
+    /// Returns the decision of task number `task`, counted from 0. Adds one, because a decision is never 0.
     #[inline]
     #[must_use]
     pub const fn of(task: u64) -> Self {
@@ -189,6 +190,7 @@ impl Report {
 pub struct Belief {
     /// Report number (upper half) and load (lower half).
     pub(super) reported: u64,
+    /// Load sent by the core after that report.
     pub(super) drift: u32,
 }
 

@@ -1,4 +1,5 @@
-//! A node's view of its members, in private memory. Copies go to a file for other processes ([`publish`]).
+//! A node's view of its members (workers; at a spine, leaves), in private memory. Copies go to a file for other
+//! processes ([`publish`]).
 //!
 //! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
 //! Each word has one writing core. Exceptions are the neighbours, the members' presence, and the tokens that

@@ -52,7 +52,7 @@ const ASKED: u64 = 1 << 61;
 /// Flag of a MAC word that needs confirmation: another host has claimed the address, or the link went down.
 const SUSPECT: u64 = 1 << 60;
 
-/// Flag of a port's word while its link is down. The remaining bits count the changes.
+/// Flag of a port's word (at the table's end) while its link is down. The remaining bits count the changes.
 const LINK_DOWN: u64 = 1;
 
 /// Place of a host in the table: index of its key word. A pinned entry keeps its place; a cached entry keeps
@@ -135,7 +135,8 @@ impl Neighbours {
         (0..slots).map(move |step| (start + step) & (slots - 1)).map(key_word)
     }
 
-    /// Returns the key word at an index.
+    /// Returns the key word at an index. `Acquire` pairs with the `Release` of a new key: a core that reads the key
+    /// also reads the words that were cleared for it.
     fn key_at(&self, at: usize) -> u64 {
         self.words[at].load(Acquire)
     }
@@ -152,7 +153,7 @@ impl Neighbours {
         &self.words[slot.0 as usize + 2 * WAYS]
     }
 
-    /// Returns the place of `address` on `port`'s network.
+    /// Returns the place of IPv4 host `address` on `port`'s network.
     #[inline]
     #[must_use]
     pub fn find(&self, port: usize, address: u32) -> Option<Slot> {
@@ -160,6 +161,7 @@ impl Neighbours {
         self.find_cached(port, key).or_else(|| self.find_pinned(key))
     }
 
+    /// Searches the cache for a key.
     #[inline]
     fn find_cached(&self, port: usize, key: u64) -> Option<Slot> {
         let set = self.set(port, key);
@@ -168,6 +170,7 @@ impl Neighbours {
         Some(Slot((set + way) as u32))
     }
 
+    /// Searches the pinned area for a key, until a free place.
     fn find_pinned(&self, key: u64) -> Option<Slot> {
         for at in self.pinned(key) {
             match self.key_at(at) {
@@ -227,6 +230,7 @@ impl Neighbours {
         cached.or_else(|| self.find_pinned_v6(key, address)).map(|at| Slot(at as u32))
     }
 
+    /// Searches the pinned area for an IPv6 host, until a free place. Returns the index of its key word.
     fn find_pinned_v6(&self, key: u64, address: u128) -> Option<usize> {
         let taken = self.pinned(key).take_while(|&at| self.key_at(at) != 0);
         { taken }.find(|&at| self.is_v6_at(at, key, address))
@@ -279,16 +283,18 @@ impl Neighbours {
             if let Some(at) = find() {
                 return Slot(at as u32);
             }
+            // Lowest first: free, then unresolved, then longest unused; places being assigned come last.
             let rank = |way: &usize| {
                 let slot = Slot((set + way) as u32);
                 let unused_ms = now_ms.wrapping_sub(self.times(slot).load(Relaxed) as u32);
                 let before = self.key_at(set + way);
                 (before == BUSY, before != 0, self.mac(slot).is_some(), u32::MAX - unused_ms)
             };
+            // Never `None`: a set has ways.
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // An address is two words: until both are written the place belongs to no host.
+            // An address is two words. Until both are written, the place is `BUSY` and belongs to no host.
             if before == BUSY
                 || self.words[set + way].compare_exchange(before, BUSY, AcqRel, Acquire).is_err()
             {
@@ -323,7 +329,8 @@ impl Neighbours {
     }
 
     /// Returns the address of the IPv6 host at `slot`. Returns `None` if the place holds no IPv6 host, or is
-    /// being assigned to another one.
+    /// being assigned to another one. An equal key word before and after the read shows that both halves belong
+    /// together.
     #[must_use]
     pub fn v6(&self, slot: Slot) -> Option<u128> {
         let before = self.key_at(slot.0 as usize);
@@ -360,16 +367,18 @@ impl Neighbours {
                 return slot;
             }
             let set = self.set(port, key);
+            // Lowest first: free, then unresolved, then longest unused.
             let rank = |way: &usize| {
                 let slot = Slot((set + way) as u32);
                 let unused_ms = now_ms.wrapping_sub(self.times(slot).load(Relaxed) as u32);
                 let taken = self.key_at(set + way) != 0;
                 (taken, self.mac(slot).is_some(), u32::MAX - unused_ms)
             };
+            // Never `None`: a set has ways.
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // The old host's MAC address goes first, so that no core uses it for the new host.
+            // Clears the old host's MAC address before the key changes, so that no core uses it for the new host.
             self.mac_word(slot).store(0, Relaxed);
             self.times(slot).store(u64::from(now_ms), Relaxed);
             if self.words[set + way].compare_exchange(before, key, AcqRel, Acquire).is_err() {
@@ -410,7 +419,8 @@ impl Neighbours {
         self.mac_word(slot).store(mac.to_bits() | RESOLVED | STATIC, Relaxed);
     }
 
-    /// Applies a packet of the host at `slot`: its source MAC address, which must be a host's.
+    /// Applies a packet of the host at `slot`: its source MAC address, which must be a host's
+    /// ([`Mac::is_host`]).
     pub fn learn(&self, slot: Slot, mac: Mac, now_ms: u32) -> LearnOutcome {
         let word = self.mac_word(slot).load(Relaxed);
         if word & RESOLVED != 0 && Mac::from_bits(word) == mac {
@@ -425,6 +435,7 @@ impl Neighbours {
             self.confirm(slot, now_ms);
             return LearnOutcome::Learnt;
         }
+        // A claim without a request may be forged, so it only causes a question to the known host.
         self.mac_word(slot).fetch_or(SUSPECT, Relaxed);
         LearnOutcome::Conflict
     }
@@ -434,6 +445,8 @@ impl Neighbours {
         if self.mac_word(slot).load(Relaxed) & (SUSPECT | ASKED) != 0 {
             self.mac_word(slot).fetch_and(!(SUSPECT | ASKED), Relaxed);
         }
+        // Another core may note a use between the load and the store. That use is lost, which only makes the entry
+        // look older.
         let used = u64::from(self.times(slot).load(Relaxed) as u32);
         self.times(slot).store(u64::from(now_ms) << 32 | used, Relaxed);
     }
@@ -474,8 +487,8 @@ impl Neighbours {
             && (self.is_static(slot) || u64::from(now_ms.wrapping_sub(confirmed)) <= ms)
     }
 
-    /// Returns the hosts of one set of a port's cache that are in use and need confirmation. Their last
-    /// confirmation is more than `reachable_ms` old, or they are suspect.
+    /// Returns place and address of the hosts of one set of a port's cache that are in use and need confirmation.
+    /// In use means used within `reachable_ms`. Their last confirmation is older than that, or they are suspect.
     pub fn to_confirm(
         &self,
         port: usize,
@@ -494,7 +507,7 @@ impl Neighbours {
         slots.filter(is_due).map(|slot| (slot, self.address(slot)))
     }
 
-    /// Records a request to all hosts: the first answer counts.
+    /// Records that the node has asked all hosts for the address: the first answer counts.
     pub fn ask_all(&self, slot: Slot) {
         if !self.is_static(slot) {
             self.mac_word(slot).fetch_or(ASKED, Relaxed);
@@ -520,6 +533,7 @@ impl Neighbours {
             }
         }
         let changes = (link.load(Relaxed) & !LINK_DOWN).wrapping_add(2);
+        // `Release` keeps this store behind those that cleared the addresses.
         link.store(changes | if is_up { 0 } else { LINK_DOWN }, Release);
     }
 
@@ -567,7 +581,7 @@ impl Neighbours {
     }
 }
 
-/// Returns the key word of an IPv4 host.
+/// Returns the key word of an IPv4 host: flag, 15 bits for the port, and the address.
 #[inline]
 fn key(port: usize, address: u32) -> u64 {
     TAKEN | (port as u64 & 0x7FFF) << 32 | u64::from(address)

@@ -1,6 +1,7 @@
 //! Published state of a node in a rack without a leaf: last messages of its peers, and probabilities of its
 //! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
-//! (stealing). Under learning policies a critic estimates the value of states.
+//! (stealing). Under learning policies a critic estimates the value of states. A node's load is its waiting work
+//! divided by the *slots* of its workers, a configured number for each task that a worker serves at once.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub struct NodeView {
     pub load_us: f32,
     /// Number of tasks that wait there.
     pub waiting: u32,
-    /// Probability that a fresh task goes there, and that this node asks it for one. NaN under policies that
-    /// draw neither.
+    /// Probabilities: of passing a client's new task to that node, and of asking that node for a task. NaN under
+    /// policies that draw neither.
     pub probabilities: (f32, f32),
 }
 
@@ -126,7 +127,7 @@ pub struct PeerSnapshot {
     pub load_us: f32,
     /// Number of tasks that wait there by its last message, plus those passed to it since.
     pub waiting: u32,
-    /// Probability that a fresh task goes there, under policies that learn or draw it.
+    /// Probability that a client's new task goes there, under policies that learn or draw it.
     pub migration: Option<f32>,
     /// Probability that the agent asks it for a task, under policies that learn or draw it.
     pub stealing: Option<f32>,

@@ -1,4 +1,5 @@
-//! Exchange of per-member load between the dispatcher cores of a node, and the tokens that they share.
+//! Exchange of per-member load between the dispatcher cores of a node, and the tokens that they share. A *token* is
+//! the right to send one task to a member, or the member's idleness; one core holds it at a time ([`super::tokens`]).
 //!
 //! A core that keeps up publishes every change after each burst. An overloaded core publishes only changes of
 //! several tasks, so that few cache lines per packet move between cores. It publishes the rest once it keeps
@@ -21,8 +22,8 @@ use crate::limits::BURST;
 
 /// Units per task of published loads: sixteenths.
 const SIXTEENTHS: u32 = 16;
-/// Number of members that a burst may touch before the core compares all members: tasks and replies, and as
-/// many tasks that follow these.
+/// Number of members that a core records as touched between two exchanges; after more it compares all members.
+/// Room for the tasks and replies of several bursts.
 const TOUCHED_MOST: usize = 8 * BURST;
 /// Minimum change, in tasks, that an overloaded core publishes, by maximum number of cores. With more cores,
 /// more of them read each message, and a member's load moves more between two bursts of one core.
@@ -34,7 +35,7 @@ pub struct Sharing {
     /// Topic of its messages about members; `None` for no messages.
     pub topic: Option<Topic>,
     /// True if each idle member belongs to one core at a time: all other cores assume one task there. Without
-    /// a topic this also holds for the members' credits.
+    /// a topic this also holds for the members' credits (rights to send one more task under a bound).
     pub idle: bool,
     /// True if published loads include the core's drift.
     pub drift: bool,
@@ -79,7 +80,7 @@ pub struct Peers {
     tokens: Tokens,
     /// Maximum number of a member's tokens.
     rows: usize,
-    /// Word at which this core begins its search for tokens.
+    /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
     /// Start of the longest wait on this core; [`RemoteCore`] has those of remote cores.
     oldest: Slice<AtomicU64>,
@@ -103,7 +104,8 @@ impl Peers {
     /// Creates the part of `core` for `pool`, in a region of several cores.
     pub(super) fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
-        let published = |core: usize| region.slice(layout.cores[core].told + 2 * first, members);
+        let published =
+            |core: usize| region.slice(layout.cores[core].last_published + 2 * first, members);
         let oldest = |core: usize| region.slice(layout.pools[pool].oldest + 8 * core, 1);
         let remote = (0..layout.cores.len()).filter(|&remote| remote != core);
         let remote_core = |core| RemoteCore {
@@ -138,7 +140,7 @@ impl Peers {
     }
 
     /// Publishes this core's bound on a member's tasks; `None` if it has none yet. Returns the bound for all
-    /// cores: that of the first core that has one.
+    /// cores: that of the first core with one. All cores then use the same.
     #[must_use]
     pub fn bound(&self, own_bound: Option<usize>) -> Option<usize> {
         let word = &self.bounds[self.core][0];
@@ -198,7 +200,8 @@ impl Peers {
                 let estimate = states.of(member).estimate();
                 let load =
                     if self.sharing.drift { estimate.total() } else { estimate.load().0.into() };
-                let load = (load * u64::from(SIXTEENTHS)) >> 16;
+                let load = (load * u64::from(SIXTEENTHS)) >> 16; // from 16.16 fixed point
+                // An idle member belongs to one core. All others must see at least one task there.
                 let least = if self.sharing.idle { SIXTEENTHS as u16 } else { 0 };
                 (load.min(u64::from(u16::MAX)) as u16).max(least)
             }

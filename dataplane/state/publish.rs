@@ -126,6 +126,7 @@ pub fn newest(
         read_at(&mut bytes[..len], 0).map_err(unreadable)?;
         let mut words = [0; word::COUNT];
         words.iter_mut().zip(bytes.chunks(8)).for_each(|(word, bytes)| *word = word_of(bytes));
+        // Missing words of a short file are 0. Without a whole version word the file counts as damaged.
         match words {
             [magic, ..] if magic != MAGIC => Err(CopyError::Foreign),
             [_, version, ..] if version != VERSION && len >= 16 => Err(CopyError::Version(version)),
@@ -191,6 +192,7 @@ struct Copies {
     number: u64,
     /// Content of the last copy in the file.
     written: Vec<u8>,
+    /// Failed writes in a row, of which only the first is logged.
     outage: Outage,
 }
 
@@ -260,6 +262,7 @@ impl Shared {
         }
     }
 
+    /// Writes a copy. Logs the first failure of an outage and its end.
     fn publish(&self) {
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         let written = files::within_limits(|| copies.write(&self.region));

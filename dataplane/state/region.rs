@@ -22,7 +22,9 @@ struct Line([u8; ALIGN]);
 
 /// Owner of a region's memory.
 enum Backing {
+    /// Memory of this process.
     Heap(Vec<Line>),
+    /// Mapped memory or file, which other processes may map too.
     Shared(MmapMut),
 }
 
@@ -163,6 +165,7 @@ impl std::fmt::Debug for Region {
 }
 
 pub(super) mod sealed {
+    /// Keeps other modules from implementing [`super::Pod`] for types with invalid bit patterns.
     pub trait Sealed {}
 }
 

@@ -1,4 +1,9 @@
-//! Complete state of a node. The node creates it and may publish it in a file.
+//! Complete state of a node (leaf, spine or agent): its pools, members, cores and neighbours. The node creates it
+//! and may publish copies of it in a file.
+//!
+//! Pools and members have fixed *places* (indices), so that a core finds their words without a search. The
+//! *epoch* counts the changes of the membership. A member's *drift* is the load that a core sent since the member's
+//! last report.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -38,10 +43,13 @@ mod word {
     pub const STARTED: usize = 6;
     pub const TICKS_HZ: usize = 7;
     pub const SEED: usize = 8;
+    /// 1 until the node ends in an orderly way.
     pub const RUNNING: usize = 9;
     pub const ROLE: usize = 10;
+    /// Number of neighbours that the configuration names.
     pub const PINNED: usize = 11;
     pub const EPOCH: usize = 12;
+    /// Number of nodes of a rack without a leaf.
     pub const NODES: usize = 13;
 }
 
@@ -115,7 +123,7 @@ pub struct WorkerSpec {
 }
 
 impl WorkerSpec {
-    /// A free place.
+    /// Entry of a free place.
     pub const NOBODY: Self = Self { id: NO_MEMBER, server: u16::MAX };
 
     /// Returns the word in a state file: the id in the upper half, the server in the lower half.
@@ -123,6 +131,7 @@ impl WorkerSpec {
         u64::from(self.id) << 32 | u64::from(self.server)
     }
 
+    /// Inverse of [`WorkerSpec::to_word`].
     fn of_word(word: u64) -> Self {
         Self { id: (word >> 32) as u16, server: word as u16 }
     }
@@ -150,7 +159,8 @@ pub struct Limits {
     pub workers: usize,
 }
 
-/// Entries of a state from one epoch on. Each entry keeps its place while it exists; `None` is a free place.
+/// Membership of a node: its servers and pools from one epoch on. Each entry keeps its place while it exists; `None`
+/// is a free place.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     /// Number of this membership.
@@ -188,6 +198,7 @@ impl Role {
         }
     }
 
+    /// Decodes the header's word. A damaged one counts as a leaf.
     fn from_word(word: u64) -> Self {
         match word {
             1 => Self::Agent,
@@ -256,9 +267,10 @@ impl Table {
     /// For a file that another node uses, a path with another file, or a failed system call.
     pub fn create(path: &Path, spec: &Spec) -> Result<Self, StateError> {
         let io = |error| StateError::Io { path: path.to_owned(), error };
-        check_replaceable(path)?; // also for a folder that takes no new file
-        let lock = NameLock::take(path).map_err(|error| lock_error(path, error))?;
+        // Before the lock, too: in a folder that takes no new file, the lock would fail with a less specific error.
         check_replaceable(path)?;
+        let lock = NameLock::take(path).map_err(|error| lock_error(path, error))?;
+        check_replaceable(path)?; // again: the path may have changed before this process had the lock
         let mut table = Self::heap(spec);
         let publisher = Publisher::new(path, spec.group, &table.region, lock).map_err(io)?;
         table.publisher = Some(publisher);
@@ -289,6 +301,7 @@ impl Table {
             (word::ROLE, spec.role as u64),
         ];
         for (pool, &places) in shape.pools.iter().enumerate() {
+            // Words of an entry: id, number of places, and the policy's name from word 2 on.
             self.pool_entry(pool)[1].store(places as u64, Relaxed);
         }
         for (index, value) in words {
@@ -301,9 +314,9 @@ impl Table {
         });
     }
 
-    /// Sets the entries from another epoch on, at once for all readers. Members in formerly free places are
-    /// then configured, without a report. Members of places that become free are absent. No core may choose
-    /// any of these members meanwhile.
+    /// Sets the entries of another epoch, at once for all readers. A member in a formerly free place becomes
+    /// `Configured`. A place that becomes free becomes `Absent`. The caller ensures that no core chooses any of
+    /// these members meanwhile.
     ///
     /// # Panics
     /// If there are more entries than places.
@@ -421,6 +434,7 @@ impl Table {
         Snapshot::read(&self.region, &self.layout)
     }
 
+    /// Returns the words of a pool's entry: id, number of places, and four words of its policy's name.
     fn pool_entry(&self, pool: usize) -> Slice<AtomicU64> {
         self.region.slice(self.layout.pool_entry(pool), POOL_WORDS)
     }
@@ -458,10 +472,12 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.header[word::RUNNING].store(0, Relaxed); // for the last copy
+        // The publisher is dropped next. Its last copy then shows readers that the node ended in an orderly way.
+        self.header[word::RUNNING].store(0, Relaxed);
     }
 }
 
+/// Returns the neighbour table of a region, whose size its header holds.
 fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Neighbours {
     let value = |index: usize| header[index].load(Relaxed);
     let (ports, pinned) = (value(word::PORTS) as usize, value(word::PINNED) as usize);
@@ -469,6 +485,7 @@ fn neighbours_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) ->
     Neighbours::new(region.slice(layout.neighbours, words), ports, pinned, value(word::SEED))
 }
 
+/// Returns the nodes of a rack without a leaf; `None` if the region has none.
 fn nodes_of(region: &Arc<Region>, layout: &Layout, header: &[AtomicU64]) -> Option<Nodes> {
     let nodes = header[word::NODES].load(Relaxed) as usize;
     (nodes > 0).then(|| Nodes::new(region, layout.nodes, nodes))
@@ -485,12 +502,13 @@ fn shape(spec: &Spec) -> TableShape {
             .collect(),
         servers,
         ports: spec.ports,
-        // The next hop to each server, and a gateway behind each port.
+        // The next hop to each server and each spine, and a gateway behind each port.
         pinned: servers + spec.spines + spec.ports,
         nodes: spec.peers,
     }
 }
 
+/// Returns the seconds since 1970.
 fn unix_seconds() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -535,7 +553,7 @@ pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     if !is_empty && !is_ours {
         return foreign("a file of another kind".to_owned());
     }
-    if found.is_kept_from_us(path).map_err(io)? {
+    if found.is_protected_from_us(path).map_err(io)? {
         let text = format!("{}, which only that user may replace there", found.describe());
         return Err(io(io::Error::new(io::ErrorKind::PermissionDenied, text)));
     }
@@ -778,6 +796,7 @@ fn layout_of(region: &Arc<Region>) -> Result<Layout, String> {
     }
     let entries = region.slice::<AtomicU64>(Layout::POOL_ENTRIES, POOL_WORDS * pools);
     let members = entries.chunks_exact(POOL_WORDS).map(|entry| entry[1].load(Relaxed));
+    // A damaged number may be huge: it is capped, and the sum saturates.
     let members: Vec<_> = members.map(|members| members.min(u64::MAX >> 16) as usize).collect();
     if members.iter().fold(0, |sum: usize, &members| sum.saturating_add(members)) > PLACES_MAX {
         return Err(impossible());
@@ -815,7 +834,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
             .map(worker)
             .collect()
     };
-    // A node with one core has none.
+    // A node with one core has no tokens.
     let tokens = (layout.cores.len() > 1).then(|| {
         let words = region.slice(layout.pools[pool].tokens, Tokens::words(members));
         Tokens::new(words, members)
@@ -824,6 +843,7 @@ fn read_pool(region: &Arc<Region>, layout: &Layout, pool: usize) -> Option<PoolS
         let count = tokens.as_ref().map_or(0, |tokens| tokens.count(Member(member as u16)));
         std::iter::repeat_n(worker(member), count)
     };
+    // Each core has histograms of its own; the snapshot has their sums.
     let of_core = |core| view::read_histograms(&view::histograms(region, layout, core, pool));
     let histograms = (0..layout.cores.len()).map(of_core);
     let [report_age, queue_wait] = histograms
@@ -858,6 +878,7 @@ fn read_member(
         return None;
     }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
+    // Two words hold the address. A server number out of range, in a damaged file, reads as the address `::`.
     let half =
         |index| servers.get(index).map_or(0, |word: &AtomicU64| u128::from(word.load(Relaxed)));
     let server = 2 * usize::from(worker.server);
@@ -868,6 +889,7 @@ fn read_member(
     let local = |core: usize| {
         region.slice::<LocalState>(layout.cores[core].own + size_of::<LocalState>() * index, 1)
     };
+    // Drift since an older report is void: the newer report includes it.
     let drift = |core: usize| {
         let local = &local(core)[0];
         let is_current = local.since.load(Relaxed) == reported(core);
@@ -875,7 +897,7 @@ fn read_member(
     };
     let cores = 0..layout.cores.len();
     let reports = |core| (reported(core) >> 32) as u32;
-    // The core with the most reports has the best estimate.
+    // Each core stores the reports that it received itself. The core with the most has the best estimate.
     let best = cores.clone().max_by_key(|&core| reports(core)).unwrap_or(0);
     let presence = layout.pools[pool].presence + 4 * member;
     let presence = region.slice::<AtomicU32>(presence, 1)[0].load(Relaxed);
@@ -904,6 +926,7 @@ fn outstanding(region: &Arc<Region>, layout: &Layout, index: usize) -> i64 {
     let local = |core: &CoreLayout| {
         region.slice::<LocalState>(core.own + size_of::<LocalState>() * index, 1)
     };
+    // One core's count is negative if it saw more replies than tasks. Only the sum has a meaning, so it wraps.
     let outstanding = |core| local(core)[0].outstanding.load(Relaxed);
     i64::from(layout.cores.iter().map(outstanding).fold(0, u32::wrapping_add) as i32)
 }
@@ -927,6 +950,7 @@ mod tests {
     use crate::reason::DropReason;
     use crate::state::Counter;
 
+    /// A leaf with one pool of four workers, ids 10 to 13, on two servers.
     fn spec() -> Spec {
         let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();
         Spec {
@@ -941,6 +965,7 @@ mod tests {
         }
     }
 
+    /// Creates that leaf's state with a file in a new folder.
     fn created() -> (tempfile::TempDir, PathBuf, Table) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
@@ -1062,8 +1087,8 @@ mod tests {
         assert!(!folder.path().join("nowhere").exists());
     }
 
-    /// Other processes change the file in many ways while its owner runs. Memory mapped from the file would
-    /// be lost.
+    /// Other processes change the file in many ways while its owner runs. An owner that worked in memory mapped
+    /// from the file would die of SIGBUS.
     // promise: input.3
     #[test]
     fn file_tampering_never_ends_the_owner() {
@@ -1096,6 +1121,7 @@ mod tests {
             }
             table.publish();
             table.publish();
+            // The first five changes leave the file at its path, where the next copy repairs it.
             if number < 5 {
                 let scheduled = Snapshot::open(&path).unwrap().cores[1].counters["scheduled"];
                 assert_eq!(scheduled, 1 + number as u64, "published again after it was {change}");
@@ -1132,7 +1158,7 @@ mod tests {
         let limit = |current| {
             setrlimit(Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
         };
-        limit(Some(10_000));
+        limit(Some(10_000)); // less than the state file needs
         let error = Table::create(path, &spec()).unwrap_err().to_string();
         assert!(error.contains("File too large") && error.contains("ulimit"), "{error}");
         // Full later: the node goes on, and its file shows the previous state.
@@ -1231,6 +1257,7 @@ mod tests {
         let (_folder, path, table) = created();
         drop(table);
         let whole = std::fs::read(&path).unwrap();
+        // Opens the file after a change of these bits of one byte.
         let with = |at: usize, byte: u8| {
             let mut bytes = whole.clone();
             bytes[at] ^= byte;
@@ -1253,6 +1280,7 @@ mod tests {
         }
     }
 
+    /// Returns the size of one copy of the state in bytes.
     fn table_len() -> usize {
         Layout::new(&shape(&spec())).len
     }
@@ -1260,13 +1288,14 @@ mod tests {
     // promise: input.3
     #[test]
     fn sizes_that_can_not_be_are_refused() {
+        // Returns the layout of a state with this value in one word.
         let make = |at: usize, value: u64| {
             let table = Table::heap(&spec());
             table.region.slice::<AtomicU64>(8 * at, 1)[0].store(value, Relaxed);
             layout_of(&table.region)
         };
         assert!(make(word::RUNNING, 7).is_ok());
-        let members = Layout::POOL_ENTRIES / 8 + 1;
+        let members = Layout::POOL_ENTRIES / 8 + 1; // number of places of the first pool
         for at in [word::CORES, word::POOLS, word::SERVERS, word::PORTS, word::PINNED, members] {
             for value in [u64::MAX, 1 << 40, 0x7FFF_FFFF, 1 << 15] {
                 assert!(make(at, value).is_err(), "word {at} is {value}");

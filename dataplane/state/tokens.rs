@@ -3,7 +3,8 @@
 //! Each token is one bit. Tokens have levels, with a row of words each. A member with all tokens free has bits in
 //! all rows in use. Tokens are taken from the first row on and put back from the last row on. So the first row
 //! holds the members without tasks, and the last row those that may have one more task. A core takes a token by
-//! clearing its bit in one atomic step, so two cores never have the same one.
+//! clearing its bit in one atomic step, so two cores never have the same one. `Relaxed` order suffices: a token guards
+//! no other memory.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -98,6 +99,7 @@ impl Tokens {
         (0..levels.min(LEVELS)).any(|level| self.is_set(level, member))
     }
 
+    /// Returns true if a member's token of this level is free.
     fn is_set(&self, level: usize, member: Member) -> bool {
         let (word, bit) = self.bit(level, member);
         word.load(Relaxed) & bit != 0
@@ -127,6 +129,7 @@ mod tests {
     use super::super::region::Region;
     use super::*;
 
+    /// Creates tokens for a pool, none of them free.
     fn tokens(members: usize) -> Tokens {
         let words = Tokens::words(members);
         Tokens::new(Region::heap(8 * words).slice(0, words), members)

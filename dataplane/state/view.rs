@@ -4,6 +4,9 @@
 //! this core sent since. Beside its drift a core stores the report (number and load) from which the drift
 //! counts. A drift since an older report is therefore void without being cleared.
 //!
+//! Only *active* members may be chosen. Cores share *tokens*: rights to send one task to a member, each held by one
+//! core at a time ([`super::tokens`]).
+//!
 //! Cores of one node have separate memory and exchange their changes ([`super::peers`]). The independent
 //! dispatchers of a simulator ([`View::heap`]) share reports and counts at once instead.
 
@@ -47,6 +50,7 @@ pub struct View {
     queued: Slice<AtomicU64>,
     /// Histograms: ages of load reports at decisions, and times in the queue.
     histograms: Slice<AtomicU64>,
+    /// This core's drift and outstanding tasks of each member.
     local: Slice<LocalState>,
     /// Outstanding tasks of remote cores: as published, or their live counts ([`View::heap`]).
     remote_counts: Vec<Slice<LocalState>>,
@@ -112,6 +116,7 @@ impl View {
             let mut view = Self::new(&region, &layout, core, 0);
             let remote = (0..dispatchers).filter(|&remote| remote != core);
             view.remote_counts = remote.map(|remote| written_by(remote).1).collect();
+            // All dispatchers write and read the same reports: those of core 0.
             view.reported = written_by(0).0;
             view.remote_states.clear();
             view.peers = None;
@@ -158,7 +163,7 @@ impl View {
             now_ns: 0,
             picks: Picks::default(),
         };
-        // Backwards, so that the remaining members keep their order.
+        // Removal moves the last active member into the gap. Backwards, the remaining members keep their order.
         for member in (0..members as u16).rev().map(Member) {
             if view.presence(member) == Presence::Absent {
                 view.set_active(member, false);
@@ -175,6 +180,7 @@ impl View {
         local.since.store(0, Relaxed);
         local.drift.store(0, Relaxed);
         local.outstanding.store(0, Relaxed);
+        // Clears the number of workers and of signals, which share the word with the presence.
         self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
         self.lost[member.index()].store(0, Relaxed);
         self.rates[member.index()] = 1.0;
@@ -305,6 +311,7 @@ impl View {
             }
             self.place[member.index()] = NOWHERE;
             self.idle.exclude(member);
+            // Other cores must not take its tokens any more.
             if let Some(peers) = &self.peers {
                 while peers.tokens().take_of(member) {}
             }
@@ -401,6 +408,7 @@ impl View {
     /// replies than tasks. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
+        // Without peers, `remote_counts` are the live counts of all other dispatchers, if any.
         if self.peers.is_none() {
             return self.outstanding(member).cast_signed();
         }
@@ -516,6 +524,7 @@ impl View {
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
+        // Without remote counts, tells the compiler so: the loop then does not look for them.
         let states = if states.are_alone() { states.alone() } else { states };
         let mut expected = 0;
         for report in reports {
@@ -580,6 +589,7 @@ impl View {
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
         let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
+        // Without shared idle members, tokens are credits instead of idle members.
         let shared = self.peers.as_ref().filter(|peers| peers.sharing().idle);
         self.idle.len() + remote + shared.map_or(0, |peers| peers.tokens().full())
     }
@@ -594,7 +604,7 @@ impl View {
     /// outstanding task. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn is_idle_unnoticed(&self, member: Member) -> bool {
-        // If each idle member belongs to one core, all other cores assume one task there.
+        // Several cores may assume one task at an idle member that belongs to another core.
         let most = if self.peers.is_some() { Load::ONE } else { Load(0) };
         let load = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
         let remote = self.remote_states.iter().map(|remote| load(&remote.reported));
@@ -650,7 +660,7 @@ impl View {
         let Some(peers) = &mut self.peers else { return };
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         if peers.sharing().idle {
-            // Tasks that wait at other cores need them more.
+            // Number of idle members that this core keeps: none while tasks wait at other cores, which need them more.
             let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
@@ -658,7 +668,7 @@ impl View {
             while self.idle.len() > keep
                 && let Some(member) = self.idle.take_last()
             {
-                // Another core may send it a task before this core receives the update.
+                // Another core may send it a task before this core learns of it, so this core assumes one there.
                 let state = states.of(member);
                 if state.estimate().total() < Load::ONE.0.into() {
                     state.set_estimate(Load::ONE);
@@ -699,6 +709,7 @@ fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
 }
 
 impl RemoteState {
+    /// Returns the state of `core` for `pool`, for reading.
     fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (reported, local) = written_by(region, layout, core, pool);
         Self { reported, local, idle: IdleList::of(region, layout, core, pool) }
@@ -765,6 +776,7 @@ impl Parts<'_> {
         }
         let peers = self.peers?;
         loop {
+            // The token of an inactive member is dropped: the member must not be chosen.
             let (member, _) = peers.take_token()?;
             if self.is_active(member) {
                 self.states.of(member).set_estimate(Load(0));
@@ -802,6 +814,7 @@ impl Parts<'_> {
 mod tests {
     use super::*;
 
+    /// Creates the only dispatcher's view of a pool.
     fn view(members: usize) -> View {
         View::heap(members, 1).remove(0)
     }

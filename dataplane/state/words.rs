@@ -35,6 +35,7 @@ impl Pod for LocalState {}
 pub struct MemberStates<'a> {
     /// Number and load of each member's last report.
     reported: &'a [AtomicU64],
+    /// This core's drift and outstanding tasks of each member.
     local: &'a [LocalState],
     /// Outstanding tasks of other cores: one slice per core, or one with their sums.
     remote_counts: &'a [Slice<LocalState>],
@@ -149,7 +150,7 @@ impl MemberState<'_> {
     /// next decision reads other members, and repeats that decision after a wrong guess.
     #[inline(always)]
     pub fn sent_to_either(second: bool, a: (Self, Belief), b: (Self, Belief)) {
-        // No loop over both: it would test for a further element at each step.
+        // Two calls instead of a loop, which would test for a further element at each step.
         a.0.sent_if(!second, a.1);
         b.0.sent_if(second, b.1);
     }
@@ -179,7 +180,7 @@ impl MemberState<'_> {
     /// [`Self::sent_to_either`]. If `second` is true, the members must differ.
     #[inline(always)]
     pub fn sent_share_to_either(second: bool, a: (Self, Belief, Load), b: (Self, Belief, Load)) {
-        // If both are the same member, the first is chosen: its words are written last.
+        // Both may be the same member. Then the first is chosen, so its words are written last.
         b.0.sent_share_if(second, b.1, b.2);
         a.0.sent_share_if(!second, a.1, a.2);
     }
@@ -227,7 +228,7 @@ impl MemberState<'_> {
     pub fn outstanding(self) -> u32 {
         let mut total = self.local.outstanding.load(Relaxed);
         if self.remote_counts.is_empty() {
-            return total; // never negative
+            return total; // exact, so `answered` keeps it from becoming negative
         }
         for counts in self.remote_counts {
             total = total.wrapping_add(counts[self.member.index()].outstanding.load(Relaxed));

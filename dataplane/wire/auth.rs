@@ -60,10 +60,12 @@ pub const BLOCKS_V6: usize = 4;
 /// Byte 11 of a claim over IPv6.
 const V6: u8 = 6;
 
-/// Sequences by which packets of a worker may overtake each other.
+/// Sequences by which packets of a worker may overtake each other: the size of the receiver's window, in which it
+/// marks received sequences.
 pub const WINDOW: u64 = 512;
-/// Sequences in one stretch of a window, for which the receiver has a bit each. A sender that skips sequences
-/// skips the rest of its stretch and whole windows. Then the packets in flight do not become too old.
+/// Sequences in one stretch of a window. A stretch is one word of the receiver, with a bit for each sequence; a newer
+/// window replaces it as a whole. A sender that skips sequences skips the rest of its stretch and whole windows, so
+/// that its packets in flight do not become too old.
 pub const SPAN: u64 = 16;
 /// Sequences per microsecond. A sender starts at the number of sixteenths of a microsecond since 1970, and uses
 /// fewer per worker. So its sequences grow across restarts.
@@ -335,6 +337,7 @@ mod tests {
     use crate::wire::task::{Code, Extension, Header};
     use proptest::prelude::*;
 
+    /// The key of bytes 0 to 15.
     fn key() -> Key {
         Key::new(std::array::from_fn(|at| at as u8))
     }
@@ -355,6 +358,7 @@ mod tests {
         payload
     }
 
+    /// Returns true if the payload's tag is right.
     fn is_right<const BLOCKS: usize>(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> bool {
         let signed = SignedPacket::read(addresses, payload);
         signed.is_some_and(|signed| key().tag(&signed.claim) == signed.tag)
@@ -382,12 +386,12 @@ mod tests {
         let service = if header.extended { SERVICE..SERVICE + 4 } else { 0..0 };
         let covered: Vec<_> = (0..task::LEN).chain(service).chain(proof).collect();
         let bit = bit.index((covered.len() + addresses.len()) * 8);
-        let (mut payload, mut moved) = (good, addresses);
+        let (mut payload, mut changed) = (good, addresses);
         match covered.get(bit / 8) {
             Some(&at) => payload[at] ^= 1 << (bit % 8),
-            None => moved[bit / 8 - covered.len()] ^= 1 << (bit % 8),
+            None => changed[bit / 8 - covered.len()] ^= 1 << (bit % 8),
         }
-        prop_assert!(!is_right(&moved, &payload));
+        prop_assert!(!is_right(&changed, &payload));
         Ok(())
     }
 

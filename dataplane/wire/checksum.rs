@@ -252,6 +252,7 @@ impl FoldedDelta {
     #[inline(always)]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
+        // The multiple of 0xFFFF, which is 0 in one's complement, keeps the difference above 0.
         let new = fold32(checksum as u32 + Self::PARTS * 0xFFFF - self.0);
         if checksum == 0 { 0 } else { new }
     }
@@ -262,10 +263,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Returns the checksum by the code under test.
     fn checksum(bytes: &[u8]) -> u16 {
         PartialChecksum::default().bytes(bytes).checksum()
     }
 
+    /// Returns the sum word by word, as RFC 1071 defines it.
     fn sum_by_words(bytes: &[u8]) -> u16 {
         let mut total = 0_u32;
         for pair in bytes.chunks(2) {
@@ -349,7 +352,7 @@ mod tests {
     fn udp_zero_stays_zero_and_is_never_made() {
         let delta = ChecksumDelta::default().word(1, 2);
         assert_eq!(delta.apply_udp(0), 0);
-        // ~0xFFFE = 1; 1 + ~1 + 0xFFFF... choose the change that makes the sum all ones.
+        // ~0xFFFE is 1, and 1 + ~0 + 0xFFFE is all ones in one's complement. So the new checksum is 0.
         let delta = ChecksumDelta::default().word(0, 0xFFFE);
         assert_eq!(delta.apply(0xFFFE), 0);
         assert_eq!(delta.apply_udp(0xFFFE), 0xFFFF);

@@ -126,7 +126,7 @@ pub fn ttl(packet: &[u8]) -> u8 {
 /// Replaces the destination, decrements the time to live (which must be above 0) and updates the checksum.
 #[inline]
 pub fn forward_to(packet: &mut [u8], dst: u32) {
-    let packet = &mut packet[..LEN]; // one check of bounds
+    let packet = &mut packet[..LEN]; // one bounds check for all accesses
     let delta = ChecksumDelta::default().double_word(u32_at(packet, 16), dst);
     put_u32(packet, 16, dst);
     decrement_ttl(packet, delta);
@@ -209,6 +209,7 @@ pub fn emit(packet: &mut [u8], src: u32, dst: u32, protocol: u8, payload_len: us
 mod tests {
     use super::*;
 
+    /// A header with a payload of eight bytes.
     fn packet() -> Vec<u8> {
         let mut packet = vec![0; LEN + 8];
         emit(&mut packet, 0x0A00_0101, 0x0A00_0201, UDP, 8);
@@ -224,6 +225,7 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_reason() {
+        // Parses the packet with one changed byte and a right checksum.
         let with = |at: usize, byte: u8| {
             let mut packet = packet();
             packet[at] = byte;

@@ -46,7 +46,7 @@ pub fn parse(packet: &[u8]) -> Result<Header, DropReason> {
     if packet.len() < LEN {
         return Err(DropReason::Runt);
     }
-    // A length of 0 means a jumbogram (RFC 2675) or an empty payload.
+    // A length of 0 means a jumbogram (RFC 2675) or an empty payload; neither holds a datagram for this node.
     let payload_len = usize::from(u16_at(packet, 4));
     if packet[0] >> 4 != 6 || payload_len == 0 || payload_len > packet.len() - LEN {
         return Err(DropReason::Ipv6Header);
@@ -182,6 +182,7 @@ mod tests {
         text.parse::<Ipv6Addr>().unwrap().to_bits()
     }
 
+    /// A header with a payload of zeros.
     fn packet(payload: usize) -> Vec<u8> {
         let mut packet = vec![0; LEN + payload];
         emit(&mut packet, (address("fd00::1"), address("fd00::2")), UDP, payload);

@@ -73,6 +73,7 @@ impl Packet {
         let header = ipv6::parse(packet)?;
         let message = &packet[ipv6::LEN..ipv6::LEN + header.payload_len];
         let sum = ipv6::pseudo_header(packet, ipv6::ICMP, message.len() as u16).bytes(message);
+        // Byte 1 is the code, which is 0 in both messages.
         if header.next != ipv6::ICMP
             || ipv6::hop_limit(packet) != HOP_LIMIT
             || message.len() < MESSAGE_LEN
@@ -201,6 +202,7 @@ mod tests {
     const ASKER_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const OWN_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
+    /// The asker's solicitation for `OWN`.
     fn question() -> Vec<u8> {
         let mut frame = vec![0; FRAME_LEN];
         let (question, to) = Packet::question(ASKER_MAC, ASKER, OWN, None);
@@ -208,7 +210,7 @@ mod tests {
         frame
     }
 
-    /// Sets the checksum.
+    /// Sets the payload length and the checksum after a change.
     fn summed(mut frame: Vec<u8>) -> Vec<u8> {
         let packet = &mut frame[ether::LEN..];
         put_u16(packet, ipv6::LEN + 2, 0);

@@ -2,7 +2,8 @@
 //! parameters; also the trailer of a forwarded task.
 //!
 //! A critic is the network by which a learning node values its load. Nodes exchange its parameters in rounds.
-//! A beat is the interval between two heartbeats.
+//! A beat is the interval between two heartbeats. A node's load is its waiting work divided by the slots of its
+//! workers, a configured number for each task that a worker serves at once.
 //!
 //! The first three begin with the sender and its assumptions; a request has nothing else:
 //!
@@ -64,7 +65,7 @@ pub const HEARTBEAT_LEN: usize = 48;
 pub const PARAMETERS_LEN: usize = 32;
 /// Bytes of a request for a task.
 pub const REQUEST_LEN: usize = 16;
-/// Bytes of a forwarded task's trailer.
+/// Bytes of a forwarded task's trailer ([`ForwardingTrailer`]).
 pub const VIA_LEN: usize = 12;
 /// Maximum number of values per packet.
 pub const VALUES_MAX: usize = 256;
@@ -94,7 +95,7 @@ pub struct Origin {
 pub struct BeatStatistics {
     /// Forwarded tasks.
     pub migrations: u32,
-    /// Requests for a task.
+    /// Requests for a task, sent to peers.
     pub steals: u32,
     /// Tasks dropped because of a full queue.
     pub failed_tasks: u32,

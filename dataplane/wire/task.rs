@@ -360,6 +360,7 @@ pub fn src(payload: &[u8]) -> u16 {
 #[inline(always)]
 #[must_use]
 pub fn reported_queue(payload: &[u8]) -> u16 {
+    // Bit 0, in which the two codes of replies differ.
     let idle = payload[0] & (Code::TaskDone as u8 ^ Code::TaskDoneIdle as u8) != 0;
     if idle { 0 } else { u16_at(payload, 7) }
 }
@@ -413,6 +414,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Any header that may occur.
     fn header() -> impl Strategy<Value = Header> {
         let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
         (
@@ -545,7 +547,7 @@ mod tests {
             // Such a task is impossible.
             prop_assume!(!(after.authenticated && after.code.carries_task()));
             let delta = replace(&mut frame[udp::PAYLOAD..], &after);
-            udp::update_checksum(&mut frame[34..], delta);
+            udp::update_checksum(&mut frame[34..], delta); // the UDP header
             prop_assert!(udp::parse(&frame, false).is_ok());
             prop_assert_eq!(Header::parse(&frame[udp::PAYLOAD..]), Ok(after));
         }

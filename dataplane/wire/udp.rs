@@ -111,8 +111,9 @@ fn parse_without_options(
     })
 }
 
-/// Returns the drop reason of a frame with a faulty IP header. It is [`DropReason::SegmentationOffload`] if
-/// the kernel has cut the frame and its packet is longer than the frame, otherwise `reason`.
+/// Returns the drop reason of a frame with a faulty IP header. It is [`DropReason::SegmentationOffload`] if the
+/// leaf's kernel filter or a buffer has cut the frame, and its packet is longer than the frame. Otherwise it is
+/// `reason`.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     let is_cut = frame.len() == OFFLOADED || frame.len() > FRAME_MAX;
@@ -330,7 +331,7 @@ pub fn swap_endpoints(frame: &mut [u8], at: usize) {
         ether::IPV6 => ipv6::swap_addresses(&mut frame[ether::LEN..]),
         _ => ipv4::swap_addresses(&mut frame[ether::LEN..]),
     }
-    // An exchange of words does not change a sum.
+    // An exchange of words does not change a sum, so the checksum stays.
     let (src, dst) = (u16_at(frame, at), u16_at(frame, at + 2));
     put_u16(frame, at, dst);
     put_u16(frame, at + 2, src);
@@ -414,6 +415,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A frame over IPv4 with this payload.
     fn frame(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + payload.len()];
         frame[PAYLOAD..].copy_from_slice(payload);
@@ -553,6 +555,7 @@ mod tests {
         }
     }
 
+    /// A frame over IPv6 with this payload.
     fn frame_v6(payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD_V6 + payload.len()];
         frame[PAYLOAD_V6..].copy_from_slice(payload);

@@ -25,7 +25,8 @@ pub fn id(frame: &[u8]) -> Option<u16> {
     is_tagged.then(|| u16_at(frame, ether::LEN) & ID_BITS)
 }
 
-/// Returns the drop reason for a frame of at least [`ether::LEN`] bytes that is neither IPv4 nor ARP.
+/// Returns the drop reason for a frame of at least [`ether::LEN`] bytes with an EtherType that the port does not
+/// accept.
 #[cold]
 #[must_use]
 pub fn reason(frame: &[u8]) -> DropReason {
@@ -41,7 +42,8 @@ pub fn cover(frame: &mut [u8]) {
     frame.copy_within(..ADDRESSES, LEN);
 }
 
-/// Reverses [`cover`] with a tag of this VLAN and the lowest priority: the untagged frame begins at [`LEN`].
+/// Reverses [`cover`] with a tag of this VLAN and the lowest priority. Before, the untagged frame begins at [`LEN`];
+/// afterwards the tagged one begins at 0.
 #[inline]
 pub fn uncover(frame: &mut [u8], id: u16) {
     frame.copy_within(LEN..LEN + ADDRESSES, 0);

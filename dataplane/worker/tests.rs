@@ -7,6 +7,7 @@ use super::*;
 use crate::PATIENCE;
 use crate::ring::{Channel, Outcome, Place};
 
+/// Region on the heap for workers 0, 1 and so on, two per pool, with four slots of 32 bytes each.
 fn region(workers: u16) -> Arc<WorkerRegion> {
     let places: Vec<_> = (0..workers).map(|id| Place { id, pool: id / 2 }).collect();
     Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
@@ -17,8 +18,9 @@ fn patient() -> Options {
     Options { patience: PATIENCE, ..Options::default() }
 }
 
-/// Grants an attaching worker, like an agent between two bursts.
-fn welcome(channel: &mut Channel) -> bool {
+/// Grants an attaching worker, like an agent between two bursts. A new claim takes the grant from the former
+/// worker.
+fn grant_claim(channel: &mut Channel) -> bool {
     let sender = channel.sender_mut();
     let claim = sender.claim();
     if claim == sender.granted() {
@@ -29,17 +31,19 @@ fn welcome(channel: &mut Channel) -> bool {
     claim != 0
 }
 
+/// Attaches a worker from a second thread, while this one plays the agent and grants the claim.
 fn join(region: &Arc<WorkerRegion>, channel: &mut Channel, options: &Options) -> Worker {
     std::thread::scope(|scope| {
         let joining = scope.spawn(|| Worker::join("here", region, options));
         while !joining.is_finished() {
-            welcome(channel);
+            grant_claim(channel);
             std::thread::yield_now();
         }
         joining.join().unwrap().unwrap()
     })
 }
 
+/// Ids of a task with this number.
 fn ids(seq: u32) -> TaskIds {
     TaskIds { app: 8, seq, class: 2 }
 }
@@ -89,6 +93,7 @@ fn panicked_task_completes_without_an_answer() {
     let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
+    // 33 bytes exceed the reply buffer of 32.
     let panics = std::panic::AssertUnwindSafe(|| task.reply_with(|_, _| 33));
     assert!(std::panic::catch_unwind(panics).is_err());
     assert_eq!(channel.collect(), Ok(0..1));
@@ -112,12 +117,13 @@ fn task_and_shutdown_wake_a_sleeping_worker() {
                 match worker.recv(PATIENCE) {
                     Ok(Some(task)) => task.reply(b"woken").unwrap(),
                     Ok(None) => panic!("the patience is long"),
-                    Err(gone) => return (answered, gone),
+                    Err(reason) => return (answered, reason),
                 }
                 answered += 1;
             }
         });
         for seq in 0..20 {
+            // The worker is about to wait, and may already sleep.
             while !waits.swap(false, Acquire) {
                 std::thread::yield_now();
             }
@@ -178,6 +184,7 @@ fn excluded_worker_is_notified_and_may_return() {
 fn places_are_chosen_and_refused_by_name() {
     let region = region(4);
     let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
+    // Too short for a grant, which no thread gives.
     let hasty = Options { patience: Duration::from_millis(1), ..Options::default() };
     let chosen = Options { worker: Some(2), ..hasty.clone() };
     let refused = Worker::join("here", &region, &chosen).unwrap_err();
@@ -188,8 +195,8 @@ fn places_are_chosen_and_refused_by_name() {
     let pool = Options { pool: Some(1), ..patient() };
     let third = join(&region, &mut channels[3], &pool);
     assert_eq!(third.id(), 3);
-    let nobody = Options { worker: Some(9), pool: Some(4), ..Options::default() };
-    let error = Worker::join("here", &region, &nobody).unwrap_err();
+    let unknown = Options { worker: Some(9), pool: Some(4), ..Options::default() };
+    let error = Worker::join("here", &region, &unknown).unwrap_err();
     assert_eq!(
         error.to_string(),
         "agent `here` has no worker with id 9 in pool 4; it has [0, 1, 2, 3]"
@@ -224,6 +231,7 @@ fn an_adaptive_spin_follows_how_soon_tasks_come() {
     let mut spin = Spin::new(longest, true);
     (0..10).for_each(|_| spin.learn(late));
     assert_eq!(spin.current, longest / SPIN_RANGE);
+    // Three doublings from a sixteenth.
     (0..3).for_each(|_| spin.learn(soon));
     assert_eq!(spin.current, longest / 2);
     (0..10).for_each(|_| spin.learn(soon));

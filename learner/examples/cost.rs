@@ -13,6 +13,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat_learner::{Counts, Learner, NODES_MAX, Settings};
 
+/// Learns from one beat. Never inlined, so that Valgrind can tell its instructions apart.
 #[inline(never)]
 fn beat(learner: &mut Learner, loads: &[f32], drawn: Counts<'_>) -> f32 {
     learner.beat(loads, 1e-4, drawn).map_or(f32::NAN, |beat| beat.td_error)

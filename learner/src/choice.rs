@@ -5,7 +5,7 @@ use crate::lanes::{LANES, Lane, lane, zeros};
 /// Discrete distribution as cumulative sums.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// Sum of the probabilities up to each index.
+    /// Sum of the probabilities up to each index. Padding is 1, which no draw reaches.
     sums: Box<[Lane]>,
     /// Largest index with a probability above 0.
     last: usize,
@@ -41,6 +41,8 @@ impl Choice {
     pub fn draw(&self, uniform: f32) -> usize {
         let mut count = [0_u32; LANES];
         for sums in &self.sums {
+            // Results of comparisons as integers, in the bits of floats, so that the loop becomes vector
+            // instructions.
             let is_below = lane(|index| f32::from_bits(u32::from(sums[index] <= uniform)));
             for (count, bits) in count.iter_mut().zip(is_below) {
                 *count += bits.to_bits();
@@ -62,11 +64,11 @@ mod tests {
         let mut probabilities = [0.0; 11];
         (probabilities[2], probabilities[7], probabilities[9]) = (0.25, 0.5, 0.249_999);
         choice.set(&probabilities);
-        let mut drawn = [0; 11];
+        let mut counts = [0; 11];
         for step in 0..4000 {
-            drawn[choice.draw(step as f32 / 4000.0)] += 1;
+            counts[choice.draw(step as f32 / 4000.0)] += 1;
         }
-        assert_eq!((drawn[2], drawn[7], drawn[9]), (1000, 2000, 1000));
+        assert_eq!((counts[2], counts[7], counts[9]), (1000, 2000, 1000));
         assert_eq!(choice.draw(0.999_999_94), 9, "the last action gets the rest");
         assert_eq!(choice.draw(0.0), 2);
     }

@@ -1,14 +1,16 @@
-//! Feature vectors of actor and critic.
+//! Feature vectors of actor and critic, from the loads of all nodes. The actor draws the nodes for tasks, and
+//! the critic estimates the value of a state. A lane is a vector of eight values.
 //!
 //! The actor sees three things: each node's rank by load on a logarithmic scale from -1 to 1, each node's
 //! load, and the constant 1. The critic sees the first four powers of each node's load, the product of each
 //! pair of loads, and the constant 1. Features of absent nodes are 0.
 //!
-//! The critic's features are stored by kind, not by node: one vector operation then covers all nodes.
-//! First come the four powers. Then, for each distance below half the number of nodes, come the products of
-//! each node's load with the load of the node at that distance, modulo the number of nodes. At exactly half,
-//! each pair would occur twice, so only the first half is stored. The constant 1 comes last. Each kind starts
-//! a lane. Exported parameters use the released program's order, node by node ([`Order`]).
+//! The critic's features are stored by kind, not by node: one vector operation then covers all nodes. The
+//! four powers come first. The products follow, by the distance of two nodes. For each distance below half
+//! the number of nodes, each node's load is multiplied by that of the node at this distance, modulo the
+//! number of nodes. At exactly half, each pair would occur twice, so only the first half is stored. The
+//! constant 1 comes last. Each kind starts a lane. Exported parameters use the released program's order, node
+//! by node ([`Order`]).
 
 use std::cmp::Ordering;
 
@@ -30,6 +32,7 @@ pub fn of_critic(nodes: usize) -> usize {
 /// Loads of all nodes, and the features of actor and critic derived from them.
 #[derive(Clone, Debug)]
 pub struct Features {
+    /// Number of nodes.
     nodes: usize,
     /// 1 for each live node, else 0.
     live: Box<[Lane]>,
@@ -37,7 +40,7 @@ pub struct Features {
     rank_features: Box<[f32; PLACES]>,
     /// Loads; 0 for absent nodes and for padding.
     loads: Box<[Lane]>,
-    /// Loads, twice in a row, so that products need no modulo.
+    /// Loads, twice in a row, so that products need no modulo. Padding allows vectors at any node.
     twice: Box<[f32]>,
     /// Loads; -1 for absent nodes.
     ranked: Box<[Lane]>,
@@ -50,6 +53,7 @@ pub struct Features {
 }
 
 impl Features {
+    /// Creates the features of live nodes without load.
     pub fn new(nodes: usize) -> Self {
         let mut features = Self {
             nodes,
@@ -84,8 +88,8 @@ impl Features {
         self.set_rank_features();
     }
 
-    /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank, scaled
-    /// to -1 for the first node and 1 for the last one.
+    /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank,
+    /// scaled to -1 for the first node and 1 for the last one.
     fn set_rank_features(&mut self) {
         let live = self.live.as_flattened().iter().filter(|live| **live > 0.0).count();
         let half = (live as f32).ln() / 2.0;
@@ -104,6 +108,7 @@ impl Features {
         for (stored, live) in stored.iter_mut().zip(S::as_simd_f32s(self.live.as_flattened()).0) {
             *stored = simd.mul_f32s(*stored, *live);
         }
+        // Absent nodes have load 0 from here on.
         let stored = &self.loads.as_flattened()[..self.nodes];
         let (first, second) = self.twice.split_at_mut(self.nodes);
         first.copy_from_slice(stored);
@@ -123,6 +128,7 @@ impl Features {
             multiply(simd, product, loads, &twice[index + 1..]);
         }
         let half = self.nodes / 2;
+        // Pairs at exactly half the number of nodes, if that is even. The rest is the lane of the constant.
         let (opposite, rest) = rest.split_at_mut(rest.len() - 1);
         if !opposite.is_empty() {
             multiply(simd, opposite, loads, &twice[half..]);
@@ -137,36 +143,37 @@ impl Features {
     #[inline(always)]
     pub fn rank<S: Simd>(&mut self, simd: S) {
         let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
-        let (own, _) = S::as_simd_f32s(self.loads.as_flattened());
+        let (loads, _) = S::as_simd_f32s(self.loads.as_flattened());
         let (live, _) = S::as_simd_f32s(self.live.as_flattened());
         let (ranked, _) = S::as_mut_simd_f32s(self.ranked.as_flattened_mut());
-        for (ranked, (own, live)) in ranked.iter_mut().zip(own.iter().zip(live)) {
-            *ranked = simd.add_f32s(*own, simd.sub_f32s(*live, one));
+        for (ranked, (load, live)) in ranked.iter_mut().zip(loads.iter().zip(live)) {
+            *ranked = simd.add_f32s(*load, simd.sub_f32s(*live, one));
         }
         let all = &self.ranked.as_flattened()[..self.nodes];
         let (ranked, _) = S::as_simd_f32s(self.ranked.as_flattened());
         let (before, _) = S::as_mut_simd_f32s(self.before.as_flattened_mut());
         let numbers = S::as_simd_f32s(&NUMBERS).0[0];
-        // One vector of nodes at a time: `own` holds their loads, and each load of `all` is compared with these.
-        for (vector, (before, own)) in before.iter_mut().zip(ranked).enumerate() {
+        // One vector of nodes at a time: `loads` are theirs, and each load of `all` is compared with these.
+        for (vector, (before, loads)) in before.iter_mut().zip(ranked).enumerate() {
             // Among equals, nodes in earlier vectors rank first and nodes in later ones last.
-            let (smaller, rest) = all.split_at((vector * S::F32_LANES).min(all.len()));
-            let (these, greater) = rest.split_at(S::F32_LANES.min(rest.len()));
+            let (earlier, rest) = all.split_at((vector * S::F32_LANES).min(all.len()));
+            let (same, later) = rest.split_at(S::F32_LANES.min(rest.len()));
             let mut count = zero;
-            for other in smaller {
-                let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *own);
+            for other in earlier {
+                let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *loads);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
-            for (other, number) in these.iter().zip(NUMBERS) {
+            // Within the vector the lane number decides among equals.
+            for (other, number) in same.iter().zip(NUMBERS) {
                 let other = simd.splat_f32s(*other);
-                let is_more = simd.greater_than_f32s(other, *own);
+                let is_more = simd.greater_than_f32s(other, *loads);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
                 let is_behind = simd.greater_than_f32s(numbers, simd.splat_f32s(number));
-                let is_before = simd.and_m32s(simd.equal_f32s(other, *own), is_behind);
+                let is_before = simd.and_m32s(simd.equal_f32s(other, *loads), is_behind);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
-            for other in greater {
-                let is_more = simd.greater_than_f32s(simd.splat_f32s(*other), *own);
+            for other in later {
+                let is_more = simd.greater_than_f32s(simd.splat_f32s(*other), *loads);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
             }
             *before = count;
@@ -182,7 +189,8 @@ impl Features {
     }
 }
 
-/// Upper bound of the number of ranks: a power of two, so that `% PLACES` needs no division and no bounds check.
+/// Upper bound of the number of ranks: a power of two, so that `% PLACES` needs no division and no bounds
+/// check.
 const PLACES: usize = NODES_MAX.next_power_of_two();
 /// Lane numbers.
 const NUMBERS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
@@ -195,6 +203,7 @@ pub struct Order(Box<[u16]>);
 impl Order {
     /// Creates the order for `nodes` nodes.
     pub fn new(nodes: usize) -> Self {
+        // Stored values per kind, padding included.
         let width = nodes.div_ceil(LANES) * LANES;
         let mut order = Vec::with_capacity(of_critic(nodes));
         let pairs = 4 * width;
@@ -203,6 +212,7 @@ impl Order {
             order.extend((0..4).map(|power| power * width + node));
             for other in node + 1..nodes {
                 let distance = other - node;
+                // Beyond half the number of nodes, the pair is stored at the later node.
                 order.push(match (2 * distance).cmp(&nodes) {
                     Ordering::Less => pairs + (distance - 1) * width + node,
                     Ordering::Equal => opposite + node,
@@ -243,6 +253,7 @@ mod tests {
 
     use super::*;
 
+    /// Returns the features of these loads.
     fn features(loads: &[f32]) -> Features {
         let mut features = Features::new(loads.len());
         features.set_loads(Scalar::new(), loads);
@@ -267,7 +278,7 @@ mod tests {
         for nodes in 1..=64 {
             let loads: Vec<_> = (1..=nodes).map(|node| node as f32).collect();
             let (features, order) = (features(&loads), Order::new(nodes));
-            let found: Vec<_> = order.of(&features.critic).copied().collect();
+            let values: Vec<_> = order.of(&features.critic).copied().collect();
             let mut expected = Vec::new();
             for (node, load) in loads.iter().enumerate() {
                 expected.extend([
@@ -279,13 +290,15 @@ mod tests {
                 expected.extend(loads[node + 1..].iter().map(|other| load * other));
             }
             expected.push(1.0);
-            assert_eq!(found, expected, "{nodes}");
-            let all: f64 = features.critic.as_flattened().iter().map(|&one| f64::from(one)).sum();
-            let those: f64 = expected.iter().map(|&one| f64::from(one)).sum();
-            assert_eq!(all, those, "{nodes}: nothing else is there");
-            let mut places = std::collections::BTreeSet::new();
-            order.place(&found, |at, _| assert!(places.insert(at)));
-            assert_eq!(places.len(), of_critic(nodes));
+            assert_eq!(values, expected, "{nodes}");
+            // Equal sums show that all other stored values are 0.
+            let stored_sum: f64 =
+                features.critic.as_flattened().iter().map(|&one| f64::from(one)).sum();
+            let expected_sum: f64 = expected.iter().map(|&one| f64::from(one)).sum();
+            assert_eq!(stored_sum, expected_sum, "{nodes}: nothing else is there");
+            let mut indices = std::collections::BTreeSet::new();
+            order.place(&values, |at, _| assert!(indices.insert(at)));
+            assert_eq!(indices.len(), of_critic(nodes));
         }
     }
 

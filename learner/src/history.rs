@@ -7,9 +7,9 @@
 //! G = decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
 //! E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
 //!
-//! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
-//! multiplications a value and beat and no extra memory traffic, instead of five instructions. Beats without
-//! draws cost nothing.
+//! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes
+//! two multiplications a value and beat and no extra memory traffic, instead of five instructions. Beats
+//! without draws cost nothing.
 
 use pulp::Simd;
 
@@ -78,7 +78,8 @@ impl History {
         Some(&mut self.differences[index * width..][..width])
     }
 
-    /// Updates traces and gradient from the stored beats, then clears them.
+    /// Updates traces and gradient from the stored beats, then clears the beats. Goes over the matrices in
+    /// blocks of columns that fit in registers.
     #[inline(always)]
     pub fn apply<S: Simd>(
         &mut self,
@@ -87,7 +88,8 @@ impl History {
         traces: &mut [Lane],
         gradient: &mut [Lane],
     ) {
-        // Weight of each beat's draws in the gradient and in the traces: c_t and decay^(T-t), from the last beat on.
+        // Weight of each beat's draws in the gradient and in the traces: c_t and decay^(T-t), from the last
+        // beat on.
         let mut weights = [(0.0, 0.0); BEATS_MAX];
         let (mut gradient_weight, mut trace_weight) = (0.0, 1.0);
         for (beat_weights, error) in weights[..self.beats].iter_mut().zip(&self.errors).rev() {
@@ -95,6 +97,7 @@ impl History {
             *beat_weights = (gradient_weight, trace_weight);
             trace_weight *= decay;
         }
+        // Weights of the old traces E_0 in the gradient and in the new traces.
         let before = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
         let width = self.differences.len() / BEATS_MAX * (LANES / S::F32_LANES);
         let (differences, _) = S::as_simd_f32s(self.differences.as_flattened());
@@ -140,13 +143,15 @@ impl History {
 struct Beats<'a, S: Simd> {
     /// Features, one value per row for each beat.
     features: &'a [f32],
+    /// Number of features, which is that of the matrix's rows.
     rows: usize,
     /// For each beat, the columns' weights in the gradient, then those in the traces.
     draw_weights: &'a [S::f32s],
 }
 
 impl<S: Simd> Beats<'_, S> {
-    /// Updates `VECTORS` columns from `first` on in all rows, `ROWS` rows at a time.
+    /// Updates `VECTORS` columns of vectors from `first` on in all rows, `ROWS` rows at a time. A row has
+    /// `width` vectors; `before` holds the weights of the old traces.
     #[inline(always)]
     fn rows<const VECTORS: usize, const ROWS: usize>(
         &self,
@@ -220,9 +225,10 @@ mod tests {
 
     use super::*;
 
-    struct AppendHistory<'a>(&'a mut History, f32, &'a mut [Lane], &'a mut [Lane]);
+    /// [`History::apply`] with its arguments, compiled for the machine's vectors.
+    struct ApplyHistory<'a>(&'a mut History, f32, &'a mut [Lane], &'a mut [Lane]);
 
-    impl WithSimd for AppendHistory<'_> {
+    impl WithSimd for ApplyHistory<'_> {
         type Output = ();
 
         #[inline(always)]
@@ -254,20 +260,22 @@ mod tests {
 
     #[test]
     fn batched_beats_equal_single_beats() {
+        // Arbitrary values from -0.5 to 0.5.
         let value = |at: usize| ((at * 7919 + 13) % 997) as f32 / 997.0 - 0.5;
         for width in 1..=9 {
             for count in [1, 2, 20, BEATS_MAX] {
                 let (rows, columns) = (5, width * LANES);
                 let beats: Vec<_> = (0..count)
                     .map(|beat| {
-                        let drew = if beat % 3 == 1 { 0.0 } else { 1.0 };
+                        // Every third beat has no draws.
+                        let draw_factor = if beat % 3 == 1 { 0.0 } else { 1.0 };
                         let features = (0..rows).map(|row| value(beat * 31 + row)).collect();
                         let differences =
-                            (0..columns).map(|at| drew * value(beat * 57 + at)).collect();
+                            (0..columns).map(|at| draw_factor * value(beat * 57 + at)).collect();
                         (features, differences, value(beat))
                     })
                     .collect();
-                let (wanted_traces, wanted_gradient) = by_beats(rows, columns, &beats);
+                let (expected_traces, expected_gradient) = by_beats(rows, columns, &beats);
                 for vectors in [true, false] {
                     let mut history = History::new(rows, width);
                     let mut traces = vec![[0.25; LANES]; rows * width];
@@ -279,7 +287,7 @@ mod tests {
                     }
                     assert_eq!(history.is_full(), count == BEATS_MAX);
                     match vectors {
-                        true => Arch::new().dispatch(AppendHistory(
+                        true => Arch::new().dispatch(ApplyHistory(
                             &mut history,
                             0.6,
                             &mut traces,
@@ -289,15 +297,15 @@ mod tests {
                             history.apply(Scalar::new(), 0.6, &mut traces, &mut gradient);
                         }
                     }
-                    let near = |found: &[Lane], wanted: &[f64]| {
-                        found
+                    let near = |values: &[Lane], expected: &[f64]| {
+                        values
                             .as_flattened()
                             .iter()
-                            .zip(wanted)
+                            .zip(expected)
                             .all(|(a, b)| (f64::from(*a) - b).abs() < 2e-6)
                     };
-                    assert!(near(&traces, &wanted_traces), "{width} lanes, {count} beats");
-                    assert!(near(&gradient, &wanted_gradient), "{width} lanes, {count} beats");
+                    assert!(near(&traces, &expected_traces), "{width} lanes, {count} beats");
+                    assert!(near(&gradient, &expected_gradient), "{width} lanes, {count} beats");
                     assert!(!history.is_full());
                 }
             }

@@ -36,6 +36,7 @@ pub fn sum(lane: Lane) -> f32 {
 #[inline(always)]
 pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
     let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
+    // A vector of eight values is a lane. All other widths add up the same lanes value by value.
     if size_of::<S::f32s>() == size_of::<Lane>() {
         let mut totals = [simd.splat_f32s(0.0); 2];
         let (b, c) = (S::as_simd_f32s(b).0, S::as_simd_f32s(c).0);
@@ -114,7 +115,7 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product.copy_from_slice(&sums);
 }
 
-/// Multiplies values element by element, for as many whole lanes as `to` has.
+/// Writes the products of `a` and `b`, element by element, for as many whole lanes as `product` has.
 #[inline(always)]
 pub fn multiply<S: Simd>(simd: S, product: &mut [Lane], a: &[Lane], b: &[f32]) {
     let (product, a) = (product.as_flattened_mut(), a.as_flattened());
@@ -145,11 +146,12 @@ pub fn flush_tiny(value: f32) -> f32 {
 /// Computes the exponential of values up to 0, to two units in the last place. Values below -87 count as -87.
 #[inline(always)]
 pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
-    /// Adding and subtracting this rounds to an integer, which the low bits hold in between.
+    /// 1.5 * 2^23. Adding and subtracting it rounds to an integer, which the low bits hold in between.
     const ROUND: f32 = 12_582_912.0;
     /// ln 2, split so that products of the first part with integers are exact.
     const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
     let splat = |value| simd.splat_f32s(value);
+    // exp(x) = 2^power * exp(rest), with an integer power and a rest of at most half of ln 2.
     let values = simd.max_f32s(values, splat(-87.0));
     let rounded = simd.mul_add_e_f32s(values, splat(std::f32::consts::LOG2_E), splat(ROUND));
     let power = simd.sub_f32s(rounded, splat(ROUND));
@@ -162,12 +164,14 @@ pub fn exp<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     }
     let mantissa =
         simd.mul_add_e_f32s(simd.mul_f32s(series, rest), rest, simd.add_f32s(rest, splat(1.0)));
+    // Adds the power to the exponent bits of the float, which begin at bit 23.
     let whole = simd.sub_u32s(simd.transmute_u32s_f32s(rounded), simd.splat_u32s(ROUND.to_bits()));
     let exponent = simd.wrapping_dyn_shl_u32s(whole, simd.splat_u32s(23));
     simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(mantissa), exponent))
 }
 
-/// Converts small integers to floating point; only the low 23 bits count.
+/// Converts small integers to floating point; only the low 23 bits count. Puts them into the mantissa of
+/// 2^23, and subtracts 2^23.
 #[inline(always)]
 pub fn floats<S: Simd>(simd: S, values: S::u32s) -> S::f32s {
     /// From 2^23 on, the last bit of a float counts 1.

@@ -1,4 +1,9 @@
-//! Critic and two actors of one node, updated once per beat.
+//! Critic and two actors of one node, updated once per beat (learning step).
+//!
+//! The migration actor draws the node for each fresh task, the stealing actor the node that an idle node asks
+//! for a task. The critic estimates the value of a state of loads. Its error in a beat, the
+//! temporal-difference error, tells whether the beat was better than expected. All three follow that error
+//! along their eligibility traces: decaying sums of the past features.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
@@ -100,13 +105,18 @@ pub enum BeatError {
 /// One of the two policies: a matrix with one column per node.
 #[derive(Clone, Debug)]
 struct Actor {
+    /// The matrix, with one row per feature.
     parameters: Parameters,
+    /// Current probability of each node.
     probabilities: Box<[Lane]>,
+    /// Beats that traces and gradient do not include yet.
     history: History,
+    /// Learning rate.
     rate: f32,
 }
 
 impl Actor {
+    /// Creates an actor with parameters of 0.
     fn new(settings: &Settings, rate: f32) -> Self {
         let logits = zeros(settings.nodes);
         let rows = features::of_actor(settings.nodes);
@@ -120,6 +130,7 @@ impl Actor {
         self.probabilities.len() * LANES
     }
 
+    /// Returns the probabilities without padding.
     fn probabilities(&self, nodes: usize) -> &[f32] {
         &self.probabilities.as_flattened()[..nodes]
     }
@@ -139,6 +150,7 @@ impl Actor {
             *weight = simd.select_f32s_m32s(is_live, logit, never);
             largest = simd.max_f32s(largest, *weight);
         }
+        // Subtracts the largest logit, so that no exponential overflows.
         let largest = simd.splat_f32s(simd.reduce_max_f32s(largest));
         let mut total = zero;
         for (weight, live) in weights.iter_mut().zip(live) {
@@ -151,7 +163,9 @@ impl Actor {
         }
     }
 
-    /// Stores the draws and the critic's error.
+    /// Stores the beat's features, draws and error. The stored difference of a node is its fraction of the
+    /// draws minus its probability, times the sharpness: the gradient of the draws' mean log-probability by
+    /// the logits.
     #[inline(always)]
     fn store<S: Simd>(
         &mut self,
@@ -200,19 +214,23 @@ impl Actor {
 #[derive(Clone, Debug)]
 pub struct Learner {
     settings: Settings,
+    /// Vector instructions of the machine.
     vectors: Arch,
     features: Features,
+    /// Order of the critic's parameters in exports.
     order: Order,
     /// Critic's features at the last beat; zeros before the first.
     last_features: Box<[Lane]>,
     critic: Parameters,
     migration: Actor,
     stealing: Actor,
+    /// Moving mean of rewards.
     average_reward: f32,
     /// Step counter; only for AdamW.
     steps: Option<Steps>,
-    /// Sum of critics received from other nodes, and their number.
+    /// Sum of the critics received from other nodes since the last average.
     sum: Box<[Lane]>,
+    /// Number of these critics.
     senders: u32,
 }
 
@@ -352,6 +370,7 @@ impl Learner {
         Ok(())
     }
 
+    /// Calls [`Learner::decide_inlined`] with the machine's vectors.
     fn decide(&mut self) {
         let vectors = self.vectors;
         vectors.dispatch(Decide(self));
@@ -370,6 +389,7 @@ impl Learner {
     /// Checks the number of loads, and that each is finite and not negative.
     fn check_loads(&self, loads: &[f32]) -> Result<(), BeatError> {
         check("loads", loads, self.settings.nodes)?;
+        // Without an early exit the compiler uses vectors.
         if !loads.iter().fold(false, |any, load| any | (*load < 0.0)) {
             return Ok(());
         }
@@ -415,13 +435,17 @@ impl Learner {
     fn learn<S: Simd>(&mut self, simd: S, loads: &[f32], reward: f32, drawn: Counts<'_>) -> f32 {
         let Settings { lambda, sharpness, average_rate, .. } = self.settings;
         self.features.set_loads(simd, loads);
+        // Values of the states before and after the beat.
         let states = [&self.last_features[..], &self.features.critic];
         let [before, after] = dots(simd, &self.critic.values, states);
+        // Average-reward form: rewards count relative to their mean, and there is no discount.
         let td_error = reward - self.average_reward - before + after;
         self.average_reward += average_rate * td_error;
 
+        // AdamW takes the mean over a batch.
         let error = td_error * self.steps.as_ref().map_or(1.0, Steps::share);
         self.critic.trace(simd, lambda, &self.last_features, error);
+        // The actors' features are still those of the last decision, from which this beat's draws came.
         let factors = (lambda, sharpness, error);
         self.migration.store(simd, drawn.migrations, self.features.actor(), factors);
         self.stealing.store(simd, drawn.steals, self.features.actor(), factors);
@@ -432,7 +456,7 @@ impl Learner {
         td_error
     }
 
-    /// Updates the parameters at the end of a batch.
+    /// Updates the parameters at the end of a batch. Without AdamW every beat is a batch.
     #[inline(always)]
     fn ascend<S: Simd>(&mut self, simd: S) {
         if self.steps.as_mut().is_some_and(|steps| !steps.is_due()) {
@@ -447,6 +471,7 @@ impl Learner {
         let Some(steps) = &mut self.steps else {
             return all.into_iter().for_each(|(parameters, rate)| parameters.follow(rate));
         };
+        // Critic and actors each take a step of the schedule, as in the released program.
         let critics = steps.multiplier();
         let actors = steps.multiplier();
         for ((parameters, rate), multiplier) in all.zip([critics, actors, actors]) {
@@ -559,11 +584,13 @@ mod tests {
                 let loads: Vec<_> = (0..nodes).map(load).collect();
                 let counts: Vec<_> = (0..nodes as u32).collect();
                 let drawn = Counts { migrations: &counts, steals: &counts };
-                let beats = learners.each_mut().map(|one| one.beat(&loads, 1e-4, drawn).unwrap());
+                let beats =
+                    learners.each_mut().map(|learner| learner.beat(&loads, 1e-4, drawn).unwrap());
                 assert!((beats[0].td_error - beats[1].td_error).abs() < 1e-5, "{nodes}: {beats:?}");
             }
-            let [one, other] = learners.each_ref().map(Learner::stealing);
-            let off = one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            // Sums in another order differ only by rounding.
+            let [vector, scalar] = learners.each_ref().map(Learner::stealing);
+            let off = vector.iter().zip(scalar).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(off < 1e-5, "{nodes}: {off}");
         }
     }

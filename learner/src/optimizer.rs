@@ -1,4 +1,4 @@
-//! Optimizers: stochastic gradient ascent at each beat, or AdamW once per batch.
+//! Optimizers: stochastic gradient ascent at each beat (learning step), or AdamW once per batch of beats.
 
 use pulp::Simd;
 
@@ -12,13 +12,13 @@ pub enum Schedule {
     /// Cosine annealing with warm restarts (Loshchilov and Hutter, ICLR 2017). Critic and actors each take a
     /// step of the schedule, as in the released program, so it advances twice per batch.
     Cosine {
-        /// Factor before each restart.
+        /// Factor to which the schedule falls before each restart.
         least: f32,
-        /// Factor at the start.
+        /// Factor at the start and after each restart.
         most: f32,
         /// Steps to the first restart.
         period: u32,
-        /// Factor between successive periods.
+        /// Factor by which each period is longer than the one before.
         factor: u32,
     },
 }
@@ -90,7 +90,9 @@ pub enum Optimizer {
 #[derive(Clone, Copy)]
 pub struct Step {
     constants: AdamW,
+    /// Learning rate, with the schedule's factor.
     rate: f32,
+    /// Factor on the parameters, for weight decay.
     decay: f32,
     /// Bias corrections of the two means.
     corrections: (f32, f32),
@@ -101,12 +103,14 @@ pub struct Step {
 pub struct Steps {
     constants: AdamW,
     annealing: Annealing,
+    /// Number of beats in the current batch.
     beats: u32,
-    /// Powers of beta1 and beta2.
+    /// beta1 and beta2 to the power of the number of steps, for bias corrections.
     powers: (f64, f64),
 }
 
 impl Steps {
+    /// Creates a counter before the first step.
     pub fn new(constants: AdamW) -> Self {
         let schedule = constants.schedule;
         let period = if let Schedule::Cosine { period, .. } = schedule { period.max(1) } else { 1 };
@@ -153,12 +157,13 @@ impl Steps {
 #[derive(Clone, Debug)]
 pub struct Parameters {
     pub values: Box<[Lane]>,
-    /// Eligibility traces.
+    /// Eligibility traces: decaying sums of the features of past beats.
     pub traces: Box<[Lane]>,
+    /// Gradient of the beats since the last step.
     gradient: Box<[Lane]>,
-    /// Mean gradient.
+    /// Moving mean of the gradient; only for AdamW.
     mean: Box<[Lane]>,
-    /// Mean squared gradient.
+    /// Moving mean of the squared gradient; only for AdamW.
     square: Box<[Lane]>,
 }
 
@@ -169,7 +174,7 @@ impl Parameters {
         Self { values: zeros(), traces: zeros(), gradient: zeros(), mean: zeros(), square: zeros() }
     }
 
-    /// Decays the traces, adds the features, and adds the weighted traces to the gradient.
+    /// Decays the traces, adds the features, and adds the traces to the gradient, weighted by `error`.
     #[inline(always)]
     pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, features: &[Lane], error: f32) {
         let (traces, _) = S::as_mut_simd_f32s(self.traces.as_flattened_mut());
@@ -188,7 +193,7 @@ impl Parameters {
         (&mut self.traces, &mut self.gradient)
     }
 
-    /// Takes an AdamW step.
+    /// Takes an AdamW step along the gradient, and clears the gradient.
     #[inline(always)]
     pub fn step(&mut self, step: &Step) {
         let AdamW { beta1, beta2, epsilon, .. } = step.constants;
@@ -213,7 +218,7 @@ impl Parameters {
         self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = flush_tiny(*trace));
     }
 
-    /// Takes a step along the gradient of one beat.
+    /// Takes a step along the gradient of one beat, and clears the gradient.
     #[inline(always)]
     pub fn follow(&mut self, rate: f32) {
         let values = self.values.as_flattened_mut().iter_mut();

@@ -1,4 +1,4 @@
-//! Reward of a beat: imbalance of the loads, and costs of migration and stealing.
+//! Reward of a beat (learning step): imbalance of the nodes' loads, and costs of migrated and stolen tasks.
 
 /// Returns the mean squared difference of two nodes' loads, divided by `scale`.
 #[must_use]
@@ -63,6 +63,7 @@ pub enum Utility {
 /// Reward computation over successive beats.
 #[derive(Clone, Debug)]
 pub struct Reward {
+    /// Unit of the loads.
     scale: f32,
     costs: Costs,
     utility: Utility,
@@ -71,8 +72,7 @@ pub struct Reward {
 }
 
 impl Reward {
-    /// Creates a reward for loads in multiples of `scale`: a load of one mean service time per slot of each
-    /// worker.
+    /// Creates a reward for loads that were multiplied by `scale`. The reward then is in the same unit.
     #[must_use]
     pub fn new(scale: f32, costs: Costs, utility: Utility) -> Self {
         Self { scale, costs, utility, before: 0.0 }
@@ -117,14 +117,14 @@ mod tests {
     fn reward_is_imbalance_drop_minus_costs() {
         let mut reward = Reward::new(1e-3, Costs::default(), Utility::Difference);
         let nothing = Events::default();
-        let apart = reward.of(&[0.0, 1e-3], &nothing);
-        assert!((apart + 1e-3).abs() < 1e-9, "{apart}");
+        let change = reward.of(&[0.0, 1e-3], &nothing);
+        assert!((change + 1e-3).abs() < 1e-9, "{change}");
         assert!((reward.of(&[0.0, 0.0], &nothing) - 1e-3).abs() < 1e-9);
         let events = Events { migrations: 3, steals: 1, failed_tasks: 2, failed_steals: 9 };
         let cost = reward.of(&[0.0, 0.0], &events);
         assert!((cost + 1e-3 / 2.0 * (4e-4 + 20.0)).abs() < 1e-9, "{cost}");
         let mut level = Reward::new(1e-3, Costs::default(), Utility::Level);
-        let of = [level.of(&[0.0, 1e-3], &nothing), level.of(&[0.0, 1e-3], &nothing)];
-        assert!(of.iter().all(|of| (of + 1e-3).abs() < 1e-9), "{of:?}");
+        let rewards = [level.of(&[0.0, 1e-3], &nothing), level.of(&[0.0, 1e-3], &nothing)];
+        assert!(rewards.iter().all(|reward| (reward + 1e-3).abs() < 1e-9), "{rewards:?}");
     }
 }

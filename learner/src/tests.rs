@@ -6,6 +6,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::{AdamW, BeatError, Choice, Counts, Learner, NODES_MAX, Optimizer, Settings};
 
+/// Creates a learner with the default settings.
 fn learner(nodes: usize, seed: u64) -> Learner {
     Learner::new(Settings::new(nodes), &mut Xoshiro256PlusPlus::seed_from_u64(seed))
 }
@@ -15,12 +16,14 @@ fn critic_of(learner: &Learner) -> Vec<f32> {
     learner.critic().copied().collect()
 }
 
+/// Learns from a beat with one draw of each node. Returns the critic's error.
 fn beat(learner: &mut Learner, loads: &[f32], reward: f32) -> Result<f32, BeatError> {
     let ones = vec![1; learner.settings().nodes];
     let drawn = Counts { migrations: &ones, steals: &ones };
     learner.beat(loads, reward, drawn).map(|beat| beat.td_error)
 }
 
+/// Checks that the probabilities sum to 1, and are 0 for absent nodes.
 fn assert_probabilities(of: &[f32], live: &[bool]) {
     let sum: f32 = of.iter().sum();
     assert!((sum - 1.0).abs() < 1e-5, "{sum}: {of:?}");
@@ -41,6 +44,7 @@ proptest! {
     ) {
         let mut learner = learner(nodes, seed);
         let mut live = vec![true; nodes];
+        // Node 0 stays, so that at least one node is live.
         for node in absent.into_iter().filter(|node| *node > 0 && *node < nodes) {
             learner.set_live(node, false);
             live[node] = false;

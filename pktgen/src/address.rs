@@ -78,7 +78,7 @@ impl Addresses {
         self.pick(|ends| ends.next_hop, |ends| ends.next_hop)
     }
 
-    /// Returns an address of either family.
+    /// Returns the address that `v4` or `v6` picks, depending on the family.
     fn pick(&self, v4: fn(&Endpoints<u32>) -> u32, v6: fn(&Endpoints<u128>) -> u128) -> IpAddr {
         match self {
             Self::V4(ends) => Ipv4Addr::from_bits(v4(ends)).into(),
@@ -156,7 +156,8 @@ fn default_own(dst: IpAddr) -> IpAddr {
     }
 }
 
-/// Refuses addresses that no host has. A router may have a link-local address.
+/// Refuses IPv6 addresses that no host has, such as multicast. Only a gateway may have a link-local address,
+/// because it is on the same wire.
 fn check(name: &str, address: IpAddr) -> Result<(), String> {
     let IpAddr::V6(address) = address else { return Ok(()) };
     let bits = address.to_bits();
@@ -170,10 +171,12 @@ fn check(name: &str, address: IpAddr) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    /// Parses an address.
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
+    /// Creates the addresses from texts.
     fn new(dst: &str, own: Option<&str>, gateway: Option<&str>) -> Result<Addresses, String> {
         Addresses::new(ip(dst), own.map(ip), gateway.map(ip))
     }

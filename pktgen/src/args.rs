@@ -155,6 +155,7 @@ impl LoadArgs {
         Ok(self.finish(load, cores))
     }
 
+    /// Sets the options that random loads and replays share.
     fn finish(&self, load: Load, cores: u32) -> Load {
         Load {
             drain_s: self.drain,
@@ -416,6 +417,7 @@ pub struct ReflectArgs {
     pub eal: Vec<String>,
 }
 
+/// Parses a time such as `10s` or `500us`; returns seconds.
 fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }

@@ -134,10 +134,12 @@ enum Gap {
     Constant {
         gap: f64,
     },
+    /// `scale` is the median.
     LogNormal {
         scale: f64,
         sigma: f64,
     },
+    /// `low` is the smallest gap.
     Pareto {
         low: f64,
         alpha: f64,
@@ -173,6 +175,7 @@ impl Schedule {
         let gap = match *arrivals {
             Arrivals::Poisson => Gap::Exp { mean },
             Arrivals::Constant => Gap::Constant { gap: mean },
+            // The mean of exp(sigma * N), with N standard normal, is exp(sigma^2 / 2).
             Arrivals::LogNormal { sigma } => {
                 Gap::LogNormal { scale: mean * (-sigma * sigma / 2.0).exp(), sigma }
             }
@@ -228,6 +231,7 @@ impl Schedule {
 }
 
 impl Gap {
+    /// Draws the gap before the next task, in ticks.
     #[inline]
     fn draw<R: Rng + ?Sized>(&mut self, rng: &mut R) -> f64 {
         match self {
@@ -247,6 +251,7 @@ impl Gap {
     }
 }
 
+/// Draws from the exponential distribution with mean 1.
 #[inline]
 fn exp1<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     Exp1.sample(rng)
@@ -258,6 +263,7 @@ mod tests {
     use rand::SeedableRng;
     use rand_xoshiro::Xoshiro256PlusPlus;
 
+    /// Returns the due times of the first `count` tasks, with a fixed seed.
     fn due(text: &str, rate_pps: f64, hz: f64, count: u32) -> Vec<u64> {
         let arrivals: Arrivals = text.parse().unwrap();
         let mut schedule = Schedule::new(&arrivals, rate_pps, hz).unwrap();

@@ -1,5 +1,8 @@
 //! The generator on one core: sends due tasks, receives answers, counts. Clock and random numbers are
 //! arguments, so tests run it in emulated time.
+//!
+//! The schedule fixes the due time of each task in advance (open loop). Latency counts from the due time, so
+//! a generator that sends late cannot hide the delay. All times are ticks of the core's clock.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,12 +25,13 @@ use crate::template::{Task, Template};
 const REQUEST_INTERVAL_S: f64 = 0.1;
 /// Seconds in which the next hop must answer.
 const RESOLVE_S: f64 = 10.0;
-/// Seconds after the last due time in which the backlog may still be sent. The rest counts as unsent.
+/// Minimum number of seconds after the last due time in which the backlog may still be sent. Equals the
+/// tolerance for late tasks if that is longer. The rest counts as unsent.
 const GRACE_S: f64 = 0.001;
 /// Maximum number of unsent tasks counted in one poll, to bound its time.
 const UNSENT_PER_POLL: usize = 4096;
 /// Bounds for the size of the ring of outstanding tasks, as log2. Within them the ring holds the tasks of a
-/// second.
+/// second. The upper bound limits the ring to 128 MiB.
 const OUTSTANDING_BITS: std::ops::RangeInclusive<u32> = 12..=22;
 
 /// Phase of a run.
@@ -85,8 +89,10 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     template: Template,
     /// Application id of the tasks.
     app: u32,
+    /// True if tasks have the header extension, with application id and 32-bit sequence number.
     extended: bool,
     load: Load,
+    /// Tasks of this core; the pacer plays a copy.
     source: Source,
     times: Times,
     /// Nanoseconds per tick.
@@ -101,9 +107,10 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     /// Buffers of received answers, reused for the next tasks because they are in the cache.
     spare: Burst<P::Buf>,
     incoming: Burst<P::Buf>,
-    /// Neighbour messages to send.
+    /// Neighbour messages (ARP or neighbour discovery) to send.
     control: Burst<P::Buf>,
     outstanding: Outstanding,
+    /// Exchange of answers between cores; `None` on a single core.
     exchange: Option<Exchange>,
     /// Receive times by the device's clock, if it stamps packets.
     stamps: Option<Box<Stamps>>,
@@ -135,10 +142,12 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         let app = load.app(core);
         let mut frame = target.frame(app);
         if let Some(replay) = &load.replay {
+            // The template has the size of the trace's largest frame, and `build_due` shortens it.
             frame.frame_bytes = replay.trace().size_max();
         }
         let template = Template::new(&frame);
         let frame_len = template.frame_len();
+        // Tests one buffer, which then returns to the pool.
         if pool.take().is_some_and(|mut buf| !buf.resize(frame_len)) {
             return Err(SetupError::FrameTooLong(frame_len));
         }
@@ -211,6 +220,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         while !self.phase.is_over() {
             self.transmit(now());
             self.receive(now());
+            // Relaxed: the flag guards no other data.
             if stop.load(Ordering::Relaxed) {
                 self.stop(now());
             }
@@ -241,6 +251,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         if self.host.next_hop_mac().is_some() {
             return self.start(now);
         }
+        // 0 means that no deadline is set yet.
         if self.deadline == 0 {
             self.deadline = now.saturating_add(self.times.resolve).max(1);
         }
@@ -281,6 +292,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         if !self.pending.is_empty() {
             self.send_pending(now);
         }
+        // Draws the next tasks after sending, so that a due task never waits for random numbers.
         self.pacer.iter_mut().for_each(Pacer::draw_ahead);
         if now >= self.tally.measured_from() {
             self.phase = Phase::Measuring;
@@ -303,6 +315,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
                 break;
             };
             let due = pacer.take();
+            // The buffer has the length of the longest frame. A replayed task may have a shorter one.
             let len = self.template.len_for(due.size);
             if len != self.template.frame_len() {
                 buf.resize(len);
@@ -311,6 +324,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             let task = Task { seq, service_ns: due.service_ns, class: due.class };
             self.template.write(buf.bytes_mut(), task);
             self.tally.schedule(due.at, due.class);
+            // The new task may evict an unanswered one from the ring, which then counts as lost.
             if let Some(lost) = self.outstanding.build(due.at, due.service_ns, due.class) {
                 self.tally.lose(&lost);
             }
@@ -397,6 +411,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             None => now,
         };
         let verified = buf.checksums_verified();
+        // Fast path for the common form of an answer. `Host::receive` handles all frames.
         if let Some(answer) = self.host.plain_answer(buf.bytes(), verified) {
             self.process_answer(&answer, buf.bytes(), now);
             return self.recycle(buf);
@@ -420,6 +435,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     /// Counts an answer to a task of this core, or relays it to the core that sent the task.
     #[inline(always)]
     fn process_answer(&mut self, answer: &Answer, frame: &[u8], received: u64) {
+        // An answer with the extension names the core's application id and the full sequence number. Without
+        // it there is one core, and the latest task with these 16 bits is meant.
         let (app, seq) = match answer.id {
             Some(id) if self.extended => id,
             None if !self.extended => (self.app, self.outstanding.full_seq(answer.seq)),
@@ -429,6 +446,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             }
         };
         let body = &frame[usize::from(answer.body)..usize::from(answer.end)];
+        // Checks the content here, because a relayed answer has no frame.
         let operation = self.oracle.as_ref().and_then(|oracle| oracle.answered(app, seq, body));
         let (refused, worker) = (answer.refused, answer.worker);
         let answer = RelayedAnswer { seq, refused, operation, received, worker };
@@ -445,6 +463,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         match self.outstanding.answer(answer.seq) {
             Ok(flight) if answer.refused => self.tally.refuse(&flight),
             Ok(flight) => {
+                // A task requests its class as the operation. A correct answer is one to that operation.
                 let wrong = self.oracle.is_some() && answer.operation != Some(flight.class);
                 self.tally.answer(&flight, answer.received, wrong, answer.worker);
             }
@@ -501,7 +520,8 @@ fn resized<B: Buf>(mut buf: B, len: usize) -> Option<B> {
     buf.resize(len).then_some(buf)
 }
 
-/// Returns log2 of the tasks of one core per second.
+/// Returns log2 of the size of the ring of outstanding tasks. The ring holds the tasks of one core in its
+/// busiest second, within [`OUTSTANDING_BITS`].
 fn outstanding_bits(load: &Load) -> u32 {
     let bits = load.busiest_second().log2().ceil().max(0.0) as u32;
     bits.clamp(*OUTSTANDING_BITS.start(), *OUTSTANDING_BITS.end())
@@ -524,8 +544,10 @@ mod tests {
     const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     /// One tick is one nanosecond.
     const HZ: f64 = 1e9;
+    /// Emulated time between two polls, in ticks.
     const STEP: u64 = 100;
 
+    /// Returns a load of 10 ms after 1 ms of warm-up, with two classes.
     fn load(rate_pps: f64) -> Load {
         Load {
             warmup_s: 0.001,
@@ -543,43 +565,49 @@ mod tests {
     struct Peer {
         port: RingPort,
         answers: Answers,
+        /// Number of received tasks.
         tasks: u64,
-        held: VecDeque<(u64, Frame)>,
-        bytes: Vec<Vec<u8>>,
+        /// Answers with the times at which they are due.
+        queue: VecDeque<(u64, Frame)>,
+        /// Frames of the received tasks.
+        frames: Vec<Vec<u8>>,
     }
 
     impl Peer {
+        /// Answers received frames, and sends the answers due at `now`.
         fn poll(&mut self, now: u64, pool: &FramePool) {
             while let Some(mut frame) = self.port.receive() {
-                let task = !Message::is_one(frame.bytes());
-                if task {
-                    self.bytes.push(frame.bytes().to_vec());
+                let is_task = !Message::is_one(frame.bytes());
+                if is_task {
+                    self.frames.push(frame.bytes().to_vec());
                 }
                 if !reflect(&mut frame, PEER) {
                     continue;
                 }
-                let delays = if task { (self.answers)(self.tasks) } else { &[0] };
-                self.tasks += u64::from(task);
+                let delays = if is_task { (self.answers)(self.tasks) } else { &[0] };
+                self.tasks += u64::from(is_task);
                 for delay in delays {
                     let copy = pool.frame(frame.bytes()).unwrap();
-                    self.held.push_back((now + delay, copy));
+                    self.queue.push_back((now + delay, copy));
                 }
             }
-            self.held.make_contiguous().sort_by_key(|(at, _)| *at);
-            while self.held.front().is_some_and(|(at, _)| *at <= now) {
-                let (_, frame) = self.held.pop_front().unwrap();
+            self.queue.make_contiguous().sort_by_key(|(at, _)| *at);
+            while self.queue.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, frame) = self.queue.pop_front().unwrap();
                 assert!(self.port.send(frame.bytes()));
             }
         }
     }
 
+    /// Result of a run: counts, frames of the tasks, and last phase.
     struct Run {
         tally: Tally,
         frames: Vec<Vec<u8>>,
         phase: Phase,
     }
 
-    /// Runs to the end in emulated time; `polled` selects the steps at which the generator runs.
+    /// Runs to the end in emulated time, over a wire of `depth` frames. `polled` selects the times at which
+    /// the generator runs.
     fn run(
         load: &Load,
         target: &Target,
@@ -592,7 +620,7 @@ mod tests {
         let mut generator =
             Generator::new(load, target, 0, HZ, generator_port, pool.clone()).unwrap();
         let mut peer =
-            Peer { port: peer_port, answers, tasks: 0, held: VecDeque::new(), bytes: Vec::new() };
+            Peer { port: peer_port, answers, tasks: 0, queue: VecDeque::new(), frames: Vec::new() };
         let mut now = 1;
         while !generator.phase().is_over() {
             if polled(now) {
@@ -604,7 +632,7 @@ mod tests {
         }
         let phase = generator.phase();
         let (port, _, tally) = generator.into_parts();
-        let frames = std::mem::take(&mut peer.bytes);
+        let frames = std::mem::take(&mut peer.frames);
         drop((port, peer));
         assert_eq!(pool.in_use(), 0, "every buffer returns to its pool");
         assert!(tally.warmup.balances() && tally.measured.balances(), "{:?}", tally.measured);
@@ -773,7 +801,7 @@ mod tests {
 
     #[test]
     fn full_wire_delays_then_drops_tasks() {
-        // A wire of 4 frames that is never emptied: 4 tasks are sent and lost.
+        // A wire of 4 frames without a receiver: 4 tasks are sent and lost.
         let pool = FramePool::new(256, 128);
         let (generator_port, peer_port) = memory::pair(4, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -795,19 +823,20 @@ mod tests {
 
     #[test]
     fn an_empty_pool_delays_and_loses_nothing() {
+        // Two buffers: a task waits until the peer has returned one, and then leaves late.
         let pool = FramePool::new(2, 128);
         let (generator_port, mut peer_port) = memory::pair(1024, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
         let mut generator =
             Generator::new(&load(1e6), &target, 0, HZ, generator_port, pool.clone()).unwrap();
-        let (mut now, mut seen) = (0, 0);
+        let (mut now, mut frames) = (0, 0);
         while !generator.poll(now).is_over() {
-            seen += u64::from(peer_port.receive().is_some());
+            frames += u64::from(peer_port.receive().is_some());
             now += STEP;
         }
         let tally = generator.tally();
         assert!(tally.pool_empty > 0);
-        assert_eq!(tally.warmup.sent + tally.measured.sent, seen);
+        assert_eq!(tally.warmup.sent + tally.measured.sent, frames);
         assert_eq!(tally.measured.sent, tally.measured.scheduled);
         assert!(tally.measured.balances());
     }
@@ -825,13 +854,14 @@ mod tests {
                 // The task itself comes back from its destination: refused. Then once with a foreign
                 // application id.
                 let bytes = frame.bytes_mut();
+                // Swaps the IP addresses, at bytes 26 and 30 of the frame.
                 let (src, dst) = bytes[26..34].split_at_mut(4);
                 src.swap_with_slice(dst);
                 assert!(peer_port.send(bytes));
                 bytes[53] ^= 1; // the application id
-                bytes[40..42].fill(0);
+                bytes[40..42].fill(0); // no UDP checksum
                 assert!(peer_port.send(bytes));
-                assert!(peer_port.send(&bytes[..20]));
+                assert!(peer_port.send(&bytes[..20])); // a truncated frame
             }
             now += STEP;
         }
@@ -854,12 +884,14 @@ mod tests {
             let mut generator =
                 Generator::new(&load, &target, 0, HZ, generator_port, pool.clone()).unwrap();
             let oracle = Oracle::new(load.service.workload(), 16);
+            // Offset of the bytes after the task header.
             let body = wedjat::wire::udp::PAYLOAD + if extended { 27 } else { 11 };
             let (mut now, mut answered) = (0, 0_u64);
             while !generator.poll(now).is_over() {
                 while let Some(mut frame) = peer_port.receive() {
                     let work = Work::parse(&frame.bytes()[body..]).unwrap();
                     assert!(reflect(&mut frame, PEER));
+                    // No task has the seed 1.
                     let seed = if answered.is_multiple_of(4) { 1 } else { work.seed };
                     let outcome = oracle.outcome(work.operation, seed).unwrap();
                     outcome.emit(&mut frame.bytes_mut()[body..]);
@@ -916,7 +948,7 @@ mod tests {
 
     #[test]
     fn cores_pass_each_other_their_answers() {
-        // Each core's answers all reach the queue of another core.
+        // The peers cross the wires: the answers to one core's tasks all reach the wrong core.
         let pool = FramePool::new(512, 128);
         let load = Load { cores: 2, ..load(1e6) };
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -962,6 +994,7 @@ mod tests {
             now += 1_000_000;
         }
         assert_eq!(generator.phase(), Phase::Unresolved);
+        // One request each 0.1 s, for 10 s.
         assert_eq!(requests, 100);
         assert_eq!(generator.tally().measured, Ledger::default());
     }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 
-/// Capacity of a core's inbox.
+/// Capacity of a core's inbox in answers: 16 ms at a million answers per second. A full inbox means that its
+/// core stalls; the answer then counts as unknown, and its task as lost.
 const INBOX: usize = 1 << 14;
 
 /// An answer in transit between cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RelayedAnswer {
+    /// Full sequence number of its task.
     pub(crate) seq: u32,
+    /// True if the scheduler returned the task undone.
     pub(crate) refused: bool,
     /// Operation to which this is the correct answer. `None` if there is none, or if answers are not checked.
     pub(crate) operation: Option<u16>,
@@ -24,9 +27,11 @@ pub(crate) struct RelayedAnswer {
 /// One core's end of the exchange.
 #[derive(Clone)]
 pub struct Exchange {
+    /// Index of this core.
     core: usize,
-    /// Application id of each core's tasks.
+    /// Application id of each core's tasks. Answers repeat it.
     apps: Arc<[u32]>,
+    /// Inbox of each core.
     inboxes: Arc<[ArrayQueue<RelayedAnswer>]>,
 }
 
@@ -71,6 +76,7 @@ mod tests {
         assert!(!parts[0].relay(90, answer));
         assert_eq!(parts[0].take(), None);
         assert_eq!(parts[1].take(), Some(answer));
+        // The inbox accepts answers up to its capacity, and then rejects them.
         assert_eq!((0..INBOX + 5).filter(|_| parts[1].relay(70, answer)).count(), INBOX);
     }
 }

@@ -1,4 +1,5 @@
-//! Floor of the generator's latencies: its measurement of tasks that are answered immediately.
+//! Floor of the generator's latencies: its measurement of tasks that are answered immediately. No latency
+//! below it can be measured.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,6 +15,7 @@ use crate::target::Target;
 /// A port that leads back to itself, and turns every returning task into its answer.
 pub struct LoopedPort<'a, P: Port> {
     port: &'a mut P,
+    /// Source of the answers; any address differing from the generator's.
     mac: Mac,
 }
 
@@ -56,6 +58,7 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
     hz: f64,
     now: impl FnMut() -> u64,
 ) -> Result<Tally, SetupError> {
+    // The load's rate per core, on one core, without the parts that need a real worker.
     let load = Load {
         warmup_s: seconds / 4.0,
         duration_s: seconds,
@@ -63,10 +66,11 @@ pub fn measure<P: Port, L: Pool<Buf = P::Buf>>(
         cores: 1,
         records_tasks: false,
         verify: false, // returning frames are not a worker's answers
-        replay: None,  // a trace at its mean rate
+        replay: None,  // random arrivals at the trace's mean rate
         rate_pps: load.rate_pps / f64::from(load.cores),
         ..load.clone()
     };
+    // The frames stay on this machine, so any addresses do.
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let target = Target { next_hop_mac: Some(mac), ..Target::new(mac, 1, 2) };
     let mut generator = Generator::new(&load, &target, 0, hz, LoopedPort::new(port), pool)?;
@@ -110,6 +114,8 @@ mod tests {
         let tally = measure(&load, 0.01, &mut port, pool.clone(), 1e9, clock).unwrap();
         assert_eq!(tally.measured.answered, tally.measured.scheduled);
         let floor = tally.response().summary();
+        // A task leaves at most one turn after its due time, and returns in the next poll. A turn has two
+        // clock readings.
         assert!(floor.p99.0 <= 0.4, "{floor:?}");
         assert!(floor.p50.0 >= 0.1, "{floor:?}");
         assert_eq!(pool.in_use(), 0);

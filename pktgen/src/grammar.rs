@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// Units of time, longest name first, with their length in nanoseconds.
+/// Units of time from the smallest to the largest, with their length in nanoseconds.
 const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
 /// Syntax error in a text of the command line.
@@ -97,7 +97,7 @@ impl<'a> Scanner<'a> {
         &rest[..len]
     }
 
-    /// Consumes a decimal number.
+    /// Consumes a decimal number without sign and exponent.
     pub(crate) fn number(&mut self) -> Result<f64, GrammarError> {
         let offset = self.place();
         let rest = &self.text[offset..];
@@ -138,7 +138,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// A time, printed in the largest unit that gives a short number.
+/// A time in nanoseconds, printed in the largest unit in which it is at least 1 and exact.
 pub(crate) struct Time(pub(crate) f64);
 
 impl fmt::Display for Time {

@@ -59,7 +59,7 @@ pub struct Answer {
     pub worker: u16,
     /// Offset in the frame of the bytes after the task header.
     pub body: u16,
-    /// Offset of their end.
+    /// Offset of the end of those bytes.
     pub end: u16,
 }
 
@@ -164,6 +164,7 @@ fn answer_of<A: PartialEq>(
     let payload = &frame[datagram.payload()..usize::from(datagram.end)];
     let header = Header::parse(payload)?;
     let refused = match header.code {
+        // A reply from no worker means that no worker did the task.
         Code::TaskDone | Code::TaskDoneIdle => header.src == NO_MEMBER,
         Code::TaskRefused => true,
         // Our own task, returned.
@@ -217,7 +218,8 @@ fn plain_answer_v6(own: u128, frame: &[u8], verified: bool) -> Option<Answer> {
     is_plain.then(|| done(head, udp::PAYLOAD_V6, (UDP_V6 + udp_len) as u16))
 }
 
-/// Returns true if the payload at offset `payload` is a worker's answer with an extension.
+/// Returns true if the payload at offset `payload` is a worker's answer with an extension. Byte 0 of a task
+/// header is its kind, bytes 3 and 4 are the worker. The two kinds of answer differ only in the lowest bit.
 #[inline(always)]
 fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     const DONE: u8 = task::EXTENSION_BIT | Code::TaskDone as u8;
@@ -225,7 +227,8 @@ fn is_done<const LEN: usize>(head: &[u8; LEN], payload: usize) -> bool {
     (head[payload] | 1 == DONE | 1) & (u16::from_be_bytes(at(head, payload + 3)) != NO_MEMBER)
 }
 
-/// Parses that answer, in a datagram that ends at `end`.
+/// Parses an answer for which [`is_done`] is true, in a datagram that ends at `end`. Bytes 9 and 10 of a task
+/// header are the sequence number. The extension begins with application id and full sequence number.
 #[inline(always)]
 fn done<const LEN: usize>(head: &[u8; LEN], payload: usize, end: u16) -> Answer {
     let number = |offset| u32::from_be_bytes(at(head, payload + offset));
@@ -247,7 +250,8 @@ fn at<const N: usize, const LEN: usize>(head: &[u8; LEN], offset: usize) -> [u8;
     bytes
 }
 
-/// Checks both checksums; a UDP checksum of 0 means none.
+/// Checks the checksums of IPv4 header and UDP; a UDP checksum of 0 means none. The sum depends on the byte
+/// order only by a final swap, so the words are read in memory order.
 #[inline(always)]
 fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool {
     let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
@@ -262,7 +266,7 @@ fn checksums_are_valid(head: &[u8; HEAD], frame: &[u8], udp_len: usize) -> bool 
     ip.is_valid() && (has_none || pseudo.range(frame, UDP, UDP + udp_len).is_valid())
 }
 
-/// Checks the UDP checksum, which also covers both addresses, the protocol and the length.
+/// Checks the UDP checksum over IPv6, which also covers both addresses, the protocol and the length.
 #[inline(always)]
 fn checksum_v6_is_valid(head: &[u8; HEAD_V6], frame: &[u8], udp_len: usize) -> bool {
     let word = |offset| u64::from_le_bytes(at(head, ether::LEN + offset));
@@ -291,16 +295,18 @@ mod tests {
         Addresses::V6(Endpoints { own: LEAF + 1, dst: LEAF, next_hop: LEAF })
     };
 
+    /// Creates a host that does not know its next hop's MAC address.
     fn host(addresses: Addresses) -> Host {
         Host::new(US, addresses, None)
     }
 
+    /// Passes a frame to the host, in a buffer.
     fn kind_of(host: &mut Host, frame: &[u8], verified: bool) -> FrameKind {
         let pool = FramePool::new(1, 256);
         host.receive(&mut pool.frame(frame).unwrap(), verified)
     }
 
-    /// Returns a flow from the leaf to a host with such an address.
+    /// Returns a flow from the leaf to the host with these addresses.
     fn flow(addresses: Addresses) -> AnyFlow {
         fn of<A>(Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
             let (src_mac, dst_mac) = (LEAF, US);
@@ -312,10 +318,12 @@ mod tests {
         }
     }
 
+    /// Returns the leaf's reply of kind `code` from worker `src`, without bytes after the task header.
     fn reply(code: Code, src: u16, to: Addresses) -> Vec<u8> {
         reply_of(code, src, to, 0)
     }
 
+    /// Like [`reply`], with `body` zero bytes after the task header.
     fn reply_of(code: Code, src: u16, to: Addresses, body: usize) -> Vec<u8> {
         let flow = flow(to);
         let header = Header { code, src, extended: true, ..Header::new_task(1, 0x1234) };
@@ -386,6 +394,7 @@ mod tests {
 
     #[test]
     fn damaged_ipv6_frame_has_its_reason() {
+        // Receives a reply with these bytes at this offset.
         let with = |at: usize, bytes: &[u8]| {
             let mut frame = reply(Code::TaskDone, 4, V6);
             frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -430,6 +439,7 @@ mod tests {
             assert_eq!(host.receive(&mut buf, false), FrameKind::NextHop(LEAF));
             assert_eq!(host.next_hop_mac(), Some(LEAF));
 
+            // The leaf asks for the address `own`.
             let requester = |own| match us {
                 Addresses::V4(ends) => {
                     Addresses::V4(Endpoints { own: ends.dst, next_hop: own as u32, ..ends })
@@ -459,6 +469,7 @@ mod tests {
     }
 
     proptest! {
+        /// The fast path agrees with [`Host::receive`], and accepts every undamaged answer of a worker.
         #[test]
         fn plain_answer_is_parsed(
             code in 0..32_u8, src in any::<u16>(), body in 0..40_usize, checksum in any::<bool>(), v6: bool,

@@ -172,6 +172,7 @@ pub fn ci95_half_width(values: &[f64]) -> f64 {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    // Beyond 30 degrees of freedom, the normal distribution's quantile is close enough.
     let t = T.get(values.len() - 2).copied().unwrap_or(1.96);
     t * (variance / n).sqrt()
 }
@@ -181,6 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Records these latencies, and `infinite` unanswered tasks.
     fn of(latencies_ns: &[u64], infinite: u64) -> Latency {
         let mut latency = Latency::default();
         latencies_ns.iter().for_each(|ns| latency.record(*ns));

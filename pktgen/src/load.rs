@@ -28,7 +28,7 @@ pub struct Load {
     pub drain_s: f64,
     /// Delay after the due time from which a sent task counts as late, in seconds.
     pub late_after_s: f64,
-    /// Number of windows of the measured time.
+    /// Number of windows of the measured time, for confidence intervals and the trend.
     pub windows: usize,
     /// Seed of all random streams.
     pub seed: u64,
@@ -186,6 +186,7 @@ impl Load {
     /// # Errors
     /// The limit and the fix.
     pub fn check_recordable(&self) -> Result<(), String> {
+        // A tenth of the memory is a margin for random arrivals.
         let (tasks, max) = (self.core_tasks(), tasks::RECORDS_MAX);
         if tasks <= 0.9 * max as f64 {
             return Ok(());
@@ -202,14 +203,14 @@ impl Load {
         (0..random_cores).map(|core| CoreSeeds::derive(self.seed, core)).collect()
     }
 
-    /// Returns the application id of a core's tasks.
+    /// Returns the application id of a core's tasks. Answers repeat it, which tells the core of their tasks.
     #[must_use]
     pub fn app(&self, core: u32) -> u32 {
         let id = seed::StreamSeed::derive(self.seed, "app", core).seed;
         (id as u32).wrapping_add(self.run)
     }
 
-    /// Checks that the random streams of all cores are independent.
+    /// Checks that the random streams of all cores are independent. A trace has none and passes.
     ///
     /// # Errors
     /// If they are not, or if arrivals and rate contradict each other.

@@ -150,6 +150,7 @@ impl Manifest {
         }
     }
 
+    /// Creates the manifest of a run that starts at a fixed time.
     #[cfg(test)]
     pub(crate) fn for_tests(load: &Load) -> Self {
         Self::new(load, UNIX_EPOCH)
@@ -173,8 +174,10 @@ fn rfc3339(since_epoch: Duration) -> String {
 }
 
 /// Returns year, month and day of a day since 1970. It counts in cycles of 400 years that begin in March, so
-/// that a leap day is the last day of its year.
+/// that a leap day is the last day of its year (Hinnant: chrono-compatible low-level date algorithms,
+/// `civil_from_days`).
 fn civil(days: u64) -> (u64, u64, u64) {
+    // Days of 400, 100, 4 years and one year: 146097, 36524, 1461 (less 1 from day 0) and 365.
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
     let year_of_cycle = (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524
@@ -182,6 +185,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
         / 365;
     let day_of_year =
         day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    // Five months from March or August on have 153 days.
     let month = (5 * day_of_year + 2) / 153; // 0 is March
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };

@@ -60,7 +60,9 @@ pub const TPCC: [TaskType; 5] = [
     task_type("stock-level", 0.04, 378_000.0),
 ];
 
+/// Median time of a GET in Horus.
 const GET_NS: f64 = 40_000.0;
+/// Median time of a SCAN in Horus.
 const SCAN_NS: f64 = 650_000.0;
 
 /// All mixes.

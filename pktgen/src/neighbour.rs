@@ -24,14 +24,15 @@ pub enum Message {
 }
 
 impl Message {
-    /// Returns true for ARP and neighbour discovery; the contents may still be malformed. The frame must hold
-    /// at least an Ethernet header.
+    /// Returns true for a frame of ARP or neighbour discovery; the contents may still be malformed. The frame
+    /// must hold at least an Ethernet header.
     #[inline]
     #[must_use]
     pub fn is_one(frame: &[u8]) -> bool {
         match ether::ether_type(frame) {
             ether::ARP => true,
             ether::IPV6 => {
+                // The next header, at byte 6 of an IPv6 header, must be ICMPv6.
                 let next = frame.get(ether::LEN + 6);
                 next == Some(&ipv6::ICMP) && frame.get(IPV6_PAYLOAD..).is_some_and(ndp::is_one)
             }
@@ -99,7 +100,8 @@ impl Message {
         match self {
             Self::Arp(packet) => packet.answer(mac).emit(buf.bytes_mut(), packet.sender_mac),
             Self::Nd(packet) => {
-                // A request of duplicate address detection is shorter than its answer.
+                // A request of duplicate address detection names no MAC address, so it is shorter than its
+                // answer.
                 if !buf.resize(ndp::FRAME_LEN) {
                     return false;
                 }
@@ -159,6 +161,7 @@ mod tests {
     const REQUESTER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     const OWNER: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
+    /// Returns the addresses of a requester at `own` with the next hop `dst`.
     fn addresses(dst: &str, own: &str) -> Addresses {
         Addresses::new(dst.parse().unwrap(), Some(own.parse().unwrap()), None).unwrap()
     }
@@ -188,12 +191,14 @@ mod tests {
             assert_eq!(answer(&mut buf, OWNER, |_| true), Err(request.reason()), "an answer");
         }
     }
-    /// A question of duplicate address detection: without source address and without the sender's MAC
+
+    /// Returns a request of duplicate address detection: without source address and without the sender's MAC
     /// address.
     fn doubtful_question(target: u128) -> Vec<u8> {
         let mut frame = vec![0; ndp::FRAME_LEN];
         let (question, to) = ndp::Packet::question(REQUESTER, 0, target, None);
         question.emit(&mut frame, to, false);
+        // Removes the option with the MAC address, and corrects length (byte 18) and checksum (byte 56).
         frame.truncate(ndp::FRAME_LEN - 8);
         let len = frame.len() - IPV6_PAYLOAD;
         frame[18..20].copy_from_slice(&(len as u16).to_be_bytes());
@@ -234,7 +239,7 @@ mod tests {
         fn random_frames_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 14..130), v6: bool, typed: bool) {
             bytes[12..14].copy_from_slice(if v6 { &[0x86, 0xDD] } else { &[8, 6] });
             if v6 && typed && bytes.len() > 54 {
-                (bytes[20], bytes[54]) = (ipv6::ICMP, 135);
+                (bytes[20], bytes[54]) = (ipv6::ICMP, 135); // a neighbour solicitation
             }
             let mut buf = FramePool::new(1, 130).frame(&bytes).unwrap();
             if Message::is_one(&bytes) {

@@ -1,4 +1,5 @@
-//! Generator on DPDK: opens the device, resolves the next hop, runs one generator per core.
+//! Generator on DPDK: opens the device, resolves the next hop, runs one generator per core. The floor is the
+//! latency of the generator alone, measured on a virtual device that loops tasks back.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +41,9 @@ const POLLS_PER_CHECK: u32 = 4096;
 /// An open device with the scheduler behind it.
 pub struct Network {
     target: Target,
+    /// One queue pair per core; empty during a run.
     ports: Vec<QueuePort>,
+    /// Port of [`FLOOR_DEVICE`], if the floor is measured.
     floor_port: Option<QueuePort>,
     device: Device,
     pool: MbufPool,
@@ -100,8 +103,9 @@ impl Network {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Offers one load, from warm-up to drain.
+    /// Offers one load, from warm-up to drain. Measures the floor first, at the same rate.
     pub fn offer(&mut self, load: &Load) -> Result<Report, Failure> {
+        // Each run has application ids of its own, so that late answers of the run before do not count.
         let load = Load { run: self.runs, ..load.clone() };
         self.runs += 1;
         for seeds in load.seeds() {
@@ -159,6 +163,7 @@ impl Network {
                 generator.stamp(self.clock(stamping)?);
             }
         }
+        // Number of cores that have not ended. Relaxed accesses suffice: the join synchronizes all data.
         let busy = AtomicUsize::new(generators.len());
         let (eal, stop, cores) = (&self.eal, &*self.stop, &self.cores);
         // Uses separate threads even for one core, so that the main thread keeps its affinity.
@@ -197,7 +202,7 @@ impl Network {
         }
     }
 
-    /// Returns the comparison of the timestamp clock with ours.
+    /// Creates the conversion from the timestamp clock to the clock of the poll loop.
     fn clock(&self, Stamping { field, clock }: Stamping) -> Result<Stamps, Failure> {
         let (eal, hz) = (self.eal.clone(), self.eal.ticks_hz() as f64);
         let stamps = match clock {
@@ -206,6 +211,7 @@ impl Network {
             }
             StampClock::Device => {
                 let read_device = self.device.clock_reader();
+                // Our clock is read on both sides, which bounds the time of the device's reading.
                 let read_clocks = move || {
                     let before = eal.now();
                     Some((before, read_device()?, eal.now()))
@@ -219,7 +225,8 @@ impl Network {
         })
     }
 
-    /// Waits for the link if the next hop's MAC address is given. Otherwise resolves it.
+    /// Waits for the link if the next hop's MAC address is given. Otherwise resolves it. Waits at most
+    /// `patience`. A missing link is only a warning: it may come up later.
     fn find_next_hop(&mut self, patience: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         let name = self.device.name().to_owned();
@@ -243,6 +250,7 @@ impl Network {
             for port in &mut self.ports {
                 let mut burst = Burst::new();
                 port.rx_burst(&mut burst);
+                // Keeps only answers to requests for our address, and sends them.
                 burst.retain(|buf| host.receive(buf, false) == FrameKind::NeighbourAnswer);
                 port.tx_burst(&mut burst);
             }
@@ -272,7 +280,8 @@ impl Network {
     }
 }
 
-/// Returns field and clock of the device's receive timestamps, or the reason why there are none.
+/// Returns field and clock of the device's receive timestamps. The inner error is the reason why the run does
+/// without them. The outer error is that the user insists on timestamps that the device does not have.
 fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, String>, Failure> {
     let name = device.name();
     let refusal = |option: &str, why: &str| -> Failure {
@@ -296,7 +305,8 @@ fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, 
     }
 }
 
-/// Runs one core's generator to its end. Then keeps receiving for the cores that are still running.
+/// Runs one core's generator to its end. Then keeps receiving for the cores that are still running: their
+/// answers may arrive at this core's queue.
 fn run_core(
     mut generator: Generator<QueuePort, PoolHandle>,
     core: Option<usize>,
@@ -316,7 +326,7 @@ fn run_core(
     Ok((port, tally))
 }
 
-/// Moves the thread to a CPU, if one was chosen.
+/// Pins the thread to a CPU, if one was chosen.
 fn pin(core: Option<usize>) {
     let Some(id) = core else { return };
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {
@@ -324,7 +334,7 @@ fn pin(core: Option<usize>) {
     }
 }
 
-/// Measures the floor on its device.
+/// Measures the floor at the load's rate on `port`, which receives what it sends.
 fn measure(
     load: &Load,
     port: &mut QueuePort,
@@ -332,6 +342,7 @@ fn measure(
     eal: &Eal,
 ) -> Result<Tally, Failure> {
     let hz = eal.ticks_hz() as f64;
+    // Gives the thread a buffer cache of its own.
     let _lcore = eal.register_thread()?;
     let floor =
         wedjat_pktgen::floor::measure(load, FLOOR_S, port, pool.handle(), hz, || eal.now())?;
@@ -344,11 +355,12 @@ fn open_floor(eal: &Eal, pool: &MbufPool) -> Result<Option<QueuePort>, Failure> 
     Ok(ports.into_iter().next())
 }
 
-/// Measures only the floor.
+/// Measures only the floor, without the user's device.
 pub fn floor(load: &Load, eal_arguments: &[String]) -> Result<Tally, Failure> {
     let mut arguments = eal_arguments.to_vec();
     arguments.extend(["--vdev".to_owned(), FLOOR_DEVICE.to_owned()]);
     let eal = Eal::init(&arguments, &[])?;
+    // DPDK's mempools use memory best at 2^n - 1 buffers. 8191 cover 8 ms at a million tasks per second.
     let pool = MbufPool::new(&eal, "tasks", 8191)?;
     let mut port =
         open_floor(&eal, &pool)?.ok_or("the device for measuring the floor has no queue")?;
@@ -369,6 +381,7 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
     let end = args.duration.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     log::info!("answering tasks on {}", device.name());
     let (eal, stop) = (&eal, &*stop);
+    // Uses a separate thread, so that the main thread keeps its affinity.
     let answered = std::thread::scope(|scope| {
         scope.spawn(|| reflect_until(reflectors, args.core, eal, stop, end)).join()
     });

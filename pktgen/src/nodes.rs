@@ -1,4 +1,6 @@
-//! Stalls of a leaf or an agent on this machine, read from its state file.
+//! Stalls of a leaf or an agent on this machine, read from its state file. A stall is a time in which a poll
+//! loop did not run, because the system preempted its CPU. Tasks that it delays say nothing about the
+//! scheduler, so the report excludes their time ([`crate::slices`]).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,7 +42,7 @@ impl WatchedNode {
     /// If the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let cores = Snapshot::open(path)?.cores;
-        // Earlier stalls do not matter.
+        // Starts at the present count: stalls before the run do not matter.
         let new_core = |count| Core { count, ..Core::default() };
         let cores = cores.iter().map(|core| new_core(core.pauses)).collect();
         Ok(Self { path: path.to_owned(), cores })
@@ -53,7 +55,7 @@ impl WatchedNode {
         }
     }
 
-    /// Adds the stalls of a snapshot.
+    /// Adds the stalls of a snapshot, core by core.
     fn take(&mut self, snapshot: &Snapshot) {
         for (core, state) in self.cores.iter_mut().zip(&snapshot.cores) {
             core.take(state.pauses, &state.newest_pauses);
@@ -70,6 +72,7 @@ impl WatchedNode {
         while copies < 3 && started.elapsed() < FINISH_TIMEOUT {
             if let Ok(snapshot) = Snapshot::open(&self.path) {
                 let now: u64 = snapshot.cores.iter().map(polls_of).sum();
+                // A loop that runs polls all the time, so a new copy of its counters has more polls.
                 if polls.replace(now) != Some(now) {
                     copies += 1;
                     self.take(&snapshot);
@@ -77,11 +80,11 @@ impl WatchedNode {
             }
             std::thread::sleep(FINISH_INTERVAL);
         }
-        let is_known = copies >= 3;
+        let is_complete = copies >= 3;
         self.cores
             .into_iter()
             .enumerate()
-            .map(|(index, core)| core.watched(index, is_known))
+            .map(|(index, core)| core.watched(index, is_complete))
             .collect()
     }
 }
@@ -100,8 +103,10 @@ fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
 }
 
 impl Core {
-    /// Adds the newest stalls of the node, which has counted `count` stalls.
+    /// Adds the newest stalls of the node, which has counted `count` stalls. Stalls read before are in the
+    /// set already.
     fn take(&mut self, count: u64, newest: &[Stall]) {
+        // The file has only the newest `PAUSES` stalls. The node has overwritten the first of the new ones.
         if count.saturating_sub(self.count) > PAUSES as u64 {
             let last = self.stalls.last().map_or(0, |pause| pause.to);
             self.unknown_from = self.unknown_from.or(Some(last));
@@ -112,10 +117,11 @@ impl Core {
         self.count = count;
     }
 
-    /// Returns the stalls in the form for reports.
-    fn watched(self, index: usize, is_known: bool) -> LoopWatch {
+    /// Returns the stalls in the form for reports. If they are not complete, stalls may be missing after the
+    /// last one.
+    fn watched(self, index: usize, is_complete: bool) -> LoopWatch {
         let last = self.stalls.last().map_or(0, |pause| pause.to);
-        let unknown_from = self.unknown_from.or((!is_known).then_some(last));
+        let unknown_from = self.unknown_from.or((!is_complete).then_some(last));
         let pauses =
             self.stalls.iter().map(|pause| slices::Pause { from: pause.from, to: pause.to });
         let pauses = Pauses::from_stalls(pauses.collect(), unknown_from);
@@ -127,6 +133,7 @@ impl Core {
 mod tests {
     use super::*;
 
+    /// Returns stalls of 50 ticks, one each 100 ticks.
     fn pauses(times: std::ops::Range<u64>) -> Vec<Stall> {
         times.map(|at| Stall { from: 100 * at, to: 100 * at + 50 }).collect()
     }
@@ -141,6 +148,7 @@ mod tests {
         let capacity = PAUSES as u64;
         core.take(13 + capacity, &pauses(13..13 + capacity));
         assert_eq!(core.unknown_from, Some(1150));
+        // The last known stall of a node ended at 350. The node stops writing, so it may have stalled since.
         let mut silent = Core::default();
         silent.take(1, &pauses(3..4));
         assert_eq!(silent.watched(0, false).pauses.unknown_from(), Some(350));

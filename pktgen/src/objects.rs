@@ -52,7 +52,8 @@ pub fn digest(key: &[u8], value: &[u8]) -> u64 {
     mixed(folded(value) ^ mixed(folded(key) ^ value.len() as u64))
 }
 
-/// Folds all bytes into one word. The compiler turns the four lanes into vectors, because a SCAN folds 5 MB.
+/// Folds all bytes into one word. Uses four lanes, which the compiler turns into vector instructions: a SCAN
+/// folds 5 MB.
 #[inline]
 fn folded(bytes: &[u8]) -> u64 {
     let mut lanes = [0_u64; 4];

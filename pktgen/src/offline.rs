@@ -7,6 +7,7 @@ use wedjat_pktgen::tally::Tally;
 use crate::args::{NetworkArgs, ReflectArgs};
 use crate::command::Failure;
 
+/// Error of every command that needs a network.
 const NONE: &str = "this build has no DPDK, so it cannot open a port; build with the default features, which need libdpdk \
     (Debian and Ubuntu: apt-get install libdpdk-dev)";
 
@@ -14,7 +15,7 @@ const NONE: &str = "this build has no DPDK, so it cannot open a port; build with
 pub enum Network {}
 
 impl Network {
-    /// Always fails.
+    /// Always fails, with an error of the addresses first.
     pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
         args.addresses()?;
         Err(NONE.into())

@@ -49,7 +49,7 @@ impl Oracle {
     pub fn answered(&self, app: u32, seq: u32, body: &[u8]) -> Option<u16> {
         let seed = payload::seed_of(app, seq);
         if self.workload == Workload::Echo {
-            return self.echoed(seed, body);
+            return self.echoed_operation(seed, body);
         }
         let answer = body.first_chunk::<LEN>()?;
         let operation = u16::from_be_bytes([answer[4], answer[5]]);
@@ -57,8 +57,9 @@ impl Oracle {
     }
 
     /// Returns the operation of an echoed task, if the echo is exact.
-    fn echoed(&self, seed: u64, body: &[u8]) -> Option<u16> {
+    fn echoed_operation(&self, seed: u64, body: &[u8]) -> Option<u16> {
         let work = Work::parse(body)?;
+        // An echo requests no service time.
         let mut sent = [0; LEN];
         Work { service_ns: 0, operation: work.operation, seed }.emit(&mut sent);
         let (head, padding) = body.split_at_checked(LEN)?;

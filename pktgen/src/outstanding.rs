@@ -52,7 +52,7 @@ pub struct Outstanding {
     slots: Box<[Slot]>,
     /// Sequence number of the next task.
     next: u32,
-    /// Number of sent, unanswered tasks.
+    /// Number of tasks in flight: sent, and neither answered nor lost.
     sent: usize,
 }
 
@@ -74,13 +74,13 @@ impl Outstanding {
         self.next
     }
 
-    /// Returns the number of sent, unanswered tasks.
+    /// Returns the number of tasks in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sent
     }
 
-    /// Returns true if all sent tasks are answered.
+    /// Returns true if no task is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sent == 0
@@ -157,7 +157,8 @@ impl Outstanding {
         if was_evicted { Stray::Late } else { Stray::Unknown }
     }
 
-    /// Returns the sequence number of the latest built task with these low 16 bits.
+    /// Returns the sequence number of the latest built task with these low 16 bits. Without the header
+    /// extension an answer carries only these.
     #[inline]
     #[must_use]
     pub fn full_seq(&self, seq: u16) -> u32 {
@@ -165,7 +166,7 @@ impl Outstanding {
         latest.wrapping_sub(u32::from((latest as u16).wrapping_sub(seq)))
     }
 
-    /// Removes all tasks in flight as lost.
+    /// Removes all tasks in flight as lost. The caller must consume the iterator, which marks them.
     pub fn give_up(&mut self) -> impl Iterator<Item = Flight> + '_ {
         self.sent = 0;
         self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {
@@ -181,7 +182,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn sent(outstanding: &mut Outstanding, tasks: u64) -> usize {
+    /// Builds and sends tasks. Returns the number of tasks that they evict.
+    fn send_all(outstanding: &mut Outstanding, tasks: u64) -> usize {
         let mut lost = 0;
         for due in 0..tasks {
             let seq = outstanding.next_seq();
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn every_task_is_answered_once() {
         let mut outstanding = Outstanding::new(3);
-        assert_eq!(sent(&mut outstanding, 4), 0);
+        assert_eq!(send_all(&mut outstanding, 4), 0);
         assert_eq!(outstanding.answer(2), Ok(Flight { due: 2, sent: 7, service_ns: 9, class: 1 }));
         assert_eq!(outstanding.answer(2), Err(Stray::Duplicate));
         assert_eq!(outstanding.answer(4), Err(Stray::Unknown));
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn answer_to_evicted_task_is_late() {
         let mut outstanding = Outstanding::new(3);
-        assert_eq!(sent(&mut outstanding, 12), 4);
+        assert_eq!(send_all(&mut outstanding, 12), 4);
         assert_eq!(outstanding.answer(3), Err(Stray::Late));
         assert_eq!(outstanding.answer(4).unwrap().due, 4);
         assert_eq!(outstanding.answer(12), Err(Stray::Unknown));
@@ -232,10 +234,11 @@ mod tests {
     }
 
     proptest! {
+        /// Every task is answered once or lost, for any answers and any number of tasks.
         #[test]
         fn ledger_balances(answers in proptest::collection::vec(0..200_u32, 0..300), tasks in 1..150_u64) {
             let mut outstanding = Outstanding::new(6);
-            let mut lost = sent(&mut outstanding, tasks);
+            let mut lost = send_all(&mut outstanding, tasks);
             let mut answered = HashSet::new();
             for seq in answers {
                 if outstanding.answer(seq).is_ok() {

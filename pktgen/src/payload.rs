@@ -40,7 +40,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Writes it at the start of `bytes`.
+    /// Writes the wire format at the start of `bytes`.
     ///
     /// # Panics
     /// If `bytes` is shorter than [`LEN`].
@@ -60,8 +60,8 @@ impl Work {
         bytes
     }
 
-    /// Reads it from the start of `bytes`. Returns `None` if the service time is incomplete. Missing later
-    /// fields count as 0, so that a spinning task needs only 4 bytes.
+    /// Reads a task's work from the start of `bytes`. Returns `None` if the service time is incomplete.
+    /// Missing later fields count as 0, so that a spinning task needs only 4 bytes.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -102,7 +102,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Writes it at the start of `bytes`.
+    /// Writes the wire format at the start of `bytes`.
     ///
     /// # Panics
     /// If `bytes` is shorter than [`LEN`].

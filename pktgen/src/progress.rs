@@ -13,7 +13,7 @@ const REDRAW: Duration = Duration::from_millis(200);
 
 /// Progress bar over the time of a run; removed on drop.
 pub struct Progress {
-    /// True once the run is over.
+    /// True once the run is over. The flag guards no other data, so relaxed accesses suffice.
     is_over: Arc<AtomicBool>,
     /// Thread that draws; `None` without a terminal.
     drawer: Option<JoinHandle<()>>,

@@ -13,7 +13,7 @@ pub(crate) const RATE_MAX_PPS: f64 = 1e9;
 pub enum Rate {
     /// Tasks per second.
     Pps(f64),
-    /// Fraction of the capacity.
+    /// Fraction of the capacity, which is the number of workers over the mean service time.
     Share(f64),
 }
 

@@ -33,7 +33,8 @@ impl<P: Port> Reflector<P> {
         self.answered
     }
 
-    /// Answers received frames. Drops all except tasks and neighbour messages.
+    /// Answers received frames. Drops all except tasks and neighbour messages. Receives nothing while answers
+    /// wait for the device.
     #[inline]
     pub fn poll(&mut self) {
         if self.pending.is_empty() {
@@ -47,7 +48,8 @@ impl<P: Port> Reflector<P> {
     }
 }
 
-/// Turns a task's frame into its answer. Returns false if the frame is not a task.
+/// Turns the frame of a task or of a neighbour request into its answer, from the host with MAC address `mac`.
+/// Returns false for all other frames.
 #[inline]
 pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
     if buf.bytes().len() < ether::LEN {
@@ -65,6 +67,7 @@ pub fn reflect<B: Buf>(buf: &mut B, mac: Mac) -> bool {
 /// The reason why the frame is not a task.
 #[inline]
 fn reflect_task(frame: &mut [u8], mac: Mac) -> Result<(), DropReason> {
+    // `true` skips the check of the checksums: the floor is not about them.
     let (udp_offset, payload, end) = match address::is_v6(frame) {
         false => offsets(&udp::parse(frame, true)?),
         true => offsets(&udp::parse_v6(frame, true)?),
@@ -89,7 +92,8 @@ fn offsets<A>(datagram: &Datagram<A>) -> (usize, usize, usize) {
 
 /// Returns the change of the checksum by the answer's header.
 fn checksum_delta(task: &Header, reply: &Header) -> ChecksumDelta {
-    // The code is the high byte of its word.
+    // The code is the high byte of its word. Source, destination and queue length begin at odd
+    // offsets, across two words.
     let (old, new) = (u16::from(task.code as u8) << 8, u16::from(reply.code as u8) << 8);
     ChecksumDelta::default()
         .word(old, new)

@@ -14,9 +14,9 @@ use crate::trace::Trace;
 const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
 /// Shortest pause after a pass's last task, so that clocks of any rate separate it from the next pass.
 const GAP_MIN_S: f64 = 1e-6;
-/// Shortest pass.
+/// Shortest pass. A trace of a single moment would otherwise have an infinite rate.
 const PASS_MIN_S: f64 = 1e-3;
-/// Longest replay. Times are exact within it.
+/// Longest replay. Within it, floating-point numbers hold all nanoseconds exactly.
 const LENGTH_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// A trace with its replay options. Clones share the tasks.
@@ -210,17 +210,17 @@ pub(crate) mod tests {
     }
 
     /// Returns the due times and classes of a core's tasks, on a clock of nanoseconds that starts at 100.
-    fn sent(replay: &Replay, core: u32, cores: u32) -> Vec<(u64, u16)> {
+    fn due_tasks(replay: &Replay, core: u32, cores: u32) -> Vec<(u64, u16)> {
         let mut player = replay.player(core, cores, 1e9);
         let mut ahead = [ScheduledTask { at: 0, service_ns: 0, class: 0, size: 0 }; 3];
-        let mut sent = Vec::new();
+        let mut tasks = Vec::new();
         loop {
             player.fill(&mut ahead, 100);
-            sent.extend(
+            tasks.extend(
                 ahead.iter().filter(|due| due.at < u64::MAX).map(|due| (due.at, due.class)),
             );
             if ahead[2].at == u64::MAX {
-                return sent;
+                return tasks;
             }
         }
     }
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         let trace = trace("10,1,5,0\n11000,2,6,0\n11000,3,6,0\n30010,4,7,0\n");
         let replay = Replay::new(Arc::clone(&trace), 1.0, 1).unwrap();
         let once = [(100, 1), (10_990_100, 2), (10_990_100, 3), (30_000_100, 4)];
-        assert_eq!(sent(&replay, 0, 1), once);
+        assert_eq!(due_tasks(&replay, 0, 1), once);
         // The pass ends one mean gap later.
         assert!(
             (replay.length_s() - 0.04).abs() < 1e-9 && (replay.rate_pps() - 100.0).abs() < 1e-6
@@ -241,10 +241,11 @@ pub(crate) mod tests {
         let again = twice.map(|(at, class)| (at + 20_000_000, class));
         let expected: Vec<_> =
             twice.into_iter().chain(again).map(|(at, class)| (at + 100, class)).collect();
-        assert_eq!(sent(&fast, 0, 1), expected);
+        assert_eq!(due_tasks(&fast, 0, 1), expected);
         // Cores take turns, also across the end of a pass.
         for cores in [2, 3, 5, 9] {
-            let mut all: Vec<_> = (0..cores).flat_map(|core| sent(&fast, core, cores)).collect();
+            let mut all: Vec<_> =
+                (0..cores).flat_map(|core| due_tasks(&fast, core, cores)).collect();
             all.sort_unstable();
             assert_eq!(all, expected);
         }
@@ -280,7 +281,7 @@ pub(crate) mod tests {
     #[test]
     fn one_moment_is_a_trace() {
         let replay = Replay::new(trace("7,1,5,0\n7,1,5,0\n"), 1.0, 2).unwrap();
-        assert_eq!(sent(&replay, 0, 1), [(100, 1), (100, 1), (1_000_100, 1), (1_000_100, 1)]);
+        assert_eq!(due_tasks(&replay, 0, 1), [(100, 1), (100, 1), (1_000_100, 1), (1_000_100, 1)]);
         assert_eq!(replay.length_s(), 0.002);
     }
 }

@@ -33,7 +33,7 @@ pub const ADHERENCE_WARNING: f64 = 0.999;
 /// Fraction of tasks on time below which the run is invalid, since it did not offer the requested load.
 pub const ADHERENCE_MIN: f64 = 0.95;
 
-/// Half widths of 95% confidence intervals, from the windows of the measured time.
+/// Half widths of 95% confidence intervals, from windows of the measured time or groups of its slices.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Confidence {
     /// Half width for the median.
@@ -64,7 +64,8 @@ pub struct ClassReport {
     pub calm: UndisturbedClass,
 }
 
-/// Results of a run.
+/// Results of a run. *Calm* figures cover undisturbed slices only: parts of the measured time in which no
+/// poll loop stalled ([`crate::slices`]).
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Requested rate in tasks per second.
@@ -113,7 +114,8 @@ pub struct Report {
     pub classes: Vec<ClassReport>,
     /// Trend of the latency over the measured time.
     pub stationary: Verdict,
-    /// True if the generator kept up, its ledger balances, and at least one task was answered.
+    /// True if there is no reason against it: the generator kept up, enough time was undisturbed, the ledgers
+    /// balance, at least one task was answered, and no answer was wrong.
     pub valid: bool,
     /// Reasons why the run is invalid.
     pub reasons: Vec<String>,
@@ -148,6 +150,7 @@ impl Report {
         manifest: Manifest,
     ) -> Self {
         let ledger = tally.measured;
+        // The trend uses medians, which single stalls hardly change.
         let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
         let stationary = stationary::verdict(&medians);
         let undisturbed = tally.undisturbed(slices);
@@ -283,7 +286,8 @@ impl ClassReport {
 /// Formats reports as CSV: one header, and one row per report.
 ///
 /// # Errors
-/// If the text cannot be written; memory always allows that.
+/// If a row cannot be written. Writing to memory never fails, but reports of different services may have
+/// different numbers of fields.
 pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for (i, report) in reports.iter().enumerate() {
@@ -347,11 +351,13 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
          {needed} tasks",
         slices.all()
     );
+    // All slices are undisturbed, and still there are too few slices or tasks.
     let is_too_short = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
+    // Fraction of the need that this run meets: a run longer by its inverse would meet all of it.
     let part = (calm_tasks as f64 / needed as f64).min(calm_slices as f64 / GROUPS as f64);
     let fix = match part {
-        // All slices are undisturbed, and still there are too few tasks.
         _ if is_too_short => "measure for longer".to_owned(),
+        // A run up to a hundred times as long is a practical advice.
         part if part > 0.01 => format!(
             "measure for {} or longer, and keep other work off the CPUs",
             Time((tally.measured_s / part).ceil() * 1e9)
@@ -607,6 +613,7 @@ mod tests {
     use crate::slices::{Log, Pauses, Rule};
     use crate::tally::Clock;
 
+    /// Returns a load with two classes and short slices.
     fn load() -> Load {
         sliced(Load::new(1e5, "mix(0.5*fixed(5us), 0.5*fixed(9us))".parse().unwrap()))
     }
@@ -617,6 +624,7 @@ mod tests {
         Load { rule, ..load }
     }
 
+    /// Returns a tally of 1 ms, in ten windows, on a clock of nanoseconds.
     fn tally(classes: usize) -> Tally {
         let mut tally = Tally::new(10, classes, Log::new(1e4, 1_000_000, 1e9), Pauses::new(1000));
         let (window_ticks, late_ticks) = (100_000, 10);
@@ -630,6 +638,7 @@ mod tests {
         report_of(&load(), late, unsent, lost, 0)
     }
 
+    /// Like [`report`], with this load and number of wrong answers.
     fn report_of(load: &Load, late: u64, unsent: u64, lost: u64, wrong: u64) -> Report {
         report_between(load, &[], [late, unsent, lost, wrong])
     }

@@ -19,8 +19,8 @@ const PAIRS: usize = 1 << 14;
 const LAG_MAX: usize = 8;
 /// Outputs of a stream that must not occur in another stream.
 const OUTPUTS: usize = 4096;
-/// Limit of the rank correlation, in standard deviations. Independent series exceed it once in a hundred
-/// thousand self-tests.
+/// Limit of the rank correlation, in standard deviations. Independent series of one core exceed it once in a
+/// hundred thousand self-tests.
 const DEVIATIONS_MAX: f64 = 5.0;
 
 /// Seed of one stream, for logs and reports.
@@ -30,11 +30,12 @@ pub struct StreamSeed {
     pub purpose: String,
     /// Core that draws from it.
     pub core: u32,
-    /// Seed; in hex where JSON readers would round a large number.
+    /// Seed; a hex string in JSON, whose readers would round a large number.
     #[serde(serialize_with = "hex")]
     pub seed: u64,
 }
 
+/// Serializes a seed as a hex string.
 fn hex<S: serde::Serializer>(seed: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&format_args!("{seed:#018x}"))
 }
@@ -43,6 +44,7 @@ impl StreamSeed {
     /// Derives the seed for `purpose` on `core` from the user's `seed`.
     #[must_use]
     pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
+        // Mixes in one byte of the purpose at a time, then the core.
         let named =
             purpose.bytes().fold(split_mix(seed), |state, byte| split_mix(state ^ u64::from(byte)));
         let seed = split_mix(named ^ (u64::from(core) << 32));
@@ -147,7 +149,7 @@ pub fn self_test(
 }
 
 /// Checks that no two streams share a 64-bit output. Streams with equal seeds, or shifted copies of each
-/// other, do. Independent streams do so with a probability of 1e-12.
+/// other, do. Independent streams of one core do so with a probability of 2e-12.
 fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     let mut outputs = Vec::new();
     for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {
@@ -213,6 +215,7 @@ mod tests {
     use super::*;
     use crate::arrival::Arrivals;
 
+    /// Tests streams of these seeds with this load, at 200,000 tasks per second.
     fn test_of(cores: &[CoreSeeds], arrivals: &str, service: &str) -> Result<Independence, String> {
         let arrivals: Arrivals = arrivals.parse().unwrap();
         let schedule = Schedule::new(&arrivals, 200e3, 1e9).unwrap();
@@ -225,8 +228,8 @@ mod tests {
         for seed in 0..20 {
             let cores: Vec<_> = (0..4).map(|core| CoreSeeds::derive(seed, core)).collect();
             for service in ["exp(50us)", "fixed(1us)", "mix(0.5*exp(5us), 0.5*exp(50us))"] {
-                let found = test_of(&cores, "poisson", service).unwrap();
-                assert!(found.correlation_max < found.limit);
+                let independence = test_of(&cores, "poisson", service).unwrap();
+                assert!(independence.correlation_max < independence.limit);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Check that schedule and service times have the requested rate and mean.
+//! Check that schedule and service times have the requested rate and mean, within the errors that chance
+//! explains.
 
 use std::fmt;
 
@@ -46,7 +47,8 @@ impl fmt::Display for Pacing {
     }
 }
 
-/// Draws the first tasks of core 0 on a clock of nanoseconds, and compares their means.
+/// Draws the first tasks of core 0 on a clock of nanoseconds. Compares their mean gap and mean service time
+/// with the requested ones.
 ///
 /// # Errors
 /// If arrivals and rate contradict each other.
@@ -71,10 +73,12 @@ pub fn pacing(load: &Load) -> Result<Pacing, LoadError> {
 struct Moments {
     count: f64,
     sum: f64,
+    /// Sum of the squares.
     squares: f64,
 }
 
 impl Moments {
+    /// Adds a value.
     fn add(&mut self, value: f64) {
         self.count += 1.0;
         self.sum += value;
@@ -84,6 +88,7 @@ impl Moments {
     /// Returns the relative error of the mean, and its limit by chance. Rounding to whole nanoseconds may add
     /// an error of 1 ns.
     fn compare(&self, expected: f64) -> (f64, f64) {
+        // A mean of 0 has no relative error. Any value above 0 is then an error.
         if expected == 0.0 {
             return (self.sum, 0.0);
         }

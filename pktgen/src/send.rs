@@ -1,4 +1,5 @@
-//! Open-loop schedule: due time and kind of each task, fixed in advance and never moved.
+//! Open-loop schedule: due time and kind of each task, fixed in advance, independent of answers, and never
+//! moved.
 //!
 //! A task that cannot be sent when due is sent later and keeps its due time. A task that is not sent by the
 //! end of the run counts as unsent. No task is skipped, and no task counts as sent without leaving.
@@ -65,7 +66,7 @@ impl Source {
     }
 }
 
-/// Number of tasks drawn at once. A draw in a loop costs half as much as a single draw.
+/// Number of tasks drawn at once. A random draw in a loop costs half as much as a single one.
 const BATCH: usize = BURST;
 /// Maximum number of tasks known in advance.
 const AHEAD: usize = 2 * BATCH;
@@ -153,6 +154,7 @@ mod tests {
     use super::*;
     use crate::arrival::Arrivals;
 
+    /// Returns the tasks of 1 ms at a million tasks per second, on a clock of nanoseconds.
     fn pacer(seed: u64) -> Pacer {
         let schedule = Schedule::new(&Arrivals::Poisson, 1e6, 1e9).unwrap();
         let service = "mix(0.5*exp(5us), 0.5*fixed(9us))".parse().unwrap();
@@ -160,6 +162,7 @@ mod tests {
         Pacer::new(source, 5_000, 1_005_000)
     }
 
+    /// Takes all tasks at once.
     fn all(mut pacer: Pacer) -> Vec<ScheduledTask> {
         std::iter::from_fn(|| (!pacer.is_done()).then(|| pacer.take())).collect()
     }

@@ -43,15 +43,18 @@ enum Shape {
 }
 
 impl Shape {
+    /// Creates a log-normal distribution. The scale is the median, computed from the mean.
     fn log_normal(mean_ns: f64, sigma: f64) -> Self {
         // E[exp(mu + sigma N)] = exp(mu + sigma^2 / 2)
         Self::LogNormal { mean_ns, sigma, scale_ns: mean_ns * (-sigma * sigma / 2.0).exp() }
     }
 
+    /// Creates a Pareto distribution. Its lowest value follows from the mean.
     fn pareto(mean_ns: f64, alpha: f64) -> Self {
         Self::Pareto { mean_ns, alpha, low_ns: mean_ns * (alpha - 1.0) / alpha }
     }
 
+    /// Returns the mean of the samples.
     fn mean_ns(&self) -> f64 {
         match *self {
             Self::Fixed { ns } => ns,
@@ -63,6 +66,7 @@ impl Shape {
         }
     }
 
+    /// Draws a service time in nanoseconds.
     #[inline]
     fn sample_ns<R: Rng + ?Sized>(&self, rng: &mut R) -> f64 {
         match *self {
@@ -78,6 +82,7 @@ impl Shape {
             // log(X / low) is exponential with mean 1 / alpha.
             Self::Pareto { alpha, low_ns, .. } => low_ns * (exp1(rng) / alpha).exp(),
             Self::Uniform { low_ns, high_ns } => {
+                // Uniform in 0..1: all 53 bits of a floating-point number's mantissa are random.
                 let share = (rng.next_u64() >> 11) as f64 * (-53.0_f64).exp2();
                 low_ns + (high_ns - low_ns) * share
             }
@@ -85,11 +90,13 @@ impl Shape {
     }
 }
 
+/// Draws from the exponential distribution with mean 1.
 #[inline]
 fn exp1<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     Exp1.sample(rng)
 }
 
+/// Draws from the standard normal distribution.
 #[inline]
 fn normal<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     StandardNormal.sample(rng)
@@ -382,7 +389,8 @@ mod tests {
     use rand::SeedableRng;
     use rand_xoshiro::Xoshiro256PlusPlus;
 
-    fn sampled(text: &str, count: u32) -> Vec<(f64, u16)> {
+    /// Draws service times and classes with a fixed seed.
+    fn samples_of(text: &str, count: u32) -> Vec<(f64, u16)> {
         let service: Service = text.parse().unwrap();
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
         (0..count).map(|_| service.sample_ns(&mut rng)).collect()
@@ -399,10 +407,11 @@ mod tests {
             filled.chunks_mut(30).for_each(|part| {
                 service.fill(&mut rng, part, |task, ns, class| *task = (ns, class))
             });
-            assert_eq!(filled[..], sampled(text, 100), "{text}");
+            assert_eq!(filled[..], samples_of(text, 100), "{text}");
         }
     }
 
+    /// Returns mean and standard deviation.
     fn moments(samples: &[(f64, u16)]) -> (f64, f64) {
         let n = samples.len() as f64;
         let mean = samples.iter().map(|(ns, _)| ns).sum::<f64>() / n;
@@ -421,7 +430,7 @@ mod tests {
             ("lognormal(50us,0.5)", 50e3 * (0.25_f64.exp() - 1.0).sqrt()),
             ("pareto(50us,4)", 50e3 / 8_f64.sqrt()),
         ] {
-            let (mean, deviation) = moments(&sampled(text, 400_000));
+            let (mean, deviation) = moments(&samples_of(text, 400_000));
             let expected = text.parse::<Service>().unwrap().mean_ns();
             assert!((mean / expected - 1.0).abs() < 0.01, "{text}: mean {mean}, not {expected}");
             assert!((deviation - sd).abs() <= 0.03 * sd, "{text}: deviation {deviation}, not {sd}");
@@ -434,7 +443,7 @@ mod tests {
         // 1.28760 m.
         let service: Service = "normal(10us,10us)".parse().unwrap();
         assert!((service.mean_ns() - 12_876.0).abs() < 0.5, "{}", service.mean_ns());
-        let samples = sampled("normal(10us,10us)", 400_000);
+        let samples = samples_of("normal(10us,10us)", 400_000);
         assert!(samples.iter().all(|(ns, _)| *ns > 0.0));
         assert!((moments(&samples).0 / service.mean_ns() - 1.0).abs() < 0.01);
     }
@@ -442,7 +451,7 @@ mod tests {
     #[test]
     fn classes_follow_the_weights() {
         let text = "mix(0.44*fixed(6us), 0.04*fixed(20us), 0.52*fixed(90us))";
-        let samples = sampled(text, 100_000);
+        let samples = samples_of(text, 100_000);
         for (class, ns, weight) in [(1, 6e3, 0.44), (2, 20e3, 0.04), (3, 90e3, 0.52)] {
             let of_class: Vec<_> = samples.iter().filter(|(_, c)| *c == class).collect();
             assert!(of_class.iter().all(|(sample, _)| *sample == ns));
@@ -471,7 +480,7 @@ mod tests {
         }
         let tpcc: Service = "tpcc".parse().unwrap();
         assert_eq!(tpcc.class_service(4), "fixed(332.64us)");
-        let samples = sampled("tpcc", 100_000);
+        let samples = samples_of("tpcc", 100_000);
         let payments = samples.iter().filter(|sample| **sample == (21_600.0, 1)).count();
         assert!((payments as f64 / 1e5 - 0.44).abs() < 0.01, "{payments}");
     }
@@ -503,6 +512,7 @@ mod tests {
         }
     }
 
+    /// Generates texts of valid shapes.
     fn shape_text() -> impl Strategy<Value = String> {
         let time = || (1..100_000_u32).prop_map(|tenths| format!("{}us", f64::from(tenths) / 10.0));
         prop_oneof![

@@ -24,22 +24,22 @@ const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
 const PAUSE_SERVICES: f64 = 0.25;
 /// Smallest stall that nodes record. A rule cannot use a smaller one.
 pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
-/// Assumed fraction of the workers' capacity if that is unknown.
+/// Load as a fraction of the workers' capacity, assumed if the capacity is unknown.
 const UNKNOWN_SHARE: f64 = 0.9;
-/// Largest fraction of the capacity used to estimate how fast a backlog drains.
+/// Largest such fraction in the estimate of the time in which a backlog drains. At 1 it would never drain.
 const SHARE_MAX: f64 = 0.98;
 /// Shortest disturbance after a stall, in multiples of its length.
 const RECOVERY_MIN: f64 = 1.0;
 /// Safety factor on the mean time in which a backlog drains.
 const RECOVERY_MARGIN: f64 = 2.0;
-/// Capacity for stalls of one loop. Time after the last recorded stall counts as disturbed.
+/// Capacity for stalls of one loop, 1 MiB. Time from the first stall without a record counts as disturbed.
 const PAUSES_MAX: usize = 1 << 16;
-/// Capacity for tasks of one core. Slices after the last recorded task are excluded.
+/// Capacity for tasks of one core, 96 MiB. Slices from the first task without a record on are excluded.
 const TASKS_MAX: usize = 1 << 23;
 /// Groups of undisturbed slices for a confidence interval, and thus the minimum number of slices for any
 /// figure.
 pub const GROUPS: usize = 20;
-/// Minimum number of tasks beyond a percentile.
+/// Minimum number of tasks beyond a percentile, so that single tasks do not decide it.
 pub const BEYOND_MIN: f64 = 100.0;
 /// Response time of an unanswered task.
 const NEVER: u32 = u32::MAX;
@@ -53,11 +53,12 @@ pub(crate) fn tasks_max(tasks: f64) -> usize {
 /// Stalls of a loop, from its own clock readings.
 #[derive(Clone, Debug)]
 pub struct Pauses {
-    /// Last reading. Equals the first one at the start.
+    /// Last reading; `u64::MAX` before the first, which therefore ends no stall.
     last: u64,
     /// Longest time between readings that is no stall.
     limit: u64,
-    found: Vec<Pause>,
+    /// Stalls in order.
+    stalls: Vec<Pause>,
     /// Tick from which stalls may be missing.
     unknown_from: Option<u64>,
 }
@@ -75,15 +76,15 @@ impl Pauses {
     /// Creates a record of stalls longer than `limit` ticks. Allocates all memory at once.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        let found = Vec::with_capacity(PAUSES_MAX);
-        Self { last: u64::MAX, limit, found, unknown_from: None }
+        let stalls = Vec::with_capacity(PAUSES_MAX);
+        Self { last: u64::MAX, limit, stalls, unknown_from: None }
     }
 
     /// Creates the record from stalls recorded elsewhere, in order. Stalls from `unknown_from` on may be
     /// missing.
     #[must_use]
-    pub fn from_stalls(found: Vec<Pause>, unknown_from: Option<u64>) -> Self {
-        Self { last: u64::MAX, limit: u64::MAX, found, unknown_from }
+    pub fn from_stalls(stalls: Vec<Pause>, unknown_from: Option<u64>) -> Self {
+        Self { last: u64::MAX, limit: u64::MAX, stalls, unknown_from }
     }
 
     /// Records a clock reading of the loop.
@@ -95,10 +96,11 @@ impl Pauses {
         self.last = now;
     }
 
+    /// Records a stall, or the start of the time without records if there is no room.
     #[cold]
     fn push(&mut self, from: u64, to: u64) {
-        if self.found.len() < PAUSES_MAX {
-            self.found.push(Pause { from, to });
+        if self.stalls.len() < PAUSES_MAX {
+            self.stalls.push(Pause { from, to });
         } else if self.unknown_from.is_none() {
             self.unknown_from = Some(from);
         }
@@ -113,7 +115,7 @@ impl Pauses {
     /// Returns the stalls in order.
     #[must_use]
     pub fn found(&self) -> &[Pause] {
-        &self.found
+        &self.stalls
     }
 }
 
@@ -129,7 +131,7 @@ pub struct LoopWatch {
 /// Compact record of one task.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Due time in units since the start of the measured time.
+    /// Due time since the start of the measured time, in units of [`Log::shift`].
     due: u32,
     /// Response time, or [`NEVER`].
     response_ns: u32,
@@ -168,6 +170,7 @@ impl Log {
         // A unit is about a microsecond, or longer if the due times would not fit into 31 bits.
         let microsecond = (hz / 1e6).max(1.0).log2() as u32;
         let needed = 64_u32.saturating_sub(ticks.leading_zeros()).saturating_sub(31);
+        // Not all zero, because the system maps zeroed memory only at the first access.
         let none =
             Record { due: 1, response_ns: 1, class: 1, outcome: TaskOutcome::Lost, late: true };
         let mut records = vec![none; tasks_max(tasks)];
@@ -195,11 +198,12 @@ impl Log {
         if self.records.len() < self.records.capacity() {
             self.records.push(Record { due, response_ns, class, outcome, late });
         } else {
+            // Tasks end out of order, so a later one may have an earlier due time.
             self.full_from = Some(self.full_from.map_or(due, |first| first.min(due)));
         }
     }
 
-    /// Records a task without an answer.
+    /// Records a task that was refused, lost or not sent.
     pub(crate) fn end_without(&mut self, due: u64, class: u16, outcome: TaskOutcome, late: bool) {
         self.end(due, class, u64::MAX, outcome, late);
     }
@@ -273,7 +277,9 @@ pub fn quantile(text: &str) -> Result<f64, String> {
 #[derive(Clone, Debug)]
 pub struct Slices {
     rule: Rule,
+    /// First tick of the measured time.
     start: u64,
+    /// Tick after the measured time.
     end: u64,
     /// Length of a slice in ticks.
     slice: u64,
@@ -318,7 +324,7 @@ impl Slices {
         };
         for (name, pauses) in loops {
             slices.loops.push(name.to_owned());
-            pauses.found.iter().for_each(|pause| slices.disturb(*pause));
+            pauses.stalls.iter().for_each(|pause| slices.disturb(*pause));
             if let Some(from) = pauses.unknown_from {
                 slices.exclude_between(from.saturating_sub(ticks(rule.cover_s)), u64::MAX);
             }
@@ -326,7 +332,8 @@ impl Slices {
         slices
     }
 
-    /// Excludes the slices that a stall can have affected.
+    /// Excludes the slices that a stall can have affected: from the tasks in flight at its start to the end
+    /// of the recovery. Ignores stalls that are too short for the rule.
     fn disturb(&mut self, Pause { from, to }: Pause) {
         let ticks = |seconds: f64| (seconds * 1e9 / self.tick_ns).round() as u64;
         let length = to.saturating_sub(from);

@@ -18,23 +18,23 @@ use wedjat::io::{Buf, StampField};
 /// Reading of both clocks: the generator's before, the device's, and the generator's after.
 pub type ClockReading = (u64, u64, u64);
 
-/// Interval between readings.
+/// Interval between readings of the device's clock.
 const READING_INTERVAL_S: f64 = 0.001;
 /// Factor over the shortest reading beyond which a reading counts as interrupted and is discarded.
 const SLOW_FACTOR: u64 = 4;
-/// Number of discarded readings after which an interrupted one is accepted.
+/// Number of reading intervals without an accepted reading, after which an interrupted one is accepted.
 const DISCARDED_MAX: f64 = 50.0;
 /// Longest time between a stamp and the poll that received its packet.
 const AGE_MAX_S: f64 = 0.1;
 /// Shortest time between two readings from which the rate is computed.
 const RATE_SPAN_MIN_S: f64 = 0.02;
-/// Largest relative rate error of the kernel's clock while it is slewed. A larger deviation means that it was
-/// set.
+/// Largest relative rate error of the kernel's clock while it is slewed (adjusted gradually). Twice Linux's
+/// limit of 500 ppm. A larger deviation means that the clock was set.
 const SLEW_MAX: f64 = 1e-3;
 /// Attempts to read the kernel's clock without interruption.
 const TRIES: usize = 4;
 
-/// Both clocks at one moment.
+/// Both clocks at one moment: our clock of the poll loop, and the device's or kernel's clock of stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
     /// Our clock.
@@ -46,6 +46,7 @@ struct Anchor {
 }
 
 impl Anchor {
+    /// Assumes that the device's clock was read in the middle of the reading.
     fn of((before, device, after): ClockReading) -> Self {
         let width = after.saturating_sub(before);
         Self { ticks: before + width / 2, device, width }
@@ -113,13 +114,15 @@ struct Settable {
 pub struct Stamps {
     /// `None` in tests of the clocks only.
     field: Option<StampField>,
-    /// Function that reads both clocks.
+    /// Function that reads both clocks; `None` if the device's clock cannot be read now.
     read_clocks: Box<dyn FnMut() -> Option<ClockReading> + Send>,
     /// Only for the kernel's clock.
     settable: Option<Settable>,
     /// Our ticks per second.
     hz: f64,
+    /// First reading, since the last step if the clock may be set. The rate counts from it.
     first: Anchor,
+    /// Last accepted reading. Stamps are converted relative to it.
     last: Anchor,
     /// Our ticks per tick of the device.
     rate: f64,
@@ -127,7 +130,9 @@ pub struct Stamps {
     next_reading: u64,
     /// Duration of the shortest reading, in ticks.
     shortest: u64,
+    /// Number of packets with a valid stamp.
     stamped: u64,
+    /// Number of packets without one.
     unstamped: u64,
     /// Sum of ticks from stamps to the polls that received their packets.
     wait_ticks: i64,
@@ -175,7 +180,8 @@ impl Stamps {
         Self { settable: Some(settable), ..self }
     }
 
-    /// Creates the conversion without a field of stamps.
+    /// Creates the conversion without a field of stamps. Reads both clocks until the readings are far enough
+    /// apart for a rate.
     fn with(
         hz: f64,
         mut read_clocks: impl FnMut() -> Option<ClockReading> + Send + 'static,
@@ -221,6 +227,7 @@ impl Stamps {
     fn read_settable(&mut self, settable: Settable) -> Settable {
         let readings = std::iter::repeat_with(&mut self.read_clocks).take(TRIES);
         let width_max = SLOW_FACTOR * self.shortest;
+        // Uses the first of a few readings that is not interrupted. Without one, no stamp is trusted.
         let reading = readings.flatten().map(Anchor::of).find(|reading| reading.width <= width_max);
         let Some(reading) = reading else { return Settable { is_unknown: true, ..settable } };
         let settable = Settable { is_unknown: false, ..settable };
@@ -232,6 +239,7 @@ impl Stamps {
         // reading.
         let reading_error = (last.width + reading.width) as f64 / 2.0;
         if deviation.abs() > elapsed * SLEW_MAX + reading_error + 2.0 * self.rate {
+            // The clock was set. Packets stamped before the step may arrive for some time.
             self.first = reading;
             let ignored_until = reading.ticks + (self.hz * AGE_MAX_S) as u64;
             return Settable { steps: settable.steps + 1, ignored_until, ..settable };
@@ -285,6 +293,7 @@ impl Stamps {
 
     /// Converts a stamp to our ticks. `None` if it is not from shortly before `now`.
     fn ticks(&self, stamp: u64, now: u64) -> Option<u64> {
+        // Time from the last reading to the stamp, and from the stamp to `now`, in our ticks.
         let since = stamp.wrapping_sub(self.last.device).cast_signed() as f64 * self.rate;
         let ago = now.wrapping_sub(self.last.ticks).cast_signed() as f64 - since;
         // A stamp slightly after `now` is within the uncertainty of both clocks.
@@ -296,6 +305,7 @@ impl Stamps {
     /// after the poll began.
     fn ticks_of_kernel(&self, settable: Settable, stamp: u64) -> Option<u64> {
         let is_ignored = settable.is_unknown || self.last.ticks < settable.ignored_until;
+        // Stamps count units, the clock nanoseconds.
         let stamp = stamp.checked_mul(settable.unit)?;
         if is_ignored { None } else { self.ticks(stamp, self.last.ticks) }
     }
@@ -339,6 +349,7 @@ mod tests {
     const START: u64 = 1_000_000_000;
     const FROM: u64 = u64::MAX - 12_345; // wraps around
 
+    /// Returns the device's clock at this time of ours.
     fn device(ns: u64, tick: f64) -> u64 {
         FROM.wrapping_add_signed((ns.wrapping_sub(START).cast_signed() as f64 / tick) as i64)
     }
@@ -356,6 +367,7 @@ mod tests {
         }
     }
 
+    /// Returns the conversion for a device with ticks of `tick` ns, and the clocks.
     fn stamps(tick: f64) -> (Stamps, Clocks) {
         let clocks = Clocks(Arc::new(AtomicU64::new(START)));
         let stamps = Stamps::with(1e9, clocks.read_clocks(tick)).unwrap();
@@ -375,9 +387,10 @@ mod tests {
                 let stamped = stamps.ticks(device(arrived, tick), now).unwrap();
                 assert!(stamped.abs_diff(arrived) < 20, "{tick}: {stamped} {arrived}");
             }
-            let found = stamps.stats();
-            assert!((found.device_hz * tick / 1e9 - 1.0).abs() < 1e-6, "{found:?}");
-            assert!((400.0..420.0).contains(&found.uncertainty_ns), "{found:?}");
+            let stats = stamps.stats();
+            assert!((stats.device_hz * tick / 1e9 - 1.0).abs() < 1e-6, "{stats:?}");
+            // Half of a reading of 800 ns, and the resolution.
+            assert!((400.0..420.0).contains(&stats.uncertainty_ns), "{stats:?}");
         }
     }
 
@@ -395,42 +408,48 @@ mod tests {
     /// A wall clock that is set now and then, beside our clock, whose ticks are nanoseconds.
     #[derive(Default)]
     struct TimeOfDay {
+        /// Our clock.
         ticks: AtomicU64,
+        /// Offset of the wall clock, which a test changes to set the clock.
         ahead: AtomicU64,
+        /// Duration of a reading of both clocks.
         reading_ns: AtomicU64,
     }
 
     impl TimeOfDay {
+        /// Returns the wall clock at this tick of ours.
         fn at(&self, ticks: u64) -> u64 {
             1_700_000_000_000_000_000 + self.ahead.load(Relaxed) + ticks
         }
 
+        /// Returns the conversion for stamps in microseconds, and the clocks. A reading takes 100 ns.
         fn stamps() -> (Stamps, Arc<Self>) {
             let day = Arc::new(Self::default());
             day.ahead.store(5_000_000_000, Relaxed);
             day.reading_ns.store(100, Relaxed);
-            let of = Arc::clone(&day);
+            let clocks = Arc::clone(&day);
             let read_clocks = move || {
-                let duration = of.reading_ns.load(Relaxed);
-                let before = of.ticks.fetch_add(1_000 + duration, Relaxed);
-                Some((before, of.at(before + duration / 2), before + duration))
+                let duration = clocks.reading_ns.load(Relaxed);
+                let before = clocks.ticks.fetch_add(1_000 + duration, Relaxed);
+                Some((before, clocks.at(before + duration / 2), before + duration))
             };
             let stamps = Stamps::with(1e9, read_clocks).unwrap().with_kernel_clock(1000);
             (stamps, day)
         }
 
-        /// Returns the converted time of a packet that arrived `ago` ns before its burst, stamped with offset
-        /// `by`, and its true time.
-        fn burst(&self, stamps: &mut Stamps, ago: u64, by: u64) -> (Option<u64>, u64) {
+        /// Polls a packet that arrived `ago` ns before its burst, at which the stamping clock shows
+        /// `wall_ns`. Returns the converted time of the packet, and its true time.
+        fn burst(&self, stamps: &mut Stamps, ago: u64, wall_ns: u64) -> (Option<u64>, u64) {
             let now = self.ticks.fetch_add(300_000, Relaxed) + 300_000;
             stamps.refresh(now);
             let settable = stamps.settable.unwrap();
-            (stamps.ticks_of_kernel(settable, (by - ago) / 1000), now - ago)
+            (stamps.ticks_of_kernel(settable, (wall_ns - ago) / 1000), now - ago)
         }
 
+        /// Like [`TimeOfDay::burst`], at the present wall clock.
         fn next_burst(&self, stamps: &mut Stamps, ago: u64) -> (Option<u64>, u64) {
-            let by = self.at(self.ticks.load(Relaxed) + 300_000);
-            self.burst(stamps, ago, by)
+            let wall_ns = self.at(self.ticks.load(Relaxed) + 300_000);
+            self.burst(stamps, ago, wall_ns)
         }
     }
 

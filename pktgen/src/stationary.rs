@@ -1,15 +1,17 @@
-//! Check for a steady state during the measurement. A latency that still grows has no meaning.
+//! Check for a steady state during the measurement. A latency that still grows depends on the run's length
+//! and has no meaning.
 //!
 //! The Mann-Kendall test finds a trend over the windows. At high load, windows are correlated, so that the
 //! test finds trends too easily. Therefore the change from the first to the last third must also be large.
 
 use serde::{Deserialize, Serialize};
 
-/// Minimum number of windows.
+/// Minimum number of windows. With fewer, the test's normal approximation is poor.
 const WINDOWS_MIN: usize = 6;
 /// Largest |Z| without a trend: two-sided 1% of the normal distribution.
 const Z_MAX: f64 = 2.576;
-/// Minimum factor between the first and the last third of a trend.
+/// Minimum factor between the means of the first and the last third. A smaller change is no trend, however
+/// clear.
 const CHANGE_MIN: f64 = 1.25;
 
 /// Result of the check.
@@ -45,11 +47,13 @@ pub fn verdict(windows: &[f64]) -> Verdict {
     }
 }
 
+/// Returns the mean; infinite if a value is.
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Mann-Kendall statistic with continuity correction. The variance ignores ties and is then too large, so
+/// Returns the Mann-Kendall statistic with continuity correction: rising minus falling pairs of values, over
+/// the standard deviation of that number without a trend. The variance ignores ties and is then too large, so
 /// ties hide a trend rather than fake one.
 fn mann_kendall_z(values: &[f64]) -> f64 {
     let mut s = 0_i64;

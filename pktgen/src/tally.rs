@@ -49,6 +49,7 @@ impl Ledger {
         (self.sent - self.late) as f64 / self.scheduled as f64
     }
 
+    /// Adds the counts of another core.
     fn merge(&mut self, other: &Self) {
         self.scheduled += other.scheduled;
         self.sent += other.sent;
@@ -75,6 +76,7 @@ pub struct Strays {
 }
 
 impl Strays {
+    /// Adds the counts of another core.
     fn merge(&mut self, other: &Self) {
         self.duplicates += other.duplicates;
         self.late_answers += other.late_answers;
@@ -117,20 +119,20 @@ pub struct Tally {
     pub classes: Vec<ClassTally>,
     /// Latencies from the send time of all measured tasks.
     pub service: Latency,
-    /// Records of this core's measured tasks.
+    /// Compact records of this core's measured tasks, to judge slices of the run afterwards.
     log: Log,
     /// All tasks of this core, warm-up included, if they are recorded.
     records: Option<TaskRecords>,
     /// Stalls of this core's loop.
     pauses: Pauses,
-    /// The same of merged cores.
+    /// Records and stalls of merged cores.
     other_cores: Vec<(Log, Pauses)>,
     /// Records of the tasks of merged cores.
     other_records: Vec<TaskRecords>,
     /// Tick at which the measured time ended.
     end: u64,
     clock: Clock,
-    /// Nanoseconds per tick, in units of 2^-32.
+    /// Nanoseconds per tick, in units of 2^-32. Conversions in integers are exact and cheap.
     tick_ns: u64,
     /// Last window and its range of due times; the next task is usually in the same one.
     window: (usize, std::ops::Range<u64>),
@@ -152,6 +154,7 @@ pub(crate) struct Clock {
 impl Tally {
     /// Allocates all memory. [`Tally::begin`] sets the measured time.
     pub(crate) fn new(windows: usize, classes: usize, log: Log, pauses: Pauses) -> Self {
+        // Before the start is known, every task belongs to the warm-up.
         let clock = Clock { start: u64::MAX, window_ticks: 1, tick_ns: 1.0, late_ticks: 0 };
         let classes = if classes > 1 { classes } else { 0 };
         Self {
@@ -197,15 +200,15 @@ impl Tally {
         ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
-    /// Applies a change to the ledgers of the task's time and class.
+    /// Applies `change` to the ledgers of the task's time and class.
     #[inline(always)]
-    fn count(&mut self, due: u64, class: u16, entry: impl Fn(&mut Ledger)) {
+    fn count(&mut self, due: u64, class: u16, change: impl Fn(&mut Ledger)) {
         if due < self.clock.start {
-            return entry(&mut self.warmup);
+            return change(&mut self.warmup);
         }
-        entry(&mut self.measured);
+        change(&mut self.measured);
         if let Some(class) = self.class(class) {
-            entry(&mut class.ledger);
+            change(&mut class.ledger);
         }
     }
 
@@ -253,6 +256,7 @@ impl Tally {
     pub(crate) fn count_unsent(&mut self, due: u64, service_ns: u32, class: u16) {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if let Some(records) = &mut self.records {
+            // The record of an unsent task shows no send time.
             records.push(&Flight { due, sent: due, service_ns, class }, None, Status::Unsent);
         }
         if due >= self.clock.start {
@@ -287,7 +291,8 @@ impl Tally {
         }
     }
 
-    /// Counts a task returned undone, with infinite latency.
+    /// Counts a task returned undone, with infinite latency. It is rare and never inlined, so that the path
+    /// of answers stays short.
     #[inline(never)]
     pub(crate) fn refuse(&mut self, flight: &Flight) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
@@ -356,6 +361,7 @@ impl Tally {
     /// Makes the window of a due time the last window.
     #[cold]
     fn find_window(&mut self, due: u64) {
+        // The last window has no end, so that it also holds the remainder of the division into windows.
         let (ticks, last) = (self.clock.window_ticks, self.windows.len() - 1);
         let window = ((due - self.clock.start) / ticks).min(last as u64);
         let from = self.clock.start + window * ticks;
@@ -366,6 +372,7 @@ impl Tally {
     /// Returns the counts of a class, if classes are counted.
     #[inline]
     fn class(&mut self, class: u16) -> Option<&mut ClassTally> {
+        // Class 0 wraps around to an index beyond the list.
         self.classes.get_mut(usize::from(class).wrapping_sub(1))
     }
 
@@ -387,6 +394,7 @@ impl Tally {
         let watched = watched.iter().map(|watched| (&*watched.name, &watched.pauses));
         let (start, tick_ns) = (self.clock.start, self.clock.tick_ns);
         let mut slices = Slices::cut(*rule, start, self.end, tick_ns, generator.chain(watched));
+        // A full log misses tasks, so the slices from there on cannot be judged.
         self.logs().for_each(|log| slices.exclude_unlogged(log));
         slices
     }
@@ -436,6 +444,7 @@ impl Tally {
 mod tests {
     use super::*;
 
+    /// Returns a tally of three windows of 100 ticks from tick 1000, with ticks of 2 ns.
     fn tally() -> Tally {
         let clock = Clock { start: 1000, window_ticks: 100, tick_ns: 2.0, late_ticks: 10 };
         let (log, pauses) = (Log::new(10.0, 10_000, 5e8), Pauses::new(1000));
@@ -444,7 +453,8 @@ mod tests {
         tally
     }
 
-    fn one(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
+    /// Counts a task of class 2 that is answered at this tick, or lost. An answer at an odd tick is wrong.
+    fn count_task(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
         let flight = Flight { due, sent, service_ns: 9, class: 2 };
         tally.schedule(due, flight.class);
         tally.send(&flight);
@@ -457,9 +467,9 @@ mod tests {
     #[test]
     fn warm_up_is_separate_from_the_measurement() {
         let mut tally = tally();
-        one(&mut tally, 999, 999, Some(2000));
-        one(&mut tally, 1000, 1010, Some(1110));
-        one(&mut tally, 1250, 1270, None);
+        count_task(&mut tally, 999, 999, Some(2000));
+        count_task(&mut tally, 1000, 1010, Some(1110));
+        count_task(&mut tally, 1250, 1270, None);
         tally.schedule(1299, 1);
         tally.count_unsent(1299, 9, 1);
         assert_eq!((tally.warmup.answered, tally.measured.answered), (1, 1));
@@ -479,8 +489,8 @@ mod tests {
     #[test]
     fn cores_merge() {
         let (mut a, mut b) = (tally(), tally());
-        one(&mut a, 1000, 1000, Some(1101));
-        one(&mut b, 1000, 1000, None);
+        count_task(&mut a, 1000, 1000, Some(1101));
+        count_task(&mut b, 1000, 1000, None);
         a.merge(&b);
         assert_eq!((a.measured.sent, a.measured.lost, a.measured.wrong), (2, 1, 1));
         assert_eq!(a.classes[1].ledger, a.measured);

@@ -8,7 +8,7 @@ use crate::address::{Addresses, AnyFlow, Endpoints};
 use crate::host::Host;
 use crate::template::TaskFrame;
 
-/// Destination of the load.
+/// Destination and packet format of the load.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// MAC address of the port.

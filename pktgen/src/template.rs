@@ -14,7 +14,7 @@ const FRAME_MIN: usize = 60;
 /// Longest frame, for an MTU of 1500 bytes.
 pub const FRAME_MAX: usize = 1514;
 
-/// Offset of the sequence number in the payload.
+/// Offset of the sequence number in the UDP payload, which begins with the task header.
 const SEQ: usize = 9;
 /// Offset of the extension's full sequence number.
 const SEQ32: usize = 15;
@@ -94,7 +94,9 @@ pub struct Template {
     app: u32,
     /// Offset of the bytes after the task header.
     work: usize,
+    /// First source port.
     first_port: u16,
+    /// Number of source ports.
     flows: u16,
     /// Index of the next flow.
     flow: u16,
@@ -118,6 +120,7 @@ impl Template {
         // The source port stays 0, like all fields that `Template::write` fills in.
         frame.flow.emit(0, &mut bytes, len - payload);
         let is_v6 = matches!(frame.flow, AnyFlow::V6(_));
+        // The checksum is the last field of the UDP header. Later updates do not change a 0.
         if !frame.checksums && !is_v6 {
             bytes[payload - 2..payload].fill(0);
         }
@@ -162,6 +165,7 @@ impl Template {
             false if self.is_v6 => return self.write_v6(frame, port, task),
             false => self.fill::<IP, { short(IP) }>(frame, port, task),
         };
+        // The buffer may hold the padding of an earlier frame. The test avoids a call of memset for none.
         if !padding.is_empty() {
             padding.fill(0);
         }
@@ -214,6 +218,7 @@ impl Template {
             put(frame, payload + CLASS, task.class.to_be_bytes());
             odd += u64::from(task.seq) + u64::from(task.class);
         }
+        // Folds the carries until the sum fits into 32 bits.
         let odd = halves(halves(odd)) as u32;
         let delta = ChecksumDelta::default().word(0, port).straddling_double_word(0, odd);
         udp::update_checksum(&mut frame[segment(IP)..], delta);
@@ -266,28 +271,33 @@ mod tests {
     use wedjat::reason::DropReason;
     use wedjat::wire::udp::{Datagram, Flow};
 
+    /// Creates a flow without the next hop's MAC address.
     fn flow<A>(src: A, dst: A) -> Flow<A> {
         let (src_mac, dst_mac) = (Mac([2, 0, 0, 0, 0, 1]), Mac::default());
         Flow { src_mac, dst_mac, src, dst, src_port: 65_530, dst_port: 1234 }
     }
 
+    /// Creates the common fields of tasks over IPv4.
     fn frame(app: u32, extended: bool, frame_bytes: usize, checksums: bool) -> TaskFrame {
         let flow = AnyFlow::V4(flow(0x0A00_0102, 0x0A00_0101));
         TaskFrame { flow, flows: 64, pool: 3, app, extended, frame_bytes, checksums }
     }
 
+    /// Changes the fields to IPv6.
     fn over_v6(frame: TaskFrame) -> TaskFrame {
         TaskFrame { flow: AnyFlow::V6(flow(0xFD00 << 112 | 2, 0xFD00 << 112 | 1)), ..frame }
     }
 
     /// Parses a valid datagram of either family, without its addresses.
     fn parse(bytes: &[u8], is_v6: bool) -> Result<Datagram<()>, DropReason> {
-        fn apart<A>(Datagram { src_port, dst_port, at, end, .. }: Datagram<A>) -> Datagram<()> {
+        fn without_addresses<A>(
+            Datagram { src_port, dst_port, at, end, .. }: Datagram<A>,
+        ) -> Datagram<()> {
             Datagram { src: (), dst: (), src_port, dst_port, at, end }
         }
         match is_v6 {
-            true => udp::parse_v6(bytes, false).map(apart),
-            false => udp::parse(bytes, false).map(apart),
+            true => udp::parse_v6(bytes, false).map(without_addresses),
+            false => udp::parse(bytes, false).map(without_addresses),
         }
     }
 

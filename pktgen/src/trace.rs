@@ -41,13 +41,14 @@ use crate::payload::{self, Work};
 use crate::service::CLASSES_MAX;
 use crate::template::FRAME_MAX;
 
+/// Columns of a text trace, in order.
 const COLUMNS: [&str; 4] = ["time_us", "class", "service_us", "size"];
 /// Magic numbers of pcap: microsecond and nanosecond files, in either byte order.
 const PCAP: [u32; 4] = [0xA1B2_C3D4, 0xD4C3_B2A1, 0xA1B2_3C4D, 0x4D3C_B2A1];
 /// Magic number of pcapng.
 const PCAPNG: u32 = 0x0A0D_0D0A;
-/// Maximum length of a trace. A time longer than a year is a mistake; below it, nanoseconds are exact as
-/// floating-point numbers.
+/// Maximum length of a trace. A time longer than a year is a mistake, such as a wrong unit. Below it, a
+/// floating-point number holds a time to within 2 ns.
 const SPAN_MAX_NS: u64 = 365 * 86_400 * 1_000_000_000;
 
 /// Task of a trace.
@@ -68,7 +69,7 @@ pub struct Entry {
 pub struct Trace {
     path: PathBuf,
     tasks: Box<[Entry]>,
-    /// Number of tasks and mean service time, by class.
+    /// Number of tasks and mean service time in nanoseconds, by class; index 0 is class 1.
     classes: Vec<(u64, f64)>,
     /// Number of skipped packets, by kind.
     skipped: BTreeMap<&'static str, u64>,
@@ -182,16 +183,19 @@ fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
 #[derive(Default)]
 struct TraceBuilder {
     tasks: Vec<Entry>,
-    /// Times of the first and of the last task.
+    /// Times of the first and of the last task, in nanoseconds of the file's clock.
     times: Option<(u64, u64)>,
-    /// Number of tasks and sum of their service times, by class.
+    /// Number of tasks and sum of their service times in nanoseconds, by class; index 0 is class 1.
     classes: Vec<(u64, u64)>,
     /// Number of skipped packets, by kind.
     skipped: BTreeMap<&'static str, u64>,
 }
 
 impl TraceBuilder {
-    /// Adds a task. Its time may have any origin.
+    /// Adds a task. Its time may have any origin; the trace starts at the first task.
+    ///
+    /// # Errors
+    /// If the time decreases, or is more than a year after the first.
     fn push(&mut self, entry: Entry) -> Result<(), String> {
         let (first, last) = *self.times.get_or_insert((entry.at_ns, entry.at_ns));
         if entry.at_ns < last {
@@ -330,9 +334,10 @@ fn nanoseconds(text: &str) -> Option<u64> {
 /// Reads a pcap file.
 fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut reader = PcapReader::new(file).map_err(|error| damaged(0, &error))?;
+    // Reads raw packets and parses them here, with a snapshot length of our own.
     let header = reader.header();
     check_link(header.datalink, 0)?;
-    // 0 means no limit.
+    // 0 means no limit, but the parser would reject every packet as too long.
     let snaplen = if header.snaplen == 0 { u32::MAX } else { header.snaplen };
     let mut number = 0;
     while let Some(packet) = reader.next_raw_packet() {
@@ -354,6 +359,7 @@ fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Probl
     let mut number = 0;
     while let Some(block) = reader.next_block() {
         match block.map_err(|error| damaged(number + 1, &error))? {
+            // Each section numbers its interfaces anew.
             Block::SectionHeader(_) => clocks.clear(),
             Block::InterfaceDescription(interface) => {
                 check_link(interface.linktype, number)?;
@@ -459,8 +465,10 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
     let service_ns = payload::service_ns(payload, &header);
     Ok(Entry {
         at_ns,
+        // The payload holds the requested time. A task without that payload has it in the extension, if at
+        // all.
         service_ns: service_ns.unwrap_or(extension.service_ns),
-        // 0 means that the class is unknown.
+        // The extension and the payload's operation both name the class; 0 means that it is unknown.
         class: [extension.class, work.operation].into_iter().find(|class| *class > 0).unwrap_or(1),
         size: frame.len() as u16,
     })
@@ -494,6 +502,7 @@ mod tests {
         Trace::read(file.path()).map_err(|error| error.to_string().replace(&path, "FILE"))
     }
 
+    /// Creates the expected task.
     fn entry(at_ns: u64, class: u16, service_ns: u32, size: u16) -> Entry {
         Entry { at_ns, service_ns, class, size }
     }
@@ -571,6 +580,7 @@ mod tests {
         vec![frame(2, 9_000, true), answer, vec![0; 9], tagged, cut, frame(3, 7_000, false)]
     }
 
+    /// Returns the expected counts of [`frames`] that are not tasks.
     fn skipped() -> BTreeMap<&'static str, u64> {
         let cut = udp::parse(&frame(1, 5, true)[..60], true).unwrap_err().name();
         BTreeMap::from([("no_task", 1), ("runt", 1), ("vlan_tag", 1), (cut, 1)])
@@ -628,7 +638,7 @@ mod tests {
         let mut request = vec![0; neighbour::request_len(&addresses)];
         neighbour::write_request(&addresses, target.mac, &mut request);
         let mut fragment = task.clone();
-        fragment[20] = 44;
+        fragment[20] = 44; // next header: fragment
         let no_checksum = [&task[..60], &[0, 0], &task[62..]].concat();
         let trace = read(&pcap(&[task, request, fragment, no_checksum])).unwrap();
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 105)]);
@@ -640,6 +650,7 @@ mod tests {
     fn a_datagram_of_64_kib_is_no_task() {
         let mut large = frame(1, 5, true);
         large.resize(ether::LEN + 65_535, 0);
+        // Sets the lengths of the IPv4 packet and of the UDP datagram.
         large[ether::LEN + 2..ether::LEN + 4].copy_from_slice(&65_535_u16.to_be_bytes());
         large[ether::LEN + 24..ether::LEN + 26].copy_from_slice(&65_515_u16.to_be_bytes());
         assert_eq!(task(&large, 0), Err("udp_length"));

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+/// Runs the command to its end.
 fn pktgen(arguments: &[&str]) -> Output {
     let command = Command::new(env!("CARGO_BIN_EXE_wedjat-pktgen")).args(arguments).output();
     command.expect("the command starts")
@@ -130,7 +131,8 @@ mod dpdk {
         }
     }
 
-    /// A run between two processes over memif.
+    /// Runs the generator against a reflector in another process, over memif. Adds options that the command
+    /// leaves out. `name` separates the sockets of tests.
     fn run(name: &str, queues: &str, command: &[&str]) -> Output {
         let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
         let server = format!("net_memif0,role=server,{socket}");
@@ -139,8 +141,9 @@ mod dpdk {
         let common = ["--device", &device, "--warmup", "50ms", "--seed", "7"];
         let to: &[_] = if command.contains(&"--dst") { &[] } else { &["--dst", "10.0.1.1"] };
         let patient = ["--patience", "300s", "--drain", "30s"];
-        let replayed = command.contains(&"--replay");
-        let duration: &[_] = if replayed { &[] } else { &["--duration", "300ms"] };
+        // A trace has its own duration.
+        let is_replay = command.contains(&"--replay");
+        let duration: &[_] = if is_replay { &[] } else { &["--duration", "300ms"] };
         pktgen(&[command, &common, to, &patient, duration].concat())
     }
 

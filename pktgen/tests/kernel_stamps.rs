@@ -35,12 +35,14 @@ impl Net {
         Some(net)
     }
 
+    /// Returns a generator command that runs in the namespace.
     fn pktgen(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, PKTGEN]).args(arguments);
         command
     }
 
+    /// Starts the reflector at `far`.
     fn reflect(&mut self) {
         let mut command = self.pktgen(&["reflect", "--device", "net_af_packet0,iface=far"]);
         self.reflector = Some(command.stdout(Stdio::null()).spawn().unwrap());
@@ -51,8 +53,8 @@ impl Net {
         let device = ["--device", "net_pcap0,iface=near", "--timestamps", timestamps];
         let load = ["run", "--rate", "2k", "--duration", "300ms", "--warmup", "50ms"];
         let to = ["--dst", "10.0.1.1", "--patience", "300s", "--drain", "30s", "--no-floor"];
-        let output = self.pktgen(&[&load[..], &to, &device, &["--format", "json"]].concat());
-        { output }.output().unwrap()
+        let command = self.pktgen(&[&load[..], &to, &device, &["--format", "json"]].concat());
+        { command }.output().unwrap()
     }
 }
 
@@ -66,6 +68,7 @@ impl Drop for Net {
     }
 }
 
+/// Runs the `ip` command. Returns true if it succeeds.
 fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).status().is_ok_and(|status| status.success())
 }

@@ -51,7 +51,8 @@ impl<T> Drop for OwnedObject<T> {
     }
 }
 
-fn refused() -> Error {
+/// Returns the error for a null object, which RocksDB creates only for lack of memory.
+fn out_of_memory() -> Error {
     Error::RocksDb("out of memory".to_owned())
 }
 
@@ -71,24 +72,26 @@ fn checked<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, Error> {
     Err(Error::RocksDb(text))
 }
 
+/// Converts a path for C.
 fn c_path(path: &Path) -> Result<CString, Error> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::Path(path.to_owned()))
 }
 
+/// Creates the options of a database: a cache in memory, and no compression.
 fn options() -> Result<OwnedObject<c::rocksdb_options_t>, Error> {
     // SAFETY: each object is new and destroyed by its own function; setters take live objects. The options
     // and the table's options keep their own references to the objects that are set, like the C++ classes
     // beneath.
     unsafe {
         let options = OwnedObject::new(c::rocksdb_options_create(), c::rocksdb_options_destroy);
-        let options = options.ok_or_else(refused)?;
+        let options = options.ok_or_else(out_of_memory)?;
         let cache =
             OwnedObject::new(c::rocksdb_cache_create_lru(CACHE_BYTES), c::rocksdb_cache_destroy);
         let table = OwnedObject::new(
             c::rocksdb_block_based_options_create(),
             c::rocksdb_block_based_options_destroy,
         );
-        let (cache, table) = (cache.ok_or_else(refused)?, table.ok_or_else(refused)?);
+        let (cache, table) = (cache.ok_or_else(out_of_memory)?, table.ok_or_else(out_of_memory)?);
         c::rocksdb_block_based_options_set_block_cache(table.as_ptr(), cache.as_ptr());
         c::rocksdb_options_set_block_based_table_factory(options.as_ptr(), table.as_ptr());
         c::rocksdb_options_set_compression(options.as_ptr(), NO_COMPRESSION);
@@ -110,40 +113,40 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         c::rocksdb_options_set_create_if_missing(options.as_ptr(), 1);
         c::rocksdb_options_set_error_if_exists(options.as_ptr(), 1);
     }
-    let database = Database::opened(path, |path, error| {
+    let database = Database::open_with(path, |path, error| {
         // SAFETY: options and path live, and `error` points to space for a message.
         unsafe { c::rocksdb_open(options.as_ptr(), path.as_ptr(), error) }
     })?;
     // SAFETY: the objects are new, and each is destroyed by its own function.
-    let (writing, flushing) = unsafe {
+    let (write_options, flush_options) = unsafe {
         let writing =
             OwnedObject::new(c::rocksdb_writeoptions_create(), c::rocksdb_writeoptions_destroy);
         let flushing =
             OwnedObject::new(c::rocksdb_flushoptions_create(), c::rocksdb_flushoptions_destroy);
-        (writing.ok_or_else(refused)?, flushing.ok_or_else(refused)?)
+        (writing.ok_or_else(out_of_memory)?, flushing.ok_or_else(out_of_memory)?)
     };
     // SAFETY: the options live. The flush below writes everything, so the log is not needed.
-    unsafe { c::rocksdb_writeoptions_disable_WAL(writing.as_ptr(), 1) };
+    unsafe { c::rocksdb_writeoptions_disable_WAL(write_options.as_ptr(), 1) };
     for (key, value) in objects {
         let (key, value) = (key.as_ref(), value.as_ref());
         // SAFETY: database and options live; RocksDB copies both slices before it returns.
         checked(|error| unsafe {
             let (key, key_len) = (key.as_ptr().cast(), key.len());
             let (value, value_len) = (value.as_ptr().cast(), value.len());
-            let (database, writing) = (database.database.as_ptr(), writing.as_ptr());
-            c::rocksdb_put(database, writing, key, key_len, value, value_len, error);
+            let (database, options) = (database.database.as_ptr(), write_options.as_ptr());
+            c::rocksdb_put(database, options, key, key_len, value, value_len, error);
         })?;
     }
     // SAFETY: database and options live.
     checked(|error| unsafe {
-        c::rocksdb_flush(database.database.as_ptr(), flushing.as_ptr(), error);
+        c::rocksdb_flush(database.database.as_ptr(), flush_options.as_ptr(), error);
     })
 }
 
 /// Database for reading. Any number of processes and threads may read one.
 pub struct Database {
     // Order matters: the database is dropped last.
-    reading: OwnedObject<c::rocksdb_readoptions_t>,
+    read_options: OwnedObject<c::rocksdb_readoptions_t>,
     database: OwnedObject<c::rocksdb_t>,
 }
 
@@ -160,14 +163,15 @@ impl Database {
     /// If there is none, or it cannot be read.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let options = options()?;
-        Self::opened(path, |path, error| {
+        Self::open_with(path, |path, error| {
             // SAFETY: options and path live, and `error` points to space for a message. 0: a leftover log is
             // no error.
             unsafe { c::rocksdb_open_for_read_only(options.as_ptr(), path.as_ptr(), 0, error) }
         })
     }
 
-    fn opened(
+    /// Opens a database by this call, and creates its options for reading.
+    fn open_with(
         path: &Path,
         open: impl FnOnce(&CStr, *mut *mut c_char) -> *mut c::rocksdb_t,
     ) -> Result<Self, Error> {
@@ -175,10 +179,11 @@ impl Database {
         let database = checked(|error| open(&path, error))?;
         // SAFETY: both objects are new and without another owner, and destroyed by their own functions.
         unsafe {
-            let database = OwnedObject::new(database, c::rocksdb_close).ok_or_else(refused)?;
-            let reading =
+            let database =
+                OwnedObject::new(database, c::rocksdb_close).ok_or_else(out_of_memory)?;
+            let read_options =
                 OwnedObject::new(c::rocksdb_readoptions_create(), c::rocksdb_readoptions_destroy);
-            Ok(Self { reading: reading.ok_or_else(refused)?, database })
+            Ok(Self { read_options: read_options.ok_or_else(out_of_memory)?, database })
         }
     }
 
@@ -187,10 +192,10 @@ impl Database {
     /// # Errors
     /// If the value cannot be read.
     pub fn get<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Error> {
-        let (database, reading) = (self.database.as_ptr(), self.reading.as_ptr());
+        let (database, options) = (self.database.as_ptr(), self.read_options.as_ptr());
         // SAFETY: database and options live, and `key` is only read.
         let pinned = checked(|error| unsafe {
-            c::rocksdb_get_pinned(database, reading, key.as_ptr().cast(), key.len(), error)
+            c::rocksdb_get_pinned(database, options, key.as_ptr().cast(), key.len(), error)
         })?;
         // SAFETY: the slice is null or has no other owner.
         let pinned = unsafe { OwnedObject::new(pinned, c::rocksdb_pinnableslice_destroy) };
@@ -210,25 +215,26 @@ impl Database {
     /// If not all can be read.
     pub fn scan(&self, mut read: impl FnMut(&[u8], &[u8])) -> Result<(), Error> {
         // SAFETY: database and options outlive the iterator, which is new and has no other owner.
-        let at = unsafe {
-            let at = c::rocksdb_create_iterator(self.database.as_ptr(), self.reading.as_ptr());
-            OwnedObject::new(at, c::rocksdb_iter_destroy).ok_or_else(refused)?
+        let iterator = unsafe {
+            let iterator =
+                c::rocksdb_create_iterator(self.database.as_ptr(), self.read_options.as_ptr());
+            OwnedObject::new(iterator, c::rocksdb_iter_destroy).ok_or_else(out_of_memory)?
         };
         // SAFETY: the iterator lives.
-        unsafe { c::rocksdb_iter_seek_to_first(at.as_ptr()) };
+        unsafe { c::rocksdb_iter_seek_to_first(iterator.as_ptr()) };
         // SAFETY: the iterator lives.
-        while unsafe { c::rocksdb_iter_valid(at.as_ptr()) } != 0 {
+        while unsafe { c::rocksdb_iter_valid(iterator.as_ptr()) } != 0 {
             let (mut key_len, mut value_len) = (0, 0);
             // SAFETY: key and value of a valid iterator stay in place until it moves.
             unsafe {
-                let key = c::rocksdb_iter_key(at.as_ptr(), &raw mut key_len);
-                let value = c::rocksdb_iter_value(at.as_ptr(), &raw mut value_len);
+                let key = c::rocksdb_iter_key(iterator.as_ptr(), &raw mut key_len);
+                let value = c::rocksdb_iter_value(iterator.as_ptr(), &raw mut value_len);
                 read(bytes(key, key_len), bytes(value, value_len));
-                c::rocksdb_iter_next(at.as_ptr());
+                c::rocksdb_iter_next(iterator.as_ptr());
             }
         }
         // SAFETY: the iterator lives.
-        checked(|error| unsafe { c::rocksdb_iter_get_error(at.as_ptr(), error) })
+        checked(|error| unsafe { c::rocksdb_iter_get_error(iterator.as_ptr(), error) })
     }
 }
 
@@ -249,6 +255,7 @@ unsafe fn bytes<'a>(start: *const c_char, len: usize) -> &'a [u8] {
 mod tests {
     use super::*;
 
+    /// Creates a database with these objects in a new folder, and opens it.
     fn filled(objects: &[(&str, &str)]) -> (tempfile::TempDir, Database) {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path(), objects.iter().copied()).unwrap();

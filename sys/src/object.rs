@@ -10,9 +10,10 @@ use std::sync::OnceLock;
 
 use super::COUNT;
 
+/// The object, for its length.
 const BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 
-/// In its own section, so that packagers can extract it and see its dependencies.
+/// The object, in its own section, so that packagers can extract it and see its dependencies.
 #[unsafe(link_section = ".wedjat.dpdk")]
 static OBJECT: [u8; BYTES.len()] = *include_bytes!(concat!(env!("OUT_DIR"), "/dpdk.so"));
 
@@ -61,10 +62,12 @@ fn open() -> Result<*const *mut c_void, String> {
     Ok(table.cast_const().cast())
 }
 
+/// Copies the object's table to `FUNCTIONS`. `Relaxed` suffices: other threads call a function only after `load`,
+/// whose `OnceLock` orders the stores.
 fn fill(table: *const *mut c_void) {
-    for (at, function) in FUNCTIONS.iter().enumerate() {
+    for (index, function) in FUNCTIONS.iter().enumerate() {
         // SAFETY: the object's table has the same number of functions, none of them null.
-        function.store(unsafe { *table.add(at) }, Relaxed);
+        function.store(unsafe { *table.add(index) }, Relaxed);
     }
 }
 
@@ -72,10 +75,10 @@ fn fill(table: *const *mut c_void) {
 fn reason() -> String {
     // SAFETY: the result is null or a thread-local string, which is copied at once.
     unsafe {
-        let said = libc::dlerror();
-        match said.is_null() {
+        let message = libc::dlerror();
+        match message.is_null() {
             true => "the system does not say why".to_owned(),
-            false => CStr::from_ptr(said).to_string_lossy().into_owned(),
+            false => CStr::from_ptr(message).to_string_lossy().into_owned(),
         }
     }
 }

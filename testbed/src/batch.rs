@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Bytes per counted unit of work.
+/// Bytes per counted unit of work, except for gzip, which counts writes of [`WRITE_BYTES`].
 const UNIT_BYTES: usize = 1 << 20;
 /// Size of the buffers for the memory copy, larger than any cache.
 const STREAM: usize = 64 << 20;
@@ -97,7 +97,9 @@ impl WorkDone {
         Ok(Self { units: AtomicU64::new(0), limit, file: counter.map(open).transpose()? })
     }
 
-    /// Counts one more unit. Returns false if it was the last.
+    /// Counts one more unit, and writes the count into the file. Returns false if it was the last.
+    ///
+    /// The order of the threads does not matter (relaxed): the file may lag by their latest units.
     fn count(&self) -> io::Result<bool> {
         let units = self.units.fetch_add(1, Relaxed) + 1;
         if let Some(file) = &self.file {
@@ -142,14 +144,15 @@ fn stream(progress: &WorkDone) -> io::Result<()> {
     }
 }
 
-/// Writes text to gzip, a unit per write.
+/// Writes the same text to gzip repeatedly, a unit per write.
 fn compress(progress: &WorkDone) -> io::Result<()> {
     let mut gzip = Command::new("gzip");
     gzip.arg("-c").stdin(Stdio::piped()).stdout(Stdio::null());
     let named = |error: io::Error| io::Error::new(error.kind(), format!("gzip: {error}"));
     let mut child = gzip.spawn().map_err(named)?;
     let Some(mut input) = child.stdin.take() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-    // Pseudo-random words that recur, like those of a text.
+    // Pseudo-random words that recur, like those of a text: one of 4099, by Knuth's linear congruential
+    // generator (MMIX).
     let (mut state, mut text) = (1_u64, Vec::with_capacity(WRITE_BYTES + 16));
     while text.len() < WRITE_BYTES {
         state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
@@ -165,7 +168,7 @@ fn compress(progress: &WorkDone) -> io::Result<()> {
     child.wait().map(|_| ())
 }
 
-/// Runs serial and parallel stages in turn.
+/// Runs serial and parallel stages in turn, all of them hashing.
 fn in_stages(progress: &WorkDone) -> io::Result<()> {
     while !progress.is_over() {
         hash(progress, STAGE)?;

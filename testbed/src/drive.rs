@@ -9,7 +9,7 @@ use wedjat_pktgen::report::Report;
 
 use crate::rack;
 
-/// Polls the generator and the workers (`work`) in turn until the run ends or `stop` is set.
+/// Polls the generator and the workers (`work`) in turn until the run ends. A set flag `stop` ends it early.
 ///
 /// Reads the clock `now` before each part, so that neither counts the time of another part as its own delay.
 pub fn run<C: Port, L: Pool<Buf = C::Buf>>(

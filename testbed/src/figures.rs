@@ -1,4 +1,6 @@
-//! Figures of the papers, reproduced with the simulator: a plot, its numbers, and the commands for each.
+//! Figures of the papers, reproduced with the simulator: a plot, its numbers, and the commands for each. Most
+//! show a quantity over the values of one flag of `wedjat-testbed sim`, with a series of points for each
+//! policy.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -99,13 +101,18 @@ struct Figure {
 /// Result of a run that a figure shows.
 #[derive(Clone, Copy)]
 enum Quantity {
+    /// Mean response time.
     Mean,
+    /// 99th percentile of the response time.
     P99,
+    /// Longest queue relative to the mean queue, 99th percentile over time.
     Imbalance,
+    /// Messages per task.
     Messages,
 }
 
 impl Quantity {
+    /// Returns the value of a row.
     fn of(self, row: &Row) -> f64 {
         match self {
             Self::Mean => row.mean,
@@ -125,6 +132,7 @@ impl Quantity {
         Point { half, ..Point::new(x, self.of(row)) }
     }
 
+    /// Returns the label of the y axis. `unit` is that of times.
     fn label(self, unit: &str) -> String {
         match self {
             Self::Mean => format!("mean response, {unit}"),
@@ -168,10 +176,10 @@ pub fn make(arguments: &Arguments) -> Result<(), String> {
     html.map_or(Ok(()), |path| ReportFile::new("--html", &path)?.write(out.page()))
 }
 
-/// Makes one figure in a folder; with true, of long runs.
+/// Makes one figure in a folder; of long runs if the second argument is true.
 type Make = fn(&Output, bool) -> Result<(), String>;
 
-/// Figures of other kinds.
+/// Figures that are no lines over a flag, each with a function of its own.
 const OTHERS: &[(&str, Make)] = &[
     ("lsq-4", tails::make),
     ("rosella-shock", shock::make),
@@ -208,7 +216,8 @@ fn command(keys: &[(&str, &str)]) -> String {
     text
 }
 
-/// Returns the flags of one series.
+/// Returns the flags of one series: those of the figure, of the series, of the run's length, and of the x
+/// axis.
 fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'static str)> {
     let mut keys = figure.setup.to_vec();
     keys.extend(series);
@@ -217,8 +226,9 @@ fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'stati
     keys
 }
 
-/// Returns the flags for the length and the number of runs. Learning policies run for some thousand beats
-/// before the measurement.
+/// Returns the flags for the length and the number of runs, ten times as long with `full`. Learning policies
+/// (of the model `nodes`) run for some thousand beats, which are steps of learning, before the measurement.
+/// The model `slots` counts time in slots.
 fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)> {
     let nodes = keys.contains(&("model", "nodes"));
     let learns = keys.iter().any(|(key, value)| *key == "policy" && value.starts_with("malcolm"));
@@ -312,7 +322,8 @@ fn draw_points(
     (x_label, y_label): (&str, &str),
     lines: Vec<(String, Vec<Point>)>,
 ) -> Result<String, String> {
-    // Puts the legend into an empty corner: falling lines leave the lower left free.
+    // Puts the legend into an empty corner. A line that falls to less than a tenth leaves the lower left
+    // free.
     let falls = lines
         .iter()
         .any(|(_, points)| matches!(points[..], [first, .., last] if last.at.1 < 0.1 * first.at.1));

@@ -1,4 +1,5 @@
-//! Emulated workers at an agent: one loop serves the rings of all of them and replies when each task is due.
+//! Emulated workers at an agent (stand-ins for worker processes): one loop serves the rings of all of them
+//! and replies when each task is due.
 //!
 //! Like in the emulated rack, service times never depend on delays of this program. A task that waits in the
 //! ring when the loop checks its worker starts at the due time of the previous task. Any other task starts
@@ -44,7 +45,7 @@ impl StandIns {
     /// second.
     ///
     /// # Errors
-    /// If the agent is missing or has fewer free places.
+    /// If the agent is missing or has fewer workers without a process.
     pub fn attach(
         name: &str,
         workers: u16,
@@ -73,6 +74,7 @@ impl StandIns {
     /// Replies to the tasks that are due by `now` and takes new ones.
     #[inline]
     pub fn poll(&mut self, now: u64) {
+        // A worker that gets a task leaves the list; the last one takes its position, and is checked next.
         let mut position = 0;
         while let Some(&worker) = self.idle.get(position) {
             match self.take(worker, now) {
@@ -86,13 +88,14 @@ impl StandIns {
             }
             self.busy.pop();
             self.answer(busy, now);
+            // A waiting task starts at the due time of this one, however late the poll is.
             if !self.take(busy.worker, busy.done_at) {
                 self.idle.push(busy.worker);
             }
         }
     }
 
-    /// Replies to the task of a worker.
+    /// Replies to the task of a worker, and records the lateness.
     #[inline]
     fn answer(&mut self, busy: Busy, now: u64) {
         if let Some(task) = self.workers[busy.worker].resume() {
@@ -151,7 +154,8 @@ fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
         counts.dropped[DropReason::TaskShort as usize] += 1;
         return None;
     };
-    mem::forget(task); // stays at the worker until it is due
+    // Drop would complete the task. It stays at the worker until it is due, when `answer` resumes it.
+    mem::forget(task);
     counts.tasks += 1;
     counts.service_ns += u64::from(work.service_ns);
     Some(work.service_ns)
@@ -166,8 +170,11 @@ mod tests {
     use wedjat_pktgen::oracle::Oracle;
     use wedjat_pktgen::payload::{LEN, seed_of};
 
+    /// Number of the client in its task ids.
     const APP: u32 = 3;
 
+    /// Attaches stand-ins to a region in memory. The test is the agent: it grants each worker's claim, and
+    /// returns the agent's ends of the workers' channels.
     fn attached(workers: u16, workload: Workload) -> (Vec<Channel>, StandIns) {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap());
@@ -198,6 +205,7 @@ mod tests {
         (channels, StandIns::new(attached, workload, 1e9))
     }
 
+    /// Gives a task to a worker.
     fn give(channel: &mut Channel, seq: u32, service_ns: u32) {
         let mut work = [0; LEN];
         Work { service_ns, operation: 1, seed: seed_of(APP, seq) }.emit(&mut work);
@@ -211,6 +219,7 @@ mod tests {
         give(&mut channels[0], 0, 1_000);
         give(&mut channels[0], 1, 500);
         give(&mut channels[1], 2, 1_200);
+        // Polls at `now` and returns the number of completed tasks of each worker.
         let mut done = |stand_ins: &mut StandIns, now| {
             stand_ins.poll(now);
             [0, 1].map(|at| channels[at].collect().unwrap().count())
@@ -231,6 +240,7 @@ mod tests {
     fn stalled_loop_catches_up() {
         let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         (0..3).for_each(|seq| give(&mut channels[0], seq, 100));
+        // Tasks end at 1100, 1200 and 1300.
         stand_ins.poll(1_000);
         stand_ins.poll(1_250);
         assert_eq!(channels[0].collect().unwrap().count(), 2);

@@ -1,4 +1,4 @@
-//! Worker at a host's agent: takes tasks, serves them with its app, and counts them.
+//! Worker at a host's agent: takes tasks, serves them with its app (workload), and counts them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub enum WorkerEnd {
     StopRequested,
     /// The agent stopped in order.
     AgentStopped,
-    /// The agent vanished or revoked the worker's place.
+    /// The agent vanished, or took the worker's tasks away and admits it no more.
     Gone(Detached),
 }
 
@@ -76,7 +76,8 @@ impl fmt::Display for WorkerSummary {
     }
 }
 
-/// Serves tasks until `stop` is set or the agent is lost. Finishes a task that has begun.
+/// Serves tasks until `stop` is set (relaxed: it guards no other data) or the agent is lost. Finishes a task
+/// that has begun.
 pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> WorkerSummary {
     let (mut tasks, mut busy) = (0, Duration::ZERO);
     let ended = loop {
@@ -108,14 +109,15 @@ mod tests {
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
     use wedjat::worker::Options;
 
-    /// Creates the region of an agent with one worker, and its channel.
+    /// Creates the region (memory shared with workers) of an agent with one worker, and the agent's end of
+    /// that worker's channel.
     fn region() -> (Arc<WorkerRegion>, Channel) {
         let region = Arc::new(WorkerRegion::heap(&[Place { id: 4, pool: 2 }], 4, 32).unwrap());
         let channel = region.channel(0);
         (region, channel)
     }
 
-    /// Runs an echo worker beside `agent`, which starts after the worker has its place.
+    /// Runs an echo worker beside `agent`, which starts after the worker's claim of the channel is granted.
     fn run_beside_agent(
         region: &Arc<WorkerRegion>,
         channel: &mut Channel,
@@ -142,6 +144,7 @@ mod tests {
         })
     }
 
+    /// Gives tasks one after another, and waits for each reply.
     fn give_and_wait(channel: &mut Channel, tasks: u32) {
         for seq in 0..tasks {
             assert!(channel.give(TaskIds { app: 1, seq, class: 1 }, &[seq as u8; 5]));

@@ -11,17 +11,18 @@ use serde_json::Value;
 
 use processes::*;
 
-/// Runs a generator and an agent to the end and returns the generator's report and the agent's account.
-/// Checks that ledgers balance, answers are right, and one of two threads sent every reply. `more` is the
-/// number of receive queues that the generator polls in addition to its first.
-fn run(folder: &Path, agent: &str, generator: &str, more: &str) -> (Value, Value) {
+/// Runs a generator and an agent on these devices to the end. Returns the generator's report and the agent's
+/// account. Checks that ledgers balance, answers are right, and the two worker threads sent every reply
+/// themselves. `more_queues` is the number of receive queues that the generator polls in addition to its
+/// first.
+fn run(folder: &Path, agent: &str, generator: &str, more_queues: &str) -> (Value, Value) {
     let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
     let mut agent = Process::start(command_line.args(PATIENT).args(["--", "--no-pci"]));
     // Long tasks, so that both threads get some.
     let mut load = processes::generator("fixed(500us)", "100", "10.0.1.11", "300s", generator);
-    let load = Process::start(load.args(["--more-rx", more, "--", "--no-pci"]));
+    let load = Process::start(load.args(["--more-rx", more_queues, "--", "--no-pci"]));
     wait("answers", || counter(&folder.join("state"), "replies") > 150);
     let output = load.end();
     assert!(agent.runs());

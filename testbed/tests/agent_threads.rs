@@ -31,10 +31,12 @@ impl AgentRig {
         Self { folder, socket }
     }
 
+    /// Returns the path of the agent's configuration.
     fn config(&self) -> String {
         self.folder.path().join("agent.toml").display().to_string()
     }
 
+    /// Starts the agent with an app. It reads changes from its standard input.
     fn agent(&self, app: &str) -> Process {
         let mut agent = command("wedjat-testbed");
         agent.args(["agent", "--app", app, "--stats", "-", "--config", &self.config()]);
@@ -42,11 +44,11 @@ impl AgentRig {
         Process::start(agent.args(PATIENT).args(["--", "--no-pci"]))
     }
 
-    /// Starts a generator with `more` receive queues in addition to the first.
-    fn generator(&self, role: &str, more: &str, workload: &str, drain: &str) -> Process {
+    /// Starts a generator with `more_queues` receive queues in addition to the first.
+    fn generator(&self, role: &str, more_queues: &str, workload: &str, drain: &str) -> Process {
         let device = format!("net_memif0,role={role},id=0,socket={}", self.socket);
         let mut command = generator(workload, "100", "10.0.1.11", drain, &device);
-        Process::start(command.args(["--more-rx", more, "--", "--no-pci"]))
+        Process::start(command.args(["--more-rx", more_queues, "--", "--no-pci"]))
     }
 
     /// Reads a counter of the running agent.
@@ -56,9 +58,9 @@ impl AgentRig {
 
     /// Runs an agent and a generator with this memif role to the end. Returns the generator's report and the
     /// agent's account. Checks that ledgers balance and answers are right.
-    fn run(&self, role: &str, more: &str, app: &str, workload: &str) -> (Value, Value) {
+    fn run(&self, role: &str, more_queues: &str, app: &str, workload: &str) -> (Value, Value) {
         let agent = self.agent(app);
-        let generator = self.generator(role, more, workload, "300s");
+        let generator = self.generator(role, more_queues, workload, "300s");
         wait("answers", || self.counter("replies") > 150);
         let report = verified(&generator.end());
         let account = agent.stop();
@@ -76,8 +78,8 @@ impl AgentRig {
 #[test]
 fn threads_send_every_answer_themselves_and_rightly() {
     for (app, workload) in [("spin", "exp(50us)"), ("echo", "echo")] {
-        let stand = AgentRig::new("own", "client", "must");
-        let (report, account) = stand.run("server", "2", app, workload);
+        let rig = AgentRig::new("own", "client", "must");
+        let (report, account) = rig.run("server", "2", app, workload);
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(count(&account, "/scheduled"), count(&account, "/replies"), "{account}");
         assert_eq!(
@@ -93,9 +95,9 @@ fn threads_send_every_answer_themselves_and_rightly() {
 // promise: agent.1
 #[test]
 fn missing_transmit_queues_use_dispatcher_or_refuse() {
-    for (own, other) in [("server", "client"), ("client", "server")] {
-        let stand = AgentRig::new("shared", own, "try");
-        let (report, account) = stand.run(other, "0", "echo", "echo");
+    for (agent_role, generator_role) in [("server", "client"), ("client", "server")] {
+        let rig = AgentRig::new("shared", agent_role, "try");
+        let (report, account) = rig.run(generator_role, "0", "echo", "echo");
         assert_eq!(count(&report, "/answered"), count(&report, "/sent"), "{report}\n{account}");
         assert_eq!(
             (count(&account, "/senders"), count(&account, "/attach/joined")),
@@ -113,14 +115,15 @@ fn missing_transmit_queues_use_dispatcher_or_refuse() {
 // promise: agent.2
 #[test]
 fn stopped_agent_accounts_for_every_task() {
-    let stand = AgentRig::new("end", "client", "try");
-    let agent = stand.agent("spin");
-    let generator = stand.generator("server", "2", "fixed(100us)", "1s");
-    wait("answers", || stand.counter("replies") > 100);
+    let rig = AgentRig::new("end", "client", "try");
+    let agent = rig.agent("spin");
+    let generator = rig.generator("server", "2", "fixed(100us)", "1s");
+    wait("answers", || rig.counter("replies") > 100);
     let account = agent.stop();
     assert_eq!(account["balanced"], true, "{account}");
     assert_eq!(account["mbufs_leaked"], 0, "{account}");
-    let lost = ["worker_lost", "shutdown"].map(|why| count(&account, &format!("/drops/{why}")));
+    let lost =
+        ["worker_lost", "shutdown"].map(|reason| count(&account, &format!("/drops/{reason}")));
     let ended = count(&account, "/replies") + lost.iter().sum::<u64>();
     assert_eq!(count(&account, "/scheduled"), ended, "{account}");
     let report = verified(&generator.end());
@@ -132,23 +135,24 @@ fn stopped_agent_accounts_for_every_task() {
 // promise: agent.1
 #[test]
 fn threads_change_and_leave_but_never_join() {
-    let stand = AgentRig::new("changes", "client", "try");
-    let mut agent = stand.agent("spin");
-    let generator = stand.generator("server", "2", "fixed(100us)", "300s");
-    wait("answers", || stand.counter("replies") > 100);
+    let rig = AgentRig::new("changes", "client", "try");
+    let mut agent = rig.agent("spin");
+    let generator = rig.generator("server", "2", "fixed(100us)", "300s");
+    wait("answers", || rig.counter("replies") > 100);
     let changes = "add-workers pool=1 workers=9\nset-policy pool=1 policy=weighted-random\n\
                    set-queue pool=1 queue=8\nset-speed workers=4 speed=2\nremove-workers workers=5\n";
     agent.input().write_all(changes.as_bytes()).unwrap();
-    let named = || {
-        let path = stand.folder.path().join("state");
+    // Returns the ids of the agent's workers in its state file.
+    let worker_ids = || {
+        let path = rig.folder.path().join("state");
         let output = command("wedjat").arg("state").arg(path).arg("--json").output().unwrap();
         let state: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let workers = state["pools"][0]["members"].as_array().cloned().unwrap_or_default();
-        workers.iter().filter_map(|one| one["worker"].as_u64()).collect::<Vec<_>>()
+        workers.iter().filter_map(|worker| worker["worker"].as_u64()).collect::<Vec<_>>()
     };
-    wait("a worker that leaves", || named() == [4]);
-    let before = stand.counter("replies");
-    wait("answers of the other", || stand.counter("replies") > before + 100);
+    wait("a worker that leaves", || worker_ids() == [4]);
+    let before = rig.counter("replies");
+    wait("answers of the other", || rig.counter("replies") > before + 100);
     let report = verified(&generator.end());
     let output = agent.end();
     let (account, printed) = (json(&output), output_text(&output));
@@ -159,6 +163,7 @@ fn threads_change_and_leave_but_never_join() {
     assert_eq!(count(&account, "/attach/left"), 2, "{account}");
     let policy = account["policy"].as_str().unwrap();
     assert!(account["workers"] == 1 && policy.starts_with("weighted-random"), "{account}");
+    // The refused change and the last accepted one.
     for line in ["workers are threads of its own process", "remove-workers workers=5"] {
         assert!(printed.contains(line), "{line}: {printed}");
     }
@@ -167,19 +172,19 @@ fn threads_change_and_leave_but_never_join() {
 // promise: agent.1
 #[test]
 fn mistakes_name_input_reason_and_fix() {
-    let stands = ["sometimes", "try"].map(|sends| AgentRig::new("mistakes", "client", sends));
-    let [wrong, right] = stands.each_ref().map(AgentRig::config);
+    let rigs = ["sometimes", "try"].map(|sends| AgentRig::new("mistakes", "client", sends));
+    let [invalid, valid] = rigs.each_ref().map(AgentRig::config);
     let mistakes = [
-        (vec!["--app", "echo", "--config", &wrong], "sometimes", "`try`, `must`, `never`"),
+        (vec!["--app", "echo", "--config", &invalid], "sometimes", "`try`, `must`, `never`"),
         (vec!["--app", "echo", "--config", "/no/such/file"], "/no/such/file", "No such file"),
-        (vec!["--app", "lucene", "--config", &right], "lucene", "spin, rocksdb, tpcc, echo"),
-        (vec!["--app", "echo", "--db", "/run/x", "--config", &right], "--db", "no database"),
-        (vec!["--app", "echo", "--cpus", "4096", "--config", &right], "no CPU 4096", "may use ["),
+        (vec!["--app", "lucene", "--config", &valid], "lucene", "spin, rocksdb, tpcc, echo"),
+        (vec!["--app", "echo", "--db", "/run/x", "--config", &valid], "--db", "no database"),
+        (vec!["--app", "echo", "--cpus", "4096", "--config", &valid], "no CPU 4096", "may use ["),
     ];
-    for (arguments, found, fix) in mistakes {
+    for (arguments, reason, fix) in mistakes {
         let output = command("wedjat-testbed").arg("agent").args(&arguments).output().unwrap();
         let errors = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
-        assert!(errors.contains(found) && errors.contains(fix), "{arguments:?}: {errors}");
+        assert!(errors.contains(reason) && errors.contains(fix), "{arguments:?}: {errors}");
     }
 }

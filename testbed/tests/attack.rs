@@ -11,6 +11,7 @@ const SECONDS: f64 = 0.5;
 fn attacks_in_memory_hold() {
     let budget = Budget { seconds: SECONDS, seed: 1 };
     let in_memory = attacks().into_iter().filter(|attack| attack.runs_on == RunsOn::Memory);
+    // An attack is held if the node kept every promise.
     let rows: Vec<Row> = in_memory.map(|attack| attack.run(&budget)).collect();
     assert!(rows.len() >= 12, "the attacks are found: {}", rows.len());
     let fallen: String = rows.iter().filter(|row| !row.held).map(Row::to_string).collect();

@@ -1,5 +1,6 @@
 //! `bench-cosched` in a small run: it measures and counts everything. The results themselves are not
-//! asserted.
+//! asserted. It runs a batch job beside a worker under several ways to limit the batch (arms), in windows of
+//! time.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -11,11 +12,13 @@ use serde_json::Value;
 use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Scheduling};
 
 const TESTBED: &str = env!("CARGO_BIN_EXE_wedjat-testbed");
+/// All arms, in the order of the rows.
 const ARMS: [&str; 9] =
     ["none", "static", "shares", "idle", "guard", "aimd", "asax-paper", "asax-iw", "asax-balanced"];
 
-/// Returns the reason why this machine cannot run the measurement.
-fn lacking() -> Option<String> {
+/// Returns the reason why this machine cannot run the measurement: too few CPUs, no right to create a cgroup,
+/// or none to real-time priority.
+fn missing_requirement() -> Option<String> {
     if std::thread::available_parallelism().unwrap().get() < 2 {
         return Some("it needs two CPUs".to_owned());
     }
@@ -32,22 +35,25 @@ fn lacking() -> Option<String> {
         return Some(error.to_string());
     }
     let fifo = Command::new("chrt").args(["-f", "1", "true"]).output();
-    (!fifo.is_ok_and(|it| it.status.success())).then(|| "it may not ask for real time".to_owned())
+    let has_real_time = fifo.is_ok_and(|output| output.status.success());
+    (!has_real_time).then(|| "it may not ask for real time".to_owned())
 }
 
+/// Runs the command with short windows, at one load. `out` is the folder of its tables.
 fn bench(out: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(TESTBED);
     command.args(["bench-cosched", "--quick", "--format", "json", "--out"]).arg(out);
     command.args(["--window-ms", "40", "--loads", "20%"]).args(arguments).output().unwrap()
 }
 
+/// Returns true if the test `name` cannot run on this machine, and prints the reason.
 fn skipped(name: &str) -> bool {
-    let lacking = lacking();
-    if let Some(why) = &lacking {
+    let reason = missing_requirement();
+    if let Some(reason) = &reason {
         // Written directly to standard error, because the output of passing tests is hidden.
-        let _ = writeln!(io::stderr(), "{name}: SKIPPED, {why}");
+        let _ = writeln!(io::stderr(), "{name}: SKIPPED, {reason}");
     }
-    lacking.is_some()
+    reason.is_some()
 }
 
 fn number(value: &Value) -> u64 {
@@ -68,8 +74,8 @@ fn every_arm_has_a_row_and_counted_windows() {
     let rows = report["rows"].as_array().unwrap();
     let arms: Vec<_> = rows.iter().map(|row| row["arm"].as_str().unwrap()).collect();
     assert_eq!(arms, ARMS);
-    let [all, kept, discarded] = ["windows", "kept", "discarded"].map(|it| number(&report[it]));
-    assert_eq!(all, kept + discarded);
+    let [all, valid, discarded] = ["windows", "kept", "discarded"].map(|key| number(&report[key]));
+    assert_eq!(all, valid + discarded);
     // The control runs before and after are the rows of arm `none`.
     for row in rows {
         let measured = number(&row["windows"]) + number(&row["discarded"]);
@@ -79,10 +85,10 @@ fn every_arm_has_a_row_and_counted_windows() {
         assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
     }
     assert!(number(&report["tasks"]) > 0 && report["bars"].as_array().unwrap().len() == 4);
-    // A quota and a weight of the normal class beside a worker of the normal class: the runs are made and
-    // reported.
+    // Two arms cannot protect a worker of the normal scheduling class from a batch of that class: a quota and
+    // a weight. They are measured nevertheless, and reported as refused.
     let refused: Vec<_> =
-        report["refused"].as_array().unwrap().iter().map(|it| &it["arm"]).collect();
+        report["refused"].as_array().unwrap().iter().map(|refusal| &refusal["arm"]).collect();
     assert_eq!(refused, ["static", "shares"]);
     let learners = report["learners"].as_array().unwrap();
     assert_eq!(learners.len(), 3);
@@ -96,7 +102,9 @@ fn every_arm_has_a_row_and_counted_windows() {
     assert!(windows.contains(",parked-normal") && windows.contains(",hash,"), "{windows}");
     let head = text("cosched-windows.csv").lines().next().unwrap().to_owned();
     assert!(
-        ["foreign", "is_calm", "violates"].iter().all(|it| head.split(',').any(|key| key == *it))
+        ["foreign", "is_calm", "violates"]
+            .iter()
+            .all(|column| head.split(',').any(|key| key == *column))
     );
 }
 
@@ -119,8 +127,9 @@ fn zero_tolerance_discards_every_window() {
         assert!(row["violating"].is_null() && row["progress"].is_null() && row["tasks"] == 0);
     }
     let in_rows: u64 = rows.iter().map(|row| number(&row["discarded"])).sum();
-    let kept: u64 = rows.iter().map(|row| number(&row["windows"])).sum();
-    assert_eq!(in_rows + kept, 3);
+    let valid: u64 = rows.iter().map(|row| number(&row["windows"])).sum();
+    // Two windows of the arm `none`, before and after, and one of `idle`.
+    assert_eq!(in_rows + valid, 3);
     assert!(report["bars"].as_array().unwrap().is_empty());
 }
 
@@ -128,7 +137,7 @@ fn zero_tolerance_discards_every_window() {
 #[test]
 fn impossible_measurement_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    for (line, named) in [
+    for (line, part) in [
         (["--cpus", "0"], "--cpus"),
         (["--cpus", "0,4095"], "0,4095"),
         (["--loads", "120%"], "as in 20%"),
@@ -143,6 +152,6 @@ fn impossible_measurement_is_named() {
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && error.contains(named), "{named}: {error}");
+        assert!(!output.status.success() && error.contains(part), "{part}: {error}");
     }
 }

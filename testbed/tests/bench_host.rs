@@ -1,4 +1,6 @@
-//! `bench-host` with few samples: it measures. The machine's speed is not asserted.
+//! `bench-host` with few samples: it measures the hand-over of tasks to workers. The machine's speed is not
+//! asserted. Tasks of undisturbed (calm) slices of the time count; the rest, during pauses of the machine, is
+//! thrown away.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -34,7 +36,7 @@ fn loaded_agent_reports_central_queue_measurements() {
         let arguments = ["--load-seconds", &load_seconds, "--kills", "0"];
         let Some(figures) = figures(name, &arguments) else { return };
         let tasks =
-            |name| figures.iter().find(|one| one["name"] == name).unwrap()["value"].as_f64();
+            |name| figures.iter().find(|figure| figure["name"] == name).unwrap()["value"].as_f64();
         if tasks("calm_tasks").unwrap() + tasks("thrown_tasks").unwrap() > 0.0 {
             break figures;
         }
@@ -82,6 +84,7 @@ fn killed_workers_cost_their_own_tasks_only() {
     assert!(resumed.len() == 2 && resumed.iter().all(|&ms| ms > 0.0), "{resumed:?}");
     let worst = figure("killed_worker_replies_resume_worst")["value"].as_f64().unwrap();
     assert_eq!(worst, resumed[0].max(resumed[1]));
+    // A killed worker has at most two tasks.
     let lost = samples("killed_worker_tasks_lost");
     assert!(lost.len() == 2 && lost.iter().all(|tasks| (0.0..=2.0).contains(tasks)), "{lost:?}");
 }

@@ -1,15 +1,18 @@
-//! `bench-lines`, which counts cache-line transfers between dispatcher cores, on a load of a few bursts.
+//! `bench-lines`, which counts cache-line transfers between dispatcher cores with valgrind, on a load of a
+//! few bursts. Cores run their bursts one after another (`in_turn`) or interleaved (`at_once`).
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+/// Returns true if valgrind is installed.
 fn has_valgrind() -> bool {
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     valgrind.status().is_ok_and(|status| status.success())
 }
 
+/// Runs the command on a small load.
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.args(["bench-lines", "--warm-up", "2", "--bursts", "8", "--workers", "32"]);
@@ -17,6 +20,7 @@ fn bench(arguments: &[&str]) -> Output {
     command.output().expect("the program starts")
 }
 
+/// Returns the rows of a successful run.
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let output = bench(arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -40,6 +44,7 @@ fn only_core_shared_lines_move() {
     let rows = rows(&["--cores", "1,2", "--policy", "horus", "--top", "1"]);
     let [alone, two] = &rows[..] else { panic!("{rows:?}") };
     for (row, cores) in [(alone, 1), (two, 2)] {
+        // Eight bursts of 32 packets for each core; half of the packets are replies.
         assert_eq!(row["packets"], 8 * 32 * cores);
         assert_eq!(row["reply_packets"], 8 * 16 * cores);
         assert_eq!(transfers(&row["sections"]["wire"]), [0.0, 0.0]);

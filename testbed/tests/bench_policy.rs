@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 
+/// Returns true if valgrind is installed.
 fn has_valgrind() -> bool {
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
@@ -23,6 +24,7 @@ fn instructions_are_counted_or_null() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
         .map(|row| row["instructions_per_decision"].as_f64())
         .collect();
+    // Rows: 32 members with each policy, then 256.
     assert_eq!(counts.len(), 4);
     if !has_valgrind() {
         assert_eq!(counts, [None; 4]);

@@ -31,10 +31,12 @@ const SMALL: [&str; 12] = [
     "0",
 ];
 
+/// Runs `wedjat-testbed demo`.
 fn demo(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).arg("demo").args(arguments).output().unwrap()
 }
 
+/// Converts output to text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -29,6 +29,8 @@ struct RackRig {
 }
 
 impl RackRig {
+    /// Starts leaf, agent and workers, and waits until the leaf has registered all workers. `name` makes the
+    /// sockets of tests distinct.
     fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("wedjat-{name}-{}", std::process::id());
@@ -56,22 +58,24 @@ impl RackRig {
         wait("the leaf", || leaf.runs() && at("leaf.state").exists());
         let mut agent = scheduler(&folder, "agent", &agent);
         wait("the agent", || agent.runs() && at("region").exists());
-        let mut stand = Self { folder, leaf, agent, workers: Vec::new(), name };
-        stand.workers = (0..WORKERS).map(|_| stand.worker()).collect();
-        stand.wait_for_workers();
+        let mut rig = Self { folder, leaf, agent, workers: Vec::new(), name };
+        rig.workers = (0..WORKERS).map(|_| rig.worker()).collect();
+        rig.wait_for_workers();
         let registered = || {
-            let snapshot = Snapshot::open(&stand.at("leaf.state")).unwrap();
+            let snapshot = Snapshot::open(&rig.at("leaf.state")).unwrap();
             let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
-            members.filter(|one| one.presence == Presence::Registered).count()
+            members.filter(|member| member.presence == Presence::Registered).count()
         };
         wait("registrations", || registered() == WORKERS);
-        stand
+        rig
     }
 
+    /// Returns the path of a file in the test's folder.
     fn at(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
     }
 
+    /// Starts a worker that reads the RocksDB database of the test's folder.
     fn worker(&self) -> Process {
         let mut command = command("wedjat-testbed");
         command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(PATIENT);
@@ -79,10 +83,12 @@ impl RackRig {
         Process::start(&mut command)
     }
 
+    /// Opens the memory that the agent shares with its workers.
     fn region(&self) -> WorkerRegion {
         WorkerRegion::open_within(&self.at("region"), PATIENCE).unwrap()
     }
 
+    /// Waits until the agent has admitted a process for every worker.
     fn wait_for_workers(&self) {
         let region = self.region();
         wait("the workers", || {
@@ -95,6 +101,7 @@ impl RackRig {
         counter(&self.at("agent.state"), name)
     }
 
+    /// Starts a generator. It waits for answers for `drain` at its end.
     fn generator(&self, drain: &str) -> Process {
         let device = format!("net_memif0,role=client,id=0,socket=@{}-c", self.name);
         let mut command = generator("rocksdb-90-10", "80", "10.0.1.1", drain, &device);
@@ -134,11 +141,11 @@ fn report(generator: Process) -> Value {
 // promise: measurement.3
 #[test]
 fn every_task_is_answered_rightly() {
-    let stand = RackRig::start("e2e");
-    let generator = stand.generator("300s");
-    wait("answers", || stand.agent_counter("replies") > 150);
+    let rig = RackRig::start("e2e");
+    let generator = rig.generator("300s");
+    wait("answers", || rig.agent_counter("replies") > 150);
     let report = report(generator);
-    let (leaf, agent, workers) = stand.stop();
+    let (leaf, agent, workers) = rig.stop();
     let answered = count(&report, "/answered");
     assert_eq!(answered, count(&report, "/sent"), "{report}\n{leaf}\n{agent}");
     assert_eq!(workers.iter().map(|worker| count(worker, "/tasks")).sum::<u64>(), answered);
@@ -150,25 +157,25 @@ fn every_task_is_answered_rightly() {
 // promise: agent.2
 #[test]
 fn killed_worker_loses_only_its_tasks() {
-    let mut stand = RackRig::start("kill");
+    let mut rig = RackRig::start("kill");
     // Long enough for answers that a stalled machine delays. Answers of the killed worker never come.
-    let generator = stand.generator("30s");
-    wait("answers", || stand.agent_counter("replies") > 50);
-    let region = stand.region();
-    let is_given = |worker| region.granted(worker) != 0;
-    let killed = stand.workers.remove(0);
+    let generator = rig.generator("30s");
+    wait("answers", || rig.agent_counter("replies") > 50);
+    let region = rig.region();
+    let is_admitted = |worker| region.granted(worker) != 0;
+    let killed = rig.workers.remove(0);
     killed.signal(Signal::KILL);
     assert!(!killed.output().status.success());
-    wait("its place to be taken away", || !(0..WORKERS).all(is_given));
-    let before = stand.agent_counter("replies");
-    wait("answers again", || stand.agent_counter("replies") > before + 50);
-    // A new worker takes the free place.
-    stand.workers.push(stand.worker());
-    stand.wait_for_workers();
-    let before = stand.agent_counter("replies");
-    wait("answers of all", || stand.agent_counter("replies") > before + 100);
+    wait("its place to be taken away", || !(0..WORKERS).all(is_admitted));
+    let before = rig.agent_counter("replies");
+    wait("answers again", || rig.agent_counter("replies") > before + 50);
+    // A new process becomes the worker that the killed one was.
+    rig.workers.push(rig.worker());
+    rig.wait_for_workers();
+    let before = rig.agent_counter("replies");
+    wait("answers of all", || rig.agent_counter("replies") > before + 100);
     let report = report(generator);
-    let (leaf, agent, workers) = stand.stop();
+    let (leaf, agent, workers) = rig.stop();
     let lost = count(&agent, "/drops/worker_lost");
     assert_eq!(count(&report, "/lost"), lost, "{report}\n{leaf}\n{agent}");
     assert_eq!(count(&agent, "/attach/died"), 1, "{agent}");

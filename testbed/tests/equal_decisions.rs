@@ -29,6 +29,7 @@ use wedjat_testbed::sim::watched::Event;
 const WORKERS: usize = 16;
 /// Half of the workers are four times as fast as the rest.
 const SPEEDS: [f64; WORKERS] = [1., 1., 1., 1., 1., 1., 1., 1., 4., 4., 4., 4., 4., 4., 4., 4.];
+/// Id of the first worker.
 const FIRST: u16 = 100;
 const POOL: u16 = 7;
 const SEED: u64 = 11;
@@ -73,11 +74,13 @@ struct Rig {
     clients: RingPort,
     workers: RingPort,
     now_ns: u64,
+    /// Number of the next task.
     sent: u16,
     /// True if packets carry an IP option, which keeps them out of the fast path.
     with_options: bool,
 }
 
+/// Returns the configuration of a leaf under this policy.
 fn text(policy: &PolicySpec) -> String {
     let last = FIRST + WORKERS as u16 - 1;
     format!(
@@ -90,18 +93,20 @@ fn text(policy: &PolicySpec) -> String {
     )
 }
 
+/// Creates a leaf that knows the client's MAC address and the workers' speeds.
 fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
     let mut staged = rig::stages(&text(policy), None);
     let neighbours = staged.table.neighbours();
     neighbours.set_static(neighbours.insert(0, CLIENT, 0), Mac([2, 0, 0, 0, 1, 2]));
     staged.stages[0].dispatcher_mut(0).unwrap().set_rates(&SPEEDS);
     let sizes = rig::Sizes { depth: 64, frames: TASKS as usize + 64, bytes: 128 };
-    let rig::CoreRig { leaf, mut far, .. } = rig::leaves(staged, sizes).0.remove(0);
-    let (workers, clients) = (far.remove(1), far.remove(0));
+    let rig::CoreRig { leaf, far: mut far_ends, .. } = rig::leaves(staged, sizes).0.remove(0);
+    let (workers, clients) = (far_ends.remove(1), far_ends.remove(0));
     Rig { leaf, clients, workers, now_ns: 0, sent: 0, with_options }
 }
 
-/// Returns the frame with a no-op IP option.
+/// Returns the frame with a no-op IP option: three no-operations and an end of list, behind the IPv4 header
+/// at 14.
 fn with_option(mut frame: Vec<u8>) -> Vec<u8> {
     frame.splice(34..34, [1, 1, 1, 0]);
     frame[14] = 0x46;
@@ -114,6 +119,7 @@ fn with_option(mut frame: Vec<u8>) -> Vec<u8> {
 }
 
 impl Rig {
+    /// Builds a task (port 0) or a reply (port 1): header with extension, 27 bytes in all.
     fn frame(&self, header: Header, extension: Extension, port: usize) -> Vec<u8> {
         let mut frame = vec![0; udp::PAYLOAD + 27];
         header.emit(&mut frame[udp::PAYLOAD..]);
@@ -126,6 +132,7 @@ impl Rig {
         if self.with_options { with_option(frame) } else { frame }
     }
 
+    /// Sends a task from the client.
     fn arrive(&mut self, task: Task) {
         let header = Header { extended: true, ..Header::new_task(POOL, self.sent) };
         self.sent = self.sent.wrapping_add(1);
@@ -133,6 +140,7 @@ impl Rig {
         assert!(self.clients.send(&self.frame(header, extension, 0)));
     }
 
+    /// Sends a worker's reply with this report. Its load is a 16.16 fixed-point number.
     fn reply(&mut self, report: &Report) {
         let qlen = (report.load.0 >> 16) as u16;
         let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
@@ -198,6 +206,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
             Event::Refresh(report) => rig.refresh(report),
             Event::Offer(_) => unreachable!("an offer without an arrival or a report"),
         }
+        // The picks of the simulator that follow the event.
         let mut expected = Vec::new();
         while let Some(Event::Offer(pick)) =
             events.next_if(|event| matches!(event, Event::Offer(_)))
@@ -208,8 +217,8 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
             }
         }
         let found = rig.decisions();
-        let way = if with_options { "stages" } else { "fast path" };
-        assert_eq!(found, expected, "{} in the {way} after {decided} tasks", entry.name);
+        let path = if with_options { "stages" } else { "fast path" };
+        assert_eq!(found, expected, "{} in the {path} after {decided} tasks", entry.name);
     }
     assert_eq!(decided, TASKS, "{}: every task went to a worker", entry.name);
     let counters = rig.leaf.stages().counters();
@@ -233,7 +242,8 @@ fn dataplane_and_simulator_decide_equally() {
     assert!(held > 0, "some tasks had to wait");
 }
 
-/// Returns a picker with the same configuration without ports, for programs that report tasks in calls.
+/// Returns a picker (the scheduler without packets, for programs that report tasks in calls) with the same
+/// configuration without ports.
 fn picker(policy: &PolicySpec) -> Picker {
     let text = text(policy);
     let ports = text.find("[[port]]").unwrap()..text.find("[[pool]]").unwrap();
@@ -330,7 +340,7 @@ fn reported_tasks_decide_like_packets() {
 
 #[test]
 fn another_seed_decides_otherwise() {
-    // Check of the comparison above: it fails if the leaf draws from another random stream.
+    // Check of the comparisons above: they would fail if the leaf drew from another random stream.
     let policy: PolicySpec = "random".parse().unwrap();
     let picks = |events: Vec<Event>| -> Vec<_> {
         events.into_iter().filter(|event| matches!(event, Event::Offer(_))).collect()

@@ -25,6 +25,7 @@ impl Pair {
         Self { folder: tempfile::tempdir().unwrap(), name }
     }
 
+    /// Returns the path of a file in the test's folder.
     fn at(&self, file: &str) -> PathBuf {
         self.folder.path().join(file)
     }
@@ -35,12 +36,12 @@ impl Pair {
         let cpu = |at: usize| cpus[at % cpus.len()].id.to_string();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
         let mut text = std::fs::read_to_string(examples.join(example)).unwrap();
-        let own = |file: &str| self.at(file).display().to_string();
+        let path = |file: &str| self.at(file).display().to_string();
         for (from, to) in [
             ("socket=wedjat-", format!("socket=@{}-", self.name)),
-            ("\"/dev/shm/wedjat-leaf1\"", format!("\"{}\"", own("leaf.state"))),
-            ("\"/dev/shm/wedjat-agent1\"", format!("\"{}\"", own("agent.state"))),
-            ("\"host1\"", format!("\"{}\"", own("region"))),
+            ("\"/dev/shm/wedjat-leaf1\"", format!("\"{}\"", path("leaf.state"))),
+            ("\"/dev/shm/wedjat-agent1\"", format!("\"{}\"", path("agent.state"))),
+            ("\"host1\"", format!("\"{}\"", path("region"))),
             ("cores = [0]", format!("cores = [{}]", cpu(0))),
             ("core = 1", format!("core = {}", cpu(1))),
             // Timeouts of silent workers are off: a busy machine is silent now and then.
@@ -62,6 +63,7 @@ impl Pair {
         members.filter(|member| member.presence == presence).count()
     }
 
+    /// Returns the number of tasks that the leaf dropped for want of a worker.
     fn no_member(&self) -> u64 {
         let snapshot = Snapshot::open(&self.at("leaf.state")).unwrap();
         snapshot.cores.iter().filter_map(|core| core.drops.get("no_member")).sum()

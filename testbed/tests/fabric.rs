@@ -10,6 +10,7 @@ use serde_json::Value;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting};
 
+/// Events of every run, in their order.
 const EVENTS: [&str; 10] = [
     "a leaf is killed",
     "the leaf is restarted",
@@ -22,9 +23,10 @@ const EVENTS: [&str; 10] = [
     "a rack is added",
     "a rack is drained",
 ];
-/// Events that concern controllers.
+/// Indices of the events that concern controllers. They need controller processes, and do not run without.
 const REAL: std::ops::Range<usize> = 5..8;
 
+/// Runs the fabric without controller processes.
 fn report(seed: u64, spine: &str, leaf: &str) -> Report {
     let setting = Setting {
         spine: spine.parse().unwrap(),
@@ -76,11 +78,13 @@ fn unexplained_losses_and_missed_bounds_are_reported() {
     let mut late = whole.clone();
     late.rows[0].holds = Some(false);
     assert!(!late.holds());
-    let mut more = whole;
-    more.rows[0].lost -= 1;
-    assert!(!more.holds());
+    // One lost task belongs to no event now.
+    let mut unexplained = whole;
+    unexplained.rows[0].lost -= 1;
+    assert!(!unexplained.holds());
 }
 
+/// Runs the command, and checks its exit status and its files. Returns its JSON and its page.
 fn command(arguments: &[&str]) -> (Value, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));

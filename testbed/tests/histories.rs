@@ -1,5 +1,6 @@
-//! Controllers as processes under faults: their answers are linearizable. Skipped without etcd, or without
-//! the right to create namespaces.
+//! Controllers as processes under faults: their answers are linearizable. A history records requests, answers
+//! and the messages to followers, which receive the desired state. Skipped without etcd, or without the right
+//! to create namespaces.
 #![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::histories::cluster::lacks_namespaces;
 
+/// Runs `wedjat-testbed histories`.
 fn histories(arguments: &[&str]) -> Output {
     let mut command = processes::command("wedjat-testbed");
     command.arg("histories").args(arguments).output().unwrap()
@@ -58,8 +60,8 @@ fn run(store: &str, faults: &str, seconds: &str) -> Option<Value> {
     Some(value)
 }
 
-/// Asserts that a process of a follower received the first messages of two connections. Without that, no
-/// follower could go back.
+/// Asserts that a process of a follower received the first messages of two connections. Otherwise the run
+/// would not test that a follower never goes back to an older version.
 fn assert_reconnected(file: &Path) {
     let history = std::fs::read_to_string(file).unwrap();
     let lines = history.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -72,10 +74,12 @@ fn assert_reconnected(file: &Path) {
     assert!(connections.values().any(|count| *count > 1), "{connections:?}");
 }
 
+/// Checks a history again.
 fn check(file: &Path) -> Output {
     histories(&["--check", file.to_str().unwrap()])
 }
 
+/// Asserts that these faults happened, and that requests and messages were recorded.
 fn assert_has(value: &Value, faults: &[&str]) {
     for fault in faults {
         assert!(value["faults"][fault].as_u64() > Some(0), "{fault}: {value}");
@@ -117,6 +121,8 @@ fn history_with_stale_read_fails() {
     let read = |version: u64, state| {
         format!(r#"{{"State":{{"term":1,"version":{version},"state":{state}}}}}"#)
     };
+    // A file lists each state of the fabric before the operations that refer to it: an empty one, one with
+    // leaf 7, its addition (version 1), and a read that returns it.
     let begin = [
         r#"{"state":[]}"#.to_owned(),
         format!(r#"{{"state":[[["Leaf",7],{leaf}]]}}"#),
@@ -127,6 +133,7 @@ fn history_with_stale_read_fails() {
     write(&begin);
     let output = check(&file);
     assert!(output.status.success(), "{output:?}");
+    // A later read returns the empty state of version 0.
     let stale = operation((50, 60), r#""Read""#, &read(0, 0));
     write(&[&begin[..], &[stale]].concat());
     let output = check(&file);

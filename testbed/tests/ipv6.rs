@@ -42,7 +42,8 @@ fn emulated_workers_report_queues_in_messages() {
     }
 }
 
-/// Serves a load with a leaf under this policy. Returns the leaf and the rack's report.
+/// Serves a load with a leaf under this policy. `reports` is the leaf's setting: workers report their queues
+/// in replies, or in messages. Returns the leaf and the rack's report.
 fn serve(policy: &str, reports: &str) -> (Leaf<RingPort, FramePool>, Report) {
     let registers = reports == "messages"; // workers of the rack then register
     let text = format!(

@@ -1,6 +1,6 @@
-//! The learner against traces of the program published with the paper (uwaterloo-mast/malcolm). `traces/`
-//! holds the values: 60 beats of five nodes with AdamW, and 40 with stochastic gradient ascent, of seeded
-//! random loads.
+//! The learner, by which nodes without a scheduler choose where they pass tasks, against traces of the
+//! program published with the paper (uwaterloo-mast/malcolm). `traces/` holds the values: 60 beats (steps of
+//! learning) of five nodes with AdamW, and 40 with stochastic gradient ascent, of seeded random loads.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
@@ -8,15 +8,18 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// Returns the path of a trace.
 fn trace(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces").join(name)
 }
 
+/// Runs `wedjat-testbed learner`.
 fn learner(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.arg("learner").args(arguments).output().unwrap()
 }
 
+/// Compares the learner with a trace. Returns the exit code and the largest differences.
 fn compared(path: &Path) -> (Option<i32>, Value) {
     let output = learner(&["--trace", path.to_str().unwrap(), "--format", "json"]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -24,6 +27,7 @@ fn compared(path: &Path) -> (Option<i32>, Value) {
     (output.status.code(), value.unwrap_or_else(|_| panic!("{error}")))
 }
 
+/// Keys of the differences.
 const NAMES: [&str; 6] =
     ["probabilities", "td_error", "critic", "migration", "stealing", "consensus"];
 
@@ -34,8 +38,8 @@ fn learner_matches_the_released_one() {
         let (code, differences) = compared(&trace(name));
         assert_eq!((code, &differences["beats"]), (Some(0), &beats.into()), "{differences}");
         for key in NAMES {
-            let most = differences[key].as_f64().unwrap();
-            assert!(most < 1e-6, "{name}: {key}: {most}");
+            let largest = differences[key].as_f64().unwrap();
+            assert!(largest < 1e-6, "{name}: {key}: {largest}");
         }
     }
 }
@@ -45,6 +49,7 @@ fn different_learner_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.json");
     let text = std::fs::read_to_string(trace("adamw_n5.json")).unwrap();
+    // Another setting in the trace makes the learner differ from the values there.
     let mut other: Value = serde_json::from_str(&text).unwrap();
     for (key, value, differs) in [
         ("lambda", 0.7, "migration"),
@@ -74,7 +79,7 @@ fn invalid_trace_is_refused() {
         trace[key] = value;
         trace.to_string()
     };
-    for (text, says) in [
+    for (text, part) in [
         (String::new(), "EOF"),
         (good[..5000].to_owned(), "EOF"),
         (with("n", 65.into()), "n: 65; allowed: 1 to 64"),
@@ -87,7 +92,7 @@ fn invalid_trace_is_refused() {
         let output = learner(&["--trace", path.to_str().unwrap()]);
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("bad.json") && error.contains(says), "{says}: {error}");
+        assert!(error.contains("bad.json") && error.contains(part), "{part}: {error}");
     }
     let output = learner(&["--trace", "/nonexistent.json"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent.json: No such file"));

@@ -1,5 +1,6 @@
 //! A leaf in lockstep equals the simulator's: with equal seeds, the same tasks go to the same workers at the
-//! same times.
+//! same times. In lockstep, a conductor emulates everything around the leaf and gives it turns: in a turn,
+//! the leaf polls until it is quiet.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::Path;
@@ -57,6 +58,7 @@ fn run_until<S: Scheduler + ?Sized>(
     Ok((outcome, scheduler, workers.idle_picks()))
 }
 
+/// Like [`run_until`], to the end.
 fn run_of<S: Scheduler + ?Sized>(
     config: &rack::Config,
     wrap: impl FnOnce(LocalLeaf) -> Box<S>,
@@ -64,7 +66,7 @@ fn run_of<S: Scheduler + ?Sized>(
     run_until(config, wrap, &AtomicBool::default())
 }
 
-/// Runs a leaf in memory.
+/// Runs a leaf in memory, and checks the ledger of each core.
 fn in_lockstep(config: &rack::Config) -> Outcome {
     let (outcome, scheduler, _) = run_of(config, Box::new).unwrap();
     for core in scheduler.cores() {
@@ -123,11 +125,14 @@ fn cores_match_the_simulator() {
     }
 }
 
-/// Leaf with a record of the longest time of a free place beside a waiting task, measured after each turn.
+/// Leaf with a record of the longest time of a free place beside a waiting task, measured after each turn. A
+/// place is room for a task at a worker, under the policy's bound.
 struct WatchedPlaces {
     leaf: LocalLeaf,
+    /// Start of the current time with a free place.
     free_since_ns: Option<u64>,
     longest_ns: u64,
+    /// Number of turns and cores after which a task waited.
     waited: u64,
 }
 
@@ -137,9 +142,10 @@ impl Scheduler for WatchedPlaces {
         let dispatchers = self.leaf.cores().iter().filter_map(|core| core.stages().dispatcher(0));
         let waiting = dispatchers.clone().filter(|dispatcher| dispatcher.waiting() > 0);
         self.waited += waiting.clone().count() as u64;
-        // A core may keep the place for one of its own tasks.
-        let kept = || dispatchers.clone().any(|one| !one.view().idle().is_empty());
-        let is_free = waiting.clone().any(|one| one.may_release() || kept());
+        // A core that has a free worker on its idle list may keep it for one of its own tasks.
+        let has_idle =
+            || dispatchers.clone().any(|dispatcher| !dispatcher.view().idle().is_empty());
+        let is_free = waiting.clone().any(|dispatcher| dispatcher.may_release() || has_idle());
         let since_ns = *self.free_since_ns.get_or_insert(now_ns);
         self.longest_ns = self.longest_ns.max(now_ns - since_ns);
         if !is_free {
@@ -165,6 +171,7 @@ fn no_place_idles_while_another_core_waits() {
             let (_, scheduler, _) = run_of(&config, watched).unwrap();
             let WatchedPlaces { longest_ns, waited, .. } = *scheduler;
             assert!(waited > 100, "{policy}: {waited}");
+            // Cores exchange free places when they poll, within some turns.
             assert!(longest_ns <= 10_000, "{policy} on {cores}, {replies}: {longest_ns} ns");
         }
     }
@@ -273,8 +280,8 @@ impl Scheduler for RestlessLeaf {
 #[test]
 fn misbehaving_scheduler_is_detected() {
     let config = config(|_| {});
-    let error_of = |wrong: fn(LocalLeaf) -> Box<dyn Scheduler>| {
-        run_of(&config, wrong).err().unwrap().to_string()
+    let error_of = |wrap: fn(LocalLeaf) -> Box<dyn Scheduler>| {
+        run_of(&config, wrap).err().unwrap().to_string()
     };
     let counts = error_of(|local| Box::new(MiscountingLeaf(local)));
     assert!(counts.contains("packet counts differ at 1"), "{counts}");

@@ -1,5 +1,5 @@
-//! A spine and its leaves in lockstep equal the simulator's model with several racks. A leaf that ends is
-//! excluded.
+//! A spine and its leaves in lockstep (emulated time, in which a conductor gives each node turns) equal the
+//! simulator's model with several racks. A leaf that ends is excluded.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::fabric::{self, Report};
@@ -30,6 +30,7 @@ fn config(racks: &str, policy: &str, spine: &str, load: &str) -> rack::Config {
     }
 }
 
+/// Asserts that no node reported a fault, and that none received a task or signal from the wrong sender.
 fn assert_right(report: &Report, name: &str) {
     assert_eq!(report.faults, Vec::<String>::new(), "{name}");
     for (at, counted) in
@@ -90,6 +91,7 @@ fn ended_leaf_is_excluded_within_50_ms() {
         );
         let last_ns = report.chosen_after_ns[&1];
         // The leaf sent its last heartbeat at most 10 ms before its end, and counts as silent 30 ms after it.
+        // The last task chosen for it is a little earlier.
         assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
         let spine = &report.counted[0];
         assert_eq!(spine["workers_lost"], 1, "{name}");

@@ -1,5 +1,7 @@
-//! Several leaves over the same workers in lockstep equal the simulator's model of dispatchers and servers,
-//! task by task. Agents with peers equal its model of nodes without a leaf.
+//! Several leaves over the same workers in lockstep (emulated time, in which a conductor gives each node
+//! turns) equal the simulator's model of dispatchers and servers (`ct`), task by task. Agents with peers
+//! equal its model of nodes without a leaf. The number of messages depends on the policy's parameter `eps`, a
+//! report's probability.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use wedjat_testbed::lockstep::leaves;
@@ -44,7 +46,8 @@ fn assert_equal(config: &ct::Config, name: &str) -> f64 {
     model.messages as f64 / config.tasks as f64
 }
 
-/// Returns the `eps` for which this number of leaves sends the messages of two samples per task.
+/// Returns LSQ's `eps` for this number of leaves: in a slot of the paper's model, the workers then send as
+/// many reports as two samples by each leaf would cost. At most 1.
 fn eps_of(leaves: usize, workers: usize) -> f64 {
     (2.0 * leaves as f64 / workers as f64).min(1.0)
 }
@@ -143,15 +146,16 @@ fn eps_sets_the_report_rate() {
         let policy = format!("lsq-update(eps={eps})");
         assert_equal(&config(&policy, (4, 32), "0.9"), &policy)
     };
-    let [least, some, all] = [0.0, 0.5, 1.0].map(messages);
-    assert!(least < 0.8 && least + 0.1 < some && some + 0.1 < all, "{least}, {some}, {all}");
-    assert!(all == 1.0, "with each task: {all}");
+    let [never, half, always] = [0.0, 0.5, 1.0].map(messages);
+    assert!(never < 0.8 && never + 0.1 < half && half + 0.1 < always, "{never}, {half}, {always}");
+    assert!(always == 1.0, "with each task: {always}");
 }
 
-/// Builds the model configuration of nodes that pass tasks to each other.
+/// Builds the model configuration of nodes that pass tasks to each other: a node sends a new task on
+/// (migration), or takes one from a node (steal). `change` adds flags.
 fn nodes_config(
     policy: &str,
-    more: impl FnOnce(&mut SimArgs),
+    change: impl FnOnce(&mut SimArgs),
 ) -> wedjat_testbed::sim::nodes::Config {
     let text = |text: &str| Some(text.to_owned());
     let mut args = SimArgs {
@@ -164,7 +168,7 @@ fn nodes_config(
         digest: text("yes"),
         ..SimArgs::default()
     };
-    more(&mut args);
+    change(&mut args);
     match plan::cells(&args).unwrap().remove(0).model {
         Model::Nodes(config) => wedjat_testbed::sim::nodes::Config { seed: 7, ..config },
         _ => panic!("another model"),
@@ -185,11 +189,15 @@ fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -
     );
     assert_eq!((details.messages, details.lost), (model.messages, model.lost), "{name}");
     assert_eq!(details.peers.len(), peers.len());
-    for (node, (one, other)) in details.peers.iter().zip(&peers).enumerate() {
-        assert_eq!(one.probabilities(), other.probabilities(), "{name}: node {node}");
-        assert_eq!((one.value_loss(), one.load()), (other.value_loss(), other.load()), "{name}");
-        assert_eq!(one.totals(), other.totals(), "{name}: node {node}");
-        assert_eq!(one.refusals().total(), 0, "{name}: node {node}");
+    for (node, (agent, model)) in details.peers.iter().zip(&peers).enumerate() {
+        assert_eq!(agent.probabilities(), model.probabilities(), "{name}: node {node}");
+        assert_eq!(
+            (agent.value_loss(), agent.load()),
+            (model.value_loss(), model.load()),
+            "{name}"
+        );
+        assert_eq!(agent.totals(), model.totals(), "{name}: node {node}");
+        assert_eq!(agent.refusals().total(), 0, "{name}: node {node}");
     }
     details
 }
@@ -203,6 +211,7 @@ fn peer_agents_decide_as_the_simulators_nodes() {
         let expected = match policy {
             "random" => [false, false],
             "rsteal" => [false, true],
+            // Depends on the initial random policies.
             "frozen" => [true, details.passed.stolen > 100],
             _ => [true, false],
         };

@@ -1,4 +1,5 @@
-//! Leaf processes in lockstep over memif, as users run them, and their end without a conductor.
+//! Leaf processes in lockstep over memif, as users run them, and their end without a conductor. The conductor
+//! gives a node turns through a clock file: in a turn, the node polls until it is quiet.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -15,6 +16,7 @@ use wedjat::clock::{Conductor, Node, NodeKind};
 
 use processes::PATIENCE;
 
+/// Runs `wedjat-testbed`.
 fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
 }
@@ -27,7 +29,8 @@ fn wedjat() -> PathBuf {
     leaf
 }
 
-fn rows(command: &str, more: &[&str]) -> Vec<Value> {
+/// Runs a subcommand with flags that lockstep and simulator share, and with `arguments`. Returns its rows.
+fn rows(command: &str, arguments: &[&str]) -> Vec<Value> {
     let flags = [
         command,
         "--policy",
@@ -43,7 +46,7 @@ fn rows(command: &str, more: &[&str]) -> Vec<Value> {
         "--format",
         "json",
     ];
-    let output = testbed(&[&flags[..], more].concat());
+    let output = testbed(&[&flags[..], arguments].concat());
     let printed = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{printed}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -94,7 +97,7 @@ fn node(role: &str, folder: &Path, clock: &Path) -> Child {
 }
 
 /// Waits for the end of a process. Returns true for success, and its output.
-fn ended(mut child: Child) -> (bool, String) {
+fn wait_for_end(mut child: Child) -> (bool, String) {
     let began = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
@@ -111,7 +114,8 @@ fn ended(mut child: Child) -> (bool, String) {
     (status.success(), printed)
 }
 
-fn taken(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
+/// Waits until a node joins the conductor's clock. Returns its number.
+fn join(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
     loop {
         assert!(child.try_wait().unwrap().is_none(), "it has ended");
         match conductor.take(node) {
@@ -133,32 +137,35 @@ fn nodes_take_turns_and_end_with_their_conductor() {
 
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let number = taken(&mut conductor, &mut child, node_name);
+        let number = join(&mut conductor, &mut child, node_name);
         let first = conductor.turn(number).unwrap();
-        // The node has a timer of its own. The conductor may advance to it.
+        // The node has a timer of its own, its tick of 100 us. The conductor may advance to it.
         assert_eq!(first.timer_ns, 100_000, "{role}");
         conductor.set_now_ns(first.timer_ns);
         assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}");
         assert_eq!(conductor.turn(number).unwrap().timer_ns, 200_000, "{role}: time stands");
         conductor.end();
-        let (well, printed) = ended(child);
-        assert!(well, "{role}: {printed}");
+        let (is_success, printed) = wait_for_end(child);
+        assert!(is_success, "{role}: {printed}");
         drop(conductor);
 
         // The same run, but the conductor dies.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let number = taken(&mut conductor, &mut child, node_name);
+        let number = join(&mut conductor, &mut child, node_name);
         conductor.turn(number).unwrap();
         drop(conductor);
-        let (well, printed) = ended(child);
-        assert!(!well && printed.contains("ended without ending the run"), "{role}: {printed}");
+        let (is_success, printed) = wait_for_end(child);
+        assert!(
+            !is_success && printed.contains("ended without ending the run"),
+            "{role}: {printed}"
+        );
         assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");
 
         // The error names a dead node.
         let mut conductor = Conductor::create(&clock, 1).unwrap();
         let mut child = node(role, folder.path(), &clock);
-        let number = taken(&mut conductor, &mut child, node_name);
+        let number = join(&mut conductor, &mut child, node_name);
         child.kill().unwrap();
         child.wait().unwrap();
         let error = conductor.turn(number).unwrap_err().to_string();
@@ -175,8 +182,8 @@ fn invalid_clock_is_refused_before_the_start() {
     fs::write(&foreign, vec![b'x'; 4096]).unwrap();
     for role in ["leaf", "agent"] {
         for (clock, part) in [(&missing, "no such file"), (&foreign, "not a wedjat clock")] {
-            let (well, printed) = ended(node(role, folder.path(), clock));
-            assert!(!well && printed.contains(part), "{role}: {printed}");
+            let (is_success, printed) = wait_for_end(node(role, folder.path(), clock));
+            assert!(!is_success && printed.contains(part), "{role}: {printed}");
             assert!(printed.contains(&clock.display().to_string()), "{role}: {printed}");
         }
     }

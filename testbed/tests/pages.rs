@@ -1,4 +1,6 @@
 //! Runs the commands of the pages in docs/tutorials and docs/howto, and compares the outputs that they show.
+//! A test may run commands of its own first (`setup`), and replace parts of the page's commands (`replace`),
+//! for example to shorten runs.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -18,6 +20,7 @@ use page::{Page, root};
 
 /// Greatest permitted number of blocks of commands that are not run, for want of a NIC, systemd or time.
 const SKIPPED_MAX: usize = 16;
+/// Programs whose commands are checked.
 const PROGRAMS: [&str; 3] = ["wedjat", "wedjat-pktgen", "wedjat-testbed"];
 
 /// Returns the folder of the commands.
@@ -25,11 +28,12 @@ fn bin() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_wedjat-testbed")).parent().unwrap()
 }
 
+/// Runs a page. Returns its folder, or `None` if the machine lacks a requirement of the page.
 fn run(page: &Page) -> Option<tempfile::TempDir> {
     page::run(page, bin())
 }
 
-/// Leaf and agent of examples/ as files, with cores that sleep while idle, so that tests share two CPUs.
+/// Leaf and agent of examples/ as files. Their cores sleep while idle, so that tests share two CPUs.
 const FILES: &str = r#"
 sed 's/^cores = .*/cores = [0]\npoll = "adaptive"\nworker_timeout_ms = 60000/' examples/agent-leaf.toml >leaf.toml
 sed 's/^core = .*/core = 1\npoll = "adaptive"/' examples/agent.toml >agent.toml
@@ -141,6 +145,7 @@ registers = true
 END
 "#;
 
+/// Page with a test of its own below.
 const FIRST_TASKS: &str = "docs/tutorials/first-tasks.md";
 /// Pages whose tests are elsewhere: in tests/library.rs of the root package, because they need the library.
 const ELSEWHERE: [&str; 2] = ["docs/tutorials/embed-c.md", "docs/tutorials/embed-rust.md"];
@@ -321,6 +326,7 @@ fn every_page_has_a_test() {
     assert_eq!(pages, tested, "the pages of docs, and those with a test");
 }
 
+/// Pages mark the blocks that no test runs.
 #[test]
 fn few_blocks_are_not_run() {
     let (mut blocks, mut skipped) = (0, Vec::new());
@@ -343,6 +349,7 @@ struct Help {
     subcommands: BTreeSet<String>,
 }
 
+/// Runs a command with `--help` and parses its list of subcommands.
 fn help(command: &[&str]) -> Help {
     let output = Command::new(bin().join(command[0])).args(&command[1..]).arg("--help").output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -353,7 +360,8 @@ fn help(command: &[&str]) -> Help {
     Help { text, subcommands }
 }
 
-/// Returns the first word of a command that its program does not know: a subcommand or an option.
+/// Returns the first word of a command that its program does not know: a subcommand or an option. `known`
+/// caches the help of each subcommand.
 fn unknown_word<'a>(command: &'a str, known: &mut BTreeMap<Vec<&'a str>, Help>) -> Option<&'a str> {
     let mut words = command.split_whitespace();
     let mut path = vec![words.next()?];
@@ -390,14 +398,16 @@ fn shown_commands_and_options_exist() {
         .collect();
     let (mut known, mut count, mut unknown) = (BTreeMap::new(), 0, Vec::new());
     for (text, page) in &texts {
+        // Commands are in lines of blocks of shell commands, and in inline code. Every second part of the
+        // text is a block.
         let mut parts = text.split("```").enumerate();
-        let shown = parts.by_ref().flat_map(|(at, part)| {
-            let code = at % 2 == 1;
-            let inline = part.split('`').skip(1).step_by(2).filter(move |_| !code);
-            let lines = part.lines().filter(move |_| code && part.starts_with("sh\n"));
+        let snippets = parts.by_ref().flat_map(|(at, part)| {
+            let is_block = at % 2 == 1;
+            let inline = part.split('`').skip(1).step_by(2).filter(move |_| !is_block);
+            let lines = part.lines().filter(move |_| is_block && part.starts_with("sh\n"));
             inline.chain(lines).collect::<Vec<_>>()
         });
-        let commands = shown.flat_map(|text| text.split(['|', ';', '>', '&', '(', ')']));
+        let commands = snippets.flat_map(|text| text.split(['|', ';', '>', '&', '(', ')']));
         for command in commands.map(str::trim).filter(|text| text.starts_with("wedjat")) {
             let program = command.split_whitespace().next();
             if !program.is_some_and(|program| PROGRAMS.contains(&program)) {

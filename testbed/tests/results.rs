@@ -9,15 +9,18 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// Runs `wedjat-testbed`.
 fn testbed(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_wedjat-testbed")).args(arguments).output().unwrap()
 }
 
+/// Returns the standard output of a successful command.
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Returns the messages of a command.
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -45,7 +48,8 @@ fn number(cell: &str, part: usize) -> f64 {
     cell.split(" ±").nth(part).unwrap().parse().unwrap()
 }
 
-/// Compares a figure of `plot`, with three decimals, with a figure of the run, with six digits.
+/// Compares a figure of `plot`, with three decimals, with a figure of the run, with six digits. `tolerance`
+/// is a relative difference allowed besides rounding.
 fn assert_equal(printed: f64, of_run: f64, tolerance: f64, name: &str) {
     let allowed = of_run.abs() * (1e-5 + tolerance) + 6e-4;
     assert!((printed - of_run).abs() <= allowed, "{name}: {printed}, but the run had {of_run}");
@@ -69,6 +73,7 @@ fn compare(log: &Path, rows: &[Value], unit_us: f64, tolerance: f64) {
             assert_equal(printed, of_row(key), tolerance, &format!("{name}: {key}"));
         }
         for (heading, key) in [("mean us", "mean_ci95"), ("p99 us", "p99_ci95")] {
+            // With other histograms, the intervals differ by more than rounding.
             if tolerance > 0.0 {
                 break;
             }
@@ -109,7 +114,8 @@ fn log_reproduces_the_simulators_figures() {
             1.0,
             0.0,
         ),
-        // These two count in other units, whose histograms have other steps of 0.1%.
+        // These two count in mean service times and slots of 100 us, whose histograms have other steps of
+        // 0.1%.
         (&["--model", "ct", "--policy", "jsq", "--load", "0.9", "--tasks", "9000"], 100.0, 1e-3),
         (&["--model", "slots", "--policy", "jsq", "--load", "0.7", "--slots", "300"], 100.0, 1e-3),
     ] {
@@ -232,13 +238,13 @@ fn unwritable_files_are_refused_before_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "x").unwrap();
-    let (here, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
-    let missing = format!("{here}/none/tasks.csv");
+    let (folder_text, file) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+    let missing = format!("{folder_text}/none/tasks.csv");
     // A run of this length would take hours.
     let long = ["sim", "--tasks", "30000000", "--load", "0.5,0.6,0.7,0.8,0.9", "--seeds", "50"];
     for (option, path, part) in [
         ("--log-tasks", missing.as_str(), "make its folder first"),
-        ("--log-tasks", here, "exists there"),
+        ("--log-tasks", folder_text, "exists there"),
         ("--plot", file, "--plot"),
         ("--html", &missing, "make its folder first"),
     ] {
@@ -249,7 +255,7 @@ fn unwritable_files_are_refused_before_the_run() {
     }
     let output = testbed(&["sim", "--tasks", "90000000", "--log-tasks", file]);
     assert!(stderr(&output).contains("at most 33554432 are recorded"), "{}", stderr(&output));
-    let output = testbed(&["lockstep", "--soak", "2", "--faults", "none", "--plot", here]);
+    let output = testbed(&["lockstep", "--soak", "2", "--faults", "none", "--plot", folder_text]);
     assert!(
         stderr(&output).contains("--plot: only for one run; omit --soak"),
         "{}",
@@ -262,6 +268,7 @@ fn unwritable_files_are_refused_before_the_run() {
 fn full_disk_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("tasks.csv");
+    // A limit of 8 blocks (4 KiB) for each file stands for a full disk.
     let command = format!(
         "ulimit -f 8; exec {} sim --tasks 20000 --log-tasks {}",
         env!("CARGO_BIN_EXE_wedjat-testbed"),

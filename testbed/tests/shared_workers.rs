@@ -21,14 +21,16 @@ const LEAVES: usize = 2;
 const WORKERS: u16 = 4;
 const AGENT_MAC: Mac = Mac([2, 0, 3, 0, 0, 1]);
 const CLIENT_MAC: Mac = Mac([2, 0, 1, 0, 0, 1]);
-/// Time between two turns of all parts.
+/// Time between two turns of all parts. In a turn, a node polls until it is quiet.
 const STEP_NS: u64 = 5_000;
+/// Service time of every task.
 const SERVICE_NS: u32 = 100_000;
 
 fn leaf_mac(leaf: usize, port: usize) -> Mac {
     Mac([2, 0, 2, 0, leaf as u8, port as u8])
 }
 
+/// Returns the configuration of a leaf.
 fn leaf_text(leaf: usize, policy: &str) -> String {
     let [clients, workers] = [0, 1].map(|port| leaf_mac(leaf, port));
     format!(
@@ -42,6 +44,7 @@ fn leaf_text(leaf: usize, policy: &str) -> String {
     )
 }
 
+/// Returns the configuration of the agent, whose workers register with both leaves.
 fn agent_text(policy: &str) -> String {
     let leaves: String =
         (0..LEAVES).map(|leaf| format!("[[leaf]]\nip = '10.1.0.{}'\n", leaf + 1)).collect();
@@ -56,9 +59,12 @@ fn agent_text(policy: &str) -> String {
 /// A leaf with its clients.
 struct Leaf {
     local: LocalLeaf,
+    /// Far ends of the leaf's ports.
     clients: RingPort,
     workers: RingPort,
+    /// The clients' host, which answers ARP.
     host: Host,
+    /// Packet of a task.
     template: Template,
     sent: u64,
     answered: u64,
@@ -79,10 +85,12 @@ impl Leaf {
         Self { local, clients, workers, host, template, sent: 0, answered: 0 }
     }
 
+    /// Returns the leaf's counters.
     fn counters(&self) -> &Counters {
         self.local.leaf().stages().counters()
     }
 
+    /// Sends a task to the leaf.
     fn send(&mut self) {
         let mut frame = vec![0; self.template.frame_len()];
         let task = Task { seq: self.sent as u32, service_ns: SERVICE_NS, class: 0 };
@@ -106,17 +114,19 @@ impl Leaf {
         }
     }
 
-    /// Returns the leaf's estimate of a worker's tasks.
+    /// Returns the leaf's estimate of a worker's tasks, the upper half of a 16.16 fixed-point number.
     fn estimated(&self, worker: u16) -> u64 {
         self.local.leaf().stages().dispatcher(0).unwrap().view().estimated_load(Member(worker))
             >> 16
     }
 }
 
-/// All parts of a test. A leaf may be gone.
+/// All parts of a test.
 struct World {
+    /// Leaves; `None` for one that has ended.
     leaves: [Option<Leaf>; LEAVES],
     agent: LocalAgent,
+    /// Far end of the agent's port.
     agent_end: RingPort,
     /// Workers, each with the end of its current task.
     workers: Vec<(WorkerEnd, Option<u64>)>,
@@ -124,6 +134,7 @@ struct World {
 }
 
 impl World {
+    /// Starts all parts. The workers claim their channels at the agent between its first two turns.
     fn new(policy: &str) -> Self {
         let config = AgentConfig::parse(Path::new("agent.toml"), &agent_text(policy)).unwrap();
         let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
@@ -153,7 +164,7 @@ impl World {
     /// Gives each part turns and delivers frames, until no frame is left.
     fn settle(&mut self) {
         loop {
-            let mut moved = false;
+            let mut has_frames = false;
             self.agent.turn(self.now_ns).unwrap();
             let mut frames: Vec<_> = std::iter::from_fn(|| self.agent_end.receive()).collect();
             for (at, leaf) in self.leaves.iter_mut().enumerate() {
@@ -166,7 +177,7 @@ impl World {
                 let to = ether::dst(frame.bytes());
                 let is_for =
                     |mac| to == mac || to == Mac::BROADCAST && ether::src(frame.bytes()) != mac;
-                moved = true;
+                has_frames = true;
                 if is_for(AGENT_MAC) {
                     assert!(self.agent_end.send(frame.bytes()));
                 }
@@ -176,7 +187,7 @@ impl World {
                     }
                 }
             }
-            if !moved {
+            if !has_frames {
                 return;
             }
         }
@@ -194,34 +205,39 @@ impl World {
         }
     }
 
+    /// Advances the time by `ns` without new tasks.
     fn quiet(&mut self, ns: u64) {
         self.pass(ns, |_, _| false);
     }
 
+    /// Returns a leaf that runs.
     fn leaf(&self, leaf: usize) -> &Leaf {
         self.leaves[leaf].as_ref().unwrap()
     }
 
+    /// Returns the number of load reports that a leaf received.
     fn reports(&self, leaf: usize) -> u64 {
         self.leaf(leaf).counters().read(Counter::QueueReports)
     }
 
     /// Checks that this leaf has no task in flight and lost none.
     fn assert_right(&self, leaf: usize, name: &str) {
-        let one = self.leaf(leaf);
-        assert_eq!(one.answered, one.sent, "{name}: leaf {leaf}");
-        assert!(one.counters().balances() && self.agent.agent().counters().balances(), "{name}");
+        let Leaf { answered, sent, local, .. } = self.leaf(leaf);
+        let counters = self.leaf(leaf).counters();
+        assert_eq!(answered, sent, "{name}: leaf {leaf}");
+        assert!(counters.balances() && self.agent.agent().counters().balances(), "{name}");
         // Each leaf also receives ARP requests for a second leaf's address and counts them as dropped.
-        let others = one.counters().dropped(DropReason::ArpOther);
-        assert_eq!(one.counters().dropped_total(), others, "{name}");
-        let view = one.local.leaf().stages().dispatcher(0).unwrap().view();
+        let arp_other = counters.dropped(DropReason::ArpOther);
+        assert_eq!(counters.dropped_total(), arp_other, "{name}");
+        let view = local.leaf().stages().dispatcher(0).unwrap().view();
         for worker in 0..WORKERS {
             assert_eq!(view.outstanding_now(Member(worker)), 0, "{name}: {worker}");
         }
     }
 }
 
-/// One task per leaf every 13 steps, with an offset between the leaves: 80% of the workers' capacity.
+/// Returns true if a leaf gets a task at a step: every 13 steps, with an offset between the leaves. Two tasks
+/// of 100 us in 65 us are 77% of the capacity of four workers.
 fn both(step: u64, leaf: usize) -> bool {
     step % 13 == 6 * leaf as u64
 }
@@ -233,10 +249,11 @@ fn one_of_two_leaves_survives_the_other() {
         let mut world = World::new(policy);
         world.quiet(20_000_000);
         assert_eq!(world.agent.agent().registered(), usize::from(WORKERS), "{policy}");
-        let met: u64 = [0, 1].map(|leaf| world.reports(leaf)).iter().sum();
+        // Reports after the registration: of LSQ to each leaf, of other policies to one leaf.
+        let first_reports: u64 = [0, 1].map(|leaf| world.reports(leaf)).iter().sum();
         let each = if policy.starts_with("lsq") { 2 } else { 1 };
         assert_eq!(
-            met,
+            first_reports,
             each * u64::from(WORKERS),
             "{policy}: every registered leaf receives reports"
         );
@@ -250,7 +267,7 @@ fn one_of_two_leaves_survives_the_other() {
         let published = world.agent.agent().counters().read(Counter::QueueReports);
         assert_eq!(received.iter().sum::<u64>(), published, "{policy}: each is taken");
         assert!(
-            published - met < tasks && published > tasks / 4,
+            published - first_reports < tasks && published > tasks / 4,
             "{policy}: {published} for {tasks}"
         );
         assert!(
@@ -259,8 +276,8 @@ fn one_of_two_leaves_survives_the_other() {
         );
         if policy.starts_with("lsq") {
             for worker in 0..WORKERS {
-                let believed = (0..LEAVES).map(|leaf| world.leaf(leaf).estimated(worker));
-                assert_eq!(believed.min(), Some(0), "{policy}: each idle worker is on a list");
+                let estimates = (0..LEAVES).map(|leaf| world.leaf(leaf).estimated(worker));
+                assert_eq!(estimates.min(), Some(0), "{policy}: each idle worker is on a list");
             }
         }
 
@@ -296,9 +313,10 @@ fn one_of_two_probing_leaves_survives_the_other() {
         let counted =
             |world: &World, leaf: usize, counter| world.leaf(leaf).counters().read(counter);
         for leaf in 0..LEAVES {
-            let [asked, answered] = [Counter::QueueProbes, Counter::ProbeAnswers]
+            // Both policies probe two workers for each task.
+            let [probes, answers] = [Counter::QueueProbes, Counter::ProbeAnswers]
                 .map(|counter| counted(&world, leaf, counter));
-            assert_eq!((asked, answered), (2 * world.leaf(leaf).sent, asked), "{policy}");
+            assert_eq!((probes, answers), (2 * world.leaf(leaf).sent, probes), "{policy}");
             assert_eq!(world.reports(leaf), 0, "{policy}: who is not asked tells nothing");
         }
         world.leaves[1] = None;

@@ -1,6 +1,7 @@
-//! The rule for undisturbed slices does not flatter. Generator, leaf and emulated workers run on an emulated
-//! clock with the same tasks, once undisturbed and once with seeded pauses of either loop. The calm slices of
-//! the disturbed run must give the figures of the undisturbed run.
+//! The rule for undisturbed slices does not flatter: it cuts the measured time into slices, and only those
+//! count in which no pause of a loop can have affected a task (calm slices). Generator, leaf and emulated
+//! workers run on an emulated clock with the same tasks, once undisturbed and once with seeded pauses of
+//! either loop. The calm slices of the disturbed run must give the figures of the undisturbed run.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -41,6 +42,7 @@ struct Pattern {
 struct Stops {
     pattern: Option<Pattern>,
     stream: Xoshiro256PlusPlus,
+    /// Start and end of the current or next pause.
     from: u64,
     to: u64,
 }
@@ -55,6 +57,7 @@ impl Stops {
         stops
     }
 
+    /// Draws the next pause. Without a pattern, it never comes.
     fn next(&mut self) {
         let Some(Pattern { each_s, mean_s }) = self.pattern else {
             self.from = u64::MAX;
@@ -66,6 +69,7 @@ impl Stops {
         self.to = self.from + exponential(mean_s);
     }
 
+    /// Returns true if the loop runs at `now`.
     fn runs(&mut self, now: u64) -> bool {
         while now >= self.to && self.from < self.to {
             self.next();
@@ -74,12 +78,16 @@ impl Stops {
     }
 }
 
+/// Result of a run.
 struct Run {
     load: Load,
+    /// The generator's counts and its record of each task.
     tally: Tally,
+    /// Pauses of the leaf's loop. The tally has those of the generator.
     leaf: LoopWatch,
 }
 
+/// Returns the leaf's configuration.
 fn text() -> String {
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\n\
@@ -110,17 +118,18 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
     .with_percentile(0.99, Some(WORKERS.into()));
     let target = Target::new(CLIENT_MAC, 0x0A00_0163, 0x0A00_0101);
     let mut generator = Generator::new(&load, &target, 0, HZ as f64, client, frames).unwrap();
-    let mut watched = Pauses::new((load.rule.pause_s * HZ as f64) as u64);
-    let [mut own, mut other] = [0, 1].map(|at| Stops::new(patterns[at], 1000 * seed + at as u64));
+    let mut leaf_pauses = Pauses::new((load.rule.pause_s * HZ as f64) as u64);
+    let [mut generator_stops, mut leaf_stops] =
+        [0, 1].map(|at| Stops::new(patterns[at], 1000 * seed + at as u64));
     let mut now = STEP;
     while !generator.phase().is_over() {
-        if own.runs(now) {
+        if generator_stops.runs(now) {
             generator.transmit(now);
             rack.poll(now);
             generator.receive(now);
         }
-        if other.runs(now) {
-            watched.look(now);
+        if leaf_stops.runs(now) {
+            leaf_pauses.look(now);
             leaf.poll(now);
         }
         now += STEP;
@@ -128,10 +137,11 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
     }
     assert!(rack.report().balances());
     let (_, _, tally) = generator.into_parts();
-    Run { load, tally, leaf: LoopWatch { name: "the leaf".to_owned(), pauses: watched } }
+    Run { load, tally, leaf: LoopWatch { name: "the leaf".to_owned(), pauses: leaf_pauses } }
 }
 
 impl Run {
+    /// Returns the report over the calm slices under this rule.
     fn report(&self, rule: Rule) -> Report {
         let slices = self.tally.slices(&rule, std::slice::from_ref(&self.leaf));
         let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
@@ -160,13 +170,14 @@ fn intervals(report: &Report) -> [f64; 3] {
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
+/// Length of each run.
 const SECONDS: f64 = 6.0;
-/// Pauses of generator and workers, and of the leaf. The cases are many short ones, few long ones, and long
-/// ones of the leaf with short ones of the generator's loop. In the last case, tiny pauses of both disturb
-/// most slices, as on a busy host.
 const SHORT: Pattern = Pattern { each_s: 60.0, mean_s: 0.1e-3 };
 const LONG: Pattern = Pattern { each_s: 3.0, mean_s: 4e-3 };
 const TINY: Pattern = Pattern { each_s: 700.0, mean_s: 0.04e-3 };
+/// Pauses of generator and workers, and of the leaf. The cases are many short ones, few long ones, and long
+/// ones of the leaf with short ones of the generator's loop. In the last case, tiny pauses of both disturb
+/// most slices, as on a busy host.
 const PATTERNS: [[Option<Pattern>; 2]; 4] = [
     [Some(SHORT), Some(SHORT)],
     [Some(LONG), Some(LONG)],
@@ -175,19 +186,20 @@ const PATTERNS: [[Option<Pattern>; 2]; 4] = [
 ];
 
 /// Compares the calm slices of disturbed runs with the undisturbed run. Returns one value per figure, true
-/// under two conditions: the figures agree within the confidence intervals of both runs, and the figure is no
-/// better than that of the same slices in the undisturbed run, within that run's interval. `change` derives
-/// the rule from the usual one. Prints the results. Runs the seeds in parallel.
+/// under two conditions. The figures agree within the confidence intervals of both runs. The figure is at least
+/// as high as over the same slices of the undisturbed run, within its interval. `change` derives the rule from
+/// the usual one. Prints the results. Runs the seeds in parallel.
 fn agreements(share: f64, change: fn(Rule) -> Rule) -> Vec<bool> {
     std::thread::scope(|scope| {
-        let of = |seed| scope.spawn(move || agreements_of(share, seed, change));
-        let found = [1, 2].map(of);
-        found.into_iter().flat_map(|found| found.join().expect("a run")).collect()
+        let start = |seed| scope.spawn(move || agreements_of(share, seed, change));
+        let threads = [1, 2].map(start);
+        threads.into_iter().flat_map(|thread| thread.join().expect("a run")).collect()
     })
 }
 
+/// Returns the values of [`agreements`] for one seed: three figures for each of [`PATTERNS`].
 fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
-    let mut found = Vec::new();
+    let mut agreements = Vec::new();
     let undisturbed = run(share, seed, SECONDS, [None; 2]);
     let rule = change(undisturbed.load.rule);
     let calm = undisturbed.report(rule);
@@ -197,19 +209,20 @@ fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
         let disturbed = run(share, seed, SECONDS, patterns);
         let report = disturbed.report(rule);
         let (got, same) = (figures(&report), figures(&undisturbed.as_cut(&disturbed)));
-        let own = intervals(&report);
+        let disturbed_interval = intervals(&report);
         assert!(report.valid, "{report}");
         println!(
             "load {share}, seed {seed}, {:.0}% calm: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
              the same slices, undisturbed, {same:.1?}",
             100.0 * report.slices.calm_share
         );
-        found.extend((0..3).map(|at| {
-            let agrees = (got[at] - expected[at]).abs() <= interval[at].hypot(own[at]);
+        agreements.extend((0..3).map(|at| {
+            let allowed = interval[at].hypot(disturbed_interval[at]);
+            let agrees = (got[at] - expected[at]).abs() <= allowed;
             agrees && got[at] >= same[at] - interval[at]
         }));
     }
-    found
+    agreements
 }
 
 /// Rule that drops only the slices in which a loop stalled.
@@ -240,12 +253,12 @@ fn undisturbed_slices_are_representative_near_saturation() {
 fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
     // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice.
-    let [short, long, both] = [0, 1, 2].map(|pattern| {
+    let [short, long, mixed] = [0, 1, 2].map(|pattern| {
         let of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
         agreements.chunks(3 * PATTERNS.len()).flat_map(of).filter(|agrees| *agrees).count()
     });
-    println!("of six figures each agree: {short}, {long}, {both}");
-    assert!(long + both <= 4, "{agreements:?}");
+    println!("of six figures each agree: {short}, {long}, {mixed}");
+    assert!(long + mixed <= 4, "{agreements:?}");
 }
 
 // promise: measurement.2

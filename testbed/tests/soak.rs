@@ -1,4 +1,6 @@
 //! Several nodes in emulated time, with faults: the invariants hold for every seed, and violations are found.
+//! A plan describes the system, its load and its faults; values that the options omit are drawn from the
+//! seed. A conductor gives each node turns, in which the node polls until it is quiet.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -14,6 +16,7 @@ use wedjat_testbed::lockstep::system::{
     self, FaultTarget, InMemory, LocalNodeState, Maker, Node, Outcome, Plan, PlanOptions, TaskEnd,
 };
 
+/// Runs a plan with nodes in memory.
 fn run(plan: &Plan) -> Outcome {
     system::run(plan, &mut InMemory, &AtomicBool::default()).unwrap()
 }
@@ -35,8 +38,8 @@ fn seeds_of_faults_violate_nothing() {
 #[test]
 fn seeds_of_faults_at_spines_violate_nothing() {
     for seed in 1..=12 {
-        let given = PlanOptions { spines: Some(1 + seed as u16 % 3), ..PlanOptions::default() };
-        let plan = Plan::draw(seed, &given).unwrap();
+        let options = PlanOptions { spines: Some(1 + seed as u16 % 3), ..PlanOptions::default() };
+        let plan = Plan::draw(seed, &options).unwrap();
         let outcome = run(&plan);
         assert_eq!(outcome.violations, [], "{plan}");
         let lost: u64 = outcome.lost.values().sum();
@@ -49,14 +52,14 @@ fn seeds_of_faults_at_spines_violate_nothing() {
 #[test]
 fn nodes_follow_the_controller_under_faults() {
     for seed in 1..=8 {
-        let given = PlanOptions {
+        let options = PlanOptions {
             spines: Some(2),
             tasks: Some(100),
             faults: Some("random".to_owned()),
             has_controller: true,
             ..PlanOptions::default()
         };
-        let plan = Plan::draw(seed, &given).unwrap();
+        let plan = Plan::draw(seed, &options).unwrap();
         let mut maker = system::controlled::drawn(&plan).unwrap();
         let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
         assert_eq!(outcome.violations, [], "{plan}");
@@ -68,7 +71,7 @@ fn nodes_follow_the_controller_under_faults() {
 // promise: emulated-time.2
 #[test]
 fn killed_spine_loses_only_its_clients_tasks() {
-    let given = PlanOptions {
+    let options = PlanOptions {
         spines: Some(2),
         spine: Some("horus-spine".parse().unwrap()),
         leaf: Some("horus".parse().unwrap()),
@@ -80,15 +83,17 @@ fn killed_spine_loses_only_its_clients_tasks() {
         faults: Some("kill=spine1@2ms..5ms".to_owned()),
         ..PlanOptions::default()
     };
-    let plan = Plan::draw(1, &given).unwrap();
+    let plan = Plan::draw(1, &options).unwrap();
     let outcome = run(&plan);
     assert_eq!(outcome.violations, []);
-    // From one hop before the spine's end until it has found its leaves again.
+    // Tasks start at 50 ms, so the spine ends at 52 ms. From two mean hops (10 us) before its end until the
+    // restarted spine has found its leaves again.
     let span = 51_990_000..55_200_000;
     let lost: Vec<_> = outcome.ended.iter().filter(|task| task.lost.is_some()).collect();
-    let others = lost.iter().filter(|task| !span.contains(&task.sent_ns));
-    assert!(!lost.is_empty() && others.count() == 0);
-    let of = |spine: u16| {
+    let lost_later = lost.iter().filter(|task| !span.contains(&task.sent_ns));
+    assert!(!lost.is_empty() && lost_later.count() == 0);
+    // Number of tasks in that time that a spine passed to its leaves.
+    let passed_by = |spine: u16| {
         let passed = |task: &&TaskEnd| {
             task.leaf.is_some_and(|(leaf, _)| plan.topology.spine_of(leaf) == spine)
         };
@@ -96,9 +101,9 @@ fn killed_spine_loses_only_its_clients_tasks() {
     };
     // Meanwhile, the second spine passes about as many tasks as are lost.
     assert!(
-        of(2) > 100 && of(2).abs_diff(lost.len()) < lost.len() / 3,
+        passed_by(2) > 100 && passed_by(2).abs_diff(lost.len()) < lost.len() / 3,
         "{}, {}",
-        of(2),
+        passed_by(2),
         lost.len()
     );
     let restarted = outcome.ended.iter().filter(|task| task.sent_ns > 60_000_000);
@@ -111,7 +116,7 @@ fn without_faults_every_task_is_answered() {
     for (spines, leaves, agents) in
         [(0, 1, 1), (0, 1, 2), (0, 2, 2), (0, 3, 2), (1, 2, 2), (2, 4, 6)]
     {
-        let given = PlanOptions {
+        let options = PlanOptions {
             spines: Some(spines),
             leaves: Some(leaves),
             agents: Some(agents),
@@ -121,7 +126,7 @@ fn without_faults_every_task_is_answered() {
             ..PlanOptions::default()
         };
         for seed in 1..=3 {
-            let plan = Plan::draw(seed, &given).unwrap();
+            let plan = Plan::draw(seed, &options).unwrap();
             let outcome = run(&plan);
             assert_eq!(outcome.violations, [], "{plan}");
             assert_eq!((outcome.answered, outcome.again), (plan.tasks, 0), "{plan}");
@@ -132,11 +137,11 @@ fn without_faults_every_task_is_answered() {
 // promise: emulated-time.2
 #[test]
 fn run_follows_its_plan_and_its_text() {
-    let given = PlanOptions { faults: Some("all".to_owned()), ..PlanOptions::default() };
-    let plan = Plan::draw(5, &given).unwrap();
+    let options = PlanOptions { faults: Some("all".to_owned()), ..PlanOptions::default() };
+    let plan = Plan::draw(5, &options).unwrap();
     let outcome = run(&plan);
     assert_eq!(run(&plan), outcome);
-    let written = PlanOptions { faults: Some(plan.faults.to_string()), ..given };
+    let written = PlanOptions { faults: Some(plan.faults.to_string()), ..options };
     assert_eq!(run(&Plan::draw(5, &written).unwrap()), outcome);
     assert_ne!(run(&Plan::draw(6, &written).unwrap()).digest, outcome.digest);
 }
@@ -145,7 +150,7 @@ fn run_follows_its_plan_and_its_text() {
 #[test]
 fn agent_work_time_is_in_every_answer() {
     let mean_ns = |node_delay_ns: u64| {
-        let given = PlanOptions {
+        let options = PlanOptions {
             leaf: Some("round-robin".parse().unwrap()),
             agent: Some("round-robin".parse().unwrap()),
             load: Some(0.01),
@@ -153,18 +158,18 @@ fn agent_work_time_is_in_every_answer() {
             faults: Some("none".to_owned()),
             ..PlanOptions::default()
         };
-        run(&Plan::draw(3, &given).unwrap()).mean_ns
+        run(&Plan::draw(3, &options).unwrap()).mean_ns
     };
     // A task passes through its leaf, its agent, and its leaf again.
-    let more = mean_ns(1000) - mean_ns(0);
-    assert!((2999.0..3500.0).contains(&more), "{more}");
+    let added_ns = mean_ns(1000) - mean_ns(0);
+    assert!((2999.0..3500.0).contains(&added_ns), "{added_ns}");
 }
 
 /// Makes nodes in memory. The leaf has a defect from a certain time on.
 struct Defective {
     from_ns: u64,
     defect: fn(&mut Memory<LocalLeaf>),
-    /// True if one outgoing packet is lost.
+    /// True if the leaf loses outgoing packets.
     swallows: bool,
 }
 
@@ -172,14 +177,15 @@ struct Defective {
 struct DefectiveLeaf {
     inner: Memory<LocalLeaf>,
     from_ns: u64,
+    /// Defect to apply after the first turn at `from_ns`; `None` afterwards.
     defect: Option<fn(&mut Memory<LocalLeaf>)>,
     swallows: bool,
 }
 
 impl Maker for Defective {
-    fn make(&mut self, plan: &Plan, who: FaultTarget) -> Result<Box<dyn Node>, String> {
-        if !matches!(who, FaultTarget::Leaf(_)) {
-            return InMemory.make(plan, who);
+    fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
+        if !matches!(target, FaultTarget::Leaf(_)) {
+            return InMemory.make(plan, target);
         }
         let Self { from_ns, defect, swallows } = *self;
         let inner = node::local(&plan.leaf_config(1)?)?;
@@ -202,6 +208,7 @@ impl Node for DefectiveLeaf {
         self.inner.give(port, frame)
     }
 
+    /// Passes the leaf's packets on. A leaf that swallows loses the first of each call after the defect.
     fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8])) {
         let mut swallows = self.swallows && self.defect.is_none();
         self.inner.take(port, &mut |frame| {
@@ -228,9 +235,10 @@ impl Node for DefectiveLeaf {
     }
 }
 
-/// Returns the first violation reported for a leaf with this defect, in a system without faults.
+/// Returns the text of the first violation reported for a leaf with this defect, in an overloaded system
+/// without faults. Without the defect, the same system has no violation.
 fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
-    let given = PlanOptions {
+    let options = PlanOptions {
         workers: Some(3),
         leaf: Some("jbsq(k=1)".parse().unwrap()),
         agent: Some("jbsq(k=1)".parse().unwrap()),
@@ -241,7 +249,7 @@ fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
         faults: Some("none".to_owned()),
         ..PlanOptions::default()
     };
-    let plan = Plan::draw(1, &given).unwrap();
+    let plan = Plan::draw(1, &options).unwrap();
     assert_eq!(run(&plan).violations, []);
     let mut maker = Defective { from_ns: 12_000_000, defect, swallows };
     let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
@@ -254,39 +262,43 @@ fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
 // promise: emulated-time.2
 #[test]
 fn leaked_packet_buffer_is_found() {
-    let what = violations(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
-    assert!(what.contains("packet buffers are in use for"), "{what}");
+    let violation = violations(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
+    assert!(violation.contains("packet buffers are in use for"), "{violation}");
 }
 
 // promise: emulated-time.2
 #[test]
 fn uncounted_packet_loss_is_found() {
-    let what = violations(true, |_| {});
-    assert!(what.contains("packet counts differ"), "{what}");
+    let violation = violations(true, |_| {});
+    assert!(violation.contains("packet counts differ"), "{violation}");
 }
 
 // promise: emulated-time.2
 #[test]
 fn forgotten_worker_is_found_while_tasks_wait() {
-    let what = violations(false, |leaf| {
+    let violation = violations(false, |leaf| {
         leaf.scheduler.leaf_mut().stages_mut().set_active(0, Member(1), false);
     });
-    assert!(what.contains("worker 1 has been idle for"), "{what}");
+    assert!(violation.contains("worker 1 has been idle for"), "{violation}");
 }
 
 // promise: emulated-time.2
 #[test]
 fn double_counted_reply_is_found() {
-    let what = violations(false, |leaf| {
+    let violation = violations(false, |leaf| {
         leaf.scheduler.leaf().stages().counters().add(Counter::Replies, 1)
     });
-    assert!(what.contains("replies and"), "{what}");
-    let what = violations(false, |leaf| {
+    assert!(violation.contains("replies and"), "{violation}");
+    let violation = violations(false, |leaf| {
         leaf.scheduler.leaf().stages().counters().add(Counter::RxPackets, 1)
     });
-    assert!(what.contains("counts differ") || what.contains("does not balance"), "{what}");
+    assert!(
+        violation.contains("counts differ") || violation.contains("does not balance"),
+        "{violation}"
+    );
 }
 
+/// Runs `wedjat-testbed lockstep`.
 fn lockstep(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.arg("lockstep").args(arguments).output().unwrap()
@@ -296,10 +308,10 @@ fn lockstep(arguments: &[&str]) -> Output {
 #[test]
 fn command_repeats_a_run_exactly_and_soaks() {
     let all = ["--faults", "all", "--tasks", "200", "--seed", "11", "--format", "json"];
-    let (one, two) = (lockstep(&all), lockstep(&all));
-    assert!(one.status.success(), "{}", String::from_utf8_lossy(&one.stderr));
-    assert_eq!(one.stdout, two.stdout);
-    let value: serde_json::Value = serde_json::from_slice(&one.stdout).unwrap();
+    let (first, second) = (lockstep(&all), lockstep(&all));
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stderr));
+    assert_eq!(first.stdout, second.stdout);
+    let value: serde_json::Value = serde_json::from_slice(&first.stdout).unwrap();
     assert_eq!((&value["tasks"], &value["seed"]), (&200.into(), &11.into()));
     let soak = lockstep(&["--soak", "4", "--tasks", "50", "--timing", "no"]);
     let text = String::from_utf8(soak.stdout).unwrap();

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+/// Runs 200 tasks with nodes in memory or as processes (`nodes`) under these faults. Returns the JSON report.
 fn run(nodes: &str, faults: &str, seed: u64) -> Value {
     let binary = Path::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     let leaf = binary.with_file_name("wedjat");
@@ -15,8 +16,8 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
     let seed = seed.to_string();
     let flags =
         ["lockstep", "--nodes", nodes, "--faults", faults, "--tasks", "200", "--load", "0.9"];
-    let more = ["--service", "exp(100us)", "--seed", &seed, "--format", "json"];
-    let output = Command::new(binary).args(flags).args(more).output().unwrap();
+    let further = ["--service", "exp(100us)", "--seed", &seed, "--format", "json"];
+    let output = Command::new(binary).args(flags).args(further).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -24,10 +25,10 @@ fn run(nodes: &str, faults: &str, seed: u64) -> Value {
 // promise: emulated-time.2
 #[test]
 fn faulty_processes_match_nodes_in_memory() {
-    let troubles = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
+    let every_kind = "loss=0.01,dup=0.01,reorder=0.02,corrupt=0.01,cut=leaf1-agent1@1ms..2ms,pause=leaf1@2ms..3ms,\
                     kill=agent2@3ms..5ms";
     for (faults, seed) in
-        [("none", 1), (troubles, 2), ("kill=leaf1@2ms..4ms,pause=agent1@1ms..6ms", 3)]
+        [("none", 1), (every_kind, 2), ("kill=leaf1@2ms..4ms,pause=agent1@1ms..6ms", 3)]
     {
         let (found, expected) = (run("process", faults, seed), run("memory", faults, seed));
         for key in [

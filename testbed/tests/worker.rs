@@ -15,18 +15,22 @@ use wedjat_pktgen::payload::{LEN, Work, seed_of};
 
 use processes::{PATIENT, wait};
 
+/// Number of the client in its task ids.
 const APP: u32 = 5;
 
+/// Returns the command of a worker.
 fn worker(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
     command.arg("worker").args(PATIENT).args(arguments);
     command
 }
 
+/// Runs a command to its end.
 fn output(command: &mut Command) -> Output {
     command.output().expect("the command starts")
 }
 
+/// Converts output to text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -35,11 +39,14 @@ fn text(bytes: &[u8]) -> String {
 struct Agent {
     _folder: tempfile::TempDir,
     path: PathBuf,
+    /// Memory shared with the workers.
     region: Arc<WorkerRegion>,
+    /// The agent's ends of the channels to the workers.
     channels: Vec<Channel>,
 }
 
 impl Agent {
+    /// Creates an agent for workers with ids from 7.
     fn new(workers: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
@@ -49,11 +56,12 @@ impl Agent {
         Self { _folder: folder, path, region, channels }
     }
 
+    /// Returns the agent's name for `--attach`.
     fn name(&self) -> &str {
         self.path.to_str().unwrap()
     }
 
-    /// Grants all workers their places.
+    /// Waits until a process claims each worker's channel, and grants the claims.
     fn welcome(&mut self) {
         let channels = &mut self.channels;
         wait("the workers come", || {
@@ -96,17 +104,21 @@ impl Agent {
 struct Process(Child);
 
 impl Process {
+    /// Starts a worker with these arguments.
     fn start(arguments: &[&str]) -> Self {
         let mut command = worker(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(command.spawn().expect("the worker starts"))
     }
 
+    /// Sends a signal to the process.
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).expect("it still runs");
     }
 
+    /// Waits for the end of the process and returns its output.
     fn end(mut self) -> Output {
+        // Leaves another process for `drop`, because the wait takes the child.
         let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
         child.wait_with_output().unwrap()
     }
@@ -119,6 +131,7 @@ impl Drop for Process {
     }
 }
 
+/// Parses the account that a worker prints at its end.
 fn account(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
 }
@@ -127,17 +140,17 @@ fn account(output: &Output) -> serde_json::Value {
 fn missing_agent_is_reported_before_the_app_starts() {
     let nowhere = tempfile::tempdir().unwrap();
     let name = nowhere.path().join("agent");
-    // The app would be refused too.
-    let told = |name: &str| {
+    // Returns the error of a worker at the agent `name`. Its app would be refused too.
+    let error_at = |name: &str| {
         let app = ["--app", "rocksdb", "--db", "/proc/no/objects"];
         let refused = output(&mut worker(&[&app[..], &["--attach", name]].concat()));
         assert!(!refused.status.success());
         text(&refused.stderr).to_lowercase()
     };
-    let error = told(name.to_str().unwrap());
+    let error = error_at(name.to_str().unwrap());
     assert!(error.contains("start the agent") && !error.contains("rocksdb"), "{error}");
     let agent = Agent::new(1);
-    let error = told(agent.name());
+    let error = error_at(agent.name());
     assert!(error.contains("/proc/no/objects") || error.contains("without rocksdb"), "{error}");
 }
 
@@ -201,15 +214,15 @@ fn only_an_orderly_agent_ends_workers_cleanly() {
         }
         let output = process.end();
         assert_eq!(output.status.code(), Some(if in_order { 0 } else { 1 }));
-        let why = if in_order { "the agent has stopped" } else { "the agent has died" };
-        assert!(text(&output.stdout).contains(why), "{}", text(&output.stdout));
+        let reason = if in_order { "the agent has stopped" } else { "the agent has died" };
+        assert!(text(&output.stdout).contains(reason), "{}", text(&output.stdout));
     }
 }
 
 #[test]
 fn mistakes_name_input_reason_and_fix() {
     let agent = Agent::new(1);
-    let beyond = ["--app", "echo", "--worker", "3", "--attach", agent.name()];
+    let unknown_worker = ["--app", "echo", "--worker", "3", "--attach", agent.name()];
     let mut mistakes = vec![
         (&["--app", "lucene", "--attach", "host1"][..], "lucene", "spin, rocksdb, tpcc, echo"),
         (&["--app", "spin"], "--attach <NAME>", "required"),
@@ -219,18 +232,18 @@ fn mistakes_name_input_reason_and_fix() {
             "start the agent",
         ),
         (&["--app", "spin", "--db", "/run/x", "--attach", "host1"], "--db", "no database"),
-        (&beyond, "no worker with id 3", "[7]"),
+        (&unknown_worker, "no worker with id 3", "[7]"),
     ];
     let database = ["--app", "rocksdb", "--attach", agent.name(), "--db", "/proc/no/objects"];
     match cfg!(feature = "rocksdb") {
         true => mistakes.push((&database, "/proc/no/objects", "give a writable folder")),
         false => mistakes.push((&database, "built without RocksDB", "--features rocksdb")),
     }
-    for (arguments, found, fix) in mistakes {
+    for (arguments, reason, fix) in mistakes {
         let output = output(&mut worker(arguments));
         let errors = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {errors}");
-        assert!(errors.contains(found) && errors.contains(fix), "{arguments:?}: {errors}");
+        assert!(errors.contains(reason) && errors.contains(fix), "{arguments:?}: {errors}");
     }
 }
 

@@ -11,6 +11,7 @@ fn profile() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
 }
 
+/// Runs a command that must succeed.
 pub fn run(command: &mut Command) {
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -31,8 +32,8 @@ fn library() -> PathBuf {
         let name = path.file_name().unwrap().to_string_lossy();
         name.starts_with("libwedjat_capi-") && name.ends_with(".a")
     };
-    let built = |path: &PathBuf| fs::metadata(path).unwrap().modified().unwrap();
-    files.filter(is_library).max_by_key(built).unwrap()
+    let build_time = |path: &PathBuf| fs::metadata(path).unwrap().modified().unwrap();
+    files.filter(is_library).max_by_key(build_time).unwrap()
 }
 
 /// Compiles `source`, a path in this package, to a program in `folder`.
@@ -43,6 +44,7 @@ pub fn compile(source: &str, folder: &Path) -> PathBuf {
 /// Compiles with further arguments for the compiler.
 pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // Links the shared library once per folder.
     if !folder.join("libwedjat.so").exists() {
         let link = package.join("../scripts/link-library.sh");
         symlink(library(), folder.join("libwedjat_capi.a")).unwrap();

@@ -1,4 +1,5 @@
-//! Sharing schemes to compare.
+//! Sharing schemes (arms) to compare. "The paper" is ASA_X (arXiv 2401.09706). A guest is a second job that
+//! shares the cores of another, the host.
 
 use std::str::FromStr;
 
@@ -19,8 +20,8 @@ pub enum Arm {
     /// ASA_X with the learning rule as printed and the corrected happiness formula
     /// ([`HappinessFormula::Ratio`]), which falls for slower jobs.
     AsaxPaper,
-    /// ASA_X with the learning rule and the happiness formula ([`HappinessFormula::Printed`]) as printed. Happiness
-    /// then rises for slower jobs.
+    /// ASA_X with the learning rule and the happiness formula ([`HappinessFormula::Printed`]) as printed.
+    /// Happiness then rises for slower jobs.
     AsaxPrinted,
     /// ASA_X with importance-weighted risk.
     AsaxIw,
@@ -74,7 +75,7 @@ impl FromStr for Arm {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = || Self::ALL.map(Self::name).join(", ");
-        let found = Self::ALL.into_iter().find(|arm| arm.name() == text);
-        found.ok_or_else(|| format!("unknown arm {text:?}; arms are {}", names()))
+        let arm = Self::ALL.into_iter().find(|arm| arm.name() == text);
+        arm.ok_or_else(|| format!("unknown arm {text:?}; arms are {}", names()))
     }
 }

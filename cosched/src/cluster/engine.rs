@@ -1,4 +1,7 @@
 //! Event simulation of jobs on cores. An event is the end of a stage, or the time for a new decision.
+//!
+//! A host is a job with cores of its own. A guest is a second job that shares a host's cores. In the schemes
+//! with ASA_X, a learner per workflow of the host decides the guest's share.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -12,7 +15,7 @@ use super::jobs::{Job, WIDEST};
 use super::report::{Figures, JobRecord, Learner, Usage, figures};
 use super::{Arm, ClusterError, Contention, Experiment, Workflow};
 
-/// Seconds between decisions.
+/// Seconds between decisions about a guest's share.
 const INTERVAL: f64 = 60.0;
 
 /// Learner for hosts of one workflow.
@@ -25,23 +28,27 @@ pub(super) struct WorkflowLearner {
 }
 
 impl WorkflowLearner {
+    /// Creates a learner that logs its decisions to `log`.
     pub(super) fn new(chooser: Chooser, log: Box<dyn Write>) -> std::io::Result<Self> {
         Ok(Self { chooser: LoggingChooser::new(chooser, log)?, decisions: 0, last: None })
     }
 
+    /// Decides a guest's share. Returns the decision's number and the share.
     fn decide(&mut self, now: f64, state: &State) -> Result<(u64, Share), ClusterError> {
         self.decisions += 1;
         Ok(self.chooser.decide_concurrent(nanoseconds(now), state, Share::MOST)?)
     }
 
+    /// Learns from the outcome of a decision.
     fn learn(&mut self, decision: u64, now: f64, outcome: &Outcome) -> Result<(), ClusterError> {
-        let learnt = self.chooser.learn_of(decision, nanoseconds(now), outcome)?;
-        if let Some(round) = learnt.and_then(|learnt| learnt.ended) {
+        let update = self.chooser.learn_of(decision, nanoseconds(now), outcome)?;
+        if let Some(round) = update.and_then(|update| update.ended) {
             self.last = Some(round);
         }
         Ok(())
     }
 
+    /// Closes the log, and returns the final state.
     fn end(self, workflow: Workflow) -> Result<Learner, ClusterError> {
         let experts = self.chooser.chooser().experts().iter().map(|expert| expert.name.clone());
         let (experts, decisions, last) = (experts.collect(), self.decisions, self.last);
@@ -51,10 +58,11 @@ impl WorkflowLearner {
 }
 
 /// Returns the outcome of a decision that gave no share: the host is not slower than expected.
-fn unharmed(batch: Option<Progress>) -> Outcome {
+fn harmless_outcome(batch: Option<Progress>) -> Outcome {
     Outcome { expected: INTERVAL, observed: INTERVAL, batch }
 }
 
+/// Converts seconds to whole nanoseconds.
 fn nanoseconds(seconds: f64) -> u64 {
     (seconds * 1e9) as u64
 }
@@ -68,8 +76,9 @@ struct ActiveJob {
     started: f64,
     /// Index of its current stage.
     stage: usize,
-    /// Completed work in seconds at standalone speed: in total, and of the current stage.
+    /// Completed work in seconds at standalone speed.
     done: f64,
+    /// Completed work of the current stage.
     done_in_stage: f64,
     /// Current speed, in seconds of work per second.
     speed: f64,
@@ -97,6 +106,7 @@ impl ActiveJob {
         job.workflow.stages()[self.stage].cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
     }
 
+    /// Returns true if the current stage is parallel.
     fn is_parallel(&self, job: &Job) -> bool {
         job.workflow.stages()[self.stage].cpu.is_some()
     }
@@ -114,7 +124,7 @@ struct Allocation {
     decision: u64,
     /// Time of that decision.
     chosen_at: f64,
-    /// Time of the next decision. Without a guest, the earliest time at which a job may ask.
+    /// Time of the next decision. Without a guest, the earliest time of a decision about a new guest.
     due: f64,
 }
 
@@ -133,7 +143,8 @@ pub(super) struct Engine {
     allocations: Vec<Allocation>,
     learners: Vec<WorkflowLearner>,
     now: f64,
-    finished: Vec<JobRecord>,
+    /// Records of the completed jobs.
+    records: Vec<JobRecord>,
 }
 
 /// A waiting job.
@@ -146,6 +157,7 @@ struct QueuedJob {
 }
 
 impl Engine {
+    /// Creates a simulation in which all jobs wait at time 0. Fails if the largest job does not fit.
     pub(super) fn new(
         experiment: &Experiment,
         jobs: Vec<Job>,
@@ -166,10 +178,11 @@ impl Engine {
             allocations: Vec::new(),
             learners,
             now: 0.0,
-            finished: Vec::new(),
+            records: Vec::new(),
         })
     }
 
+    /// Simulates until no job runs, and returns the results.
     pub(super) fn run(mut self) -> Result<Figures, ClusterError> {
         loop {
             self.place()?;
@@ -182,7 +195,7 @@ impl Engine {
         let learners = self.learners.into_iter().zip(Workflow::ALL);
         let learners =
             learners.map(|(learner, workflow)| learner.end(workflow)).collect::<Result<_, _>>()?;
-        Ok(figures(self.cores, self.arm, &self.jobs, &self.finished, learners))
+        Ok(figures(self.cores, self.arm, &self.jobs, &self.records, learners))
     }
 
     /// Gives cores, or a share of them, to waiting jobs in order. Jobs behind the first one that finds no
@@ -194,6 +207,7 @@ impl Engine {
         while position < self.queue.len() {
             let job = self.queue[position].job;
             let (cores, wall) = (self.jobs[job].cores, self.jobs[job].wall);
+            // A backfilled job ends before the reserved start, or uses only cores that are left over then.
             let fits = match reserved {
                 None => true,
                 Some((end, spare)) => self.now + wall <= end || cores <= spare,
@@ -219,9 +233,8 @@ impl Engine {
             if reserved.is_none() {
                 reserved = Some(self.reservation(cores));
             }
-            if let Some(host) = self.host_for(job, position)? {
+            if let Some((index, decision, share)) = self.host_for(job, position)? {
                 let guest = self.begin(position);
-                let (index, decision, share) = host;
                 let allocation = &mut self.allocations[index];
                 allocation.decision = decision;
                 allocation.host.done_at_decision = allocation.host.done;
@@ -236,10 +249,10 @@ impl Engine {
 
     /// Removes a job from the queue and starts or resumes it.
     fn begin(&mut self, position: usize) -> ActiveJob {
-        let queued =
+        let waiting =
             self.queue.remove(position).unwrap_or_else(|| unreachable!("a place of the queue"));
-        let mut running = queued.suspended.unwrap_or(ActiveJob {
-            job: queued.job,
+        let mut running = waiting.suspended.unwrap_or(ActiveJob {
+            job: waiting.job,
             started: self.now,
             stage: 0,
             done: 0.0,
@@ -310,7 +323,7 @@ impl Engine {
                     Progress { wall, elapsed: 0.0, rate: 0.0, remaining: alone }
                 }
             };
-            learner.learn(decision, self.now, &unharmed(Some(progress)))?;
+            learner.learn(decision, self.now, &harmless_outcome(Some(progress)))?;
             self.allocations[index].due = self.now + self.refusal;
         }
         Ok(None)
@@ -344,18 +357,21 @@ impl Engine {
             };
             let Some(guest) = &mut allocation.guest else {
                 // The static scheme reserves the second half even if it is unused.
-                let got = if self.arm == Arm::Static { wanted.min(for_host) } else { wanted };
-                allocation.host.set_speed(host_job, got, &self.contention, 0.0, 0.0);
+                let cores = if self.arm == Arm::Static { wanted.min(for_host) } else { wanted };
+                allocation.host.set_speed(host_job, cores, &self.contention, 0.0, 0.0);
                 continue;
             };
             let guest_job = &self.jobs[guest.job];
-            let got = [wanted.min(for_host), guest.usable_cores(guest_job).min(for_guest)];
+            let host_cores = wanted.min(for_host);
+            let guest_cores = guest.usable_cores(guest_job).min(for_guest);
+            // Fraction of the memory demand that the allocation's memory does not cover.
             let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
             let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
             // A guest without cores touches no memory.
-            let missing = if got[1] > 0.0 { missing } else { 0.0 };
-            allocation.host.set_speed(host_job, got[0], &self.contention, got[1] / all, missing);
-            guest.set_speed(guest_job, got[1], &self.contention, got[0] / all, missing);
+            let missing = if guest_cores > 0.0 { missing } else { 0.0 };
+            let contention = &self.contention;
+            allocation.host.set_speed(host_job, host_cores, contention, guest_cores / all, missing);
+            guest.set_speed(guest_job, guest_cores, contention, host_cores / all, missing);
         }
     }
 
@@ -370,6 +386,7 @@ impl Engine {
                     );
                 }
             }
+            // A new decision matters only to a guest, or to a job that waits.
             let is_awaited = allocation.guest.is_some() || !self.queue.is_empty();
             if !self.learners.is_empty() && is_awaited && allocation.due > self.now {
                 step = step.min(allocation.due - self.now);
@@ -413,21 +430,22 @@ impl Engine {
             }
             let allocation = &mut self.allocations[index];
             if guest_ended {
-                self.finished.extend(allocation.guest.take().map(|guest| guest.finish(now)));
+                self.records.extend(allocation.guest.take().map(|guest| guest.finish(now)));
                 allocation.due = now;
             }
             if !host_ended {
                 index += 1;
                 continue;
             }
-            // A guest that outlives its host keeps the cores that it requested. The remaining cores become free.
+            // A guest that outlives its host keeps the cores that it requested. The remaining cores become
+            // free.
             let remaining_guest = allocation.guest.take();
             let kept_cores = remaining_guest.as_ref().map_or(0, |guest| self.jobs[guest.job].cores);
             self.free += allocation.cores - kept_cores;
             match remaining_guest {
                 Some(guest) => {
                     let host = std::mem::replace(&mut allocation.host, guest);
-                    self.finished.push(host.finish(now));
+                    self.records.push(host.finish(now));
                     allocation.host.done_at_decision = allocation.host.done;
                     (allocation.cores, allocation.share, allocation.due) =
                         (kept_cores, Share::NONE, now);
@@ -435,7 +453,7 @@ impl Engine {
                 }
                 None => {
                     let allocation = self.allocations.swap_remove(index);
-                    self.finished.push(allocation.host.finish(now));
+                    self.records.push(allocation.host.finish(now));
                 }
             }
         }
@@ -449,6 +467,7 @@ impl Engine {
             return Ok(());
         };
         let (host, elapsed) = (&allocation.host, self.now - allocation.chosen_at);
+        // Alone, the host would need `work` seconds for this work.
         let work = host.done - host.done_at_decision;
         if elapsed <= 0.0 || work <= 0.0 {
             self.learners[self.jobs[host.job].workflow.index()].chooser.forget(allocation.decision);
@@ -456,7 +475,7 @@ impl Engine {
         }
         let rate = (guest.done - guest.done_at_decision) / elapsed;
         let batch = Some(guest.progress(&self.jobs[guest.job], self.now, rate));
-        // Rounding may make the job faster than alone.
+        // Rounding may make the host slightly faster than alone.
         let outcome = Outcome { expected: work, observed: elapsed.max(work), batch };
         self.learners[self.jobs[host.job].workflow.index()].learn(
             allocation.decision,
@@ -487,7 +506,7 @@ impl Engine {
             if share == Share::NONE {
                 let Some(guest) = allocation.guest.take() else { continue };
                 let progress = guest.progress(&self.jobs[guest.job], now, 0.0);
-                learner.learn(decision, now, &unharmed(Some(progress)))?;
+                learner.learn(decision, now, &harmless_outcome(Some(progress)))?;
                 self.queue.push_front(QueuedJob { job: guest.job, suspended: Some(guest) });
             } else if let Some(guest) = &mut allocation.guest {
                 guest.done_at_decision = guest.done;

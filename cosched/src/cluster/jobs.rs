@@ -1,4 +1,4 @@
-//! Jobs of the paper, with their standalone run times (table 2, section 4.4).
+//! Jobs of the ASA_X paper (arXiv 2401.09706), with their standalone run times (table 2, section 4.4).
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -27,10 +27,12 @@ pub(super) struct Stage {
     pub cpu: Option<f64>,
 }
 
+/// Creates a parallel stage.
 const fn parallel(part: f64, cpu: f64) -> Stage {
     Stage { part, cpu: Some(cpu) }
 }
 
+/// Creates a sequential stage.
 const fn sequential(part: f64) -> Stage {
     Stage { part, cpu: None }
 }
@@ -104,6 +106,7 @@ impl Workflow {
     /// Returns the standalone hours on `cores` cores: a constant plus a term inversely proportional to the
     /// cores. Mean and spread over the core counts match the table.
     fn hours_alone(self, cores: u32) -> f64 {
+        // hours = constant + divided / cores. The spread gives `divided`, and then the mean the constant.
         let (mean, spread) = self.hours();
         let inverses: Vec<_> = self.widths().iter().map(|cores| 1.0 / f64::from(*cores)).collect();
         let count = inverses.len() as f64;
@@ -146,6 +149,7 @@ pub(super) fn submitted(seed: u64) -> Vec<Job> {
                 jobs.push(Job { workflow, cores: *cores, alone, wall: alone * wall_factor });
             }
         }
+        // Fisher-Yates shuffle of this set.
         let set = &mut jobs[start..];
         for last in (1..set.len()).rev() {
             set.swap(last, (random.next_u64() % (last as u64 + 1)) as usize);

@@ -1,6 +1,6 @@
-//! Event simulation of the paper's evaluation: 45 jobs of four workflows on 64, 128 and 256 cores. Schemes
-//! are space sharing with backfill, a static division, ASA_X, and one beyond the paper: a guest gets the cores
-//! that its host leaves idle.
+//! Event simulation of the evaluation in the ASA_X paper (arXiv 2401.09706): 45 jobs of four workflows on 64,
+//! 128 and 256 cores. Schemes are space sharing with backfill, a static division, ASA_X, and one beyond the
+//! paper: a guest gets the cores that its host leaves idle.
 //!
 //! A host is a job with cores of its own. A guest is a second job that shares a host's cores.
 //!
@@ -30,8 +30,8 @@ pub struct Contention {
     pub caches: f64,
     /// Relative slow-down per unit of memory demand beyond the total memory.
     pub paging: f64,
-    /// Exponent of a parallel stage's speed: the speed is this power of the fraction of usable cores that it has.
-    /// 1 is proportional; larger values model threads that wait for each other.
+    /// Exponent of a parallel stage's speed: the speed is this power of the fraction of usable cores that it
+    /// has. 1 is proportional; larger values model threads that wait for each other.
     pub barriers: f64,
 }
 

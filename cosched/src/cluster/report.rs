@@ -12,18 +12,19 @@ use super::{Arm, Workflow};
 /// CPU and memory use of a job over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
-    /// Run time.
+    /// Run time in seconds.
     seconds: f64,
     /// Sum of busy cores times seconds.
     busy: f64,
-    /// Sums of the used fractions of CPU and memory, times seconds.
+    /// Sum of the used CPU fraction of the allocation's cores, times seconds.
     cpu: f64,
+    /// Sum of their used memory fraction, times seconds.
     memory: f64,
 }
 
 impl Usage {
-    /// Adds `seconds` in which the job itself had `busy` busy cores, and the whole allocation used these fractions
-    /// of CPU and memory.
+    /// Adds `seconds` in which the job itself had `busy` busy cores, and the whole allocation used these
+    /// fractions of CPU and memory.
     pub(super) fn add(&mut self, seconds: f64, busy: f64, cpu: f64, memory: f64) {
         self.seconds += seconds;
         self.busy += busy * seconds;
@@ -35,8 +36,11 @@ impl Usage {
 /// A completed job.
 #[derive(Clone, Debug)]
 pub(super) struct JobRecord {
+    /// Index of the job.
     pub job: usize,
+    /// Start in seconds.
     pub started: f64,
+    /// End in seconds.
     pub ended: f64,
     pub usage: Usage,
 }

@@ -1,5 +1,6 @@
-//! Reproduction of the results of the ASA_X paper (arXiv 2401.09706): the order of the arms by waiting time, and by
-//! response time. No setting reproduces both orders: costly sharing gives that of response times, free sharing that of waiting times.
+//! Reproduction of the results of the ASA_X paper (arXiv 2401.09706): the order of the arms by waiting time,
+//! and by response time. No setting reproduces both orders: costly sharing gives that of response times, free
+//! sharing that of waiting times.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -8,14 +9,17 @@ use std::rc::Rc;
 use super::*;
 use crate::{Overrides, Setup, replay};
 
+/// Cores of the clusters in the paper.
 const SIZES: [u32; 3] = [64, 128, 256];
 
+/// Returns a run with the default slow-down, in which sharing is costly.
 fn experiment(cores: u32, arm: Arm, seed: u64) -> Experiment {
     let contention = Contention::default();
     Experiment { cores, arm, experts: Setup::built_in().trees(), contention, refusal: 60.0, seed }
 }
 
-/// Returns the means over ten seeds. `refusal` is the time in seconds for which a host gets no request after it refused one.
+/// Returns the means over ten seeds. `refusal` is the time in seconds for which a host gets no request after
+/// it refused one.
 fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> ClusterReport {
     let run = |seed| {
         let experiment = Experiment { contention, refusal, ..experiment(cores, arm, seed) };

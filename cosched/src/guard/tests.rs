@@ -7,13 +7,16 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 
+/// Service time of every task.
 const SERVICE_NS: f64 = 50_000.0;
+/// Time between observations.
 const WINDOW_NS: u64 = 10_000_000;
 
 /// A core that serves tasks in order, slowed down by the batch's share.
 struct Core {
     random: Xoshiro256PlusPlus,
     now_ns: f64,
+    /// Time of the next arrival.
     next_ns: f64,
     /// Arrival time and remaining work of each task.
     tasks: VecDeque<(f64, f64)>,
@@ -21,12 +24,14 @@ struct Core {
 
 /// Measurements of a window.
 struct Window {
-    seen: Observation,
+    observation: Observation,
+    /// Share of the batch in the window.
     batch: Share,
-    ended_ns: u64,
+    end_ns: u64,
 }
 
 impl Core {
+    /// Creates an idle core; `seed` determines the arrivals.
     fn new(seed: u64) -> Self {
         let random = Xoshiro256PlusPlus::seed_from_u64(seed);
         Self { random, now_ns: 0.0, next_ns: 0.0, tasks: VecDeque::new() }
@@ -37,6 +42,7 @@ impl Core {
         let end = self.now_ns + WINDOW_NS as f64;
         let speed = 1.0 - share.part();
         let (mut arrived, mut waits) = (0, Vec::new());
+        // Advances to the next event: the end of the first task, the next arrival, or the end of the window.
         while self.now_ns < end {
             let done =
                 self.tasks.front().map_or(f64::INFINITY, |(_, need)| self.now_ns + need / speed);
@@ -57,40 +63,45 @@ impl Core {
         waits.sort_by(f64::total_cmp);
         let tail = waits.get((waits.len() * 999) / 1000).or(waits.last()).map(|wait| wait / 1000.0);
         let load = f64::from(arrived) * SERVICE_NS / WINDOW_NS as f64;
-        let seen = Observation { load, backlog: self.tasks.len() as f64, tail };
-        Window { seen, batch: share, ended_ns: end as u64 }
+        let observation = Observation { load, backlog: self.tasks.len() as f64, tail };
+        Window { observation, batch: share, end_ns: end as u64 }
     }
 }
 
-/// Runs windows of 10 ms, with each of these loads for one second (100 windows). With `with_batch`, a batch uses its whole share.
+/// Runs windows of 10 ms, with each of these loads for one second (100 windows). With `with_batch`, a batch
+/// uses its whole share.
 fn windows(seed: u64, loads: &[f64], settings: &GuardSettings, with_batch: bool) -> Vec<Window> {
     let (mut core, mut guard) = (Core::new(seed), Guard::new(settings.clone()).unwrap());
     let mut share = Share::NONE;
     let mut windows = Vec::new();
     for at in 0..loads.len() * 100 {
         let window = core.window(loads[at / 100], share);
-        guard.observe(window.ended_ns, &window.seen, share);
-        share = if with_batch { guard.allowed(window.ended_ns) } else { Share::NONE };
+        guard.observe(window.end_ns, &window.observation, share);
+        share = if with_batch { guard.allowed(window.end_ns) } else { Share::NONE };
         windows.push(window);
     }
     windows
 }
 
+/// Returns settings with an objective of 2 ms.
 fn settings() -> GuardSettings {
     GuardSettings { objective_us: 2000.0, backlog: 20.0, ..GuardSettings::default() }
 }
 
-fn violated(windows: &[Window]) -> usize {
-    windows.iter().filter(|window| window.seen.tail.is_some_and(|tail| tail > 2000.0)).count()
+/// Returns the number of windows with a latency above the objective.
+fn violations(windows: &[Window]) -> usize {
+    let is_violation = |window: &&Window| window.observation.tail.is_some_and(|tail| tail > 2000.0);
+    windows.iter().filter(is_violation).count()
 }
 
 // promise: batch.2
 #[test]
 fn load_step_stops_the_batch_within_100_ms() {
+    // Five seconds of low load, then five of high load, four times.
     let loads = [0.2, 0.2, 0.2, 0.2, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8].repeat(4);
     for seed in 0..5 {
         let without_batch = windows(seed, &loads, &settings(), false);
-        assert_eq!(violated(&without_batch), 0, "seed {seed}: violated without batch");
+        assert_eq!(violations(&without_batch), 0, "seed {seed}: violated without batch");
         let with_batch = windows(seed, &loads, &settings(), true);
         let low =
             with_batch[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
@@ -100,7 +111,7 @@ fn load_step_stops_the_batch_within_100_ms() {
             let most = after.iter().map(|window| window.batch.part()).fold(0.0, f64::max);
             assert!(most < 0.05, "seed {seed}: {most} of the core 100 ms after the step");
         }
-        let bad = violated(&with_batch);
+        let bad = violations(&with_batch);
         assert!(
             bad * 100 <= with_batch.len(),
             "seed {seed}: {bad} of {} windows",

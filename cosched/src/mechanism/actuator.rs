@@ -1,4 +1,4 @@
-//! Ways to give a batch a share of CPU time.
+//! Ways to give a batch a share of CPU time. The batch is confined in a cgroup.
 
 use super::group::{Group, GroupError};
 use crate::share::Share;
@@ -42,6 +42,8 @@ impl Actuator for Quota {
             return Ok(());
         }
         let previous = self.current.replace(share);
+        // Without a freezer, a share of 0 becomes the smallest quota. The quota is set before the thaw, so
+        // that the batch never runs with the old one.
         match share {
             Share::NONE if group.freeze(true)? => Ok(()),
             _ => {
@@ -58,6 +60,7 @@ impl Actuator for Quota {
 /// Smallest CPU weight for every share except 0.
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
+    /// True while the batch is frozen.
     is_frozen: bool,
     /// True once the weight is set.
     is_set: bool,
@@ -74,6 +77,7 @@ impl Actuator for Weight {
         }
         let is_frozen = share == Share::NONE;
         if is_frozen != self.is_frozen {
+            // Stays false if the system cannot freeze.
             self.is_frozen = group.freeze(is_frozen)? && is_frozen;
         }
         Ok(())

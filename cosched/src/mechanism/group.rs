@@ -15,7 +15,7 @@ use super::made::CgroupFolders;
 /// Prefix of the names of all cgroups made here.
 pub const PREFIX: &str = "wedjat-";
 /// Interval between checks for exited processes.
-const LOOK: Duration = Duration::from_millis(5);
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Limits of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ pub struct Limits {
 /// A folder of the cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Folder {
+    /// Version of its hierarchy.
     version: Version,
     path: PathBuf,
 }
@@ -36,7 +37,9 @@ struct Folder {
 /// A cgroup of a batch, in all hierarchies.
 #[derive(Clone, Debug)]
 pub struct Group {
+    /// Functions that create and remove folders.
     system: System,
+    /// Folders in the order of their creation.
     folders: Vec<Folder>,
 }
 
@@ -210,6 +213,7 @@ impl Group {
         let texts = files.iter().map(|path| fs::read_to_string(path).unwrap_or_default());
         let pids =
             |text: String| text.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>();
+        // The kernel shows a process of an outer pid namespace as 0.
         texts.flat_map(pids).filter(|pid| *pid != 0).collect()
     }
 
@@ -231,6 +235,7 @@ impl Group {
             let _ = write_file(&path, "0");
         }
         loop {
+            // Newer kernels kill a whole cgroup of version 2 at once. Otherwise each process needs a signal.
             match self.file("cgroup.kill").is_some_and(|path| write_file(&path, "1").is_ok()) {
                 true => {}
                 // A frozen process cannot fork while others are killed. It dies when thawed.
@@ -247,7 +252,7 @@ impl Group {
             if began.elapsed() >= patience {
                 return false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
@@ -265,7 +270,7 @@ impl Group {
                     Err(error) if began.elapsed() >= patience => {
                         return Err(GroupError::at(path, error));
                     }
-                    Err(_) => std::thread::sleep(LOOK),
+                    Err(_) => std::thread::sleep(CHECK_INTERVAL),
                 }
             }
         }
@@ -302,6 +307,7 @@ pub enum GroupError {
 }
 
 impl GroupError {
+    /// Returns the system's error about a folder or file.
     fn at(path: &Path, error: io::Error) -> Self {
         Self::Io { path: path.to_owned(), error }
     }

@@ -1,4 +1,4 @@
-//! Cgroup controllers of this machine, and where they are mounted.
+//! Cgroup controllers of this machine and their mount points.
 
 use std::fs;
 use std::io;
@@ -81,6 +81,7 @@ impl System {
 #[derive(Clone, Debug)]
 pub struct Hierarchies {
     pub(super) system: System,
+    /// Mount point of each controller that the machine has.
     places: Vec<(Controller, Place)>,
 }
 
@@ -104,6 +105,7 @@ impl Hierarchies {
             else {
                 continue;
             };
+            // /proc/mounts writes a space as \040.
             let folder = root.join(mount_point.replace("\\040", " ").trim_start_matches('/'));
             match kind {
                 "cgroup" => {
@@ -117,8 +119,8 @@ impl Hierarchies {
                 _ => {}
             }
         }
-        // A controller mounted in version 1 is not available in version 2. If the CPU controller is one of them,
-        // freezing and CPU accounting are not taken from version 2 either.
+        // A controller mounted in version 1 is not available in version 2. Freezing and CPU accounting need
+        // no controller in version 2. They are taken from the version with the CPU controller.
         if let Some(folder) = v2_folder {
             let available =
                 fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();

@@ -46,8 +46,8 @@ impl FromStr for Class {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = [Self::Idle, Self::Normal].into_iter().find(|class| class.name() == text);
-        found.ok_or_else(|| format!("unknown class {text:?}; classes are idle and normal"))
+        let class = [Self::Idle, Self::Normal].into_iter().find(|class| class.name() == text);
+        class.ok_or_else(|| format!("unknown class {text:?}; classes are idle and normal"))
     }
 }
 
@@ -84,9 +84,10 @@ pub fn in_group<'a>(
     limits.cpus.iter().for_each(|cpu| cpus.set(*cpu));
     let parent = rustix::process::getpid();
     let prepare = move || {
-        // These calls neither allocate nor lock: another thread of the parent may have held a lock at the fork. The
-        // class comes first, since a cgroup may refuse real-time threads.
+        // These calls neither allocate nor lock: another thread of the parent may have held a lock at the
+        // fork. The class comes first, since a cgroup may refuse real-time threads.
         set_class(0, class)?;
+        // A process that writes 0 to the file enters the cgroup itself.
         for entrance in &entrances {
             // SAFETY: the descriptor is open, and the bytes outlive the call.
             if unsafe { libc::write(entrance.as_raw_fd(), b"0".as_ptr().cast(), 1) } != 1 {
@@ -102,7 +103,7 @@ pub fn in_group<'a>(
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);
         }
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent exited before the death signal was set.
+        // If the parent exited before the death signal was set, the signal never comes.
         match rustix::process::getppid() == Some(parent) {
             true => Ok(()),
             false => Err(io::ErrorKind::BrokenPipe.into()),

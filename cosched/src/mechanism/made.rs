@@ -1,4 +1,5 @@
-//! List of a batch's folders, saved before they are created.
+//! List of the folders of a batch's cgroup, saved before they are created. A later process can thus remove
+//! the folders that a killed one left behind.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +13,13 @@ use super::hierarchy::Version;
 pub struct CgroupFolders(Vec<(Version, PathBuf)>);
 
 impl CgroupFolders {
+    /// Creates the list.
     pub(super) fn new(folders: impl Iterator<Item = (Version, PathBuf)>) -> Self {
         Self(folders.collect())
     }
 
-    /// Returns the folders with [`PREFIX`]. A damaged or forged list thus cannot remove other folders.
+    /// Returns the folders whose names begin with [`PREFIX`]. A damaged or forged list thus cannot remove
+    /// other folders.
     pub(super) fn folders(&self) -> impl Iterator<Item = (Version, &Path)> {
         let is_ours = |path: &Path| {
             path.is_absolute()

@@ -83,13 +83,15 @@ fn cpu_list(text: &str) -> BTreeSet<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Field indices in /proc/PID/stat after the name, which may contain any character: proc_pid_stat(5), minus
+/// Index of the state among the fields of /proc/PID/stat after the name: its number in proc_pid_stat(5) minus
 /// 3.
 const STATE: usize = 0;
+/// Index of the start time.
 const STARTED: usize = 19;
+/// Index of the scheduling class.
 const CLASS: usize = 38;
 
-/// Fields of a `stat` file after the name.
+/// Fields of a `stat` file after the process's name, which may contain any character.
 struct Stat(String);
 
 impl Stat {
@@ -99,10 +101,12 @@ impl Stat {
         text.rsplit_once(") ").map(|(_, fields)| Self(fields.to_owned()))
     }
 
+    /// Returns a field as text; empty if it is missing.
     fn field(&self, index: usize) -> &str {
         self.0.split_whitespace().nth(index).unwrap_or_default()
     }
 
+    /// Returns a field as a number.
     fn number(&self, index: usize) -> Option<u64> {
         self.field(index).parse().ok()
     }

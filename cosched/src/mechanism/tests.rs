@@ -48,17 +48,21 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Functions for fake cgroups in ordinary folders.
 const FAKE: System = System { make, remove };
 
+/// Fake machine: its files below a temporary folder.
 struct Tree(TempDir);
 
 impl Tree {
+    /// Creates a machine with these mounts.
     fn with(mounts: &str) -> Self {
         let tree = Self(tempfile::tempdir().unwrap());
         tree.write("proc/mounts", mounts);
         tree
     }
 
+    /// Creates a machine with one hierarchy of version 1 per controller.
     fn v1() -> Self {
         let mounts = ["cpu", "cpuset", "pids", "freezer"]
             .map(|name| format!("cgroup /sys/fs/cgroup/{name} cgroup rw,relatime,{name} 0 0\n"));
@@ -70,6 +74,7 @@ impl Tree {
         tree
     }
 
+    /// Creates a machine with version 2 and these controllers.
     fn v2(controllers: &str) -> Self {
         let tree = Self::with("cgroup2 /sys/fs/cgroup/unified cgroup2 rw,nosuid 0 0\n");
         tree.write("sys/fs/cgroup/unified/cgroup.controllers", controllers);
@@ -77,20 +82,24 @@ impl Tree {
         tree
     }
 
+    /// Writes a file of the machine.
     fn write(&self, path: &str, text: &str) {
         let path = self.0.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
 
+    /// Reads a file below the machine's cgroups.
     fn read(&self, path: &str) -> String {
         fs::read_to_string(self.0.path().join("sys/fs/cgroup").join(path)).unwrap()
     }
 
+    /// Finds the hierarchies of the machine.
     fn hierarchies(&self) -> Hierarchies {
         Hierarchies::below(self.0.path(), FAKE)
     }
 
+    /// Creates the cgroup of a batch named `one`.
     fn group(&self) -> Result<Group, GroupError> {
         let hierarchies = self.hierarchies();
         let planned = Group::planned(&hierarchies, Path::new("/"), "one");
@@ -98,6 +107,7 @@ impl Tree {
     }
 }
 
+/// Returns limits of two CPUs and 40 processes.
 fn limits() -> Limits {
     Limits { cpus: [2, 5].into(), processes: 40 }
 }
@@ -239,7 +249,7 @@ fn process_identity_ends_with_the_process() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// Returns a group in this machine's cgroups, where this user may create one.
+/// Returns a group in this machine's cgroups. `None` if this user may not create one; the reason is printed.
 fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(

@@ -137,8 +137,8 @@ pub fn batch(arguments: &Run) -> Outcome {
     if arguments.dry_run {
         return print(&job.dry_run()?);
     }
-    let ended = run(&job, &signals()?)?;
-    Ok(exit_code(&ended))
+    let end = run(&job, &signals()?)?;
+    Ok(exit_code(&end))
 }
 
 /// Runs a job of an agent's file to its end.
@@ -156,6 +156,7 @@ fn signals() -> io::Result<Signals> {
     let mut end_signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
     std::thread::Builder::new().name("wedjat-signals".to_owned()).spawn(move || {
         end_signals.forever().for_each(|_| {
+            // Release pairs with the runner's Acquire.
             ends.fetch_add(1, Release);
         });
     })?;
@@ -167,16 +168,17 @@ fn signals() -> io::Result<Signals> {
 }
 
 /// Returns the exit code that a shell would give.
-fn exit_code(ended: &JobEnd) -> ExitCode {
+fn exit_code(end: &JobEnd) -> ExitCode {
     /// Exit code after the job's time, as of `timeout`.
     const LATE: u8 = 124;
     let code_of = |status: ExitStatus| {
         let signal = status.signal().map(|signal| 128 + signal);
         status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
     };
-    match ended.status {
-        _ if ended.is_late => ExitCode::from(LATE),
+    match end.status {
+        _ if end.is_late => ExitCode::from(LATE),
         Some(status) => ExitCode::from(code_of(status)),
+        // The command never started: a signal ended the job while it waited for its turn.
         None => ExitCode::from(128 + SIGTERM as u8),
     }
 }

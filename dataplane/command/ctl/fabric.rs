@@ -54,6 +54,7 @@ pub enum FabricRequest {
     Command(FabricCommand),
 }
 
+/// Any error.
 type Error = Box<dyn std::error::Error>;
 
 /// Returns the request of a command to a controller; `None` for a request to a node. A command that both

@@ -74,6 +74,7 @@ fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     Ok(std::process::ExitCode::SUCCESS)
 }
 
+/// Refuses: this build has no screen.
 #[cfg(not(feature = "top"))]
 fn watch(_: &Arguments, _: &Path, _: Reading) -> Outcome {
     Err("built without its screen; print with --once, or build with the feature `top` (the default)".into())

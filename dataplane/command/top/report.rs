@@ -287,8 +287,8 @@ impl Change<'_> {
         let mut all: Vec<_> = each.collect();
         all.sort_by(|(_, one), (_, other)| {
             let by_load = || other.load.total_cmp(&one.load);
-            let by_tasks = other.presence.is_away().cmp(&one.presence.is_away());
-            let by_tasks = by_tasks.then(other.outstanding.cmp(&one.outstanding));
+            let by_presence = other.presence.is_away().cmp(&one.presence.is_away());
+            let by_tasks = by_presence.then(other.outstanding.cmp(&one.outstanding));
             by_tasks.then_with(by_load).then(one.worker.cmp(&other.worker))
         });
         let row = |(pool, member): (&PoolSnapshot, &MemberSnapshot)| {
@@ -402,6 +402,7 @@ pub mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Creates the state of a leaf with two cores and four workers.
     fn table(path: &std::path::Path) -> Table {
         let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();
         let spec = Spec {
@@ -445,11 +446,13 @@ pub mod tests {
         [before, read(3)]
     }
 
+    /// Returns the report between the two readings.
     pub fn report() -> Report {
         let [before, now] = readings();
         Report::between(&before, &now, 3)
     }
 
+    /// Returns the rows of a table as text.
     fn cells(section: &Section) -> Vec<String> {
         section.rows.iter().map(|row| row.cells.join(" ")).collect()
     }

@@ -74,6 +74,7 @@ fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<KeyAction>> 
     let until = Instant::now() + interval;
     loop {
         let remaining = until.saturating_duration_since(Instant::now());
+        // Relaxed: the flag guards no other data.
         if stop.load(Relaxed) {
             return Ok(Some(KeyAction::End));
         }
@@ -151,6 +152,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    /// Draws on a terminal of this size.
     fn screen(width: u16, height: u16, text: &Result<Report, String>) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, text, false)).unwrap();

@@ -8,9 +8,11 @@ use serde::de::DeserializeOwned;
 use super::*;
 use crate::config::{AgentConfig, Config, ControllerConfig, raw, raw_agent, raw_controller};
 
+/// Owners of files.
 const FILES: [&str; 4] = ["leaf", "spine", "agent", "controller"];
 
-/// Keys that a reader accepts because two files share it. The checks refuse them, or warn that they change nothing.
+/// File, section, key and value of keys that a reader accepts because two files share it. The checks refuse them, or
+/// warn that they change nothing.
 const USELESS: [(&str, &str, &str, &str); 14] = [
     ("leaf", "[leaf]", "leaf_timeout_ms", "9"),
     ("leaf", "[leaf]", "leaves_max", "64"),
@@ -28,7 +30,7 @@ const USELESS: [(&str, &str, &str, &str); 14] = [
     ("controller", "[control]", "metrics", "'127.0.0.1:7071'"),
 ];
 
-/// Sections that exist with a feature only.
+/// Returns true unless this build lacks the section's feature.
 fn is_built(section: &str) -> bool {
     cfg!(feature = "admin") || !["peers", "cosched", "cosched.job"].contains(&section)
 }

@@ -33,6 +33,7 @@ struct Content {
     renewal: Option<Renewal>,
 }
 
+/// Store in memory.
 #[derive(Clone)]
 struct FakeStore {
     content: Arc<Mutex<Content>>,
@@ -43,15 +44,18 @@ struct FakeStore {
 }
 
 impl FakeStore {
+    /// Creates an empty store whose leases are measured by `clock`.
     fn new(clock: Clock) -> Self {
         let lease = Lease::new(clock, Duration::ZERO).1;
         Self { content: Arc::default(), hung: Arc::default(), clock, lease }
     }
 
+    /// Locks the content.
     fn content(&self) -> std::sync::MutexGuard<'_, Content> {
         self.content.lock().unwrap()
     }
 
+    /// Waits forever if the store hangs.
     async fn answer(&self) {
         if self.content().hangs {
             self.hung.notify_one();
@@ -110,6 +114,7 @@ impl Store for FakeStore {
     }
 }
 
+/// Receiver of the answer to a command.
 type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 
 /// Running desk. Dropping it ends the desk.
@@ -122,6 +127,7 @@ struct Site {
 }
 
 impl Site {
+    /// Creates the desk, which does not run yet.
     fn new(clock: Clock) -> Self {
         let store = FakeStore::new(clock);
         let (asks, requests) = mpsc::channel(64);
@@ -136,6 +142,7 @@ impl Site {
         Self { store, asks, reader, desk: Some(desk), stop: watch::channel(false).0 }
     }
 
+    /// Starts the desk, and waits until it leads.
     async fn lead(&mut self) {
         if let Some(desk) = self.desk.take() {
             tokio::spawn(desk.run(self.stop.subscribe()));
@@ -151,6 +158,7 @@ impl Site {
         }
     }
 
+    /// Sends a command to the desk.
     fn ask(&self, command: &str, if_version: Option<u64>) -> Answer {
         let (answer, answered) = oneshot::channel();
         let request = Request::Command(command.parse().unwrap());
@@ -158,11 +166,13 @@ impl Site {
         answered
     }
 
+    /// Returns true if the controller leads now.
     fn is_leader(&self) -> bool {
         matches!(self.reader.now(), Standing::Leads { .. })
     }
 }
 
+/// Runs a test with a timeout.
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.unwrap() });
@@ -171,6 +181,7 @@ fn run(test: impl Future<Output = ()>) {
 // promise: controller.3
 #[test]
 fn lease_ends_all_answers_while_append_hangs() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -196,6 +207,7 @@ fn lease_ends_all_answers_while_append_hangs() {
 // promise: controller.3
 #[test]
 fn lease_ends_lead_while_compaction_hangs() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -216,6 +228,7 @@ fn lease_ends_lead_while_compaction_hangs() {
 // promise: controller.3
 #[test]
 fn queued_asks_are_refused_after_the_lease() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -223,8 +236,8 @@ fn queued_asks_are_refused_after_the_lease() {
         site.ask("add-leaf id=1 ip=10.0.1.1", None).await.unwrap().unwrap();
         site.store.content().is_taken = true;
         // No task runs between the requests and the end of the lease, as in a stopped process.
-        let asked = [("restore-leaf id=1", None), ("add-leaf id=2 ip=10.0.1.2", Some(9))];
-        let answers = asked.map(|(command, if_version)| site.ask(command, if_version));
+        let commands = [("restore-leaf id=1", None), ("add-leaf id=2 ip=10.0.1.2", Some(9))];
+        let answers = commands.map(|(command, if_version)| site.ask(command, if_version));
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
         for answer in answers {
             let refused = answer.await.unwrap().unwrap_err();
@@ -236,6 +249,7 @@ fn queued_asks_are_refused_after_the_lease() {
 // promise: controller.2
 #[test]
 fn short_leads_compact_the_log() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -260,6 +274,7 @@ fn short_leads_compact_the_log() {
 // promise: controller.3
 #[test]
 fn failed_compaction_waits_for_more_versions() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -284,6 +299,7 @@ fn failed_compaction_waits_for_more_versions() {
 // promise: controller.3
 #[test]
 fn stop_during_an_append_leaves_its_outcome_unknown() {
+    // Time of the lease's clock in seconds.
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
@@ -294,11 +310,11 @@ fn stop_during_an_append_leaves_its_outcome_unknown() {
             let command = format!("add-leaf id={id} ip=10.0.1.{id}");
             tonic::Request::new(proto::CommandRequest { command, if_version: None })
         };
-        let (asked, ()) = tokio::join!(service.command(add(1)), async {
+        let (result, ()) = tokio::join!(service.command(add(1)), async {
             site.store.hung.notified().await;
             site.stop.send(true).unwrap();
         });
-        let status = asked.unwrap_err();
+        let status = result.unwrap_err();
         assert_eq!(status.code(), tonic::Code::Unavailable);
         assert!(status.message().contains("whether the command is kept is not known"), "{status}");
         // A command after the end never reaches the store.

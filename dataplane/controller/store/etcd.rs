@@ -128,6 +128,7 @@ impl EtcdStore {
             found.extend(answer.kvs);
             match last {
                 Some(mut last) if answer.more => {
+                    // The smallest key after the last one.
                     last.push(0);
                     next = last;
                 }
@@ -141,7 +142,7 @@ impl EtcdStore {
         Ok(self.range(self.key(name), Vec::new()).await?.pop())
     }
 
-    /// Executes a transaction. It reads `witness` if its comparisons fail.
+    /// Executes a transaction. It reads the key `witness` if its comparisons fail.
     async fn txn(
         &mut self,
         compare: Vec<Compare>,
@@ -185,6 +186,7 @@ impl EtcdStore {
             lead.is_unsettled = false;
         }
         let outcome = outcome?;
+        // The name under `attempt` tells that an earlier attempt of this write succeeded.
         let is_kept = outcome.succeeded || outcome.found.is_some_and(|kv| kv.value == name);
         if is_kept { Ok(()) } else { Err(StoreError::Deposed) }
     }
@@ -294,6 +296,7 @@ async fn keep_alive(
     renewal: &Renewal,
 ) -> String {
     let mut logged = String::new();
+    // Several attempts fit into one lease.
     let mut wait = ttl / 6;
     loop {
         sleep(wait).await;
@@ -362,6 +365,7 @@ fn number_of(kv: Option<KeyValue>) -> Result<u64, StoreError> {
 }
 
 impl Store for EtcdStore {
+    /// Waits for the lead and returns its term. Keeps the current lead if it is still valid.
     async fn lead(
         &mut self,
         report_leader: impl Fn(&str) + Send + Sync,
@@ -387,11 +391,13 @@ impl Store for EtcdStore {
         }
     }
 
+    /// Returns the lease of the lead; an ended one without a lead.
     fn lease(&self) -> Lease {
         let over = || Lease::new(self.clock, Duration::ZERO).1;
         self.lead.as_ref().map_or_else(over, |lead| lead.lease.clone())
     }
 
+    /// Reads the whole fabric at version `base`, and applies the events of later versions.
     async fn load(&mut self) -> Result<Fabric, StoreError> {
         let version = number_of(self.get("version").await?)?;
         let base = number_of(self.get("base").await?)?;
@@ -420,6 +426,7 @@ impl Store for EtcdStore {
         self.base
     }
 
+    /// Writes the events of the next version, if the version before it is the stored one.
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
         let before = self.number_is("version", version - 1);
         let entry = put(self.key(&log_key(version)), records::write(events));
@@ -427,6 +434,7 @@ impl Store for EtcdStore {
         self.write(before, vec![entry, number]).await
     }
 
+    /// Writes the whole fabric in parts, then sets `base` and deletes older parts and the log in one transaction.
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         let (version, before) = (fabric.version, self.number_is("base", self.base));
         let mut count = 0;
@@ -452,6 +460,7 @@ impl Store for EtcdStore {
         Ok(())
     }
 
+    /// Gives up the lead and ends its lease, so that another controller can lead at once.
     async fn resign(&mut self) {
         self.give_up();
         let _ = self.revoke_abandoned().await; // otherwise they end by themselves

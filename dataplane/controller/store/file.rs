@@ -39,7 +39,7 @@ pub struct FileStore {
     database: Option<Database>,
     /// Term with which this process leads.
     term: Option<u64>,
-    /// Version of the whole fabric. The log begins after it.
+    /// Version of the stored whole fabric. The log holds the events of later versions.
     base: u64,
     /// Delay before the next attempt to open the file.
     backoff: Duration,
@@ -88,8 +88,8 @@ impl Failure {
 /// kinds of damage. A limit on file sizes also becomes an error instead of a signal.
 fn guard<T>(path: &Path, operation: impl FnOnce() -> Result<T, Failure>) -> Result<T, StoreError> {
     let done = within_limits(|| catch_unwind(AssertUnwindSafe(operation)));
-    let panicked = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
-    done.unwrap_or_else(panicked).map_err(|failure| failure.for_file(path))
+    let damaged = |_| Err(Failure::Content("its pages contradict each other".to_owned()));
+    done.unwrap_or_else(damaged).map_err(|failure| failure.for_file(path))
 }
 
 /// Opens the database in `file`. Creates it if the file is empty.
@@ -201,7 +201,7 @@ impl FileStore {
         Ok(result)
     }
 
-    /// Returns the term of this process. If it has none, takes the next one and writes it to the file.
+    /// Returns the term of this process. A new leader takes the next term and writes it to the file.
     fn begin(&mut self) -> Result<u64, StoreError> {
         let own_term = self.term;
         let term = self.call(|database| {
@@ -211,6 +211,7 @@ impl FileStore {
                 return Ok(stored_term);
             }
             let write = begin_write(database)?;
+            // A file of an older format gets records of this one from now on.
             write.open_table(NUMBERS)?.insert("format", FORMAT)?;
             write.open_table(NUMBERS)?.insert("term", stored_term + 1)?;
             write.commit()?;
@@ -220,7 +221,7 @@ impl FileStore {
         Ok(term)
     }
 
-    /// Writes a fabric into an empty store.
+    /// Writes a fabric into an empty store. The first term of a new file is 1.
     pub(super) fn begin_with(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         if self.begin()? > 1 {
             let reason = "it has a fabric already; name a new file".to_owned();
@@ -275,6 +276,8 @@ fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
 }
 
 impl Store for FileStore {
+    /// Opens the file again after an error, and returns the term. The lock on the file's name makes this the only
+    /// controller.
     async fn lead(&mut self, _: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
         if self.database.is_none() {
             tokio::time::sleep(self.backoff).await;
@@ -286,6 +289,7 @@ impl Store for FileStore {
         Ok(term)
     }
 
+    /// Reads the stored fabric.
     async fn load(&mut self) -> Result<Fabric, StoreError> {
         let (base, fabric) =
             self.call(|database| Ok((number(database, "base")?, read(database)?)))?;
@@ -293,6 +297,7 @@ impl Store for FileStore {
         Ok(fabric)
     }
 
+    /// Adds the events of the next version to the log.
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
         let record = records::write(events);
         self.call(|database| {
@@ -302,6 +307,7 @@ impl Store for FileStore {
         })
     }
 
+    /// Replaces the log by the whole fabric.
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         self.call(|database| replace(database, fabric))?;
         self.base = fabric.version;

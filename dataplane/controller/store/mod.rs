@@ -1,5 +1,5 @@
 //! Store of a fabric's desired state: the events of each version, and the whole fabric at one version. One
-//! controller writes at a time. A deposed controller cannot write.
+//! controller writes at a time: the leader. Each lead has a number, the term. A deposed controller cannot write.
 
 mod etcd;
 mod file;

@@ -82,6 +82,7 @@ pub fn parts(fabric: &Fabric) -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
+    /// Returns two events.
     fn events() -> Vec<Event> {
         let spine = Event::Spine { id: 1, ip: [10, 0, 0, 1].into(), is_failed: false };
         vec![spine, Event::Leaf { id: 1, ip: [10, 0, 1, 1].into(), is_failed: false }]

@@ -12,6 +12,7 @@ use super::*;
 /// Bit of the header that selects the newer of two commits. No digest covers it: docs/reference/limits.md.
 const NEWER_SLOT: usize = 8 * 9;
 
+/// Runs a future to its end.
 fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

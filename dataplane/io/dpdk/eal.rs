@@ -1,4 +1,5 @@
-//! DPDK's environment abstraction layer (EAL). It starts once and is cleaned up after its last user.
+//! DPDK's environment abstraction layer (EAL). It starts once and is cleaned up after its last user. An lcore is a
+//! thread that EAL knows.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -148,7 +149,8 @@ impl Eal {
         let log = LogCapture::start();
         let watch = log.as_ref().and_then(|log| ExitWatch::start(log, arguments));
         Pages::remove_at_exit();
-        // Another process may use the user's prefix; our own is unique.
+        // A failed start removes the hugepage files of a recorded prefix. Another process may use a prefix that the
+        // user chose, so before the start only our own, which is unique, is recorded.
         if Pages::prefix(arguments) == Some(eal_prefix(std::process::id())) {
             Pages::set_prefix(arguments);
         }
@@ -181,7 +183,7 @@ impl Eal {
         self.running.relays.of(device).cloned()
     }
 
-    /// Ticks of [`Eal::now`] per second.
+    /// Returns the ticks of [`Eal::now`] per second.
     pub fn ticks_hz(&self) -> u64 {
         self.ticks_hz
     }
@@ -587,6 +589,7 @@ pub(super) fn drivers() -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Splits a command line.
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }

@@ -15,6 +15,7 @@ const CHECK_INTERVAL: Duration = Duration::from_micros(20);
 pub(super) struct Gate {
     /// Number of callers that currently keep it closed.
     closed: AtomicUsize,
+    /// State of all passes.
     passes: Mutex<Vec<Arc<InBurst>>>,
 }
 
@@ -49,7 +50,7 @@ impl Gate {
         // Orders the store before the checks. Pairs with the fence in `Pass::burst`: either that thread reads the
         // closed gate, or this one reads its burst.
         fence(SeqCst);
-        // Passes are created before their threads poll, and never during a long wait here.
+        // A copy, so that the lock is free during the wait. A pass created from now on finds the gate closed.
         let passes = self.passes().clone();
         for in_burst in passes {
             while in_burst.0.load(Acquire) {

@@ -75,7 +75,7 @@ pub(super) struct AnnouncedMemory {
 impl AnnouncedMemory {
     /// Adds the next region; its contents are checked elsewhere.
     pub(super) fn add_region(&mut self, region: BorrowedFd<'_>) {
-        // If the system refuses, rings in this and later regions have no interrupts.
+        // A region whose mapping fails is left out, and later ones take its number.
         let mapped = MmapOptions::new().map_raw(region.as_raw_fd());
         self.regions.extend(mapped.ok().map(Arc::new));
     }

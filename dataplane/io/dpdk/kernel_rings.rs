@@ -51,7 +51,7 @@ impl KernelRings {
     pub(super) fn is_removed(&self) -> bool {
         match self.sockets.first().copied().map(|socket| (socket, domain(socket))) {
             _ if self.interface == 0 => false,
-            // The kernel unbinds a packet socket for good.
+            // The kernel has then unbound the packet socket for good.
             Some((_, Some(libc::AF_PACKET))) => {
                 !self.sockets.iter().any(|&socket| is_bound(socket, self.interface))
             }

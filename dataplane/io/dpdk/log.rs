@@ -81,7 +81,7 @@ fn log_message(text: &str, level: log::Level) {
     lines.for_each(|line| log::log!(target: TARGET, level_of_line(line, level), "{line}"));
 }
 
-/// Converts DPDK's log level.
+/// Converts DPDK's log level: `RTE_LOG_ERR` is 4, `RTE_LOG_DEBUG` 8.
 fn level(dpdk_level: c_int) -> log::Level {
     match dpdk_level {
         ..=4 => log::Level::Error,

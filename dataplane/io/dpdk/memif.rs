@@ -1,14 +1,14 @@
 //! Relays between memif drivers and their peers on the control channel. No core is in a burst while the
 //! driver maps or unmaps a peer's memory, and no harmful message reaches the driver.
 //!
+//! memif is a packet interface in shared memory: the client allocates regions with rings and announces them to
+//! the server over a Unix socket, the control channel. These messages are the handshake.
+//!
 //! The driver (DPDK 22.11) maps and unmaps in EAL's interrupt thread on the arrival of a message or the close
 //! of the socket, even during bursts. So it never has the peer's socket: it gets a private one, and the relay
 //! forwards messages between the two. Messages that make it map or unmap wait at the [`Gate`].
 //! [`memif_control`] checks the messages of peers. A server's driver sees a client only after all its
 //! messages, and only if all are valid.
-//!
-//! memif is a packet interface in shared memory: the client allocates regions with rings and announces them to
-//! the server over a Unix socket, the control channel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -281,8 +281,8 @@ impl Socket {
         let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
         !self.is_abstract
             && std::fs::symlink_metadata(&self.name).is_ok_and(is_socket)
-            && (0..CHECKS_MAX).all(|look| {
-                thread::sleep(CHECK_INTERVAL * u32::from(look > 0));
+            && (0..CHECKS_MAX).all(|check| {
+                thread::sleep(CHECK_INTERVAL * u32::from(check > 0));
                 folders::is_unserved(Path::new(&self.name))
             })
     }
@@ -359,6 +359,7 @@ impl<'a> Arguments<'a> {
                 ("users", users) => parsed.users = users,
                 _ => parsed.for_driver.push(argument),
             }
+            // The driver gets these too, so they are only read.
             match (key, value) {
                 ("role", "server" | "master") => parsed.role = Role::Server,
                 ("role", _) => parsed.role = Role::Client,
@@ -441,6 +442,7 @@ impl Relays {
     ) -> Result<Vec<String>, SocketError> {
         let mut all = Vec::with_capacity(arguments.len());
         for argument in arguments {
+            // Both `--vdev=DEVICE` and `--vdev DEVICE` are allowed.
             let (option, vdev) = argument
                 .strip_prefix("--vdev=")
                 .map_or(("", argument.as_str()), |vdev| ("--vdev=", vdev));
@@ -500,6 +502,8 @@ impl Relays {
 }
 
 impl Relay {
+    /// Creates the relay of the socket `outer`, with its private socket in `folder`. Listens at once: for peers if
+    /// the devices are servers, for the driver if they are clients.
     fn new(
         role: Role,
         outer: Socket,
@@ -697,7 +701,7 @@ impl Relay {
         }
     }
 
-    /// Returns true if this process can open `descriptors` more descriptors.
+    /// Returns true if this process can open `descriptors` more descriptors. Opens and closes as many.
     fn has_room_for(&self, descriptors: usize) -> bool {
         let more: Result<Vec<_>, _> =
             (0..descriptors).map(|_| self.dummy_event.try_clone()).collect();
@@ -844,6 +848,7 @@ struct ReadyEnds {
 }
 
 impl Forwarder {
+    /// Creates a forwarder without channels. `accepts` is true for the thread of a server's socket.
     fn new(relay: &Arc<Relay>, accepts: bool) -> Self {
         let (relay, channels) = (Arc::clone(relay), Vec::new());
         let (outage, connected) = (Outage::default(), BTreeSet::new());
@@ -921,6 +926,7 @@ impl Forwarder {
         let relay = Arc::clone(&self.relay);
         let peer = match relay.accept() {
             Ok(peer) => peer,
+            // The last device has closed the listener.
             Err(_) if locked(&relay.served).is_empty() => {
                 self.accepts = false;
                 return;
@@ -949,6 +955,7 @@ impl Forwarder {
             self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
             return relay.refuse(&peer, &NO_DESCRIPTORS);
         }
+        // The client names its device only in its answer, so the offer is the largest of all devices.
         let largest =
             |of: fn(&Rings) -> u16| locked(&relay.served).values().map(of).max().unwrap_or(0);
         let offered = Rings {
@@ -1020,6 +1027,7 @@ impl Forwarder {
         let message = Message::receive(peer)?;
         let memory: Vec<_> =
             message.descriptors.iter().map(|one| Descriptor::of(one.as_fd())).collect();
+        // The message's descriptors are open now, and may have used up the reserve.
         let has_room = message.descriptors.is_empty() || relay.has_room_for(SPARE);
         let rings_of = |id: u32| match locked(&relay.served).get(&id) {
             _ if self.connected.contains(&id) => Err(Refusal::Taken(id)),
@@ -1044,10 +1052,12 @@ impl Forwarder {
                 Some(Stage::Client { checker, messages })
             }
             Ok(Step::Leaves) => None,
+            // Another client of the same device was faster: handshakes run side by side.
             Ok(Step::Complete) if self.connected.contains(&id) => {
                 refuse(&Refusal::Taken(id));
                 None
             }
+            // The driver opens a copy of each descriptor and more of its own; twice their number is ample.
             Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * messages.len()) => {
                 self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
                 refuse(&NO_DESCRIPTORS);
@@ -1091,12 +1101,12 @@ impl Forwarder {
             announced.add_region(region.as_fd());
         }
         // The peer writes the rings that we read. It gets our own eventfd, which our driver never reads.
-        let read = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
-        let own_event = read.and_then(|_| new_event().ok());
+        let read_ring = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
+        let own_event = read_ring.and_then(|_| new_event().ok());
         let may_wake = Relay::may_be_woken(peer);
         let event = own_event.as_ref().or_else(|| message.event(may_wake, true));
         message.send(peer, Some(event.unwrap_or(&self.relay.dummy_event)));
-        if let (Some(place), Some(event)) = (read, own_event) {
+        if let (Some(place), Some(event)) = (read_ring, own_event) {
             announced.add_ring(place, event);
         }
         Some(Stage::Server { id, checker, driver, announced })
@@ -1169,16 +1179,19 @@ struct Message {
 }
 
 impl Message {
+    /// Creates a message without descriptors.
     fn new(message: [u8; MESSAGE_BYTES]) -> Self {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         bytes[..MESSAGE_BYTES].copy_from_slice(&message);
         Self { bytes, len: MESSAGE_BYTES, descriptors: Vec::new() }
     }
 
+    /// Returns the received or sent bytes.
     fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
+    /// Returns the type, or the reason why it is no message of the protocol.
     fn kind(&self) -> Result<MessageKind, Refusal> {
         MessageKind::of(self.bytes())
     }
@@ -1186,6 +1199,7 @@ impl Message {
     /// Receives a message. Returns `None` if the peer's end is closed.
     fn receive(end: &OwnedFd) -> Option<Self> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
+        // A message has at most one descriptor. With room for two, the checker sees a second one.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = retry_on_intr(|| {
@@ -1215,7 +1229,7 @@ impl Message {
         (may_wake && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
     }
 
-    /// Waits for the next message, at most for the time of a handshake.
+    /// Waits for the next message, at most for `timeout`. `None` if none comes or the end is closed.
     fn await_from(end: &OwnedFd, timeout: Duration) -> Option<Self> {
         let wait = Timespec::try_from(timeout).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
@@ -1287,7 +1301,9 @@ mod tests {
     use super::*;
     use crate::PATIENCE;
 
+    /// Size of a test client's region in bytes.
     const REGION: u64 = 1 << 16;
+    /// One queue pair.
     const ONE: Rings = Rings { to_server: 1, to_client: 1 };
 
     impl Relay {
@@ -1297,6 +1313,7 @@ mod tests {
         }
     }
 
+    /// A driver that has always processed all messages.
     fn at_once() -> MapSettler {
         Arc::new(|| {})
     }
@@ -1305,10 +1322,12 @@ mod tests {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
+    /// Returns the name of an abstract socket of this test process.
     fn name(test: &str) -> String {
         format!("@wedjat-{test}-{}", std::process::id())
     }
 
+    /// Creates a message with these bytes at their offsets.
     fn message(
         kind: MessageKind,
         fields: &[(usize, &[u8])],
@@ -1326,10 +1345,12 @@ mod tests {
         message(kind, &[], None)
     }
 
+    /// A request for device `id`, in protocol version 2.0.
     fn init(id: u32) -> Message {
         message(MessageKind::Init, &[(2, &0x200_u16.to_ne_bytes()), (4, &id.to_ne_bytes())], None)
     }
 
+    /// Creates the memory of a region, with these seals.
     fn memory(seals: SealFlags) -> OwnedFd {
         let file = memfd_create("region", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, REGION).unwrap();
@@ -1341,6 +1362,7 @@ mod tests {
         message(MessageKind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
     }
 
+    /// A ring of 2^4 slots in region 0. Its descriptor is a pipe, which could block the driver.
     fn ring(flags: u16, offset: u32) -> Message {
         let fields: [(usize, &[u8]); 3] =
             [(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[4])];
@@ -1374,6 +1396,7 @@ mod tests {
     }
 
     impl Scene {
+        /// Starts a server with device 3 on a socket named after the test.
         fn new(test: &str, settle: &MapSettler) -> Self {
             let mut relays = Relays::default();
             let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
@@ -1401,6 +1424,7 @@ mod tests {
             (peer, answer.map(|answer| answer.kind().unwrap()), reason.unwrap_or_default())
         }
 
+        /// Connects a client. Repeats while the listener's queue is full.
         fn connect(&self) -> OwnedFd {
             let began = Instant::now();
             loop {
@@ -1425,7 +1449,7 @@ mod tests {
 
         /// Plays the driver's part of a handshake.
         fn drive(&self) -> OwnedFd {
-            let driver = self.receive_of_one();
+            let driver = self.accept_relay();
             for kind in [
                 MessageKind::Init,
                 MessageKind::AddRegion,
@@ -1443,7 +1467,8 @@ mod tests {
             driver
         }
 
-        fn receive_of_one(&self) -> OwnedFd {
+        /// Accepts the relay's connection to the driver, and greets it.
+        fn accept_relay(&self) -> OwnedFd {
             let wait = Timespec::try_from(PATIENCE).ok();
             let mut watched = [PollFd::new(&self.driver, PollFlags::IN)];
             assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the driver heard of nobody");
@@ -1452,12 +1477,14 @@ mod tests {
             driver
         }
 
+        /// Returns true if the relay has connected to the driver.
         fn has_driver_received(&self) -> bool {
             let at_once = Timespec::default();
             poll(&mut [PollFd::new(&self.driver, PollFlags::IN)], Some(&at_once)) == Ok(1)
         }
     }
 
+    /// Returns the number of open descriptors.
     fn descriptors() -> usize {
         std::fs::read_dir("/proc/self/fd").unwrap().count()
     }
@@ -1602,6 +1629,7 @@ mod tests {
     }
 
     trait SplitOffLast {
+        /// Returns the last message and the ones before it.
         fn split_off_last(self) -> (Message, Vec<Message>);
     }
 
@@ -1679,8 +1707,8 @@ mod tests {
         let scene = Scene::new("bell", &at_once());
         thread::scope(|scope| {
             let visitor = scope.spawn(|| scene.visit(&introduction(3)));
-            let driver = scene.receive_of_one();
-            let mut bells = 0;
+            let driver = scene.accept_relay();
+            let mut bells = 0; // descriptors that wake a ring's reader
             loop {
                 let received = receive(&driver).unwrap();
                 if received.kind() == Ok(MessageKind::Connect) {
@@ -1719,7 +1747,7 @@ mod tests {
         let before = scene.relay.connection();
         let rings = thread::scope(|scope| {
             let visitor = scope.spawn(|| scene.visit(&messages));
-            let driver = scene.receive_of_one();
+            let driver = scene.accept_relay();
             let mut rings = Vec::new();
             loop {
                 let received = receive(&driver).unwrap();

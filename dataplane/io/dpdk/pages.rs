@@ -101,7 +101,7 @@ fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut 
     let len = usize::try_from(needed).ok()?.next_multiple_of(PAGE);
     let mut memory = MmapMut::map_anon(len + PAGE).ok()?;
     let skipped = memory.as_ptr().align_offset(PAGE);
-    // If the kernel refuses, pages are small, and everything still works.
+    // After a refusal pages are small, and everything still works.
     if let Err(error) = memory.advise_range(Advice::HugePage, skipped, len) {
         log::debug!("no huge pages for the mbufs: {error}");
     }

@@ -1,6 +1,8 @@
 //! A configured and started device, and its queue pairs as ports.
 //!
-//! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue.
+//! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
+//! memif device reaches its peer through a relay ([`super::memif`]). Its gate keeps cores out of bursts while the
+//! driver maps memory.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -55,14 +57,15 @@ struct Checksums {
     /// True to finish checksums that were left to a device, even without the driver's mark.
     finishes: bool,
     /// True if the device verifies one of the two. Such a driver (virtio) may also mark packets with a
-    /// missing checksum.
+    /// missing checksum, so the port must look at each packet.
     verifies_one: bool,
     /// True to trust all checksums.
     trusts: bool,
 }
 
 impl Checksums {
-    /// Finishes or verifies the checksums that the device has left open. Returns true if it has finished one.
+    /// Finishes or verifies the checksums that the device has left open, and marks the packet if both are right.
+    /// The stages verify the UDP checksum of an unmarked packet. Returns true if it has finished a checksum.
     fn settle(self, packet: &mut Mbuf) -> bool {
         let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
         let is_finished =
@@ -377,7 +380,8 @@ impl Device {
             });
         }
         let log = LogCapture::start();
-        // Every port is borrowed here, so no thread polls.
+        // Every port is borrowed here, so no thread polls. A running device keeps its number of queues, whatever the
+        // server refuses.
         let started = self.0.stop().and_then(|()| {
             let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
             self.0.start(&options, u32::MAX)
@@ -598,7 +602,7 @@ impl OpenedDevice {
 impl Drop for OpenedDevice {
     fn drop(&mut self) {
         let id = self.id;
-        // A peer that connects from now on would get no answer.
+        // Stops accepting peers: one that connects from now on would get no answer.
         self.serving = None;
         // SAFETY: this is the last owner, so no thread polls a queue any more. Closing frees the mbufs of the
         // queues.
@@ -798,7 +802,7 @@ impl Setup<'_> {
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
         self.count_queues(&info, relay.as_ref(), &driver);
-        // Virtual devices have none, or wake a core by other means.
+        // Virtual devices have no receive interrupts, or wake a core by other means.
         let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
         self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
@@ -836,15 +840,15 @@ impl Setup<'_> {
             // everything anyway.
             unsafe { sys::rte_eth_promiscuous_enable(self.id) };
         }
-        let patience = if self.tx > self.options.queues { REFUSALS_MAX } else { u32::MAX };
-        if self.interrupts && opened.start(self.options, patience).is_err() {
+        let refusals_max = if self.tx > self.options.queues { REFUSALS_MAX } else { u32::MAX };
+        if self.interrupts && opened.start(self.options, refusals_max).is_err() {
             // A driver with interrupts may lack them here: without vfio, or with too few vectors.
             (self.interrupts, opened.interrupts) = (false, false);
             self.configure(&info)?;
             self.set_up_queues()?;
         }
-        if !opened.interrupts && !opened.start(self.options, patience)? {
-            // The server has fewer receive queues than our transmit queues.
+        if !opened.interrupts && !opened.start(self.options, refusals_max)? {
+            // The server probably has fewer receive queues than our transmit queues: continue without outlets.
             (self.tx, opened.queues) = (self.options.queues, self.options.queues);
             self.configure(&info)?;
             self.set_up_queues()?;
@@ -1029,6 +1033,7 @@ fn absence_hint(name: &str) -> String {
 fn find(name: &str) -> Result<u16, DeviceError> {
     let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
     let short = name.split(',').next().unwrap_or_default();
+    // A PCI address may omit its domain, which EAL's names contain.
     let full = if is_pci_address(short) && short.matches(':').count() == 1 {
         format!("0000:{short}")
     } else {
@@ -1068,13 +1073,14 @@ mod tests {
     use crate::wire::udp::{Flow, PAYLOAD};
     use crate::wire::{ether, ipv4};
 
-    /// An mbuf outside any pool, with the fields that a driver sets.
+    /// One packet: an mbuf outside any pool, with the fields that a driver sets.
     struct ReceivedPackets {
         fields: Vec<u64>,
         bytes: Vec<u8>,
     }
 
     impl ReceivedPackets {
+        /// Creates a packet with these `ol_flags`, by which a driver reports checksums.
         fn new(bytes: Vec<u8>, flags: u64) -> Self {
             let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
             let (start, len) = (one.bytes.as_mut_ptr(), one.bytes.len());
@@ -1103,6 +1109,7 @@ mod tests {
         }
     }
 
+    /// Offset of the UDP checksum.
     const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
 
     /// A datagram with a correct checksum.
@@ -1125,6 +1132,7 @@ mod tests {
     /// header.
     fn partial() -> Vec<u8> {
         let mut frame = whole();
+        // Source, destination, protocol UDP, and length with the header of eight bytes.
         let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 40];
         let sum: u32 = words.iter().sum();
         let sum = (sum & 0xFFFF) + (sum >> 16);

@@ -99,6 +99,7 @@ mod tests {
 
     /// Offer of a device that supports all fields individually.
     const ALL: u64 = u64::MAX;
+    /// Offer of a device that cannot restrict a hash to one end, which takes bits 60 to 63.
     const LOW: u64 = (1 << 60) - 1;
 
     #[test]
@@ -132,6 +133,7 @@ mod tests {
         spreads_by_the_clients_end(&key, v6);
     }
 
+    /// Checks that both directions of a client's packets have one hash, and that 4,096 clients use all queues evenly.
     fn spreads_by_the_clients_end(key: &[u8], address: impl Fn(u32) -> Vec<u8>) {
         let queues = 4;
         let mut counts = vec![0u32; queues];

@@ -73,7 +73,7 @@ impl Sleeper {
                     relay,
                     id,
                     rings,
-                    connection: u64::MAX,
+                    connection: u64::MAX, // none yet: the first `update` reads the interrupts
                     interrupts: Vec::new(),
                     needs_naps: false,
                 }),
@@ -129,11 +129,12 @@ impl Sleeper {
         let needs_naps = self.needs_naps || self.memifs.iter().any(|rings| rings.needs_naps);
         let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
         let Ok(timeout) = Timespec::try_from(timeout) else { return false };
-        // epoll's own timeout is in milliseconds before Linux 5.11.
+        // Waits by `poll`, because epoll's own timeout is in milliseconds before Linux 5.11.
         let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
         if !ready_count.is_ok_and(|count| count > 0) {
             return false;
         }
+        // Reads the events, so that the next wait does not return for them.
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 8];
         let at_once = Timespec::default();
         let events_read = epoll::wait(&self.epoll, &mut events, Some(&at_once));

@@ -56,7 +56,7 @@ pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     }
 }
 
-/// Called by telemetry's thread. A panic becomes an error.
+/// Answers a command by the registered answerer. Telemetry's thread calls it. A panic becomes an error.
 unsafe extern "C" fn answer(
     command: *const c_char,
     parameters: *const c_char,

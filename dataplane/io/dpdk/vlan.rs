@@ -39,7 +39,8 @@ pub(super) fn send_tagged(
     burst: &mut Burst<Mbuf>,
     send: impl FnOnce(&mut Burst<Mbuf>) -> usize,
 ) -> usize {
-    // Only foreign pools and devices make packets without headroom.
+    // A burst is sent only if all its packets get the tag. Only foreign pools and devices make packets without
+    // headroom.
     let tagged = burst.iter_mut().all(|packet| match packet.extend_front(vlan::LEN as u16) {
         true => {
             vlan::uncover(packet.bytes_mut(), id);
@@ -48,6 +49,7 @@ pub(super) fn send_tagged(
         false => false,
     });
     let sent = if tagged { send(burst) } else { 0 };
+    // Sent packets have left the burst. The remaining ones lose their tag again.
     for packet in burst.iter_mut().filter(|packet| vlan::id(packet.bytes()) == Some(id)) {
         untag_one(id, packet);
     }

@@ -32,6 +32,7 @@ pub struct YardstickError {
 }
 
 impl YardstickError {
+    /// Creates the error of the call that just failed, from `rte_errno`.
     fn of(name: &'static str) -> Self {
         Self { name, reason: error_text(errno()) }
     }

@@ -38,6 +38,7 @@ impl Line {
         self.next.len() as u16 - 1
     }
 
+    /// Returns true if the member is in the list.
     #[inline]
     fn contains(&self, member: Member) -> bool {
         self.previous[member.index()] != member.0

@@ -81,6 +81,8 @@ impl LossWatch<'_> {
     pub fn answer(&mut self, report: &Report, parts: &mut Parts<'_>) -> u32 {
         let state = parts.states.of(report.member);
         let mut outstanding = state.outstanding();
+        // A reply of a member without tasks is a duplicate, or answers another node's task. With inexact counts of
+        // other cores' tasks it may also answer one of theirs.
         if outstanding == 0 && state.is_exact() {
             parts.surplus += 1;
         } else {
@@ -135,6 +137,7 @@ mod tests {
 
     const A: Member = Member(0);
 
+    /// View and windows of one member.
     fn one() -> (View, Losses) {
         let mut losses = Losses::default();
         losses.resize(1);

@@ -21,10 +21,12 @@ use super::*;
 use crate::ring::attach::{InvalidOffer, Offer, VERSION, request_offer};
 use crate::state::files::Scratch;
 
+/// Returns workers of pool 3 with ids from 10 on.
 fn places(count: u16) -> Vec<Place> {
     (0..count).map(|id| Place { id: 10 + id, pool: 3 }).collect()
 }
 
+/// Creates a region of two workers in a new folder.
 fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
@@ -34,9 +36,9 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
 
 /// Waits for a condition that other tests of this process may delay. A lock ends with its last descriptor,
 /// and a process that another test is just starting may still hold one.
-fn wait_until(what: &str, mut met: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
-    while !met() {
+    while !is_true() {
         assert!(began.elapsed() < crate::PATIENCE, "waited in vain until {what}");
         std::thread::yield_now();
     }
@@ -207,7 +209,7 @@ fn offered_channels_match_current_owners() {
     let worker_end = after.claim(2).unwrap().unwrap();
     assert_eq!(region.channel(2).sender().claimed_name(), newcomer.word());
     drop(worker_end);
-    // A worker told before the channel changed hands is recognised by its name.
+    // A worker with an older offer of the channel is recognised by its name.
     region.offer(0, Some(other));
     let late = before.claim(0).unwrap().unwrap();
     assert_eq!(late.place(), places(1)[0]);
@@ -306,7 +308,7 @@ fn runs_out_of_descriptors() {
     println!("served at last");
 }
 
-/// A peer that imitates an agent: sends these bytes and this descriptor to the first client.
+/// Imitates an agent: sends these bytes and this descriptor to the first client. Returns the client's error.
 fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> RegionError {
     let (socket, _) = Scratch::socket(path).unwrap().put_at(path, true).unwrap();
     std::thread::scope(|scope| {
@@ -340,6 +342,7 @@ fn offers_that_can_not_be_are_refused() {
     let offer = Offer { shape: RegionShape { channels: 2, slots: 4, payload: 32 }, places };
     let good = offer.to_bytes();
     assert_eq!(Offer::parse(&good), Ok(offer.clone()));
+    // Parses the offer after a change of these bits of one byte.
     let with = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] ^= byte;

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Returns a function that writes the worker's count of completed tasks.
 fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
     let words = region.words(0);
     move |count| words.credit[credit::DONE].store(count, Relaxed)
@@ -140,9 +141,9 @@ proptest! {
                     }
                 }
                 Err(_) => {
-                    let gone = channel.sender_mut().revoke();
-                    lost += gone.end - gone.start;
-                    done += gone.end - gone.start;
+                    let outstanding = channel.sender_mut().revoke();
+                    lost += outstanding.end - outstanding.start;
+                    done += outstanding.end - outstanding.start;
                     let claim = channel.sender().claim();
                     channel.sender_mut().grant(claim);
                 }
@@ -161,9 +162,9 @@ proptest! {
     ) {
         let (region, _channel, mut worker_end) = joined(4, 16);
         let shared: ChannelWords<_> = region.words(0);
-        for (first, second, right) in words {
+        for (first, second, has_valid_tag) in words {
             let at = 2 * worker_end.receiver().slot(worker_end.receiver().next());
-            let tag = if right { worker_end.receiver().next() + 1 } else { first };
+            let tag = if has_valid_tag { worker_end.receiver().next() + 1 } else { first };
             shared.slots[at + 1].store(second, Relaxed);
             AtomicU64::store(&shared.slots[at], first << 32 | tag & 0xFFFF_FFFF, Relaxed);
             if worker_end.take() == Ok(true) {

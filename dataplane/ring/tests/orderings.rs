@@ -29,6 +29,7 @@ impl SharedWord for AtomicU64 {
 struct Shared(Arc<Vec<AtomicU64>>);
 
 impl Shared {
+    /// Creates zeroed words.
     fn new(len: usize) -> Self {
         Self(Arc::new((0..len).map(|_| AtomicU64::new(0)).collect()))
     }
@@ -42,6 +43,7 @@ impl Deref for Shared {
     }
 }
 
+/// Creates the words of a channel.
 fn words(slots: usize) -> ChannelWords<Shared> {
     ChannelWords {
         control: Shared::new(control::WORDS),
@@ -51,13 +53,15 @@ fn words(slots: usize) -> ChannelWords<Shared> {
     }
 }
 
+/// Returns a notice that is different for each task.
 fn task(number: u64) -> Notice {
     Notice { offset: 0, len: number as u32 + 10, class: number as u16 + 20 }
 }
 
-fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
+/// Polls until there is a result. Yields between polls, because loom would not end a spinning loop.
+fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
         thread::yield_now();

@@ -11,7 +11,7 @@ pub trait Address: Copy {
     /// Writes the headers of a frame whose payload, `payload_len` bytes at [`Address::PAYLOAD`], is already in place.
     fn emit(flow: &Flow<Self>, frame: &mut [u8], payload_len: usize);
 
-    /// Writes sequence and tag after the header of a payload from `src` to `dst`.
+    /// Writes the proof, a sequence number and a tag, after the header of a payload from `src` to `dst`.
     fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64);
 }
 

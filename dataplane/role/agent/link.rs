@@ -1,6 +1,7 @@
 //! Transfer of tasks to workers: copied to another process, or handed over to a thread of this one.
 //!
-//! A worker claims its channel by a number and then gets the grant. Each completed task is a credit.
+//! A worker claims its channel by a number and then gets the grant. Each completed task is a credit. A *slot* is the
+//! index of a task in the channel's ring.
 
 use std::fmt;
 use std::ops::Range;
@@ -100,7 +101,7 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Processes new credits.
+    /// Processes new credits. Returns the numbers of the completed tasks.
     ///
     /// # Errors
     /// Same as for [`Channel::collect`].
@@ -116,7 +117,7 @@ impl<T: Work> WorkerLink<T> {
     pub fn grant(&mut self, claim: u64) -> bool {
         match self {
             Self::Copied { channel, .. } => channel.sender_mut().grant(claim),
-            Self::Handed(producer) => producer.grant(),
+            Self::Handed(producer) => producer.grant(), // the thread has only one claim
         }
     }
 
@@ -126,7 +127,7 @@ impl<T: Work> WorkerLink<T> {
         match self {
             Self::Copied { channel, held } => {
                 let lost = channel.sender_mut().revoke();
-                channel.wake();
+                channel.wake(); // so that a sleeping worker sees the revocation
                 for number in lost.clone() {
                     if let Some(task) = held[channel.sender().slot(number)].take() {
                         take_back(task, channel, number);

@@ -10,7 +10,11 @@
 //! because the leaf counts by its own choice. A *channel* joins the agent to one worker; a worker *claims* a
 //! channel with a number, and the agent *grants* the claim.
 //!
-//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other.
+//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other. They
+//! exchange loads at the end of each *beat*, a fixed interval.
+//!
+//! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
+//! announces workers to one leaf. A *place* is a worker's identity: its global id and its pool.
 
 mod family;
 mod link;
@@ -99,7 +103,7 @@ pub struct Parts<B: Buf + Token, A> {
     pub udp_port: u16,
     /// Maximum bytes of a task.
     pub payload_max: usize,
-    /// Registrars, one per leaf.
+    /// Registrars, one per leaf; none with peers.
     pub registrars: Vec<Registrar>,
     /// Queue reports to leaves, if pools send any.
     pub reports: Option<QueueReports>,
@@ -131,7 +135,9 @@ pub struct PoolWorkers<B: Buf + Token> {
 /// Agent; see the module's documentation.
 #[derive(Debug)]
 pub struct Agent<P: Port<Buf: Token>, A> {
+    /// Workers of each pool.
     worker_sets: Vec<PoolWorkers<P::Buf>>,
+    /// Ports and counters, and the sending of replies.
     responder: Responder<P>,
     /// Addresses of the ports, in the ports' order.
     addresses: ArrayVec<PortAddress, PORTS_MAX>,
@@ -150,7 +156,7 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     /// Tasks completed by threads up to the last poll, over all current pools.
     ended: u64,
     commands: AgentCommands<P::Buf>,
-    /// Attach statistics of removed pools.
+    /// Sum of the attach statistics of removed pools.
     former: AttachStats,
 }
 
@@ -162,11 +168,11 @@ enum Arrival<B> {
         header: Header,
         payload: Range<usize>,
     },
-    /// A probe of a worker's queue.
+    /// A leaf's probe of a worker's queue length.
     Probe {
         header: Header,
     },
-    /// A peer's message, with the range of its body in the frame.
+    /// A peer's message, with its source addresses and the range of its body in the frame.
     PeerMessage {
         from: (u32, Mac),
         header: Header,
@@ -252,7 +258,8 @@ where
         self
     }
 
-    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
+    /// Polls ports and workers once at `now` ticks: submits received tasks, replies to completed ones, and does the
+    /// periodic work that is due. Returns the number of received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         self.time.start(now, &self.responder.out.counters);
@@ -287,6 +294,7 @@ where
             });
             ended += workers.ended();
         }
+        // Threads reply themselves, but their replies make the poll a busy one, too.
         replied += ended - std::mem::replace(&mut self.ended, ended);
         if self.peers.is_some() {
             self.exchange_with_peers();
@@ -302,7 +310,8 @@ where
         received
     }
 
-    /// Returns its progress, and the time of its next timer.
+    /// Returns its progress, and the time of its next timer: a tick or the end of a beat. Ticks may be late while no
+    /// packets arrive, but a heartbeat may not.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let beat = self
@@ -397,7 +406,8 @@ where
         Fate::Dropped(reason)
     }
 
-    /// Processes a leaf's acknowledgement of a worker.
+    /// Processes a leaf's acknowledgement of a worker. If the worker's pool has a key, the acknowledgement needs a
+    /// valid proof.
     #[cold]
     fn acknowledged(
         &mut self,
@@ -682,8 +692,9 @@ where
         };
         let asks = message.operation == ndp::Operation::Solicitation;
         let (host, mac, is_to_us) = match asks {
-            // A sender without the option expects to be known already.
+            // A solicitation without the option for the sender's MAC address teaches none: its sender is known already.
             true => (message.src, message.mac, message.target == v6.ip),
+            // An advertisement's target is the host itself.
             false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == v6.ip),
         };
         let mac = mac.filter(|_| is_to_us);
@@ -723,7 +734,8 @@ where
         }
     }
 
-    /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values.
+    /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values. Commands
+    /// come first, so that the rest uses the new membership.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();
@@ -737,6 +749,7 @@ where
         let now_ns = self.timing.to_ns(now);
         for PoolWorkers { workers, .. } in &mut self.worker_sets {
             workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
+            // Tasks that no worker will ever serve.
             while let Some(task) = workers.next_without_workers() {
                 self.responder.give_up(task, DropReason::NoMember);
             }
@@ -771,6 +784,7 @@ where
 
     /// Lets one worker per call repeat its queue report after long idleness.
     fn repeat_report(&mut self) {
+        // Taken out, because the numbers of tasks come from the responder.
         if let Some(mut reports) = self.responder.reports.take() {
             reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
             self.responder.reports = Some(reports);
@@ -895,7 +909,7 @@ where
         self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
     }
 
-    /// Tells the workers that no more tasks will come.
+    /// Signals to the workers that no more tasks will come.
     pub fn stop(&self) {
         self.worker_sets.iter().for_each(|set| set.workers.stop());
     }
@@ -917,6 +931,7 @@ where
             // The agent does not wait for threads that have not ended by now.
             self.responder.out.counters.drop(DropReason::Shutdown, workers.handed() as u64);
         }
+        // Each call adds one thread's counts.
         (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
         self.responder.out.counters.set(Gauge::Held, 0);
         self.responder.out.counters.set(Gauge::Queued, 0);

@@ -1,10 +1,10 @@
 //! Number of unfinished tasks for each worker id, counted without locks while threads complete tasks. The id is
 //! the one that the leaf wrote into the task.
 //!
-//! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a
-//! reply must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their
-//! answers, and the difference is exact. Each answer sees the arrival of its own task, and everything that earlier
-//! answers saw. Both counts may wrap around; the difference stays correct.
+//! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a reply
+//! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers, and the
+//! difference is exact. Each answer sees the arrival of its own task, and everything that earlier answers saw. Both
+//! counts may wrap around; the difference stays correct. *Named* is the worker whose id the task has.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};
@@ -79,7 +79,8 @@ impl<N: Number> NamedLoad<N> {
         line.accepted.0.load(Relaxed).wrapping_sub(answered)
     }
 
-    /// Returns the number of unfinished tasks: `accepted` minus the answers of threads.
+    /// Returns the number of unfinished tasks: `accepted` minus the answers of threads. Called by the dispatcher, which
+    /// has the current number of accepted tasks.
     #[inline]
     #[must_use]
     pub fn unanswered(&self, worker: usize, accepted: u32) -> u32 {
@@ -107,12 +108,12 @@ mod tests {
     fn threads_never_count_below_none() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };
         let load: NamedLoad = NamedLoad::new(1);
-        let (given, answered) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (ready, answered) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let work = || {
                 while answered.load(Acquire) < tasks {
-                    let taken = given.fetch_update(AcqRel, Acquire, |given| given.checked_sub(1));
-                    match taken {
+                    let claim = ready.fetch_update(AcqRel, Acquire, |count| count.checked_sub(1));
+                    match claim {
                         Ok(_) => {
                             assert!(load.answer(0) < tasks);
                             answered.fetch_add(1, AcqRel);
@@ -125,7 +126,7 @@ mod tests {
             scope.spawn(work);
             for task in 1..=tasks {
                 load.publish(0, task);
-                given.fetch_add(1, AcqRel);
+                ready.fetch_add(1, AcqRel);
             }
         });
         assert_eq!(load.unanswered(0, tasks), 0);

@@ -28,6 +28,7 @@ impl<A: Copy + PartialEq> NextHop<A> {
 
     /// Returns true if the MAC address is unknown and a question is due.
     pub fn must_ask(&mut self, now: u64, ticks_hz: u64) -> bool {
+        // The caller sends a question that is due, so the next one is due an interval later.
         let is_due = self.mac.is_none() && now >= self.next_question;
         if is_due {
             self.next_question = now + (ticks_hz / QUESTIONS_PER_SECOND).max(1);

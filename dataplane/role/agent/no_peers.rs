@@ -12,7 +12,8 @@ use super::next_hop::NextHop;
 use super::packet::{ForwardedTask, Packet};
 use super::worker_set::Completion;
 
-/// Peers of an agent; has no values in this build.
+/// Peers of an agent. The type has no values in this build, so the compiler drops the branches with peers,
+/// and none of its methods can be called.
 #[derive(Debug)]
 pub enum PeerGroup {}
 
@@ -71,11 +72,14 @@ where
         Err(DropReason::TaskRole)
     }
 
+    /// Drops the task. Never called, because there is no destination.
     pub(super) fn forward_to_peer(&mut self, _: Packet<P::Buf>, _: usize, _: Counter) -> Fate {
         self.drop_for(DropReason::TaskRole)
     }
 
+    /// Does nothing.
     pub(super) fn exchange_with_peers(&mut self) {}
 
+    /// Does nothing.
     pub(super) fn tick_peers(&mut self, _: u64) {}
 }

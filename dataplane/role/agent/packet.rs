@@ -48,6 +48,7 @@ pub struct Route {
 /// A checked task in its receive buffer.
 #[derive(Debug)]
 pub struct Packet<B> {
+    /// Received frame.
     buf: B,
     /// Index of the receiving port.
     pub port: u8,
@@ -200,7 +201,7 @@ impl<B: Buf> Packet<B> {
         self.into_response(code, signature, len, |payload, head| fill(&mut payload[head..]))
     }
 
-    /// Same with any code. `fill` gets the payload and the offset after the header.
+    /// Same as [`Packet::into_reply`], with any code. `fill` gets the payload and the offset after the header.
     #[inline]
     fn into_response(
         self,
@@ -302,7 +303,7 @@ impl<B: Buf> Packet<B> {
         let signature = Signature { worker, left, service_ns, credential };
         let old_head = self.header.len();
         self.into_response(Code::TaskRefused, signature, len, |payload, head| {
-            // A header with a proof is longer than the task's.
+            // A header with a proof is longer than the task's, so the bytes move.
             payload.copy_within(old_head..old_head + len, head);
         })
     }

@@ -28,10 +28,11 @@ use super::{Agent, PoolWorkers};
 /// Node of a rack without a leaf, with its peers' addresses.
 #[derive(Debug)]
 pub struct PeerGroup {
+    /// Decisions, and the state of each peer.
     peers: Peers,
     /// Pool whose tasks are exchanged.
     pool: u16,
-    /// All nodes by number, including this one.
+    /// Addresses of all nodes by number, including this one.
     hops: Box<[NextHop]>,
     /// Number of tasks that a worker may have at once.
     tasks_per_worker: u32,
@@ -210,7 +211,7 @@ where
         self.peers.as_deref().map(PeerGroup::peers)
     }
 
-    /// Processes a peer's message. Answers a request for a task with the first waiting one, if any.
+    /// Processes a peer's message: a heartbeat, parameters, or a request for a task.
     #[cold]
     pub(super) fn receive(
         &mut self,
@@ -243,6 +244,7 @@ where
         let set = self.worker_sets.iter_mut().find(|set| set.pool == Some(group.pool));
         let Some(PoolWorkers { workers, .. }) = set else { return };
         group.note_waiting(workers.waiting());
+        // `asked` records the request, and returns true if a task waits.
         let stolen = group.peers.asked().then(|| workers.next_waiting()).flatten();
         match stolen {
             Some(task) => _ = self.forward_to_peer(task, node, Counter::TasksGiven),
@@ -279,6 +281,7 @@ where
         let now_ns = self.responder.now_ns;
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
         group.note_waiting(set.map_or(0, |set| set.workers.waiting()));
+        // Each completed task may have left a worker idle.
         for _ in 0..std::mem::take(&mut group.done) {
             if let Some(victim) = group.peers.victim() {
                 self.request_task(&group, victim);
@@ -287,7 +290,7 @@ where
         if now_ns >= group.peers.next_beat_ns() {
             let beat = group.peers.beat(now_ns);
             group.chunk = 0;
-            // Other nodes must not forward tasks to a node without workers.
+            // A node without workers sends no heartbeat, so that its peers forward no tasks to it.
             if group.slots > 0 {
                 self.send_to_all(&group, Code::Heartbeat, beat.number, HEARTBEAT_LEN, |body| {
                     beat.emit(body);
@@ -372,7 +375,8 @@ where
         true
     }
 
-    /// Does periodic work: questions for peers' MAC addresses, changed workers, and the published view.
+    /// Does periodic work: asks for unknown MAC addresses of peers, updates the number of places at workers, and
+    /// publishes the view of the nodes.
     #[cold]
     pub(super) fn tick_peers(&mut self, now: u64) {
         let Some(mut group) = self.peers.take() else { return };

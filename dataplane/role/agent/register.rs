@@ -1,5 +1,5 @@
-//! Registration of workers with a leaf: WORKER_ID until it is acknowledged, then KEEP_ALIVE
-//! (docs/reference/protocol.md). There is one registrar per leaf.
+//! Registration of workers with a leaf: the message WORKER_ID until the leaf acknowledges it, then KEEP_ALIVE
+//! (docs/reference/protocol.md). There is one registrar per leaf. A worker's *place* is its identity: id and pool.
 //!
 //! An acknowledgement carries the leaf's timeout, after which the leaf excludes a silent worker. The interval of
 //! messages follows from it, within bounds, so that even forged acknowledgements cannot raise the rate further.
@@ -39,8 +39,8 @@ struct Entry {
     place: Place,
     /// Number of its last message. A repeated question keeps its number, so that a late answer counts.
     seq: u16,
-    /// True if the message with that number is a WORKER_ID without an answer.
-    asked: bool,
+    /// True if the message with that number is an unanswered WORKER_ID.
+    awaits_answer: bool,
     /// True if the leaf has answered since the worker attached.
     acknowledged: bool,
     /// Milliseconds from the next WORKER_ID to its repetition.
@@ -50,9 +50,10 @@ struct Entry {
 }
 
 impl Entry {
+    /// Creates the entry of a worker that has sent no message.
     fn new(place: Place) -> Self {
         let retry_ms = RETRY_MS.0;
-        Self { place, seq: 0, asked: false, acknowledged: false, retry_ms, due: 0 }
+        Self { place, seq: 0, awaits_answer: false, acknowledged: false, retry_ms, due: 0 }
     }
 }
 
@@ -157,10 +158,10 @@ impl Registrar {
         let place = Place { id: header.dst, pool: header.pool };
         let entry = self.entries.iter_mut().find(|entry| entry.place == place);
         let entry = entry.ok_or(DropReason::UnknownWorker)?;
-        if !entry.asked || entry.seq != header.seq {
+        if !entry.awaits_answer || entry.seq != header.seq {
             return Err(DropReason::NotAsked);
         }
-        (entry.asked, entry.acknowledged) = (false, true);
+        (entry.awaits_answer, entry.acknowledged) = (false, true);
         let interval = match u64::from(header.qlen) {
             0 => self.ticks(INTERVAL_MAX_MS), // the leaf excludes no worker
             timeout => self.ticks(timeout) / KEEP_ALIVES_PER_TIMEOUT,
@@ -188,13 +189,15 @@ impl Registrar {
             }
             let Place { id, pool } = entry.place;
             let Some(tasks) = tasks(entry.place) else {
-                (entry.asked, entry.acknowledged) = (false, false);
+                // Not attached: it registers anew on its return.
+                (entry.awaits_answer, entry.acknowledged) = (false, false);
                 continue;
             };
             let mut delay = self.interval;
-            if !entry.asked {
+            // A new message gets a new number; a repeated WORKER_ID keeps its number.
+            if !entry.awaits_answer {
                 entry.seq = entry.seq.wrapping_add(1);
-                (entry.asked, entry.retry_ms) = (!entry.acknowledged, RETRY_MS.0);
+                (entry.awaits_answer, entry.retry_ms) = (!entry.acknowledged, RETRY_MS.0);
             }
             if !entry.acknowledged {
                 delay = delay.min((entry.retry_ms * self.ticks_hz / 1000).max(1));
@@ -242,6 +245,7 @@ mod tests {
     const LEAF: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
+    /// Registrar of workers 0, 1 and so on, whose leaf's MAC address is known.
     fn registrar(workers: u16) -> Registrar {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
         Registrar::new(LEAF, 0, Some(MAC), &places, HZ)
@@ -253,6 +257,7 @@ mod tests {
         times.filter_map(|now| registrar.due(now, |_| Some(0))).collect()
     }
 
+    /// Delivers the leaf's acknowledgement of this message, with the leaf's timeout.
     fn answer(registrar: &mut Registrar, request: &Header, timeout_ms: u16) {
         let header = request.acknowledged_by(9, timeout_ms);
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
@@ -285,10 +290,12 @@ mod tests {
     fn registrations_share_a_rate_fairly() {
         let mut registrar = registrar(400);
         let request = second(&mut registrar, 0);
+        // A timeout of 10 ms raises the workers' rate, 200,000 messages per second in all, far beyond the bound.
         answer(&mut registrar, &request[0], 10);
         let messages = second(&mut registrar, HZ);
         assert_eq!(messages.len(), MESSAGES_PER_SECOND as usize);
         for id in 0..400 {
+            // 5000 messages a second for 400 workers are 12.5 each.
             let turns = messages.iter().filter(|message| message.src == id).count();
             assert!((11..=14).contains(&turns), "worker {id}: {turns} of 12.5");
         }
@@ -299,6 +306,7 @@ mod tests {
         let mut registrar = registrar(1);
         let request = |now: &u64| registrar.due(now * HZ / 1000, |_| Some(0)).is_some();
         let times: Vec<_> = (0..500_u64).filter(request).collect();
+        // After 10 ms, after 20 ms more, and then every 40 ms.
         assert_eq!(times[..8], [0, 10, 30, 70, 110, 150, 190, 230]);
     }
 

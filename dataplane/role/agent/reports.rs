@@ -1,6 +1,7 @@
-//! Queue reports of workers to leaves, in pools whose workers report by messages of their own, besides replies.
-//! The worker's side of the leaves' policy (`policy/member.rs`) determines time and destination. It estimates a
-//! leaf's view of a worker from the last report to that leaf and the tasks received from it since.
+//! Queue reports of workers to leaves, in pools whose workers report by messages of their own, besides replies. The
+//! agent sends them in the workers' names. The worker's side of the leaves' policy (`policy/member.rs`) determines time
+//! and destination. It estimates a leaf's view of a worker from the last report to that leaf and the tasks received
+//! from it since.
 //!
 //! A report contains a worker's id and queue length: the number of tasks at this agent that name the worker,
 //! although another core may serve them.
@@ -35,7 +36,7 @@ struct Reporter {
     place: Option<Place>,
     /// Worker's side of the policy.
     side: MemberSide,
-    /// Number of its last report.
+    /// Number of its last report, by which the leaf recognizes overtaken reports.
     number: u16,
     /// Time in ticks of its last report, or of the last event at which it could have reported.
     reported_at: u64,

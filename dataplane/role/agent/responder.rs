@@ -1,7 +1,8 @@
 //! Completion of tasks: replies, the named worker's number of tasks for the replies, and counters.
 //!
 //! A task *names* the worker whose id a leaf wrote into its header; any core may serve it. A reply reports the
-//! unfinished tasks of the named worker, because the leaf counts by that id.
+//! unfinished tasks of the named worker, because the leaf counts by that id. Tasks that come directly from clients name
+//! none (`NO_MEMBER`).
 
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ use crate::wire::task::NO_MEMBER;
 /// Sends the replies to completed tasks, and counts dropped ones.
 #[derive(Debug)]
 pub struct Responder<P: Port> {
+    /// Ports with queued packets, and the agent's counters.
     pub out: Outbox<P>,
     /// Workers by the id that tasks name.
     pub named: Box<[NamedWorker]>,
@@ -65,7 +67,7 @@ pub const NO_REPORTER: u16 = u16::MAX;
 /// Set of an unused id.
 pub const NO_SET: u16 = u16::MAX;
 
-/// Returns the table of these workers by id.
+/// Returns the table of these workers by id, with an entry for every possible id.
 pub fn named<B: Buf + Token>(
     places: &[Place],
     worker_sets: &[PoolWorkers<B>],
@@ -82,6 +84,7 @@ pub fn named<B: Buf + Token>(
 }
 
 impl<P: Port<Buf: Token>> Responder<P> {
+    /// Creates a responder of these ports and worker ids, without threads, keys and reports.
     pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>) -> Self {
         Self {
             out,
@@ -179,7 +182,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         }
     }
 
-    /// Same as [`Responder::finish`]. Returns the task's outcome.
+    /// Sends the reply of a completed task, or counts its drop. Returns the task's outcome.
     #[inline(always)]
     fn end(&mut self, done: Completion<'_, Packet<P::Buf>>) -> Fate {
         let (port, (_, named), server) = (done.task.port, done.task.addressed(), done.place.id);

@@ -7,6 +7,7 @@ use crate::ring::AgentStatusWords;
 /// Publisher of response times and waiting tasks; see [`AgentStatusWords`].
 #[derive(Debug)]
 pub struct ResponseTimes {
+    /// Words shared with the observers.
     watch: AgentStatusWords,
     timing: Timing,
     /// True if an observer is active.
@@ -15,7 +16,8 @@ pub struct ResponseTimes {
     last_request: (u64, u64),
 }
 
-/// Milliseconds after its last increment for which an observer counts as active.
+/// Milliseconds after its last increment for which an observer counts as active. Observers increment at least
+/// ten times a second.
 const ACTIVE_MS: u64 = 1000;
 
 impl ResponseTimes {

@@ -3,8 +3,13 @@
 //!
 //! A worker's sequence grows by one with each packet, and the leaf refuses repeated or old numbers. A restarted
 //! leaf accepts numbers from about the current time on, so a sequence that is far behind the clock jumps to it.
-//! The jump skips whole windows (`wire/auth.rs`), so that no packet in flight becomes too old. Threads share the
-//! sequence and take numbers by atomic increment.
+//!
+//! A leaf accepts numbers of the last *window* ([`WINDOW`]) in any order, and notes each one. For each *span*
+//! ([`SPAN`]) it keeps one word. The jump skips the rest of the span and whole windows, so that no packet in flight
+//! becomes too old.
+//!
+//! Threads share the sequence and take numbers by atomic increment. All orderings are relaxed, because no other memory
+//! depends on a number.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,8 +50,8 @@ impl Credential {
         self.sign_next(src, dst, payload);
     }
 
-    /// Same, for a registration with the leaf at this index. Stores the sequence, which the acknowledgement must
-    /// repeat.
+    /// Same as [`Credential::sign`], for a registration with the leaf at this index. Stores the sequence, which the
+    /// acknowledgement must repeat.
     pub fn sign_registration<A: Address>(&self, leaf: usize, src: A, dst: A, payload: &mut [u8]) {
         self.registered[leaf].store(self.sign_next(src, dst, payload), Relaxed);
     }
@@ -83,7 +88,8 @@ impl Credential {
         let behind = now.saturating_sub(next);
         if behind > BEHIND_MAX {
             let target = next.next_multiple_of(SPAN) + behind / WINDOW * WINDOW;
-            // If a thread has taken a number meanwhile, the next check still finds it behind.
+            // A failure is harmless: if a thread has taken a number meanwhile, the next check still finds the sequence
+            // behind.
             let _ = self.sequence.compare_exchange(next, target, Relaxed, Relaxed);
         }
     }
@@ -97,7 +103,7 @@ pub struct Signer {
     workers: Box<[u16]>,
     /// Index of the next worker to check.
     next: AtomicU64,
-    /// Returns the sequence of the current time.
+    /// Returns the sequence that belongs to the current time.
     clock: fn() -> u64,
 }
 
@@ -115,7 +121,7 @@ impl Signer {
         Self::following(None, keys, clock)
     }
 
-    /// Same, as the successor of `before`: workers of both keep their credentials and sequences.
+    /// Same as [`Signer::new`], as the successor of `before`: workers of both keep their credentials and sequences.
     #[must_use]
     pub fn following(
         before: Option<&Self>,

@@ -22,12 +22,16 @@ use crate::state::counters::CounterKind;
 use crate::wire::task::{self, Extension};
 use crate::wire::udp::Datagram;
 
+/// 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+/// 10.0.2.1.
 const LEAF: u32 = 0x0A00_0201;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
 const POOL: u16 = 3;
+/// Maximum bytes of a task or reply.
 const PAYLOAD: usize = 100;
 
 /// Family of the agent, its leaves and clients. An IPv6 address ends with the host's IPv4 address.
@@ -39,14 +43,16 @@ enum Family {
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
-/// fd00:2::/96.
+/// Prefix of all IPv6 addresses, fd00:2::/96. The lower 32 bits are the host's IPv4 address.
 const V6: u128 = 0xFD00_0002 << 96;
 
+/// Returns the IPv6 address of a host with this IPv4 address.
 fn v6(host: u32) -> u128 {
     V6 | u128::from(host)
 }
 
 impl Family {
+    /// Returns the address of a host in this family.
     fn ip(self, host: u32) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::from_bits(host).into(),
@@ -59,6 +65,7 @@ impl Family {
         match self {
             Self::V4 => text.to_owned(),
             Self::V6 => {
+                // All hosts of the tests, in descending order: 10.0.2.1 is a prefix of 10.0.2.11.
                 (0x0A00_0201..0x0A00_0210).rev().fold(text.replace("/24", "/64"), |text, host| {
                     let [old, new] = FAMILIES.map(|family| family.ip(host).to_string());
                     text.replace(&old, &new)
@@ -75,6 +82,7 @@ impl Family {
         }
     }
 
+    /// Parses a UDP datagram of this family and checks its checksums.
     fn parse(self, frame: &[u8]) -> Result<Datagram<IpAddr>, DropReason> {
         match self {
             Self::V4 => {
@@ -94,11 +102,11 @@ impl Family {
         (src, src_mac): (u32, Mac),
         (dst, src_port, dst_port): (u32, u16, u16),
         header: &Header,
-        behind: &[u8],
+        body: &[u8],
     ) -> Vec<u8> {
         let flow = Flow { src_mac, dst_mac: AGENT_MAC, src, dst, src_port, dst_port };
         match self {
-            Self::V4 => fixtures::datagram(&flow, header, behind),
+            Self::V4 => fixtures::datagram(&flow, header, body),
             Self::V6 => {
                 let flow = Flow {
                     src_mac,
@@ -108,14 +116,14 @@ impl Family {
                     src_port,
                     dst_port,
                 };
-                fixtures::datagram(&flow, header, behind)
+                fixtures::datagram(&flow, header, body)
             }
         }
     }
 
     /// Returns a client's packet.
-    fn frame(self, header: &Header, behind: &[u8]) -> Vec<u8> {
-        self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, behind)
+    fn frame(self, header: &Header, body: &[u8]) -> Vec<u8> {
+        self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, body)
     }
 
     /// Returns a question for an address, from a host at the leaf's MAC address.
@@ -210,12 +218,15 @@ fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String 
     )
 }
 
+/// Agent with one port, whose far end is `wire`.
 struct Rig {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
+    /// Workers' ends of the region.
     handles: AgentHandles,
     family: Family,
+    /// Time in ticks.
     now: u64,
 }
 
@@ -225,7 +236,7 @@ impl Rig {
         Self::over(Family::V4, policy, workers, queue, overflow)
     }
 
-    /// Same, with addresses of this family.
+    /// Same as [`Rig::new`], with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         Self::of((family, policy), None, workers, queue, overflow)
     }
@@ -251,6 +262,7 @@ impl Rig {
         self.agent.poll(self.now);
     }
 
+    /// Attaches the worker with this index and waits for its grant.
     fn attach_worker(&mut self, at: usize) -> WorkerEnd {
         let mut worker_end = self.handles.claim(at);
         self.after(100);
@@ -259,17 +271,20 @@ impl Rig {
         worker_end
     }
 
+    /// Delivers a frame to the agent.
     fn send(&mut self, frame: &[u8]) {
         assert!(self.wire.send(frame));
         self.after(1);
     }
 
+    /// Delivers a task that names worker `dst`.
     fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
         let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
         self.send(&self.family.frame(&header, payload));
     }
 
-    /// Returns the frames from the wire, except neighbour questions and registrations.
+    /// Returns the replies from the wire: header and client's bytes. Checks their addresses, and skips
+    /// neighbour questions and registrations.
     fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
         let mut replies = Vec::new();
         while let Some(packet) = self.wire.receive() {
@@ -292,10 +307,12 @@ impl Rig {
         replies
     }
 
+    /// Returns the number of packets dropped for this reason.
     fn dropped(&self, reason: DropReason) -> u64 {
         self.agent.counters().dropped(reason)
     }
 
+    /// Returns the attach statistics of the only pool.
     fn attach_stats(&self) -> AttachStats {
         self.agent.attach_stats().next().unwrap()
     }
@@ -309,6 +326,7 @@ impl Rig {
     }
 }
 
+/// Returns a client's packet over IPv4.
 fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
     Family::V4.frame(header, payload)
 }
@@ -403,7 +421,7 @@ fn times_in_the_queue_are_recorded() {
     rig.balanced();
 }
 
-/// A task that its worker completes 100 ticks later.
+/// Delivers a task, which its worker completes 100 ticks later.
 fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
     rig.task(10, seq, &[]);
     rig.after(100);
@@ -488,7 +506,8 @@ fn central_queue_measures_handover_every_poll() {
         assert_eq!(rig.replies().len(), 1);
         rig.after(41);
     }
-    // The agent's ticks are 100 us apart and would round 52 us to a multiple of that.
+    // A round trip is 52 us with 50 us of service, so the hand-over takes 2 us. The agent's ticks are 100 us
+    // apart and would round 52 us to a multiple of that.
     let bounded = rig.agent.dispatchers().next().and_then(Dispatcher::bounded).unwrap();
     assert!((bounded.round_trip_ns() - 2000.0).abs() < 1.0, "{}", bounded.round_trip_ns());
     assert_eq!(bounded.bound(), 1);
@@ -523,11 +542,13 @@ fn every_refusal_has_its_counter() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
     let plain = Header::new_task(POOL, 1);
     let good = frame(&plain, &[]);
+    // The good packet with a changed byte.
     let changed = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] ^= byte;
         bytes
     };
+    // The good packet to another address or UDP port.
     let to = |dst: u32, port: u16| {
         let mut bytes = good.clone();
         let flow = Flow {
@@ -578,6 +599,7 @@ fn every_refusal_over_ipv6_has_its_counter() {
     let mut rig = Rig::over(Family::V6, "cfcfs", 1, 4, Overflow::Drop);
     let plain = Header::new_task(POOL, 1);
     let good = Family::V6.frame(&plain, &[]);
+    // The good packet with other bytes at this offset.
     let edited = |at: usize, bytes: &[u8]| {
         let mut frame = good.clone();
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -586,10 +608,12 @@ fn every_refusal_over_ipv6_has_its_counter() {
     let to = |dst: u32, port: u16| {
         Family::V6.packet((CLIENT, LEAF_MAC), (dst, 40_000, port), &plain, &[])
     };
+    // A hop limit other than 255 means that a router forwarded it.
     let mut from_afar = Family::V6.question(CLIENT, AGENT);
     from_afar[IP + 7] = 64;
     let mut to_another = Family::V6.question(CLIENT, AGENT);
     to_another[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    // ICMPv6 type 128 is an echo request.
     let mut echo = Family::V6.question(CLIENT, AGENT);
     echo[UDP] = 128;
     let cases = [
@@ -636,11 +660,11 @@ fn every_refusal_over_ipv6_has_its_counter() {
 #[test]
 fn task_for_foreign_worker_is_refused() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
-    let elsewhere = Place { id: 20, pool: POOL + 1 };
-    let region = Arc::new(WorkerRegion::heap(&[elsewhere], 8, PAYLOAD).unwrap());
+    let foreign = Place { id: 20, pool: POOL + 1 };
+    let region = Arc::new(WorkerRegion::heap(&[foreign], 8, PAYLOAD).unwrap());
     let view = View::heap(1, 1).remove(0);
     let dispatcher = Dispatcher::new(&"cfcfs".parse().unwrap(), view, Core::ONLY, 7);
-    let workers = WorkerSet::new(dispatcher, vec![(elsewhere, region.channel(0))], TIMEOUT);
+    let workers = WorkerSet::new(dispatcher, vec![(foreign, region.channel(0))], TIMEOUT);
     rig.agent.worker_sets.push(PoolWorkers { pool: Some(POOL + 1), workers });
     rig.agent.responder.named[20].set = 1;
     let mut worker_ends = [rig.attach_worker(0), region.claim(0).unwrap().unwrap()];
@@ -749,16 +773,20 @@ fn dead_worker_loses_only_its_tasks() {
 #[test]
 fn replaced_workers_are_counted_by_cause() {
     let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
-    let go =
+    // Ends a worker: by its death, or in order.
+    let end_worker =
         |worker_end: WorkerEnd, dies: bool| if dies { worker_end.die() } else { drop(worker_end) };
     let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
     let mut worker_end = rig.attach_worker(0);
     for round in 0..24 {
-        // One worker leaves with tasks, others come and go unnoticed, and one stays.
+        // The worker leaves with a task. Others attach and leave between two ticks of the agent, and one more
+        // stays.
         rig.task(NO_MEMBER, round, &[]);
         let dies = round % 2 == 0;
-        go(worker_end, dies);
-        (0..round % 4).for_each(|passing| go(rig.handles.claim(0), (round / 4 + passing) % 2 == 0));
+        end_worker(worker_end, dies);
+        (0..round % 4).for_each(|passing| {
+            end_worker(rig.handles.claim(0), (round / 4 + passing) % 2 == 0);
+        });
         worker_end = rig.attach_worker(0);
         expected.joined += 1;
         *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
@@ -778,7 +806,7 @@ fn forging_worker_is_excluded() {
     for seq in 0..6 {
         rig.task(NO_MEMBER, seq, &[]);
     }
-    // Credit for too many tasks: twice for one, or for another worker's.
+    // The worker takes all its notices and then reports more completed tasks than it was given.
     while let Some(_notice) = bad.receiver_mut().receive() {}
     bad.receiver_mut().skip(1);
     bad.receiver_mut().complete(1);
@@ -829,7 +857,8 @@ fn full_ring_refuses_tasks_without_a_queue() {
     rig.balanced();
 }
 
-/// Returns the registrations from the wire.
+/// Returns the registrations from the wire: code, worker and number of tasks. Checks that they go to the
+/// leaf.
 fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     let packets = std::iter::from_fn(|| rig.wire.receive());
     let family = rig.family;
@@ -906,7 +935,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             alive += registrations(&mut rig).len();
         }
         assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
-        // Announcements for other hosts do not move the leaf.
+        // An unsolicited announcement does not move the leaf, because it is not addressed to this host.
         rig.send(&family.announcement(LEAF, OTHER_MAC));
         rig.after(HZ / 5);
         assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
@@ -978,8 +1007,8 @@ fn ports_of_both_families_stand_side_by_side() {
     worker_end.start();
     for (at, family) in FAMILIES.into_iter().enumerate() {
         let header = Header { dst: 10, src: 77, ..Header::new_task(POOL, 5) };
-        let others = FAMILIES[1 - at].frame(&header, &[]);
-        assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&others));
+        let other_frame = FAMILIES[1 - at].frame(&header, &[]);
+        assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&other_frame));
         after(&mut agent, 1);
         assert!(work(&mut worker_end) && !work(&mut worker_end));
         (0..4).for_each(|_| after(&mut agent, HZ / 1000));

@@ -34,8 +34,11 @@ pub struct Request<'a> {
 
 /// Worker thread; see the module's documentation.
 pub struct ThreadWorker<P: Port<Buf: Token>> {
+    /// Thread's end of the channel from the dispatcher.
     consumer: Consumer<P::Buf>,
+    /// Own transmit queues, one per port.
     out: Outbox<P>,
+    /// Unfinished tasks by the worker that they name, for the replies.
     load: Arc<NamedLoad>,
     signer: Option<Arc<Signer>>,
     /// Buffer for answers, so that the task's bytes stay readable.
@@ -153,7 +156,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         };
         counters.add(Counter::Replies, 1);
         self.out.forward(reply, port);
-        self.out.flush();
+        self.out.flush(); // the next task may take long
     }
 
     /// Counts the answer. Returns the worker that the reply names, and that worker's unfinished tasks.

@@ -1,4 +1,5 @@
-//! Update of an agent's core at run time: workers, pools, policies, speeds and queues.
+//! Update of an agent's core at run time: workers, pools, policies, speeds and queues. An update leads from
+//! one *membership* (pools and workers) to the next, which has a higher number, the *epoch*.
 //!
 //! Like [`crate::stage::Update`]: a control thread creates it with all memory it needs, the core applies it
 //! between bursts and returns it with the objects it replaced.
@@ -121,7 +122,7 @@ impl<B: Buf + Token> fmt::Debug for Step<B> {
 /// Update of an agent's core from one membership to the next.
 #[derive(Debug)]
 pub struct Update<B: Buf + Token> {
-    /// Epoch of that membership.
+    /// Epoch of the next membership.
     pub epoch: u64,
     /// Steps in order.
     pub steps: Vec<Step<B>>,
@@ -183,7 +184,7 @@ where
         }
     }
 
-    /// Begins a pool at an index. Leaves the pool that it replaces in `slot`.
+    /// Begins the pool in `slot` at an index. Leaves the ended pool that it replaces in `slot`.
     fn begin(&mut self, pool: usize, slot: &mut Option<PoolWorkers<P::Buf>>) {
         let Some(mut new) = slot.take() else { return };
         let Some(ended) = self.worker_sets.get_mut(pool) else {

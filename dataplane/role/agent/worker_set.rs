@@ -3,10 +3,11 @@
 //! Independent of packets: a task is anything with bytes. The agent's loop and the ring benchmark use the
 //! same code.
 //!
-//! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come
-//! back as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies
-//! of its tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher
-//! *holds* tasks if its policy is bounded: it queues tasks while every worker is full.
+//! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come back
+//! as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies of its
+//! tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher *holds* tasks
+//! if its policy is bounded: it queues tasks while every worker is full. A *place* is a worker's identity: its global
+//! id and its pool. A *member* is a worker's index in the pool.
 
 use arrayvec::ArrayVec;
 
@@ -32,7 +33,7 @@ pub struct Completion<'a, T> {
     pub outcome: Result<Outcome, DropReason>,
     /// Channel to copy the reply from.
     pub channel: &'a Channel,
-    /// Number of the task in the channel.
+    /// Number of the task in the channel; 0 if the task is dropped and has no reply there.
     pub number: u64,
 }
 
@@ -119,7 +120,7 @@ impl<T: Work> WorkerEntry<T> {
         Self { place, suspended: false, is_drained: false, is_leaving: false, ..self }
     }
 
-    /// Returns true if it is attached and may get tasks.
+    /// Returns true if it is attached and may get new tasks.
     fn is_active(&self) -> bool {
         let is_excluded = self.suspended || self.is_drained || self.is_leaving;
         self.link.sender().is_granted() && !is_excluded
@@ -138,14 +139,16 @@ const NOWHERE: u16 = u16::MAX;
 /// Workers of one pool on this host, with their dispatcher.
 #[derive(Debug)]
 pub struct WorkerSet<T: Work> {
+    /// The policy, with the waiting tasks.
     dispatcher: QueueingDispatcher<T>,
+    /// The workers, in any order.
     entries: Vec<WorkerEntry<T>>,
-    /// Index of each member's entry.
+    /// Index of each member's entry; [`NOWHERE`] for a free member.
     entry_of: Box<[u16]>,
     /// Ticks of silence after which a worker with tasks is excluded.
     timeout: u64,
     attach_stats: AttachStats,
-    /// Tasks that workers completed themselves.
+    /// Number of tasks that threads completed and replied to themselves.
     ended: u64,
 }
 
@@ -158,6 +161,7 @@ impl<T: Work> WorkerSet<T> {
         entries: Vec<(Place, impl Into<WorkerLink<T>>)>,
         timeout: u64,
     ) -> Self {
+        // Rings lose no task, unlike a network.
         dispatcher.set_lossless();
         dispatcher.refuse_without_members();
         for member in 0..entries.len() {
@@ -210,7 +214,7 @@ impl<T: Work> WorkerSet<T> {
     ) -> Option<WorkerEntry<T>> {
         let index = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get(index)?;
-        // Before its grant ends, so that the worker sees the stop first.
+        // Before its grant ends, so that the worker sees the stop first and does not count as excluded.
         entry.link.channel().stop();
         if entry.link.sender().is_granted() {
             self.detach(index, DetachReason::Left, done);
@@ -348,6 +352,7 @@ impl<T: Work> WorkerSet<T> {
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         let mut freed = 0;
         for index in 0..self.entries.len() {
+            // The next worker's credits are in memory that another CPU has written.
             if let Some(next) = self.entries.get(index + 1) {
                 next.link.sender().prefetch_credits();
             }
@@ -355,7 +360,8 @@ impl<T: Work> WorkerSet<T> {
                 freed += self.collect_from(index, now, done);
             }
         }
-        // Waiting tasks found all workers full, so about as many can go now as were completed.
+        // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
+        // one.
         while self.waiting() > 0 && self.advance(freed, now, done) {
             freed = 1;
         }
@@ -382,6 +388,7 @@ impl<T: Work> WorkerSet<T> {
             return 0;
         }
         entry.last_active = now;
+        // The reports of all these completions have the worker's load after the last one.
         let left = entry.link.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
         let member = entry.member;
@@ -454,13 +461,14 @@ impl<T: Work> WorkerSet<T> {
     /// waiting.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        // Tasks that remain from an earlier, bounded policy go one by one, to workers with room.
+        // Tasks that remain from an earlier, bounded policy go one by one, to workers with room in their rings. The
+        // present policy has no bound of its own.
         let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
-        let mut given = 0;
+        let mut given_count = 0;
         // Each pick reserves a place at a worker, and the first waiting task takes it. The picks may be fewer than
         // the tasks.
         for pick in picks.into_iter().flatten() {
@@ -469,7 +477,7 @@ impl<T: Work> WorkerSet<T> {
                 break;
             }
             let Some(task) = self.dispatcher.pop() else { break };
-            given += 1;
+            given_count += 1;
             let view = self.dispatcher.view();
             view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
             if let Err((task, reason)) = self.give(pick.member, task, now) {
@@ -480,7 +488,7 @@ impl<T: Work> WorkerSet<T> {
                 done(Completion { task, place, left, outcome, channel, number: 0 });
             }
         }
-        given == tasks.len()
+        given_count == tasks.len()
     }
 
     /// Updates the time of a policy that queues tasks. It needs the time at each poll; others get it at ticks.
@@ -540,7 +548,7 @@ impl<T: Work> WorkerSet<T> {
         }
         let (member, is_active) = (entry.member, entry.is_active());
         self.dispatcher.set_active(member, is_active);
-        // Idle lists contain members that have reported idleness.
+        // Idle lists contain only members that have reported idleness, so the agent reports it in the worker's name.
         self.dispatcher.refresh(&Report::new(member, Load(0), 0));
         self.attach_stats.joined += 1;
     }
@@ -561,19 +569,22 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Detaches a departed worker: processes its completions and drops its remaining tasks.
+    /// Detaches a departed or excluded worker: processes its completions, drops its remaining tasks, and counts the
+    /// reason.
     fn detach(
         &mut self,
         index: usize,
         reason: DetachReason,
         done: &mut impl FnMut(Completion<'_, T>),
     ) {
+        // The credits of a worker at fault cannot be believed. The time 0 is harmless, because `attach` sets it again.
         if reason != DetachReason::AtFault {
             self.collect_from(index, 0, done);
             if !self.entries[index].link.sender().is_granted() {
-                return; // its last credits were impossible
+                return; // already detached: its last credits were impossible, or a thread had left
             }
         }
+        // A thread leaves as well when it panics; that counts as a death.
         let panicked = matches!(&self.entries[index].link, WorkerLink::Handed(producer) if producer.has_panicked());
         match reason {
             DetachReason::Left if !panicked => self.attach_stats.left += 1,
@@ -592,7 +603,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.write_off(member, lost);
     }
 
-    /// Removes the next task that no worker will serve, because the agent ends. Live threads keep their tasks.
+    /// Removes the next task that no worker will serve, because the agent ends: first waiting ones, then those with
+    /// workers. Live threads keep their tasks.
     pub fn abandon(&mut self) -> Option<T> {
         let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
             WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),
@@ -612,7 +624,7 @@ impl<T: Work> WorkerSet<T> {
         handed.map(|entry| entry.link.sender().outstanding()).sum()
     }
 
-    /// Returns the number of tasks that workers completed themselves so far.
+    /// Returns the number of tasks that threads completed and replied to themselves so far.
     #[inline]
     #[must_use]
     pub fn ended(&self) -> u64 {
@@ -626,7 +638,7 @@ impl<T: Work> WorkerSet<T> {
         self.entries.iter().any(|entry| is_thread(&entry.link))
     }
 
-    /// Tells all workers that no more tasks will come.
+    /// Signals to all workers that no more tasks will come.
     pub fn stop(&self) {
         self.entries.iter().for_each(|entry| entry.link.channel().stop());
     }

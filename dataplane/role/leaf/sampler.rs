@@ -1,11 +1,13 @@
 //! Samples of a leaf's decisions, for two histograms: the time that a decision takes, and the age of the load report
 //! that it uses.
 //!
-//! One burst in 1024 is sampled; each other burst costs a decrement and a comparison. The time of a sampled burst gives
-//! the time of a decision. For the age, the time of a report would have to be written down at each reply. Instead, the
-//! leaf then *watches* one of the workers that it has chosen, from the worker's next report to the one after it, and records
-//! the age of the report at each decision for that worker. A worker answers each of its tasks once. So a worker is watched
-//! as often as it is chosen, and the recorded ages have the distribution of all ages.
+//! One burst in 1024 is sampled. Each other burst costs a decrement and a comparison. The duration of a sampled burst
+//! gives the time of a decision.
+//!
+//! The age of a report needs the report's time, which would cost a store at each reply. Instead, the leaf *watches* one
+//! worker that it chose in the sampled burst, from the worker's next report to the one after it. It records the age of
+//! the report at each decision for that worker. Each task causes one choice and one report of its worker. So watches
+//! are in proportion to reports, and the recorded ages have the distribution of all ages.
 
 use crate::io::Buf;
 use crate::node::Node;
@@ -18,7 +20,7 @@ use crate::wire::task::Code;
 const INTERVAL: u32 = 1024;
 /// Bursts to the next sampled one after one without tasks. A prime, because ports with and without tasks may alternate.
 const RETRY: u32 = 17;
-/// Bursts without watch, at least, for each burst with one. Bounds the mean cost.
+/// Minimum number of bursts after a watch for each burst of the watch. Bounds the mean cost.
 const REST: u32 = 8;
 /// Seconds after which a watch ends without two reports: the worker may be dead.
 const WATCH_MAX_S: u64 = 10;
@@ -26,10 +28,11 @@ const WATCH_MAX_S: u64 = 10;
 /// Chooses the bursts whose decisions are measured.
 #[derive(Debug)]
 pub struct Sampler {
-    /// Bursts up to the next sampled or watched one, with that one.
-    left: u32,
+    /// Number of bursts until the next sampled or watched one, which counts, too.
+    bursts_left: u32,
     /// Reads the real time in ticks; `None` in emulated time.
     stopwatch: Option<fn() -> u64>,
+    /// Current watch; every burst is recorded during it.
     watch: Option<Watch>,
 }
 
@@ -52,7 +55,7 @@ struct Watch {
     member: Member,
     /// Number of its reports at the last burst.
     reports: u32,
-    /// Time of the first report during the watch, in ticks.
+    /// Time of the first report during the watch, in ticks; `None` before it.
     reported: Option<u64>,
     /// Start of the watch in ticks.
     began: u64,
@@ -69,23 +72,25 @@ impl Default for Sampler {
 impl Sampler {
     /// Creates a sampler. `stopwatch` reads the real time in ticks.
     pub fn new(stopwatch: Option<fn() -> u64>) -> Self {
-        Self { left: INTERVAL, stopwatch, watch: None }
+        Self { bursts_left: INTERVAL, stopwatch, watch: None }
     }
 
     /// Counts a burst. Returns its start if it is sampled or watched; [`Sampler::record`] must follow.
     #[inline(always)]
     pub fn next(&mut self, counters: &Counters) -> Option<Sample> {
-        self.left -= 1;
-        if self.left > 0 { None } else { Some(self.start(counters)) }
+        self.bursts_left -= 1;
+        if self.bursts_left > 0 { None } else { Some(self.start(counters)) }
     }
 
+    /// Returns the start of a burst: the time, and the count of scheduled tasks.
     #[cold]
     fn start(&self, counters: &Counters) -> Sample {
         let scheduled = counters.read(Counter::Scheduled);
         Sample { scheduled, start: self.stopwatch.map(|read| read()) }
     }
 
-    /// Records a burst after its decisions at `now` ticks.
+    /// Records a burst after its decisions at `now` ticks: a watched burst for the ages of reports, any other for the
+    /// time of decisions. Sets the number of bursts until the next one to record.
     #[cold]
     #[inline(never)]
     pub fn record<B: Buf>(
@@ -97,7 +102,7 @@ impl Sampler {
         verdicts: &[Verdict],
     ) {
         let end = self.stopwatch.map(|read| read());
-        self.left = match &mut self.watch {
+        self.bursts_left = match &mut self.watch {
             Some(watch) => match watch.observe(node, now, burst, verdicts) {
                 true => 1,
                 false => {

@@ -37,16 +37,21 @@ mod v6;
 
 use family::{BOTH, Family};
 
+/// Addresses of the leaf at its two ports, of a client, and of the servers: 10.0.1.1, 10.0.2.1, 10.0.1.2,
+/// 10.0.2.11 and 10.0.2.12.
 const LEAF_CLIENTS: u32 = 0x0A00_0101;
 const LEAF_WORKERS: u32 = 0x0A00_0201;
 const CLIENT: u32 = 0x0A00_0102;
 const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+/// Indices of the ports.
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
+/// Size of the buffer pool.
 const FRAMES: usize = 2048;
 
+/// Returns the MAC address of a server.
 fn server_mac(server: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + server as u8])
 }
@@ -54,16 +59,21 @@ fn server_mac(server: usize) -> Mac {
 /// Leaf with two servers of four workers each (ids 10 to 17, pool 7), at the far ends of its ports.
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
+    /// Far ends of the ports.
     far: Vec<RingPort>,
     pool: FramePool,
     commands: Commands,
+    /// Time in nanoseconds, one per tick.
     now: u64,
 }
 
+/// Builds a leaf of one core. Unknown MAC addresses must be resolved first. `depth` is the capacity of the
+/// ports.
 fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize) -> Rig {
     rigs(policy, servers_known, client_known, depth, 1).remove(0)
 }
 
+/// Builds a leaf that knows all MAC addresses.
 fn rig(policy: &str) -> Rig {
     rig_with(policy, true, true, 256)
 }
@@ -80,6 +90,7 @@ fn rig_where(family: Family, policy: &str, registers: bool) -> Rig {
     rigs_of(&family.text(&text), None, true, 256).remove(0)
 }
 
+/// Same as [`rig_with`], with several cores.
 fn rigs(
     policy: &str,
     servers_known: bool,
@@ -91,6 +102,7 @@ fn rigs(
     rigs_with(policy, servers_known, client_known, depth, cores, backlog)
 }
 
+/// Same as [`rigs`], with this queue bound and treatment of tasks beyond it.
 fn rigs_with(
     policy: &str,
     servers_known: bool,
@@ -113,6 +125,7 @@ struct Networks {
     key: Option<Key>,
 }
 
+/// Same as [`rigs_with`], on these networks.
 fn rigs_on(
     networks: Networks,
     policy: &str,
@@ -126,6 +139,7 @@ fn rigs_on(
     rigs_of(&text, networks.key, client_known, depth)
 }
 
+/// Returns the configuration of a leaf on these networks, with pool 7.
 fn text_of(
     &Networks { sides, registers, .. }: &Networks,
     policy: &str,
@@ -195,6 +209,7 @@ impl Rig {
         control.tend(self.now);
     }
 
+    /// Polls once, a microsecond later.
     fn poll(&mut self) {
         self.now += 1_000;
         self.leaf.poll(self.now);
@@ -228,6 +243,7 @@ impl Rig {
         self.receive(out)
     }
 
+    /// Returns all packets from a port.
     fn receive(&mut self, port: usize) -> Vec<Frame> {
         std::iter::from_fn(|| self.far[port].receive()).collect()
     }
@@ -241,6 +257,7 @@ impl Rig {
         (datagram, header, frame)
     }
 
+    /// Returns the drops by reason.
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let counters = self.leaf.stages().counters();
         DropReason::ALL
@@ -250,15 +267,18 @@ impl Rig {
             .collect()
     }
 
+    /// Returns a counter or gauge.
     fn count(&self, of: impl CoreNumber) -> u64 {
         self.leaf.stages().counters().read(of)
     }
 
+    /// Returns the number of tasks sent to a member and not answered, over all cores.
     fn outstanding(&mut self, member: u16) -> u32 {
         let dispatcher = self.leaf.stages_mut().dispatcher_mut(0).unwrap();
         dispatcher.view().outstanding_now(Member(member)).cast_unsigned()
     }
 
+    /// Ends the leaf, and checks that the ledger balances and every buffer is back.
     fn assert_accounted(&mut self) {
         self.leaf.abandon();
         for port in 0..2 {
@@ -269,6 +289,7 @@ impl Rig {
     }
 }
 
+/// Returns a packet with this payload.
 fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; udp::PAYLOAD + payload.len()];
     frame[udp::PAYLOAD..].copy_from_slice(payload);
@@ -276,6 +297,7 @@ fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Flow from the client to the leaf.
 fn client_flow() -> Flow {
     Flow {
         src_mac: CLIENT_MAC,
@@ -287,6 +309,7 @@ fn client_flow() -> Flow {
     }
 }
 
+/// Returns a client's packet with this header and nine further bytes.
 fn task_of(header: Header) -> Vec<u8> {
     let mut payload = [0xAB; 40];
     header.emit(&mut payload);
@@ -297,10 +320,12 @@ fn task_of(header: Header) -> Vec<u8> {
     frame(&client_flow(), &payload[..if header.extended { 40 } else { 20 }])
 }
 
+/// Returns a client's task of one packet.
 fn task(seq: u16) -> Vec<u8> {
     task_of(Header::new_task(7, seq))
 }
 
+/// Returns a packet from a server to the client.
 fn reply_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = [0xCD; 20];
     header.emit(&mut payload);
@@ -315,11 +340,13 @@ fn reply_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
+/// Returns the header of a worker's reply, with its remaining tasks.
 fn done(worker: u16, qlen: u16) -> Header {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     Header { code, src: worker, dst: 0, qlen, ..Header::new_task(7, 1) }
 }
 
+/// Returns a worker's reply from its own server.
 fn reply(worker: u16, qlen: u16) -> Vec<u8> {
     reply_from(SERVERS[usize::from(worker - 10) / 4], done(worker, qlen))
 }
@@ -476,14 +503,17 @@ fn reply_waits_for_the_clients_mac_address() {
 #[test]
 fn every_refusal_is_counted_and_changes_no_load() {
     let mut rig = rig("horus");
+    // The packet with other bytes at this offset.
     let edit = |mut frame: Vec<u8>, at: usize, bytes: &[u8]| {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         frame
     };
     let header = |header: Header| task_of(header);
     let new = Header::new_task(7, 1);
+    // Without a UDP checksum, so that a changed byte is not found by it.
     let mut unsummed = task(1);
     unsummed[40..42].fill(0);
+    // TTL 1, with the right header checksum.
     let mut old = task(1);
     old[22] = 1;
     old[24..26].fill(0);

@@ -15,6 +15,7 @@ use crate::wire::auth::{SEQUENCES_A_MICROSECOND, sequence_at};
 /// First sequence of the lap after the window's start.
 const START: u64 = 40 * WINDOW;
 
+/// Window that accepts sequences from `START` on.
 fn window() -> Window {
     Window::starting(START - 1)
 }
@@ -96,7 +97,7 @@ proptest! {
     // promise: trust.3
     #[test]
     fn a_window_believes_once(steps in proptest::collection::vec((0..4 * WINDOW, 0..3_u8), 1..600)) {
-        let (window, mut seen, mut newest) = (window(), BTreeSet::new(), 0);
+        let (window, mut recorded, mut newest) = (window(), BTreeSet::new(), 0);
         let mut base = START;
         for (ahead, kind) in steps {
             // Most sequences arrive in order, some late, some from far ahead.
@@ -107,7 +108,7 @@ proptest! {
             };
             base = base.max(sequence);
             let accepted = window.note(sequence);
-            if !seen.insert(sequence) {
+            if !recorded.insert(sequence) {
                 prop_assert!(!accepted, "{sequence} twice");
             } else if sequence >= START && sequence + WINDOW - SPAN > newest {
                 prop_assert!(accepted, "{sequence}, with {newest} the newest");

@@ -44,6 +44,7 @@ impl BurstMask {
         Self(((1_u64 << len) - 1) as u32)
     }
 
+    /// Returns the number of packets.
     const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -99,6 +100,7 @@ impl LeadingRun {
     ) {
         if code.is_extended() && !code.is_reply() {
             let tasks = index - self.replies.count_ones() as usize;
+            // The remainder changes nothing; it spares the bounds check, here and below.
             fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
         }
         fields.sources[index % BURST] = source;
@@ -145,6 +147,7 @@ pub fn burst<B: Buf>(
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) -> usize {
+    // The pool id in the first packet selects the template.
     let first = packets.first().and_then(|first| first.bytes().get(TASK + 1..TASK + 3));
     let Some(&[high, low]) = first else {
         return 0;
@@ -152,6 +155,7 @@ pub fn burst<B: Buf>(
     let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
+    // Tasks that may wait, and tasks of a pool that reports to a spine, need the stages.
     if stages.holds(pool) || stages.is_linked(pool) {
         return 0;
     }
@@ -188,6 +192,7 @@ fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]
     match_unreachable_scalar(addresses, unreachable)
 }
 
+/// Same as [`match_unreachable`], without vectors.
 fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
     let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
     let addresses = addresses.iter().enumerate();
@@ -228,7 +233,7 @@ fn replies<B: Buf>(
     stages: &mut Stages,
     port: usize,
     pool: usize,
-    places: BurstMask,
+    indices: BurstMask,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
@@ -237,7 +242,7 @@ fn replies<B: Buf>(
     let mut accepted = BurstMask(0);
     let neighbours = &stages.neighbours;
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
-    for index in places {
+    for index in indices {
         let Some(packet) = packets.get(index) else {
             return;
         };
@@ -322,7 +327,7 @@ fn check_claims<B: Buf, const BLOCKS: usize>(
     accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
-    // The frames are long enough: their length was checked when they were read.
+    // All frames are long enough: the template requires room for a proof. So every report has a claim.
     let claims = (*accepted).zip(&*reports).map_while(|(index, report)| {
         claim(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
     });
@@ -332,8 +337,9 @@ fn check_claims<B: Buf, const BLOCKS: usize>(
     // Removes refused reports from the back, so that earlier indices stay valid.
     for (index, _) in refused.iter_mut().rev() {
         reports.remove(*index);
-        let mut places = *accepted; // a copy, because `nth` consumes it
-        *index = places.nth(*index).unwrap_or_default();
+        // From the index among the reports to the index in the burst.
+        let mut indices = *accepted; // a copy, because `nth` consumes it
+        *index = indices.nth(*index).unwrap_or_default();
         accepted.0 &= !(1 << *index);
     }
     refused
@@ -347,6 +353,7 @@ fn refusal(
     frame: &[u8],
 ) -> DropReason {
     if network.is_own(ipv4::dst(&frame[IP..])) {
+        // The parser gives the reason.
         let mut parsed = Packet::REFUSED;
         let read = parse::one(network, network.port(port), frame, true, &mut parsed);
         return read.err().unwrap_or(DropReason::TaskRole);
@@ -369,10 +376,10 @@ fn tasks<B: Buf>(
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
-    let places = run.tasks();
+    let indices = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    let picks = &mut picks[..places.len()];
-    stages.dispatchers[pool].schedule(&fields.tasks[..places.len()], picks);
+    let picks = &mut picks[..indices.len()];
+    stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
     let rewriter = TaskRewriter {
         neighbours: &stages.neighbours,
         targets: stages.network.members(pool),
@@ -381,18 +388,19 @@ fn tasks<B: Buf>(
         ),
     };
     let mut sent = 0;
+    // Without replies, task and packet have the same index: a faster loop for the common case.
     if run.replies == 0 {
         for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
             sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (index, pick) in places.zip(picks) {
+        for (index, pick) in indices.zip(picks) {
             if let Some(packet) = packets.get_mut(index) {
                 sent += rewriter.send(packet, *pick, verdicts, index);
             }
         }
     }
-    let refused = places.len() as u64 - sent;
+    let refused = indices.len() as u64 - sent;
     stages.counters.add(Counter::Scheduled, sent);
     if refused > 0 {
         stages.counters.drop(DropReason::NoMember, refused);
@@ -442,20 +450,23 @@ pub(super) mod tests {
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
 
+    // Addresses of the leaf and of the workers' server.
     const LEAF: u32 = 0x0A00_0101;
     const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const SERVER: u32 = 0x0A00_010B;
-
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
 
+    /// Key of the pool, for tests with authenticated replies.
     fn key() -> Key {
         Key::new([9; KEY_LEN])
     }
 
+    /// Builds stages with both sides behind the port.
     fn stages() -> Stages {
         stages_of(Side::Both)
     }
 
+    /// Builds stages with this side behind the port.
     pub fn stages_of(side: Side) -> Stages {
         stages_with(side, None)
     }
@@ -471,6 +482,7 @@ pub(super) mod tests {
         stages_of_text(Side::Both, None, line)
     }
 
+    /// Builds stages with all of these options.
     fn stages_of_text(side: Side, key: Option<Key>, line: &str) -> Stages {
         let (behind, server) = match side {
             Side::Clients => ("clients", "10.0.4.11"),
@@ -515,10 +527,12 @@ pub(super) mod tests {
         frame
     }
 
+    /// Header of a task.
     pub fn task(seq: u16, extended: bool) -> Header {
         Header { extended, ..Header::new_task(0x0107, seq) }
     }
 
+    /// Header of a worker's reply with its queue length.
     fn reply(worker: u16, qlen: u16) -> Header {
         let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
         Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }

@@ -100,8 +100,8 @@ impl Pattern {
     fn datagram(address: &PortAddress) -> Self {
         let least_udp_len = (udp::LEN + task::LEN) as u16;
         let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
-        pattern.require(0, &address.mac.0, &[0xFF; 6]);
-        pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]);
+        pattern.require(0, &address.mac.0, &[0xFF; 6]); // destination
+        pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]); // IPv4, header of 20 bytes
         pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
         pattern.require(IP + 9, &[ipv4::UDP], &[0xFF]);
         pattern.require_ttl(ipv4::TTL_MIN);
@@ -118,7 +118,7 @@ impl Pattern {
     ) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require_ttl(least_ttl);
-        pattern.require(UDP, &[0xFF; 2], &[0xFF; 2]);
+        pattern.require(UDP, &[0xFF; 2], &[0xFF; 2]); // source port, not 0
         pattern.tolerance[(UDP - IP) / 2] = NOT_ZERO;
         pattern.require(IP + 16, &task_address.to_be_bytes(), &[0xFF; 4]);
         pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
@@ -133,6 +133,7 @@ impl Pattern {
     fn reply(address: &PortAddress, udp_port: u16) -> Self {
         let mut pattern = Self::datagram(address);
         pattern.require(UDP, &udp_port.to_be_bytes(), &[0xFF; 2]);
+        // Both codes of replies, with or without an extension.
         pattern.require(TASK, &[REPLY_BIT], &[!(task::EXTENSION_BIT | 1)]);
         pattern
     }
@@ -191,8 +192,8 @@ pub struct Template([Pattern; 2]);
 
 impl Template {
     /// Builds the patterns of the port at `index` for this pool. They do not verify the proof of replies. With a
-    /// key, only replies with a proof match. They compare a task's source only with the network of the clients, and only
-    /// if no router leads to others. The caller must check for unreachable sources.
+    /// key, only replies with a proof match. They compare a task's source only with the network of the clients,
+    /// and only if no router leads to others. The caller must check for unreachable sources.
     pub fn new(network: &Network, index: usize, pool: usize) -> Self {
         let (address, task_address) = (network.port(index), network.task_address(index, pool));
         let authenticated = network.authenticator(index, pool).is_some();
@@ -222,7 +223,8 @@ impl Template {
         &self.0[usize::from(code.is_reply())]
     }
 
-    /// Returns the code of the frame, if it matches.
+    /// Returns the code of the frame, if it matches. `verified` is true if the device has verified its
+    /// checksums.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;
@@ -238,6 +240,7 @@ impl Template {
     }
 }
 
+/// Returns the bytes at an offset.
 #[inline(always)]
 fn bytes<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
@@ -245,22 +248,26 @@ fn bytes<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; 
     bytes
 }
 
+/// Returns the eight bytes at an offset, in packet byte order.
 #[inline(always)]
 fn word<const LEN: usize>(head: &[u8; LEN], at: usize) -> u64 {
     u64::from_le_bytes(bytes(head, at))
 }
 
+/// Returns the 16-bit number at an offset.
 #[inline(always)]
 fn number(head: &[u8; HEAD], at: usize) -> usize {
     usize::from(u16::from_be_bytes(bytes(head, at)))
 }
 
+/// Returns true if the datagram has at least `least` bytes, and lies within its packet and the frame.
 #[inline(always)]
 fn lengths_fit(frame: &[u8], head: &[u8; HEAD], least: usize) -> bool {
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     (total_len <= frame.len() - IP) & (total_len >= ipv4::LEN + udp_len) & (udp_len >= least)
 }
 
+/// Checks the checksum of an IPv4 header without options.
 #[inline(always)]
 fn ip_checksum_is_valid(head: &[u8; HEAD]) -> bool {
     let last = u32::from_le_bytes(bytes(head, IP + 16));
@@ -273,7 +280,7 @@ fn ip_checksum_is_valid(head: &[u8; HEAD]) -> bool {
 #[inline(always)]
 fn udp_checksum_is_valid(head: &[u8; HEAD], frame: &[u8]) -> bool {
     if bytes(head, UDP + 6) == [0, 0] {
-        return true;
+        return true; // the sender computed none
     }
     // Protocol and length of the pseudo header (RFC 768), in packet byte order.
     let length = u16::from_le_bytes(bytes(head, UDP + 4));

@@ -51,14 +51,14 @@ impl Pattern {
     /// `code`, where `code_mask` has ones.
     fn datagram(address: &PortAddress, pool: u16, code: u8, code_mask: u8) -> Self {
         let mut pattern = Self { expected: [0; PATTERN], ..Self::NOTHING };
-        pattern.require(0, &address.mac.0, &[0xFF; 6]);
+        pattern.require(0, &address.mac.0, &[0xFF; 6]); // destination
         pattern.require(12, &ether::IPV6.to_be_bytes(), &[0xFF; 2]);
-        pattern.require(IP, &[0x60], &[0xF0]);
-        pattern.require(IP + 6, &[ipv6::UDP], &[0xFF]);
+        pattern.require(IP, &[0x60], &[0xF0]); // version
+        pattern.require(IP + 6, &[ipv6::UDP], &[0xFF]); // no extension header
         pattern.require(TASK, &[code], &[code_mask]);
         pattern.require(TASK + 1, &pool.to_be_bytes(), &[0xFF; 2]);
         pattern.require_hops(ipv4::TTL_MIN);
-        pattern.require_not_zero(UDP + 6);
+        pattern.require_not_zero(UDP + 6); // the checksum, which IPv6 requires
         pattern
     }
 
@@ -131,12 +131,12 @@ impl TemplateV6 {
         let mut task = Pattern::datagram(address, pool, Code::NewTask as u8, !task::EXTENSION_BIT);
         task.require(IP + 24, &task_address.to_be_bytes(), &[0xFF; 16]);
         task.require(UDP + 2, &udp_port, &mask);
-        task.require_not_zero(UDP);
+        task.require_not_zero(UDP); // the source port
         task.require_hops(least_hops);
         if let Some((network, mask)) = clients {
             task.require(IP + 8, &network.to_be_bytes(), &mask.to_be_bytes());
         }
-        let reply_mask = !(task::EXTENSION_BIT | 1);
+        let reply_mask = !(task::EXTENSION_BIT | 1); // both codes of replies, with or without an extension
         let authenticated = replies.unwrap_or_default();
         let proof = if authenticated { task::AUTHENTICATION_BIT } else { 0 };
         let mut reply = Pattern::datagram(address, pool, Code::TaskDone as u8 | proof, reply_mask);
@@ -153,7 +153,8 @@ impl TemplateV6 {
         &self.0[usize::from(code.is_reply())]
     }
 
-    /// Returns the code of the frame, if it matches.
+    /// Returns the code of the frame, if it matches. `verified` is true if the device has verified its
+    /// checksum.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;

@@ -46,6 +46,7 @@ pub fn burst<B: Buf>(
     let Some(pool) = network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
+    // Tasks that may wait, and tasks of a pool that reports to a spine, need the stages.
     if !v6.has_pool(pool) || stages.holds(pool) || stages.is_linked(pool) {
         return 0;
     }
@@ -201,10 +202,10 @@ fn tasks<B: Buf>(
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
-    let places = run.tasks();
+    let indices = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    let picks = &mut picks[..places.len()];
-    stages.dispatchers[pool].schedule(&fields.tasks[..places.len()], picks);
+    let picks = &mut picks[..indices.len()];
+    stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
     let Some(v6) = stages.network.v6() else { return };
     let rewriter = TaskRewriter {
         neighbours: &stages.neighbours,
@@ -218,13 +219,13 @@ fn tasks<B: Buf>(
             sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (index, pick) in places.zip(picks) {
+        for (index, pick) in indices.zip(picks) {
             if let Some(packet) = packets.get_mut(index) {
                 sent += rewriter.send(packet, *pick, verdicts, index);
             }
         }
     }
-    let refused = places.len() as u64 - sent;
+    let refused = indices.len() as u64 - sent;
     stages.counters.add(Counter::Scheduled, sent);
     if refused > 0 {
         stages.counters.drop(DropReason::NoMember, refused);
@@ -276,6 +277,7 @@ mod tests {
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
 
+    // Addresses of the leaf, of a client and of the workers' server.
     const LEAF: u128 = 0xFD00_0001_0000_0000_0000_0000_0000_0001;
     const CLIENT: u128 = LEAF + 1;
     const SERVER: u128 = LEAF + 0xA;
@@ -283,6 +285,7 @@ mod tests {
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
     const POOL: u16 = 0x0107;
 
+    /// Key of the pool, for tests with authenticated replies.
     fn key() -> Key {
         Key::new([9; KEY_LEN])
     }
@@ -329,10 +332,12 @@ mod tests {
         frame
     }
 
+    /// Header of a task.
     fn task(seq: u16) -> Header {
         Header::new_task(POOL, seq)
     }
 
+    /// Header of a worker's reply with its queue length.
     fn reply(worker: u16, qlen: u16) -> Header {
         let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
         Header { code, src: worker, qlen, ..Header::new_task(POOL, 0) }

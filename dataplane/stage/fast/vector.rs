@@ -3,9 +3,9 @@
 //! One and a half vectors hold everything to compare. The whole one also holds all bytes of the IPv4 checksum
 //! and the first bytes of the UDP checksum. The sums are checked once per burst, all together.
 //!
-//! The code adds words in memory order, in one's complement (see [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The
-//! instruction that multiplies and adds words takes signed words. With their top bits inverted, each is 2^15
-//! too small; this is corrected afterwards.
+//! The code adds words in memory order, in one's complement (see
+//! [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The instruction that multiplies and adds words
+//! takes signed words. With their top bits inverted, each is 2^15 too small; this is corrected afterwards.
 #![allow(
     unsafe_code,
     reason = "vectors are loaded, and instructions used that not every machine has"
@@ -44,7 +44,7 @@ const DATAGRAM: [i16; 16] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
 /// each at the opposite position.
 pub const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
 /// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
-/// protocol.
+/// protocol of the pseudo header in memory order.
 const CORRECTIONS: [PacketChecksums; 2] = [correction(0), correction(1)];
 
 /// Returns the corrections for an even (0) or odd (1) offset of the last vector.
@@ -136,6 +136,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let differs = _mm256_or_si256(link, beyond);
     let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
     let end = UDP + udp_len;
+    // True if no bit of `differs` is set.
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
         && total_len == ipv4::LEN + udp_len // a longer packet goes to the stages: slower, and also correct
         && udp_len >= usize::from(pattern.least_udp_len) + code.extension_len()
@@ -222,6 +223,7 @@ fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut PacketChecksums) {
     let datagram = _mm256_madd_epi16(second, load_words(&DATAGRAM));
     let odd = frame.len() % 2;
     let datagram = add_rest(datagram, frame, BODY);
+    // Adds the eight partial sums of each vector, in three steps, to two totals side by side.
     let pairs = _mm256_hadd_epi32(header, datagram);
     let halves = (_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
     let quarters = _mm_add_epi32(halves.0, halves.1);
@@ -300,6 +302,7 @@ fn load_half(bytes: &[u8]) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
+/// Loads the tolerances of a vector's words.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
@@ -307,6 +310,7 @@ pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
     unsafe { _mm256_loadu_si256(tolerance.as_ptr().cast()) }
 }
 
+/// Loads a vector of words.
 #[target_feature(enable = "avx2")]
 #[inline]
 pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
@@ -314,6 +318,7 @@ pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
 
+/// Loads two sums into the lower half of a small vector.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn load_sums(sums: &PacketChecksums) -> __m128i {

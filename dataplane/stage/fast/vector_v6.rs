@@ -32,8 +32,8 @@ const _: () = assert!(THIRD <= IP + VECTOR && PATTERN <= HEAD && THIRD.is_multip
 const SECOND_WORDS: [i16; 16] = [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 /// Weight of each word of the third vector. Words of the second vector count there only.
 const THIRD_WORDS: [i16; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
-/// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
-/// protocol.
+/// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, because
+/// [`inverted`] makes it that much smaller, and the protocol of the pseudo header in memory order.
 const CORRECTIONS: [u32; 2] = [correction(0), correction(1)];
 /// Sum of a packet with a right checksum.
 const GOOD: u32 = 0xFFFF;
@@ -60,6 +60,7 @@ pub fn recognise<B: Buf>(
     unsafe { recognise_avx2(template, unreachable, packets, fields) }
 }
 
+/// Does the work of [`recognise`].
 #[target_feature(enable = "avx2")]
 fn recognise_avx2<B: Buf>(
     template: &TemplateV6,
@@ -112,6 +113,7 @@ fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Opti
     let differs = _mm256_or_si256(_mm256_or_si256(link, beyond(0)), beyond(1));
     let (payload_len, udp_len) = (number(head, IP + 4), number(head, UDP + 4));
     let end = UDP + udp_len;
+    // True if no bit of `differs` is set.
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
         && payload_len == udp_len // a longer packet goes to the stages: slower, and also correct
         && udp_len >= pattern.least + code.extension_len()
@@ -143,6 +145,7 @@ fn sum(head: &[u8; HEAD], frame: &[u8]) -> u32 {
     let second = _mm256_madd_epi16(inverted(load(head, IP)), load_words(&SECOND_WORDS));
     let third = _mm256_madd_epi16(inverted(load(head, THIRD)), load_words(&THIRD_WORDS));
     let sums = add_rest(_mm256_add_epi32(second, third), frame, PATTERN);
+    // Adds the eight partial sums.
     let halves = (_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
     let quarters = _mm_add_epi32(halves.0, halves.1);
     let eighths = _mm_hadd_epi32(quarters, quarters);
@@ -164,4 +167,5 @@ fn are_good(sums: &[u32; BURST]) -> bool {
     _mm256_testc_si256(_mm256_setzero_si256(), wrong) != 0
 }
 
+// The vectors cover the UDP header. Every matching datagram reaches beyond them, where `add_rest` continues.
 const _: () = assert!(UDP + udp::LEN <= PATTERN && LEAST > PATTERN - UDP);

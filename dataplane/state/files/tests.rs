@@ -8,12 +8,14 @@ use std::sync::Barrier;
 use super::*;
 use crate::state::table::{Snapshot, Spec, Table};
 
+/// Creates a folder. Returns it with the path of a missing file in it.
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("name");
     (folder, path)
 }
 
+/// Returns the names of a folder's entries.
 fn names(folder: &tempfile::TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -160,6 +162,7 @@ fn stale_lock_is_taken_over_foreign_file_kept() {
     assert!(matches!(&error, NameError::Foreign(at, _) if *at == lock), "{error:?}");
     assert_eq!(fs::read_to_string(&lock).unwrap(), "another program's\n");
     fs::remove_file(&lock).unwrap();
+    // The first five lie in the folder; devices cannot be renamed into it.
     for (special, kind) in specials(folder.path()).into_iter().take(5) {
         fs::rename(&special, &lock).unwrap();
         let error = NameLock::take(&path).unwrap_err();
@@ -169,6 +172,7 @@ fn stale_lock_is_taken_over_foreign_file_kept() {
     assert!(!folder.path().join("nowhere").exists());
 }
 
+/// The inspection of another program's socket does not connect to it.
 #[test]
 fn a_program_that_listens_elsewhere_is_not_disturbed() {
     let (_folder, path) = folder();

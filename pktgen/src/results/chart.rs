@@ -58,7 +58,7 @@ impl<'a> Axis<'a> {
         Self { range: Some(range), ..self }
     }
 
-    /// Returns true if the axis has a place for this value.
+    /// Returns true if the axis can show this value: a finite one, above 0 on a logarithmic scale.
     fn has(&self, value: f64) -> bool {
         value.is_finite() && (!self.is_log || value > 0.0)
     }
@@ -69,6 +69,8 @@ impl<'a> Axis<'a> {
             let (min, max) = bounds.unwrap_or((value, value));
             Some((min.min(value), max.max(value)))
         });
+        // The upper margin of a logarithmic axis leaves room for the legend. A range of one value has a
+        // margin of a tenth of it.
         let with_margin = |(min, max): (f64, f64)| match self.is_log {
             true => min / 1.4..max * 2.0,
             false => {
@@ -163,7 +165,7 @@ pub struct Chart<'a> {
     pub x: Axis<'a>,
     /// Vertical axis.
     pub y: Axis<'a>,
-    /// Lines. Points for which an axis has no place are left out.
+    /// Lines. Points that an axis cannot show are left out.
     pub lines: Vec<Line>,
     /// Vertical marks with their texts.
     pub marks: Vec<(f64, String)>,
@@ -181,20 +183,25 @@ impl<'a> Chart<'a> {
     /// Draws the chart as SVG.
     ///
     /// # Errors
-    /// If no point has a place.
+    /// If the axes can show no point.
     pub fn svg(&self, size: (u32, u32)) -> Result<String, ChartError> {
         svg(std::slice::from_ref(self), size, 1)
     }
 
-    /// Returns the points of a line that have a place.
+    /// Returns the points of a line that both axes can show.
     fn points(&self, line: &Line) -> Vec<Point> {
         let has_place = |point: &&Point| self.x.has(point.at.0) && self.y.has(point.at.1);
         line.points.iter().filter(has_place).copied().collect()
     }
 
+    /// Draws axes, marks, lines with their intervals, and the legend.
+    ///
+    /// # Errors
+    /// If the axes can show no point.
     fn draw(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), ChartError> {
         let lines: Vec<_> = self.lines.iter().map(|line| (line, self.points(line))).collect();
         let points = || lines.iter().flat_map(|(_, points)| points);
+        // The vertical range includes the ends of the confidence intervals.
         let ends = |point: &Point| {
             let half = if point.half.is_finite() { point.half } else { 0.0 };
             [point.at.1 - half, point.at.1, point.at.1 + half]
@@ -242,7 +249,7 @@ impl<'a> Chart<'a> {
             }
             for point in points.iter().filter(|point| point.half.is_finite()) {
                 let ((x, y), half) = (point.at, point.half);
-                // A logarithmic axis has no place for an end at or below 0.
+                // A logarithmic axis cannot show an end at or below 0. The bar then ends at the bottom.
                 let low = if self.y.has(y - half) { y - half } else { y_range.start };
                 let bar = PathElement::new([(x, low), (x, y + half)], colour.stroke_width(1));
                 chart.draw_series([bar])?;
@@ -272,7 +279,7 @@ impl<'a> Chart<'a> {
 /// Draws charts into one SVG, in this number of columns.
 ///
 /// # Errors
-/// If a chart has no point with a place.
+/// If the axes of a chart can show no point.
 pub fn svg(charts: &[Chart<'_>], size: (u32, u32), columns: usize) -> Result<String, ChartError> {
     let mut text = String::new();
     {
@@ -301,9 +308,11 @@ pub struct TileMap {
 /// Tile of a map: index of its colour, and two lines of text.
 pub type Tile = (usize, [String; 2]);
 
-/// Layout of maps in pixels: size of a tile, and margins.
+/// Width and height of a tile in pixels.
 const TILE_SIZE: (i32, i32) = (88, 34);
+/// Pixels left of the tiles, for the headings of rows.
 const TILES_LEFT: i32 = 60;
+/// Pixels above the tiles, for the title and the headings of columns.
 const TILES_TOP: i32 = 64;
 
 /// Draws maps of one size below each other.
@@ -388,7 +397,7 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Formats a value with at most four significant digits.
+/// Formats a value for the label of an axis, with at most four significant digits.
 fn short(value: f64) -> String {
     let rounded = |value: f64, unit: &str| {
         let digits = (3 - value.abs().log10().floor() as i32).clamp(0, 6) as usize;
@@ -413,6 +422,7 @@ fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
+    /// Creates a line with circles, which tests count.
     fn line(points: &[(f64, f64)]) -> Line {
         Line::new("one", 0, points.iter().map(|&(x, y)| Point::new(x, y)).collect()).with_circles()
     }

@@ -78,6 +78,7 @@ pub struct Results {
     plot: Option<PathBuf>,
     html: Option<PathBuf>,
     log: Option<BufWriter<OpenReport>>,
+    /// Runs to draw, with their numbers.
     runs: Vec<(usize, Run)>,
     /// True if the runs are drawn.
     draws: bool,
@@ -94,6 +95,7 @@ impl Results {
         }
         let log = match &args.log_tasks {
             Some(path) => {
+                // A buffer of 256 KiB, because a log may have millions of rows.
                 let mut log = BufWriter::with_capacity(
                     1 << 18,
                     ReportFile::new("--log-tasks", path)?.open()?,
@@ -105,6 +107,7 @@ impl Results {
         };
         if let Some(folder) = &args.plot {
             make_folder("--plot", folder)?;
+            // Checks that a plot can be written.
             ReportFile::new("--plot", &folder.join("p99-over-load.svg"))?;
         }
         let html = args.html.as_deref().map(page_file).transpose()?;
@@ -138,6 +141,7 @@ impl Results {
     /// If a file cannot be written.
     pub fn finish(self, heading: &str) -> Result<(), String> {
         let Self { plot, html, log, mut runs, .. } = self;
+        // A sweep runs in random order.
         runs.sort_by_key(|(number, _)| *number);
         if let Some(mut log) = log {
             log.flush().map_err(|error| explain(&log, &error))?;
@@ -176,7 +180,7 @@ fn write_plots(
     Ok(())
 }
 
-/// Explanation below the table of the page.
+/// Explanation of the table's figures on the page.
 const EXPLANATION: &str = "<p>Times are response times in microseconds, from the due time of a task to its answer. \
     &plusmn; precedes half the width of a 95% confidence interval (Student's t) over the seeds, or over ten batches of a \
     single seed. In measured runs a lost task counts as infinite. Hollow points and red rows mark invalid runs.</p>\n";
@@ -197,6 +201,7 @@ fn page_of(runs: &[Run], plots: &[plots::Plot], heading: &str) -> String {
     page::html(heading, heading, &contents)
 }
 
+/// Logs that a file was written.
 fn wrote(path: &Path) {
     log::info!("wrote {}", path.display());
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+/// Style sheet of every page.
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
 color:#1a1a1a;background:#fff}figure{margin:1rem 0}svg{max-width:100%;height:auto}table{border-collapse:collapse;\
 font-size:.85rem;font-variant-numeric:tabular-nums;display:block;overflow-x:auto}td,th{padding:.25rem .55rem;\

@@ -3,12 +3,13 @@
 use super::chart::{self, Axis, Chart, ChartError, Corner, Line, Point};
 use super::run::{Estimate, Interval, Run};
 
-/// Maximum number of lines in a plot of distributions.
+/// Maximum number of lines in a plot of distributions: the number of colours.
 const LINES_MAX: usize = 7;
 /// Points of a distribution.
 const STEPS: u32 = 200;
-/// Size of two charts in a row, and of three in a column.
+/// Size of two charts in a row, in pixels.
 const WIDE: (u32, u32) = (1100, 460);
+/// Size of three charts in a column, in pixels.
 const TALL: (u32, u32) = (900, 840);
 
 /// A plot.
@@ -48,7 +49,7 @@ fn file_name(label: &str) -> String {
     name.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
 }
 
-/// Returns the distinct values of the runs in their order.
+/// Returns the distinct values of `of` over the runs, in their order.
 fn distinct<T: PartialEq>(runs: &[Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     let mut values = Vec::new();
     for value in runs.iter().map(of) {
@@ -59,7 +60,8 @@ fn distinct<T: PartialEq>(runs: &[Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     values
 }
 
-/// Draws mean and 99th percentile over load, with confidence intervals, if the runs have a load.
+/// Draws mean and 99th percentile over load, with confidence intervals. Uses the load in per cent of the
+/// capacity if all runs have it, else tasks per second. Without a common load there is no plot.
 fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     let percent: fn(&Run) -> Option<f64> = |run| run.subject.load.map(|load| load * 100.0);
     let pps: fn(&Run) -> Option<f64> = |run| run.subject.offered_pps;
@@ -96,7 +98,7 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
         let title = format!("Response time over load: {title}, with 95% confidence intervals");
         match chart.svg(chart::SIZE) {
             Ok(svg) => plots.push(Plot { name: format!("{name}-over-load"), title, svg }),
-            // All tasks were lost: the table says so.
+            // All tasks were lost, so there is nothing to draw. The table says so.
             Err(_) if runs.iter().all(|run| !of(run).value.is_finite()) => {}
             Err(error) => return Err(error),
         }
@@ -104,11 +106,12 @@ fn over_load(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Draws the distribution of the response times of each run, one plot per load.
+/// Draws the distribution of the response times of each run, one plot per load and up to [`LINES_MAX`] runs.
 fn distributions(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     let mut plots = Vec::new();
     for load in distinct(runs, |run| run.subject.load_text()) {
         let of_load = runs.iter().filter(|run| run.subject.load_text() == load);
+        // Leaves out runs without any answer.
         let of_load = of_load.filter(|run| run.responses().quantile(0.0).is_finite());
         let of_load: Vec<&Run> = of_load.collect();
         for (part, runs) in of_load.chunks(LINES_MAX).enumerate() {
@@ -158,6 +161,7 @@ fn cumulative(run: &Run) -> Vec<Point> {
 /// Returns response times with the share of tasks beyond each, down to one task.
 fn complementary(run: &Run) -> Vec<Point> {
     let tasks = run.responses().tasks() as f64;
+    // Number of tasks beyond: equal steps on the logarithmic axis, from all tasks to one.
     let beyond = |step: u32| (tasks.powf(1.0 - f64::from(step) / f64::from(STEPS))).round();
     let mut points: Vec<Point> = Vec::new();
     for beyond in (1..=STEPS).map(beyond).filter(|beyond| *beyond < tasks) {

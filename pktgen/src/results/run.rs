@@ -67,7 +67,8 @@ impl Subject {
     }
 }
 
-/// Response times of a set of tasks, with the resolution of the run's own report.
+/// Response times of a set of tasks, with the resolution of the run's own report: nanoseconds of a measured
+/// run, picoseconds of a simulation.
 #[derive(Clone, Debug)]
 pub struct Responses {
     histogram: Histogram<u64>,
@@ -80,13 +81,15 @@ pub struct Responses {
 }
 
 impl Responses {
+    /// Creates an empty set for a run. Three significant digits, as in [`crate::latency::Latency`].
     fn new(subject: &Subject) -> Self {
         let histogram = Histogram::new(3).expect("digits that the histogram accepts");
         let unit_ps = if subject.is_measured() { 1000 } else { 1 };
         Self { histogram, sum: 0.0, infinite: 0, unit_ps }
     }
 
-    /// Adds a measured task.
+    /// Adds a measured task. A refused or lost task counts as infinite in measured runs, and not at all in
+    /// simulations.
     fn add(&mut self, task: &Task) {
         match task.response_ps {
             Some(ps) => {
@@ -101,12 +104,14 @@ impl Responses {
         }
     }
 
+    /// Adds another set of tasks of the same run.
     fn merge(&mut self, other: &Self) {
         self.histogram.add(&other.histogram).expect("a histogram that grows");
         self.sum += other.sum;
         self.infinite += other.infinite;
     }
 
+    /// Converts a value in the histogram's unit to microseconds.
     fn us(&self, value: f64) -> f64 {
         value * self.unit_ps as f64 / PS_PER_US
     }
@@ -139,7 +144,8 @@ impl Responses {
         self.of_rank((quantile * self.tasks() as f64).ceil() as u64)
     }
 
-    /// Returns the mean of the answered tasks in microseconds; NaN if there are none.
+    /// Returns the mean of the answered tasks in microseconds; NaN if there are none. It equals that of the
+    /// run's own report: simulations add up exact times, the generator uses its histogram.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match (self.histogram.len(), self.unit_ps) {
@@ -179,6 +185,7 @@ struct Sample {
 }
 
 impl Sample {
+    /// Computes the figures of one run from its tasks.
     fn new(subject: &Subject, mut tasks: Vec<Task>) -> Self {
         let mut responses = Responses::new(subject);
         let mut counts = [0; Status::ALL.len()];
@@ -212,6 +219,8 @@ fn series(tasks: &[Task]) -> Vec<Interval> {
     let count = (tasks.len() / TASKS_PER_INTERVAL).clamp(1, INTERVALS_MAX);
     let length = end.div_ceil(count as u64);
     let mut responses: Vec<Vec<u64>> = vec![Vec::new(); count];
+    // Tasks due in each interval, and the sum of the times that tasks spend in it, in picoseconds. That sum
+    // over the interval's length is the mean number of tasks in flight.
     let (mut due, mut in_system) = (vec![0_u64; count], vec![0_u128; count]);
     for task in tasks {
         let index = (task.scheduled_ps / length) as usize;
@@ -313,7 +322,8 @@ impl Run {
         self.estimate(|responses| responses.quantile(0.99), |(_, p99)| *p99)
     }
 
-    /// Returns a figure of all tasks. Its interval comes from the seeds, or from the batches of a single seed.
+    /// Returns a figure of all tasks; `of_batch` selects it from a batch. Its interval comes from the seeds,
+    /// or from the batches of a single seed.
     fn estimate(
         &self,
         figure: impl Fn(&Responses) -> f64,
@@ -418,6 +428,7 @@ pub(super) mod tests {
 
     #[test]
     fn percentiles_equal_those_of_the_generator() {
+        // The first `lost_from` of each thousand tasks are lost; 1000 loses none.
         for lost_from in [0, 50, 1000] {
             let response =
                 |n: u64| (n % 1000 >= lost_from || lost_from == 1000).then_some(n % 700 + 1);
@@ -430,8 +441,8 @@ pub(super) mod tests {
                 }
             }
             for quantile in [0.1, 0.5, 0.9, 0.94, 0.99, 0.999] {
-                let found = run.responses().quantile(quantile);
-                assert_eq!(found, latency.quantile_ns(quantile) / 1e3, "{lost_from} {quantile}");
+                let value = run.responses().quantile(quantile);
+                assert_eq!(value, latency.quantile_ns(quantile) / 1e3, "{lost_from} {quantile}");
             }
         }
     }

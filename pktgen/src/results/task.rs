@@ -1,4 +1,4 @@
-//! Rows of a task log: one task a row, written and read as CSV.
+//! Rows of a task log: one row for each task, written and read as CSV.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -253,6 +253,10 @@ struct Header([Option<usize>; COLUMNS.len()]);
 const REQUIRED: [&str; 3] = ["scheduled_ns", "response_ns", "status"];
 
 impl Header {
+    /// Finds the columns in the first line. Columns may be in any order.
+    ///
+    /// # Errors
+    /// If a required column is missing.
     fn new(record: &StringRecord) -> Result<Self, String> {
         let place = |column: &str| record.iter().position(|name| name.trim() == column);
         match REQUIRED.into_iter().find(|column| place(column).is_none()) {
@@ -277,21 +281,21 @@ impl Row<'_> {
         self.record.get(self.header.0[index]?).map(str::trim).filter(|text| !text.is_empty())
     }
 
-    /// Parses a field.
+    /// Parses the field of a column; `None` if it is empty. `allowed` describes the values for errors.
     fn value<T: FromStr>(&self, column: &str, allowed: &str) -> Result<Option<T>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
         let value = text.parse().map_err(|_| fault(column, text, allowed))?;
         Ok(Some(value))
     }
 
-    /// Parses a time.
+    /// Parses a time in nanoseconds; returns picoseconds.
     fn ps(&self, column: &str) -> Result<Option<u64>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
         let ps = ps_of(text);
         ps.map(Some).ok_or_else(|| fault(column, text, "nanoseconds with up to three decimals"))
     }
 
-    /// Parses a flag.
+    /// Parses a flag, as this program or Python writes it.
     fn flag(&self, column: &str, default: bool) -> Result<bool, String> {
         match self.field(column) {
             None => Ok(default),
@@ -301,7 +305,8 @@ impl Row<'_> {
         }
     }
 
-    /// Parses the line, which is the file's row `count`.
+    /// Parses the line into run number, seed, description and task. A task without a number gets `count`, the
+    /// number of rows before it.
     fn parse(&self, count: u64) -> Result<(usize, u64, Subject, Task), String> {
         const WHOLE: &str = "a whole number";
         let text = |column| self.field(column).unwrap_or_default().to_owned();
@@ -363,7 +368,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A log of two tasks in a subject with characters that CSV quotes.
+    /// Returns a run of two tasks. Its policy has characters that CSV must quote.
     fn log() -> RunTasks {
         let subject = Subject {
             model: "rack".to_owned(),
@@ -397,6 +402,7 @@ mod tests {
         RunTasks { run: 3, subject, seed: 9, tasks: vec![answered, lost] }
     }
 
+    /// Returns the log of a run as text.
     fn text_of(run: &RunTasks) -> String {
         let mut out = Vec::new();
         write_header(&mut out).unwrap();

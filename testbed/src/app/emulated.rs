@@ -1,4 +1,5 @@
-//! App that returns the right answer to any task at once, for emulated workers.
+//! App of emulated workers: returns the right answer to any task without its work. The worker's loop emulates
+//! the service time.
 
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;
@@ -6,7 +7,7 @@ use wedjat_pktgen::payload::{LEN, Outcome, Status};
 
 use super::{App, Echo, answer};
 
-/// Answers like a real worker of the workload.
+/// Answers like a real worker of the workload. The oracle computes the answers.
 #[derive(Clone, Debug)]
 pub struct EmulatedApp {
     workload: Workload,

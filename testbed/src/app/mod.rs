@@ -53,7 +53,8 @@ impl App for AnyApp {
     }
 }
 
-/// Performs the work and writes the outcome. Returns 0 if `reply` is too short for one.
+/// Parses the task, performs its work with `perform` and writes the outcome. A task that cannot be parsed
+/// gets an outcome with an error status. Returns the outcome's length, or 0 if `reply` is too short for one.
 fn answer(work: &[u8], reply: &mut [u8], perform: impl FnOnce(&Work) -> Outcome) -> usize {
     if reply.len() < LEN {
         return 0;
@@ -82,6 +83,7 @@ mod tests {
         Oracle::new(workload, work.len()).answered(7, 9, &reply[..len])
     }
 
+    /// Returns busy work at a pace of one round per nanosecond, without calibration.
     fn machine() -> Spin {
         Spin::at(1.0, 0.0)
     }
@@ -108,6 +110,8 @@ mod tests {
     #[test]
     fn invalid_request_gets_an_error_answer() {
         let mut reply = [0; LEN];
+        // TPC-C has the operations 1 to 5. Bytes 6 and 7 of an outcome are its status; 1 is an unknown
+        // operation.
         for operation in [0, 6] {
             let mut work = [0; LEN];
             Work { operation, ..Work::default() }.emit(&mut work);

@@ -12,7 +12,8 @@ use wedjat_rocksdb::{Database, fill};
 
 use super::{App, answer};
 
-/// File locked during the filling of the database, so that only one of several workers fills it.
+/// File locked during the filling of the database, so that only one of several workers fills it. It stays
+/// afterwards.
 const LOCK: &str = "wedjat.lock";
 /// File that every RocksDB database has.
 const MARK: &str = "CURRENT";
@@ -101,7 +102,7 @@ impl RocksDb {
     }
 }
 
-/// Adds an object that was read.
+/// Adds an object with this digest to the outcome of a task that reads several.
 fn add(outcome: &mut Outcome, digest: u64) {
     outcome.objects += 1;
     outcome.digest = outcome.digest.wrapping_add(digest);
@@ -110,11 +111,13 @@ fn add(outcome: &mut Outcome, digest: u64) {
 /// Fills the database once. Waits while another worker fills it.
 fn fill_once(path: &Path) -> Result<(), String> {
     std::fs::create_dir_all(path).map_err(|error| error.to_string())?;
+    // Without a lock file, another program filled the database. The caller's check of the content decides.
     if path.join(MARK).exists() && !path.join(LOCK).exists() {
-        return Ok(()); // filled without a lock of this program; the check of its content decides
+        return Ok(());
     }
     let lock = File::create(path.join(LOCK)).map_err(|error| error.to_string())?;
     lock.lock().map_err(|error| error.to_string())?;
+    // Another worker may have filled it during the wait for the lock.
     if path.join(MARK).exists() {
         return Ok(());
     }

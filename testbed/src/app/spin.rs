@@ -16,8 +16,10 @@ use super::{App, answer};
 pub const ERROR_MAX: f64 = 0.03;
 /// Maximum number of calibrations. The best one counts.
 const ATTEMPTS: u32 = 10;
-/// Rounds of the two runs from which the pace is computed.
+/// Rounds of the two runs from which the pace is computed: the difference of their times excludes the
+/// overhead.
 const SHORT: u64 = 5_000;
+/// See [`SHORT`].
 const LONG: u64 = 105_000;
 /// Number of measurements of each length.
 const SAMPLES: usize = 51;
@@ -27,6 +29,7 @@ const CHECKED_NS: [f64; 3] = [10_000.0, 50_000.0, 200_000.0];
 /// Pace of a machine at busy work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spin {
+    /// Rounds of [`work_rounds`] per nanosecond.
     rounds_per_ns: f64,
     /// Time of a task with zero rounds.
     overhead_ns: f64,
@@ -67,7 +70,7 @@ impl fmt::Display for Calibration {
 }
 
 impl Spin {
-    /// Creates a machine with this pace.
+    /// Creates busy work with this pace, without a measurement.
     #[must_use]
     pub fn at(rounds_per_ns: f64, overhead_ns: f64) -> Self {
         Self { rounds_per_ns, overhead_ns }
@@ -115,10 +118,12 @@ impl Spin {
     }
 }
 
-/// Calibrates once. Medians ignore the few measurements during which the CPU was preempted.
+/// Calibrates once: computes the pace from two lengths, and checks it at the times of [`CHECKED_NS`]. Medians
+/// ignore the few measurements during which the CPU was preempted.
 fn attempt(measure: &mut impl FnMut(u64) -> f64) -> Calibration {
     let (short, long) = (median(measure, SHORT), median(measure, LONG));
     let rounds_per_ns = (LONG - SHORT) as f64 / (long - short).max(1.0);
+    // Noise can make the difference negative or large. The overhead is that of two clock readings and a call.
     let overhead_ns = (short - SHORT as f64 / rounds_per_ns).clamp(0.0, 1_000.0);
     let spin = Spin { rounds_per_ns, overhead_ns };
     let errors = CHECKED_NS.map(|ns| (ns, median(measure, spin.rounds(ns)) / ns - 1.0));
@@ -132,12 +137,13 @@ fn median(measure: &mut impl FnMut(u64) -> f64, rounds: u64) -> f64 {
     samples[SAMPLES / 2]
 }
 
-/// Works for `rounds` rounds.
+/// Works for `rounds` rounds: the chain of dependent multiplications of the module's documentation.
 #[inline(never)]
 fn work_rounds(rounds: u64) {
     let mut state = black_box(1_u64);
     for _ in 0..rounds {
-        // No closed form exists, and each round depends on the previous one.
+        // Each round depends on the previous one, and the compiler finds no closed form. The factor is that
+        // of a linear congruential generator; any odd number does.
         state = (state ^ (state >> 31)).wrapping_mul(0xD134_2543_DE82_EF95);
     }
     black_box(state);

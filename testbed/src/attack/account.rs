@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
-/// A promise and its check.
+/// A promise, which is a property that must hold under attack, and its check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// The promise.
@@ -47,7 +47,8 @@ impl Account {
         self.check(promise, answered == sent, format!("{answered} of {sent}"));
     }
 
-    /// Checks that the ledger balances at the end of a run under this policy.
+    /// Checks that the ledger (account of all packets) balances at the end of a run under this policy:
+    /// received packets equal those sent on, consumed, dropped and held.
     pub fn check_ledger(&mut self, policy: &str, balances: bool) {
         self.check(format!("{policy}: the ledger balances"), balances, "a difference");
     }

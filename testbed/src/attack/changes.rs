@@ -1,4 +1,5 @@
-//! Changes to running nodes by `wedjat ctl`, repeated while honest tasks pass.
+//! Changes to running nodes by `wedjat ctl`, repeated while honest tasks pass. The tasks come from a driver,
+//! a `wedjat-testbed drive` process that emulates clients and workers.
 
 use std::process::Command;
 use std::time::Instant;
@@ -49,7 +50,7 @@ const LEAF: [&str; 11] = [
     "speed 4-7 1.1",
     "speed 4-7 1",
 ];
-/// Changes to an agent, whose workers are the driver's and stay.
+/// Changes to an agent. None removes a worker, because the driver's emulated workers stay attached.
 const AGENT: [&str; 9] = [
     "drain 4-7",
     "undrain 4-7",
@@ -62,7 +63,8 @@ const AGENT: [&str; 9] = [
     "speed 4-7 1.1",
 ];
 
-/// Changes a node until shortly before its driver ends. Every change and every task must be answered.
+/// Makes random changes to a node until shortly before its driver ends. Every change and every task must be
+/// answered.
 fn change_under_load(
     site: &Site,
     mut node: LeafProcess,

@@ -1,4 +1,5 @@
-//! Attacks on a node's control: configurations that are no regular files or have many faults, and idle
+//! Attacks on a node's control (the interfaces for operators and Prometheus, and the configuration that a
+//! leaf reads again after SIGHUP): configurations that are no regular files or have many faults, and idle
 //! connections.
 
 use std::fmt::Write as _;
@@ -17,7 +18,7 @@ use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_outcomes, d
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// Number of idle connections to each listener: more than it accepts.
+/// Number of idle connections to each listener. A listener accepts at most 64.
 const IDLE: usize = 200;
 /// Number of invalid entries in the configuration.
 const FAULTY: usize = 20_000;
@@ -45,9 +46,10 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Object that takes the configuration's place.
+/// Object that takes the configuration's place: its name, and the function that creates it at a path.
 type Substitute = (&'static str, fn(&Path) -> std::io::Result<()>);
 
+/// All substitutes. The endless file is a sparse file of 1 TiB.
 const SUBSTITUTES: [Substitute; 4] = [
     ("a FIFO", |path| Command::new("mkfifo").arg(path).status().map(|_| ())),
     ("an endless device", |path| symlink("/dev/zero", path)),
@@ -88,12 +90,14 @@ fn faults(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let config = site.path("leaf.toml");
     let mut text = fs::read_to_string(&config)?;
     for index in 0..FAULTY {
+        // Each server has an address of its own. Its pool is unknown, and the worker ids repeat.
         let [_, a, b, c] = (index as u32).to_be_bytes();
         write!(text, "[[server]]\nip = '11.{a}.{b}.{c}'\npool = 9\nworkers = '0-3000'\n")?;
     }
     fs::write(&config, text)?;
     account.tried("entries with faults", FAULTY as u64);
     reload(&leaf)?;
+    // The leaf may still check the entries.
     check_control(account, "during the reload", &site)?;
     let checked =
         run_wedjat(&site, "check", &[Path::new("check"), Path::new("--config"), &config])?;
@@ -145,12 +149,12 @@ fn idle(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     check_term(account, "at the end", leaf)
 }
 
-/// Returns a loopback address with a free port.
+/// Returns a loopback address with a port that was free at the time of the call.
 fn free_address() -> Result<SocketAddr, Failure> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// Reads the metrics like Prometheus.
+/// Reads the metrics over HTTP like Prometheus.
 fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(metrics)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -165,7 +169,7 @@ fn control_socket(site: &Site) -> PathBuf {
     wedjat::admin::socket_path(&site.state())
 }
 
-/// Makes a leaf read its configuration again.
+/// Makes a leaf read its configuration again, by SIGHUP.
 fn reload(leaf: &LeafProcess) -> Result<(), Failure> {
     send_signal(leaf, Signal::HUP)
 }
@@ -176,7 +180,8 @@ fn send_signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Runs `wedjat` with these arguments. Returns its exit status and its output.
+/// Runs `wedjat` with these arguments. Its output goes to files named `name`. Returns its exit code and its
+/// output.
 fn run_wedjat(
     site: &Site,
     name: &str,

@@ -18,8 +18,8 @@ use crate::demo::leaf::LeafProcess;
 
 /// Time within which a node must refuse to start.
 const REFUSAL: Duration = Duration::from_secs(20);
-/// Time after which a change to a node's file must have ended the node, if it ever does: the node counts its
-/// polls in the file.
+/// Time in which a node certainly accesses a changed file: it counts its polls there. A node that cannot
+/// stand the change ends within this time.
 const NOTICE_TIME: Duration = Duration::from_millis(300);
 /// Content of a foreign file, which no node may change.
 const PRECIOUS: &str = "a user's letters\n";
@@ -66,9 +66,10 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Action of another process on a file.
+/// Action of another process on a file: its name, and the function that performs it on a path.
 type FileAction = (&'static str, fn(&Path) -> std::io::Result<()>);
 
+/// All actions.
 const ACTIONS: [FileAction; 7] = [
     ("truncated to 0 bytes", |path| OpenOptions::new().write(true).open(path)?.set_len(0)),
     ("truncated to a page", |path| OpenOptions::new().write(true).open(path)?.set_len(4096)),
@@ -86,6 +87,7 @@ const ACTIONS: [FileAction; 7] = [
     }),
     ("without permissions", |path| fs::set_permissions(path, Permissions::from_mode(0o000))),
     ("overwritten", |path| {
+        // At most 16 MiB, which limits the time.
         let len = fs::metadata(path)?.len().min(1 << 24);
         let mut file = OpenOptions::new().write(true).open(path)?;
         std::io::copy(&mut std::io::Read::take(std::io::repeat(0xEE), len), &mut file).map(|_| ())
@@ -114,6 +116,7 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
                 site.drive(0.3),
             );
             check_alive(account, &format!("state {action}: the leaf lives afterwards"), &mut leaf);
+            // The account of an overwritten state has wrong counters, and cannot balance.
             if action != "overwritten" {
                 check_end(account, &format!("state {action}"), leaf);
             }
@@ -146,6 +149,8 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
                 );
                 check_outcomes(account, &promise, outcomes);
             }
+            // The account is checked only after a change to the state. An overwritten state has wrong
+            // counters, and cannot balance.
             if file == "state" && action != "overwritten" {
                 check_end(account, &format!("{file} {action}"), agent);
             }
@@ -154,7 +159,9 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts nodes with too little room. A node must refuse with a message, or serve; no signal may end it.
+/// Starts nodes with little room for their files: a small tmpfs in a mount namespace of its own, if this
+/// process is root, and a limit on file sizes. A node must refuse with a message, or serve; no signal may end
+/// it.
 fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     let is_root = rustix::process::geteuid().is_root();
     for role in ["leaf", "agent"] {
@@ -180,7 +187,8 @@ fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
             let folder = site.path("limited");
             fs::create_dir(&folder)?;
             let mut command = Command::new("sh");
-            // In blocks of 512 bytes.
+            // The limit counts blocks of 512 bytes, eight for a page. With SIGXFSZ ignored, a write beyond
+            // the limit fails instead of killing the node.
             let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", 8 * pages);
             command.args(["-c", &script, "sh"]).arg(site.binary());
             serves_or_refuses(
@@ -221,6 +229,8 @@ fn serves_or_refuses(
     }
     let mut status = node.wait_for_exit(Duration::from_millis(500));
     if status.is_none() && role == "leaf" {
+        // Load makes the leaf access more of its file. The driver may fail, because the leaf may still
+        // refuse.
         let _ = site.drive(0.3);
         status = node.wait_for_exit(Duration::from_millis(100));
     }
@@ -250,8 +260,9 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     let process = i32::try_from(leaf.id()).ok().and_then(Pid::from_raw);
     let original = getrlimit(Resource::Nofile);
     let limit = |current| prlimit(process, Resource::Nofile, Rlimit { current, ..original });
-    // The driver's memif connections need descriptors, and are made before the limit. They end after it: EAL
-    // aborts a process that has no descriptor for a new epoll instance.
+    // The driver connects before the limit is set, because its memif connections need descriptors of the
+    // leaf. It ends after the limit is lifted: EAL aborts a process that has no descriptor for a new epoll
+    // instance.
     let before = descriptors(leaf.id())?;
     let driver = site.start_drive(8.0)?;
     wait_for_descriptors(&site, leaf.id(), &before)?;
@@ -262,7 +273,7 @@ fn without_descriptors(account: &mut Account) -> Result<(), Failure> {
     account.tried("connections", clients.len() as u64);
     let lines = || leaf.output().matches("cannot accept connections").count();
     site.until("a line of the log", || Ok(lines() > 0))?;
-    // Time of about ten retries.
+    // The leaf retries about ten times meanwhile, and must not log each.
     std::thread::sleep(Duration::from_secs(1));
     limit(original.current)?;
     check_outcomes(account, "all tasks are answered without descriptors", driver.outcomes());
@@ -294,15 +305,17 @@ fn descriptors(process: u32) -> Result<BTreeSet<u64>, Failure> {
     Ok(numbers)
 }
 
-/// Returns the lowest descriptor number that a process does not use.
+/// Returns the lowest descriptor number that a process does not use. As a limit, it leaves no free
+/// descriptor.
 fn next_descriptor(process: u32) -> Result<u64, Failure> {
     let used = descriptors(process)?;
     Ok((0..).find(|number| !used.contains(number)).unwrap_or_default())
 }
 
-/// Object at the path of a node's file.
+/// Object at the path of a node's file: its name, and the function that creates it at a path.
 type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
 
+/// All obstacles. `special` locks the one whose name says so.
 const OBSTACLES: [Obstacle; 8] = [
     ("a FIFO", |path| run_tool(Command::new("mkfifo").arg(path))),
     ("a device", |path| run_tool(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
@@ -325,27 +338,29 @@ fn run_tool(command: &mut Command) -> std::io::Result<()> {
     output.status.success().then_some(()).ok_or_else(failed)
 }
 
-/// Starts nodes with each obstacle at the path of one of their files.
+/// Starts nodes with each obstacle at the path of one of their files. The node must refuse, and leave the
+/// object unchanged.
 fn special(account: &mut Account) -> Result<(), Failure> {
     let files = [("leaf", "state"), ("agent", "state"), ("agent", "region"), ("leaf", "leaf.json")];
     for (role, file) in files {
-        let is_obstacle = |what: &str| match file {
+        // A node may replace some objects without harm. These do not count as obstacles.
+        let is_obstacle = |name: &str| match file {
             // An agent may replace the socket of an agent that has ended.
-            "region" => what != "a socket",
+            "region" => name != "a socket",
             // The account of `--stats` replaces a regular file.
-            "leaf.json" => !what.starts_with("a foreign") && what != "eight bytes, locked",
+            "leaf.json" => !name.starts_with("a foreign") && name != "eight bytes, locked",
             _ => true,
         };
-        let obstacles = OBSTACLES.iter().filter(|(what, _)| is_obstacle(what));
-        for &(what, make) in obstacles {
+        let obstacles = OBSTACLES.iter().filter(|(name, _)| is_obstacle(name));
+        for &(name, make) in obstacles {
             let site = Site::new()?;
             let path = site.path(file);
             if let Err(error) = make(&path) {
-                account.skip(format!("{what} as {file}: {}", error.to_string().trim()));
+                account.skip(format!("{name} as {file}: {}", error.to_string().trim()));
                 continue;
             }
             let before = description(&path);
-            let locked = (what == "eight bytes, locked").then(|| lock(&path)).transpose()?;
+            let lock_guard = (name == "eight bytes, locked").then(|| lock(&path)).transpose()?;
             let config = match role {
                 "leaf" => site.leaf_config(&site.state())?,
                 _ => site.agent_config(&site.state(), &site.region()),
@@ -353,10 +368,10 @@ fn special(account: &mut Account) -> Result<(), Failure> {
             let mut node = site.start(Command::new(site.binary()), role, &config)?;
             account.tried("starts", 1);
             let status = node.wait_for_exit(REFUSAL);
-            drop(locked);
+            drop(lock_guard);
             let line = last_line(&node);
             account.check(
-                format!("{role}, {what} as {file}: the node refuses immediately, with a message"),
+                format!("{role}, {name} as {file}: the node refuses immediately, with a message"),
                 status.is_some_and(|status| status.code() == Some(1))
                     && !node.output_tail().contains("panicked"),
                 format!(
@@ -366,12 +381,12 @@ fn special(account: &mut Account) -> Result<(), Failure> {
             );
             let after = description(&path);
             account.check(
-                format!("{role}, {what} as {file}: the file is unchanged"),
+                format!("{role}, {name} as {file}: the file is unchanged"),
                 before == after,
                 format!("{after} instead of {before}"),
             );
             account.check(
-                format!("{role}, {what} as {file}: the message does not advise to remove it"),
+                format!("{role}, {name} as {file}: the message does not advise to remove it"),
                 !line.contains("remove it"),
                 &line,
             );
@@ -380,14 +395,15 @@ fn special(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Locks a file for this process.
+/// Locks a file for this process, as a running node locks its own. The lock ends with the returned handle.
 fn lock(path: &Path) -> Result<File, Failure> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }
 
-/// Describes the object at a path: its kind, its link target, its first bytes.
+/// Describes the object at a path: its kind, its link target, and for a file its length and if all its
+/// content is [`PRECIOUS`].
 fn description(path: &Path) -> String {
     let Ok(data) = fs::symlink_metadata(path) else { return "nothing".to_owned() };
     let kind = data.file_type();
@@ -409,14 +425,16 @@ fn description(path: &Path) -> String {
     named.iter().find(|(matches, _)| *matches).map_or(fallback, |(_, name)| *name).to_owned()
 }
 
-/// Starts nodes with a link at the temporary name under which they create a file.
+/// Starts nodes with a link to a foreign file at the temporary name under which they create a file. The node
+/// must not write through the link.
 fn temporaries(account: &mut Account) -> Result<(), Failure> {
     for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
         let site = Site::new()?;
         let (path, precious) = (site.path(file), site.path("precious"));
         fs::write(&precious, PRECIOUS)?;
         let mut command = Command::new("sh");
-        // The shell's process becomes the node.
+        // The temporary name ends in the node's process id. This is the shell's (`$$`), because `exec` keeps
+        // it.
         let script = "ln -s \"$0\" \"$1.new-$$\"; shift; exec \"$@\"";
         command.args(["-c", script]).arg(&precious).arg(&path).arg(site.binary());
         let config = match role {

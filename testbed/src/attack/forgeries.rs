@@ -17,7 +17,7 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Forged replies per second.
 const RATE: f64 = 10_000.0;
-/// Tasks per second that use half of the workers' time.
+/// Tasks per second that use half of the workers' time: 8 workers serve 2000 tasks of 500 us per second each.
 const HALF_LOAD: f64 = 8_000.0;
 /// Tasks per second that use four fifths of the workers' time.
 const HIGH_LOAD: f64 = 12_800.0;
@@ -62,7 +62,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Forges registrations for all workers. No presence may change, and every worker must still get tasks.
+/// Forges registrations for all workers. No presence (a worker's state at the leaf) may change, and every
+/// worker must still get tasks. A run without the forgeries shows the usual results of the policy.
 fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in policies() {
         let setup = Setup { policy, seed: budget.seed, ..Setup::default() };
@@ -81,7 +82,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
                 account.tried("registrations", u64::from(rig.worker_side.send(&frame)));
             }
         }
-        // Workers that now count as registered fall silent.
+        // A worker that now counts as registered would fall silent in this second, for lack of keep-alives.
         rig.advance(SECOND, |_| {});
         let after = presences(&rig);
         account.check(
@@ -95,7 +96,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
             served.answered == served.sent && served.sent == usual.sent,
             format!("{} of {}, {} usually", served.answered, served.sent, usual.sent),
         );
-        // Under a low load some policies use only a few members.
+        // Under a low load some policies use only a few workers. The check then does not apply.
         account.check(
             format!("{policy}: every worker gets tasks"),
             without_tasks(&rig).is_empty() || !usually_without_tasks.is_empty(),
@@ -114,6 +115,7 @@ fn without_tasks(rig: &Rig) -> Vec<u16> {
 fn presences(rig: &Rig) -> Vec<&'static str> {
     let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
     let view = dispatcher.view();
+    // An inactive worker gets no tasks, whatever its presence.
     let name = |member| match view.is_active(member) {
         true => view.presence(member).name(),
         false => "out",
@@ -186,6 +188,7 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
             share <= SHARE_RATIO,
             format!("{share:.2} x of {total} tasks"),
         );
+        // The leaf counts a reply as surplus if its worker has no outstanding task.
         let surplus = rig.counters().read(Counter::SurplusReplies);
         account.tried("of them above the fair share", if liar { 0 } else { surplus });
         account.check_ledger(policy, rig.counters().balances());
@@ -209,7 +212,8 @@ fn estimates(rig: &Rig) -> Vec<(u32, u64)> {
         .collect()
 }
 
-/// Sends forged packets to a pool with a key. The leaf must drop each and change no estimate.
+/// Sends forged packets to a pool with a key: the leaf accepts only packets with a tag (message
+/// authentication code) made with that key. It must drop each forged packet and change no estimate.
 fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("key");
@@ -222,6 +226,7 @@ fn against_key(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let before = (estimates(&rig), presences(&rig));
         let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
         let (mut pace, mut sent) = (Pace::new(RATE), 0);
+        // A quarter of the budget is enough: the leaf drops the packets before the policy sees them.
         rig.advance((budget.seconds * SECOND as f64 / 4.0) as u64, |rig| {
             for _ in 0..pace.due() {
                 let worker = random.random_range(0..COUNT);
@@ -269,6 +274,7 @@ fn tag_at_random(frame: &mut Vec<u8>, random: &mut Xoshiro256PlusPlus) {
     let end_of_header = udp::PAYLOAD + task::LEN;
     frame.splice(end_of_header..end_of_header, tag);
     frame[udp::PAYLOAD] |= TAGGED;
+    // The frame's length fields still exclude the tag. They are read without it, and written again with it.
     if let Ok(untagged) = udp::parse(&frame[..frame.len() - TAG_BYTES], true) {
         let flow = Flow {
             src_mac: packets::INTRUDER_MAC,

@@ -15,7 +15,7 @@ use crate::demo::leaf::LeafProcess;
 const END: Duration = Duration::from_secs(3);
 /// Number of agents with one name that start at once.
 const RIVALS: usize = 6;
-/// Number of repetitions.
+/// Number of repetitions of the start of rival agents.
 const ROUNDS: usize = 5;
 
 /// The attacks of this file.
@@ -70,7 +70,7 @@ fn runs_in_turn(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills the drivers behind the memif ports at random times.
+/// Kills the drivers (emulated clients and workers in one process) behind the memif ports at random times.
 fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut leaf = site.leaf()?;
@@ -89,7 +89,8 @@ fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills random workers and replaces each at once.
+/// Kills random workers and replaces each at once. The agent's account must not count them as workers that
+/// detached in order.
 fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agent = site.agent()?;
@@ -138,7 +139,8 @@ fn send_signal(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// Sends the signals that end a node, and those that must not.
+/// Sends a leaf the signals that end it, and those that must not. Also ends an agent by SIGTERM while it
+/// waits for its memif server.
 fn signals(account: &mut Account) -> Result<(), Failure> {
     for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
         let site = Site::new()?;
@@ -165,6 +167,7 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
         check_end(account, "SIGHUP, SIGUSR1 and SIGPIPE", leaf);
     }
     let site = Site::new()?;
+    // The agent waits during its start, as a memif client without a server.
     let config =
         site.agent_config(&site.state(), &site.region()).replace("role=server", "role=client");
     let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
@@ -189,6 +192,7 @@ fn signals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Repeats [`rivals_once`], because its outcome depends on the order in which the agents start.
 fn rivals(account: &mut Account) -> Result<(), Failure> {
     for round in 1..=ROUNDS {
         rivals_once(round, account)?;
@@ -196,7 +200,8 @@ fn rivals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts agents with one name at once. One may run, and a worker must be able to attach to it.
+/// Starts agents with one name, and thus one region, at once. One may run, and a worker must be able to
+/// attach to it.
 fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agents = Vec::new();
@@ -233,7 +238,8 @@ fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that `wedjat check` refuses invalid addresses in place of valid ones.
+/// Checks that `wedjat check` refuses invalid addresses in place of valid ones: those of a port and of a
+/// server.
 fn addresses(account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let config = site.leaf_config(&site.state())?;

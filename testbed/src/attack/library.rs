@@ -8,8 +8,9 @@ use super::rigs::memory::{CLIENTS, LEAF_MACS, SECOND, Setup, WORKERS, config};
 use super::storm::{Forger, POLICIES};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
-/// Bursts per second, from both sides in turn.
+/// Bursts per second, from both sides (the leaf's ports) in turn.
 const RATE: f64 = 5_000.0;
+/// Number of the program's packet buffers, and bytes of each.
 const FRAMES: usize = 1 << 14;
 const FRAME_BYTES: usize = 2048;
 
@@ -24,6 +25,7 @@ pub static ATTACKS: &[Attack] = &[Attack {
 /// A program that embeds the scheduler. The context asks it to hold packets, each at a numbered place.
 struct Program {
     context: Context,
+    /// Held packets, by place.
     stored: Vec<Option<Frame>>,
     pool: FramePool,
     /// Number of held packets with a used or invalid place, and of calls after which the stored packets were
@@ -66,6 +68,8 @@ impl Program {
     }
 }
 
+/// Sends forged bursts under one policy of each family. After every call, the ledger must balance and the
+/// stored packets must be those that the scheduler counts as held.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let config = config(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -94,6 +98,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             misplaced == 0,
             format!("a difference after {misplaced} calls"),
         );
+        // Their packets return to the pool.
         drop((stored, context));
         account.check_buffers(policy, pool.in_use());
     }

@@ -112,6 +112,7 @@ pub struct Attack {
     pub summary: &'static str,
     /// Environment of the attack.
     pub runs_on: RunsOn,
+    /// Carries out the attack and fills the account.
     run: fn(&Budget, &mut Account) -> Result<(), Failure>,
 }
 
@@ -166,10 +167,10 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Returns the selected attacks.
+/// Returns the attacks with these names, or all if there are none.
 ///
 /// # Errors
-/// If a name is no attack's.
+/// If a name is unknown.
 fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
     let all = attacks();
     for name in only {
@@ -189,7 +190,7 @@ fn selected(only: &[String]) -> Result<Vec<&'static Attack>, Failure> {
 /// *failed*.
 ///
 /// # Errors
-/// If a name is no attack's, or `out` cannot be written.
+/// If a name is unknown, or `out` cannot be written.
 pub fn run(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bool, Failure> {
     let chosen = selected(&arguments.only)?;
     if arguments.list {
@@ -213,6 +214,7 @@ pub fn run(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<bo
     Ok(report.held())
 }
 
+/// Writes one line for each attack.
 fn list(attacks: &[&Attack], out: &mut impl Write) -> io::Result<()> {
     for attack in attacks {
         writeln!(out, "{:<28} {:<10} {}", attack.name, attack.runs_on.name(), attack.summary)?;

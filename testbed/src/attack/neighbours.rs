@@ -64,7 +64,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns the frame of ARP packet number `number` on a side. The packet claims an address, or asks for one.
+/// Returns the frame of ARP packet number `number` on a side (port of the leaf). The packet claims an
+/// address, or asks for one.
 fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let attacker = [ATTACKER_MAC, INTRUDER_MAC][side];
     let invented = invented(side, number);
@@ -75,20 +76,23 @@ fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let request = |mac, sender, target| Packet::request(mac, sender, target);
     let reply = |mac, sender| Packet { operation: Operation::Reply, ..request(mac, sender, leaf) };
     let packet = match random.random_range(0..12) {
+        // Invented senders: questions, answers, gratuitous ARP.
         0..4 => request(mac, invented, leaf),
         4 => reply(mac, invented),
         5 => request(mac, invented, invented), // gratuitous
+        // Claims for a live host's address.
         6 => request(attacker, victim, leaf),
         7 => reply(attacker, victim),
         8 => request(attacker, victim, victim),
         9 => reply([Mac::default(), Mac::BROADCAST, leaf_mac][number as usize % 3], victim),
         10 => request(attacker, leaf, leaf), // the node's own address
+        // Addresses that no host can have: zero and broadcast.
         _ => request(attacker, [0, u32::MAX, leaf | 0xFFFF][number as usize % 3], leaf),
     };
     packets::arp(&packet, if random.random_bool(0.5) { Mac::BROADCAST } else { leaf_mac })
 }
 
-/// Returns an address on the side's network that no host has.
+/// Returns an address on the side's network that no host has: from 10.1.1.0 on, or from 10.0.2.20 on.
 fn invented(side: usize, number: u32) -> u32 {
     match side {
         CLIENTS => 0x0A01_0100 + number % SENDERS,
@@ -154,6 +158,7 @@ fn servers_return(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     Ok(())
 }
 
+/// Replaces the first client by one with the same IP address and another MAC address.
 fn client_returns(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;
@@ -222,20 +227,22 @@ fn unreachable_server(budget: &Budget, account: &mut Account) -> Result<(), Fail
 fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut rig = Rig::new(&Setup { policy: "random", seed: budget.seed, ..Setup::default() })?;
     rig.serve(0.1, |_| {})?;
+    // At first with 100 senders, too few to fill a table.
     let usual = [arp_ns(&mut rig, 100), task_ns(&mut rig)];
     for number in 0..SENDERS {
         let request = arp_request(number);
         account.tried("invented senders", u64::from(rig.client_side.send(&request)));
+        // Polls once per burst, so that no ring overflows.
         if number % 32 == 31 {
             rig.step();
         }
     }
     let after = [arp_ns(&mut rig, SENDERS), task_ns(&mut rig)];
-    for (what, usual, after) in [("ARP", usual[0], after[0]), ("task", usual[1], after[1])] {
-        account.figure(format!("{what} packet before, ns"), usual);
-        account.figure(format!("{what} packet afterwards, ns"), after);
+    for (kind, usual, after) in [("ARP", usual[0], after[0]), ("task", usual[1], after[1])] {
+        account.figure(format!("{kind} packet before, ns"), usual);
+        account.figure(format!("{kind} packet afterwards, ns"), after);
         account.check(
-            format!("a packet ({what}) costs at most {COST_RATIO} x its cost before"),
+            format!("a packet ({kind}) costs at most {COST_RATIO} x its cost before"),
             after <= COST_RATIO * usual,
             format!("{:.2} x", after / usual),
         );
@@ -243,7 +250,7 @@ fn cost(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the ARP request of an invented sender.
+/// Returns the ARP request of invented sender `number` among the clients.
 fn arp_request(number: u32) -> Vec<u8> {
     let mac = Mac([2, 9, 9, (number >> 16) as u8, (number >> 8) as u8, number as u8]);
     let packet = Packet::request(mac, invented(CLIENTS, number), LEAF_IPS[CLIENTS]);

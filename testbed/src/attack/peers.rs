@@ -29,7 +29,8 @@ use crate::demo::leaf::LeafProcess;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 128;
-/// Types of messages, in the order of a handshake.
+/// Types of messages, in the order of a handshake. A peer announces its shared memory (regions) and its rings
+/// there.
 const INIT: u16 = 3;
 const ADD_REGION: u16 = 4;
 const ADD_RING: u16 = 5;
@@ -46,9 +47,9 @@ const SECOND_RING: u32 = 1 << 16;
 const ANSWER: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Number of connections opened at once.
 const FLOOD: u64 = 3000;
-/// Maximum number of additional descriptors and threads that they may cost.
+/// Maximum number of additional descriptors and threads of the leaf during the flood.
 const BOUND: (usize, usize) = (512, 64);
-/// Additional descriptors or threads that a leaf may have afterwards, for its current activity.
+/// Additional descriptors or threads that a leaf may have after an attack, for its current activity.
 const SPARE: usize = 3;
 
 /// The attacks of this file.
@@ -78,6 +79,7 @@ pub static ATTACKS: &[Attack] = &[
 struct Peer(OwnedFd);
 
 impl Peer {
+    /// Connects to a control socket without waiting: fails if its listen queue is full.
     fn connect(socket: &Path) -> rustix::io::Result<Self> {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let end = rustix::net::socket_with(
@@ -124,8 +126,10 @@ fn message(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
 /// A peer's description of one of its rings.
 #[derive(Clone, Copy)]
 struct Ring {
+    /// 1 for the ring on which the peer sends, 0 for the ring on which it receives.
     flags: u16,
     index: u16,
+    /// Number of the region that contains the ring.
     region: u16,
     offset: u32,
     log2_slots: u8,
@@ -135,17 +139,20 @@ struct Ring {
 struct Handshake {
     version: u16,
     id: u32,
-    /// Descriptor of the region, and its claimed size.
+    /// Descriptor of the region.
     region: Option<OwnedFd>,
+    /// Claimed size of the region.
     size: u64,
+    /// Number of the region.
     index: u16,
     rings: Vec<Ring>,
+    /// True if each ring comes with a descriptor for its interrupts.
     ring_descriptors: bool,
     /// Action on the region after the last message.
     final_action: fn(&File) -> std::io::Result<()>,
 }
 
-/// Creates a valid region: both rings with their cookies.
+/// Creates a region of `len` bytes with the cookies of both rings, as far as they fit.
 fn region(len: u64) -> Result<OwnedFd, Failure> {
     let file = File::from(memfd_create("region", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.set_len(len)?;
@@ -320,7 +327,8 @@ const WRONG: [WrongHandshake; 19] = [
     }),
 ];
 
-/// A leaf that has served an honest peer, and its resources at that time.
+/// A leaf that has served an honest peer, and its resources at that time. The attacks connect to its memif
+/// socket.
 struct ServedLeaf {
     site: Site,
     leaf: LeafProcess,
@@ -329,6 +337,7 @@ struct ServedLeaf {
 }
 
 impl ServedLeaf {
+    /// Starts a leaf and serves a driver (honest emulated clients and workers) for a moment.
     fn start() -> Result<Self, Failure> {
         let site = Site::new()?;
         let leaf = site.leaf()?;
@@ -337,21 +346,21 @@ impl ServedLeaf {
         Ok(Self { site, leaf, resources })
     }
 
-    /// Checks the promises after an attack. Returns false if the leaf can no longer be used.
-    fn check(&mut self, account: &mut Account, what: &str) -> bool {
-        if !check_alive(account, &format!("{what}: the leaf lives"), &mut self.leaf) {
+    /// Checks the promises after the attack `name`. Returns false if the leaf can no longer be used.
+    fn check(&mut self, account: &mut Account, name: &str) -> bool {
+        if !check_alive(account, &format!("{name}: the leaf lives"), &mut self.leaf) {
             return false;
         }
         let outcomes = self.site.drive(0.1);
-        check_outcomes(account, &format!("{what}: an honest peer is served"), outcomes);
-        let returned = self.resources_return(account, what);
-        check_alive(account, &format!("{what}: the leaf lives afterwards"), &mut self.leaf)
-            && returned
+        check_outcomes(account, &format!("{name}: an honest peer is served"), outcomes);
+        let are_released = self.check_release(account, name);
+        check_alive(account, &format!("{name}: the leaf lives afterwards"), &mut self.leaf)
+            && are_released
     }
 
     /// Waits until the leaf's numbers of descriptors and threads return to those before, and checks that they
     /// do.
-    fn resources_return(&self, account: &mut Account, what: &str) -> bool {
+    fn check_release(&self, account: &mut Account, name: &str) -> bool {
         let (began, before) = (Instant::now(), self.resources);
         let is_released = |current: (usize, usize)| {
             current.0 <= before.0 + SPARE && current.1 <= before.1 + SPARE
@@ -362,7 +371,7 @@ impl ServedLeaf {
             current = resources(self.leaf.id());
         }
         account.check(
-            format!("{what}: descriptors and threads are released"),
+            format!("{name}: descriptors and threads are released"),
             is_released(current),
             format!("{} and {} instead of {} and {}", current.0, current.1, before.0, before.1),
         );
@@ -370,12 +379,12 @@ impl ServedLeaf {
     }
 
     /// Ends the leaf and checks its account.
-    fn end(self, account: &mut Account, what: &str) {
-        check_end(account, what, self.leaf);
+    fn end(self, account: &mut Account, name: &str) {
+        check_end(account, name, self.leaf);
     }
 }
 
-/// Carries out each wrong handshake three times.
+/// Carries out each wrong handshake three times, then sends garbage.
 fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let mut target = ServedLeaf::start()?;
     for (fault, introduce) in WRONG {
@@ -387,6 +396,7 @@ fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);
         }
+        // The next fault meets a new leaf if this one has failed.
         if !target.check(account, fault) {
             target = ServedLeaf::start()?;
         }
@@ -406,6 +416,7 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         for _ in 0..random.random_range(1..6) {
             let mut bytes = vec![0; random.random_range(1..200)];
             random.fill_bytes(&mut bytes);
+            // Most messages have a type near the valid ones, so that the leaf parses their contents.
             if random.random_bool(0.8) && bytes.len() >= 2 {
                 bytes[..2].copy_from_slice(&random.random_range(0..10_u16).to_ne_bytes());
             }
@@ -435,6 +446,7 @@ fn connect_patiently(socket: &Path) -> Option<Peer> {
 
 /// Opens connections while an honest driver runs, and then ends connections in the middle of the handshake.
 fn flood(account: &mut Account) -> Result<(), Failure> {
+    // Each connection needs a descriptor of this process too, which keeps 100 for its other files.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?;
     let count = limit.maximum.map_or(FLOOD, |maximum| maximum.saturating_sub(100).min(FLOOD));
@@ -453,6 +465,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
         account.tried("connections", 1);
     }
     account.figure("connections accepted or waiting", peers.len() as f64);
+    // The leaf accepts connections in this time.
     std::thread::sleep(Duration::from_millis(300));
     let during = resources(target.leaf.id());
     let added = (during.0.saturating_sub(before.0), during.1.saturating_sub(before.1));
@@ -470,6 +483,8 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     }
     for _ in 0..300 {
         if let Some(peer) = connect_patiently(&target.site.socket()) {
+            // Ends after the second message of the handshake: INIT (version; id, mode and secret of 0),
+            // ADD_REGION.
             let region = region(REGION_BYTES)?;
             peer.receive_type();
             let fields = [&REGION_BYTES.to_ne_bytes()[..], &[0; 2]];
@@ -488,7 +503,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
 /// Connects until the leaf has no descriptor left.
 fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
     let mut target = ServedLeaf::start()?;
-    // The leaf keeps 32 descriptors to itself, and a peer needs some for its handshake.
+    // The leaf reserves 32 descriptors, which peers do not get. The rest, 64, allows a few handshakes.
     let limit = target.resources.0 as u64 + 96;
     let pid = Pid::from_raw(i32::try_from(target.leaf.id())?);
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) })?;
@@ -500,7 +515,7 @@ fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
     std::thread::sleep(Duration::from_millis(500));
     check_alive(account, "the leaf lives without a free descriptor", &mut target.leaf);
     drop(peers);
-    target.resources_return(account, "connections until no descriptor is free");
+    target.check_release(account, "connections until no descriptor is free");
     if target.check(account, "afterwards") {
         target.end(account, "afterwards");
     }

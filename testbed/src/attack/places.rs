@@ -55,7 +55,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns a packet of a client that leaves segmentation to its device. The kernel delivers only its headers.
+/// Returns a packet of a client that leaves segmentation to its device: one large packet with several tasks.
+/// Only its headers arrive, as the kernel delivers it.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED);
@@ -137,18 +138,19 @@ fn unanswerable(number: u64) -> Vec<u8> {
     }
 }
 
-/// Returns a first packet from one source.
+/// Returns the first packet of a task that is never completed, from one source. Each has its own task number.
 fn unfinished(number: u64) -> Vec<u8> {
     packets::first_of_several(CLIENT, number as u16, (number >> 16) as u32)
 }
 
-/// Returns a first packet from one of 60,000 sources.
+/// Returns the first packet of a task that is never completed, from one of 60,000 sources.
 fn unfinished_of_many(number: u64) -> Vec<u8> {
     // From 10.1.1.0: addresses of the clients' network without hosts.
     packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)
 }
 
-/// Serves an honest client under every policy, without the attack and with it.
+/// Serves an honest client under every policy, without the attack and with it. `packet` returns the
+/// attacker's packet of a number.
 fn with_honest_client(
     budget: &Budget,
     account: &mut Account,
@@ -180,7 +182,8 @@ fn with_honest_client(
             ratio <= P99_RATIO,
             format!("{ratio:.2} x ({:.0} us instead of {:.0} us)", served.p99_us, usual.p99_us),
         );
-        // Waits for all timeouts: the affinity timeout, requests to neighbours, silence.
+        // Waits for all timeouts: the affinity timeout, after which the leaf forgets an unfinished task,
+        // requests to neighbours, and silence of workers.
         rig.advance(2 * rig.affinity_ns + super::rigs::memory::SECOND, |_| {});
         let queued = rig.counters().read(Gauge::Queued);
         let remaining = (rig.outstanding(), rig.held(), queued);

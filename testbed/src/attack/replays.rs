@@ -19,8 +19,10 @@ use crate::demo::leaf::LeafProcess;
 
 /// Number of packets of a capture. Each uses a buffer of the node during the whole run.
 const FRAMES: usize = 4_000;
-/// Maximum number of messages per second and worker from an agent to its leaf, however often the leaf asks.
+/// Maximum number of messages per second and worker from an agent to its leaf, however often the leaf asks:
+/// the agent sends one per 2 ms, and a tenth is tolerance.
 const MESSAGES: f64 = 550.0;
+/// The attacked agent, at 10.0.2.11.
 const AGENT_IP: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 const AGENT_WORKERS: u16 = 4;
@@ -91,7 +93,8 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the configuration of an agent on a device that replays a capture.
+/// Returns the configuration of an agent on a device that replays a capture. `leaf` is empty, or the line
+/// that names the agent's leaf.
 fn agent_config(site: &Site, capture: &str, leaf: &str) -> String {
     format!(
         "[agent]\nname = '{}'\ncore = 0\nstate = '{}'\nseed = 7\n{leaf}\
@@ -114,6 +117,7 @@ fn start_workers(site: &Site) -> Result<Job, Failure> {
 /// replaces that.
 fn packet_to_agent(forger: &mut Forger) -> Vec<u8> {
     let mut frame = forger.packet(WORKERS);
+    // Shorter frames have no complete IPv4 header, and stay unchanged.
     if frame.len() > 34 && frame[0..6] == LEAF_MACS[WORKERS].0 {
         frame[0..6].copy_from_slice(&AGENT_MAC.0);
     }
@@ -160,7 +164,8 @@ fn task_to_agent(seq: u16) -> Vec<u8> {
 /// Replays forged acknowledgements to an agent, and checks the rate of its messages.
 fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
-    // First the leaf's MAC address, then acknowledgements with a timeout of a millisecond.
+    // First the leaf's MAC address, then acknowledgements. Their timeout of a millisecond asks the agent for
+    // five messages per millisecond and worker.
     let answer = Packet {
         operation: Operation::Reply,
         sender_mac: LEAF_MACS[WORKERS],
@@ -186,6 +191,7 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
     let mut agent = site.start(Command::new(site.binary()), "agent", &config)?;
     site.until("the region", || unless_ended(&mut agent, site.region().exists()))?;
     let _workers = start_workers(&site)?;
+    // The measurement starts when the agent sends messages of its own.
     let before = site.counter("originated")?;
     site.until("words", || Ok(site.counter("originated")? > before + 8))?;
     let (began, before) = (Instant::now(), site.counter("originated")?);

@@ -31,6 +31,7 @@ pub struct Row {
 }
 
 impl Row {
+    /// Creates the row of an attack. An attack with an error is not held.
     pub(super) fn new(
         attack: &Attack,
         account: Account,

@@ -44,7 +44,7 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Folder of a controller.
+/// Folder of a controller, with its configuration and its store.
 struct Fabric(Site);
 
 impl Fabric {
@@ -116,8 +116,9 @@ impl Fabric {
     }
 }
 
-/// Exhausts a controller's space until it refuses a change, and restores the space. Then changes must succeed
-/// again, and all acknowledged changes must be stored.
+/// Exhausts a controller's space by `exhaust` until it refuses a change, and restores the space by `restore`;
+/// both get the controller's process id. Then changes must succeed again, and all acknowledged changes must
+/// be stored.
 fn check_without_space(
     account: &mut Account,
     case: &str,
@@ -174,7 +175,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Checks a limit on file sizes, and a full file system.
+/// Checks a limit on file sizes, and a full file system if this process is root.
 fn full(account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     let limit = |id: u32, current| -> Result<(), Failure> {
@@ -209,7 +210,7 @@ fn full(account: &mut Account) -> Result<(), Failure> {
     check_without_space(account, "a full disk", &fabric, fill, |_| Ok(fs::remove_file(&filler)?))
 }
 
-/// Checks stores with unsafe modes, of another user, and behind a link.
+/// Checks stores with unsafe modes, of another user (65534), and behind a link.
 fn foreign(account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     fabric.start()?.kill()?;
@@ -232,7 +233,8 @@ fn foreign(account: &mut Account) -> Result<(), Failure> {
     fabric.check_refused(account, "a link")
 }
 
-/// Checks that a controller refuses a damaged copy with a sentence, or recovers the stored state from it.
+/// Damages copies of a store at random. The controller must refuse each with a sentence, or recover the
+/// stored state from it.
 fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let fabric = Fabric::new()?;
     let controller = fabric.start()?;
@@ -242,7 +244,8 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let expected = fabric.leaves()?;
     controller.kill()?;
     let store = fs::read(fabric.store())?;
-    // Offsets of the bytes that may be damaged: the non-zero ones behind the first page.
+    // Offsets of the bytes that may be damaged: the non-zero ones behind the first page. Zeros are unused
+    // space.
     let non_zero: Vec<usize> = (PAGE..store.len()).filter(|&offset| store[offset] != 0).collect();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(budget.seed);
     for round in 0..(budget.seconds * DAMAGES) as usize {

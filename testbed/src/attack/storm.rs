@@ -114,6 +114,7 @@ impl Forger {
         ])
     }
 
+    /// Returns an ARP packet with random addresses, to the node or to all.
     fn arp(&mut self, side: usize) -> Vec<u8> {
         let operation = self.one_of(&[Operation::Request, Operation::Reply]);
         let packet = Packet {
@@ -127,11 +128,14 @@ impl Forger {
         packets::arp(&packet, dst)
     }
 
+    /// Returns the addresses of a datagram to the node, from a random MAC address.
     fn flow(&mut self, side: usize, src: u32, dst: u32, ports: (u16, u16)) -> Flow {
         let (src_mac, (src_port, dst_port)) = (self.mac(side), ports);
         Flow { src_mac, dst_mac: LEAF_MACS[side], src, dst, src_port, dst_port }
     }
 
+    /// Returns a task, or a part of one, from a random source. Few task numbers, so that parts meet their
+    /// tasks.
     fn task(&mut self, side: usize) -> Vec<u8> {
         let code = self.one_of(&[Code::NewTask, Code::NewTask, Code::TaskContinuation]);
         let header = Header {
@@ -147,6 +151,8 @@ impl Forger {
         packets::datagram(&flow, &header, 1, &1000_u32.to_be_bytes())
     }
 
+    /// Returns a reply from a server: of an existing or unknown worker, to an existing or unknown pool, with
+    /// the right or the wrong server's address.
     fn reply(&mut self, side: usize) -> Vec<u8> {
         let worker = self.0.random_range(0..COUNT + 2);
         let header = Header {
@@ -204,7 +210,8 @@ impl Forger {
     }
 }
 
-/// Corrects the IPv4 checksum, if the frame has one, and removes the UDP checksum.
+/// Corrects the IPv4 checksum, if the frame has one, and removes the UDP checksum. Without this, a node drops
+/// a damaged packet before it parses the rest.
 fn fix_checksums(frame: &mut [u8]) {
     if frame.len() < udp::PAYLOAD || ether::ether_type(frame) != ether::IPV4 {
         return;

@@ -31,6 +31,7 @@ const STRIDE: usize = 192;
 const BURSTS: usize = 32;
 /// Bytes in the body of a reply.
 const BODY: usize = 20;
+// The set-up of `leaf.toml`: its workers and pool, and the addresses of leaf, client and server.
 const WORKERS: u16 = 32;
 const POOL: u16 = 7;
 const LEAF: u32 = 0x0A00_0001;
@@ -145,6 +146,7 @@ fn per_reply(time: Duration) -> f64 {
     time.as_nanos() as f64 / (BURSTS * BURST) as f64
 }
 
+/// Returns the median; NaN without samples.
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
@@ -160,6 +162,7 @@ struct Side {
 }
 
 impl Side {
+    /// Creates a leaf whose pool has this key, if any, and resolves the client's MAC address.
     fn new(key: Option<Key>) -> Result<Self, Box<dyn Error>> {
         let authenticated = key.is_some();
         let mut config = Config::parse(Path::new("bench-auth"), CONFIG)?;
@@ -176,6 +179,7 @@ impl Side {
     /// Registers the client as the leaf's neighbour: the client sends a task, then the answer to the leaf's
     /// ARP request.
     fn resolve_client(&mut self) -> Result<(), Box<dyn Error>> {
+        // A header and some bytes of payload.
         let mut task = [0; PAYLOAD + 31];
         Header::new_task(POOL, 1).emit(&mut task[PAYLOAD..]);
         let flow = Flow {
@@ -267,6 +271,7 @@ mod tests {
         assert!(text.contains("at most 15") && text.contains("with a key"), "{text}");
     }
 
+    /// A leaf with a key drops unsigned replies.
     #[test]
     fn unforwarded_reply_yields_no_figure() {
         let mut side = Side::new(Some(Key::new([1; KEY_LEN]))).unwrap();

@@ -105,8 +105,8 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     Ok(figures.holds)
 }
 
-/// Builds a fabric of the requested size, with one pool that has a worker in each rack. Does the controller's
-/// per-pool decisions itself, since these are not measured.
+/// Builds a fabric of the requested size, with eight spines and one pool that has a worker in each rack. Places
+/// the pools and links them to spines itself, as the controller would, since this is not measured.
 fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     let mut fabric = Fabric::default();
     for spine in 1..=8_u16 {
@@ -136,6 +136,7 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
     let mut random = Xoshiro256PlusPlus::seed_from_u64(arguments.seed);
     let free_workers = |racks: &[Rack]| racks.iter().map(|rack| rack.free).sum::<usize>();
+    // All pools together take about 80% of the workers. Sizes are exponentially distributed.
     let mean = free_workers(&racks) as f64 * 0.8 / f64::from(arguments.pools);
     for id in 1..arguments.pools {
         let size = (-mean * (1.0 - random.random::<f64>()).ln()) as usize;
@@ -146,7 +147,8 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
     Ok(fabric)
 }
 
-/// Adds a pool of `workers` workers. The three placements take turns.
+/// Adds a pool of `workers` workers. The three placements take turns. Each of its leaves is linked to one of two
+/// spines.
 fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Result<(), Failure> {
     let placement = [Placement::Spread, Placement::Pack, Placement::Size][usize::from(id) % 3];
     let text =
@@ -155,15 +157,16 @@ fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Res
         return Err("no pool".into());
     };
     fabric.take(&Event::Pool { id, settings });
-    let taken = take(racks, workers, placement);
-    for (&leaf, &count) in &taken {
+    let counts = take(racks, workers, placement);
+    for (&leaf, &count) in &counts {
         let rack = &mut racks[usize::from(leaf)];
+        // A rack assigns its workers in order.
         let first = (rack.size - rack.free) as u16;
         rack.free -= count;
         let ids = Ids((first..first + count as u16).collect());
         fabric.take(&Event::Assign { leaf, ids, pool: Some(id) });
     }
-    let leaves: Vec<u16> = taken.into_keys().collect();
+    let leaves: Vec<u16> = counts.into_keys().collect();
     let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
     for (leaf, spine) in link(&leaves, &Default::default(), 2, &spines) {
         fabric.take(&Event::Link { pool: id, leaf, spine: Some(spine) });
@@ -182,6 +185,7 @@ impl Drop for Process {
 }
 
 impl Process {
+    /// Starts `wedjat controller` on the store in `folder`.
     fn start(folder: &Path) -> Result<Self, Failure> {
         let (store, file) = (folder.join("fabric"), folder.join("controller.toml"));
         std::fs::write(&file, format!("[controller]\nid = 1\nstore = '{}'\n", store.display()))?;
@@ -201,6 +205,7 @@ impl Process {
 
 /// Leaf that only acknowledges the versions it receives.
 struct EmulatedLeaf {
+    /// Newest version received.
     version: watch::Receiver<u64>,
 }
 
@@ -210,6 +215,7 @@ impl EmulatedLeaf {
         let (newest, version) = watch::channel(0);
         let address = format!("unix:{}", socket.display());
         tasks.spawn(async move {
+            // Ends with the leaf, which has the receiving half.
             while !newest.is_closed() {
                 // Fails until the controller runs and leads; tries again.
                 let _ = follow(&address, leaf, &newest).await;

@@ -1,5 +1,5 @@
-//! Benchmark of the hand-over: cost of sending a task to a worker core and receiving the credit, with DPDK's
-//! own mechanisms in the same run.
+//! Benchmark of the hand-over: cost of sending a task to a worker core and receiving the credit. The credit is
+//! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run.
 //!
 //! It uses two cores. This thread dispatches on the first, one worker thread replies on the second. The
 //! subjects take turns, so that a slow phase of the machine slows all of them. Medians count; a ratio is the
@@ -71,14 +71,17 @@ pub struct Figure {
 /// Reason why there are no figures.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// A region with the dispatcher's and the workers' ends.
+/// A region (the memory between an agent and its workers), with the dispatcher's and the workers' ends of all
+/// channels.
 struct Rig {
+    /// Owner of the memory that the ends use.
     _region: Arc<WorkerRegion>,
     channels: Vec<Channel>,
     worker_ends: Vec<WorkerEnd>,
 }
 
 impl Rig {
+    /// Creates a region with `slots` tasks per channel, and a claim of each worker.
     fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
@@ -102,7 +105,8 @@ impl Rig {
     }
 }
 
-/// Runs `serve` on the worker's CPU until `drive` on this CPU ends. Returns the time of `drive`.
+/// Runs `serve` on the worker's CPU until `drive` on this CPU ends. Returns the time of `drive`. The clock starts
+/// once the worker's thread runs.
 fn serve_on_worker_cpu(
     cpu: usize,
     serve: impl FnOnce(&AtomicBool) + Send,
@@ -136,7 +140,9 @@ fn pin(cpu: usize) {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Measures the round trip of a cache line in nanoseconds.
+/// Measures the round trip of a cache line in nanoseconds. The threads write the line in turn: this one odd
+/// numbers, the worker's the next even numbers. Acquire and Release order the writes as in a ring. `stop` carries
+/// no data, so Relaxed suffices for it.
 fn round_trip_ns(cpu: usize, trips: u64) -> f64 {
     let line = Line(AtomicU64::new(0));
     let serve = |stop: &AtomicBool| {
@@ -162,9 +168,9 @@ fn nanoseconds_each(elapsed: Duration, tasks: u64) -> f64 {
     elapsed.as_nanos() as f64 / tasks as f64
 }
 
-/// Measures the time from task to credit over our ring in nanoseconds, with `depth` tasks in flight. The
-/// worker takes at most `burst` of them before it returns their credits; a [`wedjat::worker::Worker`] takes
-/// one.
+/// Measures the time per task over our ring in nanoseconds, with `depth` tasks in flight. A task ends with the
+/// return of its credit. The worker takes at most `burst` tasks before it returns their credits; a
+/// [`wedjat::worker::Worker`] takes one.
 ///
 /// Like that worker, and like DPDK's loops in this benchmark, the loop pauses when the ring is empty: each
 /// read of the ring takes the cache line from the core that is about to write it.
@@ -277,6 +283,7 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
 struct Samples(Vec<f64>);
 
 impl Samples {
+    /// Builds the figure of the median, without a reference.
     fn figure(self, name: &'static str, unit: &'static str) -> Figure {
         let value = median(self.0.clone());
         Figure { name, value, unit, ratio: None, against: None, samples: self.0 }
@@ -291,6 +298,7 @@ impl Samples {
     }
 }
 
+/// Returns the median; NaN without samples.
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
@@ -320,6 +328,7 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let mut distributor = Distributor::new(&eal, &pool)?;
     pin(dispatcher_cpu);
 
+    // Each round measures all subjects once.
     let mut samples: [Samples; 7] = Default::default();
     for _ in 0..arguments.rounds.max(1) {
         let tasks = arguments.tasks;
@@ -378,7 +387,8 @@ fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure
     ])
 }
 
-/// Measures an agent under load, with the simulation as its reference. The ratio excludes the loopback floor.
+/// Measures an agent under load, with the simulation as its reference. The ratio excludes the floor: the response
+/// time of a loopback without an agent.
 fn under_load(
     arguments: &Arguments,
     eal: &Eal,
@@ -402,6 +412,7 @@ fn under_load(
         all("generator_and_workers_loop_round", "us", |run| run.driver_us),
     ];
     let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
+    // Percentage of undisturbed (calm) time slices.
     let share = 100.0 * loaded.undisturbed as f64 / loaded.slices.max(1) as f64;
     let all_p99 = loaded.all.summary().p99.0;
     let calm_tasks = loaded.response.tasks() as f64;
@@ -481,6 +492,7 @@ mod tests {
         assert_eq!((own.unit, other.value), ("ns", 20.0));
     }
 
+    /// Both measurements return only after all tasks are answered.
     #[test]
     fn every_task_is_answered() {
         let cpu = core_affinity::get_core_ids().unwrap().last().unwrap().id;

@@ -69,10 +69,12 @@ fn within(text: &str, min: usize, max: usize) -> Result<usize, String> {
     value.ok_or_else(|| format!("from {min} to {max} are allowed"))
 }
 
+/// Parses a number of cores.
 fn cores(text: &str) -> Result<usize, String> {
     within(text, 1, wedjat::limits::CORES_MAX)
 }
 
+/// Parses a number of bursts.
 fn bursts(text: &str) -> Result<usize, String> {
     within(text, 1, 1 << 20)
 }
@@ -87,6 +89,7 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Divides the moves by the number of packets.
     fn of(moves: Moves, packets: u64) -> Self {
         let rate = |count: u64| count as f64 / packets.max(1) as f64;
         Self { transfers: rate(moves.transfers), upgrades: rate(moves.upgrades) }
@@ -109,6 +112,7 @@ pub struct BothRates {
 }
 
 impl BothRates {
+    /// Divides the moves of both orders by the number of packets.
     fn of(both: OrderPair, packets: u64) -> Self {
         let OrderPair { in_turn, at_once } = both;
         Self { in_turn: Rates::of(in_turn, packets), at_once: Rates::of(at_once, packets) }
@@ -152,7 +156,7 @@ pub struct Row {
     pub top: Vec<Line>,
 }
 
-/// Measures and prints, row by row.
+/// Measures and prints, row by row. In the process under valgrind, only runs the loads.
 ///
 /// # Errors
 /// If valgrind is missing, a policy is unknown, or the output cannot be written.
@@ -233,7 +237,8 @@ fn row(plan: &Plan, top: usize) -> Result<Row, Failure> {
     })
 }
 
-/// Runs the load under valgrind and follows its trace.
+/// Runs the load under valgrind and follows its trace. Valgrind writes the trace to stderr. The load writes its
+/// map and its packet counts to stdout, and waits for a line on stdin in between.
 fn run(valgrind: &mut Command) -> Result<(Costs, CountedBursts), Failure> {
     let pipes = valgrind.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
@@ -339,6 +344,7 @@ fn names(addresses: &[u64]) -> Vec<String> {
     named().filter(|names| names.len() == addresses.len()).unwrap_or(digits)
 }
 
+/// Returns the heading of the table.
 fn heading() -> String {
     let [policy, workers, cores, replies] = ["policy", "workers", "cores", "replies"];
     format!(
@@ -357,7 +363,8 @@ impl fmt::Display for Row {
         let sum = |rates: Rates| rates.transfers + rates.upgrades;
         sections.sort_by(|a, b| sum(b.1.in_turn).total_cmp(&sum(a.1.in_turn)));
         for (name, rates) in sections {
-            // Always shows the device's lines, which should be 0.
+            // Omits sections that round to 0, except the device's lines: they should be 0, so that they are
+            // always shown.
             if name == "wire" || sum(rates.in_turn) >= 0.0005 {
                 write!(f, " {name} {},", rates.in_turn)?;
             }

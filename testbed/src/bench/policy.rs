@@ -1,5 +1,5 @@
-//! Cost of a decision: pick, count the sent task, and process one report. Measures every policy, a plain scan
-//! of a vector and a binary heap in the same run.
+//! Cost of a scheduling decision: pick a member (worker), count the sent task, and process one report of a
+//! member's queue length. Measures every policy, a plain scan of a vector and a binary heap in the same run.
 //!
 //! A sampling policy also reads the queues of two more members for each decision. Each plain structure is
 //! therefore measured twice: by itself, and as `-sampling-2`, which samples in the same way before each
@@ -83,7 +83,7 @@ pub struct Cost {
     pub instructions_per_decision: Option<f64>,
 }
 
-/// A subject: chooses members.
+/// A subject of the benchmark: chooses members.
 trait Chooser {
     /// Chooses for a burst and counts each task as sent.
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]);
@@ -91,12 +91,12 @@ trait Chooser {
     fn report(&mut self, reports: &[Report]);
 }
 
-/// Builds a member's report of its queue.
+/// Builds a member's report of its queue, with a service time of 1 us.
 fn report_of(member: u16, queue: u16) -> Report {
     Report::new(Member(member), Load::tasks(queue), 1000)
 }
 
-/// Returns a report's member and queue, as the plain structures need them.
+/// Returns a report's member and queue, as the plain structures need them. Loads have 16 bits after the point.
 fn plain(report: &Report) -> (u16, u16) {
     (report.member.0, (report.load.0 >> 16) as u16)
 }
@@ -130,9 +130,9 @@ struct NullPolicy {
 impl Chooser for NullPolicy {
     #[inline]
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
+        for slot in chosen {
             self.next = if self.next + 1 < self.members { self.next + 1 } else { 0 };
-            *chosen = pick(black_box(self.next));
+            *slot = pick(black_box(self.next));
         }
     }
 
@@ -154,8 +154,8 @@ trait Plain {
 
 impl<P: Plain> Chooser for P {
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
-            *chosen = pick(self.take());
+        for slot in chosen {
+            *slot = pick(self.take());
         }
     }
 
@@ -178,13 +178,14 @@ const SAMPLING: &str = "-sampling-2";
 /// changed.
 struct Sampling<P> {
     plain: P,
+    /// Number of outstanding tasks (sent and not yet completed) at each member.
     outstanding: Vec<u16>,
     rng: Rng,
 }
 
 impl<P: Plain> Sampling<P> {
-    #[inline(always)]
     /// Draws two distinct members and updates their queues in the structure.
+    #[inline(always)]
     fn sample(&mut self) {
         let (bits, members) = (self.rng.next_u64(), self.outstanding.len() as u64);
         let first = ((bits & 0xFFFF_FFFF) * members) >> 32;
@@ -201,11 +202,11 @@ impl<P: Plain> Sampling<P> {
 
 impl<P: Plain> Chooser for Sampling<P> {
     fn choose(&mut self, chosen: &mut [Option<Pick>; BURST]) {
-        for chosen in chosen {
+        for slot in chosen {
             self.sample();
             let member = self.plain.take();
             self.outstanding[usize::from(member)] += 1;
-            *chosen = pick(member);
+            *slot = pick(member);
         }
     }
 
@@ -225,10 +226,12 @@ struct Aligned<T> {
 }
 
 impl<T: Clone> Aligned<T> {
+    /// Copies the values behind padding up to the next cache line.
     fn new(values: &[T]) -> Self {
         const LINE: usize = 64;
         let mut all: Vec<T> = Vec::with_capacity(values.len() + LINE / size_of::<T>());
         let start = all.as_ptr().align_offset(LINE);
+        // Padding up to the aligned address. The capacity suffices, so that the vector never moves.
         all.extend(values.iter().take(1).cycle().take(start).cloned());
         all.extend_from_slice(values);
         Self { all, start }
@@ -264,6 +267,7 @@ impl Scan {
     fn shortest(&mut self) -> usize {
         let queues = &*self.queues;
         let least = self.vectors.dispatch(|| queues.iter().copied().fold(u8::MAX, u8::min));
+        // Scales 32 random bits to an index.
         let bits = u64::from(self.rng.next_u64() as u32);
         let start = ((bits * queues.len() as u64) >> 32) as usize;
         let (before, after) = queues.split_at(start);
@@ -327,6 +331,7 @@ impl SpeedScan {
 fn find(times: &[u16], value: u16) -> Option<usize> {
     const BLOCK: usize = 32;
     for (number, block) in times.chunks(BLOCK).enumerate() {
+        // Without an early exit, the compiler compares the whole block with vector instructions.
         if block.iter().fold(false, |found, &time| found | (time == value)) {
             return block
                 .iter()
@@ -369,6 +374,7 @@ struct Heap {
 }
 
 impl Heap {
+    /// Creates the heap of idle members with these service times.
     fn new(times: Vec<u64>, rng: Rng) -> Self {
         let members: Vec<u16> = (0..times.len() as u16).collect();
         let mut heap = Self {
@@ -382,10 +388,12 @@ impl Heap {
         heap
     }
 
+    /// Returns the key at an index of the heap.
     fn key(&self, index: usize) -> u64 {
         self.keys[usize::from(self.heap[index])]
     }
 
+    /// Swaps two members in the heap.
     fn swap(&mut self, a: usize, b: usize) {
         self.heap.swap(a, b);
         self.places[usize::from(self.heap[a])] = a as u16;
@@ -454,6 +462,7 @@ struct EmulatedMembers {
 }
 
 impl EmulatedMembers {
+    /// Creates the members and sends tasks up to the target: one and a half per member.
     fn new(members: usize, chooser: &mut impl Chooser) -> Self {
         let tasks = (members * 3 / 2).next_multiple_of(BURST);
         let mut rng = Rng::seed_from_u64(7);
@@ -565,8 +574,10 @@ struct Times {
 }
 
 impl Times {
+    /// Start value of a search for the minimum.
     const NONE: Self = Self { all: f64::INFINITY, pick: f64::INFINITY };
 
+    /// Returns the minimum of each time.
     fn least(self, other: Self) -> Self {
         Self { all: self.all.min(other.all), pick: self.pick.min(other.pick) }
     }
@@ -582,6 +593,7 @@ fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
     };
     match work {
         Work::Make(decisions) => {
+            // Warm-up, which is not counted.
             bursts(64);
             mark();
             bursts(decisions / BURST as u64);
@@ -589,6 +601,7 @@ fn drive(mut chooser: impl Chooser, members: usize, work: Work) -> Times {
             Times::default()
         }
         Work::Time(time) => {
+            // A trial tells how many bursts fill this measurement's part of the time. It also warms the caches.
             let started = Instant::now();
             bursts(64);
             let trial = started.elapsed().as_secs_f64().max(1e-9);
@@ -640,7 +653,8 @@ fn run_plain(name: &str, members: usize, work: Work) -> Option<Times> {
     })
 }
 
-/// Runs a policy or one of the plain structures.
+/// Runs the empty subject, a policy, or one of the plain structures. Every other member of a policy is twice as
+/// fast.
 fn run(name: &str, members: usize, work: Work) -> Result<Times, String> {
     if let Some(times) = run_plain(name, members, work) {
         return Ok(times);
@@ -769,6 +783,7 @@ pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     Ok(costs)
 }
 
+/// Rounds to two decimals.
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
@@ -817,6 +832,7 @@ pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String>
 mod tests {
     use super::*;
 
+    /// Scan and heap choose the only short queue first.
     #[test]
     fn structures_beside_the_policies_are_right() {
         let mut scan = Scan {
@@ -837,6 +853,7 @@ mod tests {
         }
     }
 
+    /// Scan and heap by speed prefer the only fast member.
     #[test]
     fn structures_by_speed_are_right() {
         let slow: Vec<bool> = (0..100).map(|member| member != 70).collect();
@@ -857,6 +874,7 @@ mod tests {
         }
     }
 
+    /// Samples bring the structure up to date with the counts of outstanding tasks.
     // promise: speed.2
     #[test]
     fn samples_are_included() {

@@ -51,7 +51,8 @@ pub fn run(_: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Serves until a stop signal. Returns false if the ledger does not balance.
+/// Serves until a stop signal. Returns false if the ledger does not balance (received packets equal those
+/// sent on, consumed, dropped and held).
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use std::time::Duration;
@@ -65,10 +66,13 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use wedjat_testbed::app::App;
 
     let config = AgentConfig::load(&arguments.config)?;
+    // Opened before the run, so that an invalid path is reported at once.
     let stats = arguments.stats.as_deref().filter(|path| *path != "-");
     let stats = stats.map(|path| ReportFile::new("--stats", path)).transpose()?;
     let stop = super::signals::stop_on_signals()?;
+    // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = worker::app(&arguments.run)?;
+    // Each worker thread gets its own copy of the app.
     let work = |_| {
         let mut app = app.clone();
         move |request: &Request<'_>, reply: &mut [u8]| Some(app.serve(request.payload, reply))

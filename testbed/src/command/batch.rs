@@ -23,7 +23,8 @@ pub struct Arguments {
     units: Option<u64>,
 }
 
-/// Works until the units are done or the process is ended.
+/// Works until the units are done or the process is ended. The environment variable of [`COUNTER`] names the
+/// file for its work counter.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let counter = std::env::var_os(COUNTER);
     arguments.batch.run(arguments.units, counter.as_deref().map(Path::new))?;

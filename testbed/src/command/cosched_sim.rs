@@ -107,7 +107,8 @@ fn report(arguments: &Arguments) -> Result<String, Failure> {
     })
 }
 
-/// Runs one experiment, with logs if requested.
+/// Runs one experiment. With `--log`, each workflow's learner writes its log to a file there. A file that
+/// cannot be created fails the experiment at its end.
 fn run_one(
     experiment: &Experiment,
     arguments: &Arguments,
@@ -141,6 +142,7 @@ mod tests {
     use super::*;
     use crate::command::{Cli, Command};
 
+    /// Runs the command with these arguments and returns its output or its error.
     fn reported(line: &[&str]) -> Result<String, String> {
         let line = ["wedjat-testbed", "cosched-sim"].iter().chain(line);
         let cli = Cli::try_parse_from(line).map_err(|error| error.to_string())?;
@@ -165,6 +167,7 @@ mod tests {
             }
             assert_eq!(row["runs"][0]["workflows"].as_array().unwrap().len(), 4);
         }
+        // Only `asax-paper` learns: two sizes, two seeds, four workflows.
         assert_eq!(std::fs::read_dir(&logs).unwrap().count(), 2 * 2 * 4);
         let log = std::fs::read(logs.join("64-asax-paper-1-blast.jsonl")).unwrap();
         assert!(replay(log.as_slice(), &Overrides::default()).unwrap().agrees());

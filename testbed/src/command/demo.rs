@@ -126,7 +126,7 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the demo. Returns false if a row is invalid.
+/// Checks the arguments, and returns the error of a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.layout()?;
@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 #[cfg(feature = "dpdk")]
 pub use show::run;
 
-/// The demo in real time, on DPDK.
+/// The demo on DPDK: the choice of the clock, and the demo in real time.
 #[cfg(feature = "dpdk")]
 mod show {
     use std::fs;
@@ -161,8 +161,8 @@ mod show {
     /// Names of the memif devices, the same in both processes.
     const CLIENTS: &str = "net_memif0";
     const WORKERS: &str = "net_memif1";
-    /// Ring options: room for 14 ms of 288,000 packets per second, so that pauses of the machine lose no
-    /// packets. Small buffers that fit a task keep all of them in the cache.
+    /// Ring options: 2^12 slots, room for 14 ms of 288,000 packets per second, so that pauses of the machine
+    /// lose no packets. Buffers of 512 bytes fit a task, and all of them stay in the cache.
     const RINGS: &str = ",rsize=12,bsize=512";
     /// Longest wait for the leaf's start and end, beyond its run. It may be long, because an exited leaf is
     /// detected at once.
@@ -185,6 +185,7 @@ mod show {
             .map_err(|error| format!("--out {}: {error}", arguments.out.display()))?;
         let mut results = Results::open(&arguments.results)?;
         let mut rows = demo.rows()?;
+        // Moves each row's log of tasks to the results, if the command line asks for them.
         for (index, row) in rows.iter_mut().enumerate() {
             let Some(results) = &mut results else { break };
             let (model, policy) = ("demo".to_owned(), row.policy.clone());
@@ -210,11 +211,15 @@ mod show {
     /// Devices and settings of a demo in real time.
     struct Demo<'a> {
         arguments: &'a Arguments,
+        /// Set by a stop signal.
         stop: Arc<AtomicBool>,
+        /// Command of the leaf.
         binary: PathBuf,
+        /// Generator and workers at both ends of the leaf.
         ends: Endpoints,
+        /// CPU of the leaf.
         leaf_core: usize,
-        // The rig must be dropped before the folder, which contains its sockets.
+        /// Open devices of this process. Dropped before the folder, which contains their sockets.
         rig: Rig,
         folder: tempfile::TempDir,
     }
@@ -270,7 +275,7 @@ mod show {
             Ok(rows)
         }
 
-        /// Measures one policy under one load with a new leaf process.
+        /// Measures one policy under one load with a new leaf process, whose account ends in the row.
         fn row(&mut self, policy: &PolicySpec, load: f64) -> Result<Row, Failure> {
             let offered = self.load(load);
             offered.self_test()?;
@@ -280,10 +285,10 @@ mod show {
             }
             let mut leaf = self.start(policy, &offered)?;
             self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
-            let measured = self.rig.offer(&offered, &self.ends, &self.stop);
+            let result = self.rig.offer(&offered, &self.ends, &self.stop);
             // The error of a dead leaf explains more than that of this side.
             leaf.check()?;
-            let (report, rack) = measured?;
+            let (report, rack) = result?;
             if self.stop.load(Ordering::Relaxed) {
                 return Err("stopped".into());
             }
@@ -390,6 +395,7 @@ mod show {
     struct Progress(ProgressBar);
 
     impl Progress {
+        /// Shows no progress of `rows` rows yet. The bar hides itself without a terminal.
         fn new(rows: usize) -> Self {
             let bar = ProgressBar::new(rows as u64);
             if let Ok(style) =
@@ -411,6 +417,7 @@ mod show {
             }
         }
 
+        /// Counts a finished row.
         fn step(&self) {
             self.0.inc(1);
         }
@@ -423,7 +430,8 @@ mod show {
     }
 }
 
-/// The demo in emulated time, on DPDK.
+/// The demo in emulated time, on DPDK: a conductor in this process advances the leaf's clock. A short
+/// measurement in real time comes first.
 #[cfg(feature = "dpdk")]
 mod emulated {
     use std::fs;
@@ -446,9 +454,11 @@ mod emulated {
     const WATCH_TIME: Duration = Duration::from_secs(2);
     /// Number of one-second rows measured in real time, for the first policy at load [`REAL_LOAD`].
     const SLICES: usize = 4;
+    /// Load of these rows.
     const REAL_LOAD: &str = "0.5";
 
-    /// Runs the demo.
+    /// Runs the demo. A failed measurement in real time becomes a remark, because the rows do not depend on
+    /// it.
     pub fn run(arguments: &Arguments) -> Result<(), Failure> {
         // Detects an invalid folder before a minute of work.
         fs::create_dir_all(&arguments.out)
@@ -496,7 +506,7 @@ mod emulated {
         Ok(())
     }
 
-    /// Returns the runs, by load and then by policy.
+    /// Returns the runs, by load and then by policy, as the simulator plans them.
     fn cells(arguments: &Arguments) -> Result<Vec<Cell>, String> {
         let policies: Vec<_> = arguments.policies.iter().map(ToString::to_string).collect();
         let mut cells = Vec::new();
@@ -524,6 +534,7 @@ mod emulated {
     }
 
     /// Runs the demo in real time in a separate process, because a DPDK process has only one set of devices.
+    /// The error is the last line of its messages.
     fn measure_real_time(arguments: &Arguments) -> Result<RealTimeRows, String> {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;

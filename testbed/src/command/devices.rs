@@ -80,7 +80,7 @@ pub fn memif(folder: &Path, name: &str, id: u32, role: &str, rings: &str) -> Str
     format!("{name},role={role},id={id},socket={},socket-abstract=no{rings}", socket.display())
 }
 
-/// Polls until `poll` returns true or a signal arrives.
+/// Polls until `poll` returns true or `stop` is set (relaxed: the flag guards no other data).
 pub fn poll_until(stop: &AtomicBool, mut poll: impl FnMut() -> bool) {
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..POLLS_PER_CHECK {

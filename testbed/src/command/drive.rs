@@ -138,8 +138,9 @@ const EMULATED_HOP: &str = "1us";
 
 #[cfg(feature = "dpdk")]
 impl Arguments {
-    /// Returns a line with the response times of the same load in emulated time, where no pause of this machine counts. `None`
-    /// if the leaf's policy is unknown, or if the simulator cannot express the run.
+    /// Simulates the same load under the leaf's policy, which its state file names. Returns a line with the
+    /// response times, for a run that this machine's pauses made invalid. Returns `None` without a known
+    /// policy, or if the simulator cannot express the run.
     fn emulated(&self, load: f64) -> Option<String> {
         use wedjat::state::table::Snapshot;
         use wedjat_testbed::sim::{Row, SimArgs, rows};
@@ -173,7 +174,7 @@ impl Arguments {
     }
 }
 
-/// Drives the leaf. Returns false if the run is invalid.
+/// Checks the arguments, and returns the error of a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.rack.layout()?;
@@ -199,6 +200,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
             .map_err(|error| format!("{}: {error}", arguments.results.option()))?;
         load.records_tasks = true;
     }
+    // The leaf or the agent is between these ends, in another process.
     let ends = Endpoints {
         addresses: arguments.addresses()?,
         udp_port: arguments.udp_port,
@@ -257,12 +259,14 @@ mod tests {
 
     use super::*;
 
+    /// Command line with only the arguments of `drive`.
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
         arguments: Arguments,
     }
 
+    /// Parses a drive at half load with this state file and the arguments `more`.
     fn parsed(state: &std::path::Path, more: &[&str]) -> Arguments {
         let command = ["drive", "--rate", "50%", "--client-device", "a", "--worker-device", "b"];
         let state = ["--state", state.to_str().expect("UTF-8")];
@@ -284,6 +288,7 @@ mod tests {
             line.starts_with("emulated time, horus at 50% load with hops of 1us: mean 10"),
             "{line}"
         );
+        // A load with lost replies, an unknown pool, and a missing state file.
         assert_eq!(parsed(&state, &["--lose", "0.1"]).emulated(0.5), None);
         assert_eq!(parsed(&state, &["--pool", "2"]).emulated(0.5), None);
         assert_eq!(parsed(&folder.path().join("none"), &[]).emulated(0.5), None);

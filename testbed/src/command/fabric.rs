@@ -1,4 +1,5 @@
-//! `wedjat-testbed fabric`: a whole fabric in emulated time, under failures.
+//! `wedjat-testbed fabric`: a whole fabric (spines, leaves, agents and controllers) in emulated time, under
+//! failures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ pub struct Arguments {
     wedjat: Option<PathBuf>,
 }
 
-/// Runs the fabric. Returns false if a bound is violated.
+/// Runs the fabric. Returns false if a recovery exceeds its bound, or an invariant is violated.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // Suppresses each node's messages about the changes it receives.
     if std::env::var_os("RUST_LOG").is_none() {

@@ -1,4 +1,6 @@
-//! `wedjat-testbed histories`: controllers under faults, and a check of their answers.
+//! `wedjat-testbed histories`: controllers under faults, and a check that their answers are linearizable. A
+//! history lists all requests of clients with their answers, and all messages to followers (nodes that
+//! receive the desired state).
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
@@ -75,6 +77,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
             "--store etcd: etcd is not installed; install etcd-server, or give --store file".into(),
         );
     }
+    // Faults such as cut links need a network of the run's own. The call replaces this process by the same
+    // command in new namespaces, and returns only on an error.
     if !arguments.in_namespaces {
         let own_arguments = std::env::args_os().skip(1).chain(["--in-namespaces".into()]);
         return Err(enter_namespaces(own_arguments).into());
@@ -83,6 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         Some(file) => file.clone(),
         None => leaf::find()?,
     };
+    // The processes write their logs there.
     let scratch = tempfile::tempdir()?;
     let setting = Setting {
         store: arguments.store,
@@ -125,7 +130,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(is_valid)
 }
 
-/// Parses the kinds of faults on the command line.
+/// Parses the kinds of faults on the command line; `all` are those that the store allows.
 fn faults(arguments: &Arguments) -> Result<Vec<Fault>, Failure> {
     let store = arguments.store;
     match arguments.faults.as_str() {

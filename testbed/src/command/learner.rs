@@ -1,4 +1,6 @@
-//! `wedjat-testbed learner`: replays a trace with the learner and prints the differences.
+//! `wedjat-testbed learner`: replays a trace of another implementation with the learner and prints the
+//! differences. In racks without a leaf, the learner chooses the nodes to which tasks migrate and from which
+//! tasks are stolen.
 
 use std::path::PathBuf;
 

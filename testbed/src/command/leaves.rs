@@ -1,4 +1,6 @@
-//! Leaf processes in lockstep, one after another. Two memif devices connect each to this process.
+//! Leaf processes in lockstep, one after another: the conductor, which is this process, emulates everything
+//! around the leaf and advances its clock from turn to turn. Two memif devices connect each leaf to this
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,14 +40,20 @@ pub struct Placement {
 /// Resources shared by all runs.
 pub struct Leaves {
     // Drop order: ports before their devices, devices before the pool and EAL.
+    /// Ports to the clients and to the workers; `None` while a run has them.
     ports: Option<(QueuePort, QueuePort)>,
     clients: Device,
     workers: Device,
     environment: Environment,
+    /// Command of the leaf.
     binary: PathBuf,
+    /// CPU of the leaf.
     leaf_core: usize,
+    /// CPU of the conductor.
     core: usize,
+    /// Folder of sockets, clock and state.
     folder: tempfile::TempDir,
+    /// Set by a stop signal.
     stop: Arc<AtomicBool>,
 }
 
@@ -92,6 +100,7 @@ impl Leaves {
         leaf.check()?;
         let (outcome, process) = result?;
         let account = leaf.stop()?;
+        // The conductor lives until the leaf has ended, which would otherwise report its loss.
         drop(process);
         if account["balanced"] != true || account["mbufs_leaked"] != 0 {
             return Err(format!("the leaf's ledger does not balance: {account}").into());
@@ -99,7 +108,8 @@ impl Leaves {
         Ok(RunResult { outcome, account })
     }
 
-    /// Waits until the leaf's devices are connected and the leaf waits for its first turn.
+    /// Waits until the leaf's devices are connected and the leaf waits for its first turn. Returns the leaf's
+    /// number at the conductor.
     fn wait_for_leaf(
         &self,
         conductor: &mut Conductor,

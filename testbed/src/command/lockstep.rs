@@ -1,4 +1,6 @@
-//! `wedjat-testbed lockstep`: leaf processes on real ports in emulated time, with the simulator's flags.
+//! `wedjat-testbed lockstep`: leaf processes on real ports in emulated time, with the simulator's flags. A
+//! conductor in this process emulates clients, network and workers, and advances the time from event to
+//! event. With several racks or with faults, all nodes may run in this process.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -145,11 +147,12 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the runs as planned by the simulator.
+    /// Returns the runs as planned by the simulator: one for each combination of the flags' values.
     fn cells(&self) -> Result<Vec<Cell>, String> {
         let or_default = |value: &Option<String>, default: &str| {
             Some(value.clone().unwrap_or_else(|| default.to_owned()))
         };
+        // The digest makes the model act like a leaf process. Several racks set this below.
         let digest = (!self.has_racks()).then(|| "yes".to_owned());
         let args = SimArgs {
             policy: self.policy.as_deref().map(policies),
@@ -209,7 +212,8 @@ impl Arguments {
     }
 }
 
-/// Runs several racks with nodes in this process.
+/// Runs several racks under a spine, with nodes in this process. Returns false if a run differs from the
+/// simulator or reports a fault.
 fn run_racks(arguments: &Arguments) -> Result<bool, Failure> {
     let (mut rows, mut differ) = (Vec::new(), 0);
     let cells = arguments.cells()?;
@@ -249,7 +253,8 @@ fn policies(list: &str) -> String {
     }
 }
 
-/// Runs everything that the flags request.
+/// Runs the flags' request if all its nodes are in this process. Returns the error of a build without DPDK
+/// otherwise.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(verdict) = soak::run(arguments)? {
@@ -262,7 +267,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Runs everything that the flags request.
+/// Runs the flags' request: nodes with faults, several racks, or leaf processes one after another. Returns
+/// false on a violation, or if a run differs from the simulator.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::leaves::{Leaves, Placement};
@@ -299,5 +305,6 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     } else if arguments.compare {
         log::info!("all {} runs equal the simulator's, task by task", rows.len());
     }
+    // A run in which no task was answered has no mean.
     Ok(differ == 0 && rows.iter().all(|row| row.mean.is_finite()))
 }

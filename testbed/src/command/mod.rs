@@ -295,6 +295,7 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
+// Comparison of a command line with the documentation, shared with the root package's tests.
 #[cfg(all(test, feature = "control", feature = "dpdk"))]
 #[path = "../../../tests/tables/commands.rs"]
 mod commands;

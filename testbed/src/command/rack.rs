@@ -85,7 +85,7 @@ impl RackArguments {
     }
 }
 
-/// Parses a fraction.
+/// Parses a fraction from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -158,14 +158,15 @@ impl Arguments {
     }
 }
 
-/// Runs the rack. Returns false if its replies were too late.
+/// Checks the arguments, and returns the error of a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.layout()?;
     super::without_dpdk()
 }
 
-/// Runs the rack. Returns false if its replies were too late.
+/// Runs the rack until a signal, or for the given time. Returns false if its replies were too late, or it had
+/// no room for a task.
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use super::{devices, signals};

@@ -1,5 +1,5 @@
-//! Generator and workers in this process, with the leaf or agent between them in another process. They use
-//! two DPDK devices, or one and places at the agent.
+//! Generator and workers in this process, with the leaf or agent between them in another process. Both use a
+//! DPDK device each, or the workers attach to the agent.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,8 @@ use wedjat_testbed::stand_ins::StandIns;
 use super::Failure;
 use super::devices::{self, Environment};
 
-/// Virtual loopback device for the measurement of the floor: the response time without a scheduler.
+/// Virtual loopback device for the measurement of the floor: the generator's response time without a
+/// scheduler.
 const FLOOR_DEVICE: &str = "net_ring_floor";
 /// Duration of the floor measurement in seconds.
 const FLOOR_S: f64 = 0.25;
@@ -56,13 +57,16 @@ pub struct Endpoints {
 /// The open devices.
 pub struct Rig {
     // Drop order: ports before their devices, devices before the pool and EAL.
+    /// Port of the generator; `None` while a run has it.
     client_port: Option<QueuePort>,
+    /// Port of the workers; `None` while a run has it, or if the workers attach to an agent.
     worker_port: Option<QueuePort>,
     /// Loopback floor, measured once.
     floor: Option<LatencySummary>,
     client: Device,
     worker: Option<Device>,
     environment: Environment,
+    /// Number of runs so far. Each run draws other random numbers.
     runs: u32,
 }
 
@@ -128,7 +132,8 @@ impl Rig {
     }
 
     /// Offers one load, from warm-up to drain. The verdict in the generator's report covers both generator
-    /// and workers.
+    /// and workers. Both judge only undisturbed slices of the time, in which neither this loop nor the node
+    /// at `ends.state` paused.
     pub fn offer(
         &mut self,
         load: &Load,
@@ -151,16 +156,17 @@ impl Rig {
             }
             running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
-        let resolved = generator.phase() != Phase::Unresolved;
+        let is_resolved = generator.phase() != Phase::Unresolved;
+        // The ports return for the next run, also after a failure.
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
-        let watched = node.map(WatchedNode::finish).unwrap_or_default();
-        let slices = tally.slices(&load.rule, &watched);
+        let node_pauses = node.map(WatchedNode::finish).unwrap_or_default();
+        let slices = tally.slices(&load.rule, &node_pauses);
         let rack_report = workers.report(&slices);
         if let Workers::Rack(rack, _) = workers {
             self.worker_port = Some(rack.into_port());
         }
-        if !resolved {
+        if !is_resolved {
             return Err(format!(
                 "{} does not answer {} on {}; give the leaf's address on the clients' side",
                 ends.addresses.dst(),
@@ -229,13 +235,16 @@ impl Rig {
     }
 }
 
-/// Emulated workers: a rack, or workers at an agent.
+/// Emulated workers.
 enum Workers {
+    /// A rack on its own port, with the outages of its workers.
     Rack(Box<Rack<QueuePort>>, Outages),
+    /// Workers attached to an agent.
     StandIns(Box<StandIns>),
 }
 
 impl Workers {
+    /// Returns the workers' report. Its verdict covers only undisturbed slices.
     fn report(&self, slices: &Slices) -> rack::Report {
         match self {
             Self::Rack(rack, _) => rack.report_in(Some(slices)),

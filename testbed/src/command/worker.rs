@@ -35,6 +35,7 @@ pub enum AppName {
 }
 
 impl AppName {
+    /// Returns the name on the command line.
     fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -119,8 +120,10 @@ struct Account {
 /// Serves until a stop signal. Returns false if a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
-    check_agent(&arguments.attach, arguments.options(0).patience)?; // an app may take seconds to start
+    // The agent is checked first, because an app may take seconds to start.
+    check_agent(&arguments.attach, arguments.options(0).patience)?;
     let stop = signals::stop_on_signals()?;
+    // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = app(&arguments.run)?;
     let workers = serve_all(arguments, &app, &stop)?;
     let account = Account {
@@ -245,6 +248,7 @@ fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
     Ok((AnyApp::RocksDb(app), folder))
 }
 
+/// Returns the error of a build without RocksDB.
 #[cfg(not(feature = "rocksdb"))]
 fn rocksdb(_: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
     Err("--app rocksdb: built without RocksDB; install librocksdb-dev and build with --features rocksdb".into())

@@ -77,41 +77,43 @@ pub fn table(rows: &[Row]) -> String {
     aligned(&head.chain(rows.iter().map(|row| row_cells(row).to_vec())).collect::<Vec<_>>())
 }
 
-/// Results in real time: rows of the demo on the real clock, each for a slice of the time.
+/// Results in real time: rows of the demo on the real clock, of a second each. Each row is itself cut into
+/// slices, which are undisturbed if no pause of the machine can have affected them.
 #[derive(Clone, Debug)]
 pub struct RealTimeRows {
-    slices: Vec<Value>,
+    rows: Vec<Value>,
 }
 
 impl RealTimeRows {
     /// Parses the rows' JSON. Returns `None` if there are no rows.
     #[must_use]
     pub fn new(rows: Value) -> Option<Self> {
-        let Value::Array(slices) = rows else { return None };
-        (!slices.is_empty()).then_some(Self { slices })
+        let Value::Array(rows) = rows else { return None };
+        (!rows.is_empty()).then_some(Self { rows })
     }
 
-    /// Returns the run with the largest share of undisturbed slices.
+    /// Returns the row with the largest share of undisturbed slices.
     #[must_use]
     pub fn row(&self) -> &Value {
         let undisturbed_share =
             |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
         let best =
-            self.slices.iter().max_by(|a, b| undisturbed_share(a).total_cmp(&undisturbed_share(b)));
+            self.rows.iter().max_by(|a, b| undisturbed_share(a).total_cmp(&undisturbed_share(b)));
         best.unwrap_or(&Value::Null)
     }
 
-    /// Returns the leaf's time per packet in the least disturbed slice.
+    /// Returns the leaf's shortest time per packet over the rows. Disturbances only add to this time, so the
+    /// shortest is the least disturbed.
     #[must_use]
     pub fn ns_per_packet(&self) -> Option<f64> {
-        let ns = self.slices.iter().filter_map(|row| row["leaf"]["ns_per_packet"].as_f64());
+        let ns = self.rows.iter().filter_map(|row| row["leaf"]["ns_per_packet"].as_f64());
         ns.filter(|ns| *ns > 0.0).reduce(f64::min)
     }
 
     /// Returns up to two sentences about the results, with the verdict in the first.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
-        let (row, count) = (self.row(), self.slices.len());
+        let (row, count) = (self.row(), self.rows.len());
         let load = row["load"].as_f64().unwrap_or_default() * 100.0;
         let policy = row["policy"].as_str().unwrap_or_default();
         let us = |report: &Value, quantile: &str| match &report["response_us"][quantile] {
@@ -185,7 +187,8 @@ mod tests {
     use super::*;
     use crate::sim::{SimArgs, rows};
 
-    fn some() -> Vec<Row> {
+    /// Simulates two policies under two loads.
+    fn simulated_rows() -> Vec<Row> {
         let text = |text: &str| Some(text.to_owned());
         let args = SimArgs {
             policy: text("horus,random"),
@@ -199,7 +202,7 @@ mod tests {
 
     #[test]
     fn headline_names_best_and_worst_at_peak_load() {
-        let rows = some();
+        let rows = simulated_rows();
         let text = headline(&rows);
         assert!(text.starts_with("At 90% load horus answers 99% of the tasks within "), "{text}");
         assert!(text.contains("random within") && text.contains("times as long"), "{text}");
@@ -231,8 +234,9 @@ mod tests {
     #[test]
     fn page_opens_with_results_and_one_manifest() {
         let pauses = Pauses::watch(Duration::from_millis(1));
-        let page = page(&some(), &pauses, &["a < b".to_owned()], "32 workers", "{\"x\": \"<y>\"}")
-            .unwrap();
+        let rows = simulated_rows();
+        let page =
+            page(&rows, &pauses, &["a < b".to_owned()], "32 workers", "{\"x\": \"<y>\"}").unwrap();
         let body = page.split("<h1>").nth(1).unwrap();
         assert!(body.find("At 90% load horus").unwrap() < body.find("emulated").unwrap());
         assert!(page.contains("a &lt; b") && page.matches("&lt;y&gt;").count() == 1);

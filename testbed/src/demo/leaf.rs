@@ -19,8 +19,8 @@ const BINARY: &str = "wedjat";
 const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// Time that the leaf waits for this process's ends of its wires. These exist before it starts, or disappear
-/// with this process.
+/// Longest wait of the leaf for the far ends of its memif devices. This process opens them before the leaf
+/// starts. The wait may be long, because the drop of [`LeafProcess`] kills the leaf.
 const PATIENCE: &str = "300s";
 
 /// Configuration of a leaf.
@@ -166,7 +166,9 @@ pub fn find() -> Result<PathBuf, LeafError> {
 /// A running leaf process, killed on drop.
 pub struct LeafProcess {
     child: Child,
+    /// File with its standard output and error output.
     output: PathBuf,
+    /// File to which it writes its account at the end.
     stats: PathBuf,
 }
 
@@ -202,7 +204,7 @@ impl LeafProcess {
         clock: Option<&Path>,
         eal: &[String],
     ) -> Result<Self, LeafError> {
-        let io = |what: String| move |error| LeafError::Io { what, error };
+        let io = |action: String| move |error| LeafError::Io { what: action, error };
         let [file, output, stats] =
             ["toml", "log", "json"].map(|kind| folder.join(format!("{role}.{kind}")));
         fs::write(&file, config).map_err(io(format!("writing {}", file.display())))?;
@@ -372,10 +374,11 @@ mod tests {
         (folder, process)
     }
 
-    fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    /// Repeats `attempt` until it returns a value.
+    fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         loop {
-            match found() {
-                Some(found) => return found,
+            match attempt() {
+                Some(value) => return value,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -384,9 +387,11 @@ mod tests {
     // promise: running.1
     #[test]
     fn leaf_prints_its_account_when_stopped() {
-        // Arguments of the script: leaf --config FILE --stats FILE --duration 60s --
+        // Arguments of the script: leaf --config FILE --stats FILE --duration 60s ... The fifth is the
+        // account's.
         let script = "trap 'echo \"{\\\"rx_packets\\\": 5}\" > $5; exit 0' TERM\necho ready\nwhile :; do sleep 0.01; done";
         let (folder, mut process) = leaf(script);
+        // After its first output, the script handles SIGTERM.
         until(|| {
             fs::read_to_string(folder.path().join("leaf.log")).ok().filter(|log| !log.is_empty())
         });

@@ -1,5 +1,5 @@
-//! Pauses that this machine imposes on a program that never waits. They are the reason for not measuring
-//! response times in real time.
+//! Pauses that this machine imposes on a program that never waits. They are the reason for the demo's
+//! emulated time: they would dominate response times in real time.
 
 use std::time::{Duration, Instant};
 
@@ -59,6 +59,7 @@ impl Pauses {
         Self::of(all, (now - start).as_secs_f64())
     }
 
+    /// Computes the totals of the pauses in `seconds` seconds.
     fn of(all: Vec<Stall>, seconds: f64) -> Self {
         Self {
             seconds,

@@ -26,7 +26,8 @@ pub struct Point {
 pub use chart::ChartError as PlotError;
 
 /// Plots response time over load as SVG, with one colour per policy: 99th percentile solid, median dashed.
-/// Uses the undisturbed slices, or the whole measured time if there are none.
+/// Uses the undisturbed slices (intervals in which no pause of the machine can have affected a task), or the
+/// whole measured time if there are none.
 ///
 /// # Errors
 /// If the rows have no finite latency.
@@ -90,7 +91,7 @@ fn policies(rows: &[Point]) -> Vec<&str> {
 /// # Errors
 /// If the plot cannot be drawn.
 pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
-    // If the machine stalled all the time, the page still shows the rest.
+    // The plot fails if the machine stalled all the time. The page then shows the rest.
     let plot = match plot(rows) {
         Ok(plot) => plot,
         Err(_) if !rows.is_empty() => "No task was answered in time: nothing to plot.".to_owned(),
@@ -112,6 +113,7 @@ pub(super) fn demo_html(contents: &str) -> String {
     html("wedjat demo", "wedjat: response time over load", contents)
 }
 
+/// Text below the table.
 const EXPLANATION: &str = "<p>Response times count from the due time of a task, not from its sending. A lost task counts as \
     infinite. An ordinary machine sometimes stops a program for milliseconds. A slice of the measured time is undisturbed if \
     no such pause can have affected its tasks. The plot, adherence (the share of tasks sent on time) and the verdict use only \
@@ -124,6 +126,7 @@ mod tests {
     use super::*;
     use crate::demo::row::tests::row;
 
+    /// Creates rows of two policies under two loads, with different latencies.
     fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
         for (i, policy) in ["horus", "random"].into_iter().enumerate() {

@@ -50,6 +50,7 @@ impl Row {
         self.leaf["ns_per_packet"].as_f64()
     }
 
+    /// Returns the verdict's text in the table.
     fn verdict(&self) -> &'static str {
         if self.report.valid { "valid" } else { "INVALID" }
     }
@@ -144,7 +145,8 @@ pub fn csv(rows: &[Row]) -> Result<String, csv::Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns keys and values of a row: those of the generator, then those of rack and leaf.
+/// Returns keys and values of a row: those of the generator, then those of rack and leaf. A key that the
+/// leaf's account lacks has an empty value, so that all rows have the same columns.
 fn fields(row: &Row) -> Vec<(String, String)> {
     let mut fields = vec![
         ("policy".to_owned(), row.policy.clone()),

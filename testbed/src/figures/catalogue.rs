@@ -1,10 +1,13 @@
-//! Figures of curves over one flag, for example the load: their set-ups and series.
+//! Figures of curves over one flag, for example the load: their set-ups and series. A pair of texts is a flag
+//! of `wedjat-testbed sim` and its value. Titles name the paper and the number of the reproduced figure.
 
 use super::Quantity::{Imbalance, Mean, Messages, P99};
 use super::{Figure, Keys, Quantity};
 
+/// Loads in the model of racks, and in the model of slots, whose runs are stable up to higher loads.
 const LOADS: (&str, &str) = ("load", "0.1,0.3,0.5,0.6,0.7,0.8,0.85,0.9,0.95");
 const SLOT_LOADS: (&str, &str) = ("load", "0.5,0.6,0.7,0.8,0.85,0.9,0.95,0.99");
+/// Distributions of the service time in the Horus paper.
 const EXP: (&str, &str) = ("service", "exp(100us)");
 const BIMODAL: (&str, &str) = ("service", "mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))");
 const TRIMODAL: (&str, &str) = (

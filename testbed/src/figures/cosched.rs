@@ -1,5 +1,5 @@
 //! Evaluation of ASA_X: makespan of the job queue and runtime of each job, under the ways of sharing nodes
-//! that the paper compares, and under those of this project.
+//! that the paper compares, and under those of this project. Each way is an arm of the experiment.
 
 use std::fmt::Write as _;
 
@@ -82,6 +82,7 @@ pub(super) fn runtimes(out: &Output, full: bool) -> Result<(), String> {
 fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
     let experts = Setup::built_in().trees();
     let run = |seed| {
+        // A job that refused to share is asked again after 60 s, the default of `cosched-sim`.
         let (contention, experts) = (Contention::default(), experts.clone());
         let run = Experiment { cores, arm, experts, contention, refusal: 60.0, seed };
         run.run(&mut |_| None).map_err(|error| error.to_string())

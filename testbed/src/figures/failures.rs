@@ -10,12 +10,12 @@ use crate::sim::plan;
 const NAME: &str = "horus-18";
 /// Numbers of leaves per spine scheduler.
 const RATIOS: [&str; 4] = ["10", "20", "30", "40"];
-/// Sizes of the pieces in which workers are placed.
+/// Sizes of the pieces in which a pool's workers are placed, a piece in one rack.
 const PIECES: [&str; 3] = ["32", "4", "1"];
 /// Number of failures in the paper.
 const FAILURES: usize = 30;
 
-/// Makes the figure.
+/// Makes the figure: mean and maximum number of messages over all failures, for each size of pieces.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let failures = if full { 10 * FAILURES } else { FAILURES };
     let mut table =

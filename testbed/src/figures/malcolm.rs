@@ -1,5 +1,7 @@
-//! Malcolm's evaluation, with ablations: random stealing without learning (rsteal), nodes that keep their
-//! initial random policies (frozen), no stealing (steal=off), and one queue for all workers (central).
+//! Evaluation of Malcolm, in which nodes without a scheduler pass tasks to each other (migrate) or take them
+//! (steal), and learn where. Ablations: random stealing without learning (rsteal), nodes that keep their
+//! initial random policies (frozen), no stealing (steal=off), and one queue for all workers (central). A beat
+//! is one step of learning. A pair of texts is a flag of `wedjat-testbed sim` and its value.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -18,8 +20,10 @@ use crate::sim::stats::STRETCHES;
 
 const LOADS: (&str, &str) = ("load", "0.3,0.5,0.7,0.8,0.9,0.95");
 const MODEL: (&str, &str) = ("model", "nodes");
+/// Nodes and their workers: ten nodes of ten, or four of 14 and ten of three.
 const EQUAL: (&str, &str) = ("nodes", "10x10");
 const UNEQUAL: (&str, &str) = ("nodes", "4x14,10x3");
+/// Distributions of the service time.
 const EXP: (&str, &str) = ("service", "exp(75us)");
 const BIMODAL: (&str, &str) = ("service", "mix(0.8*fixed(50us),0.2*fixed(500us))");
 const HYPER_1: (&str, &str) = ("service", "mix(0.5*exp(50us),0.5*exp(500us))");
@@ -203,6 +207,7 @@ pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
             let cell = plan::cells(&arguments(&keys)?)?.pop().ok_or("no cell")?;
             let outcome = cell.model.run(1, &Observer::hidden())?;
             let mut points = Vec::new();
+            // The timeline has the mean response time of each stretch of the run. Its point is in the middle.
             for (index, ticks) in outcome.timeline.means().enumerate() {
                 let time = (index as f64 + 0.5) * total_s / STRETCHES as f64;
                 let mean = ticks / outcome.ticks_per_unit;
@@ -223,7 +228,7 @@ pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
 }
 
 /// Makes the figure of the cost of learning: time of a beat and of a decision on this machine, over the
-/// number of nodes.
+/// number of nodes. The table also has a beat's share of the usual 100 us between beats.
 pub(super) fn cost(out: &Output, full: bool) -> Result<(), String> {
     let name = "malcolm-cost";
     let mut table = "nodes,beat_ns,decision_ns,share_of_100_us\n".to_owned();
@@ -248,6 +253,7 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const DECISIONS: usize = 1000;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
+    // Loads are in seconds: at first up to 10 ms, then each beat changes them by up to 50 us.
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
     let (migrations, steals) = (vec![2; nodes], vec![1; nodes]);
     let mut choice = Choice::new(nodes);

@@ -11,7 +11,8 @@ use crate::sim::stats::{grows, histogram};
 
 const NAME: &str = "horus-19a";
 const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-weighted"];
-/// Sizes of the pieces in which workers are placed. Together they cover the range of variances.
+/// Sizes of the pieces in which a pool's workers are placed, a piece in one rack. Together they cover the
+/// range of variances.
 const PIECES: [&str; 4] = ["32", "16", "8", "1"];
 /// Upper bounds of the groups of pools, by the variance of their workers per rack.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
@@ -26,7 +27,7 @@ struct Pool {
     grew: bool,
 }
 
-/// Makes the figure.
+/// Makes the figure: groups the pools of all runs by variance, and draws the mean of their 99th percentiles.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut table =
         "policy,variance_from,variance_to,pools,p99_mean,p99_deviation,unstable\n".to_owned();

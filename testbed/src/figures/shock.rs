@@ -1,4 +1,5 @@
-//! Rosella's shock: the servers' speeds are shuffled during the run. Some policies learn the new speeds.
+//! Rosella's shock: the servers' speeds are shuffled during the run. Some policies learn the new speeds. The
+//! figure shows the mean response time of each stretch (equal part) of the run.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,7 @@ const POLICIES: [(&str, &str); 7] = [
 /// time.
 const TIMES_PER_1000: f64 = 12.5;
 
-/// Makes the figure.
+/// Makes the figure. The shuffle comes after a fifth of the time.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
     let mut table = "series,time,mean\n".to_owned();

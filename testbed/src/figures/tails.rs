@@ -1,4 +1,5 @@
-//! LSQ Fig. 4: tail of the delay, and number of dispatchers that send to the same server at once.
+//! LSQ Fig. 4: tail of the delay, and number of dispatchers that send to the same server at once (incast).
+//! Time is in slots.
 
 use std::fmt::Write as _;
 
@@ -11,6 +12,7 @@ use crate::sim::stats::histogram;
 const NAME: &str = "lsq-4";
 /// Policies that are stable in the mix of Fig. 3a and therefore have a tail.
 const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smart(.2)"];
+/// Number of runs of each policy.
 const SEEDS: u64 = 2;
 
 /// Points of a curve: number of slots (or dispatchers), and the fraction of tasks (or slots) beyond it.
@@ -52,7 +54,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write(NAME, "txt", &commands)
 }
 
-/// Computes the tail of the delay and that of the number of dispatchers per server.
+/// Computes the tail of the delay and that of the number of dispatchers per server, over all seeds.
 fn curves(keys: &[(&str, &str)]) -> Result<(Curve, Curve), String> {
     let Model::Slots(config) = plan::cells(&arguments(keys)?)?.pop().ok_or("no cell")?.model else {
         return Err("no slots".to_owned());
@@ -66,6 +68,7 @@ fn curves(keys: &[(&str, &str)]) -> Result<(Curve, Curve), String> {
         }
         incast.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
+    // Each recorded delay has as its point the fraction of tasks with a longer one.
     let mut remaining = delays.len();
     let tail = delays.iter_recorded().map(|step| {
         remaining -= step.count_at_value();
@@ -83,6 +86,7 @@ mod tests {
 
     #[test]
     fn tails_fall_and_shortest_queues_draw_more_dispatchers() {
+        // In this small run, all servers are equal.
         let of = |policy| {
             let keys = [("model", "slots"), ("load", "0.9"), ("slots", "1000"), ("policy", policy)];
             curves(&keys).unwrap()

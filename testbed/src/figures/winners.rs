@@ -9,6 +9,8 @@ use wedjat_pktgen::results::chart::{TileMap, tile_maps};
 use super::{Output, arguments, command};
 use crate::sim::{Row, rows};
 
+/// Dimensions of the grid: ratio of the speeds of 100 servers with its flag, delay of a message, number of
+/// dispatchers, and loads.
 const SPEEDS: [(&str, &str); 3] = [("1-1", "100x1"), ("1-2", "50x1,50x2"), ("1-10", "50x1,50x10")];
 const DELAYS: [&str; 5] = ["0us", "5us", "20us", "50us", "100us"];
 const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
@@ -78,6 +80,7 @@ fn policies() -> String {
 /// Name of a quantity, and its value in a row.
 type Measure = (&'static str, fn(&Row) -> f64);
 
+/// Quantities by which policies are ranked.
 const MEASURES: [Measure; 2] = [("mean", |row| row.mean), ("99th percentile", |row| row.p99)];
 
 /// Returns the rows of a load whose queues did not grow, best first.
@@ -130,7 +133,8 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
     tile_maps(&maps).map_err(|error| error.to_string())
 }
 
-/// Returns the index of the colour of a policy, the same in all maps.
+/// Returns the index of the colour of a policy, the same in all maps. `jsq(2)`, which is no name of the
+/// catalogue, has the last one.
 fn color(policy: &str) -> usize {
     CATALOGUE.iter().position(|entry| entry.name == policy).unwrap_or(CATALOGUE.len())
 }

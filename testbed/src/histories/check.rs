@@ -1,7 +1,7 @@
-//! Checker of histories: those of real controllers, and those of a soak in emulated time.
+//! Checker of histories: those of real controllers, and those of long random runs in emulated time.
 //!
-//! - Each key is linearizable: additions, removals, settings, refusals and reads have an order that agrees
-//!   with time.
+//! - Each key (a spine, leaf, server or pool) is linearizable: additions, removals, settings, refusals and reads
+//!   have an order that agrees with time.
 //! - Versions order all changes. No answer has a lower version than an answer that ended before its request.
 //!   No two changes share a version.
 //! - A command with `--if-version` takes effect at that version only.
@@ -75,9 +75,13 @@ struct OneKey<'a>(PhantomData<&'a ()>);
 /// Operation on one key, with its answer.
 #[derive(Clone, Copy, PartialEq)]
 enum Call<'a> {
+    /// A read of this value; `None` if the key did not exist.
     Read(Option<&'a Entry>),
+    /// An acknowledged change.
     Done(&'a Change),
+    /// A change refused because the key did not exist.
     Absent,
+    /// A change refused because the key existed.
     Present,
     /// A change without an answer.
     Unknown(&'a Change),
@@ -87,6 +91,7 @@ impl<'a> Model for OneKey<'a> {
     type State = Option<Rc<Entry>>;
     type Call = Call<'a>;
 
+    /// Returns the key's value after a call; `None` if the call contradicts the value before it.
     fn step(state: &Self::State, call: &Call<'a>) -> Option<Self::State> {
         match *call {
             Call::Read(entry) => (state.as_deref() == entry).then(|| state.clone()),
@@ -119,7 +124,7 @@ fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>
     }
 }
 
-/// Source of a call on a key.
+/// Source of a call on a key: a client's operation, or a follower's first message.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Operation(&'a Operation),
@@ -172,7 +177,7 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
     calls
 }
 
-/// Checks the calls alone.
+/// Checks the linearizability of these calls, starting without the key.
 fn check_calls(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
     let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
     linear::check::<OneKey<'_>>(None, &intervals)
@@ -227,16 +232,16 @@ fn keys(history: &History) -> Vec<Violation> {
     let keys: BTreeSet<Key> = read.chain(commands).chain(parts).collect();
     let violations = keys.into_iter().filter_map(|key| {
         let calls = calls_on(history, key);
-        let (index, what) = match check_calls(&calls) {
+        let (index, description) = match check_calls(&calls) {
             Ok(()) => return None,
             Err(Rejection::TooMany) => {
-                let what = format!(
+                let description = format!(
                     "{key}: too many operations without an answer to judge its history; run fewer clients or shorter faults"
                 );
                 return Some(Violation {
                     rule: Rule::Linearizable,
                     at_ns: 0,
-                    what,
+                    what: description,
                     lines: Vec::new(),
                 });
             }
@@ -245,6 +250,7 @@ fn keys(history: &History) -> Vec<Violation> {
             }
         };
         let at_ns = calls[index].1.ended_ns();
+        // The history up to the unexplained answer. Later answers become open, and open reads prove nothing.
         let prefix: Calls<'_> = calls
             .into_iter()
             .filter(|(interval, _)| interval.began <= at_ns)
@@ -261,7 +267,7 @@ fn keys(history: &History) -> Vec<Violation> {
         if omitted > 0 {
             lines.insert(0, format!("({omitted} earlier operations on {key})"));
         }
-        Some(Violation { rule: Rule::Linearizable, at_ns, what, lines })
+        Some(Violation { rule: Rule::Linearizable, at_ns, what: description, lines })
     });
     violations.collect()
 }
@@ -285,7 +291,8 @@ impl fmt::Display for Stamp<'_> {
     }
 }
 
-/// Returns settings that several commands or additions give a key, so that a command may change nothing.
+/// Returns the operations (key and index) whose setting several commands or additions give the key. Such a
+/// command may change nothing, and then returns the version of another change.
 fn repeated(history: &History) -> BTreeSet<(Key, usize)> {
     let mut first_index = HashMap::<_, usize>::new();
     let mut repeats = BTreeSet::new();
@@ -345,6 +352,7 @@ fn versions(history: &History) -> Vec<Violation> {
             });
         }
     }
+    // Compares each answer with the newest version that was returned before its request.
     let (mut by_begin, mut by_end): (Vec<_>, Vec<_>) =
         (stamps.iter().collect(), stamps.iter().collect());
     by_begin.sort_by_key(|stamp| stamp.began_ns);
@@ -396,12 +404,13 @@ fn describe(entry: Option<&Entry>) -> String {
 
 /// Returns violations of the rule that a version has one state.
 fn states(history: &History) -> Vec<Violation> {
-    let mut known = BTreeMap::<u64, (usize, &Operation)>::new();
+    // First state read at each version.
+    let mut first_reads = BTreeMap::<u64, (usize, &Operation)>::new();
     let mut violations = Vec::new();
     for operation in &history.operations {
         let Answer::State { version, state, .. } = operation.answer else { continue };
         let &mut (first_state, first_operation) =
-            known.entry(version).or_insert((state, operation));
+            first_reads.entry(version).or_insert((state, operation));
         if first_state != state {
             let (left, right) = (&history.states[first_state], &history.states[state]);
             let keys: BTreeSet<Key> = left.iter().chain(right).map(|(key, _)| *key).collect();
@@ -422,8 +431,9 @@ fn states(history: &History) -> Vec<Violation> {
             });
         }
     }
-    let state_of =
-        |version: u64| known.get(&version).map(|(state, reader)| (&history.states[*state], reader));
+    let state_of = |version: u64| {
+        first_reads.get(&version).map(|(state, reader)| (&history.states[*state], reader))
+    };
     for operation in &history.operations {
         let Request::Command { key, change, .. } = &operation.request else { continue };
         let Answer::Done { version } = operation.answer else { continue };
@@ -509,14 +519,17 @@ mod tests {
     const LEAF: Key = Key(Kind::Leaf, 7);
     const POOL: Key = Key(Kind::Pool, 1);
 
+    /// Returns the value of a leaf with this address.
     fn leaf(ip: u8) -> Entry {
         Entry { made: format!("10.0.0.{ip}"), set: vec![(Field::Failed, 0)] }
     }
 
+    /// Returns the value of a pool with this queue limit.
     fn pool(queue: u64) -> Entry {
         Entry { made: "horus".to_owned(), set: vec![(Field::Queue, queue)] }
     }
 
+    /// Returns a client's operation that changes a key.
     fn command(
         key: Key,
         change: Change,
@@ -528,15 +541,18 @@ mod tests {
         Operation { client: 1, controller: 1, began_ns, ended_ns, request, answer }
     }
 
+    /// Returns a change that is acknowledged with this version.
     fn done(key: Key, change: Change, at_ns: u64, version: u64) -> Operation {
         command(key, change, (at_ns, at_ns + 5), Answer::Done { version })
     }
 
+    /// Returns a change without an answer.
     fn unknown(key: Key, change: Change, at_ns: u64) -> Operation {
         let answer = Answer::Unknown { reason: "timeout".to_owned() };
         command(key, change, (at_ns, at_ns + 5), answer)
     }
 
+    /// Returns a message to a follower, whose view is a pool with this queue limit.
     fn update(process: u64, at_ns: u64, version: u64, queue: u64) -> Update {
         Update {
             node: "leaf 1".to_owned(),
@@ -552,12 +568,14 @@ mod tests {
     }
 
     impl History {
+        /// Creates a history of these operations.
         fn of(operations: impl IntoIterator<Item = Operation>) -> Self {
             let mut history = Self::default();
             history.operations.extend(operations);
             history
         }
 
+        /// Adds a read of this state.
         fn with_read(mut self, at_ns: u64, version: u64, state: State) -> Self {
             let state = self.intern(state);
             let answer = Answer::State { term: 1, version, state };
@@ -569,12 +587,14 @@ mod tests {
             self
         }
 
+        /// Adds messages to followers.
         fn updates(mut self, updates: impl IntoIterator<Item = Update>) -> Self {
             self.updates.extend(updates);
             self
         }
     }
 
+    /// Returns the rules that a history breaks.
     fn rules(history: &History) -> BTreeSet<Rule> {
         check(history).into_iter().map(|violation| violation.rule).collect()
     }
@@ -600,6 +620,7 @@ mod tests {
         assert_eq!(check(&right()), []);
     }
 
+    /// A removal is acknowledged, but a later read still has the leaf.
     #[test]
     fn lost_acknowledged_change_is_found() {
         let mut history = right();
@@ -614,12 +635,14 @@ mod tests {
         assert!(violation.lines[2].ends_with("with leaf 7 = 10.0.0.1 failed=0"), "{violation}");
     }
 
+    /// A read of version 3 begins after version 4 was returned.
     #[test]
     fn stale_read_is_found() {
         let history = right().with_read(90, 3, vec![(LEAF, leaf(1)), (POOL, pool(6))]);
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::Monotonic].into());
     }
 
+    /// The first message of a connection counts as a read. It must not be older than earlier answers.
     #[test]
     fn stale_snapshot_for_new_follower_is_found() {
         let first = Update { asked_ns: Some(90), ..update(2, 95, 3, 6) };
@@ -629,6 +652,7 @@ mod tests {
         assert_eq!(check(&right().updates([update(2, 95, 3, 6)])), []);
     }
 
+    /// A removal is refused as absent although the leaf exists.
     #[test]
     fn refusal_against_the_state_is_found() {
         let mut history = right();
@@ -659,6 +683,7 @@ mod tests {
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::OneState].into());
     }
 
+    /// Two reads differ at one version, or two followers have different views of it.
     #[test]
     fn two_states_of_one_version_are_found() {
         let history = right().with_read(79, 4, vec![(POOL, pool(7))]);
@@ -667,6 +692,7 @@ mod tests {
         assert_eq!(rules(&history), [Rule::OneState].into());
     }
 
+    /// A process goes back from version 4 to 3. Another process may begin with version 3.
     #[test]
     fn follower_that_goes_back_is_found() {
         let history = right().updates([update(1, 90, 3, 6)]);
@@ -674,6 +700,7 @@ mod tests {
         assert_eq!(check(&right().updates([update(2, 90, 3, 6)])), []);
     }
 
+    /// A command for version 3 only makes version 5.
     #[test]
     fn command_at_another_version_is_found() {
         let mut history = right();

@@ -28,10 +28,10 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
 
-/// Timeout of an answer, in leases; longer than a pause.
+/// Timeout of an answer, in leases. It exceeds the longest pause of a controller (2.4 leases).
 const PATIENCE: u32 = 3;
-/// Longest pause of a client between two operations, in a busy phase and in a quiet phase of the writers. A
-/// late write from before a fault only does harm under a quiet leader.
+/// Longest pause of a client between two operations, in a busy phase and in a quiet phase of the writers. In a
+/// quiet phase, a late write from before a fault is not hidden by later ones.
 const PAUSE_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
 /// Length of a phase, after which clients may become busy or quiet.
 const PHASE: Duration = Duration::from_secs(4);
@@ -97,6 +97,7 @@ fn refusal(status: &Status) -> Answer {
             None => Answer::Fail { reason },
         },
         Code::InvalidArgument | Code::FailedPrecondition => Answer::Fail { reason },
+        // Only this text proves that the command was not executed.
         Code::Unavailable if reason.starts_with("this controller stands by: ") => {
             Answer::Fail { reason }
         }
@@ -150,7 +151,7 @@ impl Bench {
         self.began.elapsed().as_nanos() as u64
     }
 
-    /// Returns a number unique among all calls.
+    /// Returns a new number, for values that identify the write that made them.
     fn unique_number(&self) -> u64 {
         self.counter.replace(self.counter.get() + 1)
     }
@@ -175,6 +176,7 @@ impl Bench {
         let answer = timeout(self.patience, reply).await;
         let timed_out = || Answer::Unknown { reason: format!("no answer for {:?}", self.patience) };
         let mut answer = answer.unwrap_or_else(|_| timed_out());
+        // A read without an answer has no effect, so that its outcome is known.
         if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {
             answer = Answer::Fail { reason: reason.clone() };
         }
@@ -280,6 +282,7 @@ impl Bench {
             2 * u32::from(followers)
         );
         self.retry_until_done(&pool, time).await?;
+        // The preparation does not count as a gap.
         self.served_ns.set(self.now_ns());
         self.longest_gap.take();
         Ok(())
@@ -339,13 +342,13 @@ impl Bench {
         nodes.filter(is_lagging).collect()
     }
 
-    /// Runs a client until the end.
+    /// Runs a client until the end: operations on keys of the current generation, with pauses between them.
     pub async fn run_client(self: Rc<Self>, number: u32, seed: u64) {
         let mut stream = StreamSeed::derive(seed, "client", number).stream();
         let count = self.sockets.len();
         let mut connections = vec![None; count];
-        // Newest version in an answer to this client.
-        let mut known = 0;
+        // Version in the last answer to this client.
+        let mut last_version = 0;
         while !self.is_over.get() {
             // Half of the clients use any controller, including former leaders. Half of these only read, so
             // that they never wait behind a command.
@@ -353,11 +356,12 @@ impl Bench {
             let follows_leader = number.is_multiple_of(2) && stream.random_bool(0.9);
             let controller = if follows_leader { leader } else { stream.random_range(0..count) };
             let only_reads = number % 4 == 3;
-            let request = if only_reads { Request::Read } else { self.draw(&mut stream, known) };
+            let request =
+                if only_reads { Request::Read } else { self.draw(&mut stream, last_version) };
             let answer = self.operate(number, &mut connections, controller, request).await;
             match answer {
-                Answer::State { version, .. } | Answer::Done { version } => known = version,
-                Answer::OtherVersion { found } => known = found,
+                Answer::State { version, .. } | Answer::Done { version } => last_version = version,
+                Answer::OtherVersion { found } => last_version = found,
                 _ => {}
             }
             let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
@@ -375,18 +379,21 @@ impl Bench {
         }
     }
 
-    /// Draws a client's next request.
-    fn draw(&self, stream: &mut Stream, known: u64) -> Request {
+    /// Draws a client's next request. Some commands require the version `last_version`.
+    fn draw(&self, stream: &mut Stream, last_version: u64) -> Request {
         if stream.random_bool(0.35) {
             return Request::Read;
         }
         let generation = self.began.elapsed().as_secs() / GENERATION.as_secs();
         let (kind, first, count) = PER_GENERATION[stream.random_range(0..PER_GENERATION.len())];
+        // The remainder keeps ids within 16 bits in long runs.
         let id = first + (generation * count + stream.random_range(0..count)) % 8000;
         let unique = self.unique_number();
+        // An address in 11.0.0.0/8 whose last byte is 1 to 250.
         let ip = std::net::Ipv4Addr::from_bits(
             (11 << 24) + ((unique / 250) << 8) as u32 + (unique % 250) as u32 + 1,
         );
+        // A limit that other commands also set, or mostly a new one.
         let queue = match stream.random_bool(0.3) {
             true => stream.random_range(1..4),
             false => 4 + unique % (QUEUE_MAX - 4),
@@ -406,7 +413,7 @@ impl Bench {
             (_, 4..8) => format!("set-queue pool={id} queue={queue}"),
             (_, _) => format!("remove-pool id={id}"),
         };
-        let if_version = stream.random_bool(0.25).then_some(known.max(1));
+        let if_version = stream.random_bool(0.25).then_some(last_version.max(1));
         command(&text, if_version).unwrap_or(Request::Read)
     }
 
@@ -436,7 +443,7 @@ impl Bench {
         let asked_ns = self.now_ns();
         let mut client = connect(&self.sockets[controller]).await?;
         let (requests, request_stream) = mpsc::channel(4);
-        let first = Message::Hello(hello(follower.node, follower.process, follower.known));
+        let first = Message::Hello(hello(follower.node, follower.process, follower.newest));
         let send = |message| requests.send(FollowRequest { message: Some(message) });
         send(first).await.map_err(|error| error.to_string())?;
         let response = client.follow(ReceiverStream::new(request_stream)).await;
@@ -468,9 +475,10 @@ fn command(text: &str, if_version: Option<u64>) -> Result<Request, String> {
 struct Follower {
     node: NodeId,
     process: u64,
+    /// Its desired state, as received.
     view: View,
-    /// Newest position received.
-    known: Position,
+    /// Newest position (version and term) received.
+    newest: Position,
 }
 
 impl Follower {
@@ -479,7 +487,7 @@ impl Follower {
             node: NodeId::Leaf(leaf),
             process,
             view: View::default(),
-            known: Position::default(),
+            newest: Position::default(),
         }
     }
 
@@ -507,10 +515,10 @@ impl Follower {
             view: hasher.finish(),
             part: pools.collect(),
         };
-        if position < self.known {
-            return Ok((update, Err(format!("it sends {position} after {}", self.known))));
+        if position < self.newest {
+            return Ok((update, Err(format!("it sends {position} after {}", self.newest))));
         }
-        (self.view, self.known) = (view, position);
+        (self.view, self.newest) = (view, position);
         Ok((update, Ok(())))
     }
 }
@@ -519,6 +527,7 @@ impl Follower {
 mod tests {
     use super::*;
 
+    /// Only answers that prove a refusal count as such. All others are unknown.
     #[test]
     fn controller_answers_are_distinguished() {
         let unknown = |status: &Status| matches!(refusal(status), Answer::Unknown { .. });
@@ -542,17 +551,18 @@ mod tests {
         let mut take = |version, term| {
             let (update, acceptance) = follower.apply(message(version, term)).unwrap();
             assert_eq!((update.version, update.term), (version, term));
-            (acceptance.is_ok(), follower.known)
+            (acceptance.is_ok(), follower.newest)
         };
         let newest = Position { version: 7, term: 2 };
         assert_eq!(take(7, 2), (true, newest));
         assert_eq!(take(6, 3), (false, newest));
         assert_eq!(take(7, 1), (false, newest));
         // A controller compares the position of the hello in the same order.
-        let first = hello(follower.node, 1, follower.known);
+        let first = hello(follower.node, 1, follower.newest);
         assert_eq!((first.version, first.term), (7, 2));
     }
 
+    /// A drawn text that is not such a command becomes a read, so that the fraction of reads tells.
     #[test]
     fn every_drawn_command_changes_one_key() {
         let leader = Arc::default();

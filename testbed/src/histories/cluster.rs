@@ -1,6 +1,6 @@
-//! Controllers as processes, the members of etcd behind them, and the network between. Each process is in a
-//! network namespace of its own, and a router joins these. The calling process must have namespaces of its
-//! own ([`enter_namespaces`]).
+//! Controllers as processes, the members of etcd (a replicated store) behind them, and the network between. Each
+//! process is in a network namespace of its own. This process routes between the namespaces, and must have
+//! namespaces of its own too ([`enter_namespaces`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::demo::fabric::controllers::{ChildProcess, etcd};
 pub const MEMBERS: usize = 3;
 /// Number of controllers over etcd.
 pub const CONTROLLERS: usize = 3;
-/// Size of the file system for the file of a store.
+/// Size of the file system for a store's file, small enough to fill it quickly.
 const STORE_SIZE: &str = "size=16m";
 
 /// Store of the controllers.
@@ -153,9 +153,13 @@ pub fn enter_namespaces(arguments: impl IntoIterator<Item = std::ffi::OsString>)
 pub struct Cluster {
     store: Store,
     lease: Duration,
+    /// Path of the command `wedjat`.
     wedjat: PathBuf,
+    /// Processes of etcd; `None` while one is killed.
     members: Vec<Option<ChildProcess>>,
+    /// Processes of the controllers; `None` while one is killed.
     controllers: Vec<Option<ChildProcess>>,
+    /// Folder of configurations, sockets, logs and the store.
     folder: tempfile::TempDir,
 }
 
@@ -292,6 +296,7 @@ impl Cluster {
                         .map(|index| Self::url(Host::Member(index), 2380))
                         .collect::<Vec<_>>(),
                 );
+                // The same command, in the host's namespace.
                 let mut command = host.command(Path::new(member_command.get_program()));
                 command.args(member_command.get_args());
                 command
@@ -312,7 +317,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills the process of a host.
+    /// Kills the process of a host: [`ChildProcess`] kills on drop.
     pub fn kill(&mut self, host: Host) {
         drop(self.process_slot(host).take());
     }
@@ -321,6 +326,7 @@ impl Cluster {
     pub fn pause(&mut self, host: Host, is_paused: bool) {
         let signal = if is_paused { Signal::STOP } else { Signal::CONT };
         if let Some(process) = self.process_slot(host) {
+            // The process may have ended by itself.
             let _ = process.signal(signal);
         }
     }
@@ -355,6 +361,7 @@ impl Cluster {
                 _ => Ok(()),
             };
         }
+        // Ever smaller blocks, until not one byte fits.
         let mut file = File::create(&ballast).map_err(describe)?;
         for size in [1 << 16, 1 << 10, 1] {
             let block = vec![0; size];

@@ -114,7 +114,8 @@ impl<M: Model> OpenCalls<'_, M> {
         configuration.answered.extend(pure_calls);
     }
 
-    /// Returns all configurations after one more call.
+    /// Returns all configurations after one more call takes effect. A call without an answer counts only if it
+    /// changes the state.
     fn next(&self, configuration: &Configuration<M::State>) -> Vec<Configuration<M::State>> {
         let mut successors = Vec::new();
         for &index in self.answered.difference(&configuration.answered) {
@@ -161,6 +162,7 @@ impl<M: Model> OpenCalls<'_, M> {
         while let Some(configuration) = stack.pop() {
             if configuration.answered.contains(&call) {
                 let mut configuration = configuration;
+                // After its answer the call is no longer open.
                 configuration.answered.remove(&call);
                 out.add(&configuration);
                 continue;
@@ -197,6 +199,7 @@ pub fn check<M: Model>(initial: M::State, calls: &[Interval<M::Call>]) -> Result
     let mut configurations = vec![first];
     for (_, is_answer, index) in events {
         if is_answer {
+            // The common case: the call has taken effect in all configurations already.
             if configurations.iter().all(|configuration| configuration.answered.contains(&index)) {
                 configurations
                     .iter_mut()
@@ -244,14 +247,17 @@ mod tests {
         }
     }
 
+    /// Returns a write. Without an end it has no answer.
     fn write(value: u32, began: u64, ended: impl Into<Option<u64>>) -> Interval<(bool, u32)> {
         Interval { call: (true, value), began, ended: ended.into() }
     }
 
+    /// Returns a read of this value.
     fn read(value: u32, began: u64, ended: u64) -> Interval<(bool, u32)> {
         Interval { call: (false, value), began, ended: Some(ended) }
     }
 
+    /// Returns true if a register that begins with 0 explains the calls.
     fn is_linearizable(calls: &[Interval<(bool, u32)>]) -> bool {
         check::<Register>(0, calls).is_ok()
     }
@@ -299,6 +305,7 @@ mod tests {
         assert!(!is_linearizable(&[read(1, 0, 1), write(1, 2, None)]));
     }
 
+    /// 300 open writes have 2^300 subsets; the search must not try them.
     #[test]
     fn many_calls_without_answer_stay_cheap() {
         let mut calls: Vec<_> = (0..300).map(|at| write(at + 10, u64::from(at), None)).collect();

@@ -2,7 +2,8 @@
 //! followers receive their messages, and a nemesis (a thread, named as in Jepsen) injects faults. Afterwards
 //! [`check`] verifies that one versioned fabric explains all observations.
 //!
-//! The soak in emulated time records histories in the same form, for the same check.
+//! The soak in emulated time (long random runs of `lockstep`) records histories in the same form, for the same
+//! check.
 
 pub mod check;
 mod client;
@@ -39,7 +40,7 @@ pub struct Setting {
     pub time: Duration,
     /// Seed of faults and clients.
     pub seed: u64,
-    /// Lease of a leader.
+    /// Lease of a leader: the time-limited right to change the fabric, which the leader renews.
     pub lease: Duration,
     /// Number of clients.
     pub clients: u32,
@@ -118,6 +119,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     tasks
         .block_on(&runtime, prepared)
         .map_err(|reason| format!("the history could not be prepared: {reason}"))?;
+    // The plan's times count from the end of the preparation.
     let offset = began.elapsed();
     let plan = nemesis::plan(&setting.faults, setting.seed, setting.time, setting.lease);
     let plan: Vec<_> = plan
@@ -151,6 +153,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
             while began.elapsed() < end && !stop.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
+            // The nemesis undoes all faults before it ends. Clients continue meanwhile.
             stop_nemesis.store(true, Ordering::Relaxed);
             while !nemesis.is_finished() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -175,10 +178,10 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let (history, check_started) = (bench.take_history(), Instant::now());
     let mut violations = check::check(&history);
     let recovered = settled.as_ref().ok().copied();
-    violations.extend(settled.err().map(|what| Violation {
+    violations.extend(settled.err().map(|error| Violation {
         rule: Rule::Served,
         at_ns: began.elapsed().as_nanos() as u64,
-        what,
+        what: error,
         lines: Vec::new(),
     }));
     violations.sort_by_key(|violation| violation.at_ns);

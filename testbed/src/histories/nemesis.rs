@@ -224,7 +224,7 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Returns the leader, or by chance another controller.
+    /// Returns the leader in 60% of the draws, otherwise any controller.
     fn controller(&self, draw: u64, cluster: &Cluster) -> Host {
         let leader = self.leader.load(Ordering::Relaxed);
         let count = cluster.controllers();
@@ -232,7 +232,7 @@ impl Nemesis<'_> {
         Host::Controller(if is_leader { leader } else { (draw / 100) as usize % count })
     }
 
-    /// Returns a controller, or by chance a member of etcd.
+    /// Returns a member of etcd in a quarter of the draws, otherwise a controller.
     fn host(&self, draw: u64, cluster: &Cluster) -> Host {
         match (draw >> 32) % 4 {
             0 => Host::Member((draw / 100) as usize % MEMBERS),
@@ -268,10 +268,11 @@ impl Nemesis<'_> {
                 let host = self.host(draw, &cluster);
                 let members = (0..MEMBERS).map(Host::Member).filter(|member| *member != host);
                 let mut members: Vec<_> = members.collect();
-                // By chance, a single member.
+                // A single member in a quarter of the draws.
                 if (draw >> 40) % 4 == 0 {
                     members = vec![members[(draw >> 48) as usize % members.len()]];
                 }
+                // A one-way fault drops either the host's packets, or those to it.
                 let (is_outbound, is_inbound) = match period.fault {
                     Fault::Cut => (true, true),
                     _ => ((draw >> 56) % 2 == 0, (draw >> 56) % 2 == 1),

@@ -47,6 +47,7 @@ pub enum Field {
 }
 
 impl Field {
+    /// Names in the order of the variants.
     const NAMES: [&'static str; 4] = ["failed", "drained", "queue", "workers"];
 
     fn name(self) -> &'static str {
@@ -163,7 +164,7 @@ pub fn of_fabric(fabric: &Fabric) -> State {
 }
 
 /// Returns a command's key and change; `None` for a command that changes several keys or none of these
-/// settings.
+/// settings, which histories cannot record.
 #[must_use]
 pub fn of_command(command: &Command) -> Option<(Key, Change)> {
     let spine = |id: u16| Key(Kind::Spine, id.into());
@@ -226,7 +227,7 @@ pub enum Request {
 pub enum Answer {
     /// The fabric, by its number in [`History::states`].
     State {
-        /// Term of the leader.
+        /// Term of the leader: each new leader has a higher one.
         term: u64,
         /// Version of the fabric.
         version: u64,
@@ -304,6 +305,7 @@ pub struct Update {
 pub struct History {
     /// States read by clients, each once.
     pub states: Vec<State>,
+    /// Number of each state. Empty in a history read from a file, which gets no more states.
     numbers: HashMap<State, usize>,
     /// Operations of clients, in the order of their answers.
     pub operations: Vec<Operation>,
@@ -321,7 +323,7 @@ enum Line {
 }
 
 impl History {
-    /// Returns the number of a state.
+    /// Returns the number of a state. Stores a new state.
     pub fn intern(&mut self, state: State) -> usize {
         if let Some(&number) = self.numbers.get(&state) {
             return number;

@@ -1,3 +1,4 @@
-//! The learner of nodes without a scheduler, compared with traces of another implementation.
+//! The learner of nodes without a scheduler, which pass tasks to each other, compared with traces of another
+//! implementation.
 
 pub mod trace;

@@ -1,10 +1,13 @@
-//! Runs the learner through a trace of another implementation, and finds the largest differences.
+//! Runs the learner through a trace of another implementation, and finds the largest differences. The learner
+//! chooses the nodes to which a node passes tasks (migration) and from which it takes them (stealing). Its
+//! critic predicts the reward from the nodes' loads.
 //!
 //! A trace is a JSON object. It begins with the number of nodes `n` and the optimizer's constants. The
 //! initial parameters follow (`critic_w0`, rows `m_w0` of the migration policy and `s_w0` of the stealing
 //! policy), and the initial loads (`x0`). A beat is one step of learning. Each of the `beats` holds the next
 //! loads, the reward, and how often each node was drawn, with the resulting probabilities and
-//! temporal-difference error. The final parameters follow.
+//! temporal-difference error (`td_error`). The final parameters follow. A trace may end with a consensus: the
+//! node averages its critic's parameters with those of other nodes.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -17,20 +20,29 @@ use wedjat_learner::{AdamW, Counts, Learner, NODES_MAX, Optimizer, Schedule, Set
 /// A trace in the form of its file.
 #[derive(Debug, Deserialize)]
 struct Trace {
+    /// Number of nodes.
     n: usize,
+    /// Beats per step of AdamW.
     batch: u32,
+    /// 1 for the optimizer AdamW, 0 for stochastic gradient ascent.
     adamw: u8,
+    /// 1 if the learning rates follow a cosine schedule with the `cosine_` parameters, 0 if they are
+    /// constant.
     #[serde(default)]
     cosine: u8,
+    /// Learning rates of the critic, the migration policy, the stealing policy and the average reward.
     critic_lr: f32,
     m_lr: f32,
     s_lr: f32,
     avg_reward_step: f32,
+    /// Decay of the eligibility traces.
     lambda: f32,
+    /// Constants of AdamW.
     beta1: f32,
     beta2: f32,
     eps: f32,
     weight_decay: f32,
+    /// Factor of the policies' parameters before the softmax.
     #[serde(default = "one")]
     exp_beta: f32,
     #[serde(default)]
@@ -41,16 +53,20 @@ struct Trace {
     cosine_period: u32,
     #[serde(default, rename = "cosine_mult")]
     cosine_factor: u32,
+    /// Initial parameters and loads.
     critic_w0: Vec<f32>,
     m_w0: Vec<Vec<f32>>,
     s_w0: Vec<Vec<f32>>,
     x0: Vec<f32>,
+    /// Initial probabilities of both policies.
     m_p0: Option<Vec<f32>>,
     s_p0: Option<Vec<f32>>,
     beats: Vec<Beat>,
+    /// Final parameters.
     critic_w: Option<Vec<f32>>,
     m_w: Option<Vec<Vec<f32>>>,
     s_w: Option<Vec<Vec<f32>>>,
+    /// Critics of further nodes in the consensus, in the form that [`slopes`] parses.
     consensus_others: Option<String>,
     critic_w_after_consensus: Option<Vec<f32>>,
 }
@@ -58,16 +74,19 @@ struct Trace {
 /// One step of learning: its inputs, and the results of the traced implementation.
 #[derive(Debug, Deserialize)]
 struct Beat {
+    /// Number of draws of each node by the migration policy, and by the stealing policy.
     m_counts: Vec<u32>,
     s_counts: Vec<u32>,
     reward: f32,
+    /// Loads of the nodes after the beat.
     x_next: Vec<f32>,
     td_error: Option<f32>,
+    /// Probabilities of both policies after the beat.
     m_p_next: Option<Vec<f32>>,
     s_p_next: Option<Vec<f32>>,
 }
 
-/// Default of a factor.
+/// Default of a factor that a trace may omit.
 fn one() -> f32 {
     1.0
 }
@@ -242,6 +261,7 @@ fn learner(trace: &Trace) -> Result<Learner, Box<dyn Error>> {
         sharpness: trace.exp_beta,
         optimizer: if trace.adamw == 0 { Optimizer::Sgd } else { Optimizer::AdamW(adamw) },
     };
+    // The random parameters are replaced at once by those of the trace.
     let mut learner = Learner::new(settings, &mut Rng::seed_from_u64(1));
     learner.set_parameters(&trace.critic_w0, &trace.m_w0.concat(), &trace.s_w0.concat())?;
     learner.start(&trace.x0)?;

@@ -68,6 +68,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
         buf.ok_or(LockstepError::Buffers)
     }
 
+    /// Sends one packet.
     fn send_buffer(&mut self, buf: P::Buf, now_ns: u64) -> Result<(), LockstepError> {
         super::workers::send(&mut self.port, buf, SIDE, now_ns)
     }
@@ -94,6 +95,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Clients<P, L> {
                     self.send_buffer(buf, now_ns)?;
                     replies += 1;
                 }
+                // The answer to the clients' own ARP request.
                 FrameKind::NextHop(mac) => self.template.set_next_hop(mac),
                 FrameKind::Nothing(reason) => {
                     return Err(LockstepError::Packet { side: SIDE, now_ns, reason });

@@ -1,7 +1,8 @@
 //! A spine and its leaves in emulated time, in this process: the simulator's model `rack` with several racks,
 //! on packets.
 //!
-//! The conductor plays clients, hops and workers as in [`super::run()`]. It draws from the simulator's
+//! The conductor (this code) emulates clients, hops and workers as in [`super::run()`]. It gives nodes their
+//! turns, in which they poll until they are quiet. It draws from the simulator's
 //! streams in the simulator's order. Tasks go from the clients to the spine without a hop, because the model
 //! has them arrive there. The spine's heartbeats reach the leaves at once.
 
@@ -39,13 +40,17 @@ use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at, sig
 use crate::sim::script::Action;
 use crate::sim::stats::{Recorder, TaskEnd};
 
+/// Id of the only pool.
 const POOL: u16 = 1;
+/// Id of the spine, larger than the leaves' ids.
 const SPINE_ID: u16 = 900;
 /// Application number of all tasks.
 const APP: u32 = 1;
 /// Number of packet buffers of each node.
 const FRAMES: usize = 8192;
+/// Address of the clients.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
+/// Address of the pool, to which the clients send tasks.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 200);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
 /// MAC address of all servers.
@@ -68,7 +73,7 @@ pub struct Report {
     pub lost: BTreeMap<&'static str, u64>,
     /// Time from a leaf's end to the last task that the spine still sent to it, in nanoseconds, by rack.
     pub chosen_after_ns: BTreeMap<usize, u64>,
-    /// Signals sent by leaves, without heartbeats.
+    /// Signals (idleness and average load) sent by leaves, without heartbeats.
     pub signals: u64,
     /// Number of idle signals among them, and number of idle signals that repeat the leaf's previous one.
     pub idle_signals: (u64, u64),
@@ -119,12 +124,15 @@ struct Node {
 /// State of a run.
 struct Run<'a> {
     config: &'a Config,
-    /// The spine first, then the leaves.
+    /// The spine first, then the leaves: the leaf of rack `r` has index `r + 1`.
     nodes: Vec<Node>,
     /// Index of the first worker of each rack.
     first_worker: Vec<usize>,
+    /// Clients: receives their packets.
     host: Host,
+    /// Packet of a client's task.
     template: Template,
+    /// Current time in ticks.
     now: u64,
     events: Events,
     flights: Slab<Flight>,
@@ -182,10 +190,12 @@ pub(super) fn seed_of(seed: u64, place: usize) -> u64 {
     node_seed
 }
 
+/// Returns the MAC address of a node's port.
 fn mac(node: usize, port: usize) -> Mac {
     Mac([2, 8, 0, 0, node as u8, port as u8])
 }
 
+/// Returns a leaf's address towards the spine.
 fn leaf_ip(rack: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 3, 10 + rack as u8)
 }
@@ -252,6 +262,7 @@ fn node(text: &str, seed: u64) -> Result<Node, String> {
 }
 
 impl<'a> Run<'a> {
+    /// Creates all nodes and schedules the script. At most 200 racks fit into the leaves' addresses.
     fn new(config: &'a Config) -> Result<Self, String> {
         if config.tasks >= u64::from(u32::MAX) || config.racks.len() > 200 {
             return Err("too many tasks or racks".to_owned());
@@ -295,7 +306,8 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Runs all arrivals, timers and events in order.
+    /// Runs all arrivals, timers and events in order. At equal times, an arrival comes before events, and events
+    /// before timers. Nodes continue for [`AFTER_NS`] after the last task.
     fn run_events(&mut self) -> Result<(), LockstepError> {
         for index in 0..self.nodes.len() {
             self.turn(index)?;
@@ -336,6 +348,7 @@ impl<'a> Run<'a> {
                 event::AT_WORKER => self.at_worker(argument as u32),
                 event::DONE => self.done(argument as u32),
                 event::REPLY => self.reply(argument as u32)?,
+                // Signals in flight belong to their packets in `signals`.
                 event::SIGNAL => {
                     if let Some(frame) = self.signals.remove(&argument) {
                         self.deliver(0, DOWN, &frame)?;
@@ -346,7 +359,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Executes a step of the script: ends a leaf without notice to any other node.
+    /// Executes a step of the script: ends a leaf without notice to any other node. Ignores all other steps, also
+    /// the controller's reaction: the spine itself must notice the leaf's silence.
     fn act(&mut self, step: usize) {
         if let Action::FailLeaf(rack) = self.config.script[step].action {
             let node = &mut self.nodes[rack + 1];
@@ -361,7 +375,8 @@ impl<'a> Run<'a> {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    /// Schedules the arrival of a packet after this many hops.
+    /// Schedules the arrival of a packet after this many hops. A leaf also needs time to process a task before
+    /// it sends the task to a worker.
     fn send(&mut self, hops: u32, kind: u64, argument: u64) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
         let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
@@ -411,7 +426,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Delivers a task to its leaf.
+    /// Delivers a task to its leaf. An ended leaf loses it.
     fn at_leaf(&mut self, slot: u32) -> Result<(), LockstepError> {
         let rack = usize::from(self.flights[slot].rack);
         if self.nodes[rack + 1].ended.is_some() {
@@ -439,7 +454,7 @@ impl<'a> Run<'a> {
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(slot)));
     }
 
-    /// Ends a task at its worker and sends the reply.
+    /// Ends a task at its worker, starts the worker's next one, and sends the reply.
     fn done(&mut self, slot: u32) {
         let worker = usize::from(self.flights[slot].worker);
         self.queues[worker].pop(&self.flights);
@@ -486,12 +501,13 @@ impl<'a> Run<'a> {
             self.forget(slot);
             return Ok(());
         }
-        // The simulator also frees the number here.
+        // Frees the slot at the same point as the simulator, so that both reuse slots in the same order.
         self.flights.remove(slot);
         self.deliver(rack + 1, DOWN, &frame)
     }
 
-    /// Delivers a frame to a node's port.
+    /// Delivers a frame to a node's port and gives the node a turn. A frame for an ended node vanishes; callers
+    /// count lost tasks themselves.
     fn deliver(&mut self, index: usize, port: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if self.nodes[index].local.is_none() {
             return Ok(());
@@ -537,6 +553,7 @@ impl<'a> Run<'a> {
         let header = Header::parse(payload).map_err(invalid)?;
         let Extension { seq32, service_ns, .. } = Extension::parse(payload);
         match (index, port, header.code) {
+            // A heartbeat of the spine to a leaf, which takes no time.
             (0, DOWN, Code::KeepAlive) => {
                 let is_destination = |rack: &usize| leaf_ip(*rack).to_bits() == datagram.dst;
                 match (0..self.config.racks.len()).find(is_destination) {
@@ -544,6 +561,7 @@ impl<'a> Run<'a> {
                     None => Ok(()),
                 }
             }
+            // A task from the spine to the leaf that it chose.
             (0, DOWN, Code::NewTask) => {
                 let rack = usize::from(header.dst) - 1;
                 let now = self.now;
@@ -558,6 +576,7 @@ impl<'a> Run<'a> {
                 }
                 Ok(())
             }
+            // A task from a leaf to the worker that it chose.
             (1.., DOWN, Code::NewTask) => {
                 let slot = self.slot("task", seq32)?;
                 let worker = self.first_worker[index - 1] + usize::from(header.dst);
@@ -570,10 +589,12 @@ impl<'a> Run<'a> {
                 }
                 Ok(())
             }
+            // A leaf's signal to the spine.
             (1.., UP, code) if code.is_signal() => {
                 self.send_signal(index - 1, &header, service_ns, frame);
                 Ok(())
             }
+            // An answer to a client.
             _ => self.receive_at_clients(&mut frame),
         }
     }
@@ -584,7 +605,7 @@ impl<'a> Run<'a> {
         slot.ok_or(LockstepError::Stray { packet, number, now_ns: to_ns(self.now) })
     }
 
-    /// Sends a leaf's signal on its way to the spine.
+    /// Counts a leaf's signal and sends it on its way to the spine. `average` is the load in a load signal.
     fn send_signal(&mut self, rack: usize, header: &Header, average: u32, frame: Vec<u8>) {
         let signal = match header.code {
             Code::IdleAdd => Signal::IdleAdd,
@@ -605,7 +626,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Delivers a frame to the clients.
+    /// Delivers a frame to the clients. An answer or refusal must belong to a task in flight.
     fn receive_at_clients(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
         let now_ns = to_ns(self.now);
         let source = udp::parse(frame, false).map(|datagram| datagram.src);
@@ -651,6 +672,7 @@ impl<'a> Run<'a> {
         let invalid =
             |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
         let packet = arp::Packet::parse(&frame).map_err(invalid)?;
+        // A leaf's request for a server.
         if port == DOWN && index > 0 {
             packet.answer(SERVERS_MAC).emit(&mut frame, packet.sender_mac);
             return self.deliver(index, port, &frame);
@@ -661,7 +683,7 @@ impl<'a> Run<'a> {
                 _ => Ok(()),
             };
         }
-        // The network of the spine and its leaves.
+        // The network of the spine and its leaves: the target is a leaf, or else the spine.
         let is_target = |rack: &usize| leaf_ip(*rack).to_bits() == packet.target;
         match (0..self.config.racks.len()).find(is_target) {
             Some(rack) => self.deliver(rack + 1, UP, &frame),
@@ -717,6 +739,7 @@ impl<'a> Run<'a> {
 mod tests {
     use super::*;
 
+    /// A node with the inverted seed draws from the same stream as the model's node.
     #[test]
     fn a_nodes_seed_gives_the_models_stream() {
         for (seed, place) in [(7, usize::MAX), (1, 0), (u64::MAX >> 1, 3)] {

@@ -33,14 +33,19 @@ use crate::rack::{Address, Layout, Servers};
 use crate::sim::ct::{Config, Dispatchers, Sim};
 use crate::sim::outcome::Outcome;
 
+/// Id of the only pool.
 const POOL: u16 = 1;
+/// Number of packet buffers of each leaf.
 const FRAMES: usize = 4096;
+/// Addresses of the clients. Each leaf has a clients' network of its own, so that all may use the same.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
+/// Address of each leaf in its clients' network.
 const LEAF: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 /// Address of the first server, and maximum number of servers in its network.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 101);
 const SERVERS_MAX: usize = 150;
+/// MAC address of all servers.
 const SERVERS_MAC: Mac = Mac([2, 9, 0, 0, 0, 2]);
 /// Maximum number of leaves: each has an address in the servers' network.
 const LEAVES_MAX: usize = 100;
@@ -50,9 +55,9 @@ const LEAVES_MAX: usize = 100;
 pub struct RunDetails {
     /// Load reports sent to leaves because of tasks.
     pub reports: u64,
-    /// Probes sent by leaves; each was answered.
+    /// Probes (questions for a worker's queue length) sent by leaves; each was answered.
     pub probes: u64,
-    /// Errors in the leaves' ledgers.
+    /// Errors in the leaves' ledgers, their accounts of packets.
     pub faults: Vec<String>,
 }
 
@@ -80,6 +85,7 @@ struct Node {
     clients: Clients<SpreadingEnd, FramePool>,
     workers: Workers<SpreadingEnd>,
     pool: FramePool,
+    /// Progress after its last turn, with the time of its next timer.
     line: Line,
     /// Number of each worker's last report to this leaf.
     report_numbers: Vec<u16>,
@@ -94,7 +100,7 @@ struct Node {
 /// Packets that a leaf sent in a turn.
 #[derive(Default)]
 struct LeafOutput {
-    /// Tasks: number, worker's place, packet.
+    /// Tasks: number, worker's place (its index in the layout), packet.
     tasks: Vec<(u32, u16, Packet<Frame>)>,
     /// Numbers of answered tasks.
     answers: Vec<u32>,
@@ -115,10 +121,12 @@ struct Leaves {
     initial_reports: u64,
 }
 
+/// Returns a leaf's address in the servers' network.
 fn leaf_worker_side_ip(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 2, 1 + index as u8)
 }
 
+/// Returns the MAC address of a leaf's port: 0 towards the clients, 1 towards the servers.
 fn leaf_mac(index: usize, port: usize) -> Mac {
     Mac([2, 8, 0, 0, index as u8, port as u8])
 }
@@ -147,7 +155,8 @@ pub fn leaf_text(config: &Config, index: usize, layout: &Layout) -> String {
     text
 }
 
-/// Returns a layout in which the workers of each server have one speed.
+/// Returns a layout in which the workers of each server have one speed. Servers have one worker each if the
+/// runs of workers with one speed differ in length, since all servers of a layout have the same size.
 fn layout(speeds: &[f64]) -> Result<Layout, String> {
     let groups = speeds.chunk_by(|a, b| a == b).map(<[f64]>::len);
     let each = groups.reduce(|a, b| if a == b { a } else { 1 }).unwrap_or(1);
@@ -161,6 +170,7 @@ fn layout(speeds: &[f64]) -> Result<Layout, String> {
 }
 
 impl Leaves {
+    /// Creates all leaves, each with its own clients and workers.
     fn new(config: &Config) -> Result<Self, String> {
         if config.dispatchers > LEAVES_MAX || config.speeds.len() > usize::from(WORKER_ID_MAX) {
             return Err(format!("at most {LEAVES_MAX} leaves for {WORKER_ID_MAX} workers"));
@@ -194,7 +204,7 @@ impl Leaves {
     }
 
     /// Prepares the run at time 0, before the first task. Clients resolve their leaf's MAC address. Under
-    /// policies with idle lists, each worker reports to the leaf whose list holds it in the model.
+    /// policies with lists of idle workers, each worker reports to the leaf whose list holds it in the model.
     fn resolve_and_report(&mut self, config: &Config) -> Result<(), LockstepError> {
         for index in 0..self.nodes.len() {
             self.turn(index, 0)?;
@@ -214,7 +224,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf its turns for the timers that are due before `now_ns`.
+    /// Gives a leaf its turns for the timers that are due before `now_ns`. The model expects no task from a
+    /// timer, so that one is an error.
     fn advance(&mut self, index: usize, now_ns: u64) -> Result<(), LockstepError> {
         while self.nodes[index].line.timer_ns < now_ns {
             let timer_ns = self.nodes[index].line.timer_ns;
@@ -229,7 +240,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf a turn and collects its output.
+    /// Gives a leaf a turn and collects its output. Repeats the turn while the leaf sends packets, because ARP
+    /// replies may follow them.
     fn turn(&mut self, index: usize, now_ns: u64) -> Result<LeafOutput, LockstepError> {
         let (node, mut output) = (&mut self.nodes[index], LeafOutput::default());
         loop {
@@ -271,7 +283,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Compares the leaves' counters with the packets delivered to them. Returns the details of the run.
+    /// Compares the leaves' counters with the packets delivered to them. Returns the details of the run, with all
+    /// differences.
     fn finish(self) -> RunDetails {
         let reports: u64 = self.nodes.iter().map(|node| node.reports).sum();
         let mut faults = Vec::new();
@@ -307,9 +320,11 @@ impl Dispatchers for Leaves {
     }
 
     fn next_benchmark(&mut self, _index: usize) -> Option<Member> {
-        None
+        None // leaves request no benchmark tasks
     }
 
+    /// Delivers the task, or the answers to its probes. In the turn that follows, the leaf must send exactly this
+    /// task.
     fn offer(
         &mut self,
         index: usize,
@@ -326,6 +341,7 @@ impl Dispatchers for Leaves {
         match (output.tasks.pop(), output.tasks.len()) {
             (Some((sent_number, place, packet)), 0) if u64::from(sent_number) == number => {
                 self.packets.insert(number, packet);
+                // The model does not use `idle`.
                 Ok(Ok(Some((task, Pick { member: Member(place), idle: false }))))
             }
             _ => Err(LockstepError::Stray { packet: "task", number: number as u32, now_ns }),
@@ -336,12 +352,14 @@ impl Dispatchers for Leaves {
         self.sends_probes
     }
 
+    /// Delivers the task. The leaf must answer with probes only, and hold the task until their answers.
     fn send_probes(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
         self.send(index, now_ns, number)?;
         if let Some(&(number, ..)) = self.turn(index, now_ns)?.tasks.first() {
             return Err(LockstepError::Stray { packet: "task", number, now_ns });
         }
         let probes = self.nodes[index].workers.take_probes();
+        // `on_probes` sets the number of tasks.
         let probes = probes.into_iter().map(|(place, packet)| (place, 0, packet)).collect();
         self.probes.insert(number, probes);
         Ok(())
@@ -361,10 +379,12 @@ impl Dispatchers for Leaves {
         Ok(Ok(None)) // no task waits
     }
 
+    /// Fails: [`run`] accepts only policies whose servers report in messages or answer probes.
     fn reply(&mut self, _index: usize, _report: &Report) -> Result<(), LockstepError> {
         Err(LockstepError::Arguments("replies with queue lengths".to_owned()))
     }
 
+    /// Delivers the reply, which the leaf must forward to its client in the same turn.
     fn answered(
         &mut self,
         index: usize,
@@ -386,6 +406,7 @@ impl Dispatchers for Leaves {
         }
     }
 
+    /// Sends a worker's load report to the leaf as a packet.
     fn report(&mut self, index: usize, now_ns: u64, report: &Report) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
         let (layout, worker) = (self.layout, report.member.0);
@@ -414,7 +435,7 @@ impl Dispatchers for Leaves {
     }
 
     fn picks(&self) -> (u64, u64) {
-        // The model counts the servers' messages.
+        // The model counts the servers' reports itself, so that only probes are left.
         (self.nodes.iter().map(|node| node.probe_answers).sum(), 0)
     }
 }

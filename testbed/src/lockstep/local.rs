@@ -68,6 +68,7 @@ impl LocalLeaf {
         config: &Config,
         frames: usize,
     ) -> Result<(Self, PortEnds, ControlledNode), String> {
+        // MAC addresses of ports without a configured one.
         let macs = (0..).map(|port| Mac([2, 0, 0, 0, port, 1]));
         let hz = ClockFile::TICKS_HZ;
         let table = assembly::table(config, hz).map_err(|error| error.to_string())?;
@@ -96,7 +97,7 @@ impl LocalLeaf {
         Ok((Self { cores, polls: 0 }, PortEnds { clients, workers, pool }, (control, table)))
     }
 
-    /// Returns the leaf's first core.
+    /// Returns the leaf's first core. A leaf with one core has only this one.
     #[must_use]
     pub fn leaf(&self) -> &Leaf<RingPort, FramePool> {
         &self.cores[0]
@@ -156,10 +157,12 @@ impl SpreadingEnd {
 impl Port for SpreadingEnd {
     type Buf = Frame;
 
+    /// Receives the packets that the cores sent, core by core.
     fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         self.queues.iter_mut().map(|queue| queue.rx_burst(burst)).sum()
     }
 
+    /// Sends each packet to its core's queue, until one is full.
     fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         let mut sent = 0;
         while let Some(first) = burst.first() {
@@ -178,6 +181,7 @@ impl Port for SpreadingEnd {
 }
 
 impl Scheduler for LocalLeaf {
+    /// Polls all cores in turn until no core moves a packet. The progress of all cores is added up.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let Self { cores, polls } = self;
         let poll = |cores: &mut Vec<_>| {
@@ -194,6 +198,7 @@ impl Scheduler for LocalLeaf {
 pub struct LocalAgent {
     agent: Agent<RingPort, FramePool>,
     region: Arc<WorkerRegion>,
+    /// Number of polls so far, over all turns.
     polls: u64,
 }
 

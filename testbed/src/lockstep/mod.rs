@@ -47,13 +47,13 @@ pub enum LockstepError {
     /// A turn did not end.
     #[error(transparent)]
     Turn(#[from] TurnError),
-    /// The port accepts no packet: no buffer, or no room in the device.
+    /// A port accepts no packet: no buffer, or no room in the device.
     #[error(
         "the device on the {side}' side accepts no packet at {now_ns} ns, although the scheduler is quiet: the scheduler does \
          not receive"
     )]
     Full {
-        /// Clients or workers.
+        /// Side of the port: clients, workers, or nodes.
         side: &'static str,
         /// Time of the failure.
         now_ns: u64,
@@ -81,7 +81,7 @@ pub enum LockstepError {
     /// The scheduler sent an invalid packet.
     #[error("at {now_ns} ns the scheduler sent the {side} an invalid packet: {reason:?}")]
     Packet {
-        /// Clients or workers.
+        /// Side of the port: clients, workers, or nodes.
         side: &'static str,
         /// Time of the failure.
         now_ns: u64,

@@ -1,9 +1,9 @@
 //! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on
 //! packets.
 //!
-//! Each node is an agent with peers, with its own port, packets, queue and timers. Its workers attach to the
-//! agent's memory, take tasks, and answer after the model's service time. A packet from one node reaches the
-//! next after the model's delay. The order of events, the streams and the nodes' settings
+//! Each node is an agent with its own port, packets, queue and timers; all agents of the rack are its peers. Its
+//! workers attach to the agent's memory, take tasks, and answer after the model's service time. A packet from
+//! one node reaches the next after the model's delay. The order of events, the streams and the nodes' settings
 //! ([`crate::sim::nodes::settings`]) are those of the model.
 
 use std::net::Ipv4Addr;
@@ -30,10 +30,13 @@ use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::nodes::{Config, settings};
 use crate::sim::outcome::ForwardedTasks;
 
+/// Id of the only pool.
 const POOL: u16 = 1;
+/// Number of packet buffers of each node.
 const FRAMES: usize = 4096;
-/// Maximum number of bytes of a frame: one part of a critic's parameters.
+/// Maximum number of bytes of a frame. The largest ones carry a part of the learned parameters.
 const FRAME_BYTES: usize = 1200;
+/// Addresses of the clients.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 200);
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
 const CLIENT_PORT: u16 = 40_000;
@@ -42,10 +45,15 @@ const APP: u32 = 1;
 
 /// Kinds of events, in the model's order. An event also carries its packet, or its finished task.
 mod kind {
+    /// A task from another node arrives.
     pub const TASK: u64 = 0;
+    /// A worker completes a task.
     pub const DONE: u64 = 1;
+    /// A request for a task arrives.
     pub const STEAL_REQUEST: u64 = 2;
+    /// A heartbeat arrives.
     pub const HEARTBEAT: u64 = 3;
+    /// A part of a node's learned parameters arrives.
     pub const PARAMETERS: u64 = 4;
 }
 
@@ -115,7 +123,9 @@ struct Flight {
 /// State of a run.
 struct Run<'a> {
     config: &'a Config,
+    /// Current time in ticks.
     now: u64,
+    /// Delay between two nodes in ticks.
     delay: u64,
     events: Events,
     nodes: Vec<Node>,
@@ -126,18 +136,23 @@ struct Run<'a> {
     /// Stream of the nodes that clients choose.
     choice: Stream,
     service: Stream,
+    /// Tasks that no worker has finished.
     in_system: u64,
     lost: u64,
+    /// Answers that reached the clients.
     answered: u64,
+    /// Packets between nodes.
     messages: u64,
     passed: ForwardedTasks,
     digest: Digest,
 }
 
+/// Returns a node's address.
 fn address(node: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 2, 1 + node as u8)
 }
 
+/// Returns a node's MAC address.
 fn mac(node: usize) -> Mac {
     Mac([2, 7, 0, 0, 0, node as u8])
 }
@@ -162,6 +177,7 @@ fn text(config: &Config, index: usize) -> String {
 }
 
 impl Node {
+    /// Creates an agent, and workers that claim its channels. The agent admits them in its first turn.
     fn new(config: &Config, index: usize) -> Result<Self, String> {
         let text = text(config, index);
         let mut agent = AgentConfig::parse(Path::new("agent.toml"), &text)
@@ -180,6 +196,7 @@ impl Node {
 }
 
 impl<'a> Run<'a> {
+    /// Creates all nodes. A script is not supported, and an agent's configuration has whole microseconds.
     fn new(config: &'a Config) -> Result<Self, String> {
         if !config.script.is_empty() || !config.beat_ns.is_multiple_of(1000) {
             return Err(
@@ -224,7 +241,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs all arrivals, timers and events in order.
+    /// Runs all arrivals, timers and events in order. At equal times, an arrival comes before events, and events
+    /// before timers.
     fn run_events(&mut self) -> Result<(), LockstepError> {
         let (mut schedule, _) = self.config.schedules().map_err(LockstepError::Arguments)?;
         let mut arrivals = StreamSeed::derive(self.config.seed, "arrivals", 0).stream();
@@ -259,7 +277,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sends a client's task.
+    /// Sends a client's next task to a random node.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
@@ -299,7 +317,7 @@ impl<'a> Run<'a> {
         self.turn(node)
     }
 
-    /// Answers a task that its worker has finished.
+    /// Lets a worker answer the task that it has finished, and wakes its node.
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
         let Flight { arrived, started, node, .. } = self.flights[number as usize];
         let service_ns = to_ns(self.now - started);
@@ -322,7 +340,7 @@ impl<'a> Run<'a> {
         }
         let Node { local, workers, dropped, .. } = &mut self.nodes[node];
         for worker in workers.iter_mut().filter(|worker| worker.task.is_none()) {
-            // A worker without admission has no task.
+            // A worker that is not admitted yet takes no task.
             if worker.end.receiver().is_granted() && worker.end.take() == Ok(true) {
                 let number = worker.end.ids().seq;
                 worker.task = Some(number);
@@ -331,7 +349,7 @@ impl<'a> Run<'a> {
                 self.events.push(self.now + flight.service, pack(kind::DONE, u64::from(number)));
             }
         }
-        // Drops since the last turn.
+        // Tasks dropped since the last turn end here.
         let lost = local.agent().counters().dropped(DropReason::QueueFull) - *dropped;
         *dropped += lost;
         self.in_system -= lost;
@@ -339,7 +357,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Handles a packet that a node sent.
+    /// Handles a packet that a node sent: an answer to a client, or a message to another node, which arrives
+    /// after the delay.
     fn on_frame(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if ether::ether_type(frame) == ether::ARP {
             return self.resolve(from, frame);
@@ -353,6 +372,7 @@ impl<'a> Run<'a> {
             let number = Extension::parse(payload).seq32;
             let origin =
                 self.flights.get(number as usize).map(|flight| address(flight.origin).to_bits());
+            // The answer must come from the node that received the task.
             let is_right = (ether::dst(frame), datagram.dst, datagram.dst_port, Some(datagram.src))
                 == (CLIENT_MAC, CLIENT.to_bits(), CLIENT_PORT, origin);
             self.answered += 1;

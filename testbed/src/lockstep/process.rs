@@ -1,4 +1,5 @@
-//! A leaf in a process of its own, on the conductor's clock.
+//! A leaf in a process of its own, on the conductor's clock. The conductor is the testbed's code that advances
+//! emulated time and gives nodes their turns. In a turn, a node polls until it is quiet.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,16 @@ use super::Scheduler;
 
 /// Number of turns over which a CPU's speed is measured.
 const WINDOW: u32 = 512;
-/// Number of windows after which the unused CPU is measured again.
+/// Number of windows after which the unused CPU is measured again. About 1% of the turns serve to measure.
 const TRY_AFTER: u32 = 96;
 
 /// A leaf process whose clock the conductor controls.
 #[derive(Debug)]
 pub struct Process {
     conductor: Conductor,
+    /// Index of the process among the conductor's nodes.
     node: usize,
+    /// `None` to leave the thread where it is.
     cpu_choice: Option<CpuChoice>,
 }
 
@@ -92,7 +95,8 @@ impl CpuChoice {
         }
     }
 
-    /// Records a window's duration. Returns the index of the next CPU.
+    /// Records a window's duration. Returns the index of the CPU for the next window: the faster one, or the
+    /// unused one if its duration is unknown or old.
     fn next_cpu(&mut self, duration: Duration) -> usize {
         let unused = 1 - self.current;
         self.durations[self.current] = Some(duration);
@@ -114,6 +118,8 @@ impl CpuChoice {
 mod tests {
     use super::*;
 
+    /// The slower CPU only gets the windows that measure it, also after another program has slowed the faster
+    /// one.
     // promise: emulated-time.1
     #[test]
     fn better_cpu_is_chosen_and_the_other_retried() {

@@ -1,4 +1,6 @@
-//! One lockstep run: its events and its outcome.
+//! One lockstep run: its events and its outcome. The loop follows [`crate::sim::rack`] step by step, with a
+//! real scheduler in place of the leaf. This code is the conductor: it advances the emulated time and gives the
+//! scheduler its turns. In a turn, the scheduler polls until it is quiet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,8 +67,10 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     clients: &'a mut Clients<P, L>,
     workers: &'a mut Workers<P>,
     scheduler: &'a mut S,
+    /// Current time in ticks.
     now: u64,
     events: Events,
+    /// Tasks in flight. Events and queues refer to them by slot.
     flights: Slab<Flight<P::Buf>>,
     /// Slot in the slab of each task that has arrived and is not yet answered, by task number.
     slots: Vec<u32>,
@@ -81,6 +85,7 @@ struct Run<'a, P: Port, L, S: ?Sized> {
     in_system: u64,
     /// Replies in flight.
     replies: u64,
+    /// Tasks whose answers reached the clients.
     answered: u64,
     lost: u64,
     digest: Digest,
@@ -94,7 +99,7 @@ struct PacketLedger {
     delivered: u64,
     /// Packets that arrived from the scheduler.
     arrived: u64,
-    /// The scheduler's own counts, and its next timer.
+    /// The scheduler's own counts and the time of its next timer, as of its last turn.
     line: Line,
 }
 
@@ -152,7 +157,8 @@ where
     L: Pool<Buf = P::Buf>,
     S: Scheduler + ?Sized,
 {
-    /// Resolves all MAC addresses, at time 0 before the first task.
+    /// Resolves all MAC addresses, at time 0 before the first task. The scheduler requests the workers' addresses
+    /// in its first turn; the clients request the scheduler's.
     fn resolve(&mut self) -> Result<(), LockstepError> {
         self.turn()?;
         self.clients.request_mac(0)?;
@@ -164,7 +170,8 @@ where
         }
     }
 
-    /// Runs all arrivals, timers and events in order.
+    /// Runs all arrivals, timers and events in order. At equal times, an arrival comes before events, and events
+    /// before the timer, as in the simulator.
     fn run_events(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
         let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -187,6 +194,7 @@ where
                 if stalled_turns > TURNS_MAX {
                     return Err(LockstepError::Timer { timer_ns, now_ns: to_ns(self.now) });
                 }
+                // Only the scheduler's timer remains, and it has not released a task for long.
                 if remaining == 0 && next == u64::MAX && timer > last_event + from_ns(GIVE_UP_NS) {
                     break;
                 }
@@ -220,7 +228,8 @@ where
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    /// Schedules the arrival of a packet after this many hops.
+    /// Schedules the arrival of a packet after this many hops. A leaf also needs time to process a task before
+    /// it sends the task to a worker.
     fn send(&mut self, hops: u32, kind: u64, slot: u32) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
         let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
@@ -271,7 +280,7 @@ where
         self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, slot);
     }
 
-    /// Delivers a task to the leaf.
+    /// Delivers a task to the leaf as a packet. The packet states the service time of a worker of speed 1.
     fn at_leaf(&mut self, slot: u32) -> Result<(), LockstepError> {
         let flight = &self.flights[slot];
         let task = Task {
@@ -301,7 +310,7 @@ where
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(slot)));
     }
 
-    /// Ends a task at its worker and sends the reply.
+    /// Ends a task at its worker, starts the worker's next one, and sends the reply.
     fn done(&mut self, slot: u32) {
         let worker = self.flights[slot].worker;
         let queue = &mut self.queues[usize::from(worker)];
@@ -362,18 +371,20 @@ where
                     arrived,
                 });
             }
-            // ARP replies sent in between need another turn.
+            // Another turn is needed if `receive` sent ARP replies.
             if self.ledger.delivered == delivered {
                 return Ok(());
             }
         }
     }
 
-    /// Receives the scheduler's packets and returns their number.
+    /// Receives the scheduler's packets and returns their number. Tasks travel on to their workers, answers and
+    /// refusals end their tasks.
     fn receive(&mut self, now_ns: u64) -> Result<u64, LockstepError> {
         let Self { workers, clients, flights, slots, answered, .. } = self;
         let stray = |packet, number| LockstepError::Stray { packet, number, now_ns };
         let (mut sent, mut refused) = (Slots::new(), Slots::new());
+        // A task that is not in flight, or was sent before, is a stray packet.
         let from_workers = workers.receive(now_ns, |number, worker, packet| {
             let slot = slots.get(number as usize).copied().filter(|slot| *slot != NONE);
             let slot = slot
@@ -387,6 +398,7 @@ where
         let from_clients = clients.receive(now_ns, |number, answer| {
             let slot = slots.get_mut(number as usize).filter(|slot| **slot != NONE);
             let slot = slot.ok_or(stray("the answer to task", number))?;
+            // A second answer to the task is a stray packet.
             let slot = std::mem::replace(slot, NONE);
             match answer.refused {
                 true => refused.push(slot),
@@ -409,6 +421,7 @@ where
         Ok(count)
     }
 
+    /// Returns the outcome.
     fn finish(self) -> Outcome {
         Outcome {
             lost: self.lost,

@@ -110,6 +110,7 @@ mod tests {
     use super::*;
     use crate::sim::{SimArgs, model::Model, plan};
 
+    /// Returns the simulator's configuration of one rack with these workers and speeds.
     fn config(workers: &str, speeds: &str) -> Config {
         let args = SimArgs {
             racks: Some(workers.to_owned()),
@@ -123,6 +124,7 @@ mod tests {
         }
     }
 
+    /// Each case: workers, their speeds, and the expected servers with the workers of each.
     #[test]
     fn workers_of_one_speed_share_servers() {
         for (workers, speeds, servers, each) in [
@@ -142,6 +144,7 @@ mod tests {
                 .iter()
                 .flat_map(|server| vec![server.speed; server.workers.len()])
                 .collect();
+            // Without different speeds the configuration states none. The last two cases have different ones.
             let have_one_speed = servers * each != 12 && servers != 5;
             assert!(have_one_speed || speeds == config.speeds, "{speeds:?}");
         }

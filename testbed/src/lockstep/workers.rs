@@ -35,8 +35,9 @@ impl<P: Port> Workers<P> {
         Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
-    /// Receives all waiting packets and passes each task to `on_task`, with its number and its worker's place.
-    /// Returns the number of packets received, and the number of ARP replies sent.
+    /// Receives all waiting packets and passes each task to `on_task`, with its number and its worker's place
+    /// (the worker's index in the layout). Stores probes, and answers ARP requests. Returns the number of
+    /// packets received, and the number of ARP replies sent.
     pub(super) fn receive(
         &mut self,
         now_ns: u64,
@@ -56,11 +57,14 @@ impl<P: Port> Workers<P> {
                 FrameKind::Task(segment, header) => {
                     let place = self.address.layout.place(header.dst, segment.server);
                     let place = place.ok_or_else(|| invalid(DropReason::UnknownWorker))?;
+                    // In a task, this field is 1 if the leaf chose an idle worker.
                     self.idle_picks += u64::from(header.qlen == 1);
                     let number = Extension::parse(&buf.bytes()[segment.payload()..]).seq32;
                     on_task(number, place, Packet { buf, segment, header })?;
                 }
+                // These workers never register, so the leaf has nothing to acknowledge.
                 FrameKind::Acknowledgement(..) => return Err(invalid(DropReason::NotAsked)),
+                // `parse_frame` has turned an ARP request into its answer.
                 FrameKind::NeighbourAnswer => {
                     send(&mut self.port, buf, SIDE, now_ns)?;
                     replies += 1;
@@ -77,16 +81,16 @@ impl<P: Port> Workers<P> {
         self.idle_picks
     }
 
-    /// Turns a task's packet into a reply of the worker at `place`.
+    /// Turns a task's packet into a reply of the worker at `place`, which has `tasks_left` tasks.
     pub(super) fn write_reply(
         &self,
         packet: &mut Packet<P::Buf>,
         place: u16,
-        left: u32,
+        tasks_left: u32,
         service_ns: u32,
     ) {
         let Address { mac, layout, .. } = self.address;
-        let reply = Reply { worker: layout.id(place), left, service_ns };
+        let reply = Reply { worker: layout.id(place), left: tasks_left, service_ns };
         reply.write(packet.buf.bytes_mut(), packet.segment.at.into(), &packet.header, mac);
     }
 
@@ -95,7 +99,7 @@ impl<P: Port> Workers<P> {
         std::mem::take(&mut self.probes)
     }
 
-    /// Turns a probe into its answer.
+    /// Turns a probe (a question for a worker's queue length) into its answer.
     pub(super) fn answer_probe(packet: &mut Packet<P::Buf>, tasks: u32) {
         let header = packet.header.answered_with(tasks.min(u32::from(u16::MAX)) as u16);
         rewrite::answer(packet.buf.bytes_mut(), packet.segment.at.into(), &header);
@@ -106,7 +110,7 @@ impl<P: Port> Workers<P> {
         self.send_buffer(reply.buf, now_ns)
     }
 
-    /// Sends another packet.
+    /// Sends a packet that is not a reply, for example a load report.
     pub(super) fn send_buffer(&mut self, buf: P::Buf, now_ns: u64) -> Result<(), LockstepError> {
         send(&mut self.port, buf, SIDE, now_ns)
     }

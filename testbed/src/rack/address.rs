@@ -57,7 +57,7 @@ pub enum FrameKind {
 }
 
 impl Address {
-    /// Parses a frame.
+    /// Parses a frame. ARP and neighbour discovery are answered in the frame's own buffer.
     ///
     /// # Errors
     /// The reason why the servers drop the frame.

@@ -1,5 +1,6 @@
 //! Registration and load reports of workers that several leaves share. The rules for both are the code of a
-//! real agent.
+//! real agent: a registrar for each leaf decides when workers register, and the leaves' policy when they
+//! report their queues. A worker's place is its index in the rack.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -62,6 +63,7 @@ impl<B: Buf> Leaves<B> {
         hz: f64,
     ) -> Self {
         let LeafOptions { leaves, pool: id, policy, seed } = options;
+        // For registrar and reports, a `Place` is a worker's id with its pool.
         let place = |index| Place { id: layout.id(index), pool: *id };
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
         let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
@@ -86,7 +88,7 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Records a task for the worker at a place, from this MAC address.
+    /// Records a task for the worker at a place, from this MAC address. Does nothing if it is no leaf's.
     #[inline]
     pub fn on_task(&mut self, place: u16, from: Mac) {
         if let Some(leaf) =
@@ -96,7 +98,8 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Records the end of a task of the worker at a place, which has `left` tasks left.
+    /// Records the end of a task of the worker at a place, which has `left` tasks left. Reports have 16 bits
+    /// for this number.
     #[inline]
     pub fn on_done(&mut self, place: u16, left: u32) {
         self.reports.on_done(place, left.min(u32::from(u16::MAX)) as u16);
@@ -152,6 +155,7 @@ impl<B: Buf> Leaves<B> {
                 self.register(leaf, now, address, &tasks);
             }
             self.reports.tick(&tasks);
+            // These messages are registrations, which do not count as reports.
             self.send(port, false);
         }
         while let Some(QueueReport { leaf, header }) = self.reports.next_report() {
@@ -184,7 +188,8 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Builds the packet of a message to a leaf, if the leaf's MAC address is known.
+    /// Builds the packet of a message to a leaf, if the leaf's MAC address is known and a buffer is free. A
+    /// message that is left out is repeated or superseded later.
     fn message_to(&mut self, leaf: usize, header: Header, address: &Address) {
         let (Some(mac), Some(server)) =
             (self.registrars[leaf].mac(), address.layout.server_of(header.src))
@@ -199,7 +204,8 @@ impl<B: Buf> Leaves<B> {
         }
     }
 
-    /// Sends the messages. Messages that the device does not accept are lost, like messages lost on the wire.
+    /// Sends the messages, and counts them if they are reports. Messages that the device does not accept are
+    /// lost, like messages lost on the wire.
     fn send<P: Port<Buf = B>>(&mut self, port: &mut P, are_reports: bool) {
         if self.frames.is_empty() {
             return;

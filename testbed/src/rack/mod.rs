@@ -70,12 +70,13 @@ pub struct Rack<P: Port> {
     address: Address,
     options: Options,
     queues: Queues<Task<P::Buf>>,
-    /// True for each living worker, by place.
+    /// True for each living worker, by place (its index in the rack).
     alive: Vec<bool>,
     /// Random numbers that select lost replies.
     loss: Xoshiro256PlusPlus,
     /// Nanoseconds per tick.
     tick_ns: f64,
+    /// Received packets; empty between polls.
     incoming: Burst<P::Buf>,
     replies: Replies<P::Buf>,
     /// Answers to requests for MAC addresses.
@@ -83,6 +84,7 @@ pub struct Rack<P: Port> {
     /// Answers to probes.
     answers: Burst<P::Buf>,
     counts: Counts,
+    /// Delays of the replies behind their due times.
     lateness: Lateness,
     /// Ticks per second.
     hz: f64,
@@ -220,6 +222,7 @@ impl<P: Port> Rack<P> {
         {
             return;
         }
+        // Loads all packets into the cache before the first is parsed.
         for buf in &self.incoming {
             buf.prefetch();
         }
@@ -247,6 +250,7 @@ impl<P: Port> Rack<P> {
     /// The reason why the packet is dropped.
     #[inline]
     fn process(&mut self, mut buf: P::Buf, now: u64) -> Result<(), DropReason> {
+        // Before the parser writes the answer over the frame.
         if let Some(leaves) = &mut self.leaves {
             leaves.receive_neighbour(buf.bytes());
         }
@@ -295,6 +299,7 @@ impl<P: Port> Rack<P> {
         let work = &buf.bytes()[segment.payload()..usize::from(segment.end)];
         let service_ns = payload::service_ns(work, &header).ok_or(DropReason::TaskShort)?;
         self.counts.tasks += 1;
+        // A leaf sets this field of a task to 1 if it chose the worker from its idle list.
         self.counts.idle_picks += u64::from(header.qlen == 1);
         self.counts.service_ns += u64::from(service_ns);
         if let Some(leaves) = self.leaves.as_mut().filter(|leaves| leaves.pool() == header.pool) {
@@ -321,7 +326,7 @@ impl<P: Port> Rack<P> {
         }
     }
 
-    /// Revives a worker without tasks.
+    /// Revives a dead worker. It starts without tasks.
     pub fn revive(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
             self.alive[usize::from(place)] = true;

@@ -35,7 +35,7 @@ impl FromStr for Outage {
     }
 }
 
-/// Remaining events of a run, the earliest one last.
+/// Remaining deaths and returns of workers in a run, the earliest one last.
 #[derive(Clone, Debug)]
 pub struct Outages(Vec<Event>);
 

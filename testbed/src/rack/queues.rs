@@ -14,6 +14,7 @@ use wedjat::policy::fifo::{Fifo, Slab};
 /// The heap holds only each worker's first task, so it has at most one entry per worker.
 pub struct Queues<T> {
     workers: Vec<Worker>,
+    /// Memory of the tasks in all queues.
     tasks: Slab<Task<T>>,
     /// End of each worker's first task, and the worker; the earliest end is on top.
     running: BinaryHeap<Reverse<(u64, u16)>>,
@@ -108,6 +109,7 @@ impl<T> Queues<T> {
         }
         let queue = &mut self.workers[usize::from(worker)].queue;
         let Task { task, .. } = self.tasks.pop(queue)?;
+        // The worker's next task takes the place of this one in the heap.
         match queue.first() {
             Some(next) => *running = Reverse((self.tasks[next].done_at, worker)),
             None => drop(PeekMut::pop(running)),
@@ -127,6 +129,7 @@ impl<T> Queues<T> {
         self.running.retain(|Reverse((_, running))| *running != worker);
         let state = &mut self.workers[usize::from(worker)];
         let discarded = std::iter::from_fn(|| self.tasks.pop(&mut state.queue)).count();
+        // The next task starts when it arrives.
         state.busy_until = 0;
         self.len -= discarded;
         discarded

@@ -8,7 +8,8 @@ use wedjat_pktgen::address;
 
 /// Time to live of a new packet.
 const TTL: u8 = 64;
-/// Offset of the reply's measured service time in the UDP payload.
+/// Offset of the reply's service time in the UDP payload: behind the fields `app` and `seq32` of the
+/// extension.
 const SERVICE: usize = task::LEN + 8;
 
 /// Contents of a reply.
@@ -18,7 +19,7 @@ pub struct Reply {
     pub worker: u16,
     /// Number of tasks that the worker still has, queued and running.
     pub left: u32,
-    /// Service time of the task.
+    /// Service time of the task, which the reply's extension reports.
     pub service_ns: u32,
 }
 
@@ -42,6 +43,9 @@ impl Reply {
     }
 
     /// Turns the task's header into the reply's. Returns the change for the UDP checksum.
+    ///
+    /// The header's first byte has another code. All later fields are at odd offsets and therefore straddle
+    /// two of the checksum's words.
     #[inline]
     fn write_header(&self, payload: &mut [u8], task: &Header) -> ChecksumDelta {
         let code = if self.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };

@@ -81,6 +81,7 @@ impl Lateness {
     /// Reserves and touches memory for `replies` replies. With a log of all replies, those of undisturbed
     /// slices can be selected.
     pub fn log(&mut self, replies: usize) {
+        // Writes each page once, so that no page fault delays the loop later. Zeros would not be written.
         self.log = vec![(1, 1); replies];
         self.log.clear();
     }
@@ -152,15 +153,19 @@ pub struct Report {
     pub reasons: Vec<String>,
 }
 
+/// Returns true if a key of the JSON is omitted because its count is 0.
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// Returns true if a key of the JSON is omitted because both counts are 0.
 fn is_none(reports: &[u64; 2]) -> bool {
     *reports == [0; 2]
 }
 
 impl Report {
+    /// Creates the report of a run and judges it. `outstanding` is the number of unfinished tasks. With
+    /// `slices`, the verdict uses only replies due in undisturbed ones, if all replies were logged.
     pub(crate) fn new(
         counts: &Counts,
         lateness: &Lateness,
@@ -210,14 +215,14 @@ impl Report {
 
     /// Decides whether the run is valid, and records the reasons if it is not.
     fn judge(&mut self) {
-        let (late, which) = match &self.calm_lateness_us {
+        let (late, condition) = match &self.calm_lateness_us {
             Some(lateness) => (lateness, " in undisturbed slices"),
             None => (&self.lateness_us, ""),
         };
         let (late_us, limit_us) = (late.p99.0, LATENESS_MAX * self.service_mean_us);
         if self.replies > 0 && late_us > limit_us {
             self.reasons.push(format!(
-                "1% of the rack's replies{which} were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
+                "1% of the rack's replies{condition} were late by {late_us:.2} us or more ({limit_us:.2} us are allowed, \
                  {:.0}% of the mean service time); give it its own core, or use longer tasks",
                 LATENESS_MAX * 100.0
             ));

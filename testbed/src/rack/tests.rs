@@ -21,6 +21,7 @@ const CLIENT: u32 = 0x0A00_0163;
 /// Ticks are nanoseconds.
 const HZ: f64 = 1e9;
 
+/// Returns the address of a server.
 fn server(number: u32) -> u32 {
     u32::from(Ipv4Addr::new(10, 0, 2, 11)) + number
 }
@@ -32,6 +33,7 @@ struct Bench {
     pool: FramePool,
 }
 
+/// Creates a rack with these options. `depth` is the number of packets that its wire holds.
 fn bench_with(options: Options, depth: usize) -> Bench {
     let pool = FramePool::new(4096, 160);
     let (leaf, port) = memory::pair(depth, &pool);
@@ -39,6 +41,7 @@ fn bench_with(options: Options, depth: usize) -> Bench {
     Bench { rack: Rack::new(port, RACK, layout, options, HZ), leaf, pool }
 }
 
+/// Creates a rack with the default options.
 fn bench() -> Bench {
     bench_with(Options::default(), 2048)
 }
@@ -52,11 +55,13 @@ struct TaskRequest {
     header: Header,
 }
 
+/// Returns a task for worker `worker`. Workers 8 and 9 are on the first server, 10 and 11 on the second.
 fn task_request(worker: u16, seq: u16, service_ns: u32) -> TaskRequest {
     let header = Header { extended: true, dst: worker, ..Header::new_task(1, seq) };
     TaskRequest { server: server(u32::from(worker - 8) / 2), seq, service_ns, header }
 }
 
+/// Builds the packet of a task.
 fn frame(request: &TaskRequest) -> Vec<u8> {
     let len = request.header.len() + payload::LEN;
     let mut frame = vec![0; udp::PAYLOAD + len];
@@ -71,6 +76,7 @@ fn frame(request: &TaskRequest) -> Vec<u8> {
     frame
 }
 
+/// Returns the addresses of a task for a server.
 fn flow(server: u32) -> Flow {
     Flow {
         src_mac: LEAF,
@@ -82,6 +88,7 @@ fn flow(server: u32) -> Flow {
     }
 }
 
+/// Contents of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReceivedFrame {
     worker: u16,
@@ -92,6 +99,7 @@ struct ReceivedFrame {
 }
 
 impl Bench {
+    /// Sends a task from the leaf.
     fn task(&mut self, worker: u16, seq: u16, service_ns: u32) {
         assert!(self.leaf.send(&frame(&task_request(worker, seq, service_ns))));
     }
@@ -103,6 +111,7 @@ impl Bench {
         assert!(self.leaf.send(&family.frame(frame)));
     }
 
+    /// Receives the next reply at the leaf, and checks its addresses.
     fn received(&mut self) -> Option<ReceivedFrame> {
         let reply: Frame = self.leaf.receive()?;
         let datagram = udp::parse(reply.bytes(), false).expect("a reply is a valid packet");
@@ -120,6 +129,7 @@ impl Bench {
         })
     }
 
+    /// Returns the number of packets that the rack dropped for a reason.
     fn dropped(&self, reason: DropReason) -> u64 {
         self.rack.counts().dropped[reason as usize]
     }
@@ -346,6 +356,7 @@ fn overflow_is_counted_and_invalidates_the_run() {
 
 #[test]
 fn a_full_device_delays_replies_and_loses_none() {
+    // The wire holds eight packets, less than the replies that are due at once.
     let mut bench = bench_with(Options::default(), 8);
     for round in 0..5 {
         for seq in 0..8 {
@@ -435,7 +446,8 @@ const OTHER_LEAF: Mac = Mac([2, 0, 0, 0, 2, 2]);
 const LEAVES: [(Ipv4Addr, Mac); 2] =
     [(Ipv4Addr::new(10, 0, 2, 1), LEAF), (Ipv4Addr::new(10, 0, 2, 2), OTHER_LEAF)];
 
-/// Returns the rack's messages to leaves in order: destination, source address and header.
+/// Returns the rack's messages to leaves in order: destination, source address and header. Answers the rack's
+/// requests for the leaves' MAC addresses.
 fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
     let mut sent_messages = Vec::new();
@@ -461,6 +473,8 @@ fn workers_register_widely_and_report_by_policy() {
     BOTH.into_iter().for_each(workers_register_and_report);
 }
 
+/// Two leaves acknowledge each worker's registration, and each worker reports to both. After that, a worker
+/// that becomes idle reports to one random leaf (`lsq-update(eps=0)`).
 fn workers_register_and_report(family: Family) {
     let mut bench = if family == Family::V6 { bench_v6() } else { bench() };
     let leaf_ip = |(ip, _): (Ipv4Addr, Mac)| match family {
@@ -528,6 +542,7 @@ fn workers_register_and_report(family: Family) {
         idle[usize::from(*to == OTHER_LEAF)] += 1;
     }
     assert!(idle.iter().all(|&times| times > 25), "{idle:?}");
+    // Four workers to two leaves at first, then one for each of the 100 rounds.
     assert_eq!(bench.rack.counts().queue_reports, 108);
     let report = bench.rack.report();
     assert!(report.valid && report.to_string().contains("queue reports 108"), "{report}");
@@ -538,6 +553,7 @@ fn workers_register_and_report(family: Family) {
 fn leaves_that_ask_for_a_queue_are_answered() {
     let mut bench = bench();
     let mut now = 0;
+    // Three long tasks at worker 9, none at worker 8.
     for seq in 0..3 {
         assert!(bench.leaf.send(&frame(&task_request(9, seq, 1_000_000))));
     }
@@ -566,10 +582,12 @@ fn leaves_that_ask_for_a_queue_are_answered() {
     assert!(report.valid && report.to_string().contains("probes answered 2"), "{report}");
 }
 
-/// Addresses of the servers and the leaf of a rack over IPv6.
+/// Addresses of the first server and of a client, over IPv6. The leaf's own packets also have the client's
+/// address.
 const SERVER_V6: u128 = 0xFD00_0002 << 96 | 0x0B;
 const CLIENT_V6: u128 = 0xFD00_0001 << 96 | 0x100;
 
+/// Creates a rack over IPv6 with the default options.
 fn bench_v6() -> Bench {
     let pool = FramePool::new(4096, 160);
     let (leaf, port) = memory::pair(2048, &pool);

@@ -197,7 +197,7 @@ impl SimArgs {
     }
 }
 
-/// Returns a value in the form of a flag.
+/// Returns a scenario file's value in the form of a flag: lists joined by commas, those of `at` by semicolons.
 fn plain(key: &str, value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
@@ -217,6 +217,7 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
+    /// The scenario has 1000 * 1000 * 1000 combinations; counting them must not build them.
     #[test]
     fn a_scenario_of_too_many_points_is_refused() {
         let list = |from: usize, len: usize| {
@@ -238,6 +239,7 @@ mod tests {
         assert!(fault.contains("1000000000 points; at most 100000"), "{fault}");
     }
 
+    /// Flags win over the file, lists of the file become flags, and an unknown key is an error.
     #[test]
     fn flags_override_the_scenario() {
         let mut path = std::env::temp_dir();

@@ -35,9 +35,9 @@ use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 const UNIT_TICKS: f64 = 1e9;
 /// Ticks between samples of all queues.
 const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
-/// Number of a benchmark task.
+/// Number that marks benchmark tasks; no other task has it.
 const BENCHMARK: u64 = u64::MAX;
-/// Maximum number of benchmark tasks in a server's queue. It drops further ones.
+/// Maximum number of benchmark tasks in a server's queue. The server drops further ones.
 const BENCHMARKS_MAX: u32 = 8;
 
 /// Parameters of a run.
@@ -45,7 +45,7 @@ const BENCHMARKS_MAX: u32 = 8;
 pub struct Config {
     /// Service rates, with mean 1.
     pub speeds: Vec<f64>,
-    /// Mean rate before normalisation.
+    /// Mean rate before it was scaled to 1; the script's speeds are divided by it.
     pub speed_unit: f64,
     /// Number of dispatchers.
     pub dispatchers: usize,
@@ -59,7 +59,8 @@ pub struct Config {
     pub load: f64,
     /// Delay between dispatchers and servers, each way.
     pub delay_ns: f64,
-    /// True if probes are answered immediately, regardless of the delay.
+    /// True if probes (questions to servers for their queue length) are answered immediately, regardless of
+    /// the delay.
     pub probes_at_once: bool,
     /// Scripted events.
     pub script: Vec<Step>,
@@ -67,7 +68,7 @@ pub struct Config {
     pub tasks: u64,
     /// Fraction of the tasks that is not measured.
     pub warmup: f64,
-    /// True to record every task in the outcome.
+    /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
@@ -133,7 +134,8 @@ pub trait Dispatchers {
         number: impl Fn(u32) -> u64,
     ) -> Result<Placement<u32>, Self::Error>;
 
-    /// Processes the reply to a task, or to a benchmark task, with the server's queue.
+    /// Processes the reply to a task, or to a benchmark task, with the server's queue. Reports of benchmark
+    /// tasks have no decision.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -165,9 +167,11 @@ pub trait Dispatchers {
 pub struct Policies(Vec<QueueingDispatcher<u32>>);
 
 impl Policies {
+    /// Creates the configured dispatchers, each with its view of the queues.
     fn new(config: &Config, knowledge: &Knowledge) -> Self {
         let views = View::heap(config.speeds.len(), config.dispatchers).into_iter().enumerate();
         let node = |(index, mut view): (usize, View)| {
+            // Policies that probe read the queues here.
             view.set_queues(knowledge.of(index));
             let core = Core { index, count: config.dispatchers };
             let seed = stream_seed(config.seed, index, 0);
@@ -223,6 +227,7 @@ impl Dispatchers for Policies {
     #[inline]
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Infallible> {
         match report.decision {
+            // The reply to a benchmark task, which is not outstanding.
             None => self.0[index].refresh(report),
             Some(_) => _ = self.0[index].reply(report),
         }
@@ -264,6 +269,7 @@ struct Flight {
     service: u64,
     number: u64,
     dispatcher: u16,
+    /// Index of its server.
     member: u16,
     /// Tasks at the server when this one completed.
     queue: u16,
@@ -283,40 +289,49 @@ struct Server {
 
 /// Kinds of events: the top bits of an event's number. The task or another argument follows.
 mod event {
+    /// A task arrives at its server.
     pub const AT_SERVER: u64 = 0;
+    /// A server completes a task.
     pub const DONE: u64 = 1;
+    /// A reply arrives at its dispatcher.
     pub const REPLY: u64 = 2;
-    /// Dispatcher, member, queue.
+    /// A load report arrives at its dispatcher. The argument packs dispatcher, member and queue.
     pub const REPORT: u64 = 3;
+    /// All queues are sampled.
     pub const SAMPLE: u64 = 4;
+    /// A step of the script.
     pub const SCRIPT: u64 = 5;
     /// The answers to a task's probes have arrived.
     pub const ANSWERED: u64 = 6;
     /// A task's probes have arrived at the servers.
     pub const PROBES: u64 = 7;
+    /// Number of bits of the argument.
     pub const KIND_SHIFT: u32 = 60;
 }
 
 /// State of a run.
 pub struct Sim<'a, D> {
     config: &'a Config,
+    /// Current time in ticks.
     now: u64,
+    /// Delay between dispatchers and servers in ticks.
     delay: u64,
-    /// Cause on which servers send load reports.
+    /// Rule by which servers send load reports.
     notify: Notify,
     events: Events,
+    /// Tasks in flight. Events and queues refer to them by slot.
     flights: Slab<Flight>,
     dispatchers: D,
     /// Service time of each dispatcher's last task, which benchmark tasks copy.
     last_services: Vec<u64>,
     servers: Vec<Server>,
     knowledge: Knowledge,
-    /// Round-trip time of probes.
+    /// Time for which a task waits for the answers to its probes; 0 if its dispatcher decides at once.
     probe_round_trip: u64,
     schedule: Schedule,
-    /// Schedules of the script's load changes.
+    /// Schedules of the script's load changes, by step; `None` for other steps.
     changes: Vec<Option<Schedule>>,
-    /// Origin of the schedule.
+    /// Time at which the current schedule began: its arrivals count from there.
     schedule_start: u64,
     arrivals: Stream,
     service: Stream,
@@ -332,8 +347,10 @@ pub struct Sim<'a, D> {
     in_system: u64,
     /// Number of tasks that wait at dispatchers.
     waiting: u64,
+    /// Load reports and benchmark tasks.
     messages: u64,
     digest: Digest,
+    /// Replies that reached their dispatcher.
     answered: u64,
     /// Replies and reports in flight. A recorded run ends once none is left.
     in_flight: u64,
@@ -412,7 +429,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(sim)
     }
 
-    /// Runs to the end.
+    /// Runs until all tasks have ended; a recorded run also until all replies have arrived. At equal times an
+    /// arrival comes first.
     ///
     /// # Errors
     /// If a dispatcher fails.
@@ -453,6 +471,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
+    /// Returns the time in nanoseconds, which the policies' timers count.
     #[inline]
     fn now_ns(&self) -> u64 {
         (self.now as f64 / UNIT_TICKS * self.config.service.mean_ns()) as u64
@@ -473,7 +492,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
-    /// Starts the next task at a random dispatcher.
+    /// Starts the next task at a random dispatcher, which decides at once or after the answers to its probes.
     fn arrive(&mut self) -> Result<(), D::Error> {
         let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
         let number = self.recorder.arrive(self.in_system);
@@ -489,6 +508,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             member: 0,
             queue: 0,
         });
+        // Probes arrive at the servers halfway through the round trip.
         let sends_probes = self.dispatchers.sends_probes();
         if sends_probes {
             self.dispatchers.send_probes(index as usize, self.now_ns(), number)?;
@@ -515,7 +535,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatchers.on_probes(self.flights[task].number, queue);
     }
 
-    /// Lets the task's dispatcher decide.
+    /// Lets the task's dispatcher decide, with its current knowledge of the queues.
     #[inline]
     fn decide(&mut self, task: u32) -> Result<(), D::Error> {
         let (index, number) =
@@ -550,14 +570,14 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Carries out a decision. Returns false if the task waits or there was none.
+    /// Executes a decision: sends the task to its server. Returns false if the task waits or there was none.
     #[inline]
     fn dispatch(&mut self, placement: Placement<u32>) -> Result<bool, D::Error> {
         let placement = placement.unwrap_or_else(|_| unreachable!("all servers are there"));
         let Some((task, pick)) = placement else { return Ok(false) };
         let flight = &mut self.flights[task];
         flight.member = pick.member.0;
-        self.knowledge.sent(flight.dispatcher, flight.member);
+        self.knowledge.on_send(flight.dispatcher, flight.member);
         self.after_delay(event::AT_SERVER, u64::from(task)).map(|()| true)
     }
 
@@ -579,6 +599,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
+    /// Queues a benchmark task at its server, which runs it when no other task waits.
     fn benchmark_at_server(&mut self, task: u32) {
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
@@ -602,7 +623,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
-    /// Ends a benchmark task and sends its reply.
+    /// Ends a benchmark task, starts the server's next task, and sends the reply.
     fn benchmark_done(&mut self, task: u32) -> Result<(), D::Error> {
         let member = usize::from(self.flights[task].member);
         let server = &mut self.servers[member];
@@ -625,7 +646,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.events.push(self.now + ticks, event::DONE << event::KIND_SHIFT | u64::from(task));
     }
 
-    /// Ends a task at its server, and sends its reply and a load report if one is due.
+    /// Ends a task at its server, starts the next one, and sends the reply and a load report if one is due.
     #[inline]
     fn done(&mut self, task: u32) -> Result<(), D::Error> {
         if self.flights[task].number == BENCHMARK {
@@ -636,7 +657,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         server.queue.pop(&self.flights);
         let (queue, next) = (server.queue.len(), server.queue.first());
         let dispatcher = server.side.on_done(queue, &mut self.members);
-        self.knowledge.left(self.now, member as u16, queue);
+        self.knowledge.on_departure(self.now, member as u16, queue);
         match next {
             None => self.start_benchmark(member),
             Some(next) => self.start(next),
@@ -669,7 +690,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Delivers a reply to the dispatcher.
+    /// Delivers a reply to the dispatcher. The reply carries the queue length only by rule [`Notify::Reply`].
     #[inline]
     fn reply(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.flights[task];
@@ -691,7 +712,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.release()
     }
 
-    /// Offers waiting tasks again at every dispatcher: a reply to one may free a place for another.
+    /// Offers waiting tasks again at every dispatcher: a reply to one dispatcher may free a place at a server
+    /// for a task of another.
     #[inline]
     fn release(&mut self) -> Result<(), D::Error> {
         if self.waiting == 0 {
@@ -721,7 +743,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatchers.report(dispatcher, self.now_ns(), &Report::new(member, load, 0))
     }
 
-    /// Carries out a scripted event. Returns true if the arrivals changed.
+    /// Executes a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         match &self.config.script[number].action {
             Action::Speed { workers, speed } => {
@@ -747,7 +769,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         false
     }
 
-    /// Samples the imbalance of the queues.
+    /// Samples the imbalance of the queues. Also gives each dispatcher a tick, for policies with timers.
     fn sample(&mut self) -> Result<(), D::Error> {
         (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
         let longest = self.servers.iter().map(|server| server.queue.len()).max().unwrap_or(0);

@@ -25,11 +25,11 @@ pub mod event {
     pub const SAMPLE: u64 = 5;
     /// A step of the script.
     pub const SCRIPT: u64 = 6;
-    /// A leaf repeats its last signal.
+    /// A leaf repeats its idleness signal.
     pub const REPEAT: u64 = 7;
     /// A core of a leaf receives messages of other cores.
     pub const EXCHANGE: u64 = 8;
-    /// Number of bits of the argument.
+    /// Number of bits of the argument, which are the low ones.
     pub const KIND_SHIFT: u32 = 60;
 
     /// Packs an event.

@@ -83,7 +83,8 @@ impl PoolSize {
         Ok(size)
     }
 
-    /// Draws the number of workers of a pool.
+    /// Draws the number of workers of a pool: the minimum plus an exponential number. Draws again above the
+    /// maximum.
     fn draw(&self, rng: &mut wedjat_pktgen::seed::Stream) -> usize {
         loop {
             let unit: f64 = Exp1.sample(rng);
@@ -104,7 +105,7 @@ pub struct Place {
     pub workers: usize,
 }
 
-/// Distributes the workers of each pool over racks.
+/// Distributes the workers of each pool over racks, in pieces at random free places.
 ///
 /// # Errors
 /// If the pools need more workers than there are.

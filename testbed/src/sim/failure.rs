@@ -27,7 +27,7 @@ pub struct Failure {
     pub aborted: f64,
     /// Fraction of all tasks submitted in that time.
     pub share: f64,
-    /// Mean fraction of the tasks of each pool with a scheduler on the switch.
+    /// Mean fraction of its tasks that a pool loses, over the pools with a scheduler on the switch.
     pub pool_share: f64,
 }
 
@@ -83,6 +83,7 @@ mod tests {
     use crate::sim::model::Model;
     use crate::sim::{SimArgs, fabric, plan};
 
+    /// Returns a fabric with pools placed in pieces of this many workers, and this number of leaves per spine.
     fn config(piece: &str, ratio: &str) -> Config {
         let args = SimArgs {
             model: Some("fabric".to_owned()),
@@ -99,6 +100,7 @@ mod tests {
         }
     }
 
+    /// Pools in single workers use many more racks than pools in whole servers.
     // promise: measurement.4
     #[test]
     fn pieces_scatter_pools() {
@@ -113,6 +115,7 @@ mod tests {
         assert!(racks("1") > 2 * racks("32"));
     }
 
+    /// A switch hosts on average 1/64 of all tasks. With fewer schedulers, each failure costs its pools more.
     // promise: measurement.4
     #[test]
     fn failure_impact_grows_with_fewer_schedulers() {

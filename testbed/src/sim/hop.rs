@@ -85,6 +85,7 @@ impl Hop {
             Self::Zero => 0,
             Self::Const(ticks) => u64::from(count) * ticks,
             Self::Ten(values) => (0..count)
+                // Scales 32 random bits to an index below 10.
                 .map(|_| values[((u64::from(rng.next_u64() as u32) * 10) >> 32) as usize])
                 .sum(),
             Self::Exp(mean) => (0..count)

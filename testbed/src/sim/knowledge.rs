@@ -1,4 +1,4 @@
-//! Knowledge of queues at probing dispatchers, with a delay.
+//! Knowledge of queues at probing dispatchers (those that ask servers for their queue lengths), with a delay.
 //!
 //! Without a delay all dispatchers see the true queues. With a delay a dispatcher knows past queues, plus the
 //! tasks that it has sent since. Policies that rank all members receive every change this way. Policies that
@@ -50,9 +50,9 @@ impl Knowledge {
         Arc::clone(&self.queues[dispatcher])
     }
 
-    /// Records that a dispatcher sent a task to a server.
+    /// Records that a dispatcher sent a task to a server. Without a delay the task's arrival follows at once.
     #[inline]
-    pub fn sent(&mut self, dispatcher: u16, member: u16) {
+    pub fn on_send(&mut self, dispatcher: u16, member: u16) {
         if self.is_used && self.delay > 0 {
             add(&self.queues[usize::from(dispatcher)], member, 1);
         }
@@ -66,7 +66,7 @@ impl Knowledge {
 
     /// Records the departure of a task from a server with `queue` tasks left.
     #[inline]
-    pub fn left(&mut self, now: u64, member: u16, queue: u32) {
+    pub fn on_departure(&mut self, now: u64, member: u16, queue: u32) {
         self.change(now, member, None, queue);
     }
 
@@ -99,7 +99,8 @@ impl Knowledge {
     }
 }
 
-/// Adds to a count; `u32::MAX` is -1. A simulation has one thread, so the addition need not be atomic.
+/// Adds to a count; `u32::MAX` is -1. A simulation has one thread, so the addition need not be atomic, and
+/// Relaxed suffices.
 #[inline]
 fn add(queues: &[AtomicU32], member: u16, by: u32) {
     let count = &queues[usize::from(member)];
@@ -110,7 +111,8 @@ fn add(queues: &[AtomicU32], member: u16, by: u32) {
 mod tests {
     use super::*;
 
-    fn seen(knowledge: &Knowledge, dispatcher: usize) -> u32 {
+    /// Returns the queue length of server 1 as a dispatcher knows it.
+    fn known_queue(knowledge: &Knowledge, dispatcher: usize) -> u32 {
         knowledge.of(dispatcher)[1].load(Relaxed)
     }
 
@@ -118,26 +120,27 @@ mod tests {
     #[test]
     fn other_dispatchers_see_counts_after_the_delay() {
         let mut knowledge = Knowledge::new(2, 2, 10, ProbeKind::All);
-        knowledge.sent(0, 1);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 0));
+        knowledge.on_send(0, 1);
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 0));
         knowledge.on_arrival(10, 0, 1, 1);
         knowledge.advance(19);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 0));
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 0));
         knowledge.advance(20);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 1));
-        knowledge.left(25, 1, 0);
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 1));
+        knowledge.on_departure(25, 1, 0);
         knowledge.advance(34);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 1));
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 1));
         knowledge.advance(35);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (0, 0));
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (0, 0));
     }
 
+    /// Only the arrival at the server counts, for all dispatchers at once.
     #[test]
     fn without_delay_every_view_is_exact() {
         let mut knowledge = Knowledge::new(2, 2, 0, ProbeKind::Some);
-        knowledge.sent(0, 1);
-        assert_eq!(seen(&knowledge, 1), 0);
+        knowledge.on_send(0, 1);
+        assert_eq!(known_queue(&knowledge, 1), 0);
         knowledge.on_arrival(5, 0, 1, 1);
-        assert_eq!((seen(&knowledge, 0), seen(&knowledge, 1)), (1, 1));
+        assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 1));
     }
 }

@@ -86,6 +86,7 @@ struct Runs {
 }
 
 impl Runs {
+    /// Parses --seed, --seeds, --threads and --timing.
     fn of(args: &SimArgs) -> Result<Self, String> {
         let count = |flag, value: &Option<String>, default, max| match value {
             Some(text) => plan::integer(flag, text, 1..=max),
@@ -108,18 +109,21 @@ impl Runs {
     }
 }
 
-/// Adds the runs of several threads to the results, in the order of the jobs. At most one run per thread
-/// waits for its turn.
+/// Adds the runs of several threads to the results, in the order of the jobs. A job is one run. At most one run
+/// per thread waits for its turn.
 struct ResultQueue {
     /// Number of the next job, and the results. The first error replaces them.
     state: Mutex<(usize, Result<Results, String>)>,
+    /// Notified after each change of the state.
     changed: Condvar,
 }
 
-/// Turn of one job in a [`ResultQueue`]. It passes at the latest when it is dropped.
+/// Turn of one job in a [`ResultQueue`]. Its drop adds the run and passes the turn on, even if the run failed
+/// or panicked, so that later jobs never wait for it.
 struct Turn<'a> {
     queue: &'a ResultQueue,
     job: usize,
+    /// Tasks of the run, and true if the run is valid; `None` if it failed.
     run: Option<(RunTasks, bool)>,
 }
 
@@ -128,6 +132,7 @@ impl ResultQueue {
         Self { state: Mutex::new((0, Ok(results))), changed: Condvar::new() }
     }
 
+    /// Reserves the turn of a job.
     fn turn(&self, job: usize) -> Turn<'_> {
         Turn { queue: self, job, run: None }
     }
@@ -137,12 +142,14 @@ impl ResultQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).1.as_ref().err().cloned()
     }
 
+    /// Returns the results after the last job.
     fn finish(self) -> Result<Results, String> {
         self.state.into_inner().unwrap_or_else(PoisonError::into_inner).1
     }
 }
 
 impl Drop for Turn<'_> {
+    /// Waits until all earlier jobs have ended, then adds the run.
     fn drop(&mut self) {
         let Self { queue, job, run } = self;
         let state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,8 +186,10 @@ fn simulate(
         for _ in 0..threads.min(jobs) {
             scope.spawn(|| {
                 loop {
+                    // Relaxed: the threads only need distinct numbers.
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(cell) = cells.get(job / seeds) else { break };
+                    // Nothing can be stored after an error.
                     if queue.is_some_and(|queue| queue.error().is_some()) {
                         break;
                     }
@@ -189,6 +198,7 @@ fn simulate(
                         (Instant::now(), first.wrapping_add((job % seeds) as u64));
                     let outcome = cell.model.run(seed, &observer);
                     let mut result = outcome.map(|outcome| (outcome, started.elapsed()));
+                    // The turn is dropped after this statement, with or without a run.
                     if let (Some(mut turn), Ok((outcome, _))) = (turn, &mut result) {
                         let ended = std::mem::take(&mut outcome.ended);
                         let run = cell.subject.run_tasks(job / seeds + 1, seed, ended);

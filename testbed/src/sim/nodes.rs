@@ -4,8 +4,9 @@
 //!
 //! The decisions are the dataplane's own ([`wedjat::peers`]). The model covers the network between nodes, and
 //! workers that serve in order of arrival. A task's response time runs from its arrival at the first node to
-//! the end of its service. Forwarded tasks, requests, heartbeats and parameters take the delay. A beat is a
-//! node's periodic work, in which it learns and sends its heartbeat. The nodes' beats are out of phase.
+//! the end of its service. A beat is a node's periodic work, in which it learns and sends its heartbeat. At
+//! some beats it also sends its parameters, the learned weights that nodes share. Forwarded tasks, requests,
+//! heartbeats and parameters take the delay. The nodes' beats are out of phase.
 //!
 //! A task is lost if a node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
 //! silence; clients never do.
@@ -31,20 +32,28 @@ use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
 /// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
-/// Ticks between samples of the queues.
+/// Ticks between samples of the queues: 50 us.
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// Fraction (1 in this many) of lost tasks above which the queues count as overflowing.
+/// Queues count as overflowing above one lost task in this number. Rare bursts lose fewer.
 const LOST_SHARE: u64 = 1000;
 
 /// Kinds of events, in the order of simultaneous events. An event's number also holds its node or task.
 mod kind {
+    /// A task from another node arrives.
     pub const AT_NODE: u64 = 0;
+    /// A worker completes a task.
     pub const DONE: u64 = 1;
+    /// A request for a task arrives.
     pub const STEAL_REQUEST: u64 = 2;
+    /// A heartbeat arrives at all nodes.
     pub const HEARTBEAT: u64 = 3;
+    /// A part of a node's parameters arrives at all nodes.
     pub const PARAMETERS: u64 = 4;
+    /// A node's beat is due.
     pub const BEAT: u64 = 5;
+    /// A step of the script.
     pub const SCRIPT: u64 = 6;
+    /// All queues are sampled.
     pub const SAMPLE: u64 = 7;
 }
 
@@ -57,7 +66,7 @@ pub struct Config {
     pub policy: PeerPolicy,
     /// Capacity of a node's queue.
     pub queue: u32,
-    /// Length of a beat.
+    /// Interval between two beats of a node.
     pub beat_ns: u64,
     /// Delay between two nodes, each way.
     pub delay_ns: u64,
@@ -73,7 +82,7 @@ pub struct Config {
     pub tasks: u64,
     /// Fraction of the tasks that is not measured.
     pub warmup: f64,
-    /// True to record every task in the outcome.
+    /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
     /// Seed of all streams.
     pub seed: u64,
@@ -96,7 +105,7 @@ impl Config {
         script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
     }
 
-    /// Returns the mean number of tasks in this many seconds.
+    /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
         let (mut tasks, mut load, mut from) = (0.0, self.load, 0.0);
@@ -127,7 +136,7 @@ struct Flight {
     number: u64,
     /// Current or next node.
     node: u16,
-    /// `life` of that node at the start of service.
+    /// `life` of that node at the start of service: a node that restarted has lost the task.
     life: u32,
 }
 
@@ -148,9 +157,12 @@ struct Node {
 /// State of a run.
 struct Sim<'a> {
     config: &'a Config,
+    /// Current time in ticks.
     now: u64,
+    /// Delay between two nodes in ticks.
     delay: u64,
     events: Events,
+    /// Tasks in flight. Events and queues refer to them by slot.
     flights: Slab<Flight>,
     nodes: Vec<Node>,
     /// Heartbeats in flight, each to all nodes.
@@ -160,9 +172,9 @@ struct Sim<'a> {
     /// Fraction of the tasks for these nodes, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
     schedule: Schedule,
-    /// Schedules of the script's load changes.
+    /// Schedules of the script's load changes, by step; `None` for other steps.
     changes: Vec<Option<Schedule>>,
-    /// Origin of the schedule.
+    /// Time at which the current schedule began: its arrivals count from there.
     schedule_start: u64,
     /// Number of tasks that clients have not sent yet.
     remaining: u64,
@@ -178,6 +190,7 @@ struct Sim<'a> {
     lost: u64,
     /// Tasks lost because of full queues.
     refused: u64,
+    /// Packets between nodes.
     messages: u64,
     passed: ForwardedTasks,
     digest: Digest,
@@ -223,6 +236,7 @@ pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settin
 }
 
 impl<'a> Sim<'a> {
+    /// Creates all nodes, and schedules their first beats, the first sample and the script.
     fn new(config: &'a Config) -> Result<Self, String> {
         let (schedule, changes) = config.schedules()?;
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
@@ -271,7 +285,7 @@ impl<'a> Sim<'a> {
         Ok(sim)
     }
 
-    /// Runs all arrivals and events in order.
+    /// Runs all arrivals and events in order until all tasks have ended. At equal times an arrival comes first.
     fn run(&mut self) {
         let mut arrival = self.schedule.advance(&mut self.arrivals);
         while self.remaining > 0 || self.in_system > 0 {
@@ -304,12 +318,14 @@ impl<'a> Sim<'a> {
         }
     }
 
+    /// Returns the time in nanoseconds.
     #[inline]
     fn now_ns(&self) -> u64 {
         to_ns(self.now)
     }
 
-    /// Draws the node that receives the next client task.
+    /// Draws the node that receives the next client task. Under uneven traffic, the lower half of the bits
+    /// decides between the two groups of nodes; the upper half picks a node in the group.
     #[inline]
     fn draw_node(&mut self) -> usize {
         let bits = self.choice.next_u64();
@@ -319,6 +335,7 @@ impl<'a> Sim<'a> {
         if unit < *share {
             return nodes.start + any(nodes.len());
         }
+        // Nodes outside the group: indices from the group on move up by its size.
         match any(self.nodes.len() - nodes.len()) {
             index if index < nodes.start => index,
             index => index + nodes.len(),
@@ -369,7 +386,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Starts a task at its node, or queues it if all workers are busy.
+    /// Starts a task at its node, or queues it if all workers are busy. Drops it if the queue is full.
     #[inline]
     fn accept(&mut self, task: u32) {
         let node = &mut self.nodes[usize::from(self.flights[task].node)];
@@ -419,7 +436,8 @@ impl<'a> Sim<'a> {
         self.events.push(self.now + ticks, pack(kind::DONE, u64::from(task)));
     }
 
-    /// Ends a task. Its worker takes the next one, or the node requests a task from another node.
+    /// Ends a task. Its worker takes the next waiting task, if any. If no further task waits, the node may
+    /// request one from another node.
     #[inline]
     fn done(&mut self, task: u32) {
         let flight = self.flights[task];
@@ -453,7 +471,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Handles a request of node `thief` for a task of node `victim`.
+    /// Handles a request of node `thief` for a task of node `victim`, which sends its first waiting task.
     fn steal(&mut self, thief: usize, victim: usize) {
         let node = &mut self.nodes[victim];
         if !node.is_up || !node.peers.asked() {
@@ -473,7 +491,8 @@ impl<'a> Sim<'a> {
         self.events.push(from_ns(node.peers.next_beat_ns()), pack(kind::BEAT, argument));
     }
 
-    /// Executes a node's beat, and sends its heartbeat and its new parameters.
+    /// Executes a node's beat, and sends its heartbeat and its new parameters to all nodes. Ignores the beat of
+    /// an earlier life.
     fn beat(&mut self, index: usize, life: u32) {
         let now_ns = self.now_ns();
         let receivers = self.nodes.len() as u64 - 1;
@@ -513,18 +532,20 @@ impl<'a> Sim<'a> {
         let from = usize::from(head.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
+                // The node counts refused parameters too.
                 _ = node.peers.receive_parameters(&head, values.iter().copied());
             }
         }
     }
 
-    /// Carries out a scripted event. Returns true if the arrivals changed.
+    /// Executes a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         match self.config.script[number].action.clone() {
             Action::Speed { workers: nodes, speed } => {
                 self.nodes[nodes].iter_mut().for_each(|node| node.speed = speed);
             }
             Action::Traffic { nodes, share } => {
+                // Traffic to all nodes is even again.
                 let all = nodes.len() == self.nodes.len();
                 self.traffic = (!all).then_some((nodes, share));
             }
@@ -568,7 +589,7 @@ impl<'a> Sim<'a> {
         self.await_beat(index);
     }
 
-    /// Samples the imbalance of the queues.
+    /// Samples the imbalance of the queues, per worker, with the tasks in service.
     fn sample(&mut self) {
         let tasks = |node: &Node| node.busy as f64 + f64::from(node.queue.len());
         let per_worker = self.nodes.iter().map(|node| tasks(node) / node.workers as f64);
@@ -581,6 +602,7 @@ impl<'a> Sim<'a> {
         self.events.push(self.now + SAMPLE_TICKS, pack(kind::SAMPLE, 0));
     }
 
+    /// Returns the outcome.
     fn finish(self) -> Outcome {
         let record = Record { digest: self.digest, answered: self.config.tasks - self.lost };
         Outcome {

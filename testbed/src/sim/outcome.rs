@@ -86,7 +86,8 @@ impl Outcome {
         self.overflows || grows(&self.fifths, self.servers)
     }
 
-    /// Adds another part of the same system over the same time.
+    /// Adds another part of the same system over the same time, for example another pool. Parts have no
+    /// digest and no traffic between nodes.
     pub fn add(&mut self, mut other: Self) {
         self.ended.append(&mut other.ended);
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
@@ -187,6 +188,7 @@ impl Row {
     pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();
         let unit = outcomes[0].ticks_per_unit;
+        // The row is unstable if most of its runs are.
         let unstable = outcomes.iter().filter(|o| o.is_unstable()).count() * 2 > seeds;
         let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
         let (tasks, messages) = (sum(|o| o.tasks), sum(|o| o.messages));

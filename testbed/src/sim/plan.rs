@@ -23,7 +23,7 @@ use super::{ct, fabric, nodes, rack, script, slots, sweep};
 const USUAL_TASKS: f64 = 1e6;
 /// Longest delay in mean service times, for models with that unit.
 const LONGEST_DELAYS: f64 = 1e5;
-/// Longest delay of a hop, or between a dispatcher and a server.
+/// Longest delay of a hop, or between a dispatcher and a server: 10 s.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
 /// Maximum number of points of a sweep. Each takes some kilobytes before the first run starts.
@@ -88,8 +88,8 @@ fn models_of(flag: &str) -> Option<&'static [&'static str]> {
 
 /// Refuses flags without effect in the model.
 fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
-    let given = toml::Table::try_from(args).map_err(|error| error.to_string())?;
-    for flag in given.keys() {
+    let flags = toml::Table::try_from(args).map_err(|error| error.to_string())?;
+    for flag in flags.keys() {
         if let Some(models) = models_of(flag).filter(|models| !models.contains(&model)) {
             let models = models.join(", ");
             return Err(format!("--{flag}: not in the model {model}; only in {models}"));
@@ -125,7 +125,8 @@ fn load(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("--load {text}: a load is a number above 0 and at most 1.5"))
 }
 
-/// Returns the parameters of model `rack`.
+/// Returns the parameters of model `rack`. [`Model::run`] sets the seed and the observer, as for all
+/// models.
 fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String> {
     let racks = args.racks.as_deref().unwrap_or("32");
     let racks: Vec<usize> = list("racks", racks)?
@@ -136,6 +137,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
     }
     let workers = racks.iter().sum();
+    // A digest serves the comparison with a run of the process.
     let as_process = digest(args)?;
     if as_process && racks.len() > 1 {
         let found = racks.len();
@@ -181,7 +183,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     })
 }
 
-/// Parses `--digest`.
+/// Parses `--digest`. A digest belongs to one run, so that it excludes several seeds.
 fn digest(args: &SimArgs) -> Result<bool, String> {
     let digest = yes("digest", args.digest.as_deref(), false)?;
     if digest && args.seeds.as_deref().is_some_and(|seeds| seeds.trim() != "1") {
@@ -395,7 +397,8 @@ fn counts(text: &str) -> Result<Vec<usize>, String> {
     }
 }
 
-/// Returns the servers' rates scaled to a mean of 1, the mean before that, and the number of dispatchers.
+/// Parses `--servers`, `--dispatchers` and `--speeds`. Returns the servers' rates scaled to a mean of 1, the
+/// mean before that, and the number of dispatchers.
 fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     let servers = integer("servers", args.servers.as_deref().unwrap_or("100"), 1..=32_767)?;
     let dispatchers =
@@ -406,7 +409,7 @@ fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     Ok((speeds, mean, dispatchers))
 }
 
-/// Parses a policy over servers.
+/// Parses a policy over servers. Refuses policies made for spines.
 fn server_policy(policy: &str) -> Result<PolicySpec, String> {
     let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
     match spec.entry().runs {
@@ -424,7 +427,8 @@ struct Common {
     warmup: f64,
 }
 
-/// Returns the number of tasks of a run with `per_service` arrivals per mean service time.
+/// Returns the number of tasks of a run: `--tasks`, or enough for [`SETTLED`] mean service times at `per_service`
+/// arrivals per mean service time.
 fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     match &args.tasks {
         Some(text) => Ok(integer("tasks", text, 1..=1 << 40)? as u64),
@@ -473,8 +477,8 @@ fn delay(flag: &str, text: &str) -> Result<f64, String> {
     Ok(ns)
 }
 
-/// Returns the policies of leaf and spine for a `--policy`, and the protocol between them. The name can also
-/// be one of [`PAIRS`], which sets both.
+/// Returns the policies of leaf and spine for a `--policy`, and the rules for signals between them. The name can
+/// also be one of [`PAIRS`], which sets both.
 fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
@@ -483,18 +487,18 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     let (leaf, spine) = match pair {
         Some(&(_, leaf, spine, ..)) => (leaf, spine),
         None => {
-            let known = name.parse::<PolicySpec>().map_err(|error| match error {
+            let leaf_spec = name.parse::<PolicySpec>().map_err(|error| match error {
                 PolicyError::Name { .. } => {
                     format!("--policy: {error}; and in this model rs-lb, rs-h")
                 }
                 _ => format!("--policy: {error}"),
             })?;
-            if known.entry().runs == Runs::Spine {
+            if leaf_spec.entry().runs == Runs::Spine {
                 return Err(format!(
                     "--policy {name}: its members are racks; give it as --spine-policy"
                 ));
             }
-            (name, known.entry().over_racks.map_or(USUAL_SPINE, |over| over.policy))
+            (name, leaf_spec.entry().over_racks.map_or(USUAL_SPINE, |over| over.policy))
         }
     };
     let spine = args.spine_policy.as_deref().unwrap_or(spine);
@@ -540,6 +544,7 @@ fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
         let count = integer("speeds", count, 1..=1_000_000)?;
         let rate = number("speeds", rate, 1e-3..=1e3)?;
         speeds.extend(std::iter::repeat_n(rate, count));
+        // Bounds the memory. The comparison below then refuses the list.
         if speeds.len() > 10_000_000 {
             break;
         }

@@ -56,6 +56,7 @@ fn key(flag: &str) -> String {
     flag.replace('-', "_")
 }
 
+/// Writes one JSON object per row.
 fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     for row in rows {
         serde_json::to_writer(&mut *out, &Line { row, swept: SweepRow(row) })?;
@@ -64,13 +65,14 @@ fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes a header and one line per row: first the columns that all rows have, then those of the sweep.
 fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let mut plain = csv::Writer::from_writer(Vec::new());
     for row in rows {
         plain.serialize(row).map_err(io::Error::other)?;
     }
     let plain = plain.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
-    // All rows of a sweep have the same keys. Those of the sweep follow the common ones.
+    // The second pass appends the sweep's columns to each line. All rows of a sweep have the same keys.
     let names = rows.first().map(|row| keys(row).map(|(flag, _)| key(flag)).collect::<Vec<_>>());
     let values = rows.iter().map(|row| keys(row).map(|(_, value)| value.clone()).collect());
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
@@ -86,6 +88,7 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     out.write_all(&text)
 }
 
+/// Writes an aligned table for readers, with confidence intervals.
 fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
     let widths = sweep_widths(rows);

@@ -1,4 +1,5 @@
-//! Model `rack`: one pool under one spine, with racks of workers behind leaves.
+//! Model `rack`: one pool of workers under one spine, with racks of workers behind leaves. The spine chooses
+//! a leaf for each task, and the leaf a worker.
 //!
 //! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]. The model covers the
 //! network between them, and workers that serve in order of arrival. A task's response time runs from its
@@ -28,24 +29,24 @@ use super::watched::{WatchedDispatcher, Watcher};
 
 /// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
-/// Ticks between samples of the queues (Horus 5.2).
+/// Ticks between samples of the queues: 50 us, as in Horus 5.2.
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// Interval at which leaves repeat their idleness signal, in case a signal was lost.
+/// Interval at which leaves repeat their idleness signal, in case a signal was lost: 1 ms.
 const REPEAT_TICKS: u64 = 1000 * TICKS_PER_US as u64;
-/// Time from a failure until the controller has changed the tables. A failed node still receives tasks
+/// Time from a failure until the controller has changed the tables: 1 ms. A failed node still receives tasks
 /// meanwhile.
 const DETECTION_TICKS: u64 = 1000 * TICKS_PER_US as u64;
 
 /// Period of a leaf's timer, as in [`wedjat::node::Timing`] on a clock of nanoseconds.
 const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 
-/// Poll interval of a core with waiting tasks: it checks whether other cores have released credits of a
-/// worker.
+/// Poll interval of a core with waiting tasks: 1 us. The core checks whether other cores have released credits
+/// of a worker. A credit is the right to send a worker one more task.
 const POLL_TICKS: u64 = TICKS_PER_US as u64;
 
-/// Number of a benchmark task.
+/// Number that marks benchmark tasks; no other task has it.
 const BENCHMARK: u64 = u64::MAX;
-/// Maximum number of benchmark tasks in a worker's queue. It drops further ones.
+/// Maximum number of benchmark tasks in a worker's queue. The worker drops further ones.
 const BENCHMARKS_MAX: u32 = 8;
 
 /// Parameters of a run.
@@ -53,7 +54,7 @@ const BENCHMARKS_MAX: u32 = 8;
 pub struct Config {
     /// Workers of each rack.
     pub racks: Vec<usize>,
-    /// Hops between the levels.
+    /// Number of network hops between the levels.
     pub hops: Hops,
     /// Delay of a hop.
     pub hop: Hop,
@@ -63,7 +64,7 @@ pub struct Config {
     pub leaf: PolicySpec,
     /// Policy of the spine.
     pub spine: PolicySpec,
-    /// Signals from leaves to the spine.
+    /// Rules for the signals (idleness and average load) from leaves to the spine.
     pub protocol: Protocol,
     /// Service times at speed 1.
     pub service: Service,
@@ -122,6 +123,7 @@ impl Cores {
     }
 
     /// Spreads numbers over cores, as a device's hash spreads flows. The mixing steps are like SplitMix64's.
+    /// Different factors give independent spreads.
     fn of(self, number: u64, factor: u64) -> usize {
         let mixed = number.wrapping_add(1).wrapping_mul(factor);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -149,11 +151,12 @@ struct Flight {
     service: u64,
     number: u64,
     rack: u16,
+    /// Index of its worker in the rack.
     member: u16,
     class: u16,
     /// Tasks at the worker when it answered.
     queue: u16,
-    /// True if the spine chose the rack from its idle list.
+    /// True if the spine chose the rack from its idle list, the list of racks with idle workers.
     idle_selected: bool,
 }
 
@@ -177,11 +180,11 @@ struct Leaf<W> {
     exchanges: Vec<Exchange>,
     /// Rule that decides which signals the leaf sends to the spine.
     signals: Signals,
-    /// Number of signals sent.
+    /// Number of signals sent, which numbers them.
     signals_sent: u16,
     /// Index of its first worker.
     first_worker: usize,
-    /// Sum of the workers' loads as the leaf sees them.
+    /// Sum of the workers' loads as the leaf sees them. Load signals carry its average.
     total: u64,
     alive: bool,
     /// Service time of the last task, which benchmark tasks copy.
@@ -195,12 +198,14 @@ fn task_of(flight: &Flight) -> Task {
     Task { decision, ..Task::new(flight.class) }
 }
 
-/// A signal in flight: rack (15 bits), number (16), kind (2), value (27: averages up to 2047 tasks).
+/// Signals in flight as the argument of an event: rack (15 bits), number (16), kind (2), value (27). The value
+/// has 16 bits after the point, so that averages up to 2047 tasks fit.
 pub(crate) mod signal {
     use super::{Load, Signal};
 
     const VALUE_MAX: u32 = (1 << 27) - 1;
 
+    /// Packs a signal with its rack and number. Larger loads become the largest value.
     pub fn pack(rack: usize, number: u16, signal: Signal) -> u64 {
         let (kind, value) = match signal {
             Signal::IdleAdd => (0, 0),
@@ -210,6 +215,7 @@ pub(crate) mod signal {
         (rack as u64) << 45 | u64::from(number) << 29 | kind << 27 | u64::from(value)
     }
 
+    /// Unpacks rack, number and signal.
     pub fn unpack(bits: u64) -> (usize, u16, Signal) {
         let signal = match bits >> 27 & 3 {
             0 => Signal::IdleAdd,
@@ -253,19 +259,23 @@ impl Streams {
 /// Additional state for a leaf that is modelled like the process.
 #[derive(Clone, Debug, Default)]
 struct Process {
-    /// Next time of the leaf's timer.
+    /// Next time of the leaf's periodic timer.
     next_tick_ns: u64,
     /// Replies in flight.
     replies: u64,
+    /// Replies that reached the leaf.
     answered: u64,
+    /// Digest of the completed tasks, to compare with a run of the process.
     digest: Digest,
 }
 
 /// State of a run.
 pub struct Sim<'a, W> {
     config: &'a Config,
+    /// Current time in ticks.
     now: u64,
     events: Events,
+    /// Tasks in flight. Events and queues refer to them by slot.
     flights: Slab<Flight>,
     spine: Dispatcher,
     spine_alive: bool,
@@ -274,9 +284,9 @@ pub struct Sim<'a, W> {
     leaves: Vec<Leaf<W>>,
     workers: Vec<Worker>,
     schedule: Schedule,
-    /// Schedules of the script's load changes.
+    /// Schedules of the script's load changes, by step; `None` for other steps.
     changes: Vec<Option<Schedule>>,
-    /// Origin of the schedule.
+    /// Time at which the current schedule began: its arrivals count from there.
     schedule_start: u64,
     streams: Streams,
     recorder: Recorder,
@@ -284,6 +294,7 @@ pub struct Sim<'a, W> {
     in_system: u64,
     /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
+    /// Messages besides tasks and replies: signals and benchmark tasks.
     messages: u64,
     lost: u64,
     /// A packet is lost if a random number is below this.
@@ -311,6 +322,7 @@ pub fn run_watched(config: &Config, watch: impl Watcher) -> Result<Outcome, Stri
 }
 
 impl<'a, W: Watcher> Sim<'a, W> {
+    /// Creates the spine, all leaves and workers, and schedules the first periodic events and the script.
     fn new(config: &'a Config, watch: W) -> Result<Self, String> {
         let spine_seed = stream_seed(config.seed, usize::MAX, 0);
         let view = View::heap(config.racks.len(), 1).remove(0);
@@ -351,6 +363,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             process: config.as_process.then(Process::default),
         };
         sim.events.push(SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+        // Only this protocol repeats signals. The offset by rack keeps the repetitions apart.
         if config.racks.len() > 1 && config.protocol == Protocol::Paper {
             for rack in 0..config.racks.len() as u64 {
                 sim.events.push(REPEAT_TICKS + rack, event::pack(event::REPEAT, rack));
@@ -363,6 +376,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         Ok(sim)
     }
 
+    /// Handles arrivals, events and the timer in order of time, until all tasks have ended. At equal times, an
+    /// arrival comes before events, and events before the timer.
     fn run(&mut self) {
         let mut remaining = self.config.tasks;
         let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -392,6 +407,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 event::SAMPLE => self.sample(),
                 event::REPEAT => self.repeat(argument as usize),
                 event::EXCHANGE => self.receive(argument as usize),
+                // `event::SCRIPT`
                 _ => {
                     if self.act(argument as usize) {
                         arrival = self.schedule.advance(&mut self.streams.arrivals);
@@ -401,7 +417,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Returns the next time of the leaf's timer.
+    /// Returns the next time of the leaf's timer. Only a leaf modelled like the process has one.
     #[inline]
     fn timer(&self) -> u64 {
         let alive = || self.leaves[0].alive;
@@ -440,15 +456,16 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
             }
             self.exchange(rack, core);
-            // Time alone may have released a worker's credit, so waiting tasks are offered again at the
-            // timer.
+            // A reply frees a place at its worker. At the timer, the policy may have counted tasks as lost,
+            // which frees places too. At other times only other cores can have released credits.
             moved |= match due || matches!(packet, Some(Packet::Reply(..))) {
                 true => self.release_all(rack, core),
                 false => self.release_freed(rack, core),
             };
         }
         if polls_all {
-            // Polls until two polls in a row move nothing, as a turn in lockstep does.
+            // Polls until two polls in a row move nothing, as a turn in lockstep does. The poll above counts if
+            // it had no packet and moved nothing.
             let mut quiet = u32::from(packet.is_none() && !moved);
             while quiet < 2 {
                 quiet += 1;
@@ -460,6 +477,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 }
             }
         } else if count > 1 {
+            // All further cores see the changes of this one after the delay, or at their next poll.
             let later = self.now + delay.unwrap_or(POLL_TICKS);
             for core in (0..count).filter(|&core| core != receiver) {
                 self.events.push(later, event::pack(event::EXCHANGE, core as u64));
@@ -478,7 +496,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    /// Schedules the arrival of a packet after this many hops.
+    /// Schedules the arrival of a packet after this many hops. A leaf also needs time to process a task before
+    /// it sends the task to a worker.
     #[inline]
     fn send(&mut self, hops: u32, kind: u64, argument: u64) {
         let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
@@ -496,7 +515,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Removes a lost task.
+    /// Removes a lost task. Lost benchmark tasks do not count.
     fn lose(&mut self, task: u32) {
         if self.flights[task].number != BENCHMARK {
             self.lost += 1;
@@ -546,6 +565,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
             flight.idle_selected = pick.is_some_and(|pick| pick.idle);
         }
         let task = self.flights.add(flight);
+        // A single leaf needs no choice by the spine.
         if pick.is_none() && (self.leaves.len() > 1 || !self.spine_alive) {
             self.lose(task);
             return;
@@ -553,7 +573,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, task);
     }
 
-    /// Delivers a task to its leaf.
+    /// Delivers a task to its leaf, which may then signal the spine.
     #[inline]
     fn at_leaf(&mut self, task: u32) {
         let flight = self.flights[task];
@@ -582,7 +602,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.offer(rack, core, task);
     }
 
-    /// Handles a worker's report at a leaf's core.
+    /// Handles a worker's report at a leaf's core, and updates the leaf's total load.
     #[inline]
     fn reply_at(&mut self, rack: usize, core: usize, report: &Report, benchmark: bool) {
         self.tick(rack, core);
@@ -601,7 +621,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         leaf.total = leaf.total + load(leaf) - before;
     }
 
-    /// Advances a leaf's time, and sends the benchmark tasks that it requests.
+    /// Advances a leaf's time, and sends the benchmark tasks that it requests. A leaf modelled like the process
+    /// has no benchmark tasks, and needs the time here only if its policy queues tasks.
     #[inline]
     fn tick(&mut self, rack: usize, core: usize) {
         let now_ns = to_ns(self.now);
@@ -638,7 +659,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.dispatch(rack, placement);
     }
 
-    /// Carries out a decision. Returns false if the task waits or there was none.
+    /// Executes a dispatcher's decision: sends the task to its worker, or drops it if no worker is available.
+    /// Returns false if the task waits or there was none.
     #[inline]
     fn dispatch(&mut self, rack: usize, placement: Placement<u32>) -> bool {
         match placement {
@@ -674,6 +696,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
+    /// Queues a benchmark task at its worker, which runs it when no other task waits.
     fn benchmark_at_worker(&mut self, number: usize, task: u32) {
         let worker = &mut self.workers[number];
         if worker.benchmarks.len() == BENCHMARKS_MAX {
@@ -696,7 +719,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Ends a benchmark task and sends its reply.
+    /// Ends a benchmark task, starts the worker's next task, and sends the reply.
     fn benchmark_done(&mut self, number: usize, task: u32) {
         let worker = &mut self.workers[number];
         worker.runs_benchmark = false;
@@ -727,7 +750,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
     }
 
-    /// Ends a task at its worker and sends the reply.
+    /// Ends a task at its worker, starts the worker's next one, and sends the reply.
     #[inline]
     fn done(&mut self, task: u32) {
         let worker = self.worker_of(task);
@@ -754,7 +777,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.answer(task);
     }
 
-    /// Delivers a reply to its leaf.
+    /// Delivers a reply to its leaf, which may then signal the spine.
     #[inline]
     fn reply(&mut self, task: u32) {
         let flight = self.flights[task];
@@ -786,7 +809,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Offers waiting tasks until one must wait. Returns true if at least one left.
+    /// Offers a core's waiting tasks until one must wait. Returns true if at least one left.
     #[inline]
     fn release_all(&mut self, rack: usize, core: usize) -> bool {
         let mut moved = false;
@@ -803,18 +826,20 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Lets a core receive messages of other cores, and send waiting tasks for which these released a credit.
     fn receive(&mut self, core: usize) {
         self.exchange(0, core);
+        // Cores with shared memory have no messages that announce released credits.
         if self.config.cores.delay.is_none() {
             self.release_all(0, core);
             return;
         }
         self.release_freed(0, core);
+        // Polls again while tasks wait for other cores' credits.
         if self.leaves[0].dispatchers[core].may_release() {
             let later = self.now + self.config.cores.delay.unwrap_or(0).max(POLL_TICKS);
             self.events.push(later, event::pack(event::EXCHANGE, core as u64));
         }
     }
 
-    /// Lets a core publish its changes and receive those of other cores.
+    /// Lets a core publish its changes and receive those of other cores. Does nothing if cores share memory.
     #[inline]
     fn exchange(&mut self, rack: usize, core: usize) {
         let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
@@ -847,7 +872,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Lets a leaf repeat its idleness signal.
+    /// Lets a leaf repeat its idleness signal, and schedules the next repetition.
     fn repeat(&mut self, rack: usize) {
         let leaf = &mut self.leaves[rack];
         if leaf.alive {
@@ -857,7 +882,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Delivers a signal to the spine.
+    /// Delivers a signal to the spine. The spine ignores removed racks and, by most protocols, old signals.
     fn signal(&mut self, bits: u64) {
         let (rack, number, signal) = signal::unpack(bits);
         let member = Member(rack as u16);
@@ -880,13 +905,14 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Samples all queues (Horus, Fig. 12a: the longest over the mean).
+    /// Samples all queues (Horus, Fig. 12a: the longest over the mean). Also gives the leaves their periodic
+    /// timer, unless a leaf is modelled like the process, which has its own.
     fn sample(&mut self) {
         for rack in 0..self.leaves.len() {
             if self.leaves[rack].alive && self.process.is_none() {
                 for core in 0..self.config.cores.count {
                     self.tick(rack, core);
-                    // After losses of tasks or replies, time alone releases credits.
+                    // After losses of tasks or replies, only time releases credits.
                     self.release_all(rack, core);
                 }
             }
@@ -903,7 +929,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
     }
 
-    /// Carries out a scripted event. Returns true if the arrivals changed.
+    /// Executes a scripted event. Returns true if the arrivals changed.
     fn act(&mut self, number: usize) -> bool {
         let config = self.config;
         match &config.script[number].action {
@@ -942,7 +968,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Replaces the spine by a backup, which knows only the racks.
+    /// Replaces the spine by a backup, which has no loads yet and knows only which racks are alive.
     fn replace_spine(&mut self) {
         let config = self.config;
         let view = View::heap(config.racks.len(), 1).remove(0);
@@ -957,6 +983,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.latest = Latest::new(config.racks.len());
     }
 
+    /// Returns the outcome. Each task counts as two decisions if a spine chose its leaf.
     fn finish(self) -> Outcome {
         let views =
             self.leaves.iter().flat_map(|leaf| &leaf.dispatchers).map(WatchedDispatcher::view);
@@ -980,6 +1007,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
 }
 
 impl<W: Watcher> Leaf<W> {
+    /// Creates the leaf of a rack whose workers begin at index `first_worker`.
     fn new(config: &Config, rack: usize, workers: usize, first_worker: usize, watch: W) -> Self {
         let Cores { count, delay, .. } = config.cores;
         let (views, exchanges) = match delay {
@@ -987,14 +1015,15 @@ impl<W: Watcher> Leaf<W> {
             _ => (View::heap(workers, count), Vec::new()),
         };
         let dispatcher = |(index, view)| {
-            // Several cores belong to the leaf of the only rack.
+            // A leaf has several cores only if it is the only one, so `rack + index` is unique.
             let seed = stream_seed(config.seed, rack + index, 0);
             let mut dispatcher = Dispatcher::new(&config.leaf, view, Core { index, count }, seed);
             if config.benchmarks {
                 dispatcher.run_benchmarks();
             }
             let speeds = &config.speeds[first_worker..first_worker + workers];
-            // A leaf in lockstep has configured speeds only if they differ.
+            // A leaf in lockstep (see `crate::lockstep`) has configured speeds only if they differ. This must
+            // make the same decisions.
             if count == 1 || speeds.iter().any(|speed| *speed != speeds[0]) {
                 dispatcher.set_rates(speeds);
             }
@@ -1026,7 +1055,7 @@ impl Config {
     }
 }
 
-/// Returns the threshold of random numbers for this loss probability.
+/// Returns the threshold for this loss probability: a random number of 64 bits below it means a loss.
 #[must_use]
 pub fn loss_below(probability: f64) -> u64 {
     (probability * 64.0_f64.exp2()) as u64
@@ -1039,14 +1068,14 @@ pub fn service_at(service: u64, speed: f64) -> u64 {
     if speed == 1.0 { service } else { (service as f64 / speed) as u64 }
 }
 
-/// Returns the service time that a worker of this speed reports.
+/// Returns the service time in nanoseconds that a worker of this speed reports, from ticks at speed 1.
 #[inline]
 #[must_use]
 pub fn reported_ns(service: u64, speed: f64) -> u32 {
     (service as f64 * 1e3 / TICKS_PER_US / speed) as u32
 }
 
-/// Adds the controller's reactions to failures.
+/// Adds the controller's reaction to each failure: it removes the rack, or starts another spine.
 #[must_use]
 pub fn with_detection(script: Vec<Step>) -> Vec<Step> {
     let mut all = script.clone();

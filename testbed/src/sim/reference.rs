@@ -1,4 +1,5 @@
 //! Comparison of the simulator with reference results: those of independent programs, and those of theory.
+//! Results without a comment in [`EXPECTED`] are from independent programs for the set-up's model.
 
 use std::io::{self, Write};
 
@@ -27,14 +28,16 @@ pub struct ReferenceResult {
     quick: bool,
 }
 
-/// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times both intervals.
+/// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times the sum of both
+/// confidence intervals.
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
 /// Tolerances for learning nodes, whose result depends on their random start.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
 /// Tolerance of messages per task, since references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;
 
-// Set-ups of the references: flags of `sim`.
+// Set-ups of the references: flags of `sim`. Racks have 32 workers in all. `SLOTS_2` and `SLOTS_10` have slow and
+// fast servers whose speeds differ 2 and 10 times.
 const SINGLE: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32")];
 const SINGLE_NO_DELAY: &[(&str, &str)] = &[("hop", "0us"), ("racks", "32")];
 const FOUR: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "8,8,8,8")];
@@ -50,13 +53,14 @@ const MANY: &[(&str, &str)] = &[("model", "ct"), ("servers", "1000"), ("dispatch
 const MANY_10: &[(&str, &str)] =
     &[("model", "ct"), ("servers", "1000"), ("dispatchers", "1"), ("speeds", "500x1,500x10")];
 
+// Nodes without a scheduler between them, with exponential service times or a mixture of short and long ones.
 const NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "mix(0.5*exp(50us),0.5*exp(500us))")];
 const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const EQUAL_NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-/// Nodes that know all queues without delay.
+/// Two fast and fourteen slow nodes that know all queues almost without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("model", "nodes"),
     ("nodes", "2x16,14x2"),
@@ -78,7 +82,7 @@ const fn row(
     ReferenceResult { setup, policy, load, mean, ci, p99, messages, unstable, tolerance, quick }
 }
 
-/// A row for learning nodes.
+/// A row for learning nodes (policy `malcolm`): set-up, load, mean and p99.
 const fn learned(
     setup: &'static [(&'static str, &'static str)],
     load: &'static str,
@@ -88,7 +92,7 @@ const fn learned(
     ReferenceResult { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
 }
 
-/// A row for which only stability is known.
+/// A row for which only stability is known: the queues must not grow.
 const fn stable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -213,7 +217,7 @@ pub const EXPECTED: &[ReferenceResult] = &[
 #[derive(Clone, Debug)]
 pub struct Comparison {
     expected: ReferenceResult,
-    /// Row of the simulator.
+    /// Row of this simulator.
     ours: Row,
 }
 
@@ -238,6 +242,7 @@ impl Comparison {
 }
 
 impl std::fmt::Display for Comparison {
+    /// Writes one line: the verdict, both results with their difference, and the set-up's flags.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ReferenceResult { setup, policy, load, mean, p99, messages, unstable, .. } =
             self.expected;
@@ -277,7 +282,7 @@ pub fn compare(quick: bool) -> impl Iterator<Item = Result<Comparison, String>> 
     chosen.map(move |&expected| Ok(Comparison { expected, ours: simulate(&expected, quick)? }))
 }
 
-/// Runs the simulation of a reference.
+/// Runs the simulation of a reference, with fewer tasks and seeds if `quick`.
 fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     let mut keys = toml::Table::new();
     let mut key = |key: &str, value: &str| {

@@ -40,11 +40,11 @@ pub enum Action {
     Up(Range<usize>),
     /// Fails a leaf: packets through it are lost.
     FailLeaf(usize),
-    /// Removes a rack from the spine's tables, as the controller does after a failure.
+    /// Removes a rack from the spine's tables. This is the controller's reaction to a failed leaf.
     LeaveOut(usize),
     /// Fails the spine.
     FailSpine,
-    /// Starts another spine.
+    /// Starts another spine. This is the controller's reaction to a failed spine.
     ReplaceSpine,
 }
 

@@ -1,7 +1,7 @@
 //! Model `slots`: servers and dispatchers in time slots (LSQ, ToN 2020, II).
 //!
 //! In each slot tasks arrive at every dispatcher. All dispatchers decide on the state at the beginning of the
-//! slot. Then each server completes tasks according to its service in the slot, and members report. A task's
+//! slot. Then each server completes tasks according to its service in the slot, and servers report. A task's
 //! time in the system is its departure slot minus its arrival slot plus one. There are no benchmark tasks.
 
 use std::collections::VecDeque;
@@ -55,7 +55,7 @@ struct QueuedTask {
     number: u64,
     /// Slot of its arrival.
     slot: u64,
-    /// Decision that sent it; tasks of one batch share it.
+    /// Number of the decision that sent it; tasks sent together share it.
     decision: Decision,
     dispatcher: u16,
 }
@@ -73,7 +73,7 @@ struct Server {
     /// The service of a slot is an exponential number times this, rounded down: geometric with the server's
     /// mean.
     scale: f64,
-    /// Slots of work since the last completion.
+    /// Slots since the last completion in which the server had tasks.
     busy_slots: u64,
     /// Number of dispatchers that sent tasks to this server in the slot.
     senders: usize,
@@ -105,7 +105,7 @@ struct Sim<'a> {
     recorder: Recorder,
     in_system: u64,
     messages: u64,
-    /// Number of slots by the maximum number of dispatchers that sent to one server.
+    /// Number of slots, by the maximum number of dispatchers that sent to one server.
     incast: Vec<u64>,
 }
 
@@ -157,6 +157,7 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
 }
 
 impl<'a> Sim<'a> {
+    /// Creates all dispatchers and servers.
     fn new(config: &'a Config) -> Self {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
@@ -220,11 +221,13 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Lets all dispatchers decide on the queues at the beginning of the slot.
+    /// Lets all dispatchers decide on the queues at the beginning of the slot. A policy that holds tasks back
+    /// decides on each task even in runs with whole batches.
     fn dispatch(&mut self) {
         let policy = self.config.policy.entry();
         for node in &self.nodes {
             for (queue, server) in node.queues.iter().zip(&self.servers) {
+                // A simulation has one thread, so that Relaxed suffices.
                 queue.store(server.queue.len() as u32, Relaxed);
             }
         }
@@ -263,6 +266,7 @@ impl<'a> Sim<'a> {
             if server.queue.is_empty() {
                 continue;
             }
+            // Number of tasks that the server can complete in this slot.
             let unit: f64 = Exp1.sample(service);
             let service = (unit * server.scale) as usize;
             server.busy_slots += 1;
@@ -325,7 +329,7 @@ impl Node {
         next.map(|(first, pick)| (first, pick.member))
     }
 
-    /// Sends a task to a member, and the next `followers` waiting tasks with it.
+    /// Sends a task to a member, and the next `followers` waiting tasks with it. `index` is this dispatcher's.
     fn enqueue(
         &mut self,
         first: (u64, u64),

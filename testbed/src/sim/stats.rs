@@ -87,14 +87,18 @@ impl Batch {
 /// Records a run with a known number of tasks, excluding the warm-up.
 #[derive(Clone, Debug)]
 pub struct Recorder {
+    /// Measured tasks in equal parts, in the order of arrival.
     batches: Vec<Batch>,
+    /// Expected number of tasks.
     tasks: u64,
+    /// Number of tasks at the start that are not measured.
     warmup: u64,
     /// Sum of the number of tasks in the system, seen by arriving tasks, in each fifth of the run.
     fifths: [f64; 5],
+    /// Number of arrived tasks.
     arrived: u64,
     timeline: Timeline,
-    /// Number of tasks per stretch of the timeline.
+    /// Number of tasks in each stretch (equal part) of the timeline.
     stretch: u64,
     observer: Observer,
     /// Recorded tasks.
@@ -183,6 +187,7 @@ impl Recorder {
         }
     }
 
+    /// Adds a task to the recorded ones, with its times in picoseconds.
     #[cold]
     fn push(&mut self, tick_ps: f64, end: TaskEnd) {
         let TaskEnd { number, class, worker, arrived, service, response } = end;
@@ -208,8 +213,9 @@ impl Recorder {
     /// Records the end of those tasks whose end is not recorded yet.
     pub fn end_rest(&mut self, tick_ps: f64, rest: impl Iterator<Item = TaskEnd>) {
         if self.observer.records_tasks {
-            let known: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
-            rest.filter(|end| !known.contains(&end.number)).for_each(|end| self.push(tick_ps, end));
+            let numbers: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
+            rest.filter(|end| !numbers.contains(&end.number))
+                .for_each(|end| self.push(tick_ps, end));
         }
     }
 
@@ -285,10 +291,13 @@ mod tests {
 
     #[test]
     fn growth_is_distinguished_from_noise() {
+        // Steady growth.
         assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
+        // A random walk, by more and by fewer than ten tasks per server.
         let walk = [1.0, 3.0, 5.0, 7.0, 9.0].map(f64::sqrt);
         assert!(grows(&walk.map(|tasks| 1000.0 * tasks), 100));
         assert!(!grows(&walk.map(|tasks| 100.0 * tasks), 100));
+        // Noise, and growth by less than one task per server.
         assert!(!grows(&[80.0, 100.0, 99.0, 101.0, 102.0], 100));
         assert!(!grows(&[0.0, 1.0, 2.0, 3.0, 4.0], 100));
     }

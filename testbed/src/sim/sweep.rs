@@ -91,6 +91,7 @@ pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
 mod tests {
     use super::*;
 
+    /// Two lists give all pairs, and a comma in parentheses does not split a value.
     // promise: measurement.4
     #[test]
     fn every_combination_and_commas_in_parentheses() {

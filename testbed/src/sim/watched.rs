@@ -81,6 +81,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
     /// Calls [`QueueingDispatcher::next`] and records the offer.
     #[inline]
     pub fn next(&mut self, task: impl FnOnce(&u32) -> Task) -> Placement<u32> {
+        // Without a waiting task the policy is not called.
         let has_backlog = self.dispatcher.waiting() > 0;
         let placement = self.dispatcher.next(task);
         if has_backlog {

@@ -23,10 +23,11 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-pub fn wait(what: &str, mut there: impl FnMut() -> bool) {
+/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`PATIENCE`].
+pub fn wait(goal: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !there() {
-        assert!(began.elapsed() < PATIENCE, "timeout while waiting for {what}");
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "timeout while waiting for {goal}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -35,6 +36,7 @@ pub fn wait(what: &str, mut there: impl FnMut() -> bool) {
 pub struct Process(Option<Child>);
 
 impl Process {
+    /// Starts a command.
     pub fn start(command: &mut Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
@@ -44,6 +46,7 @@ impl Process {
         self.0.as_mut().and_then(|child| child.stdin.take()).expect("a pipe")
     }
 
+    /// Sends a signal to the process.
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(self.0.as_ref().unwrap()), signal).unwrap();
     }
@@ -56,6 +59,7 @@ impl Process {
         true
     }
 
+    /// Waits for the end of the process and returns its output.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
@@ -88,10 +92,12 @@ pub fn output_text(output: &Output) -> String {
     format!("{}\n{}", String::from_utf8_lossy(&output.stderr), output.status)
 }
 
+/// Parses the standard output of a process as JSON.
 pub fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", output_text(output)))
 }
 
+/// Returns a count of an account by its JSON pointer; 0 if it is missing.
 pub fn count(account: &Value, pointer: &str) -> u64 {
     account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
@@ -119,7 +125,8 @@ pub fn counter(state: &Path, name: &str) -> u64 {
 }
 
 /// Returns the command of a generator that verifies every answer. It sends until it is stopped, then waits
-/// for `drain`. At its low rate, a queue of 1024 holds the tasks of ten seconds in which the receiver stalls.
+/// for `drain`. At a rate of 100 per second, a queue of 1024 holds the tasks of ten seconds in which the
+/// receiver stalls.
 pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &str) -> Command {
     let mut command = command("wedjat-pktgen");
     command.args(["run", "--service", workload, "--verify", "--rate", rate, "--dst", dst]);

@@ -40,7 +40,7 @@ pub struct EtcdAccess {
 pub(super) struct Members {
     access: EtcdAccess,
     /// Index of the member that answered last.
-    answered: usize,
+    current: usize,
     channels: Vec<Option<Channel>>,
 }
 
@@ -78,7 +78,8 @@ enum Failure {
 }
 
 impl Failure {
-    /// Returns true if the member has not executed the call and never will.
+    /// Returns true if the member has not executed the call and never will. Refusals by etcd itself begin with
+    /// `etcdserver: `.
     fn is_definite(&self) -> bool {
         match self {
             Self::Connect(_) => true,
@@ -103,7 +104,7 @@ struct Attempts<T> {
     failures: BTreeMap<usize, Failure>,
 }
 
-/// Returns true if another member may answer instead.
+/// Returns true for a failure of one member. Another member may answer instead.
 fn is_of_member(status: &Status) -> bool {
     matches!(
         status.code(),
@@ -130,12 +131,12 @@ impl Members {
     /// Creates the members without connections.
     pub fn new(access: EtcdAccess) -> Self {
         let channels = access.members.iter().map(|_| None).collect();
-        Self { access, answered: 0, channels }
+        Self { access, current: 0, channels }
     }
 
     /// Returns the same members without connections, for another task.
     pub fn separate(&self) -> Self {
-        Self { answered: self.answered, ..Self::new(self.access.clone()) }
+        Self { current: self.current, ..Self::new(self.access.clone()) }
     }
 
     /// Calls the member that answered last. Without an answer, the call goes to one more member every twelfth
@@ -151,7 +152,7 @@ impl Members {
         let (running, failures) = (JoinSet::new(), BTreeMap::new());
         let mut attempts = Attempts { running, started: 0, open: vec![0; count], failures };
         let result = loop {
-            let index = (self.answered + attempts.started) % count;
+            let index = (self.current + attempts.started) % count;
             attempts.started += 1;
             attempts.open[index] += 1;
             attempts.running.spawn(self.attempt(index, call.clone()));
@@ -209,9 +210,11 @@ impl Members {
                 }));
             }
             attempts.failures.insert(index, failure);
+            // Without another member, the caller decides when to retry.
             if count == 1 {
                 return Some(Err(self.unanswered(action, attempts)));
             }
+            // The next member follows at once, but a new round over all members after a pause.
             if !attempts.started.is_multiple_of(count) {
                 return None;
             }
@@ -221,7 +224,7 @@ impl Members {
 
     /// Stores the index of the answering member, and logs a change.
     fn note_answer(&mut self, index: usize, failures: &BTreeMap<usize, Failure>) {
-        let before = std::mem::replace(&mut self.answered, index);
+        let before = std::mem::replace(&mut self.current, index);
         if before != index {
             let late = || "it is late".to_owned();
             let reason = failures.get(&before).map_or_else(late, ToString::to_string);
@@ -249,7 +252,7 @@ impl Members {
         let (url, tls) = (self.access.members[index].clone(), self.access.tls.clone());
         let answer_max = self.answer_max();
         async move {
-            let answered = async {
+            let exchange = async {
                 let channel = match channel {
                     Some(channel) => channel,
                     None => {
@@ -262,8 +265,8 @@ impl Members {
                 Ok((channel, answer))
             };
             let late = || Status::deadline_exceeded(format!("no answer for {answer_max:?}"));
-            let answered = timeout(answer_max, answered).await;
-            (index, answered.unwrap_or_else(|_| Err(Failure::Call(late()))))
+            let outcome = timeout(answer_max, exchange).await;
+            (index, outcome.unwrap_or_else(|_| Err(Failure::Call(late()))))
         }
     }
 

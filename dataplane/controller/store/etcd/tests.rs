@@ -11,6 +11,7 @@ use crate::controller::command::Command;
 use crate::etcd::Etcd;
 use crate::etcd::proxy::{Action, Proxy};
 
+/// Creates a store with its keys below `/test`.
 fn store(members: Vec<String>, lease: Duration, clock: Clock) -> EtcdStore {
     let (prefix, name) = ("/test".to_owned(), "controller 1 at home".to_owned());
     EtcdStore::by_clock(EtcdAccess { members, prefix, lease, tls: None, name }, clock)
@@ -25,6 +26,7 @@ fn site(lease: Duration) -> Option<(Etcd, Proxy, EtcdStore)> {
     Some((etcd, proxy, store))
 }
 
+/// Runs a test with a timeout.
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { timeout(PATIENCE, test).await.unwrap() });
@@ -156,6 +158,7 @@ fn late_part_of_a_compaction_is_refused() {
 // promise: controller.3
 #[test]
 fn lost_lease_is_revoked() {
+    // Seconds by which the store's clock is ahead of the system's.
     static LATER: AtomicU64 = AtomicU64::new(0);
     let clock = || since_boot() + Duration::from_secs(LATER.load(Ordering::Relaxed));
     let Some(etcd) = Etcd::start(1, &[]) else { return };

@@ -37,9 +37,9 @@ pub struct RankedMember {
 /// Part of the front from which a member was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RankSource {
-    /// The first side (false) or the second side (true).
+    /// The first side (false) or the second side (true): groups of tied members that the front counts separately.
     Side(bool),
-    /// Neither side.
+    /// Neither side: other tied members, which take longer to find.
     Elsewhere,
 }
 

@@ -64,6 +64,7 @@ impl Rank for Ranks {
     fn find(&self, Ties(ties): Ties, bits: u32) -> Option<RankedMember> {
         let place = below(ties as usize, bits); // the order starts at 0
         let member = Member(self.cells[place].holder);
+        // Members of the last stretch have different queues, and stay in it with one task more.
         let (queue, source) = match self.order.is_full() {
             true => (self.queue(member), RankSource::Elsewhere),
             false => (self.order.least.into(), RankSource::Side(false)),

@@ -8,6 +8,7 @@ use crate::policy::sample::{below, select};
 
 /// Maximum number of distinct speeds. More speeds are rounded to steps between the slowest and the fastest.
 const CLASSES_MAX: usize = 32;
+/// Class of an unused side.
 const NO_CLASS: u8 = u8::MAX;
 
 /// Members of one speed.
@@ -38,6 +39,7 @@ impl Class {
 pub struct Ties(u64);
 
 impl Ties {
+    /// Returns the three numbers.
     #[inline(always)]
     fn split(self) -> [u32; 3] {
         [0, 16, 32].map(|shift| (self.0 >> shift) as u32 & 0xFFFF)
@@ -63,6 +65,7 @@ struct Side {
 }
 
 impl Side {
+    /// An unused side.
     const NONE: Self = Self { start: 0, least: 0, class: NO_CLASS };
 }
 
@@ -123,6 +126,7 @@ impl SpeedRanks {
         self.compare_all();
     }
 
+    /// Returns the class of a member.
     #[inline(always)]
     fn class(&self, member: Member) -> usize {
         self.class[member.index()].into()
@@ -204,6 +208,7 @@ impl Rank for SpeedRanks {
         let (mut sides, mut ties, mut free) = ([Side::NONE; 2], 0, 0);
         for (number, order) in self.tied() {
             let members = order.ties() as u64;
+            // Members of a full order have different queues, which a side with one queue cannot express.
             if order.is_full() || free == sides.len() {
                 ties += members << 32;
                 continue;

@@ -1,10 +1,11 @@
-//! Order of members by queue. Members with equal queues form a stretch of one array. The stretches follow each
-//! other by length, so the boundaries between them define the order.
+//! Order of members by queue. Members with equal queues form a stretch of one array. The stretches are sorted by
+//! the length of these queues, so the boundaries between them define the order. A *length* is a queue length.
 
 use super::Member;
 
 /// Number of distinct lengths. Longer queues count as the last one; ranking beyond that is pointless.
 const LENGTHS: usize = 1024;
+/// The last length, of all queues that are at least this long.
 pub const LONGEST: usize = LENGTHS - 1;
 /// Place of a member that is not ranked.
 const NOWHERE: u16 = u16::MAX;
@@ -22,7 +23,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Returns the length of the member's stretch.
+    /// Returns the queue length of the member's stretch.
     #[inline]
     fn length(self) -> usize {
         (self.queue as usize).min(LONGEST)
@@ -94,6 +95,7 @@ impl Stretches {
     /// Returns the number of members with the shortest queue.
     #[inline]
     pub fn ties(&self) -> usize {
+        // The remainder changes nothing; it spares the bounds check, here and below.
         usize::from(self.ends[usize::from(self.least) % LENGTHS] - self.start)
     }
 
@@ -137,7 +139,7 @@ impl Stretches {
     pub fn set(&mut self, cells: &mut [Cell], member: Member, queue: u32) -> bool {
         let (cell, members) = (cells[member.index()], cells.len());
         let place = cell.place;
-        // The most frequent case: one task less. Places beyond the order belong to unranked members.
+        // The most frequent case: one task less, of a ranked member. The place of others is beyond the array.
         if cell.queue == queue.wrapping_add(1)
             && let Some(end) = self.ends[..LONGEST].get_mut(queue as usize)
             && usize::from(place) < members

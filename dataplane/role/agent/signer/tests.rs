@@ -7,12 +7,15 @@ use super::*;
 use crate::wire::auth::{KEY_LEN, addresses};
 use crate::wire::task::Header;
 
+/// Sequence of the clock at the start: neither at the start of a window nor of a span.
 const NOW: u64 = 77 * WINDOW + 5;
 
+/// Returns a key of equal bytes.
 fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
 
+/// Signer of workers 3 and 8, with different keys.
 fn signer() -> Signer {
     Signer::new([(3, key(1)), (8, key(2))], || NOW).unwrap()
 }
@@ -25,6 +28,7 @@ fn payload(header: Header) -> Vec<u8> {
     payload
 }
 
+/// Reads the proof in a payload between the addresses 1 and 2.
 fn signed(payload: &[u8]) -> SignedPacket {
     SignedPacket::read(&addresses(1, 2), payload).unwrap()
 }
@@ -133,12 +137,13 @@ fn only_the_last_registration_is_acknowledged() {
         by.sign(&addresses(1, 2), &mut payload, sequence);
         signed(&payload)
     };
+    // The second registration replaces the first.
     let (first, second) = (register(), register());
-    let says = |signed: SignedPacket| credential.acknowledges(0, Some(&signed));
-    assert_eq!(says(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
-    assert_eq!(says(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
+    let check = |signed: SignedPacket| credential.acknowledges(0, Some(&signed));
+    assert_eq!(check(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
+    assert_eq!(check(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
     assert_eq!(credential.acknowledges(0, None::<&SignedPacket>), Err(DropReason::AuthMissing));
-    assert_eq!(says(acknowledgement(&key(1), second)), Ok(()));
+    assert_eq!(check(acknowledgement(&key(1), second)), Ok(()));
 }
 
 // promise: trust.3

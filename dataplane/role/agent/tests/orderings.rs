@@ -1,4 +1,5 @@
-//! Counts of a few tasks by name, in every order that the memory model allows, by loom.
+//! Counts of a few tasks by the worker that they name. The checker loom runs them in every order that the
+//! memory model allows.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
@@ -23,6 +24,7 @@ impl Number for AtomicU32 {
 
 type CountedLoad = Arc<NamedLoad<AtomicU32>>;
 
+/// Counts of one worker.
 fn load() -> CountedLoad {
     Arc::new(NamedLoad::new(1))
 }

@@ -10,14 +10,17 @@ use crate::wire::peer::{
 const BEAT: u64 = 100;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 
+/// Returns the address of a node.
 fn address(node: usize) -> u32 {
     AGENT + node as u32
 }
 
+/// Returns the MAC address of a node.
 fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + node as u8])
 }
 
+/// Configuration of the node with number `own`, with two workers.
 fn peers_text(policy: &str, nodes: usize, own: usize, queue: usize) -> String {
     let all: Vec<_> = (0..nodes).map(|node| format!("'10.0.2.{}'", 11 + node)).collect();
     format!(
@@ -31,11 +34,13 @@ fn peers_text(policy: &str, nodes: usize, own: usize, queue: usize) -> String {
     )
 }
 
+/// One agent with the far end of its port.
 struct Node {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     handles: AgentHandles,
     workers: Vec<WorkerEnd>,
+    /// False to lose all frames from and to it.
     is_up: bool,
 }
 
@@ -59,7 +64,7 @@ impl Segment {
         segment
     }
 
-    /// Same, before they know each other.
+    /// Same as [`Segment::new`], before they know each other, and with this queue bound.
     fn of(policy: &str, nodes: usize, queue: usize) -> Self {
         let frames = FramePool::new(4096, 1200);
         let node = |own| {
@@ -75,6 +80,7 @@ impl Segment {
         segment
     }
 
+    /// Attaches both workers of a node.
     fn attach_worker(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.workers = (0..2).map(|at| node.handles.claim(at)).collect();
@@ -114,6 +120,7 @@ impl Segment {
         }
     }
 
+    /// Delivers a frame of a node to its destination: other nodes, or the client, which keeps the header.
     fn deliver(&mut self, from: usize, bytes: &[u8]) {
         let to = ether::dst(bytes);
         assert_eq!(ether::src(bytes), mac(from));
@@ -139,18 +146,19 @@ impl Segment {
         self.send(node, (CLIENT_MAC, CLIENT, 40_000), &header, b"question");
     }
 
-    fn send(&mut self, node: usize, from: (Mac, u32, u16), header: &Header, behind: &[u8]) {
+    /// Delivers a packet from these source addresses and this UDP port to a node.
+    fn send(&mut self, node: usize, from: (Mac, u32, u16), header: &Header, body: &[u8]) {
         let (src_mac, src, src_port) = from;
         let (dst_mac, dst, dst_port) = (mac(node), address(node), 1234);
         let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
-        assert!(self.nodes[node].wire.send(&fixtures::datagram(&flow, header, behind)));
+        assert!(self.nodes[node].wire.send(&fixtures::datagram(&flow, header, body)));
         self.settle();
     }
 
     /// Sends a message of peer `by` to node 0.
-    fn word(&mut self, by: usize, code: Code, word: &[u8]) {
+    fn peer_message(&mut self, by: usize, code: Code, message: &[u8]) {
         let header = Header::of_peers(code, POOL, (by as u16, 0), 0);
-        self.send(0, (mac(by), address(by), 1234), &header, word);
+        self.send(0, (mac(by), address(by), 1234), &header, message);
     }
 
     /// Lets a worker of the node serve a task, if it has one.
@@ -167,14 +175,17 @@ impl Segment {
         }
     }
 
+    /// Returns a counter of a node.
     fn count(&self, node: usize, counter: Counter) -> u64 {
         self.nodes[node].agent.counters().read(counter)
     }
 
+    /// Returns the totals of a node's decisions.
     fn totals(&self, node: usize) -> Totals {
         *self.nodes[node].agent.peers().unwrap().totals()
     }
 
+    /// Returns the number of packets that a node dropped for this reason.
     fn dropped(&self, node: usize, reason: DropReason) -> u64 {
         self.nodes[node].agent.counters().dropped(reason)
     }
@@ -208,8 +219,8 @@ fn forwarded_tasks_are_answered_for_the_first_node() {
     // Two are with workers here. With one more waiting here, the peers have fewer, and tasks go there.
     let passed = segment.count(0, Counter::TasksPassed);
     assert!((3..=5).contains(&passed), "{passed}");
-    let taken: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
-    assert_eq!(taken, passed);
+    let accepted: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
+    assert_eq!(accepted, passed);
     assert_eq!(segment.count(0, Counter::Scheduled), 8 - passed);
     segment.finish();
     let mut answered: Vec<_> =
@@ -259,12 +270,12 @@ fn twice_forwarded_task_keeps_its_first_node() {
     let mut segment = Segment::new("rsteal", 2);
     // Node 1's queue, of tasks sent to node 0 and forwarded.
     let via = ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
-    let mut behind = b"question".to_vec();
-    behind.resize(8 + VIA_LEN, 0);
-    via.emit(&mut behind[8..]);
+    let mut body = b"question".to_vec();
+    body.resize(8 + VIA_LEN, 0);
+    via.emit(&mut body[8..]);
     for seq in 0..4 {
         let header = Header { code: Code::PassedTask, src: 77, ..Header::new_task(POOL, seq) };
-        segment.send(1, (mac(0), CLIENT, 40_000), &header, &behind);
+        segment.send(1, (mac(0), CLIENT, 40_000), &header, &body);
     }
     segment.pass(2000);
     segment.task(0, 9);
@@ -371,6 +382,7 @@ fn learners_hear_each_other_and_agree() {
     segment.balanced();
 }
 
+/// Returns a heartbeat of this node.
 fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
     let mut bytes = vec![0; crate::wire::peer::HEARTBEAT_LEN];
     Heartbeat { origin, number, load, waiting: 1, done: BeatStatistics::default() }
@@ -385,7 +397,9 @@ fn invalid_peer_message_is_counted_and_ignored() {
     let origin = Origin { id: 1, ..segment.nodes[1].agent.peers().unwrap().origin() };
     let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().peer_state(1);
     let before = known(&segment);
+    // A later start than the known one, so that the message is not too old.
     let future = Origin { born: origin.born + 1, ..origin };
+    // A heartbeat of node 1 with a changed origin.
     let beat = |change: fn(&mut Origin)| {
         let mut other = future;
         change(&mut other);
@@ -404,21 +418,21 @@ fn invalid_peer_message_is_counted_and_ignored() {
         bytes.to_vec()
     };
     let via = ForwardingTrailer { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
-    let (word, task) = (Code::Heartbeat, Code::PassedTask);
+    let (beat_code, task) = (Code::Heartbeat, Code::PassedTask);
     use DropReason::*;
     let cases = [
-        (1, word, beat(|origin| origin.version = 9), PeerVersion),
-        (1, word, beat(|origin| origin.nodes = 4), PeerNodes),
-        (1, word, beat(|origin| origin.features = FEATURES + 1), PeerFeatures),
-        (1, word, beat(|origin| origin.id = 3), PeerStranger),
-        (1, word, beat(|origin| origin.id = 0), PeerStranger),
-        (1, word, beat(|origin| origin.id = 2), PeerStranger),
-        (1, word, heartbeat(future, 1, f32::NAN), PeerNotFinite),
-        (1, word, heartbeat(future, 1, f32::INFINITY), PeerNotFinite),
-        (1, word, heartbeat(future, 1, -1.0), PeerOutOfRange),
-        (1, word, heartbeat(origin, 0, 1.0), PeerOld),
-        (1, word, beat(|_| ())[..40].to_vec(), TaskShort),
-        (1, word, Vec::new(), TaskShort),
+        (1, beat_code, beat(|origin| origin.version = 9), PeerVersion),
+        (1, beat_code, beat(|origin| origin.nodes = 4), PeerNodes),
+        (1, beat_code, beat(|origin| origin.features = FEATURES + 1), PeerFeatures),
+        (1, beat_code, beat(|origin| origin.id = 3), PeerStranger),
+        (1, beat_code, beat(|origin| origin.id = 0), PeerStranger),
+        (1, beat_code, beat(|origin| origin.id = 2), PeerStranger),
+        (1, beat_code, heartbeat(future, 1, f32::NAN), PeerNotFinite),
+        (1, beat_code, heartbeat(future, 1, f32::INFINITY), PeerNotFinite),
+        (1, beat_code, heartbeat(future, 1, -1.0), PeerOutOfRange),
+        (1, beat_code, heartbeat(origin, 0, 1.0), PeerOld),
+        (1, beat_code, beat(|_| ())[..40].to_vec(), TaskShort),
+        (1, beat_code, Vec::new(), TaskShort),
         (1, Code::StealRequest, vec![0; 16], PeerVersion),
         (2, Code::StealRequest, beat(|_| ())[..16].to_vec(), PeerStranger),
         (1, Code::StealRequest, vec![0; 15], TaskShort),
@@ -435,16 +449,16 @@ fn invalid_peer_message_is_counted_and_ignored() {
     ];
     for (by, code, bytes, reason) in cases {
         let count = segment.dropped(0, reason);
-        segment.word(by, code, &bytes);
+        segment.peer_message(by, code, &bytes);
         assert_eq!(segment.dropped(0, reason), count + 1, "{code:?} by {by}: {reason:?}");
         assert_eq!(known(&segment), before, "{code:?}: {reason:?}");
     }
     // An accepted message arrives again; a stranger sends from another machine.
     let last = heartbeat(future, 5, 1.0);
-    segment.word(1, word, &last);
-    segment.word(1, word, &last);
+    segment.peer_message(1, beat_code, &last);
+    segment.peer_message(1, beat_code, &last);
     assert_eq!(segment.dropped(0, PeerDoubled), 1);
-    let header = Header::of_peers(word, POOL, (1, 0), 0);
+    let header = Header::of_peers(beat_code, POOL, (1, 0), 0);
     segment.send(0, (CLIENT_MAC, address(1), 1234), &header, &heartbeat(future, 6, 1.0));
     segment.send(0, (mac(1), CLIENT, 1234), &header, &heartbeat(future, 6, 1.0));
     assert_eq!(segment.dropped(0, PeerStranger), 3 + 1 + 4 + 2);
@@ -466,20 +480,21 @@ proptest! {
     // promise: agent.4
     #[test]
     fn any_words_are_taken_or_counted(
-        words in proptest::collection::vec(
+        messages in proptest::collection::vec(
             (0..4_u8, 0..4_u8, proptest::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40,
         ),
     ) {
         let mut segment = Segment::of("malcolm", 2, 16);
         segment.pass(3 * BEAT);
         let origin = segment.nodes[1].agent.peers().unwrap().origin();
-        for (code, by, mut bytes, is_likely) in words {
+        for (code, by, mut bytes, is_likely) in messages {
             // Some begin like valid ones.
             if is_likely && bytes.len() > 40 {
                 Origin { born: origin.born + 1, ..origin }.emit(&mut bytes);
             }
+            // The four codes of peers' messages follow each other.
             let code = Code::from_bits(21 + code).unwrap();
-            segment.word(usize::from(by % 2) ^ 1, code, &bytes);
+            segment.peer_message(usize::from(by % 2) ^ 1, code, &bytes);
         }
         let node = &segment.nodes[0];
         prop_assert!(node.agent.counters().balances());

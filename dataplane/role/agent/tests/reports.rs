@@ -1,5 +1,5 @@
-//! Workers shared by several leaves: they register with all, answer through the leaf that asked, and report
-//! to the leaf chosen by the policy.
+//! Workers shared by several leaves: they register with all, answer through the leaf that sent the task, and
+//! report to the leaf chosen by the policy.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,11 @@ struct Shared {
     worker_ends: [WorkerEnd; 2],
 }
 
-/// Destination and contents of a message.
+/// A message of the agent: destination MAC address and header.
 type SentReport = (Mac, Header);
 
 impl Shared {
+    /// Creates the agent of three leaves with this policy, and attaches both workers.
     fn new(family: Family, policy: &str) -> Self {
         let leaves = LEAVES.map(|(ip, mac)| {
             format!("[[leaf]]\nip = '{}'\nmac = '{mac}'\n", std::net::Ipv4Addr::from_bits(ip))
@@ -60,8 +61,8 @@ impl Shared {
                 let (ip, mac) = LEAVES.into_iter().find(|(_, mac)| *mac == to).unwrap();
                 match header.code {
                     Code::WorkerId => {
-                        let says = (header.src, header.seq, 100);
-                        let answer = acknowledgement(self.rig.family, (ip, mac), says);
+                        let ids = (header.src, header.seq, 100);
+                        let answer = acknowledgement(self.rig.family, (ip, mac), ids);
                         self.rig.send(&answer);
                     }
                     _ => messages.push((to, header)),
@@ -71,6 +72,7 @@ impl Shared {
         messages
     }
 
+    /// Delivers a task of a leaf that names this worker.
     fn task_from(&mut self, leaf: usize, worker: u16, seq: u16) {
         let header = Header { dst: worker, src: 77, ..Header::new_task(POOL, seq) };
         let mut bytes = self.rig.family.frame(&header, &[]);
@@ -86,6 +88,7 @@ impl Shared {
     }
 }
 
+/// Returns the queue reports among these messages.
 fn reports(messages: &[SentReport]) -> Vec<SentReport> {
     messages.iter().copied().filter(|(_, header)| header.code == Code::QueueReport).collect()
 }

@@ -10,7 +10,7 @@ use crate::wire::auth::{KEY_LEN, Key};
 
 type Worker = ThreadWorker<RingPort>;
 
-/// An agent with such workers, and the output of their queues.
+/// An agent with such workers, and the far ends of their transmit queues.
 struct Threads {
     rig: Rig,
     workers: Vec<Option<Worker>>,
@@ -18,11 +18,12 @@ struct Threads {
 }
 
 impl Threads {
+    /// Creates an agent over IPv4 whose workers are attached.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         Self::over(Family::V4, policy, workers, queue, overflow)
     }
 
-    /// With addresses of this family.
+    /// Same as [`Threads::new`], with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
@@ -56,10 +57,12 @@ impl Threads {
         assert!(catch_unwind(panics).is_err());
     }
 
+    /// Returns the next frame that the worker sent.
     fn sent(&mut self, at: usize) -> Option<Vec<u8>> {
         self.wires[at].receive().map(|frame| frame.bytes().to_vec())
     }
 
+    /// Returns the headers of all frames that the worker sent.
     fn headers(&mut self, at: usize) -> Vec<Header> {
         let sent: Vec<_> = std::iter::from_fn(|| self.sent(at)).collect();
         let at = self.rig.family.payload();
@@ -72,6 +75,7 @@ impl Threads {
         self.rig.agent.counters().read(counter)
     }
 
+    /// Returns the number of packets dropped for this reason, by the agent and its threads.
     fn dropped(&mut self, reason: DropReason) -> u64 {
         self.add_up();
         self.rig.dropped(reason)
@@ -92,6 +96,7 @@ impl Threads {
     }
 }
 
+/// Answers with the request's bytes.
 fn echo(request: &Request<'_>, reply: &mut [u8]) -> usize {
     reply[..request.payload.len()].copy_from_slice(request.payload);
     request.payload.len()
@@ -116,6 +121,7 @@ fn sends_the_same(family: Family, key: Option<Key>) {
         let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
         Signer::new(keys, || 1_000_000).map(Arc::new)
     };
+    // Tasks are copied to workers of the dispatcher, and handed over to threads.
     let mut copied = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
     copied.agent = copied.agent.with_signer(signer());
     let mut worker_ends = [copied.attach_worker(0), copied.attach_worker(1)];
@@ -150,8 +156,9 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     }
     assert!(handed.rig.wire.receive().is_some(), "registrations leave by the dispatcher");
     let by_dispatcher = std::iter::from_fn(|| handed.rig.wire.receive());
-    let words = by_dispatcher.filter(|frame| family.parse(frame.bytes()).is_ok());
-    let codes = words.map(|frame| Header::parse(&frame.bytes()[family.payload()..]).unwrap().code);
+    let messages = by_dispatcher.filter(|frame| family.parse(frame.bytes()).is_ok());
+    let codes =
+        messages.map(|frame| Header::parse(&frame.bytes()[family.payload()..]).unwrap().code);
     assert!(codes.into_iter().all(|code| !code.is_reply()), "no reply does");
     assert!(handed.count(Counter::Replies) > 30);
     assert_eq!(handed.count(Counter::Replies), copied.agent.counters().read(Counter::Replies));

@@ -1,4 +1,5 @@
-//! Worker hosts that silently discard a class of tasks. Honest clients are still served, under every policy.
+//! Worker hosts that silently discard some tasks. Clients of other tasks, called honest here, are still
+//! served under every policy. A simulation of clients and workers in virtual time drives the real leaf.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,7 +15,7 @@ const TICK_NS: u64 = 100_000;
 const HOP_NS: u64 = 5_000;
 /// Time with honest clients only.
 const WARM_UP_NS: u64 = 200_000_000;
-/// Tasks per second.
+/// Tasks of honest clients per second.
 const HONEST: f64 = 200.0;
 /// Discarded tasks per second.
 const DISCARDED: f64 = 500.0;
@@ -34,7 +35,9 @@ struct Case {
     exponential: bool,
     /// True if tasks carry the header extension, and replies carry service times.
     extended: bool,
+    /// Tasks of honest clients per second.
     honest: f64,
+    /// Discarded tasks per second.
     discarded: f64,
     seconds: f64,
     seed: u64,
@@ -45,18 +48,25 @@ struct Case {
 struct Service {
     sent: usize,
     answered: usize,
+    /// Percentiles of the response time in nanoseconds.
     p50: u64,
     p99: u64,
 }
 
+/// Event of the simulation. `seq` is a task's number, and `left` the worker's remaining tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    /// A client sends a task.
     Arrival { honest: bool },
+    /// A task reaches its worker.
     AtWorker { worker: u16, seq: u16 },
+    /// A worker completes its first task.
     Done { worker: u16 },
+    /// A reply reaches the leaf.
     Reply { worker: u16, seq: u16, left: u16 },
 }
 
+/// A task, by its number in [`World::jobs`].
 #[derive(Clone, Copy, Debug)]
 struct Job {
     honest: bool,
@@ -68,21 +78,29 @@ struct Job {
 /// A leaf of some cores between clients and worker hosts.
 struct World {
     case: Case,
+    /// Cores of the leaf.
     cores: Vec<Rig>,
+    /// Virtual time in nanoseconds.
     now: u64,
+    /// Pending events: time, number and event, earliest first.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    /// Number of the last event. It keeps events of equal time in order.
     number: u64,
     jobs: Vec<Job>,
+    /// Tasks of each worker.
     queues: Vec<VecDeque<u16>>,
+    /// Random sources of arrivals and of service times.
     arrivals: Rng,
     services: Rng,
 }
 
+/// Draws from the exponential distribution with this mean.
 fn exponential(rng: &mut Rng, mean: f64) -> u64 {
     let uniform = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
     (-(1.0 - uniform).ln() * mean) as u64
 }
 
+/// Returns the payload of a packet with this header and nine further bytes.
 fn payload_of(case: &Case, header: Header, service_ns: u64) -> Vec<u8> {
     let header = Header { extended: case.extended, ..header };
     let mut payload = vec![0; header.len() + 9];
@@ -95,6 +113,7 @@ fn payload_of(case: &Case, header: Header, service_ns: u64) -> Vec<u8> {
 }
 
 impl World {
+    /// Creates a world with its first arrivals.
     fn new(case: Case) -> Self {
         let networks =
             Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
@@ -116,24 +135,27 @@ impl World {
             arrivals: stream(1),
             services: stream(2),
         };
-        world.arrive_next(true, case.honest);
+        world.schedule_arrival(true, case.honest);
         if case.discarded > 0.0 {
             world.push(WARM_UP_NS, Event::Arrival { honest: false });
         }
         world
     }
 
+    /// Adds an event `after_ns` from now.
     fn push(&mut self, after_ns: u64, event: Event) {
         self.number += 1;
         self.events.push(Reverse((self.now + after_ns, self.number, event)));
     }
 
-    fn arrive_next(&mut self, honest: bool, rate: f64) {
+    /// Adds the next arrival of a Poisson process.
+    fn schedule_arrival(&mut self, honest: bool, rate: f64) {
         let gap = exponential(&mut self.arrivals, 1e9 / rate);
         self.push(gap, Event::Arrival { honest });
     }
 
-    fn play(mut self) -> Service {
+    /// Runs to the end of the case, and returns the results of the honest clients.
+    fn run(mut self) -> Service {
         let end = (self.case.seconds * 1e9) as u64;
         // Extra time for late answers.
         while self.now < end + 100 * TICK_NS {
@@ -145,8 +167,9 @@ impl World {
                     break;
                 }
                 self.events.pop();
-                self.take(event, end);
+                self.handle(event, end);
             }
+            // The second poll sends packets that the first one released.
             for _ in 0..2 {
                 self.poll();
             }
@@ -163,13 +186,14 @@ impl World {
         }
     }
 
-    fn take(&mut self, event: Event, end: u64) {
+    /// Handles an event. No task arrives after `end`.
+    fn handle(&mut self, event: Event, end: u64) {
         let case = self.case;
         match event {
             Event::Arrival { honest } => {
                 let rate = if honest { case.honest } else { case.discarded };
                 if self.now < end {
-                    self.arrive_next(honest, rate);
+                    self.schedule_arrival(honest, rate);
                 }
                 let mean = case.mean_ns;
                 let drawn = exponential(&mut self.services, mean as f64).max(1);
@@ -180,6 +204,7 @@ impl World {
                 let core = self.arrivals.next_u64() as usize % self.cores.len();
                 assert!(self.cores[core].far[CLIENTS].send(&frame(&client_flow(), &payload)));
             }
+            // The host discards this task.
             Event::AtWorker { seq, .. } if !self.jobs[usize::from(seq)].honest => {}
             Event::AtWorker { worker, seq } => {
                 let queue = &mut self.queues[usize::from(worker)];
@@ -219,6 +244,7 @@ impl World {
         }
     }
 
+    /// Polls all cores, and turns their packets into events.
     fn poll(&mut self) {
         for core in 0..self.cores.len() {
             let rig = &mut self.cores[core];
@@ -241,10 +267,11 @@ impl World {
     }
 }
 
-/// Fails with a description of the fault, or returns the figures.
+/// Runs a case with and without discarded tasks, and returns the figures. Fails if honest clients lack more than 2% of
+/// their answers, or get them much later.
 fn check(case: Case) -> Result<String, String> {
-    let alone = World::new(Case { discarded: 0.0, ..case }).play();
-    let served = World::new(case).play();
+    let alone = World::new(Case { discarded: 0.0, ..case }).run();
+    let served = World::new(case).run();
     let figures = format!(
         "{} workers={} cores={} mean={}us exp={} ext={}: answered {}/{}, p50 {} us for {}, p99 {} us for {} us",
         case.policy,
@@ -264,6 +291,7 @@ fn check(case: Case) -> Result<String, String> {
     if holds { Ok(figures) } else { Err(figures) }
 }
 
+/// Case whose parameters the tests change.
 const CASE: Case = Case {
     policy: "jbsq(k=2)",
     workers: 4,
@@ -277,6 +305,7 @@ const CASE: Case = Case {
     seed: 1,
 };
 
+/// Checks all cases before it fails, so that the failure shows each.
 fn assert_all(cases: impl Iterator<Item = Case>) {
     let outcomes: Vec<_> = cases.map(check).collect();
     for outcome in &outcomes {
@@ -286,6 +315,8 @@ fn assert_all(cases: impl Iterator<Item = Case>) {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
+/// Cases of a bounded policy: short and long tasks, few and many workers, one and two cores, with and without
+/// service times.
 fn bounded(policy: &'static str) -> impl Iterator<Item = Case> {
     let services = [(10_000, true), (1_000_000, true)];
     services.into_iter().flat_map(move |(mean_ns, exponential)| {

@@ -2,13 +2,16 @@
 
 use super::*;
 
+/// Bound of the pool's queue.
 const QUEUE: usize = 64;
 
+/// Leaf whose pool queues up to [`QUEUE`] tasks.
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
     let mut rigs = rigs_with(policy, true, true, 256, 1, (QUEUE, overflow));
     rigs.remove(0)
 }
 
+/// Same as [`holding_with`], and drops tasks beyond the queue.
 fn holding(policy: &str) -> Rig {
     holding_with(policy, Overflow::Drop)
 }
@@ -23,6 +26,7 @@ fn tasks_out(rig: &mut Rig) -> Vec<(u16, u16)> {
     rig.receive(WORKERS).into_iter().map(parse).collect()
 }
 
+/// Delivers tasks with these numbers in a few bursts.
 fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
     for seq in seqs {
         assert!(rig.far[CLIENTS].send(&task(seq)));
@@ -32,11 +36,13 @@ fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
     }
 }
 
+/// Delivers the reply of a worker that is now idle.
 fn send_reply(rig: &mut Rig, worker: u16) {
     assert!(rig.far[WORKERS].send(&reply(worker, 0)));
     rig.poll();
 }
 
+/// Checks the number of tasks in the pool's queue, by every way in which it is published.
 fn assert_held(rig: &Rig, tasks: u64) {
     assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (tasks, tasks));
     assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), tasks, "by pool");
@@ -250,6 +256,7 @@ proptest! {
     ) {
         let overflow = if refuse { Overflow::Refuse } else { Overflow::Drop };
         let mut rig = holding_with(if cfcfs { "cfcfs" } else { "jbsq(k=2)" }, overflow);
+        // Number of the last task that arrived, and of the last one that left.
         let (mut seq, mut last) = (0, None);
         for (kind, member, pause) in storm {
             match kind {

@@ -19,7 +19,7 @@ pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
     Some((datagram, header))
 }
 
-/// Returns the extension after such a header.
+/// Returns the extension after the task header of such a datagram.
 pub fn read_extension(frame: &Frame) -> Extension {
     let bytes = as_v4(frame.bytes());
     Extension::parse(&bytes[udp::PAYLOAD..])
@@ -32,7 +32,7 @@ pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
     arp::Packet::parse(&bytes).ok().filter(|_| is_arp).map(|packet| (packet, ether::dst(&bytes)))
 }
 
-/// Resolves the client.
+/// Stores the client's MAC address in the neighbour table.
 pub fn introduce(neighbours: &Neighbours, family: Family) {
     let slot = match family {
         Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),

@@ -17,20 +17,23 @@ struct Workers {
     queues: Vec<std::collections::VecDeque<(u64, u32, u16)>>,
     /// Replies to the client: number and time.
     answered: Vec<(u16, u64)>,
-    /// Queue length that worker 0 reports, if it lies.
-    lie: Option<u16>,
-    /// Tasks per worker.
-    got: [usize; 8],
+    /// Queue length that worker 0 reports in place of its own, if any.
+    false_queue: Option<u16>,
+    /// Number of tasks that each worker received.
+    task_counts: [usize; 8],
 }
 
 impl Workers {
+    /// Creates idle workers at a leaf with this policy. The leaf permits 16 unfinished multi-packet tasks per
+    /// source.
     fn new(policy: &str) -> Self {
         let mut rig = rig(policy);
         rig.leaf.stages_mut().affinity.set_per_source(16);
         let queues = vec![std::collections::VecDeque::new(); 8];
-        Self { rig, queues, answered: Vec::new(), lie: None, got: [0; 8] }
+        Self { rig, queues, answered: Vec::new(), false_queue: None, task_counts: [0; 8] }
     }
 
+    /// Returns the leaf's view of the workers.
     fn view(&self) -> &View {
         self.rig.leaf.stages().dispatcher(0).unwrap().view()
     }
@@ -49,7 +52,7 @@ impl Workers {
             if header.more {
                 continue; // waits for the rest
             }
-            self.got[usize::from(header.dst - 10)] += 1;
+            self.task_counts[usize::from(header.dst - 10)] += 1;
             let queue = &mut self.queues[usize::from(header.dst - 10)];
             let start = queue.back().map_or(now, |last| last.0.max(now));
             queue.push_back((start + MS, datagram.src, header.seq));
@@ -58,7 +61,8 @@ impl Workers {
             while self.queues[at].front().is_some_and(|first| first.0 <= now) {
                 let (_, client, seq) = self.queues[at].pop_front().unwrap();
                 assert_eq!(client, CLIENT, "no other task is one that a worker can answer");
-                let left = self.lie.filter(|_| at == 0).unwrap_or(self.queues[at].len() as u16);
+                let left =
+                    self.false_queue.filter(|_| at == 0).unwrap_or(self.queues[at].len() as u16);
                 let header = Header { seq, ..done(10 + at as u16, left) };
                 assert!(self.rig.far[WORKERS].send(&reply_from(SERVERS[at / 4], header)));
             }
@@ -83,6 +87,7 @@ impl Workers {
                 self.step(frame.as_deref());
             }
         }
+        // Time for all answers.
         (0..400).for_each(|_| self.step(None));
         let honest = self.answered.iter().filter(|&&(seq, _)| seq < tasks);
         let mut times: Vec<_> = honest.map(|&(seq, at)| at - sent[usize::from(seq)]).collect();
@@ -90,25 +95,27 @@ impl Workers {
         times
     }
 
+    /// Returns the number of tasks that the leaf counts as unanswered.
     fn outstanding(&self) -> u32 {
         (0..8).map(|member| self.view().outstanding(Member(member))).sum()
     }
 }
 
 /// First packet of a task that is never completed.
-fn unfinished(source: u32, seq: u16) -> Vec<u8> {
+fn unfinished_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
 /// A complete task from a source that no reply can reach.
-fn unanswerable(source: u32, seq: u16) -> Vec<u8> {
+fn unanswerable_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header::new_task(7, seq).emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
+/// Returns all policies of leaves.
 fn policies() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name)
 }
@@ -124,9 +131,9 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
         // 10,000 packets per second: from an unreachable source, from one source, and from a whole network.
         let times = workers.serve(40, |at| {
             Some(match at % 4 {
-                0 | 1 => unanswerable(unreachable[at as usize / 4 % 6], at as u16),
-                2 => unfinished(CLIENT, at as u16),
-                _ => unfinished(0x0A00_0110 + at / 4 % 200, at as u16),
+                0 | 1 => unanswerable_task(unreachable[at as usize / 4 % 6], at as u16),
+                2 => unfinished_task(CLIENT, at as u16),
+                _ => unfinished_task(0x0A00_0110 + at / 4 % 200, at as u16),
             })
             .filter(|_| at % 2 == 0)
         });
@@ -145,7 +152,7 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
 fn source_is_bounded_in_unfinished_tasks() {
     let mut workers = Workers::new("horus");
     for at in 0..40 {
-        drop(workers.rig.through(CLIENTS, &unfinished(CLIENT, at), WORKERS));
+        drop(workers.rig.through(CLIENTS, &unfinished_task(CLIENT, at), WORKERS));
     }
     assert_eq!(workers.rig.drops(), [("multi_packet_bound", 24)]);
     workers.rig.assert_accounted();
@@ -156,11 +163,15 @@ fn source_is_bounded_in_unfinished_tasks() {
 fn completed_task_regains_its_place() {
     let mut workers = Workers::new("jbsq(k=1)");
     for at in 0..8 {
-        workers.step(Some(&unfinished(CLIENT, at)));
+        workers.step(Some(&unfinished_task(CLIENT, at)));
     }
     assert_eq!(workers.outstanding(), 8, "all places are taken");
     workers.step(Some(&task(100)));
-    assert_eq!(workers.got.iter().sum::<usize>(), 1, "and one is given up for a whole task");
+    assert_eq!(
+        workers.task_counts.iter().sum::<usize>(),
+        1,
+        "and one is given up for a whole task"
+    );
     assert_eq!(workers.outstanding(), 8);
     let mut rest = [0; 20];
     Header { code: Code::TaskContinuation, ..Header::new_task(7, 0) }.emit(&mut rest);
@@ -185,7 +196,7 @@ fn excessive_load_report_expires() {
             assert_eq!(believed, 0, "{policy}: nothing was sent to it");
         }
         workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
-        assert!(workers.got[0] > 20, "{policy}: {:?}", workers.got);
+        assert!(workers.task_counts[0] > 20, "{policy}: {:?}", workers.task_counts);
         workers.rig.assert_accounted();
     }
 }
@@ -195,11 +206,11 @@ fn excessive_load_report_expires() {
 fn constantly_idle_worker_does_not_attract_all_tasks() {
     for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
         let mut workers = Workers::new(policy);
-        workers.lie = Some(0);
+        workers.false_queue = Some(0);
         // 6000 tasks per second, of 8000 that the workers can serve.
         workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
-        let all: usize = workers.got.iter().sum();
-        assert!(workers.got[0] * 8 < 3 * all, "{policy}: {:?}", workers.got);
+        let all: usize = workers.task_counts.iter().sum();
+        assert!(workers.task_counts[0] * 8 < 3 * all, "{policy}: {:?}", workers.task_counts);
         workers.rig.assert_accounted();
     }
 }
@@ -210,8 +221,8 @@ fn unconfigured_registration_is_refused() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let backlog = (64, Overflow::Drop);
     let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
-    for word in [presence::join(12, 0), presence::alive(12, 0)] {
-        assert!(rig.through(WORKERS, &word, WORKERS).is_empty());
+    for message in [presence::join(12, 0), presence::alive(12, 0)] {
+        assert!(rig.through(WORKERS, &message, WORKERS).is_empty());
     }
     assert_eq!(rig.drops(), [("registration_off", 2)]);
     let presence = |rig: &Rig| {
@@ -249,7 +260,7 @@ fn many_doubted_workers_count_their_sent_tasks() {
     for at in 0..6 * 1024 {
         rig.through(CLIENTS, &task(at as u16), WORKERS);
     }
-    // Each says that it has nothing, look after look, and owes tasks.
+    // Each worker reports an empty queue again and again, although tasks sent to it are unanswered.
     for _ in 0..5 {
         for worker in 0..1024_u16 {
             let server = SERVERS[usize::from(worker / 512)];
@@ -259,7 +270,8 @@ fn many_doubted_workers_count_their_sent_tasks() {
             rig.wait(MS);
         }
     }
-    // After three such looks it is doubted, and the reply after that is not believed.
+    // After three such checks the leaf doubts the worker and no longer believes its replies. It then counts
+    // one task.
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     let bounded = (0..1024).filter(|&at| view.load(Member(at)) == Load::ONE);
     assert_eq!(bounded.count(), 1024);

@@ -4,11 +4,14 @@ use super::family::{read, read_arp, read_extension};
 use super::*;
 use crate::state::Load;
 
+/// 10.0.1.3.
 const SPINE: u32 = 0x0A00_0103;
 const SPINE_MAC: Mac = Mac([2, 0, 0, 0, 1, 3]);
+/// Service address of pool 7, 10.0.1.200.
 const SERVICE: u32 = 0x0A00_01C8;
 const MS: u64 = 1_000_000;
 
+/// Configuration of a leaf with four workers (10 to 13) and a spine; `more` are lines of the pool.
 fn text(family: Family, policy: &str, more: &str) -> String {
     let mut text = format!(
         "[leaf]\nid = 40\ncores = [0]\nseed = 7\n\
@@ -43,18 +46,20 @@ fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
     rig
 }
 
+/// Same as [`leaf_with`], without further lines.
 fn leaf(family: Family, policy: &str) -> Rig {
     leaf_with(family, policy, "")
 }
 
-/// A task as the spine sends it.
-fn sent_on(seq: u16, idle: bool) -> Vec<u8> {
+/// Returns a client's task as the spine forwards it, marked if it is for an idle worker.
+fn forwarded_task(seq: u16, idle: bool) -> Vec<u8> {
     let mut payload = [0xAB; 20];
     Header { dst: 40, qlen: u16::from(idle), ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src_mac: SPINE_MAC, ..client_flow() }, &payload)
 }
 
-fn spines_word(from: u32, id: u16, port: usize) -> Vec<u8> {
+/// Returns a heartbeat of the spine with this address and id, to a port of the leaf.
+fn spine_heartbeat(from: u32, id: u16, port: usize) -> Vec<u8> {
     let header = Header::signal(Code::KeepAlive, 0, id, 0);
     let mut payload = vec![0; header.len()];
     header.emit(&mut payload);
@@ -104,7 +109,7 @@ fn replies_leave_from_the_service_address() {
     for family in BOTH {
         for policy in ["horus", "jsq", "cfcfs"] {
             let mut rig = leaf(family, policy);
-            let (_, header, _) = rig.one(CLIENTS, &sent_on(5, true), WORKERS);
+            let (_, header, _) = rig.one(CLIENTS, &forwarded_task(5, true), WORKERS);
             drop(rig.receive(CLIENTS));
             let (datagram, answer, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
             assert_eq!((datagram.src, datagram.src_port, datagram.dst), (SERVICE, 1234, CLIENT));
@@ -126,10 +131,10 @@ fn refused_task_returns_from_the_service_address() {
     for family in BOTH {
         let mut rig = leaf_with(family, "jbsq(k=1)", "queue = 1\noverflow = 'refuse'");
         for seq in 0..5 {
-            drop(rig.through(CLIENTS, &sent_on(seq, false), WORKERS));
+            drop(rig.through(CLIENTS, &forwarded_task(seq, false), WORKERS));
         }
         drop(rig.receive(CLIENTS));
-        let (datagram, header, frame) = rig.one(CLIENTS, &sent_on(5, false), CLIENTS);
+        let (datagram, header, frame) = rig.one(CLIENTS, &forwarded_task(5, false), CLIENTS);
         assert_eq!((header.code, header.src, header.seq), (Code::TaskRefused, 40, 5));
         assert_eq!((datagram.src, datagram.src_port), (SERVICE, 1234));
         assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
@@ -146,12 +151,12 @@ fn spine_gets_idle_and_load_signals() {
     for family in BOTH {
         let mut rig = leaf(family, "horus");
         for seq in 0..3 {
-            assert_eq!(rig.signals_after(CLIENTS, &sent_on(seq, true)), []);
+            assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(seq, true)), []);
         }
-        let last = rig.signals_after(CLIENTS, &sent_on(3, true));
+        let last = rig.signals_after(CLIENTS, &forwarded_task(3, true));
         assert_eq!(last, [(Code::IdleRemove, 2, 4, Load::ONE)]);
         for seq in 4..12 {
-            assert_eq!(rig.signals_after(CLIENTS, &sent_on(seq, false)), []);
+            assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(seq, false)), []);
         }
         // Twelve tasks arrived. One worker reports one task; the remaining ones keep their estimates.
         let reply_of = |worker, queue| reply(worker, queue);
@@ -200,11 +205,11 @@ fn idleness_is_repeated_and_numbers_rise() {
 fn other_signal_rules_send_replies_or_heartbeats() {
     for family in BOTH {
         let mut rig = leaf_with(family, "racksched", "signals = 'every-reply'");
-        assert_eq!(rig.signals_after(CLIENTS, &sent_on(0, false)), []);
-        let (_, header, _) = rig.one(CLIENTS, &sent_on(1, false), WORKERS);
+        assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(0, false)), []);
+        let (_, header, _) = rig.one(CLIENTS, &forwarded_task(1, false), WORKERS);
         let signals = rig.signals_after(WORKERS, &reply(header.dst, 2));
         assert_eq!(signals, [(Code::LoadUpdate, 2, 4, Load(0x0000_8000))], "two at one of four");
-        for (rules, policy, word) in
+        for (rules, policy, expected_code) in
             [("every-reply", "racksched", Code::KeepAlive), ("none", "horus", Code::LoadUpdate)]
         {
             let mut rig = leaf_with(family, policy, &format!("signals = '{rules}'"));
@@ -212,7 +217,7 @@ fn other_signal_rules_send_replies_or_heartbeats() {
             for _ in 0..1000 {
                 rig.wait(MS / 10);
                 for (code, ..) in rig.signals() {
-                    assert_eq!(code, word);
+                    assert_eq!(code, expected_code);
                     count += 1;
                 }
             }
@@ -239,20 +244,22 @@ fn a_spine_learns_how_many_workers_live() {
 fn silent_spine_and_its_return_are_counted() {
     for family in BOTH {
         let mut rig = leaf(family, "horus");
+        // Lost and returned spines, and spines that are silent now.
         let state = |rig: &Rig| {
             let counts = (rig.count(Counter::SpinesLost), rig.count(Counter::SpinesBack));
             (counts, rig.count(Gauge::SpinesSilent))
         };
         for _ in 0..60 {
-            drop(rig.signals_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+            drop(rig.signals_after(CLIENTS, &spine_heartbeat(SPINE, 90, CLIENTS)));
             rig.wait(MS);
         }
         assert_eq!(state(&rig), ((0, 0), 0));
+        // The leaf counts a spine as silent after 30 ms.
         (0..28).for_each(|_| rig.wait(MS));
         assert_eq!(state(&rig), ((0, 0), 0));
         (0..3).for_each(|_| rig.wait(MS));
         assert_eq!(state(&rig), ((1, 0), 1));
-        drop(rig.signals_after(CLIENTS, &spines_word(SPINE, 90, CLIENTS)));
+        drop(rig.signals_after(CLIENTS, &spine_heartbeat(SPINE, 90, CLIENTS)));
         rig.wait(MS);
         assert_eq!(state(&rig), ((1, 1), 0));
         drop(rig.signals());
@@ -271,7 +278,7 @@ fn words_of_no_spine_are_refused() {
         ];
         for (from, id, port, reason) in cases {
             let mut rig = leaf(family, "horus");
-            drop(rig.signals_after(port, &spines_word(from, id, port)));
+            drop(rig.signals_after(port, &spine_heartbeat(from, id, port)));
             assert_eq!((rig.drops(), rig.count(Counter::Signals)), (vec![(reason, 1)], 0));
             rig.assert_accounted();
         }
@@ -292,16 +299,17 @@ fn spine_mac_address_is_resolved_separately() {
         assert_eq!(asks(SPINE), 1);
         drop(questions);
         // A packet through a spine does not show its client's location.
-        drop(rig.through(CLIENTS, &sent_on(1, true), WORKERS));
+        drop(rig.through(CLIENTS, &forwarded_task(1, true), WORKERS));
         let known = rig.slot(CLIENTS, CLIENT);
         assert_eq!(known.and_then(|slot| rig.leaf.stages().neighbours().mac(slot)), None);
     }
 }
 
+/// Address of a second spine.
 const OTHER: u32 = 0x0A00_0104;
 
 /// A leaf without a spine, and its control.
-fn alone(family: Family, policy: &str) -> (Rig, Control) {
+fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
     let (mut rigs, control) = controlled(&family.text(&text), None, true, 256);
@@ -318,8 +326,8 @@ fn resolve_spine(rig: &Rig, spine: u32) {
 #[test]
 fn pool_changes_its_spine_while_running() {
     for family in BOTH {
-        let (mut rig, mut control) = alone(family, "horus");
-        drop(rig.one(CLIENTS, &sent_on(1, true), WORKERS));
+        let (mut rig, mut control) = without_spine(family, "horus");
+        drop(rig.one(CLIENTS, &forwarded_task(1, true), WORKERS));
         rig.wait(50 * MS);
         assert_eq!(rig.signals_at(SPINE), [], "does not exist");
         rig.change(
@@ -334,7 +342,7 @@ fn pool_changes_its_spine_while_running() {
         assert_eq!(datagram.src, SERVICE);
         // It signals idleness and detects silence like a leaf that started with a spine.
         for seq in 2..6 {
-            drop(rig.through(CLIENTS, &sent_on(seq, true), WORKERS));
+            drop(rig.through(CLIENTS, &forwarded_task(seq, true), WORKERS));
         }
         assert!(rig.signals_at(SPINE).contains(&Code::IdleRemove));
         rig.wait(31 * MS);
@@ -350,10 +358,10 @@ fn pool_changes_its_spine_while_running() {
         }
         assert!(control.silent_spines().is_empty());
         assert!(rig.signals_at(OTHER).contains(&Code::LoadUpdate));
-        rig.send(CLIENTS, &spines_word(OTHER, 91, CLIENTS));
+        rig.send(CLIENTS, &spine_heartbeat(OTHER, 91, CLIENTS));
         rig.poll();
         assert_eq!(rig.count(Counter::Signals), 1);
-        rig.send(CLIENTS, &spines_word(SPINE, 90, CLIENTS));
+        rig.send(CLIENTS, &spine_heartbeat(SPINE, 90, CLIENTS));
         rig.poll();
         assert_eq!(rig.drops(), [("unknown_peer", 1)]);
         // No spine.
@@ -361,7 +369,7 @@ fn pool_changes_its_spine_while_running() {
         drop(rig.receive(CLIENTS));
         rig.wait(50 * MS);
         assert_eq!((rig.signals_at(OTHER), rig.signals_at(SPINE)), (vec![], vec![]));
-        let (_, header, _) = rig.one(CLIENTS, &sent_on(9, true), WORKERS);
+        let (_, header, _) = rig.one(CLIENTS, &forwarded_task(9, true), WORKERS);
         let (datagram, ..) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
         assert_eq!(datagram.src, LEAF_CLIENTS);
         rig.assert_accounted();
@@ -372,7 +380,7 @@ fn pool_changes_its_spine_while_running() {
 #[test]
 fn drained_rack_finishes_tasks_in_flight() {
     for family in BOTH {
-        let (mut rig, mut control) = alone(family, "horus");
+        let (mut rig, mut control) = without_spine(family, "horus");
         let link = ["set-service pool=7 ip=10.0.1.200", "link-pool pool=7 spine=90 ip=10.0.1.3"];
         rig.change(&mut control, &link);
         resolve_spine(&rig, SPINE);
@@ -381,7 +389,7 @@ fn drained_rack_finishes_tasks_in_flight() {
         drop(rig.receive(CLIENTS));
         rig.change(&mut control, &["drain workers=10-12"]);
         for seq in 0..3 {
-            let (_, header, _) = rig.one(CLIENTS, &sent_on(seq, true), WORKERS);
+            let (_, header, _) = rig.one(CLIENTS, &forwarded_task(seq, true), WORKERS);
             assert_eq!(header.dst, 13, "the others are drained");
         }
         rig.change(&mut control, &["drain workers=13"]);
@@ -393,17 +401,17 @@ fn drained_rack_finishes_tasks_in_flight() {
             "{signals:?}"
         );
         // Sent by the spine before it learned of the drain.
-        drop(rig.one(CLIENTS, &sent_on(4, false), WORKERS));
+        drop(rig.one(CLIENTS, &forwarded_task(4, false), WORKERS));
         rig.wait(10 * MS);
-        drop(rig.one(CLIENTS, &sent_on(5, false), WORKERS));
+        drop(rig.one(CLIENTS, &forwarded_task(5, false), WORKERS));
         assert_eq!(rig.drops(), []);
         rig.wait(30 * MS);
         drop(rig.receive(CLIENTS));
-        assert!(rig.through(CLIENTS, &sent_on(6, false), WORKERS).is_empty());
+        assert!(rig.through(CLIENTS, &forwarded_task(6, false), WORKERS).is_empty());
         assert_eq!(rig.drops(), [("no_member", 1)]);
         // Undrained workers count at once, even while the last ones linger.
         rig.change(&mut control, &["undrain workers=10-13"]);
-        drop(rig.one(CLIENTS, &sent_on(7, false), WORKERS));
+        drop(rig.one(CLIENTS, &forwarded_task(7, false), WORKERS));
         rig.change(&mut control, &["drain workers=10-13"]);
         rig.change(&mut control, &["undrain workers=11"]);
         rig.wait(MS);
@@ -411,7 +419,7 @@ fn drained_rack_finishes_tasks_in_flight() {
         let signals = rig.signals();
         assert_eq!(signals.last().map(|&(_, _, workers, _)| workers), Some(1), "{signals:?}");
         for seq in 8..11 {
-            assert_eq!(rig.one(CLIENTS, &sent_on(seq, false), WORKERS).1.dst, 11);
+            assert_eq!(rig.one(CLIENTS, &forwarded_task(seq, false), WORKERS).1.dst, 11);
         }
         rig.assert_accounted();
     }
@@ -421,12 +429,12 @@ fn drained_rack_finishes_tasks_in_flight() {
 #[test]
 fn links_that_can_not_be_are_refused() {
     for family in BOTH {
-        let (_rig, mut control) = alone(family, "horus");
+        let (_rig, mut control) = without_spine(family, "horus");
         let of_other_family = match family {
             Family::V4 => "set-service pool=7 ip=fd00:1::c8",
             Family::V6 => "set-service pool=7 ip=192.0.2.200",
         };
-        for (text, says) in [
+        for (text, expected) in [
             ("link-pool pool=8 spine=90 ip=10.0.1.3", "pool 8: does not exist"),
             ("link-pool pool=7 spine=90 ip=10.0.1.1", "it is the node's own address"),
             ("link-pool pool=7 spine=90 ip=10.0.9.9", "no port on the clients' side reaches spine"),
@@ -437,7 +445,7 @@ fn links_that_can_not_be_are_refused() {
         ] {
             let text = family.text(text);
             let error = control.apply(&text.parse().unwrap()).unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
         assert_eq!(control.membership().epoch, 1);
     }

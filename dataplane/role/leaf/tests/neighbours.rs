@@ -44,11 +44,13 @@ impl Rig {
         all
     }
 
+    /// Returns the MAC address that the leaf knows of a server.
     fn server_mac_known(&self, server: usize) -> Option<Mac> {
         let neighbours = self.leaf.stages().neighbours();
         neighbours.find(WORKERS, SERVERS[server]).and_then(|slot| neighbours.mac(slot))
     }
 
+    /// Answers the leaf's questions for both servers.
     fn resolve_servers(&mut self) {
         self.poll();
         for server in 0..2 {
@@ -59,6 +61,7 @@ impl Rig {
         assert_eq!(self.server_mac_known(1), Some(server_mac(1)));
     }
 
+    /// Returns the presence of all eight workers.
     fn presences(&self) -> Vec<Presence> {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (0..8).map(|member| view.presence(Member(member))).collect()

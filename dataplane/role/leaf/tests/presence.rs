@@ -1,4 +1,5 @@
-//! Workers that register, fall silent and come back, and workers that claim a false identity.
+//! Workers that register, fall silent and come back, and workers that claim a false identity. The leaf
+//! excludes a silent worker after 100 ms.
 
 use crossbeam_queue::ArrayQueue;
 
@@ -8,7 +9,7 @@ use crate::stage::UnknownWorker;
 use crate::state::Presence;
 
 /// Message from a server to the leaf itself.
-pub fn word_from(server: u32, header: Header) -> Vec<u8> {
+pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
     if header.extended {
@@ -25,16 +26,19 @@ pub fn word_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
+/// Returns the address of a worker's server.
 fn server_of(worker: u16) -> u32 {
     SERVERS[usize::from(worker - 10) / 4 % 2]
 }
 
+/// Returns a worker's registration with its number of tasks.
 pub fn join(worker: u16, tasks: u16) -> Vec<u8> {
-    word_from(server_of(worker), Header::worker_id(7, worker, tasks, 0x1234))
+    message_from(server_of(worker), Header::worker_id(7, worker, tasks, 0x1234))
 }
 
+/// Returns a worker's keep-alive with its number of tasks.
 pub fn alive(worker: u16, tasks: u16) -> Vec<u8> {
-    word_from(server_of(worker), Header::keep_alive(7, worker, tasks, 0x1235))
+    message_from(server_of(worker), Header::keep_alive(7, worker, tasks, 0x1235))
 }
 
 /// A leaf whose servers register their workers.
@@ -42,26 +46,30 @@ fn registering(policy: &str) -> Rig {
     registering_cores(policy, 1).remove(0)
 }
 
+/// Same as [`registering`], with several cores.
 fn registering_cores(policy: &str, cores: usize) -> Vec<Rig> {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
     rigs_on(networks, policy, true, true, 256, cores, (64, Overflow::Drop))
 }
 
 impl Rig {
+    /// Delivers a message at the workers' port, and drops the answer.
     fn send_message(&mut self, frame: &[u8]) {
         drop(self.through(WORKERS, frame, WORKERS));
     }
 
+    /// Returns a worker's presence.
     fn presence(&self, worker: u16) -> Presence {
         self.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
     }
 
+    /// Returns true if a worker may get tasks.
     fn is_active(&self, worker: u16) -> bool {
         self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(worker - 10))
     }
 
     /// Advances time in steps, with keep-alives of these workers.
-    fn live(&mut self, ns: u64, workers: &[u16]) {
+    fn pass_with_keep_alives(&mut self, ns: u64, workers: &[u16]) {
         for _ in 0..ns / 10_000_000 {
             for &worker in workers {
                 self.send_message(&alive(worker, 0));
@@ -82,7 +90,7 @@ fn a_registration_is_answered_to_its_sender() {
     let mut rig = registering("horus");
     for extended in [false, true] {
         let header = Header { extended, ..Header::worker_id(7, 14, 3, 0x1234) };
-        let sent = word_from(SERVERS[1], header);
+        let sent = message_from(SERVERS[1], header);
         let (datagram, answer, frame) = rig.one(WORKERS, &sent, WORKERS);
         assert_eq!((datagram.src, datagram.src_port), (LEAF_WORKERS, 1234));
         assert_eq!((datagram.dst, datagram.dst_port), (SERVERS[1], 5000));
@@ -116,7 +124,7 @@ fn lost_tasks_of_doubted_workers_are_written_off() {
         for seq in 0..160 {
             drop(rig.through(CLIENTS, &task(seq), WORKERS)); // none of them arrives
         }
-        rig.live(5_000_000_000, &workers);
+        rig.pass_with_keep_alives(5_000_000_000, &workers);
         let view = rig.leaf.stages().dispatcher(0).unwrap().view();
         let left: Vec<_> = (0..8).map(|member| view.outstanding(Member(member))).collect();
         assert_eq!(left, [0; 8], "{}", entry.name);
@@ -154,6 +162,7 @@ fn unknown_worker_messages_are_counted_and_ignored() {
     let mut short = join(10, 0);
     short.truncate(50);
     let header = Header::worker_id(7, 10, 0, 1);
+    // The same message to another IP address.
     let elsewhere = |mut frame: Vec<u8>| {
         frame[33] ^= 0x40; // to another address
         frame[24..26].fill(0);
@@ -163,20 +172,24 @@ fn unknown_worker_messages_are_counted_and_ignored() {
         frame
     };
     let cases = [
-        (WORKERS, "unknown_worker", word_from(SERVERS[0], Header { src: 9, ..header })),
-        (WORKERS, "unknown_worker", word_from(SERVERS[0], Header { src: 0xFFFF, ..header })),
-        (WORKERS, "spoofed_reply", word_from(SERVERS[1], header)),
-        (WORKERS, "spoofed_reply", word_from(0x0A00_0263, header)),
-        (WORKERS, "pool_mismatch", word_from(SERVERS[0], Header { pool: 8, ..header })),
+        (WORKERS, "unknown_worker", message_from(SERVERS[0], Header { src: 9, ..header })),
+        (WORKERS, "unknown_worker", message_from(SERVERS[0], Header { src: 0xFFFF, ..header })),
+        (WORKERS, "spoofed_reply", message_from(SERVERS[1], header)),
+        (WORKERS, "spoofed_reply", message_from(0x0A00_0263, header)),
+        (WORKERS, "pool_mismatch", message_from(SERVERS[0], Header { pool: 8, ..header })),
         (
             WORKERS,
             "pool_mismatch",
-            word_from(SERVERS[0], Header { pool: 8, code: Code::KeepAlive, ..header }),
+            message_from(SERVERS[0], Header { pool: 8, code: Code::KeepAlive, ..header }),
         ),
         (CLIENTS, "wrong_side", on_clients_side),
         (WORKERS, "ipv4_header", short),
         (WORKERS, "other_address", elsewhere(join(10, 0))),
-        (WORKERS, "task_role", word_from(SERVERS[0], Header { code: Code::WorkerIdAck, ..header })),
+        (
+            WORKERS,
+            "task_role",
+            message_from(SERVERS[0], Header { code: Code::WorkerIdAck, ..header }),
+        ),
     ];
     let mut expected = std::collections::BTreeMap::new();
     for (port, reason, frame) in cases {
@@ -200,15 +213,15 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         let mut rig = registering("racksched");
         rig.send_message(&join(12, 0));
         rig.send_message(&join(13, 0));
-        rig.live(150_000_000, &[12, 13]);
+        rig.pass_with_keep_alives(150_000_000, &[12, 13]);
         assert!(rig.is_active(12) && rig.is_active(13));
         let before = rig.outstanding(2);
         while rig.outstanding(2) < before + 3 {
             rig.chosen(1);
         }
-        rig.live(90_000_000, &[13]);
+        rig.pass_with_keep_alives(90_000_000, &[13]);
         assert!(rig.is_active(12), "not yet");
-        rig.live(30_000_000, &[13]);
+        rig.pass_with_keep_alives(30_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
         assert_eq!(rig.outstanding(2), 0, "what it had is written off");
         let chosen = rig.chosen(200);
@@ -216,11 +229,11 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         assert!(!chosen.contains(&10), "nor for one that never registered");
         drop(rig.through(WORKERS, &back, WORKERS));
         rig.receive(CLIENTS);
-        rig.live(10_000_000, &[13]);
+        rig.pass_with_keep_alives(10_000_000, &[13]);
         assert_eq!(rig.presence(12), Presence::Registered);
         assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
         // The same again.
-        rig.live(120_000_000, &[13]);
+        rig.pass_with_keep_alives(120_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.outstanding(2)), (Presence::Silent, 0));
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
         rig.assert_accounted();
@@ -246,12 +259,12 @@ fn replies_are_signs_of_life() {
 fn stalled_leaf_excludes_no_worker() {
     let mut rig = registering("random");
     rig.send_message(&join(12, 0));
-    rig.live(50_000_000, &[12]);
+    rig.pass_with_keep_alives(50_000_000, &[12]);
     rig.wait(500_000_000);
     assert!(rig.is_active(12), "nobody could be heard of");
-    rig.live(90_000_000, &[]);
+    rig.pass_with_keep_alives(90_000_000, &[]);
     assert!(rig.is_active(12));
-    rig.live(30_000_000, &[]);
+    rig.pass_with_keep_alives(30_000_000, &[]);
     assert!(!rig.is_active(12), "now it is silent");
     rig.assert_accounted();
 }
@@ -284,14 +297,14 @@ fn every_policy_skips_and_readmits_silent_workers() {
             assert_eq!(workers.len(), 300, "{}: none went lost", entry.name);
             workers
         };
-        let others: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
+        let other_workers: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
         (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
         run(&mut rig);
-        rig.live(150_000_000, &others);
+        rig.pass_with_keep_alives(150_000_000, &other_workers);
         assert_eq!(rig.presence(15), Presence::Silent);
         assert!(!run(&mut rig).contains(&15), "{}", entry.name);
         // All remaining workers report load, so the policy wants this one.
-        for worker in others {
+        for worker in other_workers {
             drop(rig.through(WORKERS, &reply(worker, 40), CLIENTS));
         }
         rig.send_message(&alive(15, 0));
@@ -313,7 +326,7 @@ fn queued_tasks_survive_their_workers() {
     }
     rig.poll();
     assert_eq!(rig.receive(WORKERS).len(), 8);
-    rig.live(200_000_000, &[]);
+    rig.pass_with_keep_alives(200_000_000, &[]);
     assert_eq!((rig.count(Counter::WorkersLost), rig.count(Gauge::Queued)), (8, 12));
     // One worker comes back without tasks, and gets the first waiting one.
     assert!(rig.far[WORKERS].send(&alive(16, 0)));
@@ -365,22 +378,22 @@ fn silence_and_return_reach_all_cores() {
 fn disabled_worker_stays_disabled() {
     let mut rig = registering("random");
     rig.send_message(&join(12, 0));
-    rig.live(150_000_000, &[]);
+    rig.pass_with_keep_alives(150_000_000, &[]);
     // Silent, then deactivated: a message does not bring it back.
     rig.set_active(2, false);
     rig.wait(1_000_000);
-    rig.live(50_000_000, &[12]);
+    rig.pass_with_keep_alives(50_000_000, &[12]);
     assert_eq!(rig.presence(12), Presence::Registered);
     assert!(!rig.is_active(12));
     rig.set_active(2, true);
     rig.wait(1_000_000);
     assert!(rig.is_active(12));
     // Silent, then activated: a message brings it back.
-    rig.live(150_000_000, &[]);
+    rig.pass_with_keep_alives(150_000_000, &[]);
     rig.set_active(2, true);
     rig.wait(1_000_000);
     assert!(!rig.is_active(12));
-    rig.live(10_000_000, &[12]);
+    rig.pass_with_keep_alives(10_000_000, &[12]);
     assert!(rig.is_active(12));
     rig.assert_accounted();
 }
@@ -391,7 +404,7 @@ fn no_timeout_means_no_silence() {
     rig.leaf.stages_mut().set_worker_timeout(0);
     let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
     assert_eq!(answer.qlen, 0, "the server is told");
-    rig.live(10_000_000_000, &[]);
+    rig.pass_with_keep_alives(10_000_000_000, &[]);
     assert!(rig.is_active(12));
     rig.assert_accounted();
 }
@@ -402,19 +415,19 @@ fn unknown_workers_are_reported_on_request() {
     let mut rig = registering("horus");
     let newcomers = Arc::new(ArrayQueue::new(2));
     let header = Header::worker_id(7, 9, 0, 1);
-    rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
+    rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
     rig.leaf.stages_mut().set_unknown_workers(Arc::clone(&newcomers));
-    rig.through(WORKERS, &word_from(SERVERS[0], header), WORKERS);
+    rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
     assert_eq!(newcomers.pop(), Some(UnknownWorker { server: SERVERS[0], worker: 9, pool: 7 }));
     rig.through(WORKERS, &join(10, 0), WORKERS); // known
-    rig.through(WORKERS, &word_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
-    let mut on_clients_side = word_from(SERVERS[0], header);
+    rig.through(WORKERS, &message_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
+    let mut on_clients_side = message_from(SERVERS[0], header);
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
     rig.through(CLIENTS, &on_clients_side, CLIENTS);
     assert_eq!(newcomers.pop(), None);
     // An unknown server too, and no more workers than the queue has room for.
     for worker in 100..110 {
-        rig.through(WORKERS, &word_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
+        rig.through(WORKERS, &message_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
     }
     let reported = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
     let newcomer = |worker| Some(UnknownWorker { server: 0x0A00_0263, worker, pool: 7 });
@@ -468,7 +481,7 @@ fn added_worker_waits_for_its_registration() {
     rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
     assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
     assert_eq!(rig.chosen(50), [10].into());
-    let join = word_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
+    let join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
     rig.send_message(&join);
     assert_eq!(rig.chosen(50), [10, 20].into());
     // It departs, and another worker gets its place.
@@ -488,7 +501,7 @@ fn worker_of_a_returned_host_stays_silent() {
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
     (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
-    rig.live(30_000_000, &[]); // one lap, after which the servers are known
+    rig.pass_with_keep_alives(30_000_000, &[]); // one round of the leaf's checks, after which it knows the servers
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));

@@ -11,6 +11,7 @@ use crate::state::Presence;
 use crate::wire::auth::{self, KEY_LEN, SignedPacket, addresses};
 use crate::wire::ipv6;
 
+/// Returns a key of equal bytes.
 fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
@@ -25,6 +26,7 @@ enum Family {
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
+    /// Builds the cores of a leaf whose servers register, with this pool key.
     fn leaf(self, key: Option<Key>, cores: usize) -> Vec<Rig> {
         let backlog = (64, Overflow::Drop);
         let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
@@ -47,6 +49,7 @@ impl Family {
         }
     }
 
+    /// Returns the task header of a frame.
     fn header(self, frame: &[u8]) -> Header {
         Header::parse(&frame[self.payload()..]).unwrap()
     }
@@ -93,22 +96,23 @@ fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     frame
 }
 
-/// First server, with all its workers attached.
+/// Agent of the first server, with its workers 10 to 13 attached.
 struct Server {
     agent: Agent<RingPort, FramePool>,
     wire: RingPort,
     worker_ends: Vec<WorkerEnd>,
-    _doors: AgentHandles,
+    handles: AgentHandles,
     now: u64,
 }
 
 impl Server {
+    /// Creates a server with this pool key.
     fn new(family: Family, key: Option<Key>) -> Self {
-        Self::telling(family, key, "")
+        Self::with_lines(family, key, "")
     }
 
-    /// Creates a server whose workers report their queues, with these lines in its pool's configuration.
-    fn telling(family: Family, key: Option<Key>, lines: &str) -> Self {
+    /// Same as [`Server::new`], with these lines in the pool's configuration.
+    fn with_lines(family: Family, key: Option<Key>, lines: &str) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
         let (mac, leaf_mac) = (server_mac(0), LEAF_MACS[WORKERS]);
@@ -128,9 +132,9 @@ impl Server {
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
         let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
         let agent = agent.with_signer(signer.map(Arc::new));
-        let mut server = Self { agent, wire, worker_ends: Vec::new(), _doors: handles, now: 0 };
+        let mut server = Self { agent, wire, worker_ends: Vec::new(), handles, now: 0 };
         for at in 0..4 {
-            let mut worker_end = server._doors.claim(at);
+            let mut worker_end = server.handles.claim(at);
             server.after(100);
             worker_end.start();
             server.worker_ends.push(worker_end);
@@ -156,6 +160,7 @@ impl Server {
         std::iter::from_fn(|| self.wire.receive()).map(|frame| frame.bytes().to_vec()).collect()
     }
 
+    /// Returns the agent's drops by reason.
     fn drops(&self) -> Vec<(&'static str, u64)> {
         let counters = self.agent.counters();
         let all = DropReason::ALL.iter();
@@ -183,6 +188,7 @@ fn register(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
     sent
 }
 
+/// Returns a worker's presence at the leaf.
 fn presence(rig: &Rig, worker: u16) -> Presence {
     rig.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
 }
@@ -234,14 +240,14 @@ fn queue_reports_are_proved_as_registrations_are() {
         rig.set_policy("lsq-update");
         rig.leaf.stages_mut().set_reports(0, Reports::Messages);
         let mut server =
-            Server::telling(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
+            Server::with_lines(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
         let messages = register(&mut rig, &mut server);
         assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
         let header = |frame: &[u8]| family.header(frame);
         let reports: Vec<_> =
             messages.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();
         assert!(reports.len() == 4 && reports.iter().all(|frame| header(frame).authenticated));
-        // Neither replayed nor altered.
+        // The leaf accepts them neither replayed nor altered.
         let mut altered = reports[0].clone();
         altered[family.payload() + 8] ^= 1;
         match family {
@@ -333,12 +339,13 @@ fn altered_or_moved_packet_is_refused() {
         frame
     };
     let good = signed(done(10, 3), 1 << 20);
-    for (at, what) in [(46, "another worker"), (50, "another length"), (33, "another client")] {
+    // Offsets of the worker's id, the queue length, and the last byte of the client's address.
+    for (at, change) in [(46, "another worker"), (50, "another length"), (33, "another client")] {
         let mut bad = good.clone();
         bad[at] ^= 1;
         let client = ipv4::dst(&bad[14..]);
         ipv4::emit(&mut bad[14..], SERVERS[0], client, ipv4::UDP, 68); // with a valid checksum
-        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
+        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{change}");
     }
     assert_eq!(rig.drops(), [("auth_tag", 3)]);
     assert_eq!(rig.through(WORKERS, &good, CLIENTS).len(), 1);
@@ -370,7 +377,7 @@ fn altered_or_moved_ipv6_packet_is_refused() {
     flow.emit_v6(&mut good, payload.len());
     let (task, client) = (udp::PAYLOAD_V6, ether::LEN + ipv6::LEN - 1);
     let proof = task + header.len() - auth::LEN;
-    for (at, what) in [
+    for (at, change) in [
         (task + 4, "another worker"),
         (task + 8, "another length"),
         (client, "another client"),
@@ -382,8 +389,8 @@ fn altered_or_moved_ipv6_packet_is_refused() {
         bad[at] ^= 1;
         udp::renew_checksum_v6(&mut bad); // so that only the tag shows the change
         let before = rig.drops();
-        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{what}");
-        assert_ne!(before, rig.drops(), "{what}");
+        assert!(rig.through(WORKERS, &bad, CLIENTS).is_empty(), "{change}");
+        assert_ne!(before, rig.drops(), "{change}");
     }
     assert_eq!(rig.drops(), [("auth_tag", 6)]);
     assert_eq!(rig.through(WORKERS, &good, CLIENTS).len(), 1);

@@ -1,27 +1,31 @@
 //! Pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
 //! accepts.
 
-use super::presence::{alive, join, word_from};
+use super::presence::{alive, join, message_from};
 use super::*;
 use crate::policy::Reports;
 use crate::state::Presence;
 
-fn report_frame(family: Family, policy: &str) -> Rig {
-    told_where(family, policy, false)
+/// Leaf whose workers report their queues in messages.
+fn rig_with_reports(family: Family, policy: &str) -> Rig {
+    reporting_rig(family, policy, false)
 }
 
-fn told_where(family: Family, policy: &str, registers: bool) -> Rig {
+/// Same as [`rig_with_reports`], with workers that register or do not.
+fn reporting_rig(family: Family, policy: &str, registers: bool) -> Rig {
     let mut rig = rig_where(family, policy, registers);
     rig.leaf.stages_mut().set_reports(0, Reports::Messages);
     rig
 }
 
+/// Returns a worker's report of its number of tasks.
 fn report(worker: u16, tasks: u16, number: u16) -> Vec<u8> {
     let server = SERVERS[usize::from(worker - 10) / 4];
-    word_from(server, Header::queue_report(7, worker, tasks, number))
+    message_from(server, Header::queue_report(7, worker, tasks, number))
 }
 
 impl Rig {
+    /// Delivers a message, which the leaf must not answer.
     fn send_load(&mut self, frame: &[u8]) {
         assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "it is not answered");
     }
@@ -41,7 +45,7 @@ impl Rig {
 #[test]
 fn replies_tell_nothing_and_reports_do() {
     for family in BOTH {
-        let mut rig = report_frame(family, "lsq-update");
+        let mut rig = rig_with_reports(family, "lsq-update");
         let worker = rig.pick(1);
         assert_eq!((rig.estimated(worker), rig.outstanding(worker - 10)), (1, 1));
         assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
@@ -68,7 +72,7 @@ fn replies_tell_nothing_and_reports_do() {
 #[test]
 fn old_report_is_ignored_unless_silence_was_long() {
     for family in BOTH {
-        let mut rig = report_frame(family, "lsq-update");
+        let mut rig = rig_with_reports(family, "lsq-update");
         rig.send_load(&report(14, 4, 9));
         rig.send_load(&report(14, 7, 8));
         assert_eq!((rig.estimated(14), rig.count(Counter::QueueReportsOld)), (4, 1));
@@ -87,7 +91,7 @@ fn old_report_is_ignored_unless_silence_was_long() {
 #[test]
 fn registration_sets_presence_but_no_load() {
     for family in BOTH {
-        let mut rig = told_where(family, "hlsq-smart", true);
+        let mut rig = reporting_rig(family, "hlsq-smart", true);
         let reports =
             |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
         assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);
@@ -117,7 +121,7 @@ fn registration_sets_presence_but_no_load() {
 fn workers_are_busy_before_their_first_report() {
     for family in BOTH {
         for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
-            let mut rig = report_frame(family, policy);
+            let mut rig = rig_with_reports(family, policy);
             let idle = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().idle().len();
             for _ in 0..10 {
                 rig.wait(50_000_000);
@@ -146,9 +150,9 @@ fn unwanted_reports_are_refused() {
         let mut rig = rig_of(family, "lsq-update");
         drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
         assert_eq!((rig.drops(), rig.estimated(14)), (vec![("queue_report_off", 1)], 0));
-        let mut rig = report_frame(family, "lsq-update");
+        let mut rig = rig_with_reports(family, "lsq-update");
         let of = |server: usize, pool, worker| {
-            word_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
+            message_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
         };
         for (frame, reason) in [
             (of(0, 7, 14), "spoofed_reply"),

@@ -7,6 +7,7 @@ use crate::state::Presence;
 
 const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
+/// Leaf with a port for clients, and a port for clients and workers.
 fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
     rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
@@ -18,19 +19,20 @@ fn sent_by(mac: Mac, mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Returns the messages of a worker that change the leaf's state.
-fn words() -> [(&'static str, Vec<u8>); 3] {
+/// Returns the messages of worker 11 that change the leaf's state. All report 60 tasks.
+fn messages() -> [(&'static str, Vec<u8>); 3] {
     [("reply", reply(11, 60)), ("registration", join(11, 60)), ("keep-alive", alive(11, 60))]
 }
 
 // promise: trust.2
 #[test]
 fn shared_port_requires_the_servers_mac_address() {
-    for (name, word) in words() {
-        // Alone, which is the fast path for a reply; and after a packet that ends the fast path.
+    for (name, message) in messages() {
+        // Alone, a reply takes the fast path. Behind a packet that this path does not handle, it takes the
+        // slow one.
         for behind_another in [false, true] {
             let mut rig = shared("jsq", true, true);
-            let forged = sent_by(FORGER_MAC, word.clone());
+            let forged = sent_by(FORGER_MAC, message.clone());
             if behind_another {
                 let mut question = [0; arp::FRAME_LEN];
                 let (asker, own) = (CLIENT + 0x100, LEAF_WORKERS);

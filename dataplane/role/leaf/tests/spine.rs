@@ -5,10 +5,13 @@ use super::*;
 use crate::state::{Load, Presence};
 use crate::wire::arp;
 
+/// Service address of pool 7, 10.0.1.200.
 const SERVICE: u32 = 0x0A00_01C8;
+/// Ids of the leaves. Their addresses are those of [`SERVERS`].
 const LEAVES: [u16; 2] = [40, 41];
 const MS: u64 = 1_000_000;
 
+/// Configuration of a spine: pool 7 at both leaves, and pool 8 at the second.
 fn text(family: Family, policy: &str, cores: usize) -> String {
     let numbers: Vec<_> = (0..cores).collect();
     let mut text = format!(
@@ -34,20 +37,23 @@ fn text(family: Family, policy: &str, cores: usize) -> String {
     family.text(&text)
 }
 
+/// Builds the cores of a spine.
 fn spines(family: Family, policy: &str, cores: usize) -> Vec<Rig> {
     rigs_of(&text(family, policy, cores), None, true, 256)
 }
 
+/// Builds a spine of one core.
 fn spine(family: Family, policy: &str) -> Rig {
     spines(family, policy, 1).remove(0)
 }
 
 /// A task of the service's clients.
 fn client_task(seq: u16) -> Vec<u8> {
-    asked_of(Header::new_task(7, seq))
+    service_task(Header::new_task(7, seq))
 }
 
-fn asked_of(header: Header) -> Vec<u8> {
+/// Returns a packet with this header to the service address.
+fn service_task(header: Header) -> Vec<u8> {
     let mut payload = [0xAB; 20];
     header.emit(&mut payload);
     frame(&Flow { dst: SERVICE, ..client_flow() }, &payload)
@@ -58,6 +64,7 @@ fn signal_frame(leaf: usize, code: Code, number: u16, workers: u16, average: Loa
     signal_from(leaf, Header::signal(code, 7, LEAVES[leaf], number), (workers, average))
 }
 
+/// Returns a leaf's signal with this header: number of workers and average load.
 fn signal_from(leaf: usize, header: Header, (class, average): (u16, Load)) -> Vec<u8> {
     let mut payload = vec![0; header.len()];
     header.emit(&mut payload);
@@ -82,7 +89,7 @@ impl Rig {
         self.poll();
     }
 
-    /// Returns the sent tasks, without heartbeats: leaf, and whether it was marked idle.
+    /// Returns the sent tasks, without heartbeats: leaf, and 1 if the spine marked it as idle.
     fn tasks_to_leaves(&mut self) -> Vec<(u16, u16)> {
         let parse = |frame: Frame| {
             let (_, header) = read(&frame).unwrap();
@@ -101,11 +108,13 @@ impl Rig {
         self.tasks_to_leaves()
     }
 
+    /// Returns a leaf's presence, and whether it gets tasks.
     fn leaf(&self, leaf: u16) -> (Presence, bool) {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (view.presence(Member(leaf)), view.is_active(Member(leaf)))
     }
 
+    /// Returns the average load that a leaf reported.
     fn load(&self, leaf: u16) -> Load {
         self.leaf.stages().dispatcher(0).unwrap().view().load(Member(leaf))
     }
@@ -164,6 +173,7 @@ fn tasks_to_a_service_address_go_to_leaves() {
     }
 }
 
+/// Returns a client's packet to the spine's own address.
 fn frame_of(payload: &[u8]) -> Vec<u8> {
     frame(&client_flow(), payload)
 }
@@ -278,14 +288,14 @@ fn every_bad_signal_is_counted_and_ignored() {
 fn silent_leaf_is_excluded_within_50_ms() {
     for family in BOTH {
         let mut rig = spine(family, "horus-spine");
-        let tell = |rig: &mut Rig, leaf, number| {
+        let send_heartbeat = |rig: &mut Rig, leaf, number| {
             rig.receive_signal(&signal_frame(leaf, Code::KeepAlive, number, [4, 8][leaf], Load(0)));
         };
         let mut number = 0;
         // 20 ms with two live leaves.
         for _ in 0..200 {
             number += 1;
-            (0..2).for_each(|leaf| tell(&mut rig, leaf, number));
+            (0..2).for_each(|leaf| send_heartbeat(&mut rig, leaf, number));
             rig.wait(MS / 10);
         }
         rig.receive_signal(&signal_frame(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
@@ -296,7 +306,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
         let mut out_after = 0;
         while rig.leaf(0).1 {
             number += 1;
-            tell(&mut rig, 1, number);
+            send_heartbeat(&mut rig, 1, number);
             rig.wait(MS / 10);
             out_after += 1;
             assert!(out_after <= 500, "within 50 ms");
@@ -307,7 +317,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
         assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
         // It starts again, with any number.
-        tell(&mut rig, 0, 1);
+        send_heartbeat(&mut rig, 0, 1);
         rig.wait(MS / 10);
         assert_eq!((rig.leaf(0), rig.load(0)), ((Presence::Registered, true), Load(0)));
         assert_eq!(rig.count(Counter::WorkersBack), 1);
@@ -359,7 +369,7 @@ fn multi_packet_task_stays_with_one_leaf() {
             let last = Header { more: false, ..next };
             let leaves: Vec<_> = [first, next, last]
                 .into_iter()
-                .map(|header| rig.one(CLIENTS, &asked_of(header), WORKERS).1.dst)
+                .map(|header| rig.one(CLIENTS, &service_task(header), WORKERS).1.dst)
                 .collect();
             assert_eq!(leaves, [leaves[0]; 3]);
         }
@@ -451,9 +461,9 @@ fn racks_and_service_addresses_change_while_running() {
         rig.change(&mut control, &["remove-workers pool=7 workers=41"]);
         let leaves = rig.ask(20);
         assert!(leaves.len() == 20 && leaves.iter().all(|(leaf, _)| *leaf == 40), "{leaves:?}");
-        let there = |control: &Control, pool| control.membership().place(pool, 41).is_some();
+        let is_member = |control: &Control, pool| control.membership().place(pool, 41).is_some();
         rig.change(&mut control, &[]);
-        assert!(!there(&control, 7) && there(&control, 8));
+        assert!(!is_member(&control, 7) && is_member(&control, 8));
         // It returns with another weight.
         rig.change(
             &mut control,
@@ -472,13 +482,13 @@ fn racks_and_service_addresses_change_while_running() {
         rig.change(&mut control, &["set-service pool=8 ip=10.0.1.201", "set-service pool=7"]);
         rig.wait(MS);
         assert_eq!(announced(&mut rig), [SERVICE + 1]);
-        let who_has = |address: u32| {
+        let arp_request = |address: u32| {
             let mut frame = vec![0; arp::FRAME_LEN];
             arp::Packet::request(CLIENT_MAC, CLIENT, address).emit(&mut frame, Mac::BROADCAST);
             frame
         };
-        assert_eq!(rig.through(CLIENTS, &who_has(SERVICE + 1), CLIENTS).len(), 1);
-        assert_eq!(rig.through(CLIENTS, &who_has(SERVICE), CLIENTS).len(), 0);
+        assert_eq!(rig.through(CLIENTS, &arp_request(SERVICE + 1), CLIENTS).len(), 1);
+        assert_eq!(rig.through(CLIENTS, &arp_request(SERVICE), CLIENTS).len(), 0);
         let link = family.text("link-pool pool=7 spine=1 ip=10.0.1.9");
         let error = control.apply(&link.parse().unwrap());
         assert!(error.unwrap_err().to_string().contains("this node is a spine"));

@@ -6,19 +6,25 @@ use crate::wire::ipv6;
 use crate::wire::ndp::{self, Operation};
 use std::net::Ipv6Addr;
 
+/// Offsets of the IPv6 and the UDP header.
 const ETHER: usize = ether::LEN;
 const UDP: usize = ETHER + ipv6::LEN;
+/// Addresses of the leaf at the clients' and the workers' port.
 pub(super) const LEAF: [&str; 2] = ["fd00:1::1", "fd00:2::1"];
+/// Client in the network of the leaf's port.
 pub(super) const NEAR: &str = "fd00:1::5";
+/// Client behind the router.
 const FAR: &str = "2001:db8::77";
 pub(super) const V6_SERVERS: [&str; 2] = ["fd00:2::b", "fd00:2::c"];
 const ROUTER: &str = "fe80::fe";
 const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0xFE]);
 
+/// Returns the number of an address.
 pub(super) fn bits(text: &str) -> u128 {
     text.parse::<Ipv6Addr>().unwrap().to_bits()
 }
 
+/// Configuration of a leaf with two IPv6 servers of four workers each (10 to 17), and these further lines.
 pub(super) fn text(policy: &str, more: &str) -> String {
     let [clients, workers] = LEAF_MACS;
     format!(
@@ -32,12 +38,14 @@ pub(super) fn text(policy: &str, more: &str) -> String {
     )
 }
 
+/// Leaf over IPv6 that has resolved its servers.
 fn rig6(policy: &str) -> Rig {
     let mut rig = rigs_of(&text(policy, ""), None, false, 256).remove(0);
     rig.resolve_v6_servers();
     rig
 }
 
+/// Flow from the client's to the leaf's MAC address.
 pub(super) fn flow(src: &str, dst: &str, ports: (u16, u16)) -> Flow<u128> {
     Flow {
         src_mac: CLIENT_MAC,
@@ -49,6 +57,7 @@ pub(super) fn flow(src: &str, dst: &str, ports: (u16, u16)) -> Flow<u128> {
     }
 }
 
+/// Returns a packet with this header and nine further bytes.
 fn frame6(flow: &Flow<u128>, header: Header) -> Vec<u8> {
     let mut payload = [0xAB; 40];
     header.emit(&mut payload);
@@ -59,10 +68,12 @@ fn frame6(flow: &Flow<u128>, header: Header) -> Vec<u8> {
     frame
 }
 
+/// Returns a client's task.
 fn task6(from: &str, seq: u16) -> Vec<u8> {
     frame6(&flow(from, LEAF[0], (40_000, 1234)), Header::new_task(7, seq))
 }
 
+/// Returns a server's packet, to a client or to the leaf itself.
 fn of_server(server: usize, to: &str, header: Header) -> Vec<u8> {
     let ports = (1234, if bits(to) == bits(LEAF[1]) { 1234 } else { 40_000 });
     let mac = (server_mac(server), LEAF_MACS[WORKERS]);
@@ -70,6 +81,7 @@ fn of_server(server: usize, to: &str, header: Header) -> Vec<u8> {
     frame6(&flow, header)
 }
 
+/// Returns a worker's reply.
 fn reply6(worker: u16, qlen: u16, to: &str) -> Vec<u8> {
     of_server(usize::from(worker - 10) / 4, to, done(worker, qlen))
 }
@@ -81,12 +93,14 @@ fn message(message: ndp::Packet, to: Mac) -> Vec<u8> {
     frame
 }
 
-fn received(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
+/// Returns a host's solicited neighbour advertisement to the leaf's port.
+fn advertisement(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
     let (operation, dst) = (Operation::Advertisement, bits(to));
     let target = bits(host);
     message(ndp::Packet { operation, src: target, dst, target, mac: Some(mac) }, LEAF_MACS[port])
 }
 
+/// Returns the question of a host for the MAC address of another.
 fn solicitation(by: &str, mac: Mac, target: &str) -> Vec<u8> {
     let (question, to) = ndp::Packet::question(mac, bits(by), bits(target), None);
     message(question, to)
@@ -115,12 +129,13 @@ impl Rig {
         });
         assert_eq!(questions, groups);
         for (at, server) in V6_SERVERS.iter().enumerate() {
-            let answer = received(server, server_mac(at), LEAF[1], WORKERS);
+            let answer = advertisement(server, server_mac(at), LEAF[1], WORKERS);
             assert!(self.far[WORKERS].send(&answer));
         }
         self.poll();
     }
 
+    /// Delivers `frame`, and parses the one packet from the port `out`. Checks its checksums.
     fn one6(
         &mut self,
         port: usize,
@@ -135,7 +150,7 @@ impl Rig {
         (datagram, header, bytes)
     }
 
-    /// Returns the only drop reason of the packet at this port.
+    /// Delivers a packet to this port. Returns its drop reason, if it was dropped.
     fn dropped(&mut self, port: usize, frame: &[u8]) -> Option<&'static str> {
         let before = self.drops();
         assert!(self.far[port].send(frame));
@@ -176,7 +191,7 @@ fn task_round_trip_works() {
             rig.poll();
             let group = ipv6::group_mac(ipv6::solicited_node(bits(ROUTER)));
             assert_eq!(rig.questions6(CLIENTS), [(bits(ROUTER), group)]);
-            let answer = received(ROUTER, ROUTER_MAC, LEAF[0], CLIENTS);
+            let answer = advertisement(ROUTER, ROUTER_MAC, LEAF[0], CLIENTS);
             let mut frames = rig.through(CLIENTS, &answer, CLIENTS);
             rig.wait(1_000_000);
             frames.extend(rig.receive(CLIENTS));
@@ -261,8 +276,8 @@ fn workers_register() {
     assert_eq!((datagram.src, datagram.dst), (bits(LEAF[1]), bits(V6_SERVERS[1])));
     assert_eq!((answer.code, answer.seq), (Code::WorkerIdAck, 9));
     assert_eq!(ether::dst(&frame), server_mac(1));
-    let elsewhere = of_server(0, LEAF[1], header);
-    assert_eq!(rig.dropped(WORKERS, &elsewhere), Some("spoofed_reply"));
+    let spoofed = of_server(0, LEAF[1], header);
+    assert_eq!(rig.dropped(WORKERS, &spoofed), Some("spoofed_reply"));
     rig.assert_accounted();
 }
 
@@ -291,7 +306,7 @@ fn questions_are_answered() {
         mac: None,
     };
     let mut frame = message(alone, ipv6::group_mac(alone.dst));
-    // Without the option: shorter, with another sum.
+    // Without the option for the sender's MAC address: 8 bytes shorter, with another checksum.
     frame.truncate(frame.len() - 8);
     frame[ETHER + 5] = 24;
     frame[UDP + 2..UDP + 4].fill(0);
@@ -319,7 +334,7 @@ fn known_server_is_probed_before_a_change() {
         neighbours.find_v6(WORKERS, bits(V6_SERVERS[0])).and_then(|slot| neighbours.mac(slot))
     };
     assert_eq!(known(&rig), Some(server_mac(0)));
-    let claim = received(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
+    let claim = advertisement(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
     assert_eq!(rig.dropped(WORKERS, &claim), Some("arp_conflict"));
     let mut questions = Vec::new();
     for seq in 0..300 {
@@ -411,14 +426,15 @@ fn pools_of_both_families_stand_side_by_side() {
         Header::new_task(pool, 1).emit(&mut payload);
         frame(&client_flow(), &payload)
     };
-    let (datagram, header, taken) = rig.one(2, &to_pool(8), 2);
+    let (datagram, header, packet) = rig.one(2, &to_pool(8), 2);
     assert_eq!((datagram.dst, header.dst), (0x0A00_010B, 20));
-    drop(taken);
+    drop(packet);
     assert_eq!(rig.one6(CLIENTS, &task6(NEAR, 1), WORKERS).1.pool, 7);
     assert_eq!(rig.dropped(2, &to_pool(7)), Some("address_family"));
     let other = frame6(&flow(NEAR, LEAF[0], (40_000, 1234)), Header::new_task(8, 1));
     assert_eq!(rig.dropped(CLIENTS, &other), Some("address_family"));
-    // Packets cannot use the numbers that stand for IPv6 addresses.
+    // The leaf represents IPv6 addresses by numbers in the range of unused IPv4 addresses. Packets cannot use
+    // these.
     for number in [0xF000_0000, 0xF400_0000, 0xF400_0001, 0xF800_0000_u32] {
         let flow = Flow { src: number, dst: CLIENT, src_port: 1234, dst_port: 9, ..client_flow() };
         let mut payload = [0; 20];
@@ -501,7 +517,7 @@ proptest! {
                 1 => task6(FAR, number),
                 2 => reply6(worker, number % 3, NEAR),
                 3 => solicitation(NEAR, CLIENT_MAC, LEAF[port]),
-                4 => received(V6_SERVERS[0], server_mac(usize::from(number % 3)), LEAF[port], port),
+                4 => advertisement(V6_SERVERS[0], server_mac(usize::from(number % 3)), LEAF[port], port),
                 _ => {
                     let code = if number % 2 == 0 { Code::NewTask } else { Code::TaskContinuation };
                     let header = Header { code, more: number % 3 > 0, ..Header::new_task(7, number % 4) };

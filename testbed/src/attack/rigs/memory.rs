@@ -59,10 +59,12 @@ pub const STEP: u64 = 10_000;
 /// A second, ns.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Ticks are nanoseconds.
+/// Ticks of the clock per second: ticks are nanoseconds.
 const HZ: u64 = SECOND;
+/// Number of buffers of each side, attackers and honest parties, and bytes of a buffer.
 const FRAMES: usize = 1 << 15;
 const FRAME_BYTES: usize = 2048;
+/// Seconds of load before an honest client's measurement.
 const WARMUP_S: f64 = 0.1;
 
 /// Returns the index of a worker's server.
@@ -113,7 +115,7 @@ pub struct Rig {
     pub sent_tasks: Tap,
     /// Packets for honest clients and servers that reached attackers.
     pub stolen: u64,
-    /// Wires of the honest clients. A running client has its wire.
+    /// Wires of the honest clients; `None` while the client runs and has its wire.
     honest: [Option<RingPort>; 3],
     /// Wire of the servers that come later.
     returning_wire: Option<RingPort>,
@@ -121,7 +123,9 @@ pub struct Rig {
     /// Buffers of the attackers and of the honest parties.
     pools: [FramePool; 2],
     seed: u64,
+    /// Number of runs of honest clients so far. Each run draws other random numbers.
     runs: u32,
+    /// Memory of the leaf's state, which the leaf and `counters` use.
     _table: Arc<Table>,
 }
 
@@ -177,6 +181,7 @@ fn server_kernel_sends(frame: &mut [u8]) -> bool {
     }
     let dst = Ipv4Addr::from_bits(datagram.dst);
     let own_network = datagram.dst >> 8 == LEAF_IPS[WORKERS] >> 8;
+    // Addresses that begin with 0, or with 224 and more (multicast, reserved, broadcast), are no host's.
     let first_octet = dst.octets()[0];
     !own_network && first_octet != 0 && !dst.is_loopback() && first_octet < 224
 }
@@ -194,7 +199,7 @@ fn liar_kernel_sends(frame: &mut [u8]) -> bool {
     server_kernel_sends(frame)
 }
 
-/// Returns the task header of a datagram without IP options.
+/// Returns the task header of an IPv4 datagram without options, whose first byte is 0x45.
 fn header(frame: &[u8]) -> Option<Header> {
     let is_plain = frame.get(ether::LEN) == Some(&0x45) && ether::ether_type(frame) == ether::IPV4;
     is_plain.then(|| Header::parse(frame.get(udp::PAYLOAD..)?).ok())?

@@ -16,7 +16,8 @@ pub const INTRUDER_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x66]);
 /// UDP port of clients.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// Builds a task from `src` with this header and `service_ns` of work.
+/// Builds a task from `src` with this header and `service_ns` of work. `app` is the client's number in the
+/// header's extension, if it has one.
 #[must_use]
 pub fn task(src: u32, header: &Header, app: u32, service_ns: u32) -> Vec<u8> {
     task_from((src, CLIENT_PORT), header, app, service_ns)

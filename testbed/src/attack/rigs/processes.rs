@@ -1,5 +1,5 @@
 //! Leaves and agents in processes of their own, on memif sockets and files in a folder of the attack, and
-//! their honest drivers.
+//! their honest drivers (`wedjat-testbed drive` processes, which emulate clients and workers).
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -25,7 +25,9 @@ const RATE: &str = "1000";
 /// A folder with sockets, configurations, states and regions.
 pub struct Site {
     folder: tempfile::TempDir,
+    /// Path of `wedjat`.
     binary: PathBuf,
+    /// CPUs that this process may use.
     cpus: Vec<usize>,
 }
 
@@ -162,7 +164,7 @@ impl Site {
         Ok(agent)
     }
 
-    /// Starts a leaf or an agent by a command that takes `wedjat`'s arguments.
+    /// Starts a leaf or an agent (`role`) by a command that takes `wedjat`'s arguments.
     ///
     /// # Errors
     /// If the process cannot be started.
@@ -188,19 +190,19 @@ impl Site {
         Ok(count.unwrap_or(0))
     }
 
-    /// Waits until `condition` returns true.
+    /// Waits until `condition` returns true. `goal` names the awaited state in the error.
     ///
     /// # Errors
     /// If this does not happen within [`PATIENCE`].
     pub fn until(
         &self,
-        what: &str,
+        goal: &str,
         mut condition: impl FnMut() -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
         while !condition()? {
             if began.elapsed() > PATIENCE {
-                return Err(format!("timeout while waiting for {what}").into());
+                return Err(format!("timeout while waiting for {goal}").into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -363,10 +365,11 @@ pub fn check_outcomes(
     }
 }
 
-/// Ends a node in order and checks its account.
-pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
+/// Ends a node in order and checks its account, in which the ledger must balance: received packets equal
+/// those sent on, consumed, dropped and held.
+pub fn check_end(account: &mut Account, name: &str, node: LeafProcess) {
     let promise =
-        format!("{what}: the node ends in order, with a balanced ledger and all buffers returned");
+        format!("{name}: the node ends in order, with a balanced ledger and all buffers returned");
     match node.stop() {
         Ok(end) => {
             let is_complete = end["balanced"] == true && end["mbufs_leaked"] == 0;
@@ -381,6 +384,6 @@ pub fn check_end(account: &mut Account, what: &str, node: LeafProcess) {
 /// Returns the numbers of file descriptors and threads of a process.
 #[must_use]
 pub fn resources(pid: u32) -> (usize, usize) {
-    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    let count = |list: &str| fs::read_dir(format!("/proc/{pid}/{list}")).map_or(0, Iterator::count);
     (count("fd"), count("task"))
 }

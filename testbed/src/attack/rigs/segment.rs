@@ -9,7 +9,7 @@ use wedjat::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::wire::ether::{self, Mac};
 
-/// Number of frames that a host's wire holds in each direction.
+/// Number of frames that a host's wire (a pair of rings between host and switch) holds in each direction.
 const DEPTH: usize = 1 << 13;
 
 /// A host's end at the switch.
@@ -36,6 +36,7 @@ impl Tap {
         Self((0..Self::NUMBERS).map(|_| AtomicU64::new(0)).collect())
     }
 
+    /// Counts a frame with this number. Numbers beyond the counters do not count.
     fn count(&self, number: usize) {
         if let Some(count) = self.0.get(number) {
             count.fetch_add(1, Relaxed);
@@ -71,12 +72,13 @@ impl Segment {
     /// Adds a host with this MAC address and returns its end of the wire. Its frames are copied into buffers
     /// of `pool`. `filter` applies to the frames that it hands to the wire.
     pub fn join(&mut self, mac: Mac, pool: &FramePool, filter: FrameHook) -> RingPort {
-        let (wire, far) = pair(DEPTH, pool);
+        let (wire, host_end) = pair(DEPTH, pool);
         self.hosts.push(Host { mac, wire, filter });
-        far
+        host_end
     }
 
-    /// Counts a frame from the node, and forwards it to the host with its MAC address or to all hosts.
+    /// Counts a frame from the node, and forwards it to the host with its MAC address, or to all hosts if it
+    /// is broadcast or multicast. Drops a frame for an unknown address.
     fn deliver(&mut self, frame: Frame) {
         if let Some(number) = (self.number)(frame.bytes()) {
             self.tap.count(number);
@@ -96,6 +98,8 @@ impl Segment {
 impl Port for Segment {
     type Buf = Frame;
 
+    /// Receives the frames that the hosts sent. Each call starts with the next host, so that a flood of one
+    /// host does not starve the rest.
     fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         let (before, count) = (burst.len(), self.hosts.len());
         self.next = (self.next + 1) % count.max(1);
@@ -111,6 +115,7 @@ impl Port for Segment {
         burst.len() - before
     }
 
+    /// Delivers all frames. Always takes the whole burst, as a switch does.
     fn tx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         let sent = burst.len();
         burst.drain(..).for_each(|frame| self.deliver(frame));

@@ -1,4 +1,5 @@
-//! CPU time of the whole machine, of processes, and of a batch's cgroup. The machine's remainder is foreign.
+//! CPU time of the whole machine, of processes, and of a batch's cgroup. The machine's remainder is foreign:
+//! other programs used it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use wedjat_cosched::mechanism::{CgroupFolders, Controller, Hierarchies, threads_
 /// Sources of the machine's CPU time.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Usage file of the root cgroup, in nanoseconds or microseconds, if there is one.
+    /// Usage file of the root cgroup, if there is one. It is more precise than /proc/stat.
     usage: Option<PathBuf>,
     /// Length of a tick of /proc/stat in nanoseconds.
     tick_ns: u64,
@@ -110,13 +111,13 @@ mod tests {
     fn both_forms_of_a_cgroups_file_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        for (text, error) in [
+        for (text, expected) in [
             ("1234567\n", Some(1_234_567)),
             ("usage_usec 1234\nuser_usec 5\n", Some(1_234_000)),
             ("nothing\n", None),
         ] {
             fs::write(&path, text).unwrap();
-            assert_eq!(nanoseconds(&path), error);
+            assert_eq!(nanoseconds(&path), expected);
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Runs one block: a worker with a batch beside it under a sequence of loads. Gives a result for each window.
+//! Runs one block: a worker with a batch beside it under a sequence of loads. Gives a result for each window. A
+//! job process limits the batch; its guard (fixed rules) and its learner set the batch's share of the worker's
+//! core.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -51,7 +53,7 @@ pub struct Setting {
     pub logs: Option<PathBuf>,
     /// Units per second that each batch completes alone.
     pub alone: BTreeMap<Batch, f64>,
-    /// Fraction of its rate alone that a batch wants. Its happiness is measured by this.
+    /// Fraction of its rate alone that a batch wants. A learner may measure the batch's progress against it.
     pub wanted: f64,
 }
 
@@ -144,21 +146,26 @@ pub struct BlockResult {
 /// CPU times at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Snapshot {
+    /// Time of the snapshot.
     at_ns: u64,
+    /// CPU time of the whole machine.
     used: CpuTimes,
     /// CPU time of this process and of the job.
     own_ns: u64,
+    /// CPU time of the worker.
     worker_ns: u64,
+    /// CPU time of the batch.
     batch_ns: u64,
     /// Units that the batch has completed.
     done: u64,
-    /// Share given to the batch.
-    given: f64,
+    /// Share of the core that the batch may use.
+    share: f64,
     /// Limit set by the guard.
     allowed: f64,
 }
 
 impl Snapshot {
+    /// Reads all accounts. `worker` is the worker's process id.
     fn take(machine: &Machine, worker: u32, running: Option<&RunningBatch>) -> Self {
         let figures = running.map(RunningBatch::figures).unwrap_or_default();
         // Reads the machine and its parts in quick succession.
@@ -168,8 +175,8 @@ impl Snapshot {
         let job_ns = running.map_or(0, |running| accounts::of_process(running.id()));
         let own_ns = accounts::of_process(std::process::id()) + job_ns;
         let done = running.map_or(0, RunningBatch::done);
-        let (given, allowed) = (figures.share, figures.allowed);
-        Self { at_ns: now_ns(), used, own_ns, worker_ns, batch_ns, done, given, allowed }
+        let (share, allowed) = (figures.share, figures.allowed);
+        Self { at_ns: now_ns(), used, own_ns, worker_ns, batch_ns, done, share, allowed }
     }
 
     /// Computes the CPU time of foreign processes from `self` to `next`, in nanoseconds. The accounts of
@@ -183,7 +190,8 @@ impl Snapshot {
     }
 }
 
-/// Flags shared by the dispatching and the supervising thread.
+/// Flags shared by the dispatching and the supervising thread. The dispatcher admits the worker and sets the
+/// first flag; the supervisor then starts the batch and sets the start time.
 #[derive(Default)]
 struct Flags {
     /// True once the worker has attached.
@@ -227,10 +235,10 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     worker.wait_for_output()?;
     drop(rig);
     if !dispatched.balances() {
-        let DispatchCounts { tasks, answered, refused, left, wrong, .. } = dispatched;
+        let DispatchCounts { tasks, answered, refused, unanswered, wrong, .. } = dispatched;
         let sent = tasks.len();
         return Err(format!(
-            "{sent} tasks: {answered} answered, {refused} refused, {left} unanswered, {wrong} wrong"
+            "{sent} tasks: {answered} answered, {refused} refused, {unanswered} unanswered, {wrong} wrong"
         )
         .into());
     }
@@ -326,7 +334,7 @@ fn supervise(
         batch,
     };
     let running = arm.policy().map(|policy| job(policy).start()).transpose()?;
-    // Leaves the worker's core to the worker and the batch.
+    // From here on, leaves the worker's core to the worker and the batch, which are already running.
     let _ = wedjat::cpus::pin(setting.cpus[0]); // the CPU exists
     let machine = Machine::new();
     let begin = now_ns() + LEAD_NS;
@@ -403,6 +411,7 @@ fn windows(
             if task.due_ns < from.at_ns + SETTLE_NS {
                 continue;
             }
+            // An unanswered task may not have run.
             worked_ns += u64::from(if task.response_ns == NEVER { 0 } else { task.service_ns });
             window.responses.push(task.response_ns);
             window.hand_overs.extend(Some(task.hand_over_ns).filter(|ns| *ns != NEVER));
@@ -439,7 +448,7 @@ impl Window {
             batch_core: part(|it| it.batch_ns),
             worker_core: part(|it| it.worker_ns),
             worked: 0.0,
-            given: to.given,
+            given: to.share,
             allowed: to.allowed,
             responses: Vec::new(),
             hand_overs: Vec::new(),

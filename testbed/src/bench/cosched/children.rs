@@ -150,6 +150,7 @@ pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
         grace: Duration::ZERO,
         ..Job::new(setting)
     };
+    // Without force, `run` would refuse here.
     let refused = job.dry_run().err().map(|error| error.to_string());
     job.force = refused.is_some();
     let result = wedjat::cosched::run(&job, &signals)?;
@@ -161,11 +162,14 @@ pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
 /// Child process, killed on drop.
 #[derive(Debug)]
 pub struct Process {
+    /// The process; `None` after its end.
     child: Option<Child>,
+    /// Name in errors.
     name: &'static str,
 }
 
 impl Process {
+    /// Starts a process, with pipes for its outputs.
     fn start(command: &mut Command, name: &'static str) -> Result<Self, Failure> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
@@ -277,8 +281,11 @@ pub struct JobSetup<'a> {
 /// A running batch.
 #[derive(Debug)]
 pub struct RunningBatch {
+    /// Process of the job.
     process: Process,
+    /// Folder of the job's note.
     folder: Folder,
+    /// The job's note at the start, with the batch's cgroups.
     note: Note,
 }
 

@@ -1,5 +1,5 @@
-//! Loop of the dispatcher's core: open-loop load, the dispatcher and rings of an agent, and the status words
-//! that the guard and the learners of the batch read.
+//! Loop of the dispatcher's core: open-loop load, the dispatcher and rings of an agent, and the status words. The
+//! guard and the learners of the batch read the agent's latencies and waiting tasks from these words.
 //!
 //! The worker receives one task at a time, so that each hand-over finds it idle. The payload of a task is its
 //! service time. The payload of the reply is the time at which the worker took the task. Both processes read
@@ -116,7 +116,7 @@ pub struct DispatchCounts {
     /// Number of tasks refused because the queue was full.
     pub refused: u64,
     /// Number of tasks without a reply at the end of the drain.
-    pub left: u64,
+    pub unanswered: u64,
     /// Number of invalid replies.
     pub wrong: u64,
     /// Start of each phase, and end of the last one.
@@ -127,13 +127,15 @@ impl DispatchCounts {
     /// Returns true if each task is in one account and no reply was invalid.
     #[must_use]
     pub fn balances(&self) -> bool {
-        self.tasks.len() as u64 == self.answered + self.refused + self.left && self.wrong == 0
+        self.tasks.len() as u64 == self.answered + self.refused + self.unanswered && self.wrong == 0
     }
 }
 
-/// Dispatcher of one worker, with a region to which the worker attaches.
+/// Dispatcher of one worker, with a region (shared memory) to which the worker attaches.
 pub struct Rig {
+    /// Memory between the dispatcher and the worker.
     region: WorkerRegion,
+    /// Dispatcher with the rings to the worker.
     workers: WorkerSet<Timing>,
     status: AgentStatusWords,
 }
@@ -186,6 +188,7 @@ pub struct Course<'a> {
 }
 
 impl Course<'_> {
+    /// Returns the start of each phase, and the end of the last one.
     fn ends_ns(&self, began: u64) -> Vec<u64> {
         let mut end = began;
         let window = self.window.as_nanos() as u64;
@@ -212,8 +215,8 @@ impl Course<'_> {
     }
 }
 
-/// Sends the due tasks from time `began` until the end of the phases. The memory for the records is reserved
-/// in advance.
+/// Sends the due tasks from time `began` until the end of the phases, then waits for their replies. The memory
+/// for the records is reserved in advance, so that the loop does not stall in the allocator.
 pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
@@ -235,6 +238,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
                 due = phases_ns[phase + 1];
                 continue;
             }
+            // The first round only draws the first task's due time.
             if due > began {
                 let service_ns = unit() * course.service_ns;
                 offer(rig, &mut counts, due, service_ns as u32);
@@ -257,11 +261,11 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
         }
     }
     let refused = counts.refused + accounts.refused;
-    let left = counts.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
+    let unanswered = counts.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
     DispatchCounts {
         answered: accounts.answered,
         refused,
-        left,
+        unanswered,
         wrong: accounts.wrong,
         phases_ns,
         ..counts
@@ -277,7 +281,8 @@ fn offer(rig: &mut Rig, counts: &mut DispatchCounts, due_ns: u64, service_ns: u3
     counts.tasks.push(task);
     match rig.workers.submit(Timing { seq, bytes }, offered_ns) {
         Err(_) => counts.refused += 1,
-        // The worker received the task at once. The reply brings the time of the hand-over.
+        // The idle worker received the task at once: 0 marks this until the reply brings the time of the
+        // hand-over.
         Ok(Some(_)) => counts.tasks[seq as usize].hand_over_ns = 0,
         Ok(None) => {}
     }
@@ -313,7 +318,7 @@ impl Accounts {
                     task.hand_over_ns = nanoseconds(task.offered_ns, word(&taken_at));
                 }
                 task.response_ns = nanoseconds(task.due_ns, now);
-                // Like an agent, measures from the task's arrival at the dispatcher.
+                // Publishes the latency. Like an agent, measures from the task's arrival at the dispatcher.
                 status.note(now.saturating_sub(task.offered_ns));
                 self.answered += 1;
             }
@@ -323,7 +328,7 @@ impl Accounts {
     }
 }
 
-/// Admits the worker. Returns false if `is_over` becomes true first.
+/// Admits the worker once it has attached. Returns false if `is_over` becomes true first.
 pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
     while !rig.has_worker() {
         if is_over() {

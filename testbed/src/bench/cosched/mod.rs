@@ -1,5 +1,7 @@
-//! Benchmark of a batch on a worker's core: cost for the tasks and progress of the batch, on a real core,
-//! with the mechanism, guard and learners of `wedjat cosched run`.
+//! Benchmark of a batch (background work) on a worker's core: cost for the tasks and progress of the batch, on a
+//! real core, with the parts of `wedjat cosched run`. Its mechanism limits the batch by cgroups. Its guard is an
+//! upper limit by fixed rules. Its learners (ASA_X, see docs/explanation/asax.md) choose the batch's share below
+//! that limit.
 //!
 //! The benchmark uses two CPUs. Dispatcher and load generator are one loop on the first CPU ([`dispatch`]). A
 //! worker process has the second CPU ([`children`]). The batch shares it; a separate job process limits the
@@ -48,7 +50,8 @@ const TIMES_UNLOADED: f64 = 5.0;
 const QUIET: Duration = Duration::from_millis(500);
 /// Number of windows in the measurement of that latency.
 const UNLOADED_WINDOWS: usize = 16;
-/// Fraction of its rate alone that a batch wants. Mode `balanced` derives the batch's happiness from it.
+/// Fraction of its rate alone that a batch wants. Learning mode `balanced` also counts how far the batch lags
+/// behind it.
 const WANTED: f64 = 0.4;
 
 /// Arguments of `bench-cosched`.
@@ -187,6 +190,7 @@ struct Measurements {
 }
 
 impl Measurements {
+    /// Adds the result of a block.
     fn add(&mut self, block: &Block, measured: BlockResult) {
         if block.purpose == Purpose::Alone {
             self.alone.entry(block.cell.batch).or_default().extend(block::rate(&measured.windows));
@@ -231,6 +235,7 @@ pub fn measure(
         alone: BTreeMap::new(),
         wanted: WANTED,
     };
+    // The objective is measured first, because every block needs it.
     setting.objective.us = match arguments.objective_us {
         Some(us) => us,
         // Objectives are whole numbers of microseconds.

@@ -1,4 +1,6 @@
-//! Plan of the measurement: combinations of batch, arm, worker and load, and their order.
+//! Plan of the measurement: combinations of batch, arm (way to limit the batch), worker and load, and their
+//! order. The arms use the parts of `wedjat cosched run`: a quota or weight of the cgroup, the guard (an upper
+//! limit by fixed rules), and the learners (ASA_X, see docs/explanation/asax.md).
 
 use clap::ValueEnum;
 use rand::SeedableRng;
@@ -395,7 +397,7 @@ impl Choice {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
         let measured =
             |part, windows| Phase { load: Load::Steady(part), windows, is_measured: true };
-        // The order of the pair depends on the seed.
+        // The order of the pair alternates with the seed, so that a slow phase affects both arms.
         let mut pair = [Arm::None, Arm::Idle].map(|arm| Block {
             cell: Cell { worker, arm, batch },
             purpose: Purpose::Pair,
@@ -421,6 +423,7 @@ impl Choice {
 mod tests {
     use super::*;
 
+    /// Returns the default choice.
     fn all() -> Choice {
         Choice {
             arms: Arm::ALL.into(),

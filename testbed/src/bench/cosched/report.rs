@@ -1,4 +1,5 @@
-//! Report of the measurement: rows, bars (required values) and plots.
+//! Report of the measurement: rows, bars (required values) and plots. A row is one cell (worker, batch, and
+//! arm, the way to limit the batch) under one load.
 //!
 //! A *hand-over* is the time from the dispatcher's push of a task until an idle worker takes it.
 
@@ -131,8 +132,10 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// Results of the learners.
     pub learners: Vec<Learner>,
+    /// All measured windows.
     #[serde(skip)]
     all: Vec<Window>,
+    /// First worker and first batch, which the plots show.
     #[serde(skip)]
     main: Option<(WorkerKind, Batch)>,
 }
@@ -206,6 +209,7 @@ fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Ve
 }
 
 impl Row {
+    /// Builds a row from all its windows. `alone` is the batch's rate alone.
     fn of(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
         let calm: Vec<_> = all.iter().filter(|window| window.is_calm).copied().collect();
         let mean = |value: &dyn Fn(&Window) -> f64| {
@@ -327,7 +331,7 @@ fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     ratios
 }
 
-/// Evaluates steps up in load under the guard.
+/// Evaluates steps up in load under the guard: the batch's largest share of the core in any undisturbed step.
 fn held_back(steps: &[Step]) -> Bar {
     let calm: Vec<_> = steps.iter().filter(|step| step.is_calm).collect();
     let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);
@@ -598,6 +602,7 @@ impl fmt::Display for Row {
 }
 
 impl Report {
+    /// Writes a line for each learner.
     fn learners(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.learners.is_empty() {
             return Ok(());
@@ -630,6 +635,7 @@ impl Report {
         Ok(())
     }
 
+    /// Writes the verdicts on the bars.
     fn bars(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Bar { name, value, bar, of, verdict } in &self.bars {
             let value = value.map_or("none".to_owned(), |value| format!("{value:.3}"));

@@ -1,10 +1,10 @@
 //! Kill of a worker process with SIGKILL under load: time until replies resume, and a check that only its own
 //! tasks are lost.
 //!
-//! The workers are processes (`wedjat-testbed worker`) on one CPU. Agent and generator are one loop on a
-//! second CPU. The wire between them is in memory, so that only the agent can lose tasks. The calling thread
-//! checks for dead workers in the same way as that of `wedjat agent`. The load continues until the run is
-//! over.
+//! The workers are processes (`wedjat-testbed worker`) on one CPU. They attach to the agent's region, a file of
+//! shared memory. Agent and generator are one loop on a second CPU. The wire between them is in memory, so that
+//! only the agent can lose tasks. The calling thread checks for dead workers in the same way as that of `wedjat
+//! agent`. The load continues until the run is over.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -32,6 +32,7 @@ use super::{Failure, pin, setup};
 const WORKERS: u16 = 3;
 /// Policy that bounds the tasks at each worker and thus the cost of a kill.
 const POLICY: &str = "jbsq(k=2)";
+/// Distribution of the service times, and its mean.
 const SERVICE: &str = "exp(50us)";
 const SERVICE_NS: f64 = 50e3;
 /// Load as a fraction of the capacity of the workers' CPU.
@@ -91,6 +92,7 @@ pub fn kill_one(
     Ok(KillResult { resumed_ms: resumed_ns as f64 / 1e6, lost: ledger.check()? })
 }
 
+/// Returns the generator's load, which lasts until the run stops it.
 fn load(seed: u64) -> Result<Load, Failure> {
     Ok(Load {
         warmup_s: 0.0,
@@ -104,8 +106,10 @@ fn load(seed: u64) -> Result<Load, Failure> {
     })
 }
 
-/// Signals between the two threads.
+/// Signals between the two threads. A load with Acquire sees everything that happened before the store with
+/// Release.
 struct Signals {
+    /// Start of the run, the origin of its clock.
     began: Instant,
     /// True once all workers are attached.
     go: AtomicBool,
@@ -121,6 +125,7 @@ impl Signals {
         Self { began: Instant::now(), go, stop, killed }
     }
 
+    /// Returns the time in nanoseconds.
     fn now(&self) -> u64 {
         self.began.elapsed().as_nanos() as u64
     }
@@ -144,6 +149,7 @@ fn supervise(
     std::thread::sleep(BEFORE);
     let killed = workers.remove(0);
     signals.killed.store(signals.now(), Release);
+    // The drop sends SIGKILL.
     drop(killed);
     while !is_over() {
         check_deaths();
@@ -156,6 +162,7 @@ fn supervise(
 struct Process(Option<Child>);
 
 impl Process {
+    /// Starts worker `id` of `agent` on a CPU.
     fn start(program: &Path, agent: &Path, id: u16, cpu: usize) -> Result<Self, Failure> {
         let mut command = Command::new(program);
         command.args(["worker", "--app", "spin", "--worker", &id.to_string()]);
@@ -210,9 +217,9 @@ struct Run<'a> {
     agent: Agent<RingPort, FramePool>,
     generator: Generator<RingPort, FramePool>,
     signals: &'a Signals,
-    /// Number of replies at the time when the agent accounted for the death.
+    /// Number of replies when the agent accounted for the death; `None` before.
     replies: Option<u64>,
-    /// Time of the next reply.
+    /// Time of the next reply after that; `None` before.
     resumed: Option<u64>,
 }
 
@@ -254,7 +261,7 @@ impl<'a> Run<'a> {
         Ok((ledger, resumed - self.signals.killed.load(Acquire)))
     }
 
-    /// Detects when replies resume, and later ends the load.
+    /// Detects when replies resume after the agent has accounted for the death, and later ends the load.
     fn observe(&mut self) {
         let now = self.signals.now();
         let replies = self.agent.counters().read(Counter::Replies);
@@ -275,7 +282,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns true if no task is in flight.
+    /// Returns true if the load has ended and no task is in flight: the generator misses only the lost tasks.
     fn is_settled(&self) -> bool {
         let lost = self.agent.counters().dropped(DropReason::WorkerLost);
         self.generator.phase() == Phase::Draining
@@ -302,6 +309,7 @@ struct TaskLedger {
 }
 
 impl TaskLedger {
+    /// Collects the counts of generator and agent.
     fn of(generator: &Generator<RingPort, FramePool>, counters: &Counters) -> Self {
         let tally = generator.tally();
         Self {
@@ -329,6 +337,7 @@ impl TaskLedger {
 mod tests {
     use super::*;
 
+    /// The ledger accepts only losses of the killed worker's own tasks.
     #[test]
     fn only_the_killed_workers_tasks_are_missing() {
         let ledger =

@@ -5,9 +5,9 @@
 //! pointer rings in this process's memory, without copies. The second core already runs a generator and 32
 //! workers; the time of a driver's copies would count as hand-over time of the agent.
 //!
-//! If the machine stalls for a millisecond, hundreds of tasks queue up, whatever the agent does. The figure
-//! is therefore that of undisturbed slices, as in every run in real time ([`wedjat_pktgen::slices`]). The
-//! figure of all slices is reported as well.
+//! If the machine stalls for a millisecond, hundreds of tasks queue up, whatever the agent does. The figure is
+//! therefore that of undisturbed slices, as in every run in real time ([`wedjat_pktgen::slices`]). A slice is a
+//! short interval of the run; a pause of either loop disturbs it. The figure of all slices is reported as well.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,7 +37,9 @@ use crate::sim;
 use crate::stand_ins::StandIns;
 
 const WORKERS: u16 = 32;
+/// Offered load as a fraction of the workers' capacity.
 const LOAD: f64 = 0.9;
+/// Distribution of the service times, and its mean.
 const SERVICE: &str = "exp(50us)";
 const SERVICE_NS: f64 = 50e3;
 /// Duration of one run.
@@ -82,10 +84,10 @@ pub struct LoadedResults {
 /// Measurements of a run's loops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loops {
-    /// Hand-over time measured by `cfcfs`: time from sending a task to its reply, minus its service time, in
-    /// us.
+    /// Hand-over time measured by `cfcfs` (the policy with a central queue): time from sending a task to its
+    /// reply, minus its service time, in us.
     pub hand_over_us: f64,
-    /// Bound chosen by `cfcfs` from it: median of one sample per millisecond.
+    /// Bound on the tasks at each worker, chosen by `cfcfs` from it: median of one sample per millisecond.
     pub bound: f64,
     /// Mean time per round of the agent's loop, in us.
     pub agent_us: f64,
@@ -95,19 +97,23 @@ pub struct Loops {
 
 /// Statistics of a loop's clock readings.
 struct LoopTimes {
+    /// Long intervals between readings.
     pauses: Pauses,
+    /// Number of readings.
     count: u64,
+    /// First and last reading, in ticks.
     first: u64,
     last: u64,
 }
 
 impl LoopTimes {
+    /// Creates statistics without readings, for a clock of `hz`.
     fn new(hz: f64) -> Self {
         let pauses = Pauses::new((rule().pause_s * hz) as u64);
         Self { pauses, count: 0, first: 0, last: 0 }
     }
 
-    /// Records a clock reading of the loop.
+    /// Records a clock reading of the loop, and returns it.
     #[inline]
     fn record(&mut self, now: u64) -> u64 {
         self.pauses.look(now);
@@ -130,6 +136,7 @@ pub fn rule() -> Rule {
     Rule::new(SERVICE_NS / 1e9, Some(LOAD)).with_percentile(QUANTILE)
 }
 
+/// Returns the generator's load for one run.
 fn load(seed: u64) -> Result<Load, Failure> {
     let rate = f64::from(WORKERS) * LOAD * 1e9 / SERVICE_NS;
     Ok(Load {
@@ -261,6 +268,7 @@ fn serve(
     while !stop.load(Relaxed) {
         let now = readings.record(eal.now());
         agent.poll(now);
+        // The capacity bounds the samples, so that the loop never allocates.
         if now >= next && bounds.len() < BOUNDS {
             next = now + eal.ticks_hz() / 1000;
             let central = agent.dispatchers().find_map(Dispatcher::bounded);

@@ -1,4 +1,4 @@
-//! Agents of the benchmarks: one port, one pool, one region of workers.
+//! Agents of the benchmarks: one port, one pool, one region (the memory shared with the workers).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub fn config(policy: &str, workers: u16) -> Result<AgentConfig, Failure> {
 /// An agent, and the queue through which it learns of deaths.
 pub type AssembledAgent<P, A> = (Agent<P, A>, Arc<ArrayQueue<Death>>);
 
-/// Creates the agent for the workers of `region`.
+/// Creates the agent for the workers of `region`, on a clock of `ticks_hz` ticks per second.
 ///
 /// # Errors
 /// None: the state is in memory.

@@ -11,7 +11,7 @@ pub const LINE: u64 = 64;
 pub enum Outcome {
     /// No move: the core had the line in a sufficient state.
     Hit,
-    /// Fetch from memory: no core had written the line.
+    /// Fetch from memory: no core had written the line, and a writer finds no copies.
     First,
     /// Fetch from another core, which wrote the line since this core had it, or must invalidate its copy now.
     Transfer,
@@ -19,8 +19,8 @@ pub enum Outcome {
     Upgrade,
 }
 
-/// State of a line: a bit mask of the cores that have it, and true if any core ever wrote it. A writing core
-/// is the only holder.
+/// State of a line: a bit mask of the cores that have a copy, and true if any core ever wrote it. After a
+/// write, the writing core is the only holder.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     holders: u64,

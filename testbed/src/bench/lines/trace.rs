@@ -51,6 +51,7 @@ impl Map {
         let local = 0_u8;
         let local_address = std::ptr::from_ref(&local).addr() as u64;
         let stack = mappings(&maps).find(|&(start, end, _)| (start..end).contains(&local_address));
+        // The stack grows downwards, so that the mapping's start is not its limit.
         let stack = stack.map_or((local_address, local_address + 1), |(_, end, _)| {
             (end.saturating_sub(STACK), end)
         });
@@ -123,6 +124,7 @@ pub fn event(line: &[u8]) -> Option<Event> {
     })
 }
 
+/// Parses a number; `None` if a byte is no digit or the number has more than 64 bits.
 fn number(digits: &[u8], radix: u64) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -143,6 +145,7 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// Counts an outcome, if it is a move or an upgrade.
     fn count(&mut self, outcome: Outcome) {
         self.transfers += u64::from(outcome == Outcome::Transfer);
         self.upgrades += u64::from(outcome == Outcome::Upgrade);
@@ -159,6 +162,7 @@ pub struct OrderPair {
 }
 
 impl OrderPair {
+    /// Adds other moves.
     fn add(&mut self, other: Self) {
         for order in [Order::InTurn, Order::AtOnce] {
             // `of` borrows mutably, so that it works on a copy of `other`.
@@ -168,6 +172,7 @@ impl OrderPair {
         }
     }
 
+    /// Returns the moves in one order.
     fn of(&mut self, order: Order) -> &mut Moves {
         match order {
             Order::InTurn => &mut self.in_turn,
@@ -183,9 +188,12 @@ impl OrderPair {
     }
 }
 
+/// Order in which the bursts of a round run.
 #[derive(Clone, Copy)]
 enum Order {
+    /// One after another.
     InTurn,
+    /// At the same time.
     AtOnce,
 }
 
@@ -226,6 +234,7 @@ pub struct Tracer {
     times: Vec<u64>,
     /// Accesses of this round.
     round: Vec<Access>,
+    /// Caches of the model in each order.
     in_turn: Caches,
     at_once: Caches,
     /// Moves by index of the section; the last entry is for memory outside all sections.
@@ -277,6 +286,7 @@ impl Tracer {
         }
         let time = self.times[core];
         for line in lines(address, bytes) {
+            // First accessed byte in this line.
             let address = address.max(line * LINE);
             for (is_done, writes) in [(reads, false), (writes, true)] {
                 if is_done {
@@ -344,6 +354,7 @@ impl Tracer {
             costs.sections.entry(name.to_owned()).or_default().add(moves);
         }
         let map = &self.map;
+        // Attributes a line to the section of its first byte that is in one.
         let place = |line: u64| {
             let first = (line * LINE..(line + 1) * LINE).find_map(|byte| map.section(byte));
             first.map_or((ELSEWHERE.to_owned(), line * LINE), |index| {
@@ -383,6 +394,7 @@ mod tests {
 
     const TURNS: u64 = 0x10_0000;
 
+    /// Returns a map with two sections, a stack and a program.
     fn map() -> Map {
         let section = |name: &str, start, end| Section { name: name.into(), start, end };
         let sections = vec![section("own", 0x2000, 0x3000), section("reported", 0x1000, 0x2000)];
@@ -391,6 +403,7 @@ mod tests {
         map
     }
 
+    /// Returns the costs of a trace.
     fn traced(text: &str) -> Costs {
         let mut tracer = Tracer::new(map());
         let events = text.lines().filter_map(|line| event(line.as_bytes()));
@@ -398,6 +411,7 @@ mod tests {
         tracer.finish()
     }
 
+    /// Returns the trace line that starts a core's turn.
     fn turn(index: usize) -> String {
         format!(" S {:08x},8\n", TURNS + 8 * index as u64)
     }

@@ -1,5 +1,5 @@
-//! Traced load: the cores of one leaf, one after another in one thread, with bursts of half tasks and half
-//! replies.
+//! Traced load: the dispatcher cores of one leaf, one after another in one thread, with bursts of half tasks and
+//! half replies.
 //!
 //! Memory outside the leaf (packets and the queues of the emulated device) belongs to one core each. None of
 //! its lines ever moves to another core.
@@ -51,7 +51,9 @@ const SENT: usize = 256;
 const CLIENTS: u16 = 8;
 /// Maximum number of workers per server.
 const SERVED: u16 = 16;
+/// Id of the only pool.
 const POOL: u16 = 7;
+/// Addresses of the leaf, of the first client and of the first server.
 const LEAF: u32 = 0x0A00_0001;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const FIRST_CLIENT: u32 = 0x0A00_0101;
@@ -131,6 +133,7 @@ pub struct Packet {
 }
 
 impl Packet {
+    /// Sets the packet's bytes.
     fn fill(&mut self, bytes: &[u8]) {
         self.len = bytes.len();
         self.memory.0[..bytes.len()].copy_from_slice(bytes);
@@ -220,6 +223,7 @@ struct Task {
 
 /// Templates of frames, copied into packets.
 struct Frames {
+    /// Tasks by client.
     tasks: Vec<Vec<u8>>,
     /// Replies by server and client.
     replies: Vec<Vec<u8>>,
@@ -251,6 +255,7 @@ fn flow(from: u32, from_port: u16, to: u32, to_port: u16) -> Flow {
 }
 
 impl Frames {
+    /// Builds the templates for this number of servers.
     fn new(servers: u16) -> Self {
         let clients = || (0..CLIENTS).map(|client| FIRST_CLIENT + u32::from(client));
         let header = Header { extended: true, ..Header::new_task(POOL, 1) };
@@ -283,10 +288,12 @@ impl Frames {
 /// Cores of the leaf with the emulated clients, workers and devices.
 pub struct Workload {
     plan: Plan,
+    /// State that the cores share.
     table: Arc<Table>,
     cores: Vec<Core>,
     frames: Frames,
     rng: Rng,
+    /// Current time in nanoseconds.
     now: u64,
     /// Tasks at the workers. One list per core if replies reach the core that sent the task.
     outstanding: Vec<Vec<Task>>,
@@ -299,6 +306,7 @@ pub struct Workload {
     counts: CountedBursts,
 }
 
+/// Returns the leaf's configuration.
 fn text(plan: &Plan) -> String {
     let Plan { cores, workers, policy, seed, .. } = plan;
     let cores: Vec<_> = (0..*cores).map(|core| core.to_string()).collect();
@@ -332,6 +340,7 @@ impl Workload {
         let stages = assembly::stages(&config, &Membership::of(&config), [LEAF_MAC], &table)?;
         let packets = plan.target() + 2 * SENT;
         let cores = stages.into_iter().enumerate().map(|(index, stages)| {
+            // Leaked, so that the addresses in the map stay valid.
             let memory = vec![Memory([0; FRAME]); packets].leak();
             let frames = (address(memory.as_ptr()), size_of_val(memory));
             let packets = memory.iter_mut().map(|memory| Packet { memory, len: 0 });
@@ -361,7 +370,7 @@ impl Workload {
         Ok(workload)
     }
 
-    /// Returns the map of the memory. Accesses outside the cores' turns do not count.
+    /// Returns the map of the memory, by which the tracer attributes accesses to sections.
     #[must_use]
     pub fn map(&self) -> Map {
         let section = |name: &str, start: usize, bytes: usize| Section {
@@ -404,7 +413,8 @@ impl Workload {
         Ok(self.counts)
     }
 
-    /// Lets the leaf resolve all servers, then registers their workers.
+    /// Lets the leaf resolve the MAC addresses of all servers, then registers their workers, half a burst per
+    /// poll.
     fn settle(&mut self) -> Result<(), Failure> {
         let workers = self.plan.workers;
         let mut registered = 0;
@@ -525,7 +535,8 @@ impl Workload {
         (!tasks.is_empty()).then(|| tasks.swap_remove(index))
     }
 
-    /// Delivers the packets that a core sent to workers, clients and neighbours.
+    /// Takes the packets that a core sent. Tasks wait at their workers, ARP requests get an answer, and all other
+    /// packets end. Their memory returns to the core.
     fn take_sent(&mut self, core: usize) {
         let list = self.plan.list_of(core);
         let Core { wire, packets, answers, .. } = &mut self.cores[core];
@@ -554,6 +565,7 @@ impl Workload {
                 }
             }
             packet.len = 0;
+            // The pool comes first: the core takes buffers for its own packets from there.
             match free.is_full() {
                 true => packets.push(packet),
                 false => free.push(packet),
@@ -584,13 +596,15 @@ impl Workload {
 }
 
 impl Plan {
-    /// Returns the target number of tasks in the system.
+    /// Returns the target number of tasks in the system: as planned, but enough for half a burst of replies per
+    /// core.
     fn target(&self) -> usize {
         let load = (self.outstanding * f64::from(self.workers)).ceil() as usize;
         load.max(self.cores * BURST / 2).next_multiple_of(self.cores)
     }
 
-    /// Returns the index of the task list for a core's replies.
+    /// Returns the index of the task list for a core's replies. All cores share one if a reply may reach any
+    /// core.
     fn list_of(&self, core: usize) -> usize {
         match self.replies {
             Replies::Same => core,
@@ -599,6 +613,7 @@ impl Plan {
     }
 }
 
+/// Returns the address of a pointer.
 fn address<T>(pointer: *const T) -> usize {
     pointer.addr()
 }
@@ -624,6 +639,7 @@ mod tests {
     use super::*;
     use wedjat::state::Counter;
 
+    /// Returns a plan of a short load.
     fn plan(policy: &str, cores: usize, replies: Replies) -> Plan {
         Plan {
             cores,

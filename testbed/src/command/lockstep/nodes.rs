@@ -1,5 +1,6 @@
-//! Separate processes as nodes of a run with faults: spines, leaves and agents on the conductor's clock. A
-//! memif device connects each port to this process. Pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
+//! Separate processes as nodes of a run with faults: spines, leaves and agents on the conductor's clock. The
+//! conductor, in this process, gives them turns: in a turn, a node polls until it is quiet. A memif device
+//! connects each port to this process. Pauses are SIGSTOP and SIGCONT, kills are SIGKILL.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -31,13 +32,15 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of packets in all nodes.
 const OUTSTANDING: u32 = 1 << 15;
 
-/// Runs a plan with nodes as processes.
+/// Runs a plan (a system and its faults, drawn from a seed) with nodes as processes. The conductor runs on a
+/// thread of its own, so that the affinity of the calling thread stays.
 pub fn run(plan: &Plan, binary: Option<&Path>, place: Placement) -> Result<Outcome, Failure> {
     let binary = leaves::command(binary)?;
     let stop = signals::stop_on_signals()?;
     let (node_core, core) = devices::two_cpus(place.leaf, place.conductor);
     let folder = devices::scratch("lockstep")?;
     let Topology { spines, leaves, agents, .. } = plan.topology;
+    // Spines and leaves have two ports, agents have one. Devices are numbered in this order.
     let ports = usize::from(2 * (spines + leaves) + agents);
     let names: Vec<_> = (0..ports)
         .map(|index| {
@@ -76,9 +79,13 @@ struct Shared {
 /// Starts nodes as processes.
 struct Processes<'a> {
     shared: Rc<RefCell<Shared>>,
+    /// Path of `wedjat`.
     binary: PathBuf,
+    /// File of the emulated clock.
     clock: PathBuf,
+    /// CPU of all nodes. Only one of them polls at a time.
     core: usize,
+    /// Set by a stop signal.
     stop: &'a AtomicBool,
     /// CPUs of this thread before it was pinned. Child processes run on these.
     unpinned: Option<CpuSet>,
@@ -105,7 +112,8 @@ impl<'a> Processes<'a> {
         Ok(Self { shared, binary: binary.to_owned(), clock, core, stop, unpinned, pinned: None })
     }
 
-    /// Waits until the process's devices are connected and the process waits for its first turn.
+    /// Waits until the process's devices are connected and the process waits for its first turn. Returns its
+    /// number at the conductor.
     fn wait_for_node(
         &self,
         process: &mut LeafProcess,
@@ -136,6 +144,7 @@ impl<'a> Processes<'a> {
 }
 
 impl Maker for Processes<'_> {
+    /// Starts the process of a node, also after a kill, and waits until it has joined the clock.
     fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         let base = self.shared.borrow().folder.clone();
         let folder = base.join(target.to_string());
@@ -209,6 +218,7 @@ struct ProcessNode {
     process: LeafProcess,
     /// Index of the device for each port.
     links: Vec<usize>,
+    /// Shared memory between an agent and its workers; `None` for other nodes.
     region: Option<Arc<WorkerRegion>>,
 }
 
@@ -219,6 +229,7 @@ impl Node for ProcessNode {
         conductor.turn(self.number)
     }
 
+    /// Sends a packet to the node. Returns false without a buffer, or if the device is full.
     fn give(&mut self, port: usize, frame: &[u8]) -> bool {
         let shared = &mut *self.shared.borrow_mut();
         let buf = shared.pool.take().and_then(|mut buf| buf.resize(frame.len()).then_some(buf));
@@ -229,6 +240,7 @@ impl Node for ProcessNode {
         shared.ports[self.links[port]].tx_burst(&mut burst) == 1
     }
 
+    /// Passes all packets that the node sent to `handle`.
     fn take(&mut self, port: usize, handle: &mut dyn FnMut(&[u8])) {
         let mut burst = Burst::new();
         let shared = &mut *self.shared.borrow_mut();
@@ -237,6 +249,7 @@ impl Node for ProcessNode {
         }
     }
 
+    /// Returns `None`: the state of another process cannot be read.
     fn inside(&self) -> Option<LocalNodeState<'_>> {
         None
     }
@@ -251,6 +264,8 @@ impl Node for ProcessNode {
         kill_process(pid, signal).map_err(|error| format!("process {pid:?}: {error}"))
     }
 
+    /// Ends the process in order and checks its account, or kills it. After a kill, waits until the memif
+    /// links are down: the wait for a replacement would take them for its own.
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
         let Self { shared, number, process, links, .. } = *self;
         if !killed {
@@ -261,6 +276,7 @@ impl Node for ProcessNode {
             };
         }
         drop(process); // by SIGKILL
+        // The replacement joins under the same name, and gets a number of its own.
         shared.borrow_mut().conductor.forget(number);
         let began = Instant::now();
         while links.iter().any(|&link| shared.borrow().devices[link].link().up) {

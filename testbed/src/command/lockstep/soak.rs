@@ -1,5 +1,6 @@
 //! Runs of several nodes with faults: one run with full output, or many seeds with output for violations
-//! only.
+//! only. A plan describes the system of a run, its load and its faults; the flags not given are drawn from
+//! the seed.
 
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -18,6 +19,7 @@ use super::{Arguments, Failure};
 /// `--faults` and `--soak`.
 pub fn run(arguments: &Arguments) -> Result<Option<bool>, Failure> {
     if arguments.soak.is_none() && arguments.faults.is_none() {
+        // Flags that would have no effect.
         let flags = [
             ("--spines", arguments.spines.is_some()),
             ("--spine-policy", arguments.spine_policy.is_some() && !arguments.has_racks()),
@@ -143,6 +145,7 @@ fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> 
     super::nodes::run(plan, arguments.leaf.as_deref(), place)
 }
 
+/// Returns the error of a build without DPDK.
 #[cfg(not(feature = "dpdk"))]
 fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
     crate::command::without_dpdk()
@@ -160,6 +163,7 @@ fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     }
 }
 
+/// Runs a plan with nodes in this process. Refuses a plan with a controller.
 #[cfg(not(feature = "control"))]
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     match plan.has_controller {
@@ -194,12 +198,14 @@ struct Sum {
     answered: u64,
     refused: u64,
     lost: u64,
+    /// Turns of all nodes: times at which the conductor let a node poll until it was quiet.
     turns: u64,
     /// Seeds with a violation.
     failed: Vec<u64>,
 }
 
-/// Runs many seeds in parallel. Runs without violations are only counted.
+/// Runs many seeds in parallel: each thread takes the next seed until none is left or a signal stops the run.
+/// Runs without violations are only counted.
 fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result<bool, Failure> {
     let threads = match arguments.threads {
         Some(0) => return Err("--threads 0: at least 1 is needed".into()),
@@ -271,6 +277,7 @@ fn run_seeds(arguments: &Arguments, seeds: u64, options: &PlanOptions) -> Result
             failed.len()
         )?,
     }
+    // The totals are printed even if a run failed.
     joined?;
     if stop.load(Ordering::Relaxed) {
         return Err("stopped".into());

@@ -14,7 +14,7 @@ use wedjat::controller::{Command, Operator};
 
 /// Lease of the leader, the shortest that etcd grants.
 pub const LEASE: Duration = Duration::from_secs(2);
-/// Maximum time until a deposed or killed leader is replaced.
+/// Maximum time until a deposed or killed leader is replaced: its lease and a second for the election.
 pub const CHANGE_MAX: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 /// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +58,9 @@ impl Drop for ChildProcess {
 
 /// Controllers as processes. If there are several, they share an etcd.
 pub struct Controllers {
+    /// Controllers with ids from 1; `None` for a killed one.
     controllers: Vec<Option<ChildProcess>>,
+    /// Members of etcd; `None` for a killed one.
     members: Vec<Option<ChildProcess>>,
     /// Number of the paused controller, to which no request is sent; 0 for none.
     paused: Cell<usize>,
@@ -86,7 +88,8 @@ fn free_port() -> Result<u16, String> {
 }
 
 /// Builds the command of an etcd member: its number, folder, URLs for clients and for peers, and the peer
-/// URLs of all members.
+/// URLs of all members. It does not wait for the disk (`--unsafe-no-fsync`), because its data ends with the
+/// run.
 pub(crate) fn etcd(
     index: usize,
     folder: &Path,
@@ -149,6 +152,7 @@ impl Controllers {
         Ok(format!("etcd = [{}]\nlease_s = {}\n", urls.join(", "), LEASE.as_secs()))
     }
 
+    /// Returns the path of the control socket of controller `id`.
     fn socket(&self, id: usize) -> PathBuf {
         self.folder.path().join(format!("controller{id}.ctl"))
     }
@@ -159,11 +163,13 @@ impl Controllers {
         !self.members.is_empty()
     }
 
+    /// Connects to controller `id` as an operator; `None` if it does not listen.
     fn operator(&self, id: usize) -> Option<Operator> {
         Operator::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
     }
 
-    /// Returns the leader and its version.
+    /// Returns the leader and the version of its desired state. Only a leader answers a request for the
+    /// topology.
     fn leader(&self) -> Option<(usize, u64)> {
         let running = (1..).zip(&self.controllers).filter(|(_, process)| process.is_some());
         let running = running.filter(|(id, _)| *id != self.paused.get());
@@ -171,8 +177,8 @@ impl Controllers {
         running.map(leader_version).find_map(|leader| leader)
     }
 
-    /// Lets the leader execute a command that results in `version`. If the command was not answered, the
-    /// leader's version shows if it was stored.
+    /// Lets the leader execute a command that results in `version` of the desired state, and retries while no
+    /// leader answers. If the command was not answered, the leader's version shows if it was stored.
     ///
     /// # Errors
     /// If no controller leads, or the leader does not execute it.

@@ -21,7 +21,7 @@ use crate::lockstep::system::plan::{POOL, SPINE_IDS, START_NS};
 use crate::lockstep::system::{self, Faults, Outcome, Plan, PlanOptions, TaskEnd};
 use controllers::{CHANGE_MAX, Controllers};
 
-/// Maximum time until a spine excludes a silent leaf from its choices.
+/// Maximum time until a spine excludes a silent leaf from its choices, after three missing heartbeats.
 const EXCLUSION_MS: f64 = 50.0;
 /// Maximum time for the takeover of a service address.
 const TAKEOVER_MS: f64 = 200.0;
@@ -31,8 +31,10 @@ const RESTORATION_MS: f64 = 20.0;
 const CHANGE_MS: f64 = 100.0;
 /// Maximum time from the sending of a task to the event that causes its loss.
 const IN_FLIGHT_NS: u64 = 20_000_000;
+/// Nanoseconds of a millisecond.
 const MS: u64 = 1_000_000;
-/// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link.
+/// Numbers of the leaves in the events: added rack, drained rack, killed leaf, cut link. The added rack is
+/// the last.
 const ADDED_LEAF: u16 = 5;
 const DRAINED_LEAF: u16 = 3;
 const KILLED_LEAF: u16 = 1;
@@ -148,7 +150,7 @@ fn at_ns(event: FabricEvent) -> u64 {
     START_NS + entry.map_or(0, |(_, at_ms)| at_ms * MS)
 }
 
-/// Returns the events that the plan's faults can express.
+/// Returns the events that the plan's faults can express: killed nodes and cut links.
 fn faults() -> String {
     let ms = |event| (at_ns(event) - START_NS) / MS;
     format!(
@@ -162,7 +164,7 @@ fn faults() -> String {
     )
 }
 
-/// Draws the plan of the run and adds the events that it can express.
+/// Draws the plan of the run (its system, load and faults) and adds the events that it can express.
 fn plan(setting: &Setting) -> Result<Plan, String> {
     let options = PlanOptions {
         spines: Some(2),
@@ -175,6 +177,7 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
         queue: Some(4096),
         refuse: Some(false),
         service: Some(setting.service.clone()),
+        // The plan counts the capacity of the added rack, the setting does not.
         load: Some(setting.load * f64::from(ADDED_LEAF - 1) / f64::from(ADDED_LEAF)),
         hop_ns: Some(5_000),
         node_delay_ns: Some(200),
@@ -191,12 +194,13 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
 /// Action at a given time, besides the plan's faults.
 #[derive(Clone, Debug)]
 enum Act {
+    /// Commands of an operator to the controller.
     Commands(Vec<Command>),
     /// A fault of the controllers, with a command during or after it that one of them must accept.
     ControllerFault(FabricEvent, Command),
 }
 
-/// Returns the number of workers of `racks` racks.
+/// Returns the number of workers of `racks` racks with two agents each.
 fn workers(plan: &Plan, racks: u16) -> u16 {
     racks * 2 * plan.topology.workers
 }
@@ -211,6 +215,7 @@ fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
     let drained = plan
         .agents_of(DRAINED_LEAF)
         .map(|agent| format!("drain-server ip={}", Plan::server(agent)));
+    // The command changes the limit of the queues a little, which affects no task but makes a new version.
     let controller_fault = |event, queue: usize| -> Result<_, String> {
         let command = command(&format!("set-queue pool={POOL} queue={queue}"))?;
         Ok((ms(event), Act::ControllerFault(event, command)))
@@ -231,18 +236,22 @@ fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
 /// Real time in milliseconds of each command given during a failure of a controller or an etcd member.
 type CommandTimes = BTreeMap<FabricEvent, f64>;
 
-/// Controllers shared by the script and the desired state.
+/// Controllers shared by the script, which injects their faults, and the desired state, which stores commands
+/// there.
 type SharedControllers = Rc<RefCell<Controllers>>;
 
 /// Actions besides the plan's faults, and the controllers beside the fabric.
 struct Script {
+    /// Actions by the plan's numbers.
     acts: Vec<Act>,
+    /// Controller processes, if the setting has any.
     real: Option<SharedControllers>,
+    /// Time of each command during a controller's fault.
     command_times: CommandTimes,
 }
 
 impl Script {
-    /// Executes action `number`.
+    /// Executes action `number`. Commands change the desired state `truth`.
     fn act(&mut self, truth: &mut DesiredState, number: usize, now_ns: u64) -> Result<(), String> {
         match &self.acts[number] {
             Act::Commands(commands) => {
@@ -256,7 +265,8 @@ impl Script {
     }
 
     /// Injects a fault into a controller or an etcd member. `store_command` must store its command
-    /// nevertheless.
+    /// nevertheless, and is timed. A stopped leader is later asked to execute `command` too, and must refuse.
+    /// Without a standby controller there is no fault, and the command is only stored.
     fn fail(
         &mut self,
         event: FabricEvent,
@@ -299,13 +309,16 @@ fn controllers(setting: &Setting) -> Result<Option<SharedControllers>, String> {
 /// If the run fails, or a controller does not execute a command.
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let mut plan = plan(setting)?;
+    // The plan has the times of the actions, the script the actions themselves.
     let (times, acts): (Vec<_>, Vec<_>) = acts(&plan)?.into_iter().unzip();
     plan.acts = times.into_iter().map(|at_ms: u64| at_ms * MS).collect();
     let real = controllers(setting)?;
+    // Each command also goes to the controller processes, which must reach the same version.
     let shared_store = real.clone().map(|real| -> controlled::SharedStore {
         Box::new(move |command, version| real.borrow().store_command(command, version))
     });
     let mut truth = DesiredState::new(shared_store);
+    // At first the pool has all racks but the added one, and one spine; the second spine is its backup.
     for command in controlled::begin(&plan, ADDED_LEAF - 1, 1)? {
         truth.command(&command, 0)?;
     }
@@ -345,7 +358,8 @@ fn ms_after(then_ns: u64, since_ns: u64) -> f64 {
     then_ns.saturating_sub(since_ns) as f64 / MS as f64
 }
 
-/// Evaluates all events. Each counts the lost tasks that were sent from shortly before it to the next event.
+/// Evaluates all events. Each counts the lost tasks that were sent from shortly before it (in flight at the
+/// event) until shortly before the next.
 fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row> {
     let row = |number: usize| {
         let (kind, at_ms) = SCHEDULE[number];
@@ -394,9 +408,13 @@ fn note(event: FabricEvent, has_run: bool) -> &'static str {
 
 /// Effect of one event on the tasks.
 struct EventImpact<'a> {
+    /// All tasks of the run.
     ended: &'a [TaskEnd],
+    /// Lost tasks of the event.
     lost: &'a [&'a TaskEnd],
+    /// Time of the event.
     from_ns: u64,
+    /// Time of the next event.
     to_ns: u64,
 }
 
@@ -419,6 +437,9 @@ impl EventImpact<'_> {
     }
 
     /// Returns the event's name, its recovery time, the bound, and true if it may lose tasks.
+    ///
+    /// A node that fails or leaves has recovered with the last task sent to it. A node that joins or returns
+    /// has recovered with the first.
     fn judge(
         &self,
         event: FabricEvent,

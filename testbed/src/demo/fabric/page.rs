@@ -12,7 +12,7 @@ const STEP_MS: u64 = 5;
 /// Headings of the table.
 const COLUMNS: [&str; 7] = ["event", "at ms", "lost", "recovered ms", "bound ms", "holds", "note"];
 
-/// Counts answered and lost tasks in each step, by the time of their sending.
+/// Counts answered and lost tasks in each step of [`STEP_MS`], by the time of their sending.
 fn counts(report: &Report) -> (Vec<u32>, Vec<u32>) {
     let step = |sent_ns: u64| (sent_ns.saturating_sub(START_NS) / (STEP_MS * MS)) as usize;
     let last = report.outcome.ended.iter().map(|task| step(task.sent_ns)).max().unwrap_or(0);
@@ -66,6 +66,7 @@ fn row_cells(number: usize, row: &Row) -> [String; 7] {
     ]
 }
 
+/// Text below the table.
 const EXPLANATION: &str = "<p>Spines, leaves and agents run the code of the dataplane on real packets. Time, hops, clients \
     and workers are emulated, so the same seed gives the same digits on every machine. The controller's own code decides the \
     desired state of each node. A task is lost if it was neither answered nor refused: it was in the failed node, or in \

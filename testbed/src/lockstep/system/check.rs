@@ -2,7 +2,8 @@
 //! end.
 //!
 //! - The node's counts of received and sent packets equal the counts on its wires.
-//! - Its ledger balances, alone and against the packets at its ports, by kind of packet.
+//! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by kind of
+//!   packet.
 //! - It uses exactly one packet buffer per held packet.
 //! - No worker has more tasks than the policy's bound.
 //! - No worker is idle for long while tasks wait, if the policy lets tasks wait.
@@ -24,10 +25,11 @@ use super::packets::Class;
 
 /// Maximum idle time, while tasks wait, of a worker known to be idle.
 pub const KNOWN_IDLE_NS: u64 = 2_000_000;
-/// The same limit after a loss of tasks or replies: the scheduler must first count these as lost.
+/// The same limit after a loss of tasks or replies. The scheduler must first write these off, that is, count them
+/// as lost after a timeout.
 pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
-/// Maximum time for which a spine and a leaf may disagree about members: two heartbeats, and half of one
-/// until the check.
+/// Maximum time for which a spine and a leaf may disagree about members: two heartbeats of 10 ms, and half of
+/// one until the check.
 pub const AGREE_NS: u64 = 25_000_000;
 /// Maximum time for which a node may differ from its controller's desired state after the last delay. The
 /// node retries every 50 ms.
@@ -137,7 +139,7 @@ pub fn ledger(
 }
 
 /// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets that wait
-/// for a neighbour's address, or that waited in vain, are excepted.
+/// for a neighbour's MAC address (by ARP), or that waited in vain, are excepted.
 fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
@@ -191,7 +193,7 @@ fn agent_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Opt
     None
 }
 
-/// Returns an error for a member with more outstanding tasks than the policy's bound.
+/// Returns an error for a member with more outstanding (sent and unanswered) tasks than the policy's bound.
 #[must_use]
 pub fn above_bound(dispatcher: &Dispatcher, bound: u32) -> Option<String> {
     let view = dispatcher.view();

@@ -1,6 +1,6 @@
 //! Spines and leaves in this process that follow a controller. The real code makes the controller's decisions,
-//! computes each node's desired state, and changes the node to match it (reconciliation). The conductor sets the
-//! delay of messages between nodes and the controller.
+//! computes each node's desired state, and changes the node to match it (reconciliation). A message between a
+//! node and the controller takes 1 ms of emulated time.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ const RETRY_NS: u64 = 50_000_000;
 /// Interval at which a leaf checks for silent spines, as in `wedjat`.
 const SILENCE_CHECK_NS: u64 = 50_000_000;
 
-/// Term of the only controller's leadership.
+/// Term of the only controller: a number that grows with each new leader, here constant.
 const TERM: u64 = 1;
 /// Interval at which a node serves requests and completes the removal of members.
 const SERVE_NS: u64 = 1_000_000;
@@ -50,7 +50,7 @@ pub struct DesiredState {
     store: Option<SharedStore>,
     /// Nodes that follow the controller and are alive.
     followers: BTreeSet<NodeId>,
-    /// Silent spines, by the leaf that reports them.
+    /// Silent spines, from which a leaf receives no heartbeats, by the leaf that reports them.
     silent: BTreeMap<u16, Vec<u16>>,
     /// Commands, reads after them, and versions applied by nodes.
     history: History,
@@ -186,6 +186,7 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for Co
                 (NodeId::Spine(SPINE_IDS + number), plan.spine_config(number)?)
             }
             FaultTarget::Leaf(number) => (NodeId::Leaf(number), plan.leaf_config(number)?),
+            // Agents need no controller here.
             _ => return InMemory.make(plan, target),
         };
         // The node starts without members, and receives them from the controller.
@@ -229,11 +230,11 @@ impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for Co
 
     fn violations(&self) -> Vec<Violation> {
         let violations = histories::check::check(self.truth.borrow().history()).into_iter();
-        let who = || "controller".to_owned();
+        let controller_name = || "controller".to_owned();
         violations
             .map(|violation| Violation {
                 at_ns: violation.at_ns,
-                who: who(),
+                who: controller_name(),
                 what: violation.to_string(),
             })
             .collect()
@@ -347,6 +348,7 @@ type Answer = Arc<Mutex<Option<(u64, Result<FollowResult, RequestError>)>>>;
 /// A spine or leaf that follows the controller.
 struct Follower {
     inner: Memory<LocalLeaf>,
+    /// Queue of requests to the node, as in the process; `handle` adds to it.
     requests: Requests<LeafCores>,
     handle: Handle,
     id: NodeId,
@@ -365,6 +367,7 @@ struct Follower {
     last_pending_ns: u64,
     /// Error of the last failed attempt.
     last_error: Option<String>,
+    /// Answer to the last request, once there is one.
     answer: Answer,
 }
 
@@ -402,7 +405,8 @@ impl Follower {
         }
     }
 
-    /// Handles the answer to a request, which may arrive some turns later.
+    /// Handles the answer to a request, which may arrive some turns later. An incomplete reconciliation is
+    /// retried.
     fn receive_answer(&mut self, now_ns: u64) {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner).take();
         match answer {
@@ -451,7 +455,9 @@ fn members_of(view: &View) -> BTreeSet<(u16, u16, bool)> {
 }
 
 impl Node for Follower {
+    /// Requests a reconciliation if one is due, polls the node, and serves requests around the poll.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
+        // The node has no device whose port statistics a request could read.
         let none = Vec::new;
         self.now_ns = now_ns;
         let requested = self.request_reconciliation(now_ns);
@@ -482,6 +488,7 @@ impl Node for Follower {
         self.inner.take(port, each);
     }
 
+    /// Returns the node's state. Its waiting tasks are stranded if it has no active member.
     fn inside(&self) -> Option<LocalNodeState<'_>> {
         let state = self.inner.inside()?;
         let has_no_member =
@@ -500,9 +507,10 @@ impl Node for Follower {
 
     fn differs(&self) -> Option<(String, u64)> {
         let since_ns = self.last_pending_ns.max(self.desired.borrow().published_ns);
-        self.difference().map(|what| (what, since_ns))
+        self.difference().map(|difference| (difference, since_ns))
     }
 
+    /// Ends the node, which no longer follows. The controller then decides whether a killed spine is down.
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
         let mut desired = self.desired.borrow_mut();
         desired.followers.remove(&self.id);
@@ -564,6 +572,7 @@ mod tests {
             let text = format!("add-spine id={id} ip=10.0.0.{id}");
             desired.command(&command(&text).unwrap(), now_ns).unwrap();
         };
+        // The controller forgets the second spine, then makes another change.
         add(&mut desired, 1, 10);
         let before = Arc::clone(&desired.fabric);
         add(&mut desired, 2, 20);

@@ -401,7 +401,7 @@ impl Faults {
     }
 
     /// Draws a plan for a run of about `span_ns`. It has faults of every kind, or of a random selection of
-    /// kinds.
+    /// kinds. Drops an interval that clashes with an earlier one.
     #[must_use]
     pub fn draw(seed: u64, topology: &Topology, span_ns: u64, every_kind: bool) -> Self {
         let mut stream = StreamSeed::derive(seed, "plan of faults", 0).stream();
@@ -427,7 +427,7 @@ impl Faults {
     }
 }
 
-/// Draws an interval fault of this kind.
+/// Draws an interval fault of this kind: its target, its start in the run, and a length up to 300 ms.
 fn draw_interval(
     name: &str,
     stream: &mut Stream,
@@ -495,7 +495,8 @@ fn interval_ns(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl FaultInterval {
-    /// Returns true if both intervals overlap and concern the same participant.
+    /// Returns true if both intervals overlap and concern the same participant. Cuts never clash: a wire counts
+    /// its cuts.
     fn clashes(&self, other: &Self) -> bool {
         let overlap = self.from_ns <= other.to_ns && other.from_ns <= self.to_ns;
         let have_same_target = match (self.kind, other.kind) {
@@ -557,9 +558,11 @@ impl fmt::Display for Faults {
 mod tests {
     use super::*;
 
+    /// Topologies without and with spines.
     const TOPOLOGY: Topology = Topology { spines: 0, leaves: 1, agents: 2, workers: 3 };
     const FABRIC: Topology = Topology { spines: 2, leaves: 4, agents: 8, workers: 4 };
 
+    /// Parsing and printing a plan gives the same text.
     #[test]
     fn plan_text_is_parsed() {
         for text in [
@@ -633,6 +636,7 @@ mod tests {
         }
     }
 
+    /// Index and target are inverses, and ports are connected as documented at [`Topology::leads_to`].
     #[test]
     fn fault_targets_cover_every_node_once() {
         for topology in [TOPOLOGY, FABRIC] {

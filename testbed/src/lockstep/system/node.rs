@@ -1,5 +1,6 @@
 //! Interface between the conductor and its nodes (spines, leaves and agents): turns, packets in and out, and,
-//! for nodes in this process, their state. In a turn, a node polls until it is quiet.
+//! for nodes in this process, their state. The conductor is the code that advances emulated time. In a turn, a
+//! node polls until it is quiet.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub trait Node {
     /// Returns the state of a node in this process; `None` for a node in another process.
     fn inside(&self) -> Option<LocalNodeState<'_>>;
 
-    /// Returns the region that an agent's workers attach to; `None` for other nodes.
+    /// Returns the region (shared memory) that an agent's workers attach to; `None` for other nodes.
     fn region(&self) -> Option<Arc<WorkerRegion>>;
 
     /// Pauses or resumes the node: stops or continues its process.
@@ -46,8 +47,8 @@ pub trait Node {
     /// The system's error.
     fn pause(&mut self, paused: bool) -> Result<(), String>;
 
-    /// Returns the node's difference from its controller's desired state, and the time of the last delay that
-    /// excuses it. Returns `None` without a controller or difference.
+    /// Returns the node's difference from its controller's desired state, and the last time at which the
+    /// difference was still allowed. Returns `None` without a controller or difference.
     fn differs(&self) -> Option<(String, u64)> {
         None
     }
@@ -63,7 +64,7 @@ pub trait Node {
 pub struct LocalNodeState<'a> {
     /// Counters of the node.
     pub counters: &'a Counters,
-    /// Packets that wait in the node or are with its workers.
+    /// Packets that wait in the node or are at its workers.
     pub held: u64,
     /// Tasks among them that wait for any worker.
     pub waiting: usize,
@@ -240,6 +241,7 @@ impl<S: Scheduler + NodeStatus> Node for Memory<S> {
         Ok(()) // a paused node gets no turns
     }
 
+    /// Ends the node. All its packet buffers must return to the pool.
     fn end(self: Box<Self>, killed: bool) -> Result<(), String> {
         let Self { scheduler, mut ends, pool } = *self;
         if !killed {
@@ -247,6 +249,7 @@ impl<S: Scheduler + NodeStatus> Node for Memory<S> {
         } else {
             drop(scheduler);
         }
+        // Packets in the ports use buffers too.
         let mut burst = wedjat::io::Burst::new();
         for end in &mut ends {
             while end.rx_burst(&mut burst) > 0 {

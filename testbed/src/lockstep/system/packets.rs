@@ -72,6 +72,7 @@ pub struct Label {
 }
 
 impl Label {
+    /// Label of a packet without a task that belongs to no other class.
     const OTHER: Self = Self { class: Class::Other, task: u32::MAX, worker: NO_MEMBER };
 
     /// Reads a frame as the host with address `mac` does. With `None`, accepts any destination.
@@ -205,6 +206,7 @@ pub struct Wire {
     pub cuts: u32,
     /// Thresholds by packet fault: a random number below the threshold is a fault.
     thresholds: [u64; PacketFault::ALL.len()],
+    /// Stream of the wire's faults.
     stream: Stream,
 }
 
@@ -251,6 +253,7 @@ impl Wire {
         }
         let [loss, dup, reorder, corrupt] =
             self.thresholds.map(|threshold| self.stream.next_u64() < threshold);
+        // The copy and the delayed packet use different digits of `hops`.
         let (hops, bit) = (self.stream.next_u64(), self.stream.next_u64());
         PacketFaults {
             lost: loss,

@@ -52,7 +52,7 @@ pub struct Plan {
     pub service: Service,
     /// Text form of the distribution.
     pub service_text: String,
-    /// Offered load as a fraction of the workers' capacity.
+    /// Offered load as a fraction of the workers' capacity; above 1 for overload.
     pub load: f64,
     /// Number of tasks of all clients together.
     pub tasks: u64,
@@ -258,14 +258,14 @@ impl Plan {
             .filter(move |agent| topology.spines == 0 || topology.leaf_of(*agent) == leaf)
     }
 
-    /// Returns the ids of a leaf's workers, by their places.
+    /// Returns the ids of a leaf's workers, in the order of their indices in the leaf's pool.
     #[must_use]
     pub fn workers_of(&self, leaf: u16) -> Vec<u16> {
         let each = self.topology.workers;
         self.agents_of(leaf).flat_map(|agent| (agent - 1) * each..agent * each).collect()
     }
 
-    /// Returns the leaves of a spine, by their places.
+    /// Returns the leaves of a spine, in the order of their indices in the spine's pool.
     #[must_use]
     pub fn leaves_of(&self, spine: u16) -> Vec<u16> {
         let topology = self.topology;
@@ -435,7 +435,8 @@ fn state_line(state: Option<&Path>) -> String {
     state.map_or_else(String::new, |state| format!("state = \"{}\"\n", state.display()))
 }
 
-/// Returns the spines' policy: that of `options`, or one drawn from a separate stream.
+/// Returns the spines' policy: that of `options`, or one drawn from a separate stream. Only policies that work
+/// over racks are allowed.
 fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     let is_over_racks =
         |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);

@@ -1,4 +1,4 @@
-//! Discrete-event loop of one run of several nodes, and its outcome.
+//! Discrete-event loop of one run of several nodes (the conductor), and its outcome.
 //!
 //! The loop pops the next event or timer, advances the emulated time, and gives the concerned node a turn:
 //! the node polls until it is quiet, and its packets go onto wires. Nodes and clients have indices
@@ -111,7 +111,7 @@ pub struct Outcome {
     pub again: u64,
     /// Mean time to the first answer, in nanoseconds.
     pub mean_ns: f64,
-    /// Sum of all wires' ledgers.
+    /// Sum of all wires' ledgers, their accounts of packets.
     pub ledger: WireLedger,
     /// Packets dropped by nodes, by node and reason.
     pub drops: BTreeMap<String, BTreeMap<&'static str, u64>>,
@@ -227,12 +227,14 @@ struct Site {
 struct System<'a> {
     plan: &'a Plan,
     maker: &'a mut dyn Maker,
+    /// Current time in nanoseconds.
     now: u64,
     events: Events,
+    /// Packets on wires. Events refer to them by slot.
     packets: Slab<InFlightPacket>,
-    /// Sequence number of the last packet.
+    /// Sequence number of the last packet. Packets that arrive at the same time arrive in this order.
     order: u64,
-    /// Wires between all pairs of participants, by sender and receiver.
+    /// Wires between all pairs of participants: the one from `a` to `b` has index `a * participants + b`.
     wires: Vec<Wire>,
     /// Sites by index of the node.
     sites: Vec<Site>,
@@ -240,8 +242,9 @@ struct System<'a> {
     workers: Vec<Worker>,
     /// Start of each worker's idle time during which tasks waited at its agent.
     idle_ns: Vec<Option<u64>>,
+    /// Tasks by number.
     tasks: Vec<TaskState>,
-    /// Number of packets of each task in each node.
+    /// Number of packets of each task in each node, at index `task * participants + node`.
     held_packets: Vec<i16>,
     /// Stream of service times.
     services: Stream,
@@ -283,6 +286,7 @@ pub fn run(
 }
 
 impl<'a> System<'a> {
+    /// Creates the wires, clients and workers. [`System::start`] creates the nodes.
     fn new(plan: &'a Plan, maker: &'a mut dyn Maker) -> Result<Self, LockstepError> {
         let topology = plan.topology;
         let (count, workers) = (topology.nodes(), usize::from(topology.agents * topology.workers));
@@ -443,7 +447,9 @@ impl<'a> System<'a> {
         (site.node.is_some() && !site.paused).then(|| site.line.timer_ns.max(site.busy_ns))
     }
 
-    /// Returns true if no task has further events.
+    /// Returns true if no task has further events, nodes agree about members, and no node counts a task as
+    /// outstanding. After [`QUIET_NS`] the run is over even with outstanding tasks: [`System::finish`] reports
+    /// them.
     fn is_over(&mut self) -> bool {
         let busy =
             self.remaining_tasks > 0 || self.task_packets_in_flight > 0 || self.pending_changes > 0;
@@ -454,6 +460,7 @@ impl<'a> System<'a> {
         if self.differ() {
             return false;
         }
+        // Nodes in other processes do not show their state, so that only time tells.
         let mut states = self.nodes().map(|index| self.sites[index].node.as_ref()?.inside());
         if states.any(|state| state.is_none()) {
             return self.now > self.last_activity_ns + QUIET_PROCESSES_NS;
@@ -468,8 +475,12 @@ impl<'a> System<'a> {
     }
 
     /// Records a violation, which ends the run.
-    fn violate(&mut self, target: FaultTarget, what: String) {
-        self.outcome.violations.push(Violation { at_ns: self.now, who: target.to_string(), what });
+    fn violate(&mut self, target: FaultTarget, description: String) {
+        self.outcome.violations.push(Violation {
+            at_ns: self.now,
+            who: target.to_string(),
+            what: description,
+        });
     }
 
     /// Gives a node a turn, handles the packets that it sends, and checks its ledger.
@@ -506,7 +517,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Gives a node a turn as soon as its processing time is over.
+    /// Gives a node a turn now, or as soon as its processing time is over.
     fn wake(&mut self, index: usize) -> Result<(), LockstepError> {
         let site = &self.sites[index];
         if site.node.is_none() || site.paused {
@@ -519,7 +530,8 @@ impl<'a> System<'a> {
         self.turn(index)
     }
 
-    /// Handles a packet that a node sent from one of its ports.
+    /// Handles a packet that a node sent from one of its ports: checks that the node held it, and puts it on its
+    /// wire.
     fn on_frame(&mut self, index: usize, port: usize, frame: Vec<u8>) {
         let label = Label::read(&frame, None);
         self.sites[index].port_counts.sent[label.class as usize] += 1;
@@ -585,7 +597,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Counts one more packet of a task.
+    /// Counts one more packet of a task. Ignores packets without a task.
     fn count_copy(&mut self, label: Label) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
@@ -594,7 +606,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Records that a packet ended on its way.
+    /// Records that a packet ended on its way. Ignores packets without a task.
     fn drop_packet(&mut self, label: Label, reason: PacketEnd) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
@@ -614,6 +626,7 @@ impl<'a> System<'a> {
         let number = from * self.sites.len() + to;
         let (class, wire) = (label.class as usize, &mut self.wires[number]);
         wire.ledger.sent[class] += 1;
+        // No faults while the nodes find each other.
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
         let end = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
@@ -653,7 +666,7 @@ impl<'a> System<'a> {
         );
     }
 
-    /// Schedules a packet's delivery at `time`.
+    /// Gives a packet its sequence number and schedules its delivery at `time`.
     fn schedule_delivery(&mut self, packet: InFlightPacket, time: u64) {
         self.order += 1;
         if packet.label.class.is_of_task() {
@@ -706,6 +719,7 @@ impl<'a> System<'a> {
         }
         self.wires[wire].ledger.delivered[label.class as usize] += 1;
         site.port_counts.delivered += 1;
+        // Compares the packet as the node reads it with the packet as sent.
         let read = Label::read(&frame, Some(mac));
         if read == label && label.class.is_of_task() {
             self.held_packets[label.task as usize * self.sites.len() + to] += 1;
@@ -720,7 +734,7 @@ impl<'a> System<'a> {
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
-    /// Delivers a packet to the clients.
+    /// Delivers a packet to the clients. The first answer to each task must have the task's own payload.
     fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
         match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
@@ -755,6 +769,7 @@ impl<'a> System<'a> {
             FrameKind::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.has_controller => {
             }
             FrameKind::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
+            // An answer to no task of these clients: its number was corrupted.
             FrameKind::Answer(_) => self.drop_packet(label, PacketEnd::Corrupted),
             FrameKind::Nothing(_) => {
                 let reason = if Label::read(&frame, None) == label {
@@ -818,16 +833,16 @@ impl<'a> System<'a> {
                     worker.leave();
                     self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, index as u64));
                 }
-                Err(what) => {
+                Err(error) => {
                     let target = FaultTarget::Worker(worker.id);
-                    self.violate(target, what);
+                    self.violate(target, error);
                 }
             }
         }
         Ok(())
     }
 
-    /// Ends a worker's task.
+    /// Ends a worker's task, unless the worker has left since. A paused worker answers after the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.is_serving() {
@@ -875,12 +890,14 @@ impl<'a> System<'a> {
                 if let Some(node) = &mut site.node {
                     node.pause(begins).map_err(LockstepError::Arguments)?;
                 }
+                // The node first handles what arrived during the pause.
                 if begins { Ok(()) } else { self.turn(index) }
             }
             FaultKind::Kill(target) if begins => {
                 self.kill(target);
                 Ok(())
             }
+            // The end of a kill: a new node starts, and its workers attach again.
             FaultKind::Kill(target) => {
                 let index = self.plan.topology.index(target);
                 self.make(index)?;
@@ -915,9 +932,9 @@ impl<'a> System<'a> {
         }
         self.note_drops(index);
         if let Some(node) = self.sites[index].node.take()
-            && let Err(what) = node.end(true)
+            && let Err(error) = node.end(true)
         {
-            self.violate(target, format!("killed: {what}"));
+            self.violate(target, format!("killed: {error}"));
         }
         for (number, task) in self.tasks.iter_mut().enumerate() {
             let packets = std::mem::take(&mut self.held_packets[number * count + index]);

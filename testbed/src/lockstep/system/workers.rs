@@ -21,7 +21,7 @@ pub struct Worker {
     channel: usize,
     /// The worker's end of its channel, while it is attached.
     worker_end: Option<WorkerEnd>,
-    /// True once the agent has admitted the worker.
+    /// True once the agent has admitted the worker (granted its claim of the channel).
     started: bool,
     /// Time at which it attached.
     attached_ns: u64,
@@ -80,7 +80,7 @@ impl Worker {
         Ok(self.worker_end.is_some())
     }
 
-    /// Leaves. The agent takes back the worker's tasks.
+    /// Leaves the channel. The agent takes back the worker's tasks.
     pub fn leave(&mut self) {
         (self.worker_end, self.serving_ns, self.started, self.ended_in_pause) =
             (None, None, false, false);
@@ -113,7 +113,8 @@ impl Worker {
         self.started && !self.paused && self.worker_end.is_some()
     }
 
-    /// Takes the next task, if the worker is admitted, not paused and idle.
+    /// Takes the next task, if the worker is admitted, not paused and idle. Returns [`WorkerAction::Attach`] if
+    /// the agent has not admitted the worker in time, or has removed it.
     ///
     /// # Errors
     /// If the agent gave the worker an invalid task.

@@ -1,4 +1,5 @@
-//! Checks after each turn of a node, and of a quiet system.
+//! Checks after each turn of a node, and of a quiet system. [`check`] has the invariants of single nodes. These
+//! functions supply the conductor's view: the places of all packets and the state of the workers.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Member;
@@ -30,7 +31,7 @@ impl System<'_> {
         }
     }
 
-    /// Checks the invariants after a turn.
+    /// Checks the invariants after a turn of a node.
     pub(super) fn inspect(&mut self, index: usize) {
         let (target, site) = (self.plan.topology.target(index), &self.sites[index]);
         let Some(node) = &site.node else { return };
@@ -45,8 +46,8 @@ impl System<'_> {
             };
             violation = violation.or_else(|| check::above_bound(state.dispatcher?, bound?));
         }
-        if let Some(what) = violation {
-            self.violate(target, what);
+        if let Some(description) = violation {
+            self.violate(target, description);
         }
         match target {
             FaultTarget::Spine(_) => {}
@@ -59,7 +60,7 @@ impl System<'_> {
     fn inspect_idle_at_leaf(&mut self, index: usize, number: u16) {
         let (target, now, topology) = (FaultTarget::Leaf(number), self.now, self.plan.topology);
         if self.plan.has_controller {
-            return; // the plan does not determine the members
+            return; // the controller changes the members during the run
         }
         let mut since = std::mem::take(&mut self.sites[index].idle_ns);
         let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
@@ -86,10 +87,13 @@ impl System<'_> {
             let mut sent = self.sites[index].sent.iter().filter(|(_, to)| *to == id).peekable();
             // Held packets that are not queued wait for a neighbour's address, on their way to a worker.
             let is_known_idle = sent.peek().is_none() && state.held == state.waiting as u64;
+            // A packet of one of its tasks still exists, so the worker may be busy.
             if sent.any(|(task, _)| self.tasks[*task as usize].copies > 0) {
                 *since = None;
                 continue;
             }
+            // Otherwise all packets of its tasks are lost, which the leaf learns only by a timeout, or a packet
+            // waits for a neighbour's address.
             let longest = if is_known_idle { check::KNOWN_IDLE_NS } else { check::WRITTEN_OFF_NS };
             let idle_ns = now - *since.get_or_insert(now);
             if idle_ns > longest {
@@ -99,12 +103,13 @@ impl System<'_> {
             }
         }
         self.sites[index].idle_ns = since;
-        if let Some(what) = violation {
-            self.violate(target, what);
+        if let Some(description) = violation {
+            self.violate(target, description);
         }
     }
 
-    /// Checks that no worker of an agent has too many tasks, or is idle for long while tasks wait.
+    /// Checks that no worker of an agent has too many tasks, or is idle for long while tasks wait. Reads the
+    /// number of waiting tasks only from agents in this process.
     fn inspect_workers(&mut self, index: usize) {
         let (target, now) = (self.plan.topology.target(index), self.now);
         let waiting = self.sites[index]
@@ -146,15 +151,15 @@ impl System<'_> {
         if self.plan.has_controller {
             return self.differ_from_desired();
         }
-        let Some((target, what, longest_ns)) = self.difference() else {
+        let Some((target, difference, longest_ns)) = self.difference() else {
             self.disagreement_ns = None;
             return false;
         };
         let since_ns = *self.disagreement_ns.get_or_insert(self.now);
         let duration_ns = self.now - since_ns;
         if duration_ns > longest_ns {
-            let what = format!("no fault for {} ms, but {what}", duration_ns / 1_000_000);
-            self.violate(target, what);
+            let text = format!("no fault for {} ms, but {difference}", duration_ns / 1_000_000);
+            self.violate(target, text);
         }
         true
     }
@@ -162,12 +167,14 @@ impl System<'_> {
     /// Performs the check of [`System::differ`] for nodes that follow a controller.
     fn differ_from_desired(&mut self) -> bool {
         let differs = |index: usize| Some((index, self.sites[index].node.as_ref()?.differs()?));
-        let Some((index, (what, since_ns))) = self.nodes().find_map(differs) else { return false };
+        let Some((index, (difference, since_ns))) = self.nodes().find_map(differs) else {
+            return false;
+        };
         let duration_ns = self.now - self.now.min(since_ns.max(self.last_activity_ns));
         if duration_ns > check::FOLLOW_NS {
-            let what =
-                format!("no fault delayed it for {} ms, but {what}", duration_ns / 1_000_000);
-            self.violate(self.plan.topology.target(index), what);
+            let text =
+                format!("no fault delayed it for {} ms, but {difference}", duration_ns / 1_000_000);
+            self.violate(self.plan.topology.target(index), text);
         }
         true
     }
@@ -204,9 +211,9 @@ impl System<'_> {
             false => check::AGREE_WITH_LOSSES_NS,
         };
         let at_leaf = racks.map(missing_worker).find_map(|found| found);
-        let at_leaf = at_leaf.map(|(target, what)| (target, what, check::REGISTERED_NS));
+        let at_leaf = at_leaf.map(|(target, text)| (target, text, check::REGISTERED_NS));
         let at_spine = || spines.map(missing_leaf).find_map(|found| found);
-        at_leaf.or_else(|| at_spine().map(|(target, what)| (target, what, agree_ns)))
+        at_leaf.or_else(|| at_spine().map(|(target, text)| (target, text, agree_ns)))
     }
 
     /// Checks the invariants at the end of the run, ends all nodes, and returns the outcome.
@@ -220,11 +227,11 @@ impl System<'_> {
                 .as_ref()
                 .and_then(|node| node.inside())
                 .and_then(|state| check::outstanding(target, &state));
-            if let Some(what) = outstanding.filter(|_| violations_before == 0) {
+            if let Some(tasks) = outstanding.filter(|_| violations_before == 0) {
                 self.violate(
                     target,
                     format!(
-                        "quiet for {} ms: {what}",
+                        "quiet for {} ms: {tasks}",
                         (self.now - self.last_activity_ns) / 1_000_000
                     ),
                 );
@@ -239,21 +246,21 @@ impl System<'_> {
         for index in self.nodes() {
             let target = self.plan.topology.target(index);
             if let Some(node) = self.sites[index].node.take()
-                && let Err(what) = node.end(false)
+                && let Err(error) = node.end(false)
                 && violations_before == 0
             {
-                self.violate(target, format!("at its end: {what}"));
+                self.violate(target, format!("at its end: {error}"));
             }
         }
         let mut outcome = self.outcome;
         for wire in &self.wires {
             outcome.ledger.add(&wire.ledger);
             if let Some(class) = wire.ledger.imbalance() {
-                let what = format!("the ledger of {wire:?} does not balance: {class}");
+                let description = format!("the ledger of {wire:?} does not balance: {class}");
                 outcome.violations.push(Violation {
                     at_ns: self.now,
                     who: "conductor".to_owned(),
-                    what,
+                    what: description,
                 });
             }
         }
@@ -293,9 +300,11 @@ impl System<'_> {
                 (Some(index), _) => Some(self.loss_inside(index)),
                 (None, Some(reason)) => Some(PacketEnd::NAMES[reason as usize].to_owned()),
                 (None, None) => {
-                    let what = format!("task {number} was neither answered nor refused nor lost");
-                    let who = "conductor".to_owned();
-                    self.outcome.violations.push(Violation { at_ns: self.now, who, what });
+                    self.outcome.violations.push(Violation {
+                        at_ns: self.now,
+                        who: "conductor".to_owned(),
+                        what: format!("task {number} was neither answered nor refused nor lost"),
+                    });
                     None
                 }
             };
@@ -315,6 +324,7 @@ impl System<'_> {
             let Some(state) = self.sites[index].node.as_ref().and_then(|node| node.inside()) else {
                 continue;
             };
+            // Each packet that entered a node and never left it must be a counted drop, or still wait there.
             let (dropped, vanished) = (state.counters.dropped_total(), vanished[index]);
             if vanished > dropped + state.stranded {
                 let target = self.plan.topology.target(index);
