@@ -47,7 +47,7 @@ reasons! {
     Runt => "runt", "the sender";
     /// Packet to a MAC address that is neither the port's nor broadcast.
     OtherMac => "other_mac", "switches that flood; `port.mac`";
-    /// Neither IPv4, IPv6 nor ARP, or another IP version than the port's address.
+    /// Neither IPv4, IPv6 nor ARP, or not the port's IP version.
     EtherType => "ether_type", "hosts on that link with the other IP version; `port.ip`";
     /// VLAN tag on a port without `vlan`, or second tag behind the port's own.
     VlanTag => "vlan_tag", "`port.vlan`; two tags (QinQ) are not supported";
@@ -69,21 +69,20 @@ reasons! {
     OtherAddress => "other_address", "routes; workers must answer to the client's address";
     /// Packet to this node's address, but not to its task port.
     UdpPort => "udp_port", "`leaf.udp_port`";
-    /// Payload shorter than the task header or its announced extension.
+    /// Payload shorter than the task header with its extension.
     TaskShort => "task_short", "the sender's version of the header";
-    /// Bit 6 of the header's first byte set: on a task, or on an authenticated message of a worker in a pool
-    /// without a key.
-    TaskReservedBit => "task_reserved_bit", "`key_file` of the leaf's `[[pool]]`: the server has a key and the leaf has none";
+    /// Bit 6 of the header's first byte: on a task, or on an authenticated message in a pool without a key.
+    TaskReservedBit => "task_reserved_bit", "`key_file` of the leaf's `[[pool]]`: only the server has a key";
     /// Reserved or unassigned code.
     TaskCode => "task_code", "the sender's version of the header";
     /// Code that this role does not accept.
     TaskRole => "task_role", "see docs/reference/limits.md";
-    /// Task from a source that no reply reaches: not a client's address, or an address to which servers reply
-    /// without the leaf.
+    /// Task from a source that no reply reaches: no client's address, or one to which servers reply without
+    /// the leaf.
     SourceUnreachable => "source_unreachable", "`port.ip`, `port.gateway`; an intruder";
     /// Task from the workers' side, or reply or registration from the clients' side.
     WrongSide => "wrong_side", "`port.side`";
-    /// Time to live used up, or too short for a task to a server behind routers or other leaves.
+    /// Time to live too short, also for a server behind routers or other leaves.
     TtlExpired => "ttl_expired", "a routing loop";
     /// Unknown pool id.
     UnknownPool => "unknown_pool", "`[[pool]]`, `[[server]]`";
@@ -91,23 +90,21 @@ reasons! {
     UnknownWorker => "unknown_worker", "`[[pool]]`, `[[server]]`";
     /// Reply or registration, or task at an agent, that names another pool than its worker's.
     PoolMismatch => "pool_mismatch", "the worker, the leaf's `[[server]]`";
-    /// Reply or registration from an address other than that of the worker's server. At an agent:
-    /// acknowledgement from an address or MAC address other than the leaf's.
+    /// Reply or registration from another address than that of the worker's server. At an agent:
+    /// acknowledgement not from the leaf's IP and MAC address.
     SpoofedReply => "spoofed_reply", "`server.ip`, `server.workers`; `agent.leaf`, `agent.leaf_mac`; an intruder";
-    /// At a spine: signal of an unconfigured leaf. At a leaf: KEEP_ALIVE from the clients' side, of an
-    /// unconfigured spine. At an agent: probe of an unconfigured leaf.
+    /// Signal of an unconfigured leaf at a spine, KEEP_ALIVE of an unconfigured spine at a leaf, or probe of
+    /// an unconfigured leaf at an agent.
     UnknownPeer => "unknown_peer", "the spine's `[[leaf]]`, the leaf's `[[spine]]`, the agent's `leaf`";
     /// Signal of a leaf for a pool to which the leaf does not belong.
     SignalPool => "signal_pool", "`leaf.pool` of the spine's `[[leaf]]`";
-    /// Signal from an address other than the leaf's, or KEEP_ALIVE with a spine id that does not match its
-    /// address.
+    /// Signal from another address than the leaf's, or KEEP_ALIVE whose spine id does not match its address.
     SpoofedSignal => "spoofed_signal", "`leaf.ip`, `spine.ip`; an intruder";
     /// Signal without the extension that carries its values.
     SignalShort => "signal_short", "the sender's version of the header";
-    /// Registration of a worker whose server is not configured to register.
+    /// Registration of a worker without `registers`.
     RegistrationOff => "registration_off", "`server.registers`; an intruder";
-    /// Queue report in a pool that reads queue lengths from replies, or probe answer in a pool that sends no
-    /// probes.
+    /// Queue report in a pool with `reports = "replies"`, or probe answer in a pool without probes.
     QueueReportOff => "queue_report_off", "`pool.reports` of the leaf, `pool.leaf_policy` of the agent; an intruder";
     /// Reply or registration without sequence and tag, in a pool with a key. At an agent: such an
     /// acknowledgement.
@@ -117,8 +114,8 @@ reasons! {
     /// Reply, registration or acknowledgement with a repeated or outdated sequence.
     AuthReplay => "auth_replay", "the clocks of leaf and server (docs/reference/protocol.md); an intruder";
     /// Task for a pool in which no worker may receive it now.
-    NoMember => "no_member", "whether all its workers were taken out, or have not registered yet";
-    /// Continuation of a task that is not, or no longer, in the connection table.
+    NoMember => "no_member", "whether its workers are registered, live and not drained";
+    /// Continuation of a task that is not in the connection table.
     UnknownConnection => "unknown_connection", "`leaf.connection_timeout_ms`; the first packet's loss";
     /// Multi-packet task without room in the connection table.
     ConnectionsFull => "connections_full", "`leaf.connections`";
@@ -131,15 +128,15 @@ reasons! {
     /// Packet whose next hop did not answer ARP or neighbour discovery in time.
     NeighbourUnresolved => "neighbour_unresolved", "that the host is up and its address right";
     /// Packet that arrived while too many packets waited for next hops.
-    NeighbourQueueFull => "neighbour_queue_full", "that the host is up and its address right; `server.mac` spares the wait at start";
+    NeighbourQueueFull => "neighbour_queue_full", "that the host is up; `server.mac` spares the wait at start";
     /// ARP or neighbour discovery in the name of a live host, from another MAC address.
-    ArpConflict => "arp_conflict", "two hosts with one address; an intruder; a replaced host is probed and found";
+    ArpConflict => "arp_conflict", "two hosts with one address; an intruder";
     /// No port leads to the packet's destination.
     NoRoute => "no_route", "`port.gateway`";
     /// Packet that found the transmit queue full, twice.
     TxFull => "tx_full", "an overloaded receiver; `queue_slots`";
     /// Task that found its pool's central queue full.
-    QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"` informs the clients";
+    QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"`";
     /// Packet still held at the end of the leaf or agent.
     Shutdown => "shutdown", "nothing";
     /// Task with more bytes than the agent's rings accept.
@@ -152,48 +149,44 @@ reasons! {
     WorkerLost => "worker_lost", "docs/reference/agent.md";
     /// Acknowledgement without a pending registration: a duplicate, too late, or forged.
     NotAsked => "not_asked", "usually harmless; an intruder if there are many";
-    /// At an agent with peers: message or task of a peer in another version of the messages.
+    /// Message or task of a peer in another version.
     PeerVersion => "peer_version", "that all nodes run the same release";
-    /// Message of a peer that assumes another number of nodes.
+    /// Message of a peer with another number of nodes.
     PeerNodes => "peer_nodes", "that `peers.nodes` is the same in all nodes' files";
-    /// Message of a peer whose learner has other features, or critic parameters at a node that does not
-    /// learn.
-    PeerFeatures => "peer_features", "that `peers.policy` is the same in all nodes' files, and their release";
-    /// Message or task of a peer from an address or MAC address other than that node's.
-    PeerStranger => "peer_stranger", "that `peers.nodes` is in the same order in all nodes' files; an intruder";
-    /// Message of a peer with an infinite value, or one that is not a number.
+    /// Message of a peer with other learner features, or critic parameters at a node that does not learn.
+    PeerFeatures => "peer_features", "`peers.policy` and the release of all nodes";
+    /// Message or task of a peer not from its IP and MAC address.
+    PeerStranger => "peer_stranger", "the order of `peers.nodes` in all nodes' files; an intruder";
+    /// Message of a peer with an infinite value or NaN.
     PeerNotFinite => "peer_not_finite", "the peer; an intruder";
     /// Message of a peer with an impossible value, for example a load below 0.
     PeerOutOfRange => "peer_out_of_range", "the peer; an intruder";
-    /// Message of a peer older than an accepted one, or parameters for a consensus that is over or far ahead.
-    PeerOld => "peer_old", "usually harmless; whether a node's clock was set back before it was started";
+    /// Message of a peer older than an accepted one, or parameters for a consensus now over or far ahead.
+    PeerOld => "peer_old", "usually harmless; a node's clock, set back before its start";
     /// Message of a peer that was received before.
     PeerDoubled => "peer_doubled", "the network";
     /// Critic parameters of another size.
     PeerLength => "peer_length", "that all nodes run the same release";
     /// IPv6 header with a wrong version, or a length of 0 or beyond the packet.
     Ipv6Header => "ipv6_header", "the sender, the link; jumbograms are not supported";
-    /// IPv6 packet with an extension header, for example a fragment.
+    /// IPv6 packet with an extension header, as a fragment.
     Ipv6Extension => "ipv6_extension", "payloads beyond the MTU; senders' options";
     /// UDP over IPv6 without a checksum.
-    UdpNoChecksum => "udp_no_checksum", "the sender: over IPv6 the checksum must be there";
+    UdpNoChecksum => "udp_no_checksum", "the sender: IPv6 requires it";
     /// Task or worker's message over another IP version than the pool's servers have.
-    AddressFamily => "address_family", "that clients and servers of a pool are both IPv4 or both IPv6";
-    /// Neighbour discovery from beyond the link (hop limit below 255), or with a wrong checksum, length or
-    /// option.
+    AddressFamily => "address_family", "the IP version of the pool's clients and servers";
+    /// Neighbour discovery with a hop limit below 255, or a wrong checksum, length or option.
     NdMalformed => "nd_malformed", "the sender; an intruder beyond a router";
     /// Neighbour discovery about other hosts.
     NdOther => "nd_other", "usually harmless";
-    /// Packet that waited for a next hop behind a port without a link, until it timed out or too many packets
-    /// waited.
-    PortDown => "port_down", "the port's cable; of a memif device, whether the process at its other end runs";
+    /// Packet for a next hop behind a port without a link, after a timeout or with too many packets waiting.
+    PortDown => "port_down", "the port's cable; the process at a memif device's other end";
     /// Task with source port 0, to which no socket can reply.
     UdpSourcePort => "udp_source_port", "the client; an intruder";
-    /// Task with IPv4 options that `port.ip_options` does not allow. Servers may drop it or send it
-    /// elsewhere.
+    /// Task with IPv4 options that `port.ip_options` does not allow.
     Ipv4Options => "ipv4_options", "the client, `port.ip_options`; an intruder";
-    /// Several datagrams in one packet. The sender's kernel left the segmentation to its device (UDP_SEGMENT,
-    /// GSO), which passed the packet on.
+    /// Several datagrams in one packet: the sender's kernel left the segmentation to its device
+    /// (UDP_SEGMENT, GSO).
     SegmentationOffload => "segmentation_offload", "the sender's device: `ethtool -K IF tx-udp-segmentation off gso off`; docs/reference/limits.md";
 }
 

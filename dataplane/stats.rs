@@ -22,26 +22,23 @@ pub struct PortStats {
     pub device: String,
     /// Driver.
     pub driver: String,
-    /// Packets lost because a receive queue was full, including the kernel's queue before it. They never
-    /// reached the node.
+    /// Packets lost in a full receive queue or the kernel's queue before it. They never reached the node.
     pub rx_missed: u64,
-    /// Packets received with an incomplete checksum, which the kernel had left to a device. The node
-    /// completed it.
+    /// Packets received with a checksum that the kernel had left to a device. The node completed it.
     pub rx_partial: u64,
-    /// Packets without the port's VLAN (`vlan`): untagged packets, and packets of other VLANs. They never
-    /// reached the node.
+    /// Packets untagged or of other VLANs than `vlan`. They never reached the node.
     pub rx_other_vlan: u64,
-    /// Packets lost by the device for lack of a buffer.
+    /// Packets lost for lack of a buffer.
     pub rx_no_mbuf: u64,
     /// Packets that arrived damaged.
     pub rx_errors: u64,
     /// Packets that the device failed to send.
     pub tx_errors: u64,
-    /// Peers refused by the socket of a memif device: peers of other users, and peers with invalid messages.
+    /// Peers refused by a memif socket: of other users, or with invalid messages.
     pub peers_refused: u64,
     /// Ended connections with memif peers.
     pub peers_left: u64,
-    /// Interfaces that the kernel removed under the device: 1 if its own is gone.
+    /// 1 if the kernel removed the device's interface.
     pub interfaces_removed: u64,
     /// Further counts of the driver, by DPDK's names; empty in an account.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -64,29 +61,29 @@ pub struct LeafStats {
     pub rx_pps: f64,
     /// Packets sent on per second.
     pub tx_pps: f64,
-    /// Clock ticks per received packet, including receive and transmit, in polls that returned packets.
+    /// Clock ticks per received packet, with receive and transmit, in polls that returned packets.
     pub cycles_per_packet: f64,
     /// The same in nanoseconds.
     pub ns_per_packet: f64,
     /// Fraction of polls that returned packets.
     pub busy_share: f64,
-    /// Policy; with several pools, the policies of all, joined by commas.
+    /// Policies of all pools, joined by commas.
     pub policy: String,
     /// Policy of each pool.
     pub policies: BTreeMap<u16, String>,
-    /// Number of workers of all pools.
+    /// Workers of all pools.
     pub workers: usize,
     /// Dispatcher cores.
     pub cores: Vec<usize>,
-    /// Seeds: the leaf's, and those of the random streams of each core and pool.
+    /// Seeds of the leaf, and of the random streams of each core and pool.
     pub seeds: BTreeMap<String, u64>,
-    /// Packet buffers not returned at the end; 0 unless something leaks.
+    /// Packet buffers not returned at the end, usually 0.
     pub mbufs_leaked: usize,
     /// Counts of each device.
     pub ports: Vec<PortStats>,
     /// Versions and configuration of this run.
     pub manifest: Manifest,
-    /// Account of an agent on the same core.
+    /// Agent on the same core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Box<AgentStats>>,
 }
@@ -101,9 +98,9 @@ pub struct AgentStats {
     pub name: String,
     /// Workers that attached and left, over all pools.
     pub attach: AttachStats,
-    /// Number of workers that the leaf had acknowledged at the end.
+    /// Workers that the leaf had acknowledged at the end.
     pub registered: usize,
-    /// Number of workers that are threads and sent their replies themselves.
+    /// Workers that are threads and sent their replies themselves.
     pub senders: usize,
 }
 

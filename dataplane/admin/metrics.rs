@@ -108,16 +108,10 @@ const CONTROLLER: Row = (
     Gauge,
     "",
     "",
-    "1 while the node is connected to its controller. Nodes without a controller have no sample.",
+    "1 while the node is connected to its controller; none without a controller.",
 );
 const NODE_ROWS: [Row; 4] = [
-    (
-        "wedjat_node_info",
-        Gauge,
-        "",
-        "role, node, revision",
-        "Always 1. Labels name the node's role, id and revision.",
-    ),
+    ("wedjat_node_info", Gauge, "", "role, node, revision", "Always 1."),
     ("wedjat_start_time_seconds", Gauge, "seconds", "", "Start time of the node, since 1970."),
     ("wedjat_membership_version", Gauge, "", "", "Newest version of the node's membership."),
     (
@@ -133,7 +127,7 @@ const DROPPED: Row = (
     Counter,
     "packets",
     "core, reason",
-    "Packets received and dropped, by reason; see docs/reference/drop-reasons.md.",
+    "Packets received and dropped, by reason (docs/reference/drop-reasons.md).",
 );
 const PAUSES: Row =
     ("wedjat_core_pauses", Counter, "", CORE, "Pauses of the core of more than 20 us.");
@@ -146,7 +140,7 @@ const CORE_HISTOGRAMS: [HistogramRow<CoreSnapshot>; 1] = [(
         Histogram,
         "seconds",
         CORE,
-        "Time that the core took for a task's decision: that of a burst divided by its packets, for one burst in 1024.",
+        "Time of a task's decision: that of a burst divided by its packets, for one burst in 1024.",
     ),
     |core| &core.decision_time,
 )];
@@ -157,7 +151,7 @@ const POOL_HISTOGRAMS: [HistogramRow<PoolSnapshot>; 2] = [
             Histogram,
             "seconds",
             POOL,
-            "Age of a worker's last load report at decisions for it, sampled: one worker at a time, between two of its reports.",
+            "Age of a worker's last load report at decisions for it: one worker at a time, between two of its reports.",
         ),
         |pool| &pool.report_age,
     ),
@@ -173,7 +167,7 @@ const POOL_HISTOGRAMS: [HistogramRow<PoolSnapshot>; 2] = [
     ),
 ];
 const POOL_ROWS: [Row; 5] = [
-    ("wedjat_pool_info", Gauge, "", "pool, policy", "Always 1. Labels name the pool's policy."),
+    ("wedjat_pool_info", Gauge, "", "pool, policy", "Always 1."),
     ("wedjat_pool_workers", Gauge, "workers", POOL, "Workers of the pool."),
     (
         "wedjat_pool_active_workers",
@@ -194,7 +188,7 @@ const POOL_ROWS: [Row; 5] = [
         Counter,
         "tasks",
         POOL,
-        "Tasks sent to the pool's workers, including workers that have left.",
+        "Tasks sent to the pool's workers, also those that left.",
     ),
 ];
 const WORKER_ROWS: [Row; 6] = [
@@ -203,7 +197,7 @@ const WORKER_ROWS: [Row; 6] = [
         Gauge,
         "",
         "pool, worker, server, presence",
-        "Always 1. Label presence is the worker's state: unregistered, live, silent, ...",
+        "Always 1; presence: unregistered, live, silent, ...",
     ),
     ("wedjat_worker_active", Gauge, "", WORKER, "1 unless it is drained or leaving."),
     ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in the worker's last load report."),
@@ -219,7 +213,7 @@ const WORKER_ROWS: [Row; 6] = [
         Counter,
         "tasks",
         WORKER,
-        "Tasks answered and outstanding, without tasks written off as lost.",
+        "Tasks answered and outstanding, without those written off.",
     ),
     (
         "wedjat_worker_answered_tasks",
@@ -236,21 +230,21 @@ const PEER_ROWS: [Row; 5] = [
         Gauge,
         "seconds",
         PEER,
-        "Waiting work per worker slot, by the peer's last message.",
+        "Waiting work per slot, by the peer's last message.",
     ),
     (
         "wedjat_peer_migration_probability",
         Gauge,
         "",
         PEER,
-        "Probability that a new task migrates to the peer, under policies that learn or draw it.",
+        "Probability that a new task migrates to the peer.",
     ),
     (
         "wedjat_peer_stealing_probability",
         Gauge,
         "",
         PEER,
-        "Probability that the peer is asked for a task, under policies that learn or draw it.",
+        "Probability that the peer is asked for a task.",
     ),
     (
         "wedjat_peer_value_loss",
@@ -266,7 +260,7 @@ const PORT_ROWS: [Row; 9] = [
         Counter,
         "packets",
         PORT,
-        "Packets lost because a receive queue was full, including the kernel's.",
+        "Packets lost in a full receive queue, or the kernel's.",
     ),
     (
         "wedjat_port_rx_no_mbuf_packets",
@@ -290,7 +284,7 @@ const PORT_ROWS: [Row; 9] = [
         Counter,
         "packets",
         PORT,
-        "Packets received with a checksum that the kernel left to a device; the port completed it.",
+        "Packets with a checksum that the kernel left to a device; the port completed it.",
     ),
     (
         "wedjat_port_rx_other_vlan_packets",
@@ -304,7 +298,7 @@ const PORT_ROWS: [Row; 9] = [
         Counter,
         "",
         PORT,
-        "Interfaces of the device that the kernel removed: 1 if its own is removed.",
+        "1 if the kernel removed the device's interface.",
     ),
 ];
 

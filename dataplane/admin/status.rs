@@ -17,29 +17,29 @@ pub struct Status {
     pub revision: &'static str,
     /// Time of the reading, in seconds since 1970.
     pub time: f64,
-    /// Newest version of the membership that all cores use.
+    /// Newest membership that all cores use.
     pub acknowledged: u64,
-    /// Controller that the node follows; null without one.
+    /// Controller that the node follows, or null.
     pub controller: Option<ControllerLink>,
-    /// Further facts about the members of each pool, in the order of `state.pools[].members[]`.
+    /// More about the members of each pool, in the order of `state.pools[].members[]`.
     pub members: Vec<Vec<MemberStatus>>,
     /// Counts of each device.
     pub ports: Vec<PortStats>,
-    /// Object that `wedjat state --json` prints, without seeds.
+    /// As `wedjat state --json`, without seeds.
     pub state: Snapshot,
 }
 
 /// Facts about a member besides its [`MemberSnapshot`].
 #[derive(Debug, Serialize)]
 pub struct MemberStatus {
-    /// Seconds since its newest load report, too low by at most the time between two readings: 1 s while a
-    /// status page is open, otherwise up to 10 s. Null before the first report.
+    /// Seconds since its newest load report, too low by up to the time between two readings: 1 s while a
+    /// status page is open, else 10 s. Null before the first.
     pub report_age: Option<f64>,
-    /// True if it gets no tasks because it is absent, unregistered, silent or unreachable.
+    /// True if it is absent, unregistered, silent or unreachable.
     pub away: bool,
-    /// True if it gets no new tasks until it is undrained.
+    /// True if it is drained.
     pub drained: bool,
-    /// True if it gets no new tasks because it was removed.
+    /// True if it was removed and gets no new tasks.
     pub leaving: bool,
 }
 

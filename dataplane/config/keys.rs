@@ -51,7 +51,7 @@ pub const REQUIRED: &str = "required";
 /// Default of a key whose absence is the default.
 pub const NONE: &str = "none";
 /// Default of MAC addresses.
-const DISCOVERED: &str = "found by ARP or neighbour discovery";
+const DISCOVERED: &str = "discovered";
 
 /// Creates a key.
 const fn key(
@@ -124,8 +124,7 @@ const OVERFLOW: Key = key(
     "overflow",
     "`drop`, `refuse`",
     "`drop`",
-    "Treatment of a task that finds the queue full: drop it as `queue_full`, or return it to \
-     its client.",
+    "A task beyond `queue` is dropped as `queue_full`, or returned to its client.",
 );
 
 /// Keys of each node.
@@ -135,17 +134,16 @@ pub const COMMON: &[Key] = &[
         "state",
         "path",
         NONE,
-        "State file, preferably in `/dev/shm`. `wedjat state`, `wedjat ctl`, `wedjat-pktgen \
-         --state` and `wedjat-testbed drive --state` need it. The node copies its state there \
-         every 50 ms per started MiB. `PATH.lock` exists beside it during the run.",
+        "State file, best in `/dev/shm`, for `wedjat state`, `wedjat ctl`, `wedjat-pktgen --state` \
+         and `wedjat-testbed drive --state`. The node writes it every 50 ms per started MiB. \
+         During the run `PATH.lock` is beside it.",
     ),
     key(
         "state_group",
         "group",
         NONE,
-        "Name or number of a group that may read the state file. Without it, only the owner \
-         may, because the file shows the seed. A node that does not run as root must be in the \
-         group.",
+        "Name or number of a group that, besides the owner, may read the state file with the seed. \
+         A node that does not run as root must be in it.",
     ),
     key(
         "seed",
@@ -163,8 +161,7 @@ pub const COMMON: &[Key] = &[
         "poll",
         "`busy`, `adaptive`",
         "`busy`",
-        "Behaviour of a core without packets: poll, or sleep until a packet arrives. A change \
-         needs a restart.",
+        "Core without packets: polls, or sleeps until a packet arrives. A change needs a restart.",
     ),
 ];
 
@@ -175,7 +172,7 @@ pub const NODE: &[Key] = &[
         "cores",
         "list of 1 to 64 CPU numbers",
         REQUIRED,
-        "Dispatcher cores. Each is one pinned thread with one queue pair of every port.",
+        "Dispatcher cores: pinned threads, each with a queue pair of every port.",
     ),
     key(
         "connections",
@@ -193,7 +190,7 @@ pub const NODE: &[Key] = &[
         "connection_timeout_ms",
         "1 to 3600000",
         "100",
-        "Time without a packet after which a core forgets a multi-packet task.",
+        "Time without a packet until a core forgets a multi-packet task.",
     ),
     POOLS_MAX,
 ];
@@ -204,8 +201,8 @@ pub const LEAF: &[Key] = &[
         "worker_timeout_ms",
         "0 to 65535",
         "100",
-        "Time without a message after which the leaf removes a registered worker, at most an \
-         eighth later. 0: never.",
+        "Silence after which the leaf removes a registered worker, at most an eighth later. 0: \
+         never.",
     ),
     key(
         "servers_max",
@@ -227,8 +224,7 @@ pub const SPINE: &[Key] = &[
         "leaf_timeout_ms",
         "0 to 65535",
         "30",
-        "Time without a message after which the spine removes a leaf, at most an eighth later. \
-         0: never.",
+        "Silence after which the spine removes a leaf, at most an eighth later. 0: never.",
     ),
     key(
         "leaves_max",
@@ -244,17 +240,10 @@ pub const PORT: &[Key] = &[
         "device",
         "text",
         REQUIRED,
-        "PCI address (`0000:03:00.0`), EAL name of a device that `--vdev` creates, or name with \
-         arguments (`net_memif0,role=server,id=0,socket=wedjat`). The last form creates the \
-         device.",
+        "PCI address (`0000:03:00.0`), EAL name of a `--vdev`, or name and arguments of a new \
+         device (`net_memif0,role=server,id=0,socket=wedjat`).",
     ),
-    key(
-        "ip",
-        "address/prefix",
-        REQUIRED,
-        "Address of the node on this port, IPv4 or IPv6. The node answers ARP or neighbour \
-         discovery for it.",
-    ),
+    key("ip", "address/prefix", REQUIRED, "Address of the node on this port, IPv4 or IPv6."),
     key(
         "mac",
         "unicast MAC",
@@ -266,16 +255,15 @@ pub const PORT: &[Key] = &[
         "vlan",
         "1 to 4094",
         NONE,
-        "VLAN of the port (802.1Q). The node removes the tag on reception and adds it on \
-         transmission. It frees other packets, including untagged ones, and counts them as \
-         `rx_other_vlan` of the port.",
+        "VLAN of the port (802.1Q). The node removes and adds the tag. It frees other packets, \
+         also untagged ones, and counts `rx_other_vlan`.",
     ),
     key(
         "checksums",
         "`verify`, `trust`",
         "`verify`",
-        "Treatment of IPv4 and UDP checksums that the device has not verified: verify them, or \
-         accept and forward them.",
+        "IPv4 and UDP checksums that the device has not verified: verify them, or accept and \
+         forward them.",
     ),
 ];
 
@@ -285,22 +273,22 @@ pub const NODE_PORT: &[Key] = &[
         "side",
         "`clients`, `workers`, `both`",
         REQUIRED,
-        "Hosts on this port. The node accepts tasks on the clients' side and replies on the \
-         workers' side. Each side needs at least one port.",
+        "Hosts on this port: sources of tasks, of replies, or of both. Each side needs at least \
+         one port.",
     ),
     key(
         "gateway",
         "address",
         NONE,
-        "Next hop to other networks, inside the port's own network. An IPv6 router may also \
-         have an address of fe80::/10.",
+        "Next hop to other networks, in the port's own network. An IPv6 router may also have an \
+         address of fe80::/10.",
     ),
     key(
         "ip_options",
         "`refuse`, `harmless`",
         "`refuse`",
-        "IPv4 options allowed in tasks: none, or padding (NOP, end of list) and router alert. \
-         The node drops other tasks as `ipv4_options`. IPv4 ports only.",
+        "IPv4 options allowed in tasks: none, or padding (NOP, end of list) and router alert; \
+         others are dropped as `ipv4_options`. IPv4 ports only.",
     ),
 ];
 
@@ -317,8 +305,8 @@ pub const POOL: &[Key] = &[
         "shared_workers",
         "`true`, `false`",
         "`false`",
-        "Set `true` if other schedulers also send tasks to these workers. With `false`, the \
-         node caps a reported queue length at the number of tasks it sent.",
+        "Set `true` if other schedulers also send tasks to these workers. `false` caps reported \
+         queue lengths at the node's own sent tasks.",
     ),
 ];
 
@@ -336,8 +324,8 @@ pub const LEAF_POOL: &[Key] = &[
         "key_file",
         "path",
         NONE,
-        "File with the key of the pool. With it, the leaf accepts replies and registrations \
-         only with proof.",
+        "File with the pool's key. The leaf then accepts replies and registrations only with \
+         proof.",
     ),
     key("spine", "id of a `[[spine]]`", NONE, "Spine that receives the load of this pool."),
     key(
@@ -350,8 +338,7 @@ pub const LEAF_POOL: &[Key] = &[
         "service",
         "address",
         NONE,
-        "Address that clients use. The leaf sends replies and refusals from it. No server may \
-         have it.",
+        "Address for clients; source of replies and refusals. No server may have it.",
     ),
 ];
 
@@ -360,8 +347,7 @@ pub const SPINE_POOL: &[Key] = &[key(
     "service",
     "address",
     "the ports' own",
-    "Address of the pool's tasks. The spine answers ARP or neighbour discovery for it on \
-         the clients' side. The pool's leaves have the same `service`.",
+    "Address of the pool's tasks, on the clients' side. The pool's leaves have the same `service`.",
 )];
 
 /// Keys of a server behind a leaf.
@@ -377,7 +363,7 @@ pub const SERVER: &[Key] = &[
         "mac",
         "unicast MAC",
         DISCOVERED,
-        "MAC address of the server. ARP never changes a configured one.",
+        "MAC address of the server. ARP and neighbour discovery never change a configured one.",
     ),
     key(
         "workers",
@@ -395,16 +381,14 @@ pub const SERVER: &[Key] = &[
         "speed",
         "0.001 to 1000",
         "1",
-        "Speed of each worker, relative to other servers' workers. For policies that `wedjat \
-         policies` marks as deciding by rates.",
+        "Relative speed of each worker, for policies that decide by rates (`wedjat policies`).",
     ),
     key(
         "registers",
         "`true`, `false`",
         "`true` if the pool has a key, else `false`",
-        "Set `true` if the workers register, like those of `wedjat agent` with `leaf`. A worker \
-         then receives no tasks before it registers. With `false`, the leaf assumes that the \
-         workers are alive and refuses registrations.",
+        "`true`: the workers register, like those of `wedjat agent` with `leaf`, and receive no \
+         tasks before. `false`: the leaf assumes that they are alive and refuses registrations.",
     ),
 ];
 
@@ -435,7 +419,7 @@ pub const LEAF_BELOW: &[Key] = &[
         "workers",
         "1 to 32766",
         REQUIRED,
-        "Workers of the leaf in that pool at the start. Later the leaf reports their number.",
+        "Workers of the leaf in that pool, until the leaf reports their number.",
     ),
 ];
 
@@ -445,8 +429,7 @@ pub const HOST: &[Key] = &[
         "name",
         "text",
         REQUIRED,
-        "Name to which workers attach: the socket `/dev/shm/wedjat-NAME`, or a path if it has a \
-         slash.",
+        "Name to which workers attach: socket `/dev/shm/wedjat-NAME`, or with a slash a path.",
     ),
     key(
         "slots",
@@ -459,7 +442,7 @@ pub const HOST: &[Key] = &[
         "1 to 1445",
         "the maximum",
         "Bytes of a task or reply behind the task header. The maximum is 20 lower with an IPv6 \
-         port, 16 lower with a key, and 12 lower with `[peers]`.",
+         port, 16 with a key, 12 with `[peers]`.",
     ),
     POOLS_MAX,
     key(
@@ -473,7 +456,7 @@ pub const HOST: &[Key] = &[
         "worker_timeout_ms",
         "0 to 3600000",
         "10000",
-        "Time after which the agent excludes a worker that has tasks and answers none. 0: never.",
+        "Time until the agent excludes a worker that answers none of its tasks. 0: never.",
     ),
 ];
 
@@ -484,28 +467,27 @@ pub const AGENT: &[Key] = &[
         "core",
         "CPU number",
         REQUIRED,
-        "CPU of the dispatcher core. An agent has one; run one agent for each group of worker \
-         cores.",
+        "CPU of the only dispatcher core. Run one agent for each group of worker cores.",
     ),
     key(
         "leaf",
         "address",
         NONE,
-        "Leaf with which the workers register, in the network of a port. Its `[[server]]` for \
-         this agent has `registers = true`.",
+        "Leaf with which the workers register, in the network of a port. Its `[[server]]` has \
+         `registers = true`.",
     ),
     key(
         "leaf_mac",
         "MAC address",
         DISCOVERED,
-        "MAC address of the leaf. Neither protocol changes a configured one.",
+        "MAC address of the leaf; a configured one never changes.",
     ),
     key(
         "worker_sends",
         "`try`, `must`, `never`",
         "`try`",
-        "Sender of replies of workers in the agent's process: the worker if it has a transmit \
-         queue; the worker, or the agent does not start; the agent's core.",
+        "Sender of replies of worker threads: the worker if it has a transmit queue; the worker, \
+         or no start; the agent's core.",
     ),
 ];
 
@@ -522,15 +504,14 @@ pub const AGENT_POOL: &[Key] = &[
         "policy",
         "text",
         REQUIRED,
-        "Any policy of `wedjat policies`, except those of a spine. `cfcfs` is one queue for all \
-         workers; it derives the bound on each ring from the measured hand-over and service \
-         times. `jbsq(k=3)` fixes the bound.",
+        "Any policy of `wedjat policies`, except a spine's. `cfcfs` is one queue for all workers; \
+         measured hand-over and service times set the bound on each ring. `jbsq(k=3)` fixes it.",
     ),
     key(
         "workers",
         "ids and ranges",
         REQUIRED,
-        "Worker ids, as in `\"0-3,8\"`. Each is a place for one worker. More may come at run time.",
+        "Worker ids, as in `\"0-3,8\"`: places for one worker each. More may come at run time.",
     ),
     key(
         "speeds",
@@ -549,15 +530,15 @@ pub const REMOTE_POOL: &[Key] = &[
         "key_file",
         "path",
         NONE,
-        "File with the key of the pool, the same as the leaf's. The agent signs its workers' \
-         messages and accepts acknowledgements only with proof.",
+        "File with the pool's key, the leaf's. The agent signs its workers' messages and accepts \
+         acknowledgements only with proof.",
     ),
     key(
         "leaf_policy",
         "text",
         NONE,
-        "Policy of the leaves if their pool has `reports = \"messages\"`. It decides when \
-         workers send load reports. `worker_sends` becomes `never`. A change needs a restart.",
+        "Policy of the leaves, for `reports = \"messages\"`: it decides when workers report. \
+         `worker_sends` becomes `never`. A change needs a restart.",
     ),
 ];
 
@@ -595,12 +576,7 @@ pub const COSCHED: &[Key] = &[
     ),
     key("experts", "path", "built in", "File of chooser, guard and experts."),
     key("class", "`idle`, `normal`", "`idle`", "Scheduling class of the batch's threads."),
-    key(
-        "cgroup",
-        "path",
-        "`/`",
-        "Cgroup below which the agent creates that of the batch, in each hierarchy.",
-    ),
+    key("cgroup", "path", "`/`", "Parent of the batch's cgroup, in each hierarchy."),
     key(
         "processes",
         "1 to 4194304",
@@ -624,8 +600,8 @@ pub const CONTROL: &[Key] = &[
         "listen",
         "address and port",
         NONE,
-        "Address of the gRPC service. Without the next three keys it must be a loopback \
-         address; every user of the host can then connect.",
+        "Address of the gRPC service. Without the next three keys a loopback address, to which \
+         every user of the host can connect.",
     ),
     key("certificate", "path", NONE, "Certificate of this process with its chain, in PEM."),
     key(
@@ -638,8 +614,7 @@ pub const CONTROL: &[Key] = &[
         "clients_ca",
         "path",
         NONE,
-        "Authority of client certificates, in PEM. A client with such a certificate may change \
-         everything.",
+        "Authority of client certificates, in PEM. Its clients may change everything.",
     ),
 ];
 
@@ -648,8 +623,8 @@ pub const METRICS: &[Key] = &[key(
     "metrics",
     "address and port",
     NONE,
-    "Address of `/metrics` and of the status page at `/`, without TLS. Every host that can \
-     connect can read them. It must differ from `listen`.",
+    "Address of `/metrics` and the status page at `/`, without TLS or access control. It differs \
+     from `listen`.",
 )];
 
 /// Keys of a node that follows a controller.

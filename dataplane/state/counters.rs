@@ -108,40 +108,39 @@ metrics! {
     Counter, Counter, 0 => {
         /// Packets received.
         RxPackets => "rx_packets", "packets";
-        /// Packets received and sent to a port. Those that the port rejected were dropped as `tx_full`.
+        /// Packets received and sent to a port; rejected ones are dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
-        /// Packets received and consumed here: ARP, signals, queue reports, probes, messages of peers.
+        /// Packets consumed here: ARP, signals, queue reports, probes, messages of peers.
         Consumed => "consumed", "packets";
-        /// Tasks returned to clients because a central queue was full: consumed and originated, or, below a
-        /// spine, forwarded.
+        /// Tasks returned to clients by a full central queue: consumed and originated, or, below a spine,
+        /// forwarded.
         Refused => "refused", "packets";
         /// Accepted WORKER_ID messages. Each is answered.
         Registrations => "registrations", "packets";
         /// Accepted KEEP_ALIVE messages.
         KeepAlives => "keep_alives", "packets";
-        /// Registered workers that fell silent and were removed. A spine counts leaves, once per pool.
+        /// Registered workers removed for silence. A spine counts leaves, once per pool.
         WorkersLost => "workers_lost", "workers";
         /// Silent workers that came back. A spine counts leaves, once per pool.
         WorkersBack => "workers_back", "workers";
-        /// Tasks that will not be answered. A spine counts the tasks of leaves that fell silent: those of the
-        /// last message and those sent since. A program with its own header reports them itself.
+        /// Tasks that will not be answered. At a spine, tasks of leaves that fell silent: those of the last
+        /// message and those sent since. A program with its own header reports them itself.
         WrittenOff => "written_off", "tasks";
         /// At a spine, signals accepted from leaves; at a leaf, KEEP_ALIVE messages of spines.
         Signals => "signals", "packets";
-        /// At a spine, signals ignored because newer ones of their leaf had come before.
+        /// At a spine, ignored signals: newer ones came before.
         SignalsOld => "signals_old", "packets";
         /// Queue reports of workers: accepted by a leaf, sent by an agent.
         QueueReports => "queue_reports", "packets";
-        /// At a leaf, queue reports ignored because newer ones of their worker had come before.
+        /// At a leaf, ignored queue reports: newer ones came before.
         QueueReportsOld => "queue_reports_old", "packets";
-        /// Probes, which ask workers for their queues: sent by a leaf, answered by an agent.
+        /// Probes of workers' queues: sent by a leaf, answered by an agent.
         QueueProbes => "queue_probes", "packets";
         /// At a leaf, accepted answers to probes.
         ProbeAnswers => "probe_answers", "packets";
-        /// At a leaf, ignored answers to probes: their task no longer waited for them, or they were
-        /// duplicates.
+        /// At a leaf, ignored answers to probes: too late, or duplicates.
         ProbeAnswersLate => "probe_answers_late", "packets";
-        /// At a leaf, probes without an answer in time. Their task went without it.
+        /// At a leaf, probes without an answer in time.
         ProbesUnanswered => "probes_unanswered", "packets";
         /// At a leaf, spines that fell silent.
         SpinesLost => "spines_lost", "spines";
@@ -157,26 +156,26 @@ metrics! {
         IdlePicks => "idle_picks", "tasks";
         /// Tasks given to the better of two random members.
         Po2Picks => "po2_picks", "tasks";
-        /// Picks for which a switch would have sent the packet through its pipeline twice.
+        /// Picks that need a second pass through a switch's pipeline.
         Resubmits => "resubmits", "tasks";
         /// Replies of workers.
         Replies => "replies", "packets";
-        /// Replies, counted by `replies` too, of workers without an outstanding task: duplicates, or tasks of
-        /// an earlier run.
+        /// Replies, also in `replies`, of workers without an outstanding task: duplicates, or tasks of an
+        /// earlier run.
         SurplusReplies => "surplus_replies", "packets";
-        /// Originated packets that were lost because no buffer was free or the port rejected them.
+        /// Originated packets lost for lack of a buffer or rejected by the port.
         OriginatedUnsent => "originated_unsent", "packets";
-        /// At an agent with peers, clients' tasks passed on to a peer.
+        /// With peers: clients' tasks passed on to a peer.
         TasksPassed => "tasks_passed", "tasks";
-        /// At an agent with peers, waiting tasks given to a peer that asked for one.
+        /// With peers: waiting tasks given to a peer that asked for one.
         TasksGiven => "tasks_given", "tasks";
-        /// At an agent with peers, tasks received from peers, passed on or given.
+        /// With peers: tasks received from peers, passed on or given.
         TasksTaken => "tasks_taken", "tasks";
-        /// At an agent with peers, requests for a task sent to peers.
+        /// With peers: requests for a task sent to peers.
         StealRequests => "steal_requests", "packets";
-        /// At an agent with peers, requests of peers that came while no task waited.
+        /// With peers: requests of peers while no task waited.
         StealsFailed => "steals_failed", "packets";
-        /// At an agent with peers, accepted heartbeats of peers.
+        /// With peers: accepted heartbeats of peers.
         Heartbeats => "heartbeats", "packets";
         /// Polls with packets.
         BusyPolls => "busy_polls", "polls";
@@ -184,14 +183,13 @@ metrics! {
         EmptyPolls => "empty_polls", "polls";
         /// Time spent on polls with packets.
         BusyTicks => "busy_ticks", "ticks";
-        /// Pauses of at least 1 ms in which a core that runs in real time did not poll.
+        /// Pauses of at least 1 ms without a poll, in real time.
         Stalls => "stalls", "times";
         /// Total length of the pauses counted by `stalls`.
         StalledTicks => "stalled_ticks", "ticks";
         /// Sleeps of a core without packets, under `poll = "adaptive"`.
         Sleeps => "sleeps", "times";
-        /// Sleeps, counted by `sleeps` too, that a device ended because something came. Other sleeps end by
-        /// their time limit.
+        /// Sleeps, also in `sleeps`, that a device ended. Others end by their time limit.
         Wakes => "wakes", "times";
     }
 }
@@ -199,18 +197,17 @@ metrics! {
 metrics! {
     /// Current amounts.
     Gauge, Gauge, Counter::ALL.len() => {
-        /// Packets received that wait here: for a neighbour, in a central queue, or with a worker core.
+        /// Packets that wait here: for a neighbour, in a central queue, or with a worker core.
         Held => "held", "packets";
         /// Held tasks in central queues.
         Queued => "queued", "tasks";
         /// At a leaf, silent spines.
         SpinesSilent => "spines_silent", "spines";
-        /// At an agent with peers, live peers.
+        /// With peers: live peers.
         PeersLive => "peers_live", "peers";
-        /// At an agent with peers, its load: the waiting work in time per slot of its workers.
+        /// With peers: waiting work in time per slot of the agent's workers.
         PeerLoadTicks => "peer_load_ticks", "ticks";
-        /// Time without a poll so far, of a current pause of at least 50 ms. `stalled_ticks` includes the
-        /// pause once it is over.
+        /// Time without a poll in a current pause of at least 50 ms. `stalled_ticks` includes it at its end.
         StallTicks => "stall_ticks", "ticks";
     }
 }

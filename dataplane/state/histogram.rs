@@ -57,12 +57,12 @@ impl Histogram<'_> {
 /// Content of a [`Histogram`], or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HistogramSnapshot {
-    /// Number of recorded durations.
+    /// Recorded durations.
     pub count: u64,
-    /// Sum of the durations in nanoseconds.
+    /// Their sum in nanoseconds.
     pub sum_ns: u64,
-    /// Number of durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on. Empty
-    /// buckets are left out, and so are durations of more than 10 s.
+    /// Durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on to
+    /// 10 s, without empty buckets.
     pub buckets: BTreeMap<u64, u64>,
 }
 

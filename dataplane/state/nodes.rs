@@ -1,7 +1,6 @@
 //! Published state of a node in a rack without a leaf: last messages of its peers, and probabilities of its
 //! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
-//! (stealing). Under learning policies a critic estimates the value of states. A node's load is its waiting work
-//! divided by the *slots* of its workers, a configured number for each task that a worker serves at once.
+//! (stealing). Under learning policies a critic estimates the value of states.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -39,8 +38,8 @@ pub struct NodeView {
     pub load_us: f32,
     /// Number of tasks that wait there.
     pub waiting: u32,
-    /// Probabilities: of passing a client's new task to that node, and of asking that node for a task. NaN under
-    /// policies that draw neither.
+    /// Probability that a fresh task goes there, and that this node asks it for one. NaN under policies that
+    /// draw neither.
     pub probabilities: (f32, f32),
 }
 
@@ -108,7 +107,7 @@ impl Nodes {
 pub struct PeersSnapshot {
     /// Number of the agent itself.
     pub own: u16,
-    /// Moving mean of the squared error of its critic; none under policies that do not learn.
+    /// Moving mean of its critic's squared error; none under policies that do not learn.
     pub value_loss: Option<f64>,
     /// All nodes, by number.
     pub nodes: Vec<PeerSnapshot>,
@@ -121,15 +120,15 @@ pub struct PeerSnapshot {
     pub node: u16,
     /// Address of the node.
     pub address: Ipv4Addr,
-    /// True if the node is live or is the agent itself.
+    /// True if live or the agent itself.
     pub live: bool,
-    /// Work that waits there by its last message, in microseconds for each slot of its workers.
+    /// Waiting work by its last message, in microseconds for each slot of its workers.
     pub load_us: f32,
-    /// Number of tasks that wait there by its last message, plus those passed to it since.
+    /// Waiting tasks by its last message, plus those passed to it since.
     pub waiting: u32,
-    /// Probability that a client's new task goes there, under policies that learn or draw it.
+    /// Probability that a fresh task goes there, if learned or drawn.
     pub migration: Option<f32>,
-    /// Probability that the agent asks it for a task, under policies that learn or draw it.
+    /// Probability that the agent asks it for a task, if learned or drawn.
     pub stealing: Option<f32>,
 }
 

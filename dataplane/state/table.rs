@@ -579,7 +579,7 @@ pub struct Snapshot {
     pub seed: Option<u64>,
     /// Ticks per second of its clock.
     pub ticks_hz: u64,
-    /// Number of the membership: 1 at the start, one more after each change.
+    /// Membership: 1 at the start, one more after each change.
     pub epoch: u64,
     /// Pools of the node.
     pub pools: Vec<PoolSnapshot>,
@@ -587,9 +587,9 @@ pub struct Snapshot {
     pub cores: Vec<CoreSnapshot>,
     /// Hosts on its networks.
     pub neighbours: Vec<NeighbourSnapshot>,
-    /// Indices of its ports without a link. The interface of such a port may be removed.
+    /// Indices of its ports without a link, or with a removed interface.
     pub ports_without_link: Vec<usize>,
-    /// Rack without a leaf, with the agent as one of its nodes.
+    /// Rack without a leaf.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersSnapshot>,
     /// Agent on a leaf's core.
@@ -608,15 +608,14 @@ pub struct PoolSnapshot {
     pub members: Vec<MemberSnapshot>,
     /// Worker ids on the idle list of each core, in order.
     pub idle: Vec<Vec<u16>>,
-    /// Worker ids that any of several cores may take: idle workers, or, under a bound on tasks, one entry per
-    /// free place.
+    /// Worker ids that any core may take: idle workers, or, under a bound on tasks, one per free place.
     pub idle_for_all: Vec<u16>,
-    /// Number of tasks of each core that wait for a member.
+    /// Tasks of each core that wait for a member.
     pub queued: Vec<u64>,
-    /// Ages of load reports: time from a worker's last report to a decision for it, sampled for one worker at a time,
-    /// between two of its reports.
+    /// Times from a worker's last report to a decision for it, sampled for one worker at a time, between two
+    /// of its reports.
     pub report_age: HistogramSnapshot,
-    /// Times from a task's arrival to its assignment, for tasks that waited in the pool's queue.
+    /// Times from arrival to assignment, of tasks that waited in the pool's queue.
     pub queue_wait: HistogramSnapshot,
 }
 
@@ -629,17 +628,17 @@ pub struct MemberSnapshot {
     pub worker: u16,
     /// Address of its server.
     pub server: IpAddr,
-    /// Presence of the member: configured, registered, silent, unreachable or unregistered.
+    /// Presence: configured, registered, silent, unreachable or unregistered.
     pub presence: Presence,
-    /// Number of tasks in its last report.
+    /// Tasks in its last report.
     pub load: f64,
-    /// Number of tasks sent by each core since that report.
+    /// Tasks sent by each core since that report.
     pub drift: Vec<f64>,
     /// Tasks sent and not answered, over all cores.
     pub outstanding: i64,
-    /// Number of tasks written off as lost, modulo 2^32.
+    /// Tasks written off as lost, modulo 2^32.
     pub lost: u32,
-    /// Number of reports received, modulo 2^32.
+    /// Reports received, modulo 2^32.
     pub reports: u32,
 }
 
@@ -648,11 +647,11 @@ pub struct MemberSnapshot {
 pub struct CoreSnapshot {
     /// Counted events.
     pub counters: std::collections::BTreeMap<&'static str, u64>,
-    /// Numbers of dropped packets by reason, without reasons that never occurred.
+    /// Dropped packets by reason, without reasons that never occurred.
     pub drops: std::collections::BTreeMap<&'static str, u64>,
-    /// Number of pauses of more than 20 us in which the core did not poll; 0 in emulated time.
+    /// Pauses of more than 20 us without a poll; 0 in emulated time.
     pub pauses: u64,
-    /// Times per task that the stages took for a burst, for one burst in 1024; none in emulated time.
+    /// Times per task of the stages, for one burst in 1024; none in emulated time.
     pub decision_time: HistogramSnapshot,
     /// Newest of these pauses.
     #[serde(skip)]
@@ -662,7 +661,7 @@ pub struct CoreSnapshot {
 /// A host in a [`Snapshot`].
 #[derive(Clone, Debug, Serialize)]
 pub struct NeighbourSnapshot {
-    /// Index of the port to its network.
+    /// Port to its network.
     pub port: usize,
     /// Address of the host.
     pub address: IpAddr,
