@@ -317,7 +317,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills the process of a host: [`ChildProcess`] kills on drop.
+    /// Kills the process of a host: `ChildProcess` kills on drop.
     pub fn kill(&mut self, host: Host) {
         drop(self.process_slot(host).take());
     }
