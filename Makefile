@@ -6,8 +6,8 @@
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
 ALL := --workspace --features wedjat-testbed/rocksdb
-# Without the DPDK ports and without RocksDB; wedjat-sys is nothing but bindings, and wedjat-rocksdb is empty then.
-PORTABLE := --workspace --exclude wedjat-sys --no-default-features --features wedjat/cli
+# Without the DPDK ports and without RocksDB; wedjat-rocksdb is empty then.
+PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-dpdk --no-default-features --features wedjat/cli
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -20,11 +20,11 @@ demo: deps ## build, run the leaf under three policies and three loads, write de
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(if $(CLOCK),--clock $(CLOCK)) $(DEMO)
 
 fabric: ## a fabric in emulated time, of which parts are killed, cut off, added and drained; write fabric-report/
-	$(CARGO) build --locked --release --no-default-features --features wedjat/cli,wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
+	$(CARGO) build --locked --release --no-default-features --features wedjat/cli -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" fabric --report fabric-report $(FABRIC)
 
 histories: ## inject all faults into controllers, SECONDS (300) over etcd and as long with a file; exit status 1 if an answer is not linearizable
-	$(CARGO) build --locked --release --no-default-features --features wedjat/cli,wedjat/control,wedjat-testbed/control -p wedjat -p wedjat-testbed
+	$(CARGO) build --locked --release --no-default-features --features wedjat/cli -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; for store in etcd file; do \
 		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
@@ -42,8 +42,9 @@ test-prefix: ## build against the DPDK installed below the prefix DPDK, and run 
 	scripts/dpdk.sh "$(DPDK)"
 
 # What others do without DPDK they do with it as well, and clippy holds that they build.
-test-portable: ## the dataplane's unit tests and the library's, built without DPDK
-	$(CARGO) test --locked -p wedjat --no-default-features --features admin,auth --lib --test embed
+test-portable: ## the tests of crates that depend on DPDK by a feature, built without it
+	$(CARGO) test --locked -p wedjat-node --no-default-features --lib
+	$(CARGO) test --locked -p wedjat --no-default-features --features auth --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test
@@ -86,7 +87,7 @@ bench-cosched: ## what a batch on a worker's core costs and gets, by way of hold
 # Files, futexes and loom's threads are beyond miri; the tests that need them are left out there.
 miri: ## the rings' memory under miri, if the nightly toolchain has it
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
-		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat --no-default-features --lib -- \
+		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat-core --no-default-features --lib -- \
 			ring:: worker:: agent::names --skip io::memory; \
 	else echo "SKIPPED miri: cargo +nightly miri is not installed"; fi
 

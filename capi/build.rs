@@ -18,7 +18,7 @@ const SOURCES: [&str; 9] = [
     "src/worker.rs",
 ];
 /// Source of the enum of drop reasons: a table of variants and their keys.
-const REASONS: &str = "../dataplane/reason.rs";
+const REASONS: &str = "../dataplane/core/reason.rs";
 
 fn main() {
     for source in SOURCES.iter().chain(&[REASONS, "cbindgen.toml", "build.rs", "manual.rs"]) {

@@ -1,72 +1,45 @@
 //! wedjat: a software leaf scheduler for microsecond tasks. A leaf sends each task of a rack to one of its
 //! workers.
 //!
-//! The main modules, lowest layer first:
-//! - `wire`: packet formats; `io`: ports, packet buffers and captures; `ring`: memory shared by agent and
-//!   workers; `clock`: time of the poll loop.
-//! - `state`: load, neighbours and counters that cores share; `policy`: choice of a worker; `peers`: racks
-//!   without a leaf.
-//! - `stage`: steps of the packet path; `node`: one core's work around them; `role`: poll loops of leaf and
-//!   agent.
-//! - `config`, `control`, `controller`: configuration, changes at run time, and a fabric's desired state.
-//! - `assembly`, `run`: construction and execution of a node; `admin`, `stats`: requests to it and its
-//!   account.
-//! - `worker`, `embed`: interfaces for worker programs, and for programs with a scheduler inside.
+//! This crate collects the crates of the scheduler under one name. Programs that embed the scheduler need [`embed`]
+//! alone; it builds without the default features.
 #![deny(unsafe_code)]
 
 #[cfg(feature = "admin")]
-pub mod admin;
-pub mod assembly;
-pub mod clock;
-pub mod config;
-pub mod control;
-#[cfg(feature = "control")]
-pub mod controller;
+pub use wedjat_admin as admin;
+pub use wedjat_assembly as assembly;
+pub use wedjat_assembly::embed;
 #[cfg(feature = "admin")]
-pub mod cosched;
-pub mod cpus;
+pub use wedjat_batch as cosched;
 #[cfg(feature = "admin")]
-pub mod doctor;
-pub mod embed;
-pub mod io;
-pub mod limits;
-pub mod nearest;
-pub mod node;
-mod outage;
-#[cfg(feature = "peers")]
-pub mod peers;
-pub mod policy;
-mod quantity;
-pub mod reason;
-pub mod ring;
-pub mod role;
+pub use wedjat_core::peers;
+pub use wedjat_core::{
+    cpus, limits, nearest, node, policy, program, quantity, reason, ring, role, stage, state,
+    stats, wire, worker,
+};
+pub use wedjat_desired::{config, control};
+#[cfg(feature = "admin")]
+pub use wedjat_fabric as controller;
+#[cfg(feature = "admin")]
+pub use wedjat_node::doctor;
 #[cfg(feature = "dpdk")]
-pub mod run;
-pub mod stage;
-pub mod state;
-pub mod stats;
-pub mod wire;
-pub mod worker;
+pub use wedjat_node::run;
 
-pub use quantity::quantity;
+/// Ports: devices that carry bursts of buffers, without a look inside.
+pub mod io {
+    #[cfg(feature = "admin")]
+    pub use wedjat_admin::pcap;
+    pub use wedjat_core::io::*;
+    #[cfg(feature = "dpdk")]
+    pub use wedjat_dpdk as dpdk;
+}
 
-// Unit tests share helpers with the tests in tests/, which name the crate `wedjat`.
-#[cfg(test)]
-extern crate self as wedjat;
-#[cfg(all(test, feature = "control"))]
-#[path = "../tests/etcd/mod.rs"]
-mod etcd;
-#[cfg(all(test, feature = "control"))]
-#[path = "../tests/patience/mod.rs"]
-mod patience;
-#[cfg(test)]
-#[path = "../tests/rig/mod.rs"]
-mod rig;
-
-/// Time for which a test waits for an event. It is long because other work may slow the machine; only failing
-/// tests reach it.
-#[cfg(test)]
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+/// Clocks of poll loops.
+pub mod clock {
+    pub use wedjat_core::clock::*;
+    #[cfg(feature = "dpdk")]
+    pub use wedjat_dpdk::{Adaptive, StallCounter};
+}
 
 /// Revision of the sources, as git describes it; `unknown` outside a repository.
 pub const REVISION: &str = env!("WEDJAT_REVISION");
@@ -74,3 +47,8 @@ pub const REVISION: &str = env!("WEDJAT_REVISION");
 pub const VERSION: &str = env!("WEDJAT_VERSION");
 /// Version of the compiler.
 pub const RUSTC: &str = env!("WEDJAT_RUSTC");
+
+/// Makes revision and compiler of this build the identity of the running program.
+pub fn identify() {
+    program::Program { revision: REVISION, rustc: RUSTC }.identify();
+}

@@ -8,6 +8,7 @@ use clap::Parser;
 
 /// Runs the command of the arguments. Starts the log first, so that it also reports the command's error.
 fn main() -> ExitCode {
+    wedjat::identify();
     let arguments = command::Arguments::parse();
     let logs = arguments.logs();
     logs.start();

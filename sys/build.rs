@@ -52,6 +52,7 @@ fn main() {
     let library = find(link_static);
     // Dependent packages read it as DEP_DPDK_VERSION.
     println!("cargo::metadata=version={}", library.version);
+    println!("cargo::rustc-env=WEDJAT_DPDK_VERSION={}", library.version);
     let flags = cflags();
     generate(&out, &flags);
     println!("cargo::rustc-check-cfg=cfg(dpdk_static)");

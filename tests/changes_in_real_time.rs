@@ -1,7 +1,7 @@
 //! Membership changes in real time. The agent's workers are threads that come and go, gRPC calls change the
 //! agent, and a client sends tasks. Each call is answered, and each task is answered or counted. All threads
 //! stall now and then, as on real machines. WEDJAT_SECONDS sets the length, 3 if unset.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod patience;

@@ -1,6 +1,6 @@
 //! The checked-in gRPC code matches the .proto files: the control's, the fabric's, and the used part of
 //! etcd's.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -48,7 +48,7 @@ fn assert_is_of(proto: &str, package: &str, code: &str, descriptor: Option<&str>
 fn generated_code_matches_the_proto_files() {
     let (code, descriptor) = ("dataplane/admin/generated.rs", "dataplane/admin/descriptor.bin");
     assert_is_of("wedjat/v1/control.proto", "wedjat.v1", code, Some(descriptor));
-    let folder = "dataplane/controller";
+    let folder = "dataplane/fabric";
     let (code, descriptor) = (format!("{folder}/generated.rs"), format!("{folder}/descriptor.bin"));
     assert_is_of("wedjat/fabric/v1/fabric.proto", "wedjat.fabric.v1", &code, Some(&descriptor));
     assert_is_of("etcd/rpc.proto", "etcdserverpb", &format!("{folder}/etcd_api.rs"), None);

@@ -1,6 +1,6 @@
 //! A node's control over gRPC, used by clients of all kinds: the effect of each call, and the rejection of
 //! bad input.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod patience;

@@ -1,5 +1,5 @@
 //! The controller of a fabric: commands of operators, nodes that follow it, and rejected requests.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod patience;

@@ -1,5 +1,5 @@
 //! Several controllers with etcd: leadership, takeover, and writes of deposed leaders. Skipped without etcd.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod etcd;

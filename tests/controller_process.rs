@@ -1,6 +1,6 @@
 //! Controller, leaf and agent as processes, joined by memif. Workers register and join with and without
 //! tasks, and everything continues without the controller.
-#![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod patience;

@@ -1,5 +1,5 @@
 //! The store file of a controller: lack of space, damage, another owner, and a kill during its creation.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod patience;

@@ -1,5 +1,5 @@
 //! Explanations of packets: their fate and its reason, from running leaves and agents and from captures.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;

@@ -1,6 +1,6 @@
 //! Two spines and two leaves without members in their files, as processes in real time, and the controller
 //! that they follow.
-#![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod family;

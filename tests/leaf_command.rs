@@ -297,7 +297,6 @@ fn members_and_policy_change_under_traffic() {
 }
 
 /// Runs `wedjat ctl` with these arguments for the node with this state file.
-#[cfg(feature = "control")]
 fn ctl(home: &Home, arguments: &[&str]) -> Output {
     let mut command = Command::new(WEDJAT);
     command.arg("ctl").args(arguments).env("WEDJAT_STATE", home.path("state"));
@@ -305,7 +304,6 @@ fn ctl(home: &Home, arguments: &[&str]) -> Output {
 }
 
 /// Like `ctl`, with its output parsed as JSON.
-#[cfg(feature = "control")]
 fn answered(home: &Home, arguments: &[&str]) -> Value {
     let output = ctl(home, &[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -313,12 +311,10 @@ fn answered(home: &Home, arguments: &[&str]) -> Value {
 }
 
 /// Returns an address that was free a moment ago.
-#[cfg(feature = "control")]
 fn free_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-#[cfg(feature = "control")]
 fn get(address: std::net::SocketAddr, path: &str) -> String {
     use std::io::Read as _;
 
@@ -331,7 +327,6 @@ fn get(address: std::net::SocketAddr, path: &str) -> String {
 }
 
 /// Checks that a Prometheus server can scrape this metric from this node.
-#[cfg(feature = "control")]
 fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
     let address = free_address();
     let text = format!(
@@ -361,7 +356,6 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
 
 // promise: control.5
 #[test]
-#[cfg(feature = "control")]
 fn histograms_of_a_running_leaf_grow() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
@@ -409,7 +403,6 @@ fn histograms_of_a_running_leaf_grow() {
 
 // promise: membership.2, control.1, control.2
 #[test]
-#[cfg(feature = "control")]
 fn running_leaf_is_changed_and_watched() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
@@ -528,7 +521,6 @@ fn running_leaf_is_changed_and_watched() {
 
 // promise: membership.2, control.1
 #[test]
-#[cfg(feature = "control")]
 fn running_agent_is_changed_and_watched() {
     let home = Home::new([&traffic(), &traffic()], "");
     let metrics = free_address();
@@ -575,7 +567,6 @@ fn running_agent_is_changed_and_watched() {
 
 /// Changes of a leaf with an agent on its core, live and by a reload.
 #[test]
-#[cfg(feature = "control")]
 fn colocated_leaf_and_agent_are_changed() {
     let home = Home::new([&[], &[]], "");
     let config = |more: &str| {

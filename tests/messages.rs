@@ -1,13 +1,6 @@
 //! Messages of `wedjat` for wrong input, and its help pages, compared with `tests/golden/messages.txt`.
 //! `WRITE_GOLDEN=1` writes that file.
-#![cfg(all(
-    feature = "auth",
-    feature = "control",
-    feature = "dpdk",
-    feature = "peers",
-    feature = "top",
-    target_os = "linux"
-))]
+#![cfg(all(feature = "auth", feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fmt::Write as _;

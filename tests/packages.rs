@@ -317,11 +317,13 @@ fn published_crates_contain_their_sources() {
     let root = Path::new(SOURCE);
     let mut packaged = BTreeSet::new();
     let crates = [("wedjat", ""), ("wedjat-cosched", "cosched"), ("wedjat-learner", "learner")];
-    for (name, folder) in
-        crates.into_iter().chain([("wedjat-sys", "sys"), ("wedjat-pktgen", "pktgen")])
-    {
-        let files = list(&["-p", name]);
-        packaged.extend(files.lines().map(|file| root.join(folder).join(file)));
+    let layers = ["admin", "assembly", "batch", "core", "desired", "dpdk", "fabric", "node"];
+    let layers = layers.map(|name| (format!("wedjat-{name}"), format!("dataplane/{name}")));
+    let others = crates.into_iter().chain([("wedjat-sys", "sys"), ("wedjat-pktgen", "pktgen")]);
+    let others = others.map(|(name, folder)| (name.to_owned(), folder.to_owned()));
+    for (name, folder) in others.chain(layers) {
+        let files = list(&["-p", &name]);
+        packaged.extend(files.lines().map(|file| root.join(&folder).join(file)));
     }
     installed(); // writes the lists of sources
     let mut read = 0;

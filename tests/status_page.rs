@@ -1,6 +1,6 @@
 //! The status page of running nodes: its files, `/status.json`, bad requests, and a browser (Chromium) that shows the
 //! numbers of `wedjat state --json`.
-#![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;

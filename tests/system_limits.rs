@@ -1,5 +1,5 @@
 //! Resources that the system refuses, or that a run must release: file descriptors, disk space, hugepages.
-#![cfg(all(feature = "dpdk", feature = "control", target_os = "linux"))]
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;

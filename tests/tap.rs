@@ -1,6 +1,6 @@
 //! Observation of a leaf under traffic. A tap's file holds all packets that pass during the tap, invalid taps
 //! are rejected, and the counts per worker are right.
-#![cfg(feature = "control")]
+#![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;

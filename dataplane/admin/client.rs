@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use hyper_util::rt::TokioIo;
 use tokio::runtime::Runtime;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Uri};
+use wedjat_core::state::files::{self, ExistingFile};
+use wedjat_desired::control::Change;
 
 use super::convert::message;
 use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
-use crate::control::Change;
-use crate::state::files::{self, ExistingFile};
 
 /// Time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -203,16 +203,13 @@ async fn over_socket(state: &Path) -> Result<Channel, ClientError> {
 }
 
 /// Interval of HTTP/2 keep-alive probes during a call, and time limit of their answers.
-pub(crate) type KeepAlive = (Duration, Duration);
+pub type KeepAlive = (Duration, Duration);
 
 /// Connects to a socket of this user or of root.
 ///
 /// # Errors
 /// Reason why the connection failed.
-pub(crate) async fn channel_at(
-    path: &Path,
-    keep_alive: Option<KeepAlive>,
-) -> Result<Channel, String> {
+pub async fn channel_at(path: &Path, keep_alive: Option<KeepAlive>) -> Result<Channel, String> {
     let socket = ExistingFile::behind(path).map_err(|error| error.to_string())?;
     let socket = socket.ok_or_else(|| format!("{} does not exist", path.display()))?;
     if !socket.is_socket() || !socket.is_own_or_roots() {
@@ -281,7 +278,7 @@ async fn over_tcp(url: &str, tls: Option<&[PathBuf; 3]>) -> Result<Channel, Clie
 ///
 /// # Errors
 /// Reason why the connection failed.
-pub(crate) async fn channel_to(
+pub async fn channel_to(
     url: &str,
     tls: Option<&[PathBuf; 3]>,
     keep_alive: Option<KeepAlive>,

@@ -6,22 +6,22 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use tonic::{Code, Status};
+use wedjat_core::limits::{QUEUE, WORKER_ID_MAX};
+use wedjat_core::nearest::nearest;
+use wedjat_core::node::explain::Filter;
+use wedjat_core::policy::PolicySpec;
+use wedjat_core::reason::DropReason;
+use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot};
+use wedjat_core::wire::ether::Mac;
+use wedjat_desired::control::{
+    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named,
+    signals_named, text,
+};
 
 use super::explain::ExplainSpec;
 use super::generated as proto;
 use super::requests::{NodeSnapshot, RequestError};
 use super::tap::{TapError, TapSpec, TapStats};
-use crate::control::{
-    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named,
-    signals_named, text,
-};
-use crate::limits::{QUEUE, WORKER_ID_MAX};
-use crate::nearest::nearest;
-use crate::node::explain::Filter;
-use crate::policy::PolicySpec;
-use crate::reason::DropReason;
-use crate::state::table::{MemberSnapshot, PoolSnapshot};
-use crate::wire::ether::Mac;
 
 /// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
@@ -171,7 +171,7 @@ fn queue(bound: u64) -> Result<usize, ChangeError> {
 }
 
 /// Parses an overflow treatment; empty for the default.
-fn overflow(name: &str) -> Result<crate::policy::Overflow, ChangeError> {
+fn overflow(name: &str) -> Result<wedjat_core::policy::Overflow, ChangeError> {
     overflow_named(if name.is_empty() { "drop" } else { name })
 }
 
@@ -416,7 +416,7 @@ pub fn tap_status(error: &TapError) -> Status {
 
 /// Converts a pool to a message. `state` is its part of the node's state, if it has one already.
 fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) -> proto::Pool {
-    let worker = |(place, worker): (usize, &Option<crate::control::Worker>)| {
+    let worker = |(place, worker): (usize, &Option<wedjat_desired::control::Worker>)| {
         let worker = (*worker)?;
         let here = node.workers_here.get(&worker.id);
         let is_it = |one: &&MemberSnapshot| usize::from(one.member) == place;

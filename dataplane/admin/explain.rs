@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wedjat_core::io::vdev;
+use wedjat_core::node::explain::{Filter, Record, Records};
+
 use super::stamps::Stamps;
-use crate::io::vdev;
-use crate::node::explain::{Filter, Record, Records};
 
 /// Request for explanations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

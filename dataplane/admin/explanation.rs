@@ -3,18 +3,19 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
+use wedjat_core::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
+use wedjat_core::policy::beliefs::Candidate;
+use wedjat_core::reason::DropReason;
+use wedjat_core::state::Load;
+use wedjat_core::state::table::Role;
+use wedjat_core::wire::arp::Operation;
+use wedjat_core::wire::task::{Code, Header};
+use wedjat_core::wire::udp::Datagram;
+use wedjat_core::wire::{ether, ipv4, ipv6, ndp};
+use wedjat_desired::control::{Membership, Pool};
+
 use super::explain::{ExplainRecord, ExplainSession};
 use super::generated as proto;
-use crate::control::{Membership, Pool};
-use crate::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
-use crate::policy::beliefs::Candidate;
-use crate::reason::DropReason;
-use crate::state::Load;
-use crate::state::table::Role;
-use crate::wire::arp::Operation;
-use crate::wire::task::{Code, Header};
-use crate::wire::udp::Datagram;
-use crate::wire::{ether, ipv4, ipv6, ndp};
 
 /// Context of an explanation: names and numbers that the packet's record lacks.
 #[derive(Clone, Copy, Debug)]

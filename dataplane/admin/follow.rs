@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use wedjat_core::policy::Reports;
+use wedjat_desired::control::{Change, Membership, Pool, Server, Worker};
+
 use super::reload::ImmutableKeys;
-use crate::control::{Change, Membership, Pool, Server, Worker};
-use crate::policy::Reports;
 
 /// Result of applying a desired membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,8 +186,9 @@ fn drains(now: &Membership, next: &Membership, changes: &mut Vec<Change>) -> boo
 mod tests {
     use std::path::Path;
 
+    use wedjat_desired::config::Config;
+
     use super::*;
-    use crate::config::Config;
 
     /// Returns the membership of a leaf with these pools and servers.
     fn membership(pools: &str) -> Membership {

@@ -5,8 +5,9 @@ use std::io::{BufRead, BufReader, stdin};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
+use wedjat_desired::control::Change;
+
 use super::requests::Handle;
-use crate::control::Change;
 
 /// Requests the changes in this file (`-` for standard input) line by line until its end. Each waits for the
 /// previous one.

@@ -22,12 +22,12 @@ use tonic::transport::server::{Connected, Router};
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tower::Layer;
 use tower::layer::util::{Identity as Plain, Stack};
+use wedjat_core::outage::Outage;
+use wedjat_core::state::files;
+use wedjat_desired::config::{TlsConfig, private_bytes};
 
 use super::places::{Place, Places, Seat, Source};
 use super::socket::SocketError;
-use crate::config::{TlsConfig, private_bytes};
-use crate::outage::Outage;
-use crate::state::files;
 
 /// Time limit for the preface and the TLS handshake of a new connection.
 const BEGIN_MAX: Duration = Duration::from_secs(5);
@@ -110,6 +110,7 @@ type NextStream<S> = io::Result<Option<(S, Source)>>;
 
 /// Acceptor of connections.
 pub trait Listener: Send + Sync + 'static {
+    /// Connection with a client.
     type Stream: Send + 'static;
 
     /// Polls for the next connection and its source. Returns `None` for a rejected one.

@@ -3,13 +3,15 @@
 
 use std::fmt::{Display, Write as _};
 
+use wedjat_batch::Note;
+use wedjat_core::program::Program;
+use wedjat_core::reason::DropReason;
+use wedjat_core::state::counters::CounterKind::{self, Counter, Gauge, Histogram};
+use wedjat_core::state::counters::{METRICS, Metric};
+use wedjat_core::state::histogram::HistogramSnapshot;
+use wedjat_core::state::table::{CoreSnapshot, PoolSnapshot};
+
 use super::requests::NodeSnapshot;
-use crate::cosched::{self, Note};
-use crate::reason::DropReason;
-use crate::state::counters::CounterKind::{self, Counter, Gauge, Histogram};
-use crate::state::counters::{METRICS, Metric};
-use crate::state::histogram::HistogramSnapshot;
-use crate::state::table::{CoreSnapshot, PoolSnapshot};
 
 /// Format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -366,7 +368,7 @@ pub fn render(node: &NodeSnapshot, format: Format) -> String {
     let info = [
         ("role", &snapshot.role.name() as &dyn Display),
         ("node", &snapshot.node),
-        ("revision", &crate::REVISION),
+        ("revision", &Program::current().revision),
     ];
     let values: [(&[_], u64); 4] =
         [(&info, 1), (&[], snapshot.started), (&[], membership.epoch), (&[], *acknowledged)];
@@ -377,7 +379,6 @@ pub fn render(node: &NodeSnapshot, format: Format) -> String {
     }
     let controller = family(&CONTROLLER);
     text.head(&controller);
-    #[cfg(feature = "control")]
     if let Some(link) = &node.controller {
         text.sample(&controller, &[], &u8::from(link.connected));
     }
@@ -386,7 +387,7 @@ pub fn render(node: &NodeSnapshot, format: Format) -> String {
     workers(&mut text, node);
     peers(&mut text, node);
     ports(&mut text, node);
-    batches(&mut text, &cosched::jobs_of_this_process(std::process::id().into()));
+    batches(&mut text, &wedjat_batch::jobs_of_this_process(std::process::id().into()));
     if format == Format::OpenMetrics {
         text.out.push_str("# EOF\n");
     }

@@ -6,6 +6,25 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wedjat_assembly::agent as agent_assembly;
+use wedjat_core::io::Buf as _;
+use wedjat_core::io::memory::{FramePool, RingPort, pair};
+use wedjat_core::io::vdev;
+use wedjat_core::node::explain::{Explainer, Records};
+use wedjat_core::node::tap::{TapCommands, TapOrder};
+use wedjat_core::node::{Commands, Timing};
+use wedjat_core::ring::RegionError;
+use wedjat_core::role::{Agent, Leaf};
+use wedjat_core::stage::auth::ReplyAuthenticator;
+use wedjat_core::stage::network::NetworkError;
+use wedjat_core::state::StateError;
+use wedjat_core::state::table::Role;
+use wedjat_core::wire::arp::{self, Operation};
+use wedjat_core::wire::ether::{self, Mac};
+use wedjat_core::wire::{ipv4, ipv6, ndp, udp, vlan};
+use wedjat_desired::config::{AgentConfig, Config, PortConfig};
+use wedjat_desired::control::{Membership, signer};
+
 use super::convert::explain_spec;
 use super::explain::ExplainSession;
 use super::explanation::ExplainContext;
@@ -13,25 +32,7 @@ use super::generated as proto;
 use super::offline_workers::{EndedTask, OfflineWorkers};
 use super::stamps::Stamps;
 use super::tap::TapError;
-use crate::assembly::{self, agent as agent_assembly};
-use crate::config::{AgentConfig, Config, PortConfig};
-use crate::control::{Membership, signer};
-use crate::io::Buf as _;
-use crate::io::memory::{FramePool, RingPort, pair};
-use crate::io::pcap::{self, CaptureError, CapturedPacket};
-use crate::io::vdev;
-use crate::node::explain::{Explainer, Records};
-use crate::node::tap::{TapCommands, TapOrder};
-use crate::node::{Commands, Timing};
-use crate::ring::RegionError;
-use crate::role::{Agent, Leaf};
-use crate::stage::auth::ReplyAuthenticator;
-use crate::stage::network::NetworkError;
-use crate::state::StateError;
-use crate::state::table::Role;
-use crate::wire::arp::{self, Operation};
-use crate::wire::ether::{self, Mac};
-use crate::wire::{ipv4, ipv6, ndp, udp, vlan};
+use crate::pcap::{self, CaptureError, CapturedPacket};
 
 /// Ticks per second: nanoseconds.
 const TICKS_HZ: u64 = 1_000_000_000;
@@ -359,17 +360,17 @@ impl Offline {
     /// Creates a leaf or spine with ports in memory.
     fn leaf(&self, config: &Config) -> Result<Node, OfflineError> {
         let timing = Timing { ticks_hz: TICKS_HZ };
-        let table = assembly::table(config, TICKS_HZ)?;
+        let table = wedjat_assembly::table(config, TICKS_HZ)?;
         let mut membership = Membership::of(config);
         for (pool, entry) in config.pools.iter().zip(membership.pools.iter_mut().flatten()) {
             // Accepts all sequence numbers from 0, since the capture may be of any age.
-            let authenticator = |key: &crate::wire::auth::Key| {
+            let authenticator = |key: &wedjat_core::wire::auth::Key| {
                 Arc::new(ReplyAuthenticator::new(key.clone(), config.leaf.limits.workers, 0))
             };
             entry.authenticator = pool.key.as_ref().map(authenticator);
         }
         let macs = self.macs.iter().copied();
-        let mut stages = assembly::stages(config, &membership, macs, &table)?;
+        let mut stages = wedjat_assembly::stages(config, &membership, macs, &table)?;
         let (frames, near, far) = ports(stages[0].network().ports().len());
         let tap = TapCommands::default();
         let leaf = Leaf::new(stages.remove(0), near, frames, Commands::default(), timing);

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::HostConfig;
-use crate::ring::{RegionError, WorkerEnd, WorkerRegion};
-use crate::wire::task::{Code, Extension, Header, NO_MEMBER};
-use crate::wire::udp;
+use wedjat_core::ring::{RegionError, WorkerEnd, WorkerRegion};
+use wedjat_core::wire::task::{Code, Extension, Header, NO_MEMBER};
+use wedjat_core::wire::udp;
+use wedjat_desired::config::HostConfig;
 
 /// A completed task, as its worker knows it: pool, sender and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

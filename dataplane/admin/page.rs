@@ -1,11 +1,11 @@
-//! Files of the status page. The page also explains each drop reason, from the table in [`crate::reason`].
+//! Files of the status page. The page also explains each drop reason, from the table in [`wedjat_core::reason`].
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use hyper::body::Bytes;
 
-use crate::reason::DropReason;
+use wedjat_core::reason::DropReason;
 
 /// Line of the page in whose place the drop reasons stand.
 const REASONS: &str = "<!-- reasons -->";

@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use crate::assembly;
-use crate::config::{AgentConfig, Config, ControlConfig, HostConfig};
-use crate::control::{Change, Membership, Pool, Server, Spine, Worker};
-use crate::policy::Reports;
-use crate::role::colocated::AGENT_IP;
-use crate::state::table::Role;
+use wedjat_core::policy::Reports;
+use wedjat_core::role::colocated::AGENT_IP;
+use wedjat_core::state::table::Role;
+use wedjat_desired::config::{AgentConfig, Config, ControlConfig, HostConfig};
+use wedjat_desired::control::{Change, Membership, Pool, Server, Spine, Worker};
 
 /// Computes the changes that turn a node into a configuration that was read. The second membership is that of
 /// the agent on the node's core, if there is one.
@@ -42,7 +41,7 @@ pub fn agents_reader(started: &AgentConfig) -> Reader {
     Arc::new(move || {
         let wanted = AgentConfig::load(&started.path).map_err(|error| error.to_string())?;
         let (started, wanted_membership) =
-            (Arc::clone(&started), assembly::agent::membership(&wanted));
+            (Arc::clone(&started), wedjat_assembly::agent::membership(&wanted));
         Ok(Box::new(move |now, _| agent(&started, &wanted, now, &wanted_membership)))
     })
 }

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
+use wedjat_core::state::Table;
+use wedjat_core::state::table::Snapshot;
+use wedjat_core::stats::PortStats;
+use wedjat_desired::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership};
+
 use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSession, ExplainSpec};
-#[cfg(feature = "control")]
 use super::follow::{ControllerLink, FollowResult, FollowerKind};
 use super::reload::{Delta, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
-use crate::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership};
-use crate::state::Table;
-use crate::state::table::Snapshot;
-use crate::stats::PortStats;
 
 /// Maximum interval between two counts of workers' reports. The counters in the state wrap at 2^32.
 const TALLY: Duration = Duration::from_secs(10);
@@ -80,15 +80,13 @@ pub struct NodeSnapshot {
     /// Active tap.
     pub tap: Option<TapStats>,
     /// Controller that the node follows.
-    #[cfg(feature = "control")]
     pub controller: Option<ControllerLink>,
 }
 
-#[cfg(feature = "control")]
 impl NodeSnapshot {
     /// Returns true if the worker gets no new tasks until it is undrained. A worker behind the node's own core
     /// is drained once that core knows.
-    pub(super) fn is_drained(&self, worker: &crate::control::Worker) -> bool {
+    pub(super) fn is_drained(&self, worker: &wedjat_desired::control::Worker) -> bool {
         let here = self.workers_here.get(&worker.id);
         worker.is_drained && here.is_none_or(|here| here.is_drained)
     }
@@ -97,9 +95,7 @@ impl NodeSnapshot {
 /// Request to the thread that watches the node.
 enum Request {
     Look(Answer<NodeSnapshot>),
-    #[cfg(feature = "control")]
     SilentSpines(Answer<Vec<u16>>),
-    #[cfg(feature = "control")]
     NoteController(ControllerLink),
     Change {
         changes: Vec<Change>,
@@ -111,7 +107,6 @@ enum Request {
     Reload(Reload),
     /// Reload whose file was read.
     Apply(Delta, Reload),
-    #[cfg(feature = "control")]
     Follow {
         wanted: Box<Membership>,
         follows: FollowerKind,
@@ -129,14 +124,11 @@ impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Look(_) => "Look",
-            #[cfg(feature = "control")]
             Self::SilentSpines(_) => "SilentSpines",
-            #[cfg(feature = "control")]
             Self::NoteController(_) => "NoteController",
             Self::Change { .. } => "Change",
             Self::Reload(_) => "Reload",
             Self::Apply(..) => "Apply",
-            #[cfg(feature = "control")]
             Self::Follow { .. } => "Follow",
             Self::StartTap(..) => "StartTap",
             Self::StopTap(_) => "StopTap",
@@ -181,13 +173,11 @@ impl Handle {
     }
 
     /// Requests the ids of a leaf's silent spines.
-    #[cfg(feature = "control")]
     pub fn silent_spines(&self, answer: impl FnOnce(Vec<u16>) + Send + 'static) {
         let _ = self.0.send(Request::SilentSpines(Box::new(answer)));
     }
 
     /// Sets the controller in later snapshots.
-    #[cfg(feature = "control")]
     pub fn note_controller(&self, link: ControllerLink) {
         let _ = self.0.send(Request::NoteController(link));
     }
@@ -215,7 +205,6 @@ impl Handle {
     }
 
     /// Requests the changes that lead to a controller's desired state.
-    #[cfg(feature = "control")]
     pub fn follow(
         &self,
         wanted: Membership,
@@ -300,7 +289,6 @@ pub struct Requests<C: Cores> {
     taps: Taps,
     /// State of an agent on a leaf's core.
     agent_table: Option<Arc<Table>>,
-    #[cfg(feature = "control")]
     controller: Option<ControllerLink>,
     tally: Tally,
     /// Time of the last count.
@@ -336,7 +324,6 @@ impl<C: Cores> Requests<C> {
             reloads: VecDeque::new(),
             taps,
             agent_table: None,
-            #[cfg(feature = "control")]
             controller: None,
             tally,
             last_count: started,
@@ -476,13 +463,10 @@ impl<C: Cores> Requests<C> {
                     tally: self.tally.clone(),
                     workers_here: self.control.workers_here(),
                     tap: self.taps.stats_now(),
-                    #[cfg(feature = "control")]
                     controller: self.controller.clone(),
                 });
             }
-            #[cfg(feature = "control")]
             Request::SilentSpines(answer) => answer(self.control.silent_spines()),
-            #[cfg(feature = "control")]
             Request::NoteController(link) => self.controller = Some(link),
             Request::Change { changes, if_version, since, answer } => {
                 match self.change(&changes, if_version) {
@@ -518,7 +502,6 @@ impl<C: Cores> Requests<C> {
                     self.waiting.push(PendingRequest { version, since, answer });
                 }
             },
-            #[cfg(feature = "control")]
             Request::Follow { wanted, follows, since, answer } => {
                 match self.follow(&wanted, &follows) {
                     Err(RequestError::Change(ChangeError::Busy)) if since.elapsed() < TAKEN_MAX => {
@@ -557,7 +540,6 @@ impl<C: Cores> Requests<C> {
     }
 
     /// Applies the changes toward `wanted` that can be made now.
-    #[cfg(feature = "control")]
     fn follow(
         &mut self,
         wanted: &Membership,
@@ -614,7 +596,10 @@ impl<C: Cores> Requests<C> {
             return Ok(ReloadResult { version: self.control.membership().epoch, changes });
         }
         let version = self.change(&changes, None)?;
-        log::info!("reloaded: {}, version {version}", crate::quantity(changes.len(), "change"));
+        log::info!(
+            "reloaded: {}, version {version}",
+            wedjat_core::quantity(changes.len(), "change")
+        );
         Ok(ReloadResult { version, changes })
     }
 }

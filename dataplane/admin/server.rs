@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tonic::transport::ServerTlsConfig;
+use wedjat_desired::config::ControlConfig;
 
 use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
@@ -17,7 +18,6 @@ use super::places::Places;
 use super::requests::Handle;
 use super::service::Service;
 use super::socket::{OwnersSocket, socket_path};
-use crate::config::ControlConfig;
 
 /// File descriptor set for the reflection service.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");

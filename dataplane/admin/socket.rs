@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use crate::state::files::{ExistingFile, Identity, NameError, NameLock, Scratch, advice};
+use wedjat_core::state::files::{ExistingFile, Identity, NameError, NameLock, Scratch, advice};
 
 /// Returns the path of the control's socket for this state file.
 #[must_use]

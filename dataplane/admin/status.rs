@@ -4,11 +4,12 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use wedjat_core::program::Program;
+use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot, Snapshot};
+use wedjat_core::stats::PortStats;
 
 use super::follow::ControllerLink;
 use super::requests::NodeSnapshot;
-use crate::state::table::{MemberSnapshot, PoolSnapshot, Snapshot};
-use crate::stats::PortStats;
 
 /// Status of a node.
 #[derive(Debug, Serialize)]
@@ -55,7 +56,7 @@ impl Status {
         }
         ports.iter_mut().for_each(|port| port.xstats.clear());
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let revision = crate::REVISION;
+        let revision = Program::current().revision;
         Self { revision, time, acknowledged, controller, members, ports, state: snapshot }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::state::table::{MemberSnapshot, Snapshot};
+use wedjat_core::state::table::{MemberSnapshot, Snapshot};
 
 /// Smallest difference between two readings, modulo 2^32, that means a new worker with this id. Its reports count
 /// from 0, so the difference is negative.
@@ -104,9 +104,10 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use wedjat_core::state::table::{PoolSpec, Spec, WorkerSpec};
+    use wedjat_core::state::{Load, Member, Table};
+
     use super::*;
-    use crate::state::table::{PoolSpec, Spec, WorkerSpec};
-    use crate::state::{Load, Member, Table};
 
     /// Returns the state of a node with two cores and one pool, 7.
     fn table(workers: &[u16]) -> Table {

@@ -15,16 +15,17 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use wedjat_core::io::vdev;
+use wedjat_core::limits::SNAPLEN_MAX;
+use wedjat_core::node::explain::{Explainer, Filter, Records};
+use wedjat_core::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
+use wedjat_core::state::files::{ExistingFile, Scratch, advice};
+
 use super::answer::{Answer, TAKEN_MAX};
 use super::cpus::stay_on;
 use super::explain::{ExplainSession, ExplainSpec};
 use super::stamps::Stamps;
-use crate::io::pcap::{Capture, CaptureError};
-use crate::io::vdev;
-use crate::limits::SNAPLEN_MAX;
-use crate::node::explain::{Explainer, Filter, Records};
-use crate::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
-use crate::state::files::{ExistingFile, Scratch, advice};
+use crate::pcap::{Capture, CaptureError};
 
 /// Interval at which the writing thread takes copies.
 const WRITE: Duration = Duration::from_millis(1);
@@ -110,7 +111,7 @@ pub enum TapError {
         reason: String,
     },
     /// The file is incomplete.
-    #[error("{reason} The file has {}", crate::quantity(*written, "packet"))]
+    #[error("{reason} The file has {}", wedjat_core::quantity(*written, "packet"))]
     Incomplete {
         /// Reason.
         reason: String,
@@ -667,7 +668,7 @@ impl Writer {
 pub fn packets(written: u64) -> String {
     match written {
         0 => "no packets: none passed while it recorded".to_owned(),
-        _ => crate::quantity(written, "packet"),
+        _ => wedjat_core::quantity(written, "packet"),
     }
 }
 

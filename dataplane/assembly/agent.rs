@@ -6,24 +6,24 @@ use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
 use rand::SeedableRng as _;
-
-use super::{create_table, seed};
-use crate::config::{
-    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED,
-};
-use crate::control::{AgentCores, AgentParts, Control, Membership};
-use crate::io::{Buf, Token};
-use crate::limits::CORES_MAX;
-use crate::node::Timing;
-use crate::policy::{Core, Dispatcher, Rng, stream_seed};
-use crate::ring::{Place, WorkerRegion};
-use crate::role::agent::{
+use wedjat_core::io::{Buf, Token};
+use wedjat_core::limits::CORES_MAX;
+use wedjat_core::node::Timing;
+use wedjat_core::policy::{Core, Dispatcher, Rng, stream_seed};
+use wedjat_core::ring::{Place, WorkerRegion};
+use wedjat_core::role::agent::{
     AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
     WorkerSet,
 };
-use crate::role::colocated;
-use crate::state::table::{Entries, Role, Spec, agents_file};
-use crate::state::{StateError, Table};
+use wedjat_core::role::colocated;
+use wedjat_core::state::table::{Entries, Role, Spec, agents_file};
+use wedjat_core::state::{StateError, Table};
+use wedjat_desired::config::{
+    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED,
+};
+use wedjat_desired::control::{AgentCores, AgentParts, Control, Membership};
+
+use super::{create_table, seed};
 
 /// Creates the agent's state, in the configured file or in memory.
 ///

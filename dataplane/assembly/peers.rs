@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use rand::{Rng as _, SeedableRng as _};
 
-use crate::config::{AgentConfig, AgentPool, v4_bits};
-use crate::peers::Settings;
-use crate::policy::{Rng, stream_seed};
-use crate::role::agent::PeerGroup;
-use crate::state::Table;
+use wedjat_core::peers::Settings;
+use wedjat_core::policy::{Rng, stream_seed};
+use wedjat_core::role::agent::PeerGroup;
+use wedjat_core::state::Table;
+use wedjat_desired::config::{AgentConfig, AgentPool, v4_bits};
 
 /// Creates the exchange of tasks between the configured agent and its peers, if it has any.
 #[must_use]

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use crate::config::{Config, v4_bits};
-use crate::role::colocated::AGENT_IP;
-use crate::stage::Stages;
-use crate::stage::takeover::Belief;
-use crate::state::table::{Snapshot, StateError, check_replaceable};
-use crate::state::{Load, Member, Presence, Table};
-use crate::wire::ether::Mac;
+use wedjat_core::role::colocated::AGENT_IP;
+use wedjat_core::stage::Stages;
+use wedjat_core::stage::takeover::Belief;
+use wedjat_core::state::table::{Snapshot, StateError, check_replaceable};
+use wedjat_core::state::{Load, Member, Presence, Table};
+use wedjat_core::wire::ether::Mac;
+use wedjat_desired::config::{Config, v4_bits};
 
 /// Maximum age of loads. After it, microsecond tasks are done.
 const LOADS_MAX: Duration = Duration::from_secs(1);
@@ -79,7 +79,7 @@ impl PreviousState {
     /// Applies the loads of workers that the node still has. Walks the node's own pools and looks each worker
     /// up in the snapshot, so no index of the snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
-        let Some(network) = stages.first().map(|core| core.network.clone()) else { return 0 };
+        let Some(network) = stages.first().map(|core| core.network().clone()) else { return 0 };
         let mut count = 0;
         for pool in 0..network.pools() {
             let id = network.pool_id(pool);
@@ -137,11 +137,11 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
 
     use super::*;
-    use crate::assembly;
-    use crate::control::Membership;
-    use crate::policy::Task;
-    use crate::state::Report;
-    use crate::state::publish;
+
+    use wedjat_core::policy::Task;
+    use wedjat_core::state::Report;
+    use wedjat_core::state::publish;
+    use wedjat_desired::control::Membership;
 
     /// Returns the file of a leaf with two servers.
     fn text(state: &Path, policy: &str, id: u16, workers: &str) -> String {
@@ -166,9 +166,9 @@ mod tests {
     fn start(text: &str) -> Node {
         let config = Config::parse(Path::new("leaf.toml"), text).unwrap();
         let previous = read(&config).unwrap();
-        let table = assembly::table(&config, 1_000_000_000).unwrap();
+        let table = crate::table(&config, 1_000_000_000).unwrap();
         let macs = [Mac([2, 0, 0, 0, 0, 1])];
-        let stages = assembly::stages(&config, &Membership::of(&config), macs, &table).unwrap();
+        let stages = crate::stages(&config, &Membership::of(&config), macs, &table).unwrap();
         Node { table, stages, previous }
     }
 
@@ -176,9 +176,9 @@ mod tests {
         /// Schedules `tasks` tasks of the first pool on one core. Returns the chosen workers.
         fn ask(&mut self, core: usize, tasks: usize) -> Vec<u16> {
             let mut picks = vec![None; tasks];
-            let dispatcher = &mut self.stages[core].dispatchers[0];
+            let dispatcher = self.stages[core].dispatcher_mut(0).unwrap();
             dispatcher.schedule(&vec![Task::default(); tasks], &mut picks);
-            let network = &self.stages[core].network;
+            let network = self.stages[core].network();
             picks.iter().flatten().map(|pick| network.target(0, pick.member).worker).collect()
         }
 
@@ -206,15 +206,19 @@ mod tests {
         for member in (0..6).map(Member) {
             let busy = if member.0 == 4 { 0 } else { 9 };
             for core in &mut node.stages {
-                let dispatcher = &mut core.dispatchers[0];
+                let dispatcher = core.dispatcher_mut(0).unwrap();
                 dispatcher.refresh(&Report::new(member, Load::tasks(busy), 0));
             }
-            node.stages[0].dispatchers[0].view_mut().set_outstanding(member, busy.into());
+            node.stages[0]
+                .dispatcher_mut(0)
+                .unwrap()
+                .view_mut()
+                .set_outstanding(member, busy.into());
         }
         let neighbours = node.table.neighbours();
         neighbours.learn(neighbours.find(0, 0x0A00_020B).unwrap(), MAC, 1);
         for member in [0, 1, 3].map(Member) {
-            node.stages[0].dispatchers[0].view().set_presence(member, Presence::Registered);
+            node.stages[0].dispatcher(0).unwrap().view().set_presence(member, Presence::Registered);
         }
         node.end();
     }
@@ -232,18 +236,18 @@ mod tests {
             let neighbours = node.table.neighbours();
             let slot = neighbours.find(0, 0x0A00_020B).unwrap();
             assert_eq!(neighbours.mac(slot), Some(MAC));
-            let view = node.stages[0].dispatchers[0].view();
+            let view = node.stages[0].dispatcher(0).unwrap().view();
             assert_eq!(view.presence(Member(1)), Presence::Registered, "worker 1");
             assert_eq!(view.presence(Member(0)), Presence::Unregistered, "worker 2");
             for core in &node.stages {
-                let view = core.dispatchers[0].view();
+                let view = core.dispatcher(0).unwrap().view();
                 assert!(view.is_active(Member(1)) && !view.is_active(Member(0)), "{policy}");
             }
             assert_eq!(node.table.outstanding(0, Member(0)), 9, "{policy}");
             // Only worker 8 was idle. Under Horus the core that has it on its list sends it the first task,
             // otherwise any core.
             if policy == "horus" {
-                let idle = |core: &Stages| core.dispatchers[0].view().idle().len();
+                let idle = |core: &Stages| core.dispatcher(0).unwrap().view().idle().len();
                 assert_eq!(node.stages.iter().map(idle).sum::<usize>(), 1);
                 assert!([0, 1].iter().any(|&core| node.ask(core, 1) == [8]));
             } else {
@@ -260,7 +264,7 @@ mod tests {
         let mut node = start(&text);
         for core in &mut node.stages {
             for member in (0..1026).map(Member) {
-                core.dispatchers[0].refresh(&Report::new(member, Load::tasks(2), 0));
+                core.dispatcher_mut(0).unwrap().refresh(&Report::new(member, Load::tasks(2), 0));
             }
         }
         node.end();
@@ -273,7 +277,7 @@ mod tests {
         let taken = previous.unwrap().take_over(&mut node.stages, &node.table, 5);
         eprintln!("taken over in {:?}", began.elapsed());
         assert_eq!(taken.members, 1026);
-        assert_eq!(node.stages[1].dispatchers[0].view().load(Member(1000)), Load::tasks(2));
+        assert_eq!(node.stages[1].dispatcher(0).unwrap().view().load(Member(1000)), Load::tasks(2));
     }
 
     // promise: membership.5
@@ -383,9 +387,9 @@ mod tests {
         /// Starts a node of this shape.
         fn node(self, state: &Path) -> Node {
             let config = Config::parse(Path::new("leaf.toml"), &self.text(state)).unwrap();
-            let table = assembly::table(&config, 1_000_000_000).unwrap();
+            let table = crate::table(&config, 1_000_000_000).unwrap();
             let macs = (0..self.ports).map(|port| Mac([2, 0, 0, 0, 0, port as u8 + 1]));
-            let stages = assembly::stages(&config, &Membership::of(&config), macs, &table);
+            let stages = crate::stages(&config, &Membership::of(&config), macs, &table);
             Node { table, stages: stages.unwrap(), previous: None }
         }
 
@@ -399,13 +403,13 @@ mod tests {
                 for pool in 0..usize::from(self.pools) {
                     for member in (0..self.workers).map(Member) {
                         let load = earlier_load(pool as u16, member.0).0;
-                        let dispatcher = &mut core.dispatchers[pool];
+                        let dispatcher = core.dispatcher_mut(pool).unwrap();
                         dispatcher.refresh(&Report::new(member, load, 0));
                     }
                 }
             }
             for pool in 0..usize::from(self.pools) {
-                let dispatcher = &mut node.stages[0].dispatchers[pool];
+                let dispatcher = node.stages[0].dispatcher_mut(pool).unwrap();
                 for member in (0..self.workers).map(Member) {
                     let (_, outstanding) = earlier_load(pool as u16, member.0);
                     dispatcher.view_mut().set_outstanding(member, outstanding);
@@ -459,8 +463,8 @@ mod tests {
                     let is_there = pool < before.pools && behind(before) == behind(after);
                     expected.hosts += usize::from(is_there);
                     let (view, network) = (
-                        node.stages[0].dispatchers[usize::from(pool)].view(),
-                        &node.stages[0].network,
+                        node.stages[0].dispatcher(usize::from(pool)).unwrap().view(),
+                        node.stages[0].network(),
                     );
                     for member in (0..after.workers).map(Member) {
                         let is_known = is_there && member.0 < before.workers;
@@ -500,7 +504,7 @@ mod tests {
     #[test]
     fn damaged_state_is_taken_over_whole_or_not() {
         let states = SHAPES.map(Shape::state);
-        let mut rng = crate::policy::Rng::seed_from_u64(33);
+        let mut rng = wedjat_core::policy::Rng::seed_from_u64(33);
         for seed in 0..300 {
             let state = &states[seed % SHAPES.len()];
             let mut bytes = state.clone();
@@ -515,7 +519,7 @@ mod tests {
             let (intact, whole) = take_over_file(after, state).unwrap();
             assert_eq!(damaged, whole, "seed {seed}");
             let loads = |node: &Node| {
-                let view = node.stages[0].dispatchers[0].view();
+                let view = node.stages[0].dispatcher(0).unwrap().view();
                 (0..after.workers).map(|member| view.load(Member(member))).collect::<Vec<_>>()
             };
             assert_eq!(loads(&node), loads(&intact), "seed {seed}");
@@ -529,7 +533,7 @@ mod tests {
         const WORTH: [u64; 8] =
             [0, 1, 7, 0xFFFF, 1 << 31, u64::MAX, 1 << 63 | 0x7FFF << 32 | 9, 3 << 62];
         let states = SHAPES.map(Shape::state);
-        let mut rng = crate::policy::Rng::seed_from_u64(7);
+        let mut rng = wedjat_core::policy::Rng::seed_from_u64(7);
         let mut read = 0;
         for seed in 0..600 {
             let mut bytes = states[seed % SHAPES.len()].clone();
@@ -576,7 +580,7 @@ mod tests {
         let state = folder.path().join("leaf");
         let with = text(&state, "jsq", 1, "0-3");
         let node = start(&with);
-        node.stages[0].dispatchers[0].view().set_presence(Member(1), Presence::Silent);
+        node.stages[0].dispatcher(0).unwrap().view().set_presence(Member(1), Presence::Silent);
         node.end();
         for (text, presence) in [
             (with.clone(), Presence::Silent),
@@ -587,7 +591,7 @@ mod tests {
             let other = state.display().to_string() + "2";
             let mut node = start(&text.replace(&state.display().to_string(), &other));
             previous.unwrap().take_over(&mut node.stages, &node.table, 5);
-            assert_eq!(node.stages[0].dispatchers[0].view().presence(Member(1)), presence);
+            assert_eq!(node.stages[0].dispatcher(0).unwrap().view().presence(Member(1)), presence);
         }
     }
 }

@@ -2,13 +2,10 @@
 
 mod agent;
 mod check;
-#[cfg(feature = "control")]
 mod controller;
 mod cosched;
-#[cfg(feature = "control")]
 mod ctl;
 mod doctor;
-#[cfg(feature = "control")]
 mod explain;
 mod launch;
 mod leaf;
@@ -18,7 +15,6 @@ mod node;
 mod policies;
 #[cfg(feature = "dpdk")]
 mod report;
-#[cfg(any(feature = "dpdk", feature = "control"))]
 mod signals;
 mod spine;
 mod state;
@@ -52,7 +48,6 @@ enum Command {
     #[command(after_help = agent::EXAMPLE)]
     Agent(agent::Arguments),
     /// Run the controller of a fabric until SIGINT or SIGTERM.
-    #[cfg(feature = "control")]
     #[command(after_help = controller::EXAMPLE)]
     Controller(controller::Arguments),
     /// Run, watch and end batch jobs beside worker cores, and replay logs of their decisions.
@@ -68,11 +63,9 @@ enum Command {
     #[command(after_help = state::EXAMPLE)]
     State(state::Arguments),
     /// Change and watch a running leaf or agent, or a fabric.
-    #[cfg(feature = "control")]
     #[command(after_help = ctl::EXAMPLE)]
     Ctl(Box<ctl::Arguments>),
     /// Explain the path of packets through a running leaf, spine or agent, or of a capture's packets.
-    #[cfg(feature = "control")]
     #[command(after_help = explain::EXAMPLE)]
     Explain(explain::Arguments),
     /// Watch a running leaf or agent: rates, cores, pools, drops, and the worst workers.
@@ -108,7 +101,6 @@ impl Arguments {
         match &self.command {
             Command::Leaf(arguments) | Command::Spine(arguments) => arguments.launch.logs,
             Command::Agent(arguments) => arguments.launch.logs,
-            #[cfg(feature = "control")]
             Command::Controller(arguments) => arguments.logs,
             _ => logs::Logs::default(),
         }
@@ -124,15 +116,12 @@ pub fn run(arguments: Arguments) -> Outcome {
         Command::Leaf(arguments) => leaf::run(&arguments),
         Command::Spine(arguments) => spine::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
-        #[cfg(feature = "control")]
         Command::Controller(arguments) => controller::run(&arguments),
         Command::Cosched(arguments) => cosched::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::State(arguments) => state::run(&arguments),
-        #[cfg(feature = "control")]
         Command::Ctl(arguments) => ctl::run(&arguments),
-        #[cfg(feature = "control")]
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Policies => policies::run(),
@@ -163,11 +152,11 @@ fn print(text: &str) -> Outcome {
 #[cfg(not(feature = "dpdk"))]
 const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
 
-#[cfg(all(test, feature = "control", feature = "dpdk", feature = "top"))]
+#[cfg(all(test, feature = "dpdk"))]
 #[path = "../../tests/tables/commands.rs"]
 mod commands;
 
-#[cfg(all(test, feature = "control", feature = "dpdk", feature = "top"))]
+#[cfg(all(test, feature = "dpdk"))]
 mod tests {
     use super::*;
 

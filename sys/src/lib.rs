@@ -22,6 +22,8 @@
 /// C's stdio stream; only its address is used.
 pub type FILE = core::ffi::c_void;
 
+/// Release of libdpdk at build time, for instance 22.11.4.
+pub const VERSION: &str = env!("WEDJAT_DPDK_VERSION");
 /// True if the archives were linked instead of the shared objects.
 pub const LINKED_STATICALLY: bool = cfg!(dpdk_static);
 

@@ -8,7 +8,6 @@ pub mod bench;
 pub mod demo;
 pub mod drive;
 pub mod figures;
-#[cfg(feature = "control")]
 pub mod histories;
 pub mod learner;
 pub mod lockstep;

@@ -12,6 +12,7 @@ const INVALID: u8 = 1;
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {
+    wedjat::identify();
     let log = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(log).format_timestamp(None).format_target(false).init();
     match command::execute(command::Cli::parse().command) {

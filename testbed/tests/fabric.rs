@@ -1,6 +1,5 @@
 //! A whole fabric in emulated time, in which parts are killed, cut off, added and drained. The report names
 //! the cost of each event, and each cost is within its bound.
-#![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::process::Command;

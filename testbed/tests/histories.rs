@@ -1,7 +1,6 @@
 //! Controllers as processes under faults: their answers are linearizable. A history records requests, answers
 //! and the messages to followers, which receive the desired state. Skipped without etcd, or without the right
 //! to create namespaces.
-#![cfg(feature = "control")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod processes;

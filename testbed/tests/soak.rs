@@ -48,7 +48,6 @@ fn seeds_of_faults_at_spines_violate_nothing() {
 }
 
 // promise: emulated-time.2
-#[cfg(feature = "control")]
 #[test]
 fn nodes_follow_the_controller_under_faults() {
     for seed in 1..=8 {

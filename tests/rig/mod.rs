@@ -196,7 +196,8 @@ pub fn agent(
     let (attaches, region) = (links.is_none(), region(&config.host));
     let mut links = links.unwrap_or_default().into_iter();
     let link = |at| links.next().unwrap_or_else(|| region.channel(at).into());
-    let parts = parts_of::parts(&config, &table, link, frames.clone());
+    let mut parts = parts_of::parts(&config, &table, link, frames.clone());
+    parts.watch = Some(region.watch());
     let signer = signer(&parts_of::membership(&config), None).map(Arc::new);
     let attached = (attaches.then(|| Arc::clone(&region)), parts.commands.clone());
     let control = parts_of::control(&config, &table, attached, signer.clone());

@@ -2,7 +2,6 @@
 
 mod reading;
 mod report;
-#[cfg(feature = "top")]
 mod screen;
 
 use std::path::Path;
@@ -63,7 +62,6 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Shows the node on the screen until the user ends it.
-#[cfg(feature = "top")]
 fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     use std::io::IsTerminal;
 
@@ -72,10 +70,4 @@ fn watch(arguments: &Arguments, path: &Path, first: Reading) -> Outcome {
     }
     screen::run(path, first, arguments.interval, arguments.workers)?;
     Ok(std::process::ExitCode::SUCCESS)
-}
-
-/// Refuses: this build has no screen.
-#[cfg(not(feature = "top"))]
-fn watch(_: &Arguments, _: &Path, _: Reading) -> Outcome {
-    Err("built without its screen; print with --once, or build with the feature `top` (the default)".into())
 }

@@ -23,7 +23,6 @@ pub struct Row {
     /// One cell for each column.
     pub cells: Vec<String>,
     /// True if the row shows a problem.
-    #[cfg_attr(not(feature = "top"), allow(dead_code, reason = "shown on the screen only"))]
     pub is_bad: bool,
 }
 

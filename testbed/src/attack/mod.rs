@@ -24,7 +24,7 @@ mod places;
 mod replays;
 mod report;
 mod rigs;
-#[cfg(all(feature = "control", feature = "dpdk"))]
+#[cfg(feature = "dpdk")]
 mod stores;
 mod storm;
 
@@ -137,9 +137,9 @@ pub fn attacks() -> Vec<&'static Attack> {
     ];
     #[cfg(not(feature = "dpdk"))]
     let on_processes: [&[Attack]; 0] = [];
-    #[cfg(all(feature = "control", feature = "dpdk"))]
+    #[cfg(feature = "dpdk")]
     let on_controllers = [stores::ATTACKS];
-    #[cfg(not(all(feature = "control", feature = "dpdk")))]
+    #[cfg(not(feature = "dpdk"))]
     let on_controllers: [&[Attack]; 0] = [];
     in_memory.into_iter().chain(on_processes).chain(on_controllers).flatten().collect()
 }

@@ -2,7 +2,6 @@
 //! batch work beside a worker, and a fabric's controller.
 
 pub mod auth;
-#[cfg(feature = "control")]
 pub mod controller;
 pub mod cosched;
 #[cfg(feature = "dpdk")]

@@ -7,9 +7,7 @@ mod demo;
 #[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
-#[cfg(feature = "control")]
 mod fabric;
-#[cfg(feature = "control")]
 mod histories;
 mod learner;
 #[cfg(feature = "dpdk")]
@@ -50,12 +48,10 @@ pub enum Command {
     /// Drive a leaf from both sides: load generator and rack in one loop on one core
     #[command(after_help = drive::EXAMPLE)]
     Drive(drive::Arguments),
-    #[cfg(feature = "control")]
     /// Run a whole fabric in emulated time while parts of it are killed, cut off, added and drained; exits
     /// with 1 if a bound is violated
     #[command(after_help = fabric::EXAMPLE)]
     Fabric(fabric::Arguments),
-    #[cfg(feature = "control")]
     /// Inject faults into controllers and check that their answers are linearizable; exits with 1 on a
     /// violation
     #[command(after_help = histories::EXAMPLE)]
@@ -113,7 +109,6 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
-    #[cfg(feature = "control")]
     /// Measure the time that a controller takes to configure all leaves of a large fabric and to distribute a
     /// change; exits with 1 if a limit is exceeded
     #[command(after_help = "Example:\n  wedjat-testbed bench-controller --format json")]
@@ -202,9 +197,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Drive(arguments) => drive::run(&arguments),
-        #[cfg(feature = "control")]
         Command::Fabric(arguments) => fabric::run(&arguments),
-        #[cfg(feature = "control")]
         Command::Histories(arguments) => histories::run(&arguments),
         Command::Lockstep(arguments) => lockstep::run(&arguments),
         Command::Rack(arguments) => rack::run(&arguments),
@@ -229,7 +222,6 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             bench::lines::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
-        #[cfg(feature = "control")]
         Command::BenchController { arguments, format } => {
             let json = format == Format::Json;
             bench::controller::report(&arguments, json, &mut std::io::stdout().lock())
@@ -296,7 +288,7 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
 }
 
 // Comparison of a command line with the documentation, shared with the root package's tests.
-#[cfg(all(test, feature = "control", feature = "dpdk"))]
+#[cfg(all(test, feature = "dpdk"))]
 #[path = "../../../tests/tables/commands.rs"]
 mod commands;
 
@@ -305,7 +297,7 @@ mod tests {
     use super::*;
 
     // promise: control.2
-    #[cfg(all(feature = "control", feature = "dpdk"))]
+    #[cfg(feature = "dpdk")]
     #[test]
     fn documented_commands_are_those_of_the_program() {
         let detail = commands::Detail::Needed;

@@ -1,7 +1,6 @@
 //! Demo: a real leaf process under several policies and loads, with a report to share.
 
 pub mod emulated;
-#[cfg(feature = "control")]
 pub mod fabric;
 pub mod leaf;
 pub mod machine;

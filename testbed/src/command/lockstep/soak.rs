@@ -152,24 +152,12 @@ fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
 }
 
 /// Runs a plan with nodes in this process, under a controller if the plan has one.
-#[cfg(feature = "control")]
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     match plan.has_controller {
         true => {
             let mut maker = system::controlled::drawn(plan).map_err(LockstepError::Arguments)?;
             system::run(plan, &mut maker, stop)
         }
-        false => system::run(plan, &mut InMemory, stop),
-    }
-}
-
-/// Runs a plan with nodes in this process. Refuses a plan with a controller.
-#[cfg(not(feature = "control"))]
-fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
-    match plan.has_controller {
-        true => Err(LockstepError::Arguments(
-            "--controller: built without the feature `control`".to_owned(),
-        )),
         false => system::run(plan, &mut InMemory, stop),
     }
 }

@@ -6,7 +6,6 @@
 //! therefore give the same outcome for the same plan.
 
 pub mod check;
-#[cfg(feature = "control")]
 pub mod controlled;
 pub mod faults;
 pub mod node;

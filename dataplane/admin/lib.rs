@@ -1,0 +1,51 @@
+//! Administration of a running node: requests by lines, by a signal and over gRPC, reloads of the
+//! configuration, metrics and the status page.
+//!
+//! The thread that watches a node owns its [`Control`](wedjat_desired::control::Control). Other threads send it their
+//! requests through [`Requests`]. None of this runs on a dispatcher core, which receives only commands.
+#![deny(unsafe_code)]
+
+mod answer;
+mod client;
+mod convert;
+mod cpus;
+mod explain;
+mod explanation;
+mod follow;
+mod http;
+#[rustfmt::skip]
+#[expect(missing_docs, reason = "generated; the .proto says it")]
+pub mod generated;
+mod lines;
+pub mod listen;
+pub mod metrics;
+mod offline;
+mod offline_workers;
+mod page;
+pub mod pcap;
+pub mod places;
+pub mod reload;
+mod requests;
+mod server;
+mod service;
+mod socket;
+mod stamps;
+mod status;
+mod tally;
+mod tap;
+
+pub use answer::Answer;
+pub use client::{Access, ClientError, Connection};
+pub use client::{channel_at, channel_to};
+pub use convert::refusal;
+pub use cpus::stay_on;
+pub use explain::{ExplainSession, ExplainSpec};
+pub use follow::{ControllerLink, FollowResult, FollowerKind, KnownState};
+pub use lines::read_lines;
+pub use listen::ServerError;
+pub use offline::{Offline, OfflineError};
+pub use requests::{Handle, NodeSnapshot, ReloadResult, RequestError, Requests};
+pub use server::Server;
+pub use socket::{OwnersSocket, SocketError, socket_path};
+pub use tally::{Tally, Tasks};
+pub use tap::{TapError, TapPoints, TapSpec, TapStats, packets};

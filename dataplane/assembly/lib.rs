@@ -1,0 +1,300 @@
+//! Assembly of a node's parts from a checked configuration: its state, its network, and each core's stages, the steps
+//! of the packet path.
+//!
+//! [`embed`] is the scheduler for other programs.
+#![deny(unsafe_code)]
+
+pub mod agent;
+pub mod embed;
+#[cfg(feature = "peers")]
+pub mod peers;
+#[cfg(test)]
+mod roles;
+pub mod takeover;
+
+// The rig of the tests names the facade's modules.
+#[cfg(test)]
+use crate as assembly;
+#[cfg(test)]
+pub use wedjat_core::{io, node, ring, role, stage, state, wire};
+#[cfg(test)]
+pub use wedjat_desired::{config, control};
+#[cfg(test)]
+extern crate self as wedjat;
+#[cfg(test)]
+#[path = "../../tests/rig/mod.rs"]
+mod rig;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam_queue::ArrayQueue;
+
+use wedjat_core::limits::{QUEUED_TASKS_MIN, SPINES_MAX};
+use wedjat_core::node::Commands;
+use wedjat_core::policy::{Core, Dispatcher, stream_seed};
+use wedjat_core::role::colocated;
+use wedjat_core::stage::fabric::{Fabric, Shared};
+use wedjat_core::stage::network::{FixedNetwork, NetworkError};
+use wedjat_core::stage::{
+    AffinityTable, IpOptions, Network, PortAddress, PortV6, Side, Stages, UnknownWorker,
+};
+use wedjat_core::state::table::{Entries, Role, Spec};
+use wedjat_core::state::{StateError, Table};
+use wedjat_core::wire::ether::Mac;
+use wedjat_desired::config::Config;
+use wedjat_desired::control::{LeafCores, Membership};
+
+/// Returns the configured seed, or one from the current time. The state shows the seed, so that the run can
+/// be repeated.
+fn seed(configured: Option<u64>) -> u64 {
+    configured.unwrap_or_else(|| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        stream_seed(now.as_nanos() as u64, std::process::id() as usize, 0)
+    })
+}
+
+/// Creates the node's state, in the configured file or in memory of this process.
+///
+/// # Errors
+/// If the file cannot be created.
+pub fn table(config: &Config, ticks_hz: u64) -> Result<Arc<Table>, StateError> {
+    create_table(config.leaf.state.as_deref(), &spec(config, ticks_hz))
+}
+
+/// Creates a state in a file, or in memory without a path.
+fn create_table(path: Option<&Path>, spec: &Spec) -> Result<Arc<Table>, StateError> {
+    path.map_or_else(|| Ok(Table::heap(spec)), |path| Table::create(path, spec)).map(Arc::new)
+}
+
+/// Returns the properties of the configured node for its state.
+fn spec(config: &Config, ticks_hz: u64) -> Spec {
+    let Entries { servers, pools, .. } = Membership::of(config).entries();
+    let ports = if config.ports.is_empty() { CALL_PORTS.len() } else { config.ports.len() };
+    Spec {
+        group: config.leaf.state_group,
+        role: config.role,
+        node: config.leaf.id,
+        cores: config.leaf.cores.len(),
+        ports: ports + usize::from(config.agent.is_some()),
+        servers: servers.into_iter().flatten().collect(),
+        spines: if config.role == Role::Leaf { SPINES_MAX } else { 0 },
+        peers: 0,
+        pools: pools.into_iter().flatten().collect(),
+        limits: config.leaf.limits,
+        ticks_hz,
+        seed: seed(config.leaf.seed),
+    }
+}
+
+/// Ports of a program that embeds the node and passes tasks and reports by calls. One port leads to all servers
+/// with IPv4 addresses, one to those with IPv6 addresses.
+const CALL_PORTS: [PortAddress; 2] = {
+    let v4 = PortAddress {
+        mac: Mac([0; 6]),
+        ip: 0,
+        prefix: 0,
+        side: Side::Both,
+        gateway: None,
+        ip_options: IpOptions::Refuse,
+        v6: None,
+    };
+    [v4, PortAddress { v6: Some(PortV6 { ip: 0, prefix: 0, gateway: None }), ..v4 }]
+};
+
+/// Builds the network around the node at its first membership. `macs` are the addresses of its devices, for
+/// ports without a configured one. The link to the agent on the leaf's core is the last port. Without ports, an
+/// embedding program passes tasks and reports by calls.
+///
+/// # Errors
+/// If no port leads to a server.
+pub fn network(
+    config: &Config,
+    membership: &Membership,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<Arc<Network>, NetworkError> {
+    let ports = config.ports.iter().zip(macs).map(|(port, mac)| port.address(mac));
+    let agent_link = config.agent.as_ref().map(|_| PortAddress {
+        mac: colocated::LEAF_MAC,
+        ip: colocated::LEAF_IP,
+        prefix: colocated::PREFIX,
+        side: Side::Workers,
+        gateway: None,
+        ip_options: IpOptions::Refuse,
+        v6: None,
+    });
+    let is_embedded = config.ports.is_empty();
+    let call_ports = CALL_PORTS.into_iter().filter(|_| is_embedded);
+    let base = FixedNetwork {
+        udp_port: config.leaf.udp_port,
+        node: config.leaf.id,
+        ports: ports.chain(agent_link).chain(call_ports).collect(),
+        inside: config.agent.as_ref().map(|_| config.ports.len()),
+        is_spine: config.role == Role::Spine,
+        is_embedded,
+    };
+    membership.network(base, table.limits(), &table.neighbours())
+}
+
+/// Returns handles for the control thread to the cores with these stages, and the command queue of each core.
+///
+/// # Panics
+/// If there is no core.
+#[must_use]
+pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
+    let commands: Vec<_> = stages.iter().map(|_| Commands::default()).collect();
+    (LeafCores::new(stages, commands.clone(), table.seed()), commands)
+}
+
+/// Builds the stages of all cores, around the [`network`] of the node at its first membership.
+///
+/// # Errors
+/// If no port leads to a server.
+pub fn stages(
+    config: &Config,
+    membership: &Membership,
+    macs: impl IntoIterator<Item = Mac>,
+    table: &Table,
+) -> Result<Vec<Stages>, NetworkError> {
+    let network = network(config, membership, macs, table)?;
+    let (cores, pools) = (config.leaf.cores.len(), table.limits().pools);
+    // A spine and a leaf below spines exchange load signals. Their cores share some of the state for that.
+    let is_in_fabric = config.role == Role::Spine || !config.spines.is_empty();
+    let shared = is_in_fabric.then(|| Shared::new(cores, pools));
+    let core = |index| {
+        let mut stages = stages_of_core(config, membership, &network, table, index);
+        if let Some(shared) = &shared {
+            let core = Core { index, count: cores };
+            let members = table.limits().workers;
+            stages.set_fabric(Fabric::new(&network, core, Arc::clone(shared), pools, members));
+        }
+        stages
+    };
+    Ok((0..cores).map(core).collect())
+}
+
+/// Maximum number of unknown workers that wait to be reported.
+const UNKNOWN_MAX: usize = 1024;
+
+/// Returns a queue of workers that register with these cores from now on and are not configured.
+pub fn watch_unknown_workers(stages: &mut [Stages]) -> Arc<ArrayQueue<UnknownWorker>> {
+    let unknown = Arc::new(ArrayQueue::new(UNKNOWN_MAX));
+    stages.iter_mut().for_each(|core| core.set_unknown_workers(Arc::clone(&unknown)));
+    unknown
+}
+
+/// Builds the stages of the core at `index`.
+#[must_use]
+pub fn stages_of_core(
+    config: &Config,
+    membership: &Membership,
+    network: &Arc<Network>,
+    table: &Table,
+    index: usize,
+) -> Stages {
+    let core = Core { index, count: config.leaf.cores.len() };
+    let (ticks_hz, seed, limits) = (table.ticks_hz(), table.seed(), table.limits());
+    let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
+        let seed = stream_seed(seed, index, pool);
+        let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
+            .with_queue(entry.queue, entry.overflow);
+        let places = dispatcher.view().members();
+        // A spine needs the leaves' numbers of workers even if all are equal.
+        let speeds = match config.role {
+            Role::Spine => Some(entry.speeds_of_all(places)),
+            _ => entry.speeds(places),
+        };
+        if let Some(speeds) = speeds {
+            dispatcher.set_rates(&speeds);
+        }
+        dispatcher
+    });
+    let timeout = config.leaf.connection_timeout_ms.saturating_mul(ticks_hz) / 1000;
+    let pools = config.pools.len();
+    let mut connections = AffinityTable::new(config.leaf.connections, timeout, pools, seed);
+    connections.set_per_source(config.leaf.multi_packet_per_source);
+    let mut stages = Stages::new(
+        Arc::clone(network),
+        table.neighbours(),
+        dispatchers.collect(),
+        connections,
+        table.counters(index),
+    );
+    stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
+    for (pool, entry) in config.pools.iter().enumerate() {
+        stages.set_shared_workers(pool, entry.shared_workers);
+        stages.set_reports(pool, entry.reports);
+    }
+    // A controller may add pools that queue tasks.
+    if config.controller.is_some() {
+        stages.set_waiting_least(QUEUED_TASKS_MIN);
+    }
+    stages.make_room(limits.pools, limits.pools * limits.workers, limits.servers);
+    // Several cores exchange the loads that they know.
+    if let Some(exchange) = table.exchange(index) {
+        stages.set_exchange(exchange);
+    }
+    stages
+}
+
+#[cfg(test)]
+mod tests {
+    use wedjat_core::policy::Task;
+
+    use super::*;
+
+    /// A leaf with two cores and servers of different speeds.
+    const TEXT: &str = r#"
+[leaf]
+id = 1
+cores = [1, 2]
+seed = 7
+[[port]]
+device = "net_memif0"
+side = "both"
+ip = "10.0.2.1/24"
+[[pool]]
+id = 1
+policy = "weighted-random"
+[[pool]]
+id = 2
+policy = "sed"
+[[server]]
+ip = "10.0.2.11"
+workers = "0-1"
+pool = 1
+[[server]]
+ip = "10.0.2.12"
+workers = "2,5"
+pool = 1
+speed = 8
+[[server]]
+ip = "10.0.2.13"
+workers = "6"
+pool = 2
+speed = 3
+"#;
+
+    // promise: scheduling.5
+    #[test]
+    fn faster_servers_get_more() {
+        let config = Config::parse(Path::new("leaf.toml"), TEXT).unwrap();
+        let membership = Membership::of(&config);
+        let speeds = |pool: usize| membership.pools[pool].as_ref().unwrap().speeds(5);
+        assert_eq!(speeds(0).unwrap()[..], [1.0, 1.0, 8.0, 8.0, 1.0]);
+        assert_eq!(speeds(1), None);
+        let table = table(&config, 1_000_000_000).unwrap();
+        let macs = [Mac([2, 0, 0, 0, 0, 1])];
+        let cores = stages(&config, &membership, macs, &table).unwrap();
+        assert_eq!(cores.len(), 2);
+        for (core, mut stages) in cores.into_iter().enumerate() {
+            let mut picks = vec![None; 9000];
+            stages.dispatcher_mut(0).unwrap().schedule(&vec![Task::default(); 9000], &mut picks);
+            let fast = picks.iter().flatten().filter(|pick| pick.member.index() >= 2).count();
+            // 8000 expected, with a deviation of 30.
+            assert!(fast.abs_diff(8000) < 200, "{fast} on core {core}");
+        }
+    }
+}

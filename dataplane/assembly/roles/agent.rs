@@ -1,0 +1,1117 @@
+//! An agent between a port in memory and workers of the same thread: the test makes every step itself.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+mod peers;
+mod reports;
+mod threads;
+
+use wedjat_core::io::Buf;
+use wedjat_core::io::memory::{Frame, FramePool, RingPort, pair};
+use wedjat_core::policy::Overflow;
+use wedjat_core::policy::{CATALOGUE, Dispatcher, Runs};
+use wedjat_core::reason::DropReason;
+use wedjat_core::ring::Place;
+use wedjat_core::ring::WorkerEnd;
+use wedjat_core::role::agent::*;
+use wedjat_core::state::counters::CounterKind;
+use wedjat_core::state::{Counter, Counters, Gauge};
+use wedjat_core::wire::arp::{self, Operation};
+use wedjat_core::wire::ether::{self, Mac};
+use wedjat_core::wire::task::{self, Extension};
+use wedjat_core::wire::task::{Code, Header, NO_MEMBER};
+use wedjat_core::wire::udp::Datagram;
+use wedjat_core::wire::udp::{self, Flow};
+use wedjat_core::wire::{ipv6, ndp};
+
+use super::fixtures::{self, HZ, TIMEOUT, work};
+use crate::rig::{self, AgentHandles, AgentRig};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// 10.0.2.11.
+const AGENT: u32 = 0x0A00_020B;
+const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+/// 10.0.2.1.
+const LEAF: u32 = 0x0A00_0201;
+const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// 10.0.1.2.
+const CLIENT: u32 = 0x0A00_0102;
+const POOL: u16 = 3;
+/// Maximum bytes of a task or reply.
+const PAYLOAD: usize = 100;
+
+/// Family of the agent, its leaves and clients. An IPv6 address ends with the host's IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
+/// Prefix of all IPv6 addresses, fd00:2::/96. The lower 32 bits are the host's IPv4 address.
+const V6: u128 = 0xFD00_0002 << 96;
+
+/// Returns the IPv6 address of a host with this IPv4 address.
+fn v6(host: u32) -> u128 {
+    V6 | u128::from(host)
+}
+
+impl Family {
+    /// Returns the address of a host in this family.
+    fn ip(self, host: u32) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::from_bits(host).into(),
+            Self::V6 => Ipv6Addr::from_bits(v6(host)).into(),
+        }
+    }
+
+    /// Returns the configuration with addresses of this family.
+    fn text(self, text: &str) -> String {
+        match self {
+            Self::V4 => text.to_owned(),
+            Self::V6 => {
+                // All hosts of the tests, in descending order: 10.0.2.1 is a prefix of 10.0.2.11.
+                (0x0A00_0201..0x0A00_0210).rev().fold(text.replace("/24", "/64"), |text, host| {
+                    let [old, new] = FAMILIES.map(|family| family.ip(host).to_string());
+                    text.replace(&old, &new)
+                })
+            }
+        }
+    }
+
+    /// Returns the offset of a payload.
+    fn payload(self) -> usize {
+        match self {
+            Self::V4 => udp::PAYLOAD,
+            Self::V6 => udp::PAYLOAD_V6,
+        }
+    }
+
+    /// Parses a UDP datagram of this family and checks its checksums.
+    fn parse(self, frame: &[u8]) -> Result<Datagram<IpAddr>, DropReason> {
+        match self {
+            Self::V4 => {
+                let datagram = udp::parse(frame, false)?;
+                Ok(datagram.named(|host| Ipv4Addr::from_bits(host).into()))
+            }
+            Self::V6 => {
+                let datagram = udp::parse_v6(frame, false)?;
+                Ok(datagram.named(|host| Ipv6Addr::from_bits(host).into()))
+            }
+        }
+    }
+
+    /// Returns a packet to this host at the agent's MAC address, with these UDP ports.
+    fn packet(
+        self,
+        (src, src_mac): (u32, Mac),
+        (dst, src_port, dst_port): (u32, u16, u16),
+        header: &Header,
+        body: &[u8],
+    ) -> Vec<u8> {
+        let flow = Flow { src_mac, dst_mac: AGENT_MAC, src, dst, src_port, dst_port };
+        match self {
+            Self::V4 => fixtures::datagram(&flow, header, body),
+            Self::V6 => {
+                let flow = Flow {
+                    src_mac,
+                    dst_mac: AGENT_MAC,
+                    src: v6(src),
+                    dst: v6(dst),
+                    src_port,
+                    dst_port,
+                };
+                fixtures::datagram(&flow, header, body)
+            }
+        }
+    }
+
+    /// Returns a client's packet.
+    fn frame(self, header: &Header, body: &[u8]) -> Vec<u8> {
+        self.packet((CLIENT, LEAF_MAC), (AGENT, 40_000, 1234), header, body)
+    }
+
+    /// Returns a question for an address, from a host at the leaf's MAC address.
+    fn question(self, by: u32, target: u32) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                arp::Packet::request(LEAF_MAC, by, target).emit(&mut bytes, Mac::BROADCAST);
+                bytes
+            }
+            Self::V6 => {
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let (question, to) = ndp::Packet::question(LEAF_MAC, v6(by), v6(target), None);
+                question.emit(&mut bytes, to, false);
+                bytes
+            }
+        }
+    }
+
+    /// Returns the address that the agent's question asks for.
+    fn question_target(self, frame: &[u8]) -> Option<IpAddr> {
+        match self {
+            Self::V4 => {
+                let question = arp::Packet::parse(frame).ok()?;
+                assert_eq!((question.sender, question.sender_mac), (AGENT, AGENT_MAC));
+                (question.operation == Operation::Request).then(|| self.ip(question.target))
+            }
+            Self::V6 => {
+                let question = ndp::Packet::parse(frame).ok()?;
+                assert_eq!(question.mac, Some(AGENT_MAC));
+                let asks = question.operation == ndp::Operation::Solicitation;
+                asks.then(|| Ipv6Addr::from_bits(question.target).into())
+            }
+        }
+    }
+
+    /// Returns the answer to such a question, from the host at this MAC address.
+    fn answer(self, question: &[u8], mac: Mac) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                let question = arp::Packet::parse(question).unwrap();
+                question.answer(mac).emit(&mut bytes, AGENT_MAC);
+                bytes
+            }
+            Self::V6 => {
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let question = ndp::Packet::parse(question).unwrap();
+                let (answer, to) = question.answer(mac, AGENT_MAC);
+                answer.emit(&mut bytes, to, true);
+                bytes
+            }
+        }
+    }
+
+    /// Returns an unsolicited announcement of a host's MAC address.
+    fn announcement(self, host: u32, mac: Mac) -> Vec<u8> {
+        match self {
+            Self::V4 => {
+                let question = arp::Packet::request(LEAF_MAC, host, host);
+                let mut bytes = vec![0; arp::FRAME_LEN];
+                arp::Packet { sender_mac: mac, ..question }.emit(&mut bytes, Mac::BROADCAST);
+                bytes
+            }
+            Self::V6 => {
+                let (operation, dst) = (ndp::Operation::Advertisement, ipv6::ALL_NODES);
+                let mut bytes = vec![0; ndp::FRAME_LEN];
+                let (src, target, mac) = (v6(host), v6(host), Some(mac));
+                let advertisement = ndp::Packet { operation, src, dst, target, mac };
+                advertisement.emit(&mut bytes, ipv6::group_mac(dst), true);
+                bytes
+            }
+        }
+    }
+}
+
+/// Workers 10, 11 and so on.
+fn places(workers: u16) -> Vec<Place> {
+    (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
+}
+
+/// Configuration with workers 10, 11 and so on in one pool.
+fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String {
+    let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
+    let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
+    format!(
+        "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nleaf = '10.0.2.1'\nslots = 8\npayload = {PAYLOAD}\n\
+         worker_timeout_ms = {timeout}\n\
+         [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{AGENT_MAC}'\n\
+         [[pool]]\nid = {POOL}\npolicy = '{policy}'\nworkers = '10-{last}'\nqueue = {queue}\n\
+         overflow = '{overflow}'\n"
+    )
+}
+
+/// Agent with one port, whose far end is `wire`.
+struct Rig {
+    agent: Agent<RingPort, FramePool>,
+    wire: RingPort,
+    frames: FramePool,
+    /// Workers' ends of the region.
+    handles: AgentHandles,
+    family: Family,
+    /// Time in ticks.
+    now: u64,
+}
+
+impl Rig {
+    /// Rig with workers 10, 11 and so on, none attached.
+    fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        Self::over(Family::V4, policy, workers, queue, overflow)
+    }
+
+    /// Same as [`Rig::new`], with addresses of this family.
+    fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        Self::of((family, policy), None, workers, queue, overflow)
+    }
+
+    /// Rig whose workers have these links.
+    fn of(
+        (family, policy): (Family, &str),
+        links: Option<Vec<WorkerLink<Packet<Frame>>>>,
+        workers: u16,
+        queue: usize,
+        overflow: Overflow,
+    ) -> Self {
+        Self::of_text(family, &text(policy, workers, queue, overflow), links)
+    }
+
+    /// Rig with this configuration over IPv4, which is translated to the family.
+    fn of_text(family: Family, text: &str, links: Option<Vec<WorkerLink<Packet<Frame>>>>) -> Self {
+        let frames = FramePool::new(256, 512);
+        let (port, wire) = pair(128, &frames);
+        let text = family.text(text);
+        let AgentRig { agent, handles, .. } = rig::agent(&text, HZ, (vec![port], &frames), links);
+        Self { agent, wire, frames, handles, family, now: 0 }
+    }
+
+    /// Polls `ticks` later.
+    fn after(&mut self, ticks: u64) {
+        self.now += ticks;
+        self.agent.poll(self.now);
+    }
+
+    /// Attaches the worker with this index and waits for its grant.
+    fn attach_worker(&mut self, at: usize) -> WorkerEnd {
+        let mut worker_end = self.handles.claim(at);
+        self.after(100);
+        assert!(worker_end.receiver().is_granted());
+        worker_end.start();
+        worker_end
+    }
+
+    /// Delivers a frame to the agent.
+    fn send(&mut self, frame: &[u8]) {
+        assert!(self.wire.send(frame));
+        self.after(1);
+    }
+
+    /// Delivers a task that names worker `dst`.
+    fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
+        let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
+        self.send(&self.family.frame(&header, payload));
+    }
+
+    /// Returns the replies from the wire: header and client's bytes. Checks their addresses, and skips
+    /// neighbour questions and registrations.
+    fn replies(&mut self) -> Vec<(Header, Vec<u8>)> {
+        let mut replies = Vec::new();
+        while let Some(packet) = self.wire.receive() {
+            let (bytes, family) = (packet.bytes(), self.family);
+            if family.question_target(bytes).is_some() {
+                continue;
+            }
+            let datagram = family.parse(bytes).unwrap();
+            assert_eq!((datagram.src, datagram.src_port), (family.ip(AGENT), 1234));
+            assert_eq!(bytes.len(), usize::from(datagram.end));
+            let payload = &bytes[datagram.payload()..];
+            let header = Header::parse(payload).unwrap();
+            if header.code.is_reply() {
+                assert_eq!((datagram.dst, datagram.dst_port), (family.ip(CLIENT), 40_000));
+                assert_eq!((ether::dst(bytes), ether::src(bytes)), (LEAF_MAC, AGENT_MAC));
+                assert_eq!(header.dst, 77);
+                replies.push((header, payload[header.len()..].to_vec()));
+            }
+        }
+        replies
+    }
+
+    /// Returns the number of packets dropped for this reason.
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.agent.counters().dropped(reason)
+    }
+
+    /// Returns the attach statistics of the only pool.
+    fn attach_stats(&self) -> AttachStats {
+        self.agent.attach_stats().next().unwrap()
+    }
+
+    /// Checks that the ledger balances and every buffer except held ones is back.
+    fn balanced(&mut self) {
+        self.after(200);
+        while self.wire.receive().is_some() {}
+        assert!(self.agent.counters().balances());
+        assert_eq!(self.frames.in_use(), self.agent.held());
+    }
+}
+
+/// Returns a client's packet over IPv4.
+fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
+    Family::V4.frame(header, payload)
+}
+
+#[test]
+fn worker_serves_task_and_client_gets_reply() {
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
+        let mut worker_end = rig.attach_worker(1);
+        let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
+        rig.send(&family.frame(&header, b"question"));
+        assert_eq!(worker_end.take(), Ok(true));
+        assert_eq!(worker_end.payload(), b"question");
+        assert_eq!(
+            worker_end.ids(),
+            wedjat_core::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 }
+        );
+        let answer = |_: &[u8], reply: &mut [u8]| {
+            reply[..20].copy_from_slice(b"a much longer answer");
+            20
+        };
+        worker_end.answer(answer, || 2500);
+        rig.after(1);
+        let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
+        let datagram = family.parse(packet.bytes()).unwrap();
+        let payload = &packet.bytes()[datagram.payload()..];
+        let header = Header::parse(payload).unwrap();
+        assert_eq!((header.code, header.src, header.dst), (Code::TaskDoneIdle, 11, 77));
+        assert_eq!((header.qlen, header.seq, header.pool), (0, 6, POOL));
+        let extension = Extension { app: 5, seq32: 0xABCD_0006, service_ns: 2500, class: 4 };
+        assert_eq!(Extension::parse(payload), extension);
+        assert_eq!(&payload[header.len()..], b"a much longer answer");
+        drop(packet);
+        rig.balanced();
+    }
+}
+
+// promise: batch.2
+#[test]
+fn watched_agent_publishes_times_and_queues() {
+    let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
+    let watch = rig.handles.region.watch();
+    let mut worker_end = rig.attach_worker(0);
+    do_one(&mut rig, &mut worker_end, 0);
+    assert_eq!(watch.times().count(), 0, "nobody asks");
+    watch.ask();
+    rig.after(100);
+    do_one(&mut rig, &mut worker_end, 1);
+    let times = watch.times();
+    assert_eq!(times.count(), 1);
+    // One tick is one microsecond.
+    let found = times.percentile(0.5).unwrap();
+    assert!((101.0..=108.0).contains(&found), "{found}");
+    // One is with the worker, one behind it, two in the central queue.
+    for seq in 2..6 {
+        rig.task(10, seq, &[]);
+    }
+    rig.after(100);
+    assert_eq!(watch.waiting(), 3);
+    while work(&mut worker_end) {
+        rig.after(1);
+    }
+    rig.after(HZ + 1000);
+    let before = watch.times();
+    do_one(&mut rig, &mut worker_end, 9);
+    assert_eq!(watch.times(), before, "who does not ask any more is not told");
+    rig.balanced();
+}
+
+// promise: control.5
+#[test]
+fn times_in_the_queue_are_recorded() {
+    let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    let times = |rig: &Rig| rig.agent.dispatcher(0).unwrap().view().histograms()[1].clone();
+    do_one(&mut rig, &mut worker_end, 0);
+    rig.task(10, 1, &[]);
+    assert_eq!(times(&rig).count, 0, "no task has waited");
+    rig.task(10, 2, &[]);
+    let arrival = rig.now;
+    rig.after(100);
+    assert!(work(&mut worker_end));
+    rig.after(20);
+    // One tick is one microsecond.
+    let wait_ns = (rig.now - arrival) * 1000;
+    assert_eq!((times(&rig).count, times(&rig).sum_ns), (1, wait_ns));
+    assert_eq!(times(&rig).buckets, [(200_000, 1)].into());
+    assert!(work(&mut worker_end));
+    rig.after(1);
+    assert_eq!(times(&rig).count, 1);
+    rig.balanced();
+}
+
+/// Delivers a task, which its worker completes 100 ticks later.
+fn do_one(rig: &mut Rig, worker_end: &mut WorkerEnd, seq: u16) {
+    rig.task(10, seq, &[]);
+    rig.after(100);
+    assert!(work(worker_end));
+    rig.after(1);
+}
+
+#[test]
+fn named_worker_task_is_answered_in_its_name() {
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "jbsq(k=1)", 2, 16, Overflow::Drop);
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        for seq in 0..3 {
+            rig.task(10, seq, &[]);
+        }
+        assert!(work(&mut worker_ends[1]), "the other core helps");
+        rig.after(1);
+        let replies = rig.replies();
+        assert_eq!(replies.len(), 1);
+        let header = replies[0].0;
+        assert_eq!((header.code, header.src, header.qlen), (Code::TaskDone, 10, 2));
+        while worker_ends.iter_mut().any(work) {
+            rig.after(1);
+        }
+        let headers: Vec<_> = rig.replies().iter().map(|(header, _)| *header).collect();
+        assert_eq!(headers.iter().map(|header| header.qlen).collect::<Vec<_>>(), [1, 0]);
+        assert!(headers.iter().all(|header| header.src == 10));
+        assert_eq!(headers[1].code, Code::TaskDoneIdle);
+        rig.balanced();
+    }
+}
+
+// promise: agent.1
+#[test]
+fn queue_keeps_order_and_bound() {
+    for (family, overflow) in [
+        (Family::V4, Overflow::Drop),
+        (Family::V4, Overflow::Refuse),
+        (Family::V6, Overflow::Drop),
+        (Family::V6, Overflow::Refuse),
+    ] {
+        let mut rig = Rig::over(family, "jbsq(k=1)", 2, 3, overflow);
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        for seq in 0..6 {
+            rig.task(NO_MEMBER, seq, &[seq as u8]);
+        }
+        let refused: Vec<_> = rig.replies();
+        match overflow {
+            Overflow::Drop => assert_eq!(rig.dropped(DropReason::QueueFull), 1),
+            Overflow::Refuse => {
+                let (header, payload) = &refused[0];
+                assert_eq!((header.code, header.seq, header.qlen), (Code::TaskRefused, 5, 3));
+                assert_eq!(payload, &[5]);
+            }
+        }
+        assert_eq!(refused.len(), usize::from(overflow == Overflow::Refuse));
+        rig.after(200);
+        assert_eq!(rig.agent.counters().read(Gauge::Queued), 3);
+        assert_eq!(rig.agent.dispatcher(0).unwrap().view().queued(), 3, "by pool");
+        assert_eq!(rig.agent.counters().read(Counter::Refused), refused.len() as u64);
+        let mut order = Vec::new();
+        while worker_ends.iter_mut().any(work) {
+            rig.after(1);
+            order.extend(rig.replies().iter().map(|(header, _)| header.seq));
+        }
+        assert_eq!(order.iter().filter(|&&seq| seq >= 2).collect::<Vec<_>>(), [&2, &3, &4]);
+        assert_eq!(order.len(), 5);
+        rig.balanced();
+    }
+}
+
+// promise: scheduling.3
+#[test]
+fn central_queue_measures_handover_every_poll() {
+    let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    for seq in 0..400 {
+        rig.task(NO_MEMBER, seq, &[]);
+        assert_eq!(worker_end.take(), Ok(true));
+        worker_end.answer(|_, _| 0, || 50_000);
+        rig.after(52);
+        assert_eq!(rig.replies().len(), 1);
+        rig.after(41);
+    }
+    // A round trip is 52 us with 50 us of service, so the hand-over takes 2 us. The agent's ticks are 100 us
+    // apart and would round 52 us to a multiple of that.
+    let bounded = rig.agent.dispatchers().next().and_then(Dispatcher::bounded).unwrap();
+    assert!((bounded.round_trip_ns() - 2000.0).abs() < 1.0, "{}", bounded.round_trip_ns());
+    assert_eq!(bounded.bound(), 1);
+    rig.balanced();
+}
+
+// promise: agent.1
+#[test]
+fn every_host_policy_serves_its_tasks() {
+    let runs = |runs| matches!(runs, Runs::Leaf | Runs::LeafHolding);
+    let mut tried = 0;
+    for entry in CATALOGUE.iter().filter(|entry| runs(entry.runs)) {
+        let mut rig = Rig::new(entry.name, 3, 64, Overflow::Drop);
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1), rig.attach_worker(2)];
+        let mut answered = 0;
+        for seq in 0..60 {
+            rig.task(NO_MEMBER, seq, &seq.to_be_bytes());
+            while worker_ends.iter_mut().any(work) {
+                rig.after(1);
+            }
+            answered += rig.replies().len();
+        }
+        assert_eq!(answered, 60, "{}", entry.name);
+        rig.balanced();
+        tried += 1;
+    }
+    assert!(tried > 10);
+}
+
+#[test]
+fn every_refusal_has_its_counter() {
+    let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
+    let plain = Header::new_task(POOL, 1);
+    let good = frame(&plain, &[]);
+    // The good packet with a changed byte.
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] ^= byte;
+        bytes
+    };
+    // The good packet to another address or UDP port.
+    let to = |dst: u32, port: u16| {
+        let mut bytes = good.clone();
+        let flow = Flow {
+            src_mac: LEAF_MAC,
+            dst_mac: AGENT_MAC,
+            src: CLIENT,
+            dst,
+            src_port: 40_000,
+            dst_port: port,
+        };
+        flow.emit(&mut bytes, task::LEN);
+        bytes
+    };
+    let cases = [
+        (DropReason::NoMember, good.clone()),
+        (DropReason::Runt, good[..10].to_vec()),
+        (DropReason::OtherMac, changed(5, 1)),
+        (DropReason::EtherType, changed(12, 0x80)),
+        (DropReason::Ipv4Checksum, changed(24, 1)),
+        (DropReason::UdpChecksum, changed(udp::PAYLOAD + 10, 1)),
+        (DropReason::OtherAddress, to(AGENT + 1, 1234)),
+        (DropReason::UdpPort, to(AGENT, 1235)),
+        (DropReason::TaskTooLong, frame(&plain, &[0; PAYLOAD + 1])),
+        (DropReason::TaskRole, frame(&Header { more: true, ..plain }, &[])),
+        (DropReason::TaskRole, frame(&Header { code: Code::TaskDone, ..plain }, &[])),
+        (DropReason::TaskRole, frame(&Header { code: Code::WorkerId, ..plain }, &[])),
+        (DropReason::UnknownPool, frame(&Header { pool: POOL + 1, ..plain }, &[])),
+        (DropReason::UnknownWorker, frame(&Header { dst: 12, ..plain }, &[])),
+        (DropReason::UnknownWorker, frame(&Header { dst: u16::MAX, ..plain }, &[])),
+        (DropReason::SpoofedReply, frame(&plain.acknowledged_by(9, 100), &[])),
+        (DropReason::EtherType, Family::V6.frame(&plain, &[])),
+        (DropReason::EtherType, Family::V6.question(CLIENT, AGENT)),
+    ];
+    for (reason, bytes) in cases {
+        let before = rig.dropped(reason);
+        rig.send(&bytes);
+        assert_eq!(rig.dropped(reason), before + 1, "{reason:?}");
+    }
+    assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
+    rig.balanced();
+}
+
+// promise: input.1
+#[test]
+fn every_refusal_over_ipv6_has_its_counter() {
+    const IP: usize = ether::LEN;
+    const UDP: usize = IP + ipv6::LEN;
+    let mut rig = Rig::over(Family::V6, "cfcfs", 1, 4, Overflow::Drop);
+    let plain = Header::new_task(POOL, 1);
+    let good = Family::V6.frame(&plain, &[]);
+    // The good packet with other bytes at this offset.
+    let edited = |at: usize, bytes: &[u8]| {
+        let mut frame = good.clone();
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let to = |dst: u32, port: u16| {
+        Family::V6.packet((CLIENT, LEAF_MAC), (dst, 40_000, port), &plain, &[])
+    };
+    // A hop limit other than 255 means that a router forwarded it.
+    let mut from_afar = Family::V6.question(CLIENT, AGENT);
+    from_afar[IP + 7] = 64;
+    let mut to_another = Family::V6.question(CLIENT, AGENT);
+    to_another[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    // ICMPv6 type 128 is an echo request.
+    let mut echo = Family::V6.question(CLIENT, AGENT);
+    echo[UDP] = 128;
+    let cases = [
+        (DropReason::NoMember, good.clone()),
+        (DropReason::Runt, good[..10].to_vec()),
+        (DropReason::Runt, good[..40].to_vec()),
+        (DropReason::OtherMac, edited(5, &[1])),
+        (DropReason::Ipv6Header, edited(IP, &[0x40])),
+        (DropReason::Ipv6Header, edited(IP + 4, &[0, 0])),
+        (DropReason::Ipv6Header, edited(IP + 4, &[0xFF, 0])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[0])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[43])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[44])),
+        (DropReason::Ipv6Extension, edited(IP + 6, &[60])),
+        (DropReason::NotUdp, edited(IP + 6, &[6])),
+        (DropReason::NotUdp, echo),
+        (DropReason::UdpLength, edited(UDP + 4, &[0, 200])),
+        (DropReason::UdpNoChecksum, edited(UDP + 6, &[0, 0])),
+        (DropReason::UdpChecksum, edited(UDP + 6, &[1, 2])),
+        (DropReason::OtherAddress, to(AGENT + 1, 1234)),
+        (DropReason::UdpPort, to(AGENT, 1235)),
+        (DropReason::TaskTooLong, Family::V6.frame(&plain, &[0; PAYLOAD + 1])),
+        (DropReason::TaskRole, Family::V6.frame(&Header { more: true, ..plain }, &[])),
+        (DropReason::UnknownPool, Family::V6.frame(&Header { pool: POOL + 1, ..plain }, &[])),
+        (DropReason::UnknownWorker, Family::V6.frame(&Header { dst: 12, ..plain }, &[])),
+        (DropReason::SpoofedReply, Family::V6.frame(&plain.acknowledged_by(9, 100), &[])),
+        (DropReason::UnknownPeer, Family::V6.frame(&Header::queue_probe(POOL, 9, 10, 1), &[])),
+        (DropReason::NdMalformed, from_afar),
+        (DropReason::OtherMac, to_another),
+        (DropReason::NdOther, Family::V6.question(CLIENT, AGENT + 1)),
+        (DropReason::EtherType, frame(&plain, &[])),
+        (DropReason::EtherType, Family::V4.question(CLIENT, AGENT)),
+    ];
+    for (at, (reason, bytes)) in cases.into_iter().enumerate() {
+        let before = rig.dropped(reason);
+        rig.send(&bytes);
+        assert_eq!(rig.dropped(reason), before + 1, "case {at}: {reason:?}");
+    }
+    assert_eq!(rig.agent.counters().read(Counter::Scheduled), 0);
+    rig.balanced();
+}
+
+// promise: input.1
+#[test]
+fn task_for_foreign_worker_is_refused() {
+    let second = format!("[[pool]]\nid = {}\npolicy = 'cfcfs'\nworkers = '20'\n", POOL + 1);
+    let text = text("cfcfs", 1, 4, Overflow::Drop) + &second;
+    let mut rig = Rig::of_text(Family::V4, &text, None);
+    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+    for (pool, worker) in [(POOL, 20), (POOL + 1, 10)] {
+        rig.send(&frame(&Header { dst: worker, src: 77, ..Header::new_task(pool, 1) }, &[]));
+    }
+    assert_eq!(rig.dropped(DropReason::PoolMismatch), 2);
+    assert!(worker_ends.iter_mut().all(|worker_end| worker_end.take() == Ok(false)));
+    rig.send(&frame(&Header { dst: 20, src: 77, ..Header::new_task(POOL + 1, 2) }, &[]));
+    rig.task(10, 3, &[]);
+    assert!(worker_ends.iter_mut().all(work), "each by its own name");
+    rig.after(1);
+    let mut answered: Vec<_> = rig.replies().iter().map(|(reply, _)| reply.src).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [10, 20]);
+    rig.balanced();
+}
+
+// promise: trust.1
+#[test]
+fn agent_answers_arp_for_its_address_only() {
+    for (family, other) in [(Family::V4, DropReason::ArpOther), (Family::V6, DropReason::NdOther)] {
+        let mut rig = Rig::over(family, "cfcfs", 1, 4, Overflow::Drop);
+        while rig.wire.receive().is_some() {}
+        for (target, answered) in [(AGENT, true), (AGENT + 1, false)] {
+            rig.send(&family.question(CLIENT, target));
+            let packets: Vec<_> = std::iter::from_fn(|| rig.wire.receive()).collect();
+            let answers = packets.iter().filter(|packet| {
+                let to = (ether::dst(packet.bytes()), ether::src(packet.bytes()));
+                family.question_target(packet.bytes()).is_none() && to == (LEAF_MAC, AGENT_MAC)
+            });
+            assert_eq!(answers.count(), usize::from(answered), "{family:?}");
+        }
+        assert_eq!(rig.dropped(other), 1);
+        rig.balanced();
+    }
+}
+
+// promise: agent.2
+#[test]
+fn unresponsive_worker_is_excluded_and_accounted() {
+    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let (silent, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
+    for seq in 0..8 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    for _ in 0..8 {
+        rig.after(TIMEOUT / 4);
+        while work(&mut other) {
+            rig.after(1);
+        }
+    }
+    assert_eq!(rig.attach_stats(), AttachStats { joined: 2, silent: 1, ..AttachStats::default() });
+    assert!(!silent.receiver().is_granted(), "it is told");
+    assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
+    assert_eq!(rig.replies().len(), 6, "no other task is lost");
+    drop(silent);
+    let mut back = rig.attach_worker(0);
+    rig.task(NO_MEMBER, 8, &[]);
+    rig.task(NO_MEMBER, 9, &[]);
+    assert!(work(&mut back) && work(&mut other));
+    rig.balanced();
+}
+
+#[test]
+fn dead_worker_loses_only_its_tasks() {
+    for dies in [true, false] {
+        let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+        let (mut first, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
+        for seq in 0..8 {
+            rig.task(NO_MEMBER, seq, &[]);
+        }
+        // It completes one task that has not been collected yet.
+        assert!(work(&mut first));
+        if dies {
+            let claim = rig.handles.region.granted(0);
+            rig.handles.report_death(0, claim + 2);
+            rig.after(100);
+            assert_eq!(rig.attach_stats().died, 0, "that was another one");
+            rig.handles.report_death(0, claim);
+        } else {
+            drop(first);
+        }
+        rig.after(100);
+        while work(&mut other) {
+            rig.after(1);
+        }
+        let attach_stats = rig.attach_stats();
+        assert_eq!((attach_stats.died, attach_stats.left), (u64::from(dies), u64::from(!dies)));
+        let lost = rig.dropped(DropReason::WorkerLost);
+        assert!((1..=2).contains(&lost), "{lost}");
+        assert_eq!(rig.replies().len() as u64 + lost, 8);
+        if !dies {
+            let mut back = rig.attach_worker(0);
+            rig.task(NO_MEMBER, 8, &[]);
+            rig.task(NO_MEMBER, 9, &[]);
+            assert!(work(&mut back) && work(&mut other));
+        }
+        rig.balanced();
+    }
+}
+
+// promise: agent.2
+#[test]
+fn replaced_workers_are_counted_by_cause() {
+    let mut rig = Rig::new("jbsq(k=2)", 1, 16, Overflow::Drop);
+    // Ends a worker: by its death, or in order.
+    let end_worker =
+        |worker_end: WorkerEnd, dies: bool| if dies { worker_end.die() } else { drop(worker_end) };
+    let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
+    let mut worker_end = rig.attach_worker(0);
+    for round in 0..24 {
+        // The worker leaves with a task. Others attach and leave between two ticks of the agent, and one more
+        // stays.
+        rig.task(NO_MEMBER, round, &[]);
+        let dies = round % 2 == 0;
+        end_worker(worker_end, dies);
+        (0..round % 4).for_each(|passing| {
+            end_worker(rig.handles.claim(0), (round / 4 + passing) % 2 == 0);
+        });
+        worker_end = rig.attach_worker(0);
+        expected.joined += 1;
+        *(if dies { &mut expected.died } else { &mut expected.left }) += 1;
+        assert_eq!(rig.attach_stats(), expected, "round {round}");
+        assert_eq!(rig.dropped(DropReason::WorkerLost), u64::from(round) + 1);
+    }
+    rig.task(NO_MEMBER, 99, &[]);
+    assert!(work(&mut worker_end), "who stays has the task");
+    rig.balanced();
+}
+
+// promise: agent.2
+#[test]
+fn forging_worker_is_excluded() {
+    let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
+    let (mut bad, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
+    for seq in 0..6 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    // The worker takes all its notices and then reports more completed tasks than it was given.
+    while let Some(_notice) = bad.receiver_mut().receive() {}
+    bad.receiver_mut().skip(1);
+    bad.receiver_mut().complete(1);
+    rig.after(1);
+    while work(&mut other) {
+        rig.after(1);
+    }
+    assert_eq!(rig.attach_stats().at_fault, 1);
+    assert_eq!(rig.dropped(DropReason::WorkerLost), 2);
+    assert_eq!(rig.replies().len(), 4);
+    rig.balanced();
+}
+
+#[test]
+fn invalid_and_missing_answers_are_counted() {
+    let mut rig = Rig::new("jbsq(k=4)", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    for seq in 0..4 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(worker_end.take(), Ok(true));
+    worker_end.give_up(3);
+    // A credit without its answer.
+    assert!(worker_end.receiver_mut().receive().is_some());
+    worker_end.receiver_mut().complete(1);
+    assert!(work(&mut worker_end) && work(&mut worker_end));
+    rig.after(1);
+    assert_eq!(rig.dropped(DropReason::Unanswered), 1);
+    assert_eq!(rig.dropped(DropReason::BadReply), 1);
+    assert_eq!(rig.replies().len(), 2);
+    rig.balanced();
+}
+
+// promise: agent.1
+#[test]
+fn full_ring_refuses_tasks_without_a_queue() {
+    let mut rig = Rig::new("random", 1, 16, Overflow::Drop);
+    let mut worker_end = rig.attach_worker(0);
+    for seq in 0..10 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(rig.dropped(DropReason::QueueFull), 2, "of 10 tasks for 8 slots");
+    while work(&mut worker_end) {}
+    rig.after(1);
+    assert_eq!(rig.replies().len(), 8);
+    rig.task(NO_MEMBER, 10, &[]);
+    assert!(work(&mut worker_end));
+    rig.balanced();
+}
+
+/// Returns the registrations from the wire: code, worker and number of tasks. Checks that they go to the
+/// leaf.
+fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
+    let packets = std::iter::from_fn(|| rig.wire.receive());
+    let family = rig.family;
+    let headers = packets.filter_map(|packet| {
+        let datagram = family.parse(packet.bytes()).ok()?;
+        assert_eq!((datagram.dst, datagram.dst_port), (family.ip(LEAF), 1234));
+        assert_eq!(ether::dst(packet.bytes()), LEAF_MAC);
+        Header::parse(&packet.bytes()[datagram.payload()..]).ok()
+    });
+    headers.map(|header| (header.code, header.src, header.qlen)).collect()
+}
+
+/// Answers the agent's question for the leaf.
+fn find_leaf(rig: &mut Rig) {
+    let question = rig.wire.receive().expect("where is the leaf?");
+    assert_eq!(rig.family.question_target(question.bytes()), Some(rig.family.ip(LEAF)));
+    let answer = rig.family.answer(question.bytes(), LEAF_MAC);
+    drop(question);
+    assert!(registrations(rig).is_empty(), "nobody knows where it is");
+    rig.send(&answer);
+}
+
+/// Returns a WORKER_ID_ACK from these addresses for a worker's question with this number.
+fn acknowledgement(
+    family: Family,
+    from: (u32, Mac),
+    (worker, seq, timeout_ms): (u16, u16, u16),
+) -> Vec<u8> {
+    let header = Header::worker_id(POOL, worker, 0, seq).acknowledged_by(9, timeout_ms);
+    family.packet(from, (AGENT, 1234, 1234), &header, &[])
+}
+
+// promise: agent.3
+#[test]
+fn an_acknowledgement_that_answers_no_question_changes_nothing() {
+    const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
+    for family in FAMILIES {
+        let acknowledgement = |src, src_mac, worker, seq, timeout_ms| {
+            acknowledgement(family, (src, src_mac), (worker, seq, timeout_ms))
+        };
+        let mut rig = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
+        let _guest = rig.attach_worker(0);
+        find_leaf(&mut rig);
+        rig.after(200);
+        assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
+        let forged = [
+            (DropReason::SpoofedReply, acknowledgement(LEAF, OTHER_MAC, 10, 1, 1)),
+            (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
+            (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // no such worker
+        ];
+        for (reason, bytes) in forged {
+            let before = rig.dropped(reason);
+            rig.send(&bytes);
+            assert_eq!(
+                (rig.dropped(reason), rig.agent.registered()),
+                (before + 1, 0),
+                "{reason:?}"
+            );
+        }
+        rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
+        assert_eq!(rig.agent.registered(), 1);
+        // For any number and timeout from any sender: ten keep-alives per second, as the leaf requested.
+        let before = rig.dropped(DropReason::NotAsked);
+        for at in 0..1000_u16 {
+            rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));
+        }
+        assert_eq!(rig.dropped(DropReason::NotAsked), before + 1000);
+        registrations(&mut rig);
+        let mut alive = 0;
+        for _ in 0..10_000 {
+            rig.after(HZ / 10_000);
+            alive += registrations(&mut rig).len();
+        }
+        assert!((9..=11).contains(&alive), "{alive} keep-alives in a second");
+        // An unsolicited announcement does not move the leaf, because it is not addressed to this host.
+        rig.send(&family.announcement(LEAF, OTHER_MAC));
+        rig.after(HZ / 5);
+        assert_eq!(registrations(&mut rig).len(), 1, "still to the MAC address that the leaf gave");
+        rig.balanced();
+    }
+}
+
+// promise: agent.3
+#[test]
+fn attached_workers_are_registered_and_kept_alive() {
+    for family in FAMILIES {
+        let mut rig = Rig::over(family, "jbsq(k=2)", 3, 16, Overflow::Drop);
+        let (mut first, mut second) = (rig.attach_worker(0), rig.attach_worker(2));
+        find_leaf(&mut rig);
+        rig.task(10, 1, &[]);
+        (0..4).for_each(|_| rig.after(100));
+        assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 1), (Code::WorkerId, 12, 0)]);
+        assert!(work(&mut first) || work(&mut second));
+        rig.after(1);
+        assert_eq!(rig.replies().len(), 1);
+        // Repeated until acknowledged, then kept alive five times within the leaf's timeout.
+        (0..4).for_each(|_| rig.after(HZ / 20));
+        assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
+        rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (10, 1, 50)));
+        rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (12, 1, 50)));
+        assert_eq!(rig.agent.registered(), 2);
+        rig.after(200);
+        rig.after(200);
+        while rig.wire.receive().is_some() {}
+        (0..200).for_each(|_| rig.after(HZ / 4000));
+        let alive = registrations(&mut rig);
+        assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
+        assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
+        // A worker that left is silent, and is registered again on its return.
+        drop(first);
+        rig.after(HZ / 20);
+        while rig.wire.receive().is_some() {}
+        (0..50).for_each(|_| rig.after(HZ / 1000));
+        assert!(registrations(&mut rig).iter().all(|(_, worker, _)| *worker == 12));
+        let _first = rig.attach_worker(0);
+        (0..50).for_each(|_| rig.after(HZ / 1000));
+        assert!(registrations(&mut rig).contains(&(Code::WorkerId, 10, 0)));
+        rig.balanced();
+    }
+}
+
+// promise: packets.2
+#[test]
+fn ports_of_both_families_stand_side_by_side() {
+    let frames = FramePool::new(256, 512);
+    let ends = FAMILIES.map(|_| pair(128, &frames));
+    let (ports, mut wires): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    let leaf =
+        |family: Family| format!("[[leaf]]\nip = '{}'\nmac = '{LEAF_MAC}'\n", family.ip(LEAF));
+    let text = text("jbsq(k=2)", 1, 16, Overflow::Drop).replace("leaf = '10.0.2.1'\n", "");
+    let text = format!(
+        "{text}[[port]]\ndevice = 'other'\nip = '{}/64'\nmac = '{AGENT_MAC}'\n{}",
+        Family::V6.ip(AGENT),
+        FAMILIES.map(leaf).concat()
+    );
+    let AgentRig { mut agent, handles, .. } = rig::agent(&text, HZ, (ports, &frames), None);
+    let mut worker_end = handles.claim(0);
+    let mut now = 0;
+    let mut after = |agent: &mut Agent<RingPort, FramePool>, ticks| {
+        now += ticks;
+        agent.poll(now);
+    };
+    after(&mut agent, 100);
+    worker_end.start();
+    for (at, family) in FAMILIES.into_iter().enumerate() {
+        let header = Header { dst: 10, src: 77, ..Header::new_task(POOL, 5) };
+        let other_frame = FAMILIES[1 - at].frame(&header, &[]);
+        assert!(wires[at].send(&family.frame(&header, b"task")) && wires[at].send(&other_frame));
+        after(&mut agent, 1);
+        assert!(work(&mut worker_end) && !work(&mut worker_end));
+        (0..4).for_each(|_| after(&mut agent, HZ / 1000));
+        let mut codes = Vec::new();
+        while let Some(packet) = wires[at].receive() {
+            let datagram = family.parse(packet.bytes()).unwrap();
+            let header = Header::parse(&packet.bytes()[datagram.payload()..]).unwrap();
+            let to = if header.code.is_reply() { CLIENT } else { LEAF };
+            assert_eq!((datagram.src, datagram.dst), (family.ip(AGENT), family.ip(to)));
+            codes.push(header.code);
+        }
+        assert!(codes.contains(&Code::TaskDoneIdle) && codes.contains(&Code::WorkerId));
+        assert_eq!(agent.counters().dropped(DropReason::EtherType), at as u64 + 1);
+    }
+    assert!(agent.counters().balances());
+}
+
+#[test]
+fn held_tasks_are_counted_at_the_end() {
+    let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
+    let worker_end = rig.attach_worker(0);
+    for seq in 0..5 {
+        rig.task(NO_MEMBER, seq, &[]);
+    }
+    assert_eq!(rig.agent.held(), 5);
+    let counters = rig.agent.counters().clone();
+    let ports = rig.agent.close();
+    assert!(worker_end.receiver().is_stopped());
+    assert_eq!(counters.dropped(DropReason::Shutdown), 5);
+    assert!(counters.balances());
+    drop(ports);
+    while rig.wire.receive().is_some() {}
+    assert_eq!(rig.frames.in_use(), 0);
+}
+
+/// Returns the bytes with these changes, sometimes truncated.
+fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) -> Vec<u8> {
+    for (place, byte) in edits {
+        let place = place.index(bytes.len());
+        bytes[place] = *byte;
+    }
+    if value % 16 == 15 {
+        bytes.truncate(usize::from(value / 16) % bytes.len());
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// For any input and any workers, the ledger balances and no buffer is lost.
+    // promise: input.1
+    #[test]
+    fn a_storm_is_accounted_for(
+        family in proptest::sample::select(FAMILIES.to_vec()),
+        steps in proptest::collection::vec((
+            0..12_u8, any::<u16>(),
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+        ), 1..120),
+    ) {
+        let mut rig = Rig::over(family, "jbsq(k=2)", 2, 8, Overflow::Refuse);
+        let mut worker_ends = [Some(rig.attach_worker(0)), Some(rig.attach_worker(1))];
+        let mut before = rig.agent.counters().totals();
+        for (step, value, edits) in steps {
+            let at = usize::from(value) % 2;
+            match (step, &mut worker_ends[at]) {
+                (0..=4, _) => {
+                    let header = Header { extended: step == 0, ..Header::new_task(POOL, value) };
+                    let bytes = family.frame(&header, &vec![1; usize::from(value) % 120]);
+                    rig.send(&damaged(bytes, &edits, value));
+                }
+                (10, _) => {
+                    let bytes = match value % 4 {
+                        0 => family.question(CLIENT, AGENT),
+                        1 => family.announcement(LEAF, LEAF_MAC),
+                        2 => family.answer(&family.question(AGENT, LEAF), LEAF_MAC),
+                        _ => acknowledgement(family, (LEAF, LEAF_MAC), (10, value / 4, value)),
+                    };
+                    rig.send(&damaged(bytes, &edits, value));
+                }
+                (5 | 6, Some(worker_end)) => drop(work(worker_end)),
+                (7, Some(worker_end)) => worker_end.receiver_mut().complete(u64::from(value)),
+                (8, Some(worker_end)) if value % 8 == 1 => {
+                    worker_end.receiver_mut().skip(u64::from(value));
+                    worker_end.receiver_mut().complete(1);
+                }
+                (9, worker_end) if value % 4 < 2 => *worker_end = match worker_end.take() {
+                    Some(_) => None,
+                    None => Some(rig.attach_worker(at)),
+                },
+                _ => rig.after(u64::from(value)),
+            }
+            while rig.wire.receive().is_some() {}
+            let now = rig.agent.counters().totals();
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
+            before = now;
+        }
+        rig.balanced();
+    }
+}

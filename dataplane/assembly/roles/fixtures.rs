@@ -1,0 +1,39 @@
+//! Fixtures of agents' tests: packets, and workers that the test's own thread runs.
+
+use wedjat_core::ring::WorkerEnd;
+use wedjat_core::role::agent::Address;
+use wedjat_core::wire::task::{Extension, Header};
+use wedjat_core::wire::udp::Flow;
+
+/// Ticks per second: one per microsecond.
+pub const HZ: u64 = 1_000_000;
+/// Ticks of silence after which a worker is excluded.
+pub const TIMEOUT: u64 = 50_000;
+
+/// Returns the extension of the task with this number.
+pub fn extension(seq: u16) -> Extension {
+    Extension { app: 5, seq32: 0xABCD_0000 | u32::from(seq), service_ns: 9, class: 4 }
+}
+
+/// Returns a packet with this header, followed by `body`.
+pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; A::PAYLOAD + header.len()];
+    header.emit(&mut bytes[A::PAYLOAD..]);
+    if header.extended {
+        extension(header.seq).emit(&mut bytes[A::PAYLOAD..]);
+    }
+    bytes.extend_from_slice(body);
+    A::emit(flow, &mut bytes, header.len() + body.len());
+    bytes
+}
+
+/// Serves the worker's next task and answers with its bytes. Returns false if there was no task.
+pub fn work(worker_end: &mut WorkerEnd) -> bool {
+    let has_task = worker_end.take().unwrap();
+    let echo = |request: &[u8], reply: &mut [u8]| {
+        reply[..request.len()].copy_from_slice(request);
+        request.len()
+    };
+    worker_end.answer(echo, || 1500);
+    has_task
+}

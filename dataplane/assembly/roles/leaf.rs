@@ -1,0 +1,760 @@
+//! Leaf over in-memory ports: all guarantees about single packets, and its ledger under a storm of them.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use wedjat_core::io::Buf;
+use wedjat_core::io::memory::{Frame, FramePool, RingPort, pair};
+use wedjat_core::limits::BURST;
+use wedjat_core::node::Commands;
+use wedjat_core::policy::{Overflow, PreparedPolicy};
+use wedjat_core::reason::DropReason;
+use wedjat_core::role::Leaf;
+use wedjat_core::stage::{Setting, Side, Step, Update};
+use wedjat_core::state::Counter;
+use wedjat_core::state::counters::{CoreNumber, CounterKind};
+use wedjat_core::state::neighbour::Slot;
+use wedjat_core::state::{Gauge, Member, Neighbours};
+use wedjat_core::wire::arp;
+use wedjat_core::wire::auth::Key;
+use wedjat_core::wire::checksum::PartialChecksum;
+use wedjat_core::wire::ether::{self, Mac};
+use wedjat_core::wire::task::{Code, Extension, Header};
+use wedjat_core::wire::udp::{self, Flow};
+use wedjat_core::wire::{ipv4, ipv6};
+use wedjat_desired::control::Control;
+
+use crate::rig::{self, CoreRig, Sizes};
+
+mod blackhole;
+mod central;
+mod family;
+mod forged;
+mod histograms;
+mod links;
+mod neighbours;
+mod presence;
+mod probes;
+mod proof;
+mod reports;
+mod shared;
+mod spine;
+mod v6;
+
+use family::{BOTH, Family};
+
+/// Addresses of the leaf at its two ports, of a client, and of the servers: 10.0.1.1, 10.0.2.1, 10.0.1.2,
+/// 10.0.2.11 and 10.0.2.12.
+const LEAF_CLIENTS: u32 = 0x0A00_0101;
+const LEAF_WORKERS: u32 = 0x0A00_0201;
+const CLIENT: u32 = 0x0A00_0102;
+const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
+/// Indices of the ports.
+const CLIENTS: usize = 0;
+const WORKERS: usize = 1;
+/// Size of the buffer pool.
+const FRAMES: usize = 2048;
+
+/// Returns the MAC address of a server.
+fn server_mac(server: usize) -> Mac {
+    Mac([2, 0, 0, 0, 2, 11 + server as u8])
+}
+
+/// Leaf with two servers of four workers each (ids 10 to 17, pool 7), at the far ends of its ports.
+struct Rig {
+    leaf: Leaf<RingPort, FramePool>,
+    /// Far ends of the ports.
+    far: Vec<RingPort>,
+    pool: FramePool,
+    commands: Commands,
+    /// Time in nanoseconds, one per tick.
+    now: u64,
+}
+
+/// Builds a leaf of one core. Unknown MAC addresses must be resolved first. `depth` is the capacity of the
+/// ports.
+fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize) -> Rig {
+    rigs(policy, servers_known, client_known, depth, 1).remove(0)
+}
+
+/// Builds a leaf that knows all MAC addresses.
+fn rig(policy: &str) -> Rig {
+    rig_with(policy, true, true, 256)
+}
+
+/// Builds a leaf over IPv4 or IPv6.
+fn rig_of(family: Family, policy: &str) -> Rig {
+    rig_where(family, policy, false)
+}
+
+/// Builds a leaf whose servers register their workers or do not.
+fn rig_where(family: Family, policy: &str, registers: bool) -> Rig {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers, key: None };
+    let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop));
+    rigs_of(&family.text(&text), None, true, 256).remove(0)
+}
+
+/// Same as [`rig_with`], with several cores.
+fn rigs(
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+) -> Vec<Rig> {
+    let backlog = (64, Overflow::Drop);
+    rigs_with(policy, servers_known, client_known, depth, cores, backlog)
+}
+
+/// Same as [`rigs`], with this queue bound and treatment of tasks beyond it.
+fn rigs_with(
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+    (bound, overflow): (usize, Overflow),
+) -> Vec<Rig> {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    rigs_on(networks, policy, servers_known, client_known, depth, cores, (bound, overflow))
+}
+
+/// Networks behind the two ports.
+#[derive(Clone)]
+struct Networks {
+    sides: [Side; 2],
+    /// True if servers are configured to register their workers.
+    registers: bool,
+    /// Key of the pool.
+    key: Option<Key>,
+}
+
+/// Same as [`rigs_with`], on these networks.
+fn rigs_on(
+    networks: Networks,
+    policy: &str,
+    servers_known: bool,
+    client_known: bool,
+    depth: usize,
+    cores: usize,
+    queue: (usize, Overflow),
+) -> Vec<Rig> {
+    let text = text_of(&networks, policy, servers_known, cores, queue);
+    rigs_of(&text, networks.key, client_known, depth)
+}
+
+/// Returns the configuration of a leaf on these networks, with pool 7.
+fn text_of(
+    &Networks { sides, registers, .. }: &Networks,
+    policy: &str,
+    servers_known: bool,
+    cores: usize,
+    (bound, overflow): (usize, Overflow),
+) -> String {
+    let mac =
+        |known: bool, mac: Mac| if known { format!("mac = '{mac}'\n") } else { String::new() };
+    let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
+    let numbers: Vec<_> = (0..cores).collect();
+    let mut text = format!(
+        "[leaf]\nid = 9\ncores = {numbers:?}\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\nworker_timeout_ms = 100\n\
+         [[pool]]\nid = 7\npolicy = '{policy}'\nqueue = {}\noverflow = '{overflow}'\n",
+        bound
+    );
+    for (at, side) in sides.iter().enumerate() {
+        let side = format!("{side:?}").to_lowercase();
+        text += &format!(
+            "[[port]]\ndevice = 'net_ring{at}'\nside = '{side}'\nip = '10.0.{}.1/24'\nmac = '{}'\n",
+            at + 1,
+            LEAF_MACS[at]
+        );
+    }
+    for (at, workers) in ["10-13", "14-17"].iter().enumerate() {
+        text += &format!(
+            "[[server]]\nip = '{}'\npool = 7\nworkers = '{workers}'\nregisters = {registers}\n{}",
+            std::net::Ipv4Addr::from_bits(SERVERS[at]),
+            mac(servers_known, server_mac(at))
+        );
+    }
+    text
+}
+
+/// Builds the cores of the node with this configuration and two ports.
+fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
+    controlled(text, key, client_known, depth).0
+}
+
+/// Builds the cores, and the control that changes their configuration.
+fn controlled(
+    text: &str,
+    key: Option<Key>,
+    client_known: bool,
+    depth: usize,
+) -> (Vec<Rig>, Control) {
+    let sizes = Sizes { depth, frames: FRAMES, bytes: 256 };
+    let (built, table, control) = rig::leaves(rig::stages(text, key), sizes);
+    if client_known {
+        family::introduce(&table.neighbours(), Family::of(text));
+    }
+    let core =
+        |CoreRig { leaf, far, frames, commands }| Rig { leaf, far, pool: frames, commands, now: 1 };
+    (built.into_iter().map(core).collect(), control)
+}
+
+impl Rig {
+    /// Makes changes, and polls until the core has applied them.
+    fn change(&mut self, control: &mut Control, changes: &[&str]) {
+        let family = self.family(CLIENTS);
+        let changes = changes.iter().map(|text| family.text(text).parse().unwrap());
+        let changes: Vec<_> = changes.collect();
+        let epoch = control.apply_all(&changes).unwrap_or_else(|error| panic!("{error}"));
+        while control.acknowledged() < epoch {
+            self.wait(100_000);
+        }
+        control.tend(self.now);
+    }
+
+    /// Polls once, a microsecond later.
+    fn poll(&mut self) {
+        self.now += 1_000;
+        self.leaf.poll(self.now);
+    }
+
+    /// Sends the core another policy for its first pool.
+    fn set_policy(&self, name: &str) {
+        let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
+        let members = dispatcher.view().members();
+        let policy = PreparedPolicy::new(&name.parse().unwrap(), members, dispatcher.core());
+        let steps = vec![Step::Set { pool: 0, setting: Setting::Policy(Box::new(policy)) }];
+        let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
+        self.commands.push(Box::new(update)).unwrap();
+    }
+
+    /// Activates or deactivates a member of its first pool.
+    fn set_active(&mut self, member: u16, active: bool) {
+        self.leaf.stages_mut().set_active(0, Member(member), active);
+    }
+
+    /// Polls once, after `ns`.
+    fn wait(&mut self, ns: u64) {
+        self.now += ns;
+        self.leaf.poll(self.now);
+    }
+
+    /// Sends `frame` to `port`. Returns the packets from the port `out`.
+    fn through(&mut self, port: usize, frame: &[u8], out: usize) -> Vec<Frame> {
+        self.send(port, frame);
+        self.poll();
+        self.receive(out)
+    }
+
+    /// Returns all packets from a port.
+    fn receive(&mut self, port: usize) -> Vec<Frame> {
+        std::iter::from_fn(|| self.far[port].receive()).collect()
+    }
+
+    /// Sends `frame`, and parses the one packet from the port `out`. Checks its checksums.
+    fn one(&mut self, port: usize, frame: &[u8], out: usize) -> (udp::Datagram, Header, Frame) {
+        let mut frames = self.through(port, frame, out);
+        assert_eq!(frames.len(), 1, "drops: {:?}", self.drops());
+        let frame = frames.remove(0);
+        let (datagram, header) = family::read(&frame).unwrap();
+        (datagram, header, frame)
+    }
+
+    /// Returns the drops by reason.
+    fn drops(&self) -> Vec<(&'static str, u64)> {
+        let counters = self.leaf.stages().counters();
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason.name(), counters.dropped(reason)))
+            .filter(|drop| drop.1 > 0)
+            .collect()
+    }
+
+    /// Returns a counter or gauge.
+    fn count(&self, of: impl CoreNumber) -> u64 {
+        self.leaf.stages().counters().read(of)
+    }
+
+    /// Returns the number of tasks sent to a member and not answered, over all cores.
+    fn outstanding(&mut self, member: u16) -> u32 {
+        let dispatcher = self.leaf.stages_mut().dispatcher_mut(0).unwrap();
+        dispatcher.view().outstanding_now(Member(member)).cast_unsigned()
+    }
+
+    /// Ends the leaf, and checks that the ledger balances and every buffer is back.
+    fn assert_accounted(&mut self) {
+        self.leaf.abandon();
+        for port in 0..2 {
+            self.receive(port);
+        }
+        assert!(self.leaf.stages().counters().balances(), "{:?}", self.drops());
+        assert_eq!(self.pool.in_use(), 0, "every buffer came back");
+    }
+}
+
+/// Returns a packet with this payload.
+fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; udp::PAYLOAD + payload.len()];
+    frame[udp::PAYLOAD..].copy_from_slice(payload);
+    flow.emit(&mut frame, payload.len());
+    frame
+}
+
+/// Flow from the client to the leaf.
+fn client_flow() -> Flow {
+    Flow {
+        src_mac: CLIENT_MAC,
+        dst_mac: LEAF_MACS[CLIENTS],
+        src: CLIENT,
+        dst: LEAF_CLIENTS,
+        src_port: 40_000,
+        dst_port: 1234,
+    }
+}
+
+/// Returns a client's packet with this header and nine further bytes.
+fn task_of(header: Header) -> Vec<u8> {
+    let mut payload = [0xAB; 40];
+    header.emit(&mut payload);
+    if header.extended {
+        let seq32 = u32::from(header.seq);
+        Extension { app: 3, seq32, service_ns: 0, class: 2 }.emit(&mut payload);
+    }
+    frame(&client_flow(), &payload[..if header.extended { 40 } else { 20 }])
+}
+
+/// Returns a client's task of one packet.
+fn task(seq: u16) -> Vec<u8> {
+    task_of(Header::new_task(7, seq))
+}
+
+/// Returns a packet from a server to the client.
+fn reply_from(server: u32, header: Header) -> Vec<u8> {
+    let mut payload = [0xCD; 20];
+    header.emit(&mut payload);
+    let flow = Flow {
+        src_mac: server_mac(0),
+        dst_mac: LEAF_MACS[WORKERS],
+        src: server,
+        dst: CLIENT,
+        src_port: 1234,
+        dst_port: 40_000,
+    };
+    frame(&flow, &payload)
+}
+
+/// Returns the header of a worker's reply, with its remaining tasks.
+fn done(worker: u16, qlen: u16) -> Header {
+    let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+    Header { code, src: worker, dst: 0, qlen, ..Header::new_task(7, 1) }
+}
+
+/// Returns a worker's reply from its own server.
+fn reply(worker: u16, qlen: u16) -> Vec<u8> {
+    reply_from(SERVERS[usize::from(worker - 10) / 4], done(worker, qlen))
+}
+
+// promise: packets.2
+#[test]
+fn task_round_trip_ends_at_the_leafs_address() {
+    let mut rig = rig("horus");
+    let (datagram, header, frame) = rig.one(CLIENTS, &task(5), WORKERS);
+    assert_eq!((datagram.src, datagram.src_port, datagram.dst_port), (CLIENT, 40_000, 1234));
+    assert!((10..18).contains(&header.dst));
+    let server = usize::from(header.dst - 10) / 4;
+    assert_eq!(datagram.dst, SERVERS[server]);
+    assert_eq!((header.code, header.qlen, header.seq), (Code::NewTask, 1, 5));
+    assert_eq!(ether::dst(frame.bytes()), server_mac(server));
+    assert_eq!(ether::src(frame.bytes()), LEAF_MACS[WORKERS]);
+    assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
+    assert_eq!(&frame.bytes()[datagram.payload() + 11..], [0xAB; 9]);
+    drop(frame);
+    assert_eq!(rig.outstanding(header.dst - 10), 1);
+
+    let (datagram, reply_header, frame) = rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+    assert_eq!((datagram.src, datagram.src_port), (LEAF_CLIENTS, 1234));
+    assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
+    assert_eq!(reply_header, done(header.dst, 0));
+    assert_eq!(ether::dst(frame.bytes()), CLIENT_MAC);
+    assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 63);
+    drop(frame);
+    assert_eq!(rig.outstanding(header.dst - 10), 0);
+    assert_eq!((rig.count(Counter::Scheduled), rig.count(Counter::Replies)), (1, 1));
+    assert_eq!(rig.count(Counter::IdlePicks), 1);
+    rig.assert_accounted();
+}
+
+// promise: packets.1
+#[test]
+fn absent_udp_checksums_stay_absent() {
+    let mut rig = rig("horus");
+    let mut task = task(1);
+    task[40..42].fill(0);
+    let (.., frame) = rig.one(CLIENTS, &task, WORKERS);
+    assert_eq!(frame.bytes()[40..42], [0, 0]);
+    drop(frame);
+    rig.assert_accounted();
+}
+
+#[test]
+fn harmless_options_and_padding_pass_where_permitted() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    let text = text_of(&networks, "random", true, 1, (16, Overflow::Drop));
+    let permitting = "side = 'clients'\nip_options = 'harmless'\n";
+    let text = text.replacen("side = 'clients'\n", permitting, 1);
+    let mut rig = rigs_of(&text, None, true, 256).remove(0);
+    let mut with_options = task(1);
+    with_options.splice(34..34, [1, 1, 1, 1]); // four times "no operation"
+    with_options[14] = 0x46;
+    let total_len = (with_options.len() - 14) as u16;
+    with_options[16..18].copy_from_slice(&total_len.to_be_bytes());
+    with_options[24..26].fill(0);
+    let checksum = PartialChecksum::default().bytes(&with_options[14..38]).checksum();
+    with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
+    with_options.extend([0; 6]);
+    let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
+    assert_eq!((datagram.at, header.seq), (38, 1));
+}
+
+#[test]
+fn the_extension_passes_untouched() {
+    let mut rig = rig("horus");
+    let header = Header { extended: true, ..Header::new_task(7, 9) };
+    let (datagram, _, frame) = rig.one(CLIENTS, &task_of(header), WORKERS);
+    let extension = Extension::parse(&frame.bytes()[datagram.payload()..]);
+    assert_eq!(extension, Extension { app: 3, seq32: 9, service_ns: 0, class: 2 });
+}
+
+// promise: trust.1
+#[test]
+fn leaf_answers_arp_for_its_addresses_only() {
+    let mut rig = rig_with("horus", true, false, 256);
+    let mut frame = [0; arp::FRAME_LEN];
+    arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
+    let answers = rig.through(CLIENTS, &frame, CLIENTS);
+    let answer = arp::Packet::parse(answers[0].bytes()).unwrap();
+    assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[CLIENTS], LEAF_CLIENTS));
+    assert_eq!((answer.target_mac, ether::dst(answers[0].bytes())), (CLIENT_MAC, CLIENT_MAC));
+    drop(answers);
+    arp::Packet::request(CLIENT_MAC, CLIENT, 0x0A00_0163).emit(&mut frame, Mac::BROADCAST);
+    assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
+    assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (1, 1));
+    assert_eq!(rig.drops(), [("arp_other", 1)]);
+    let neighbours = rig.leaf.stages().neighbours();
+    assert_eq!(neighbours.find(CLIENTS, CLIENT), None, "who merely speaks is not noted");
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_wait_for_the_servers_mac_address() {
+    let mut rig = rig_with("horus", false, true, 256);
+    let frames = rig.through(CLIENTS, &task(1), WORKERS);
+    let questions: Vec<_> =
+        frames.iter().map(|frame| arp::Packet::parse(frame.bytes()).unwrap()).collect();
+    let mut targets: Vec<_> = questions.iter().map(|question| question.target).collect();
+    targets.sort_unstable();
+    assert_eq!(targets, SERVERS);
+    drop(frames);
+    assert_eq!(rig.count(Gauge::Held), 1);
+    assert!(rig.leaf.stages().counters().balances());
+    for (server, question) in questions.iter().enumerate() {
+        let mut frame = [0; arp::FRAME_LEN];
+        let server = if question.target == SERVERS[0] { 0 } else { server.max(1) };
+        question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
+        assert!(rig.far[WORKERS].send(&frame));
+    }
+    rig.poll();
+    rig.wait(1_000_000);
+    let out = rig.receive(WORKERS);
+    assert_eq!(out.len(), 1);
+    let datagram = udp::parse(out[0].bytes(), false).unwrap();
+    let server = SERVERS.iter().position(|&ip| ip == datagram.dst).unwrap();
+    assert_eq!(ether::dst(out[0].bytes()), server_mac(server));
+    drop(out);
+    assert_eq!(rig.count(Gauge::Held), 0);
+    rig.assert_accounted();
+}
+
+#[test]
+fn tasks_for_an_unresolved_server_are_counted() {
+    let mut rig = rig_with("horus", false, true, 256);
+    rig.through(CLIENTS, &task(1), WORKERS);
+    for _ in 0..10 {
+        rig.wait(200_000_000);
+    }
+    assert_eq!(rig.drops(), [("neighbour_unresolved", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn reply_waits_for_the_clients_mac_address() {
+    let mut rig = rig_with("horus", true, false, 256);
+    let out = rig.through(WORKERS, &reply(10, 0), CLIENTS);
+    let question = arp::Packet::parse(out[0].bytes()).unwrap();
+    assert_eq!((question.target, question.sender), (CLIENT, LEAF_CLIENTS));
+    let mut frame = [0; arp::FRAME_LEN];
+    question.answer(CLIENT_MAC).emit(&mut frame, LEAF_MACS[CLIENTS]);
+    drop(out);
+    rig.through(CLIENTS, &frame, CLIENTS);
+    rig.wait(1_000_000);
+    // It may have been sent by the poll that received the answer.
+    assert_eq!(rig.count(Counter::Forwarded), 1);
+    rig.assert_accounted();
+}
+
+// promise: input.1
+#[test]
+fn every_refusal_is_counted_and_changes_no_load() {
+    let mut rig = rig("horus");
+    // The packet with other bytes at this offset.
+    let edit = |mut frame: Vec<u8>, at: usize, bytes: &[u8]| {
+        frame[at..at + bytes.len()].copy_from_slice(bytes);
+        frame
+    };
+    let header = |header: Header| task_of(header);
+    let new = Header::new_task(7, 1);
+    // Without a UDP checksum, so that a changed byte is not found by it.
+    let mut unsummed = task(1);
+    unsummed[40..42].fill(0);
+    // TTL 1, with the right header checksum.
+    let mut old = task(1);
+    old[22] = 1;
+    old[24..26].fill(0);
+    let checksum = PartialChecksum::default().bytes(&old[14..34]).checksum();
+    old[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let away = Flow { dst: 0x0A00_0155, ..client_flow() };
+    let port = Flow { dst_port: 53, ..client_flow() };
+    let cases = [
+        (CLIENTS, "runt", task(1)[..13].to_vec()),
+        (CLIENTS, "other_mac", edit(task(1), 0, &[2, 9, 9, 9, 9, 9])),
+        (CLIENTS, "ether_type", edit(task(1), 12, &[0x86, 0xDD])),
+        (CLIENTS, "ipv4_header", edit(task(1), 14, &[0x65])),
+        (CLIENTS, "ipv4_header", task(1)[..50].to_vec()),
+        (CLIENTS, "ipv4_checksum", edit(task(1), 24, &[0xBA, 0xD0])),
+        (CLIENTS, "udp_checksum", edit(task(1), 60, &[1])),
+        (CLIENTS, "other_address", frame(&away, &[0; 20])),
+        (CLIENTS, "udp_port", frame(&port, &[0; 20])),
+        (CLIENTS, "task_short", frame(&client_flow(), &[0; 10])),
+        (CLIENTS, "task_short", frame(&client_flow(), &[0x20; 20])),
+        (CLIENTS, "task_reserved_bit", edit(unsummed.clone(), 42, &[0x40])),
+        (CLIENTS, "task_code", edit(unsummed.clone(), 42, &[5])),
+        (CLIENTS, "task_role", header(Header { code: Code::LoadUpdate, ..new })),
+        (CLIENTS, "task_role", header(done(10, 0))),
+        (CLIENTS, "ttl_expired", old),
+        (CLIENTS, "unknown_pool", header(Header { pool: 8, ..new })),
+        (CLIENTS, "unknown_connection", header(Header { code: Code::TaskContinuation, ..new })),
+        (CLIENTS, "other_mac", edit(reply(10, 3), 0, &LEAF_MACS[WORKERS].0)),
+        (CLIENTS, "wrong_side", edit(reply(10, 3), 0, &LEAF_MACS[CLIENTS].0)),
+        (WORKERS, "wrong_side", edit(task(1), 0, &LEAF_MACS[WORKERS].0)),
+        (WORKERS, "unknown_worker", reply_from(SERVERS[0], done(9, 3))),
+        (WORKERS, "unknown_worker", reply_from(SERVERS[0], done(u16::MAX, 3))),
+        (WORKERS, "spoofed_reply", reply_from(SERVERS[1], done(10, 3))),
+        (WORKERS, "spoofed_reply", reply_from(0x0A00_0263, done(10, 3))),
+        (WORKERS, "pool_mismatch", reply_from(SERVERS[0], Header { pool: 8, ..done(10, 3) })),
+        (WORKERS, "arp_malformed", edit(vec![0xFF; 60], 12, &[8, 6])),
+    ];
+    let mut expected = std::collections::BTreeMap::new();
+    for (port, reason, frame) in cases {
+        *expected.entry(reason).or_insert(0) += 1;
+        assert!(rig.far[port].send(&frame));
+        rig.poll();
+        let drops: std::collections::BTreeMap<_, _> = rig.drops().into_iter().collect();
+        assert_eq!(drops, expected, "after {reason}");
+    }
+    assert_eq!(rig.count(Counter::Forwarded), 0);
+    let view = rig.leaf.stages_mut().dispatcher_mut(0).unwrap().view();
+    assert_eq!(view.idle().len(), 8);
+    assert!(
+        (0..8)
+            .map(Member)
+            .all(|member| view.estimated_load(member) == 0 && view.reports(member) == 0)
+    );
+    rig.assert_accounted();
+}
+
+// promise: input.1
+#[test]
+fn replies_without_tasks_are_counted_and_passed_on() {
+    let mut rig = rig("horus");
+    rig.one(WORKERS, &reply(12, 4), CLIENTS);
+    assert_eq!(rig.count(Counter::SurplusReplies), 1);
+    assert_eq!(rig.outstanding(2), 0);
+    rig.assert_accounted();
+}
+
+// promise: packets.2
+#[test]
+fn a_multi_packet_task_keeps_its_worker() {
+    let mut rig = rig("round-robin");
+    let first = Header { more: true, ..Header::new_task(7, 1) };
+    let next = Header { code: Code::TaskContinuation, ..first };
+    let last = Header { more: false, ..next };
+    let worker = rig.one(CLIENTS, &task_of(first), WORKERS).1.dst;
+    rig.one(CLIENTS, &task(2), WORKERS);
+    let other = rig.one(CLIENTS, &task_of(Header { seq: 3, ..first }), WORKERS).1.dst;
+    assert_ne!(other, worker);
+    for header in [next, first, last, next] {
+        assert_eq!(rig.one(CLIENTS, &task_of(header), WORKERS).1.dst, worker);
+    }
+    assert_eq!(rig.outstanding(worker - 10), 1, "one task, however many packets");
+    rig.wait(10_000_000);
+    rig.through(CLIENTS, &task_of(next), WORKERS);
+    assert_eq!(rig.drops(), [("unknown_connection", 1)]);
+    rig.assert_accounted();
+}
+
+#[test]
+fn packets_rejected_by_a_device_are_counted() {
+    let mut rig = rig_with("random", true, true, 8);
+    for round in 0..4 {
+        for seq in 0..8 {
+            assert!(rig.far[CLIENTS].send(&task(8 * round + seq)));
+        }
+        rig.poll();
+    }
+    assert_eq!(rig.leaf.stages().counters().totals().sent(), 8);
+    assert_eq!(rig.drops(), [("tx_full", 24)]);
+    rig.assert_accounted();
+}
+
+// promise: membership.1
+#[test]
+fn commands_change_members_and_policy_between_bursts() {
+    let mut rig = rig("round-robin");
+    for member in 1..8 {
+        rig.set_active(member, false);
+    }
+    rig.wait(1_000_000);
+    for seq in 0..4 {
+        assert_eq!(rig.one(CLIENTS, &task(seq), WORKERS).1.dst, 10);
+    }
+    rig.set_policy("horus");
+    rig.set_active(0, false);
+    rig.leaf.stages_mut().set_active(9, Member(0), false);
+    rig.wait(1_000_000);
+    assert!(rig.through(CLIENTS, &task(9), WORKERS).is_empty());
+    assert_eq!(rig.drops(), [("no_member", 1)]);
+    rig.assert_accounted();
+}
+
+// promise: scheduling.2
+#[test]
+fn cores_share_reports_but_not_drift() {
+    let mut cores = rigs("racksched", true, true, 256, 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    for worker in 10..18 {
+        first.one(WORKERS, &reply(worker, if worker == 13 { 1 } else { 9 }), CLIENTS);
+    }
+    // Only the first core received the replies; the second has their reports.
+    let mut chosen = [0; 8];
+    for seq in 0..200 {
+        let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
+        chosen[usize::from(header.dst - 10)] += 1;
+    }
+    assert!(chosen[3] > 30 && chosen.iter().all(|&count| count <= chosen[3]), "{chosen:?}");
+    // The first core received a reply to a task that no core had sent.
+    assert_eq!(second.outstanding(3), chosen[3] - 1);
+    assert_eq!(first.outstanding(3), chosen[3] - 1);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+// promise: scheduling.2
+#[test]
+fn surplus_replies_are_found_over_all_cores() {
+    let mut cores = rigs("horus", true, true, 256, 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    for worker in 10..18 {
+        first.one(WORKERS, &reply(worker, 0), CLIENTS);
+    }
+    // Not at once: another core may have sent them.
+    for _ in 0..10 {
+        first.wait(11_000_000);
+        second.wait(11_000_000);
+    }
+    let surplus = |rig: &Rig| rig.leaf.stages().counters().read(Counter::SurplusReplies);
+    assert_eq!(surplus(first) + surplus(second), 8);
+    assert!((0..8).all(|member| first.outstanding(member) == 0));
+    // A reply to another core's task is not a surplus reply.
+    let (_, header, _) = first.one(CLIENTS, &task(1), WORKERS);
+    second.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+    for _ in 0..10 {
+        first.wait(11_000_000);
+        second.wait(11_000_000);
+    }
+    assert_eq!(surplus(first) + surplus(second), 8);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// For random packets at either port, all are accounted for and every buffer is returned.
+    // promise: input.1
+    #[test]
+    fn a_storm_of_mutated_packets_is_accounted_for(
+        storm in proptest::collection::vec((
+            0..10_u8, any::<bool>(), any::<u16>(),
+            proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            proptest::option::of(any::<prop::sample::Index>()),
+        ), 1..150),
+    ) {
+        let mut rig = rig_with("horus", false, false, 64);
+        let mut before = rig.leaf.stages().counters().totals();
+        for (kind, at_workers, value, edits, cut) in storm {
+            let mut frame = match kind {
+                0 | 1 => task(value),
+                2 => reply(10 + value % 8, value),
+                3 => task_of(Header { more: true, extended: value & 1 == 1, ..Header::new_task(7, value) }),
+                4 => task_of(Header { code: Code::TaskContinuation, ..Header::new_task(7, value) }),
+                5 => {
+                    let mut frame = vec![0; arp::FRAME_LEN];
+                    let server = usize::from(value & 1);
+                    arp::Packet::request(server_mac(server), SERVERS[server], LEAF_WORKERS)
+                        .emit(&mut frame, Mac::BROADCAST);
+                    frame
+                }
+                6 => {
+                    let mut frame = vec![0; arp::FRAME_LEN];
+                    arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS)
+                        .emit(&mut frame, Mac::BROADCAST);
+                    frame
+                }
+                7 => presence::join(10 + value % 9, value),
+                8 => presence::alive(10 + value % 8, value),
+                _ => value.to_le_bytes().repeat(usize::from(value % 60)),
+            };
+            for (at, byte) in edits {
+                if !frame.is_empty() {
+                    let at = at.index(frame.len());
+                    frame[at] = byte;
+                }
+            }
+            if let Some(cut) = cut {
+                frame.truncate(cut.index(frame.len() + 1));
+            }
+            let port = if at_workers { WORKERS } else { CLIENTS };
+            rig.far[port].send(&frame);
+            if value % 3 == 0 {
+                rig.wait(u64::from(value) * 10_000);
+            }
+            if value % 5 == 0 {
+                rig.receive(CLIENTS);
+                rig.receive(WORKERS);
+            }
+            let now = rig.leaf.stages().counters().totals();
+            prop_assert!(now.fallen_since(&before).all(|metric| metric.kind == CounterKind::Gauge));
+            before = now;
+        }
+        for _ in 0..12 {
+            rig.wait(300_000_000);
+            rig.receive(CLIENTS);
+            rig.receive(WORKERS);
+        }
+        rig.assert_accounted();
+    }
+}

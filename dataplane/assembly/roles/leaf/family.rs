@@ -1,0 +1,81 @@
+//! Rigs with hosts of IPv4 or IPv6, for tests of both families. Input is converted to the rig's family, and
+//! output back.
+
+use wedjat_core::io::Buf;
+use wedjat_core::wire::arp;
+
+use super::*;
+
+#[path = "../../../../tests/family/mod.rs"]
+mod translated;
+
+pub use translated::{BOTH, Family};
+use translated::{as_v4, v6};
+
+/// Parses a datagram with a task header, of either family.
+pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {
+    let bytes = as_v4(frame.bytes());
+    let datagram = udp::parse(&bytes, false).ok()?;
+    let header = Header::parse(&bytes[datagram.payload()..]).unwrap();
+    Some((datagram, header))
+}
+
+/// Returns the extension after the task header of such a datagram.
+pub fn read_extension(frame: &Frame) -> Extension {
+    let bytes = as_v4(frame.bytes());
+    Extension::parse(&bytes[udp::PAYLOAD..])
+}
+
+/// Parses ARP, or neighbour discovery as if it were ARP, and its destination.
+pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
+    let bytes = as_v4(frame.bytes());
+    let is_arp = ether::ether_type(&bytes) == ether::ARP;
+    arp::Packet::parse(&bytes).ok().filter(|_| is_arp).map(|packet| (packet, ether::dst(&bytes)))
+}
+
+/// Stores the client's MAC address in the neighbour table.
+pub fn introduce(neighbours: &Neighbours, family: Family) {
+    let slot = match family {
+        Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),
+        Family::V6 => neighbours.insert_v6(CLIENTS, v6(CLIENT), 0),
+    };
+    neighbours.set_static(slot, CLIENT_MAC);
+}
+
+impl Rig {
+    /// Returns the family of hosts behind a port.
+    pub fn family(&self, port: usize) -> Family {
+        match self.leaf.stages().network().port(port).v6 {
+            None => Family::V4,
+            Some(_) => Family::V6,
+        }
+    }
+
+    /// Delivers a frame to a port.
+    pub fn send(&mut self, port: usize, frame: &[u8]) {
+        let frame = self.family(port).frame(frame);
+        assert!(self.far[port].send(&frame));
+    }
+
+    /// Returns the neighbour slot of a host behind a port.
+    pub fn slot(&self, port: usize, address: u32) -> Option<Slot> {
+        let neighbours = self.leaf.stages().neighbours();
+        match self.family(port) {
+            Family::V4 => neighbours.find(port, address),
+            Family::V6 => neighbours.find_v6(port, v6(address)),
+        }
+    }
+}
+
+#[test]
+fn rig_hosts_use_the_requested_family() {
+    for family in BOTH {
+        let mut rig = rig_of(family, "horus");
+        assert_eq!([CLIENTS, WORKERS].map(|port| rig.family(port)), [family; 2]);
+        let frame = rig.through(CLIENTS, &task(1), WORKERS).remove(0);
+        let ether_type = if family == Family::V4 { ether::IPV4 } else { ether::IPV6 };
+        assert_eq!(ether::ether_type(frame.bytes()), ether_type);
+        drop(frame);
+        rig.assert_accounted();
+    }
+}

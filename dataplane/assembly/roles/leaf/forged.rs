@@ -1,0 +1,286 @@
+//! Tasks without a possible answer, tasks that are never completed, and false reports: they cost honest
+//! clients nothing lasting.
+
+use wedjat_core::policy::{CATALOGUE, Runs};
+use wedjat_core::state::Presence;
+use wedjat_core::state::{Load, View};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+/// Number of other clients' tasks, whose answers are ignored.
+const OTHERS: u16 = u16::MAX;
+
+/// Eight workers with FIFO service, one millisecond per task.
+struct Workers {
+    rig: Rig,
+    /// Completion time, client and number of each worker's tasks.
+    queues: Vec<std::collections::VecDeque<(u64, u32, u16)>>,
+    /// Replies to the client: number and time.
+    answered: Vec<(u16, u64)>,
+    /// Queue length that worker 0 reports in place of its own, if any.
+    false_queue: Option<u16>,
+    /// Number of tasks that each worker received.
+    task_counts: [usize; 8],
+}
+
+impl Workers {
+    /// Creates idle workers at a leaf with this policy. The leaf permits 16 unfinished multi-packet tasks per
+    /// source.
+    fn new(policy: &str) -> Self {
+        let networks =
+            Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+        let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop)).replacen(
+            "seed = 7",
+            "seed = 7\nmulti_packet_per_source = 16",
+            1,
+        );
+        let rig = rigs_of(&text, None, true, 256).remove(0);
+        let queues = vec![std::collections::VecDeque::new(); 8];
+        Self { rig, queues, answered: Vec::new(), false_queue: None, task_counts: [0; 8] }
+    }
+
+    /// Returns the leaf's view of the workers.
+    fn view(&self) -> &View {
+        self.rig.leaf.stages().dispatcher(0).unwrap().view()
+    }
+
+    /// Delivers a packet and advances the time in steps of 50 microseconds. Workers accept tasks and answer
+    /// completed ones.
+    fn step(&mut self, frame: Option<&[u8]>) {
+        if let Some(frame) = frame {
+            assert!(self.rig.far[CLIENTS].send(frame));
+        }
+        self.rig.wait(50_000);
+        let now = self.rig.now;
+        for frame in self.rig.receive(WORKERS) {
+            let Ok(datagram) = udp::parse(frame.bytes(), false) else { continue };
+            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            if header.more {
+                continue; // waits for the rest
+            }
+            self.task_counts[usize::from(header.dst - 10)] += 1;
+            let queue = &mut self.queues[usize::from(header.dst - 10)];
+            let start = queue.back().map_or(now, |last| last.0.max(now));
+            queue.push_back((start + MS, datagram.src, header.seq));
+        }
+        for at in 0..8 {
+            while self.queues[at].front().is_some_and(|first| first.0 <= now) {
+                let (_, client, seq) = self.queues[at].pop_front().unwrap();
+                assert_eq!(client, CLIENT, "no other task is one that a worker can answer");
+                let left =
+                    self.false_queue.filter(|_| at == 0).unwrap_or(self.queues[at].len() as u16);
+                let header = Header { seq, ..done(10 + at as u16, left) };
+                assert!(self.rig.far[WORKERS].send(&reply_from(SERVERS[at / 4], header)));
+            }
+        }
+        self.rig.poll();
+        for frame in self.rig.receive(CLIENTS) {
+            let Ok(datagram) = udp::parse(frame.bytes(), false) else { continue };
+            let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+            self.answered.push((header.seq, self.rig.now));
+        }
+    }
+
+    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 100 steps in
+    /// between. Returns the response times in order.
+    fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
+        let mut sent = Vec::new();
+        for at in 0..tasks {
+            sent.push(self.rig.now);
+            self.step(Some(&task(at)));
+            for step in 0..99 {
+                let frame = attack(u32::from(at) * 100 + step);
+                self.step(frame.as_deref());
+            }
+        }
+        // Time for all answers.
+        (0..400).for_each(|_| self.step(None));
+        let honest = self.answered.iter().filter(|&&(seq, _)| seq < tasks);
+        let mut times: Vec<_> = honest.map(|&(seq, at)| at - sent[usize::from(seq)]).collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// Returns the number of tasks that the leaf counts as unanswered.
+    fn outstanding(&self) -> u32 {
+        (0..8).map(|member| self.view().outstanding(Member(member))).sum()
+    }
+}
+
+/// First packet of a task that is never completed.
+fn unfinished_task(source: u32, seq: u16) -> Vec<u8> {
+    let mut payload = [0; 20];
+    Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
+    frame(&Flow { src: source, ..client_flow() }, &payload)
+}
+
+/// A complete task from a source that no reply can reach.
+fn unanswerable_task(source: u32, seq: u16) -> Vec<u8> {
+    let mut payload = [0; 20];
+    Header::new_task(7, seq).emit(&mut payload);
+    frame(&Flow { src: source, ..client_flow() }, &payload)
+}
+
+/// Returns all policies of leaves.
+fn policies() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine).map(|entry| entry.name)
+}
+
+// promise: trust.2
+#[test]
+fn unanswerable_and_incomplete_tasks_block_no_client() {
+    let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
+    for policy in policies() {
+        let alone = Workers::new(policy).serve(40, |_| None);
+        assert_eq!(alone.len(), 40, "{policy}");
+        let mut workers = Workers::new(policy);
+        // 10,000 packets per second: from an unreachable source, from one source, and from a whole network.
+        let times = workers.serve(40, |at| {
+            Some(match at % 4 {
+                0 | 1 => unanswerable_task(unreachable[at as usize / 4 % 6], at as u16),
+                2 => unfinished_task(CLIENT, at as u16),
+                _ => unfinished_task(0x0A00_0110 + at / 4 % 200, at as u16),
+            })
+            .filter(|_| at % 2 == 0)
+        });
+        assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
+        assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
+        assert_eq!(workers.outstanding(), 0, "{policy}: no count leaks");
+        assert_eq!(workers.rig.count(Gauge::Queued), 0, "{policy}");
+        let drops = workers.rig.drops();
+        assert!(drops.iter().any(|&(name, _)| name == "source_unreachable"), "{policy} {drops:?}");
+        workers.rig.assert_accounted();
+    }
+}
+
+// promise: trust.2
+#[test]
+fn source_is_bounded_in_unfinished_tasks() {
+    let mut workers = Workers::new("horus");
+    for at in 0..40 {
+        drop(workers.rig.through(CLIENTS, &unfinished_task(CLIENT, at), WORKERS));
+    }
+    assert_eq!(workers.rig.drops(), [("multi_packet_bound", 24)]);
+    workers.rig.assert_accounted();
+}
+
+// promise: trust.2
+#[test]
+fn completed_task_regains_its_place() {
+    let mut workers = Workers::new("jbsq(k=1)");
+    for at in 0..8 {
+        workers.step(Some(&unfinished_task(CLIENT, at)));
+    }
+    assert_eq!(workers.outstanding(), 8, "all places are taken");
+    workers.step(Some(&task(100)));
+    assert_eq!(
+        workers.task_counts.iter().sum::<usize>(),
+        1,
+        "and one is given up for a whole task"
+    );
+    assert_eq!(workers.outstanding(), 8);
+    let mut rest = [0; 20];
+    Header { code: Code::TaskContinuation, ..Header::new_task(7, 0) }.emit(&mut rest);
+    workers.step(Some(&frame(&client_flow(), &rest)));
+    assert_eq!(workers.outstanding(), 9, "the first task is complete: it is served, too");
+    (0..400).for_each(|_| workers.step(None));
+    assert_eq!(workers.answered.len(), 2);
+    assert_eq!(workers.outstanding(), 0, "the others timed out");
+    workers.rig.assert_accounted();
+}
+
+// promise: trust.2
+#[test]
+fn excessive_load_report_expires() {
+    for policy in ["horus", "racksched", "lsq-update", "jbsq", "sed"] {
+        let mut workers = Workers::new(policy);
+        // Worker 0 answers tasks that it did not get, and reports far too many tasks, or slightly too many.
+        for qlen in [u16::MAX, 40] {
+            drop(workers.rig.through(WORKERS, &reply(10, qlen), CLIENTS));
+            (0..600).for_each(|_| workers.step(None));
+            let believed = workers.view().estimated_load(Member(0));
+            assert_eq!(believed, 0, "{policy}: nothing was sent to it");
+        }
+        workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
+        assert!(workers.task_counts[0] > 20, "{policy}: {:?}", workers.task_counts);
+        workers.rig.assert_accounted();
+    }
+}
+
+// promise: trust.2
+#[test]
+fn constantly_idle_worker_does_not_attract_all_tasks() {
+    for policy in ["horus", "racksched", "lsq-update", "jiq", "ppot"] {
+        let mut workers = Workers::new(policy);
+        workers.false_queue = Some(0);
+        // 6000 tasks per second, of 8000 that the workers can serve.
+        workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
+        let all: usize = workers.task_counts.iter().sum();
+        assert!(workers.task_counts[0] * 8 < 3 * all, "{policy}: {:?}", workers.task_counts);
+        workers.rig.assert_accounted();
+    }
+}
+
+// promise: trust.2
+#[test]
+fn unconfigured_registration_is_refused() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    let backlog = (64, Overflow::Drop);
+    let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
+    for message in [presence::join(12, 0), presence::alive(12, 0)] {
+        assert!(rig.through(WORKERS, &message, WORKERS).is_empty());
+    }
+    assert_eq!(rig.drops(), [("registration_off", 2)]);
+    let presence = |rig: &Rig| {
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        (view.presence(Member(2)), view.is_active(Member(2)))
+    };
+    for _ in 0..50 {
+        rig.wait(10 * MS);
+    }
+    assert_eq!(presence(&rig), (Presence::Configured, true));
+    rig.assert_accounted();
+}
+
+// promise: scheduling.4
+#[test]
+fn lost_tasks_are_written_off_under_every_policy() {
+    for policy in policies() {
+        let mut workers = Workers::new(policy);
+        for at in 0..24 {
+            workers.rig.through(CLIENTS, &task(at), WORKERS); // not delivered
+        }
+        workers.serve(40, |at| (at % 7 == 0).then(|| task(OTHERS)));
+        (0..2_300).for_each(|_| workers.rig.wait(5 * MS));
+        assert_eq!(workers.outstanding(), 0, "{policy}");
+        workers.rig.assert_accounted();
+    }
+}
+
+#[test]
+fn many_doubted_workers_count_their_sent_tasks() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+    let text = text_of(&networks, "round-robin", true, 1, (64, Overflow::Drop));
+    let text = text.replace("'10-13'", "'10-521'").replace("'14-17'", "'522-1033'");
+    let mut rig = rigs_of(&text, None, true, 256).remove(0);
+    for at in 0..6 * 1024 {
+        rig.through(CLIENTS, &task(at as u16), WORKERS);
+    }
+    // Each worker reports an empty queue again and again, although tasks sent to it are unanswered.
+    for _ in 0..5 {
+        for worker in 0..1024_u16 {
+            let server = SERVERS[usize::from(worker / 512)];
+            rig.through(WORKERS, &reply_from(server, done(10 + worker, 0)), CLIENTS);
+        }
+        for _ in 0..12 {
+            rig.wait(MS);
+        }
+    }
+    // After three such checks the leaf doubts the worker and no longer believes its replies. It then counts
+    // one task.
+    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+    let bounded = (0..1024).filter(|&at| view.load(Member(at)) == Load::ONE);
+    assert_eq!(bounded.count(), 1024);
+    rig.assert_accounted();
+}

@@ -1,0 +1,147 @@
+//! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use wedjat_core::state::histogram::HistogramSnapshot;
+
+use super::*;
+
+/// Returns the ages of load reports, and the times in the queue.
+fn histograms(rig: &Rig) -> [HistogramSnapshot; 2] {
+    rig.leaf.stages().dispatcher(0).unwrap().view().histograms()
+}
+
+// promise: control.5
+#[test]
+fn queue_times_are_those_of_the_clock() {
+    let mut rig = rig("jbsq(k=1)");
+    for seq in 0..8 {
+        assert_eq!(rig.through(CLIENTS, &task(seq), WORKERS).len(), 1, "each worker gets one");
+    }
+    assert_eq!(histograms(&rig)[1], HistogramSnapshot::default(), "none has waited");
+    let mut arrivals = Vec::new();
+    for seq in 8..11 {
+        assert!(rig.through(CLIENTS, &task(seq), WORKERS).is_empty());
+        arrivals.push(rig.now);
+        rig.wait(7_000);
+    }
+    let (mut waits, mut buckets) = (Vec::new(), BTreeMap::new());
+    for (worker, (arrival, bound)) in
+        (10..).zip(arrivals.into_iter().zip([50_000, 200_000, 500_000]))
+    {
+        rig.wait(bound / 2);
+        assert!(rig.far[WORKERS].send(&reply(worker, 0)));
+        rig.poll();
+        assert_eq!(rig.receive(WORKERS).len(), 1, "the first waiting task goes");
+        waits.push(rig.now - arrival);
+        *buckets.entry(bound).or_insert(0) += 1;
+        assert_eq!(histograms(&rig)[1].buckets, buckets, "{waits:?}");
+    }
+    let [ages, times] = histograms(&rig);
+    assert_eq!((times.count, times.sum_ns), (3, waits.iter().sum()));
+    assert_eq!(ages.count, 0, "no burst is sampled yet");
+    rig.assert_accounted();
+}
+
+/// Sends a task and, 30 us later, its reply, and waits for 40 us. Returns the task's worker.
+fn round_trip(rig: &mut Rig, seq: u16) -> u16 {
+    let (_, header, _) = rig.one(CLIENTS, &task(seq), WORKERS);
+    rig.wait(30_000);
+    rig.one(WORKERS, &reply(header.dst, 0), CLIENTS);
+    rig.wait(40_000);
+    header.dst
+}
+
+// promise: control.5
+#[test]
+fn one_burst_in_1024_is_sampled() {
+    static REAL_TIME: AtomicU64 = AtomicU64::new(0);
+    for has_stopwatch in [false, true] {
+        let mut rig = rig("horus");
+        if has_stopwatch {
+            // Each reading is 300 ticks, which are nanoseconds, after the one before.
+            rig.leaf = rig.leaf.with_stopwatch(Some(|| REAL_TIME.fetch_add(300, Relaxed)));
+        }
+        // Bursts are counted from 1; the odd ones are tasks. Burst 1024 would be sampled but has only a reply, so the leaf
+        // samples 1041, 17 bursts later. It watches that task's worker up to the second reply, 1044.
+        for seq in 0..1044 / 2 {
+            round_trip(&mut rig, seq);
+        }
+        let counters = rig.leaf.stages().counters();
+        let (decisions, [ages, _]) = (counters.decision_time(), histograms(&rig));
+        let expected = if has_stopwatch { BTreeMap::from([(500, 1)]) } else { BTreeMap::new() };
+        assert_eq!(decisions.buckets, expected);
+        assert_eq!(decisions.sum_ns, if has_stopwatch { 300 } else { 0 });
+        // The poll with the next task is 1 us after the wait. Horus sends it to the worker that became idle last.
+        assert_eq!((ages.count, ages.sum_ns), (1, 41_000));
+        // The next sample is 1024 bursts later: again a reply.
+        for seq in 0..(1024 + 17) / 2 {
+            round_trip(&mut rig, seq);
+        }
+        assert_eq!(histograms(&rig)[0].count, 1);
+        round_trip(&mut rig, 0);
+        round_trip(&mut rig, 1);
+        assert_eq!((histograms(&rig)[0].count, histograms(&rig)[0].sum_ns), (2, 82_000));
+        rig.assert_accounted();
+    }
+}
+
+// promise: control.5
+#[test]
+fn age_grows_until_the_next_report() {
+    let mut rig = rig("horus");
+    (1..8).for_each(|member| rig.set_active(member, false));
+    for seq in 0..1024 {
+        rig.one(CLIENTS, &task(seq), WORKERS);
+    }
+    // The worker is watched now. Its age is unknown until its first report.
+    rig.one(CLIENTS, &task(0), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 0);
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    let (reported, mut sum_ns) = (rig.now, 0);
+    for (count, wait) in (1..).zip([0, 15_000, 2_000_000]) {
+        rig.wait(wait);
+        rig.one(CLIENTS, &task(1), WORKERS);
+        sum_ns += rig.now - reported;
+        assert_eq!((histograms(&rig)[0].count, histograms(&rig)[0].sum_ns), (count, sum_ns));
+    }
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    rig.one(CLIENTS, &task(2), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 3, "the watch is over");
+    rig.assert_accounted();
+}
+
+// promise: control.5
+#[test]
+fn worker_without_reports_is_not_watched_for_ever() {
+    let mut rig = rig("horus");
+    rig.set_active(0, false);
+    for seq in 0..1024 {
+        rig.one(CLIENTS, &task(seq), WORKERS);
+    }
+    (1..8).for_each(|member| rig.set_active(member, false));
+    rig.set_active(0, true);
+    rig.wait(10_500_000_000);
+    rig.one(CLIENTS, &task(0), WORKERS);
+    // The leaf ended the watch, and samples again. It then watches the only active worker.
+    for seq in 0..1024 {
+        rig.one(CLIENTS, &task(seq), WORKERS);
+    }
+    rig.one(WORKERS, &reply(10, 5), CLIENTS);
+    rig.one(CLIENTS, &task(1), WORKERS);
+    assert_eq!(histograms(&rig)[0].count, 1);
+}
+
+// promise: control.5
+#[test]
+fn waiting_tasks_count_as_decisions() {
+    let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, (2048, Overflow::Drop)).remove(0);
+    rig.leaf = rig.leaf.with_stopwatch(Some(|| 5));
+    for seq in 0..1024 {
+        rig.through(CLIENTS, &task(seq), WORKERS);
+    }
+    let decisions = rig.leaf.stages().counters().decision_time();
+    assert_eq!((decisions.buckets, decisions.sum_ns), (BTreeMap::from([(10, 1)]), 0));
+}

@@ -1,0 +1,544 @@
+//! Workers that register, fall silent and come back, and workers that claim a false identity. The leaf
+//! excludes a silent worker after 100 ms.
+
+use crossbeam_queue::ArrayQueue;
+use wedjat_core::policy::{CATALOGUE, Runs};
+use wedjat_core::stage::UnknownWorker;
+use wedjat_core::state::Presence;
+
+use super::*;
+
+/// Message from a server to the leaf itself.
+pub fn message_from(server: u32, header: Header) -> Vec<u8> {
+    let mut payload = vec![0xEF; header.len() + 3];
+    header.emit(&mut payload);
+    if header.extended {
+        Extension { app: 4, seq32: 5, service_ns: 6, class: 7 }.emit(&mut payload);
+    }
+    let flow = Flow {
+        src_mac: server_mac(0),
+        dst_mac: LEAF_MACS[WORKERS],
+        src: server,
+        dst: LEAF_WORKERS,
+        src_port: 5000,
+        dst_port: 1234,
+    };
+    frame(&flow, &payload)
+}
+
+/// Returns the address of a worker's server.
+fn server_of(worker: u16) -> u32 {
+    SERVERS[usize::from(worker - 10) / 4 % 2]
+}
+
+/// Returns a worker's registration with its number of tasks.
+pub fn join(worker: u16, tasks: u16) -> Vec<u8> {
+    message_from(server_of(worker), Header::worker_id(7, worker, tasks, 0x1234))
+}
+
+/// Returns a worker's keep-alive with its number of tasks.
+pub fn alive(worker: u16, tasks: u16) -> Vec<u8> {
+    message_from(server_of(worker), Header::keep_alive(7, worker, tasks, 0x1235))
+}
+
+/// A leaf whose servers register their workers.
+fn registering(policy: &str) -> Rig {
+    registering_cores(policy, 1).remove(0)
+}
+
+/// Same as [`registering`], with several cores.
+fn registering_cores(policy: &str, cores: usize) -> Vec<Rig> {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    rigs_on(networks, policy, true, true, 256, cores, (64, Overflow::Drop))
+}
+
+impl Rig {
+    /// Delivers a message at the workers' port, and drops the answer.
+    fn send_message(&mut self, frame: &[u8]) {
+        drop(self.through(WORKERS, frame, WORKERS));
+    }
+
+    /// Returns a worker's presence.
+    fn presence(&self, worker: u16) -> Presence {
+        self.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
+    }
+
+    /// Returns true if a worker may get tasks.
+    fn is_active(&self, worker: u16) -> bool {
+        self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(worker - 10))
+    }
+
+    /// Advances time in steps, with keep-alives of these workers.
+    fn pass_with_keep_alives(&mut self, ns: u64, workers: &[u16]) {
+        for _ in 0..ns / 10_000_000 {
+            for &worker in workers {
+                self.send_message(&alive(worker, 0));
+            }
+            self.wait(10_000_000);
+        }
+    }
+
+    /// Sends `tasks` tasks. Returns the workers that get them.
+    fn chosen(&mut self, tasks: u16) -> std::collections::BTreeSet<u16> {
+        (0..tasks).map(|seq| self.one(CLIENTS, &task(seq), WORKERS).1.dst).collect()
+    }
+}
+
+// promise: membership.4
+#[test]
+fn a_registration_is_answered_to_its_sender() {
+    let mut rig = registering("horus");
+    for extended in [false, true] {
+        let header = Header { extended, ..Header::worker_id(7, 14, 3, 0x1234) };
+        let sent = message_from(SERVERS[1], header);
+        let (datagram, answer, frame) = rig.one(WORKERS, &sent, WORKERS);
+        assert_eq!((datagram.src, datagram.src_port), (LEAF_WORKERS, 1234));
+        assert_eq!((datagram.dst, datagram.dst_port), (SERVERS[1], 5000));
+        assert_eq!(answer, header.acknowledged_by(9, 100));
+        assert_eq!(ether::dst(frame.bytes()), server_mac(0), "back to where it came from");
+        let (sent, frame) = (&sent[datagram.payload()..], &frame.bytes()[datagram.payload()..]);
+        assert_eq!(sent[11..], frame[11..], "what follows the header comes back as it was");
+    }
+    assert_eq!(
+        (rig.presence(14), rig.presence(13)),
+        (Presence::Registered, Presence::Unregistered)
+    );
+    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+    assert_eq!(view.estimated_load(Member(4)), 3 << 16, "its queue is known");
+    assert_eq!((rig.count(Counter::Registrations), rig.count(Counter::Originated)), (2, 2));
+    rig.send_message(&alive(14, 5));
+    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+    assert_eq!(view.estimated_load(Member(4)), 5 << 16, "a keep-alive refreshes it");
+    assert_eq!((rig.count(Counter::KeepAlives), rig.count(Counter::Originated)), (1, 2));
+    assert_eq!(rig.drops(), []);
+    rig.assert_accounted();
+}
+
+// promise: scheduling.4
+#[test]
+fn lost_tasks_of_doubted_workers_are_written_off() {
+    let workers: Vec<_> = (10..18).collect();
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
+        let mut rig = registering(entry.name);
+        workers.iter().for_each(|&worker| rig.send_message(&join(worker, 0)));
+        for seq in 0..160 {
+            drop(rig.through(CLIENTS, &task(seq), WORKERS)); // none of them arrives
+        }
+        rig.pass_with_keep_alives(5_000_000_000, &workers);
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        let left: Vec<_> = (0..8).map(|member| view.outstanding(Member(member))).collect();
+        assert_eq!(left, [0; 8], "{}", entry.name);
+        rig.assert_accounted();
+    }
+}
+
+// promise: membership.4
+#[test]
+fn golden_bytes_of_a_registration_on_the_wire() {
+    let mut rig = registering("horus");
+    let join = [0x0C, 0, 7, 0, 14, 0x7F, 0xFF, 0, 3, 0x12, 0x34];
+    let flow = Flow {
+        src_mac: server_mac(1),
+        dst_mac: LEAF_MACS[WORKERS],
+        src: SERVERS[1],
+        dst: LEAF_WORKERS,
+        src_port: 5000,
+        dst_port: 1234,
+    };
+    let (.., answer) = rig.one(WORKERS, &frame(&flow, &join), WORKERS);
+    assert_eq!(answer.bytes()[42..], [0x0D, 0, 7, 0, 9, 0, 14, 0, 100, 0x12, 0x34]);
+    drop(answer);
+    let alive = [0x0B, 0, 7, 0, 14, 0x7F, 0xFF, 0, 2, 0x12, 0x35];
+    assert!(rig.through(WORKERS, &frame(&flow, &alive), WORKERS).is_empty());
+    assert_eq!((rig.count(Counter::KeepAlives), rig.count(Counter::Consumed)), (1, 2));
+}
+
+// promise: membership.4
+#[test]
+fn unknown_worker_messages_are_counted_and_ignored() {
+    let mut rig = registering("horus");
+    let mut on_clients_side = join(10, 0);
+    on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
+    let mut short = join(10, 0);
+    short.truncate(50);
+    let header = Header::worker_id(7, 10, 0, 1);
+    // The same message to another IP address.
+    let elsewhere = |mut frame: Vec<u8>| {
+        frame[33] ^= 0x40; // to another address
+        frame[24..26].fill(0);
+        let checksum = PartialChecksum::default().bytes(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        frame[40..42].fill(0);
+        frame
+    };
+    let cases = [
+        (WORKERS, "unknown_worker", message_from(SERVERS[0], Header { src: 9, ..header })),
+        (WORKERS, "unknown_worker", message_from(SERVERS[0], Header { src: 0xFFFF, ..header })),
+        (WORKERS, "spoofed_reply", message_from(SERVERS[1], header)),
+        (WORKERS, "spoofed_reply", message_from(0x0A00_0263, header)),
+        (WORKERS, "pool_mismatch", message_from(SERVERS[0], Header { pool: 8, ..header })),
+        (
+            WORKERS,
+            "pool_mismatch",
+            message_from(SERVERS[0], Header { pool: 8, code: Code::KeepAlive, ..header }),
+        ),
+        (CLIENTS, "wrong_side", on_clients_side),
+        (WORKERS, "ipv4_header", short),
+        (WORKERS, "other_address", elsewhere(join(10, 0))),
+        (
+            WORKERS,
+            "task_role",
+            message_from(SERVERS[0], Header { code: Code::WorkerIdAck, ..header }),
+        ),
+    ];
+    let mut expected = std::collections::BTreeMap::new();
+    for (port, reason, frame) in cases {
+        for out in [CLIENTS, WORKERS] {
+            assert!(rig.through(port, &frame, out).is_empty(), "{reason}");
+            *expected.entry(reason).or_insert(0) += 1;
+        }
+        let drops: std::collections::BTreeMap<_, _> = rig.drops().into_iter().collect();
+        assert_eq!(drops, expected, "{reason}");
+    }
+    let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+    assert!((0..8).all(|member| view.reports(Member(member)) == 0));
+    assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn silent_worker_gets_no_tasks_until_it_returns() {
+    for back in [join(12, 0), alive(12, 0), reply(12, 0)] {
+        let mut rig = registering("racksched");
+        rig.send_message(&join(12, 0));
+        rig.send_message(&join(13, 0));
+        rig.pass_with_keep_alives(150_000_000, &[12, 13]);
+        assert!(rig.is_active(12) && rig.is_active(13));
+        let before = rig.outstanding(2);
+        while rig.outstanding(2) < before + 3 {
+            rig.chosen(1);
+        }
+        rig.pass_with_keep_alives(90_000_000, &[13]);
+        assert!(rig.is_active(12), "not yet");
+        rig.pass_with_keep_alives(30_000_000, &[13]);
+        assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
+        assert_eq!(rig.outstanding(2), 0, "what it had is written off");
+        let chosen = rig.chosen(200);
+        assert!(!chosen.contains(&12), "no task for who is silent");
+        assert!(!chosen.contains(&10), "nor for one that never registered");
+        drop(rig.through(WORKERS, &back, WORKERS));
+        rig.receive(CLIENTS);
+        rig.pass_with_keep_alives(10_000_000, &[13]);
+        assert_eq!(rig.presence(12), Presence::Registered);
+        assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
+        // The same again.
+        rig.pass_with_keep_alives(120_000_000, &[13]);
+        assert_eq!((rig.presence(12), rig.outstanding(2)), (Presence::Silent, 0));
+        assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
+        rig.assert_accounted();
+    }
+}
+
+// promise: membership.4
+#[test]
+fn replies_are_signs_of_life() {
+    let mut rig = registering("horus");
+    rig.send_message(&join(12, 0));
+    for _ in 0..40 {
+        drop(rig.through(WORKERS, &reply(12, 1), CLIENTS));
+        rig.wait(10_000_000);
+    }
+    assert!(rig.is_active(12));
+    assert_eq!(rig.count(Counter::WorkersLost), 0);
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn stalled_leaf_excludes_no_worker() {
+    let mut rig = registering("random");
+    rig.send_message(&join(12, 0));
+    rig.pass_with_keep_alives(50_000_000, &[12]);
+    rig.wait(500_000_000);
+    assert!(rig.is_active(12), "nobody could be heard of");
+    rig.pass_with_keep_alives(90_000_000, &[]);
+    assert!(rig.is_active(12));
+    rig.pass_with_keep_alives(30_000_000, &[]);
+    assert!(!rig.is_active(12), "now it is silent");
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn every_policy_skips_and_readmits_silent_workers() {
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
+        let mut rig = registering(entry.name);
+        let answer = |rig: &mut Rig, frames: Vec<Frame>| {
+            let mut workers = Vec::new();
+            for frame in frames {
+                let at = udp::parse(frame.bytes(), false).unwrap().payload();
+                let worker = Header::parse(&frame.bytes()[at..]).unwrap().dst;
+                workers.push(worker);
+                assert!(rig.far[WORKERS].send(&reply(worker, 0)));
+            }
+            rig.poll();
+            rig.receive(CLIENTS);
+            workers
+        };
+        let run = |rig: &mut Rig| {
+            let mut workers = Vec::new();
+            for seq in 0..300 {
+                let frames = rig.through(CLIENTS, &task(seq), WORKERS);
+                workers.extend(answer(rig, frames));
+                let released = rig.receive(WORKERS);
+                workers.extend(answer(rig, released));
+            }
+            assert_eq!(workers.len(), 300, "{}: none went lost", entry.name);
+            workers
+        };
+        let other_workers: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
+        (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
+        run(&mut rig);
+        rig.pass_with_keep_alives(150_000_000, &other_workers);
+        assert_eq!(rig.presence(15), Presence::Silent);
+        assert!(!run(&mut rig).contains(&15), "{}", entry.name);
+        // All remaining workers report load, so the policy wants this one.
+        for worker in other_workers {
+            drop(rig.through(WORKERS, &reply(worker, 40), CLIENTS));
+        }
+        rig.send_message(&alive(15, 0));
+        assert!(run(&mut rig).contains(&15), "{}", entry.name);
+        assert_eq!(rig.drops(), [], "{}", entry.name);
+        rig.assert_accounted();
+    }
+}
+
+// promise: membership.4
+#[test]
+fn queued_tasks_survive_their_workers() {
+    let mut rig = registering_cores("jbsq(k=1)", 1).remove(0);
+    for worker in 10..18 {
+        rig.send_message(&join(worker, 0));
+    }
+    for seq in 0..20 {
+        assert!(rig.far[CLIENTS].send(&task(seq)));
+    }
+    rig.poll();
+    assert_eq!(rig.receive(WORKERS).len(), 8);
+    rig.pass_with_keep_alives(200_000_000, &[]);
+    assert_eq!((rig.count(Counter::WorkersLost), rig.count(Gauge::Queued)), (8, 12));
+    // One worker comes back without tasks, and gets the first waiting one.
+    assert!(rig.far[WORKERS].send(&alive(16, 0)));
+    rig.poll();
+    rig.wait(200_000);
+    let frames = rig.receive(WORKERS);
+    assert_eq!(frames.len(), 1);
+    let header = Header::parse(&frames[0].bytes()[42..]).unwrap();
+    assert_eq!((header.dst, header.seq), (16, 8));
+    drop(frames);
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn silence_and_return_reach_all_cores() {
+    let mut cores = registering_cores("random", 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    second.send_message(&join(12, 0));
+    second.send_message(&join(13, 0));
+    first.wait(1_000_000);
+    while first.outstanding(2) < 3 {
+        first.chosen(1);
+        second.chosen(1);
+    }
+    for _ in 0..15 {
+        second.send_message(&alive(13, 0));
+        first.wait(10_000_000);
+        second.wait(10_000_000);
+    }
+    assert!(!first.is_active(12) && !second.is_active(12));
+    assert_eq!(first.outstanding(2), 0, "written off once, over all cores");
+    let lost = |rig: &Rig| rig.count(Counter::WorkersLost);
+    assert_eq!(lost(first) + lost(second), 1, "and counted once");
+    assert!(!first.chosen(100).contains(&12) && !second.chosen(100).contains(&12));
+    // A reply that passes the first core brings it back on both.
+    drop(first.through(WORKERS, &reply(12, 0), CLIENTS));
+    first.wait(1_000_000);
+    second.wait(1_000_000);
+    assert!(first.chosen(100).contains(&12) && second.chosen(100).contains(&12));
+    let back = |rig: &Rig| rig.count(Counter::WorkersBack);
+    assert_eq!(back(first) + back(second), 1);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn disabled_worker_stays_disabled() {
+    let mut rig = registering("random");
+    rig.send_message(&join(12, 0));
+    rig.pass_with_keep_alives(150_000_000, &[]);
+    // Silent, then deactivated: a message does not bring it back.
+    rig.set_active(2, false);
+    rig.wait(1_000_000);
+    rig.pass_with_keep_alives(50_000_000, &[12]);
+    assert_eq!(rig.presence(12), Presence::Registered);
+    assert!(!rig.is_active(12));
+    rig.set_active(2, true);
+    rig.wait(1_000_000);
+    assert!(rig.is_active(12));
+    // Silent, then activated: a message brings it back.
+    rig.pass_with_keep_alives(150_000_000, &[]);
+    rig.set_active(2, true);
+    rig.wait(1_000_000);
+    assert!(!rig.is_active(12));
+    rig.pass_with_keep_alives(10_000_000, &[12]);
+    assert!(rig.is_active(12));
+    rig.assert_accounted();
+}
+
+#[test]
+fn no_timeout_means_no_silence() {
+    let mut rig = registering("random");
+    rig.leaf.stages_mut().set_worker_timeout(0);
+    let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
+    assert_eq!(answer.qlen, 0, "the server is told");
+    rig.pass_with_keep_alives(10_000_000_000, &[]);
+    assert!(rig.is_active(12));
+    rig.assert_accounted();
+}
+
+// promise: controller.1
+#[test]
+fn unknown_workers_are_reported_on_request() {
+    let mut rig = registering("horus");
+    let newcomers = Arc::new(ArrayQueue::new(2));
+    let header = Header::worker_id(7, 9, 0, 1);
+    rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
+    rig.leaf.stages_mut().set_unknown_workers(Arc::clone(&newcomers));
+    rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
+    assert_eq!(newcomers.pop(), Some(UnknownWorker { server: SERVERS[0], worker: 9, pool: 7 }));
+    rig.through(WORKERS, &join(10, 0), WORKERS); // known
+    rig.through(WORKERS, &message_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
+    let mut on_clients_side = message_from(SERVERS[0], header);
+    on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
+    rig.through(CLIENTS, &on_clients_side, CLIENTS);
+    assert_eq!(newcomers.pop(), None);
+    // An unknown server too, and no more workers than the queue has room for.
+    for worker in 100..110 {
+        rig.through(WORKERS, &message_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
+    }
+    let reported = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
+    let newcomer = |worker| Some(UnknownWorker { server: 0x0A00_0263, worker, pool: 7 });
+    assert_eq!(reported, [newcomer(100), newcomer(101), None]);
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn unregistered_worker_gets_no_task() {
+    for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
+        let mut rig = registering(entry.name);
+        assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
+        assert!(rig.through(CLIENTS, &task(0), WORKERS).is_empty(), "{}", entry.name);
+        let waits = rig.count(Gauge::Queued);
+        let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
+        assert_eq!(rig.drops(), dropped, "{}", entry.name);
+        assert_eq!(waits == 1, entry.holds(), "{}: it waits where the policy lets it", entry.name);
+        // Two workers register, one by a keep-alive as after a restart of the leaf.
+        rig.send_message(&join(12, 0));
+        rig.send_message(&alive(15, 0));
+        let mut workers = std::collections::BTreeSet::new();
+        for seq in 1..200 {
+            rig.wait(200_000);
+            for frame in rig.through(CLIENTS, &task(seq), WORKERS) {
+                let at = udp::parse(frame.bytes(), false).unwrap().payload();
+                let worker = Header::parse(&frame.bytes()[at..]).unwrap().dst;
+                workers.insert(worker);
+                drop(rig.through(WORKERS, &reply(worker, 0), CLIENTS));
+            }
+        }
+        assert!(
+            workers.iter().all(|worker| [12, 15].contains(worker)),
+            "{} {workers:?}",
+            entry.name
+        );
+        assert!(workers.len() == 2 || workers.len() == 1, "{} {workers:?}", entry.name);
+        assert_eq!(rig.drops(), dropped, "{}", entry.name);
+        rig.assert_accounted();
+    }
+}
+
+// promise: membership.4
+#[test]
+fn added_worker_waits_for_its_registration() {
+    let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
+    let (mut rigs, mut control) = controlled(&text, None, true, 256);
+    let rig = &mut rigs[0];
+    rig.send_message(&join(10, 0));
+    rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
+    assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
+    assert_eq!(rig.chosen(50), [10].into());
+    let join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
+    rig.send_message(&join);
+    assert_eq!(rig.chosen(50), [10, 20].into());
+    // It departs, and another worker gets its place.
+    rig.change(&mut control, &["remove-workers workers=20"]);
+    rig.wait(11_000_000_000);
+    control.tend(rig.now);
+    rig.send_message(&alive(10, 0));
+    rig.change(&mut control, &["add-workers pool=7 workers=21 server=10.0.2.11"]);
+    assert_eq!(rig.chosen(50), [10].into());
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn worker_of_a_returned_host_stays_silent() {
+    let mut rig = registering("random");
+    rig.leaf.stages_mut().set_worker_timeout(0);
+    let neighbours = rig.leaf.stages().neighbours().clone();
+    (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
+    rig.pass_with_keep_alives(30_000_000, &[]); // one round of the leaf's checks, after which it knows the servers
+    let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
+    rig.leaf.stages_mut().lose_next_hop(slot);
+    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
+    assert!(neighbours.mac(slot).is_some(), "it answers again");
+    rig.wait(10_000_000);
+    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
+    assert!(rig.chosen(100).iter().all(|&worker| worker < 14));
+    rig.send_message(&alive(16, 0));
+    assert_eq!((rig.presence(16), rig.presence(17)), (Presence::Registered, Presence::Silent));
+    assert!(rig.chosen(200).contains(&16));
+    rig.assert_accounted();
+}
+
+// promise: membership.4
+#[test]
+fn tasks_wait_for_the_first_registration() {
+    let mut rig = registering("horus");
+    rig.leaf = rig.leaf.with_patience();
+    for seq in 0..20 {
+        rig.send(CLIENTS, &task(seq));
+    }
+    for _ in 0..100 {
+        rig.wait(1_000_000);
+    }
+    assert_eq!(rig.count(Counter::RxPackets), 0);
+    rig.send_message(&join(12, 0));
+    rig.wait(1_000_000);
+    rig.wait(1_000_000);
+    assert_eq!((rig.receive(WORKERS).len(), rig.drops()), (20, vec![]));
+    rig.assert_accounted();
+    // Without a registration, tasks are dropped in the end.
+    let mut rig = registering("horus");
+    rig.leaf = rig.leaf.with_patience();
+    rig.send(CLIENTS, &task(0));
+    for _ in 0..300 {
+        rig.wait(1_000_000);
+    }
+    assert_eq!(rig.drops(), [("no_member", 1)]);
+    rig.assert_accounted();
+}

@@ -1,0 +1,177 @@
+//! Pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
+//! accepts.
+
+use wedjat_core::policy::Reports;
+use wedjat_core::state::Presence;
+
+use super::presence::{alive, join, message_from};
+use super::*;
+
+/// Leaf whose workers report their queues in messages.
+fn rig_with_reports(family: Family, policy: &str) -> Rig {
+    reporting_rig(family, policy, false)
+}
+
+/// Same as [`rig_with_reports`], with workers that register or do not.
+fn reporting_rig(family: Family, policy: &str, registers: bool) -> Rig {
+    let mut rig = rig_where(family, policy, registers);
+    rig.leaf.stages_mut().set_reports(0, Reports::Messages);
+    rig
+}
+
+/// Returns a worker's report of its number of tasks.
+fn report(worker: u16, tasks: u16, number: u16) -> Vec<u8> {
+    let server = SERVERS[usize::from(worker - 10) / 4];
+    message_from(server, Header::queue_report(7, worker, tasks, number))
+}
+
+impl Rig {
+    /// Delivers a message, which the leaf must not answer.
+    fn send_load(&mut self, frame: &[u8]) {
+        assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "it is not answered");
+    }
+
+    /// Returns the estimated tasks of a worker.
+    fn estimated(&self, worker: u16) -> u64 {
+        self.leaf.stages().dispatcher(0).unwrap().view().estimated_load(Member(worker - 10)) >> 16
+    }
+
+    /// Sends a task. Returns the worker that it goes to.
+    fn pick(&mut self, seq: u16) -> u16 {
+        self.one(CLIENTS, &task(seq), WORKERS).1.dst
+    }
+}
+
+// promise: scheduling.6
+#[test]
+fn replies_tell_nothing_and_reports_do() {
+    for family in BOTH {
+        let mut rig = rig_with_reports(family, "lsq-update");
+        let worker = rig.pick(1);
+        assert_eq!((rig.estimated(worker), rig.outstanding(worker - 10)), (1, 1));
+        assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
+        assert_eq!(
+            (rig.estimated(worker), rig.outstanding(worker - 10)),
+            (1, 0),
+            "it was answered"
+        );
+        // All remaining workers have lower estimates until their reports arrive.
+        for other in (10..18).filter(|&other| other != worker) {
+            rig.send_load(&report(other, 3, 1));
+            assert_eq!(rig.estimated(other), 3);
+        }
+        assert_eq!((rig.pick(2), rig.estimated(worker)), (worker, 2));
+        rig.send_load(&report(worker, 0, 1));
+        assert_eq!((rig.pick(3), rig.pick(4), rig.estimated(worker)), (worker, worker, 2));
+        assert_eq!((rig.count(Counter::QueueReports), rig.count(Counter::QueueReportsOld)), (8, 0));
+        assert_eq!(rig.drops(), []);
+        rig.assert_accounted();
+    }
+}
+
+// promise: scheduling.6
+#[test]
+fn old_report_is_ignored_unless_silence_was_long() {
+    for family in BOTH {
+        let mut rig = rig_with_reports(family, "lsq-update");
+        rig.send_load(&report(14, 4, 9));
+        rig.send_load(&report(14, 7, 8));
+        assert_eq!((rig.estimated(14), rig.count(Counter::QueueReportsOld)), (4, 1));
+        rig.send_load(&report(14, 5, 10));
+        assert_eq!(rig.estimated(14), 5);
+        for _ in 0..50 {
+            rig.wait(1_000_000);
+        }
+        rig.send_load(&report(14, 2, 1)); // from a restarted server
+        assert_eq!((rig.estimated(14), rig.count(Counter::QueueReports)), (2, 3));
+        rig.assert_accounted();
+    }
+}
+
+// promise: scheduling.6
+#[test]
+fn registration_sets_presence_but_no_load() {
+    for family in BOTH {
+        let mut rig = reporting_rig(family, "hlsq-smart", true);
+        let reports =
+            |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().reports(Member(4));
+        assert_eq!(rig.through(WORKERS, &join(14, 6), WORKERS).len(), 1);
+        rig.send_load(&alive(14, 6));
+        assert_eq!((rig.estimated(14), reports(&rig)), (0, 2), "it was heard of");
+        let view = rig.leaf.stages().dispatcher(0).unwrap().view();
+        assert_eq!(view.presence(Member(4)), Presence::Registered);
+        rig.send_load(&report(14, 6, 1));
+        rig.send_load(&alive(14, 0));
+        assert_eq!(rig.estimated(14), 6);
+        // Reports keep the worker alive as other messages do.
+        for number in 2..20 {
+            rig.wait(20_000_000);
+            rig.send_load(&report(14, 6, number));
+        }
+        assert_eq!(rig.count(Counter::WorkersLost), 0);
+        for _ in 0..20 {
+            rig.wait(20_000_000);
+        }
+        assert_eq!(rig.count(Counter::WorkersLost), 1);
+        rig.assert_accounted();
+    }
+}
+
+// promise: scheduling.6
+#[test]
+fn workers_are_busy_before_their_first_report() {
+    for family in BOTH {
+        for policy in ["jiq", "jbt(r=2)", "pi", "jiq-weighted"] {
+            let mut rig = rig_with_reports(family, policy);
+            let idle = |rig: &Rig| rig.leaf.stages().dispatcher(0).unwrap().view().idle().len();
+            for _ in 0..10 {
+                rig.wait(50_000_000);
+            }
+            assert_eq!(idle(&rig), 0, "{policy}");
+            let queue = u16::from(policy == "jbt(r=2)");
+            rig.send_load(&report(15, queue, 1));
+            rig.send_load(&report(12, queue, 1));
+            rig.send_load(&report(11, queue + 1, 1));
+            assert_eq!(idle(&rig), 2, "{policy}");
+            assert_eq!((rig.pick(1), rig.pick(2)), (15, 12), "{policy}: first come, first served");
+            // Neither a reply of an idle worker nor its activation puts it on the list again.
+            assert_eq!(rig.through(WORKERS, &reply(15, 0), CLIENTS).len(), 1);
+            rig.set_active(5, false);
+            rig.set_active(5, true);
+            assert_eq!(idle(&rig), 0, "{policy}");
+            rig.assert_accounted();
+        }
+    }
+}
+
+// promise: scheduling.6
+#[test]
+fn unwanted_reports_are_refused() {
+    for family in BOTH {
+        let mut rig = rig_of(family, "lsq-update");
+        drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
+        assert_eq!((rig.drops(), rig.estimated(14)), (vec![("queue_report_off", 1)], 0));
+        let mut rig = rig_with_reports(family, "lsq-update");
+        let of = |server: usize, pool, worker| {
+            message_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
+        };
+        for (frame, reason) in [
+            (of(0, 7, 14), "spoofed_reply"),
+            (of(0, 7, 18), "unknown_worker"),
+            (of(1, 8, 14), "pool_mismatch"),
+        ] {
+            let before = rig.drops().len();
+            drop(rig.through(WORKERS, &frame, WORKERS));
+            assert!(
+                rig.drops().contains(&(reason, 1)) && rig.drops().len() == before + 1,
+                "{reason}"
+            );
+        }
+        let mut frame = of(1, 7, 14);
+        ether::emit_addresses(&mut frame, LEAF_MACS[CLIENTS], CLIENT_MAC);
+        drop(rig.through(CLIENTS, &frame, WORKERS));
+        assert!(rig.drops().contains(&("wrong_side", 1)), "{:?}", rig.drops());
+        assert_eq!(rig.estimated(14), 0);
+        rig.assert_accounted();
+    }
+}

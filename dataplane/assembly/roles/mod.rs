@@ -1,0 +1,6 @@
+//! Tests of leaf, agent and both on one core, built from configurations.
+
+mod agent;
+mod colocated;
+mod fixtures;
+mod leaf;

@@ -1,0 +1,144 @@
+//! Batch work beside an agent's workers, on the workers' cores: observation of the agent, the running job, and
+//! the queue of waiting jobs.
+//!
+//! A job is a separate process, `wedjat cosched run`. It reads the agent's published state in the worker
+//! region ([`watching`]). Guard and chooser of `wedjat-cosched` set the batch's share of the cores' time, and
+//! cgroups hold the batch ([`job`]). The job records its cgroups in a note before it creates them ([`notes`]).
+//! Jobs of one agent queue in the folder of notes, and a later job removes the leftovers of a killed one.
+#![deny(unsafe_code)]
+
+pub mod job;
+pub mod notes;
+pub mod options;
+pub mod progress;
+pub mod queue;
+pub mod watching;
+
+pub use job::{Job, JobEnd, Setting, Signals, run};
+pub use notes::{Folder, JobState, Note, jobs_of_this_process};
+pub use options::{Objective, Policy};
+pub use progress::Measure;
+pub use queue::Queue;
+pub use watching::AgentMonitor;
+
+use std::io;
+use std::path::PathBuf;
+
+use wedjat_cosched::mechanism::GroupError;
+use wedjat_cosched::{GuardSettingsError, LoggedError, SettingsError};
+
+use wedjat_core::ring::RegionError;
+
+/// Reason why a batch did not start or did not complete.
+#[derive(Debug, thiserror::Error)]
+pub enum CoschedError {
+    /// The agent cannot be watched.
+    #[error("{error}{hint}", error = .0, hint = region_hint(.0))]
+    Region(#[from] RegionError),
+    /// The agent has ended.
+    #[error("agent {0} has stopped, so the idle time of its cores is unknown; the batch is ended")]
+    AgentGone(String),
+    /// No worker is pinned or visible.
+    #[error(
+        "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus"
+    )]
+    NoWorkers(String),
+    /// A worker is not pinned to one CPU.
+    #[error(
+        "worker {worker} (process {process}) may run on CPUs {cpus}, so its idle core is \
+         unknown: pin it (`cpu` of its options, or taskset), or name the cores with --cpus"
+    )]
+    NotPinned {
+        /// Worker.
+        worker: u16,
+        /// Its process.
+        process: u32,
+        /// CPUs that it may use.
+        cpus: String,
+    },
+    /// The batch would take the dispatcher's time.
+    #[error(
+        "CPU {0} is that of the agent's dispatcher, which never leaves it idle: pin the workers elsewhere, or name other cores with --cpus"
+    )]
+    Dispatcher(usize),
+    /// The CPU does not exist.
+    #[error("this process may not use CPU {cpu}; it may use {usable:?}")]
+    Cpu {
+        /// The given CPU.
+        cpu: usize,
+        /// Usable CPUs.
+        usable: Vec<usize>,
+    },
+    /// The batch would harm a worker.
+    #[error(
+        "a batch of the normal class (limited by: {limit}) beside worker {worker}, which is of \
+         the normal class, too, delays its tasks by milliseconds: leave out --class normal, \
+         have the worker ask for real time (`real_time` of its options, or chrt -f), or give \
+         --force"
+    )]
+    Harmful {
+        /// Limit of the batch.
+        limit: &'static str,
+        /// Worker.
+        worker: u16,
+    },
+    /// The guard would have no observations.
+    #[error(
+        "agent {agent} has no worker that can be watched, so policy {policy} has no input: attach a worker, or give --policy idle or --force"
+    )]
+    Unwatched {
+        /// Agent.
+        agent: String,
+        /// Policy.
+        policy: String,
+    },
+    /// The machine has no cgroups.
+    #[error(
+        "this machine has no cgroups to limit a batch: mount cgroup2, or the controllers cpu and pids"
+    )]
+    NoGroups,
+    /// A cgroup cannot be created or changed.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// Processes are left.
+    #[error("processes {0:?} of the batch were killed but do not end; they stay in its cgroup")]
+    Unkillable(Vec<u32>),
+    /// The command does not start.
+    #[error("{command}: {error}")]
+    Command {
+        /// Program.
+        command: String,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The folder of notes cannot be used.
+    #[error("{}: {error}", path.display())]
+    Notes {
+        /// Folder or file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// The folder of notes belongs to another user.
+    #[error("{} is not a private folder of this user; remove it, or name another one in WEDJAT_COSCHED_DIR", .0.display())]
+    Foreign(PathBuf),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Log(#[from] LoggedError),
+    /// The chooser's settings are invalid.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The guard's settings are invalid.
+    #[error(transparent)]
+    Guard(#[from] GuardSettingsError),
+}
+
+/// Returns a hint for a missing region. Agents whose workers are threads of their process have no region.
+fn region_hint(error: &RegionError) -> &'static str {
+    match error {
+        RegionError::Missing { .. } => {
+            " (an agent whose workers are threads of its own process has none, and can't be watched)"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,35 @@
+//! Core of the wedjat scheduler: the code that each packet passes, and the state that it reads and writes.
+//!
+//! Everything here takes time, randomness and packets as arguments. It needs no device, no thread and no network,
+//! so it runs in a poll loop, in a simulator and in other programs alike. Modules in the order in which they build
+//! on each other: [`wire`], [`state`], [`io`], [`ring`], [`clock`], [`policy`], [`stage`], [`node`], [`role`].
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod cpus;
+pub mod io;
+pub mod limits;
+pub mod nearest;
+pub mod node;
+pub mod outage;
+#[cfg(feature = "peers")]
+pub mod peers;
+pub mod policy;
+pub mod program;
+mod quantity;
+pub mod reason;
+pub mod ring;
+pub mod role;
+pub mod stage;
+pub mod state;
+pub mod stats;
+pub mod wire;
+pub mod worker;
+
+pub use quantity::quantity;
+
+#[cfg(test)]
+#[path = "../../tests/patience/mod.rs"]
+mod patience;
+#[cfg(test)]
+use patience::PATIENCE;

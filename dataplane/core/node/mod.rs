@@ -1,0 +1,533 @@
+//! Core of a node: one dispatcher core's work around its stages (the packet path: parse, classify, schedule, rewrite),
+//! independent of how packets are stored.
+//!
+//! Packets that cannot proceed wait here, for a worker or for their next hop's MAC address. The node advances
+//! the time of policies, workers and neighbours, and asks for the MAC addresses of neighbours. In a leaf, a packet
+//! handle is the packet itself. With an embedded scheduler the caller stores the packets, and a handle is a packet's
+//! number there. So the node is generic over the handle `T`, and reads a packet's bytes through [`PacketStore`].
+//!
+//! A membership (pools, servers and workers) has an *epoch*, a number that grows with each change. A neighbour's
+//! *slot* is the index of its entry in the neighbour table.
+
+pub mod arp;
+pub mod explain;
+pub mod outbox;
+pub mod refusals;
+pub mod tap;
+mod timing;
+
+pub use timing::Timing;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use crossbeam_queue::ArrayQueue;
+
+use arp::{ArpQuestion, ArpResolver};
+
+use crate::policy::fifo::{Fifo, Slab};
+use crate::reason::DropReason;
+use crate::stage::fabric::OutgoingMessage;
+use crate::stage::{NeighbourProbe, PortAddress, Server, Side, Stages, Update, Verdict};
+use crate::state::Gauge;
+use crate::state::neighbour::Slot;
+use crate::wire::ether::{self, Mac};
+
+/// Capacity of a core's command queue. A sender uses at most half of it, see [`Commands::has_room`].
+const COMMANDS: usize = 256;
+
+/// Queue of commands from control threads to a core, which executes them between bursts. Executed commands return
+/// with the objects that they replaced, so that a control thread frees the memory. Handles can be cloned; one core
+/// executes the commands. `C` is a leaf's command by default.
+#[derive(Debug)]
+pub struct Commands<C = Box<Update>>(Arc<Mailbox<C>>);
+
+/// Queues between the control threads and one core.
+#[derive(Debug)]
+struct Mailbox<C> {
+    /// Commands for the core.
+    waiting: ArrayQueue<C>,
+    /// Executed commands.
+    done: ArrayQueue<C>,
+    /// Epoch of the core's membership.
+    epoch: AtomicU64,
+}
+
+impl<C> Clone for Commands<C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<C> Default for Commands<C> {
+    fn default() -> Self {
+        let (waiting, done) = (ArrayQueue::new(COMMANDS), ArrayQueue::new(COMMANDS));
+        Self(Arc::new(Mailbox { waiting, done, epoch: AtomicU64::new(1) }))
+    }
+}
+
+impl<C> Commands<C> {
+    /// Sends a command to the core.
+    ///
+    /// # Errors
+    /// Returns the command if the queue is full.
+    pub fn push(&self, command: C) -> Result<(), C> {
+        self.0.waiting.push(command)
+    }
+
+    /// Returns true if there is room for commands.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        // Executed commands need room on their way back, too. Half of it is a margin for the command that the core
+        // executes now, which is in neither queue.
+        self.0.waiting.len() + self.0.done.len() < COMMANDS / 2
+    }
+
+    /// Returns the next command; called by the core.
+    #[inline]
+    pub fn next(&self) -> Option<C> {
+        self.0.waiting.pop()
+    }
+
+    /// Returns an executed command with the objects it replaced, to be freed by a thread other than the
+    /// core's.
+    pub fn next_done(&self) -> Option<C> {
+        self.0.done.pop()
+    }
+
+    /// Returns the epoch of the core's membership.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        // Acquire: pairs with the store in `acknowledge`.
+        self.0.epoch.load(Acquire)
+    }
+
+    /// Reports that the core now uses the membership of this epoch, and returns the command.
+    pub fn acknowledge(&self, epoch: u64, done: C) {
+        // Release: a thread that reads the epoch also sees what the core published before.
+        self.0.epoch.store(epoch, Release);
+        // There is room if senders check it before each command. Otherwise a leak is better than freeing
+        // memory on the core.
+        self.0.done.push(done).unwrap_or_else(std::mem::forget);
+    }
+}
+
+/// Storage of the packets that wait.
+pub trait PacketStore<T> {
+    /// Returns the bytes of a packet, or `None` if it is no longer stored.
+    fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
+
+    /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting. Drops a task
+    /// whose packet is no longer stored.
+    fn offer(
+        &mut self,
+        stages: &mut Stages,
+        (pool, port): (usize, usize),
+        now: u64,
+        packet: &mut T,
+    ) -> Option<Verdict> {
+        match self.frame(packet) {
+            Some(frame) => stages.offer(pool, port, now, frame),
+            None => {
+                stages.leave(pool);
+                Some(Verdict::Drop(dropped(stages, DropReason::Shutdown)))
+            }
+        }
+    }
+}
+
+/// Destination of a released packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// Index of the port to send it out of.
+    pub port: u8,
+    /// Worker that a task goes to, or that a reply comes from.
+    pub worker: u16,
+}
+
+/// A packet that no longer waits: rewritten and ready to send, or dropped and already counted.
+pub type ReleasedPacket<T> = (T, Result<Egress, DropReason>);
+
+/// A task that waits for a worker.
+#[derive(Debug)]
+struct QueuedTask<T> {
+    /// Handle of its packet.
+    packet: T,
+    /// Index of the receiving port.
+    port: u8,
+    /// Time of its arrival in ticks.
+    since: u64,
+}
+
+/// A packet that lacks only its next hop's MAC address.
+#[derive(Debug)]
+struct UnresolvedPacket<T> {
+    /// Its handle.
+    packet: T,
+    /// Worker that a task goes to, or that a reply comes from.
+    worker: u16,
+    /// Index of the port that leads to its next hop.
+    port: u8,
+}
+
+/// Due checks of waiting packets. A change since the last check may release some.
+#[derive(Clone, Copy, Debug, Default)]
+struct Review {
+    /// True if next hops may have been resolved or have failed.
+    neighbours: bool,
+    /// True if workers may have become free for waiting tasks.
+    workers: bool,
+    /// First pool whose queue has not been checked.
+    pool: usize,
+}
+
+/// One core's stages with the packets that wait. All memory is allocated on creation.
+#[derive(Debug)]
+pub struct Node<T> {
+    /// The stages.
+    pub stages: Stages,
+    /// Packets that wait for MAC addresses, and the questions for these.
+    resolver: ArpResolver<UnresolvedPacket<T>>,
+    /// Tasks of all pools that wait for workers.
+    tasks: Slab<QueuedTask<T>>,
+    /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
+    queues: Box<[Fifo]>,
+    commands: Commands,
+    review: Review,
+    timing: Timing,
+    /// Time of the next periodic work in ticks.
+    next_tick: u64,
+    /// Time of the next check for servers and spines with unknown MAC addresses, in ticks.
+    next_servers: u64,
+    /// Number of link changes at the last such check.
+    link_changes: u64,
+    /// True if some pool's policy queues tasks.
+    holds: bool,
+}
+
+impl<T> Node<T> {
+    /// Creates a node without waiting packets. Its times are ticks of `timing`'s clock.
+    #[must_use]
+    pub fn new(stages: Stages, commands: Commands, timing: Timing) -> Self {
+        Self {
+            tasks: Slab::with_room(stages.capacity().waiting),
+            queues: vec![Fifo::EMPTY; stages.capacity().pools].into_boxed_slice(),
+            commands,
+            holds: stages.holds_tasks(),
+            stages,
+            resolver: ArpResolver::new(Timing::ASK_MS),
+            review: Review::default(),
+            timing,
+            next_tick: 0,
+            next_servers: 0,
+            link_changes: 0,
+        }
+    }
+
+    /// Returns the time of the next timer.
+    #[must_use]
+    pub fn next_tick(&self) -> u64 {
+        self.next_tick
+    }
+
+    /// Returns the epoch of its membership.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.commands.epoch()
+    }
+
+    /// Returns the maximum number of tasks that may wait for workers, over all pools.
+    #[must_use]
+    pub fn queue_bound(&self) -> usize {
+        self.tasks.room()
+    }
+
+    /// Updates the time before a burst, for policies that queue tasks.
+    #[inline]
+    pub fn note_time(&mut self, now: u64) {
+        if self.holds {
+            self.stages.tick_holding(self.timing.to_ns(now));
+        }
+    }
+
+    /// Holds a packet until its next hop is resolved, and asks for it at once. If there is no room, returns the oldest
+    /// held packet with its drop reason; the caller counts it as dropped.
+    pub fn hold(
+        &mut self,
+        packet: T,
+        port: u8,
+        worker: u16,
+        slot: Slot,
+        now: u64,
+    ) -> Option<(T, DropReason)> {
+        let next_hop = self.stages.neighbours().address(slot);
+        let (packet, now_ms) = (UnresolvedPacket { packet, worker, port }, self.timing.to_ms(now));
+        let oldest = self.resolver.hold(packet, port, slot, next_hop, now_ms);
+        // The host's own packets may show its address before it answers.
+        self.stages.want_neighbour(usize::from(port));
+        self.next_tick = now; // questions are sent at ticks
+        let full = DropReason::NeighbourQueueFull;
+        oldest.map(|oldest| (oldest.packet, self.unresolved_reason(oldest.port, full)))
+    }
+
+    /// Returns the drop reason of a packet with an unresolved next hop: `port_down` if its port has no link,
+    /// otherwise `usual`.
+    fn unresolved_reason(&self, port: u8, usual: DropReason) -> DropReason {
+        let is_up = self.stages.neighbours().is_link_up(usize::from(port));
+        if is_up { usual } else { DropReason::PortDown }
+    }
+
+    /// Appends a task to its pool's queue, received by port `from` at `now` ticks.
+    ///
+    /// # Errors
+    /// Returns the task, already counted as dropped, if there is no room.
+    pub fn enqueue(&mut self, packet: T, pool: usize, from: usize, now: u64) -> Result<(), T> {
+        // The pool's own bound was checked, but the pools share the memory, and their bounds may exceed it in sum.
+        let task = QueuedTask { packet, port: from as u8, since: now };
+        self.tasks.push(&mut self.queues[pool], task).map_err(|task| {
+            self.stages.leave_last(pool);
+            self.stages.counters().drop(DropReason::QueueFull, 1);
+            task.packet
+        })
+    }
+
+    /// Notes that a neighbour may have answered.
+    pub fn review_neighbours(&mut self) {
+        self.review.neighbours = true;
+    }
+
+    /// Does periodic work, due at [`Node::next_tick`]: changes of the configuration, timers of policies and workers,
+    /// and questions for MAC addresses. Afterwards all waiting packets are checked again.
+    #[cold]
+    pub fn tick(&mut self, now: u64) {
+        self.next_tick = now.saturating_add(self.timing.tick());
+        self.apply_commands();
+        self.stages.tick(now, self.timing.to_ns(now));
+        self.ask_for_servers(now);
+        while let Some(NeighbourProbe { port, slot, address }) = self.stages.next_neighbour_probe()
+        {
+            self.resolver.ask(port, slot, address, true, self.timing.to_ms(now));
+        }
+        self.review = Review { neighbours: true, workers: true, pool: 0 };
+    }
+
+    /// Asks for the MAC addresses of servers and spines that are unknown, periodically and after each link change.
+    fn ask_for_servers(&mut self, now: u64) {
+        let link_changes = self.stages.neighbours().link_changes();
+        if now < self.next_servers && link_changes == self.link_changes {
+            return;
+        }
+        (self.next_servers, self.link_changes) =
+            (now.saturating_add(self.timing.servers()), link_changes);
+        let network = self.stages.network();
+        let servers =
+            network.servers().map(|&Server { port, slot, next_hop, .. }| (port, slot, next_hop));
+        let spines = network.spines().map(|spine| (spine.port, spine.slot, spine.next_hop));
+        for (port, slot, next_hop) in servers.chain(spines) {
+            if self.stages.neighbours().mac(slot).is_none() {
+                self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
+            }
+        }
+    }
+
+    /// Returns its clock's parameters.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// Returns true if every port for workers only has a link, the MAC address of every server is known, and no
+    /// worker must still register.
+    #[must_use]
+    pub fn reaches_workers(&self) -> bool {
+        let (network, neighbours) = (self.stages.network(), self.stages.neighbours());
+        let mut ports = (0..).zip(network.ports());
+        ports.all(|(index, port)| port.side != Side::Workers || neighbours.is_link_up(index))
+            && network.servers().all(|server| neighbours.mac(server.slot).is_some())
+            && !self.stages.awaits_registrations()
+    }
+
+    /// Returns the next message to a leaf, spine or worker, with the MAC address of its next hop and the
+    /// port's address. If the next hop is unresolved, asks for it and skips the message. A skipped message is
+    /// repeated later, or the node does not need its answer.
+    #[inline]
+    pub fn next_message(&mut self, now: u64) -> Option<(OutgoingMessage, Mac, PortAddress)> {
+        while let Some(message) = self.stages.next_message() {
+            let (port, slot) = (message.port, message.slot);
+            if let Some(mac) = self.stages.neighbours().mac(slot) {
+                return Some((message, mac, *self.stages.network().port(usize::from(port))));
+            }
+            let next_hop = self.stages.neighbours().address(slot);
+            self.resolver.ask(port, slot, next_hop, false, self.timing.to_ms(now));
+        }
+        None
+    }
+
+    /// Returns the next question for a neighbour's MAC address that is due.
+    #[inline]
+    pub fn next_question(&mut self, now: u64) -> Option<ArpQuestion> {
+        if self.resolver.is_quiet() {
+            return None;
+        }
+        self.resolver.due(self.timing.to_ms(now), self.stages.neighbours())
+    }
+
+    /// Returns the next packet that no longer waits, in order. Without a change since the last check, no packet can.
+    #[inline]
+    pub fn next_released(
+        &mut self,
+        now: u64,
+        store: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
+        if self.stages.take_freed() {
+            self.review = Review { workers: true, pool: 0, ..self.review };
+        }
+        if !self.review.neighbours && !self.review.workers {
+            return None;
+        }
+        self.find_released(now, store)
+    }
+
+    /// Checks the waiting packets that are due for it: first those without a MAC address, then queued tasks.
+    #[cold]
+    fn find_released(
+        &mut self,
+        now: u64,
+        store: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
+        if self.stages.has_peers() {
+            self.note_time(now); // the cores' shared order of waiting tasks depends on it
+        }
+        if self.review.neighbours {
+            if let Some(released) = self.next_resolved(now, store) {
+                return Some(released);
+            }
+            self.review.neighbours = false;
+        }
+        let scheduled = self.next_scheduled(now, store);
+        if scheduled.is_none() {
+            self.review = Review::default();
+        }
+        scheduled
+    }
+
+    /// Returns a packet whose next hop was resolved, with the MAC addresses written into it, or one whose next hop did
+    /// not answer. If there is none, marks the workers behind silent next hops as unreachable.
+    fn next_resolved(
+        &mut self,
+        now: u64,
+        store: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
+        let now_ms = self.timing.to_ms(now);
+        if let Some((resolved, port, mac)) = self.resolver.resolved(self.stages.neighbours()) {
+            let UnresolvedPacket { mut packet, worker, .. } = resolved;
+            let src_mac = self.stages.network().port(usize::from(port)).mac;
+            let outcome = match store.frame(&mut packet) {
+                Some(frame) => {
+                    if frame.len() >= ether::LEN {
+                        ether::emit_addresses(frame, mac, src_mac);
+                    }
+                    Ok(Egress { port, worker })
+                }
+                None => Err(dropped(&self.stages, DropReason::Shutdown)),
+            };
+            return Some((packet, outcome));
+        }
+        if let Some(expired) = self.resolver.next_expired(now_ms) {
+            let reason = self.unresolved_reason(expired.port, DropReason::NeighbourUnresolved);
+            return Some((expired.packet, Err(dropped(&self.stages, reason))));
+        }
+        while let Some(slot) = self.resolver.next_silent(now_ms, self.stages.neighbours()) {
+            self.stages.lose_next_hop(slot);
+        }
+        None
+    }
+
+    /// Offers the first task of each pool's queue to the policy. Returns the first one that leaves, for a worker or
+    /// dropped. A task that must wait for its next hop may push out the oldest such packet, which is then returned.
+    fn next_scheduled(
+        &mut self,
+        now: u64,
+        store: &mut impl PacketStore<T>,
+    ) -> Option<ReleasedPacket<T>> {
+        while self.review.pool < self.stages.network().pools() {
+            let pool = self.review.pool;
+            let first = self.queues[pool].first().and_then(|index| self.tasks.get_mut(index));
+            let Some(first) = first else {
+                self.review.pool += 1;
+                continue;
+            };
+            let from = usize::from(first.port);
+            let offered = store.offer(&mut self.stages, (pool, from), now, &mut first.packet);
+            let Some(verdict) = offered else {
+                self.review.pool += 1;
+                continue;
+            };
+            let QueuedTask { packet, since, .. } = self.tasks.pop(&mut self.queues[pool])?;
+            if let Some(dispatcher) = self.stages.dispatcher(pool) {
+                dispatcher.view().note_wait(self.timing.to_ns(now.saturating_sub(since)));
+            }
+            match verdict {
+                Verdict::Forward { port, worker } => {
+                    return Some((packet, Ok(Egress { port, worker })));
+                }
+                Verdict::Drop(reason) => return Some((packet, Err(reason))),
+                // It has a worker now and waits for its next hop.
+                Verdict::Hold { port, worker, slot } => {
+                    if let Some((oldest, reason)) = self.hold(packet, port, worker, slot, now) {
+                        return Some((oldest, Err(dropped(&self.stages, reason))));
+                    }
+                }
+                // No other verdict is possible for a queued task; if one occurred, the task would still be
+                // counted.
+                _ => return Some((packet, Err(dropped(&self.stages, DropReason::QueueFull)))),
+            }
+        }
+        None
+    }
+
+    /// Removes any waiting packet and counts it as dropped, because the node stops. `None` once no packet waits.
+    pub fn abandon(&mut self) -> Option<T> {
+        let packet = match self.resolver.abandon() {
+            Some(unresolved) => unresolved.packet,
+            None => {
+                let mut queues = self.queues.iter_mut().enumerate();
+                let (pool, task) =
+                    queues.find_map(|(pool, queue)| Some((pool, self.tasks.pop(queue)?)))?;
+                self.stages.leave(pool);
+                task.packet
+            }
+        };
+        self.stages.counters().drop(DropReason::Shutdown, 1);
+        Some(packet)
+    }
+
+    /// Publishes the number of waiting packets: those of the node, and `at_caller` more.
+    pub fn note_held(&self, at_caller: usize) {
+        let (counters, queued) = (self.stages.counters(), self.stages.waiting());
+        counters.set(Gauge::Queued, queued as u64);
+        for pool in 0..self.stages.network().pools() {
+            if let Some(dispatcher) = self.stages.dispatcher(pool) {
+                dispatcher.view().note_queued(dispatcher.waiting());
+            }
+        }
+        counters.set(Gauge::Held, (queued + self.resolver.held() + at_caller) as u64);
+    }
+
+    /// Executes pending commands.
+    pub fn apply_commands(&mut self) {
+        while let Some(mut update) = self.commands.next() {
+            self.stages.update(&mut update);
+            self.holds = self.stages.holds_tasks();
+            self.next_servers = 0; // asks for new servers at once
+            self.commands.acknowledge(update.epoch, update);
+        }
+    }
+}
+
+/// Counts a dropped packet and returns the reason.
+fn dropped(stages: &Stages, reason: DropReason) -> DropReason {
+    stages.counters().drop(reason, 1);
+    reason
+}

@@ -1,0 +1,215 @@
+//! Ports and their output. Packets are queued by port, sent in bursts, and counted. Forwarded packets, which were
+//! received, and originated packets, which the node made, have separate queues and counters.
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+
+use super::refusals::Refusals;
+use super::tap::TapCore;
+use crate::clock::Progress;
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::PORTS_MAX;
+use crate::reason::DropReason;
+use crate::state::{Counter, Counters};
+
+/// Ports of a core with their output; see the module's documentation.
+pub struct Outbox<P: Port> {
+    /// The ports, in the network's order.
+    pub ports: ArrayVec<P, PORTS_MAX>,
+    /// Received packets to send, by port.
+    forwarded: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Packets made by the node, by port. The ledger counts them separately.
+    originated: ArrayVec<Burst<P::Buf>, PORTS_MAX>,
+    /// Counters of the core.
+    pub counters: Counters,
+    /// Copies of passing packets for other threads; off by default.
+    pub tap: TapCore,
+    /// Drops of received packets.
+    pub refusals: Refusals,
+}
+
+impl<P: Port> fmt::Debug for Outbox<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("ports", &self.ports.len()).finish_non_exhaustive()
+    }
+}
+
+impl<P: Port> Outbox<P> {
+    /// Creates an outbox without pending packets.
+    pub fn new(ports: impl IntoIterator<Item = P>, counters: Counters) -> Self {
+        let ports: ArrayVec<P, PORTS_MAX> = ports.into_iter().collect();
+        Self {
+            forwarded: ports.iter().map(|_| Burst::new()).collect(),
+            originated: ports.iter().map(|_| Burst::new()).collect(),
+            ports,
+            counters,
+            tap: TapCore::default(),
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// Receives packets of a port into an empty burst, in a poll that began at `now` ticks. Returns their
+    /// number.
+    #[inline]
+    pub fn receive(&mut self, port: usize, now: u64, burst: &mut Burst<P::Buf>) -> usize {
+        let received = self.ports[port].rx_burst(burst);
+        if self.tap.is_on() {
+            self.tap.received(port, now, burst);
+        }
+        received
+    }
+
+    /// Queues a received packet for sending.
+    #[inline]
+    pub fn forward(&mut self, packet: P::Buf, port: usize) {
+        if self.forwarded[port].is_full() {
+            self.flush_port(port);
+        }
+        self.forwarded[port].push(packet);
+    }
+
+    /// Queues a whole burst for sending, without a copy of each packet.
+    ///
+    /// # Errors
+    /// Returns the burst if other packets are already queued for the port.
+    #[inline]
+    pub fn forward_burst(
+        &mut self,
+        burst: Burst<P::Buf>,
+        port: usize,
+    ) -> Result<(), Burst<P::Buf>> {
+        if !self.forwarded[port].is_empty() {
+            return Err(burst);
+        }
+        self.forwarded[port] = burst;
+        Ok(())
+    }
+
+    /// Queues a packet made by the node for sending.
+    pub fn originate(&mut self, packet: P::Buf, port: usize) {
+        if self.originated[port].is_full() {
+            self.flush_originated(port);
+        }
+        self.originated[port].push(packet);
+    }
+
+    /// Queues a new packet of `len` bytes, written by `fill`. Counts it as unsent if there is no buffer.
+    pub fn make<A: Pool<Buf = P::Buf>>(
+        &mut self,
+        pool: &mut A,
+        port: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) {
+        let packet = pool.take().and_then(|mut packet| packet.resize(len).then_some(packet));
+        let Some(mut packet) = packet else {
+            self.counters.add(Counter::Originated, 1);
+            return self.counters.add(Counter::OriginatedUnsent, 1);
+        };
+        fill(packet.bytes_mut());
+        self.originate(packet, port);
+    }
+
+    /// Sends all queued packets.
+    #[inline]
+    pub fn flush(&mut self) {
+        for port in 0..self.ports.len() {
+            if !self.forwarded[port].is_empty() {
+                self.flush_port(port);
+            }
+            if !self.originated[port].is_empty() {
+                self.flush_originated(port);
+            }
+        }
+    }
+
+    /// Returns the core's progress, for clocks that skip idle time. `timer` is the node's next timer in ticks, which
+    /// may be delayed until `latest`.
+    pub fn progress(&self, timer: u64, latest: u64) -> Progress {
+        let counters = &self.counters;
+        let attempted = counters.read(Counter::Forwarded) + counters.read(Counter::Originated);
+        let unsent =
+            counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
+        let (received, sent) = (counters.read(Counter::RxPackets), attempted - unsent);
+        Progress { received, sent, timer, latest, awaits_workers: false }
+    }
+
+    /// Sends forwarded packets; drops packets that the device rejects twice.
+    #[inline]
+    fn flush_port(&mut self, port: usize) {
+        let (device, burst) = (&mut self.ports[port], &mut self.forwarded[port]);
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst, true);
+        self.counters.add(Counter::Forwarded, sent + unsent);
+        if unsent > 0 {
+            self.counters.drop(DropReason::TxFull, unsent);
+        }
+    }
+
+    /// Sends originated packets; counts those that the device rejects twice.
+    #[cold]
+    fn flush_originated(&mut self, port: usize) {
+        let (device, burst) = (&mut self.ports[port], &mut self.originated[port]);
+        let (sent, unsent) = send_by(&mut self.tap, port, device, burst, false);
+        self.counters.add(Counter::Originated, sent + unsent);
+        self.counters.add(Counter::OriginatedUnsent, unsent);
+    }
+}
+
+/// Sends a burst in two attempts, and frees packets that the device rejects twice. Returns the numbers of sent and
+/// rejected packets.
+#[inline]
+pub fn send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> (u64, u64) {
+    let sent = try_to_send(port, burst);
+    let unsent = burst.len();
+    burst.clear();
+    (sent as u64, unsent as u64)
+}
+
+/// Sends a burst in two attempts. Returns the number of sent packets; the rest stays in the burst.
+#[inline]
+fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
+    let mut sent = port.tx_burst(burst);
+    if !burst.is_empty() {
+        sent += port.tx_burst(burst);
+    }
+    sent
+}
+
+/// Same as [`send`], for a tap's port `index`: copies sent packets while a tap is on. While packets are explained,
+/// also records rejected packets, if they `are_forwarded`.
+#[inline]
+fn send_by<P: Port>(
+    tap: &mut TapCore,
+    index: usize,
+    port: &mut P,
+    burst: &mut Burst<P::Buf>,
+    are_forwarded: bool,
+) -> (u64, u64) {
+    match tap.watches(index) {
+        true => send_watched(tap, index, port, burst, are_forwarded),
+        false => send(port, burst),
+    }
+}
+
+/// Same as [`send_by`], for a port that is recorded or explained.
+#[cold]
+fn send_watched<P: Port>(
+    tap: &mut TapCore,
+    index: usize,
+    port: &mut P,
+    burst: &mut Burst<P::Buf>,
+    are_forwarded: bool,
+) -> (u64, u64) {
+    let copies = tap.covers(index).then(|| tap.copy(burst));
+    let sent = try_to_send(port, burst);
+    if let Some(start) = copies {
+        tap.keep(start, sent);
+    }
+    if are_forwarded && let Some(explainer) = tap.explainer() {
+        explainer.unsent(index, burst);
+    }
+    let unsent = burst.len();
+    burst.clear();
+    (sent as u64, unsent as u64)
+}

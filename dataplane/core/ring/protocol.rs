@@ -1,0 +1,539 @@
+//! Protocol of one channel: slots in one direction, one line of credits in the reverse direction.
+//!
+//! Tasks have consecutive numbers. Task n is in slot n modulo the number of slots. A slot contains a tag made from
+//! the number, so that the worker detects a new task. The worker publishes the number after its last completed task.
+//! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
+//! publishing the same number.
+//!
+//! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
+//! Generic over its words, so that loom checks the code that the processes run.
+
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+/// A shared word of 64 bits.
+pub trait SharedWord {
+    /// Loads the word.
+    fn load(&self, order: Ordering) -> u64;
+    /// Stores the word.
+    fn store(&self, value: u64, order: Ordering);
+    /// Sequentially consistent fence of the same memory model.
+    fn fence();
+}
+
+impl SharedWord for AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        Self::load(self, order)
+    }
+
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    #[inline]
+    fn fence() {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+}
+
+/// Words of a line that the dispatcher writes.
+pub mod control {
+    /// Granted claim; 0 for none. Stored last.
+    pub const GRANTED: usize = 0;
+    /// Number of the granted worker's first task.
+    pub const START: usize = 1;
+    /// Request of the dispatcher: [`STOP`], or none.
+    pub const REQUEST: usize = 2;
+    /// Number of words.
+    pub const WORDS: usize = 3;
+    /// Request that the worker ends: no more tasks will come.
+    pub const STOP: u64 = 1;
+}
+
+/// Words of a line that a worker writes on attaching and leaving.
+pub mod claim {
+    /// Twice the number of workers so far, plus 1 while the last one is attached.
+    pub const CLAIM: usize = 0;
+    /// Process of the worker.
+    pub const PID: usize = 1;
+    /// Last granted claim whose worker left in order. A successor's claim does not overwrite it.
+    pub const LEFT: usize = 2;
+    /// Identity under which the worker claims. The agent may have assigned the channel to another one since the
+    /// worker received its offer.
+    pub const NAME: usize = 3;
+    /// Thread of the worker when it claimed.
+    pub const THREAD: usize = 4;
+    /// Number of words.
+    pub const WORDS: usize = 5;
+    /// Bit of a claim whose worker is attached.
+    pub const ATTACHED: u64 = 1;
+}
+
+/// Words of the line that a worker answers with.
+pub mod credit {
+    /// Number of the task after the last completed one. Stored last.
+    pub const DONE: usize = 0;
+    /// Nanoseconds worked since the worker attached.
+    pub const BUSY_NS: usize = 1;
+    /// Number of words.
+    pub const WORDS: usize = 2;
+}
+
+/// u64 words of a slot: the task's number and length, then the position of its bytes and its class.
+pub const SLOT_WORDS: usize = 2;
+
+/// Contents of a slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// Offset of the task's bytes in the channel's area.
+    pub offset: u32,
+    /// Number of bytes.
+    pub len: u32,
+    /// Class; 0 if unknown.
+    pub class: u16,
+}
+
+/// Impossible contents of a worker's credit line. The dispatcher then excludes the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Fewer tasks completed than before.
+    #[error("its count of completed tasks went backwards, from {before} to {found}")]
+    Backwards {
+        /// Count before.
+        before: u64,
+        /// Count now.
+        found: u64,
+    },
+    /// More tasks completed than given: an answer to a task that it did not get, or a second answer.
+    #[error("it completed {found} tasks of {given} that it was given")]
+    Beyond {
+        /// Tasks given.
+        given: u64,
+        /// Tasks completed, as reported.
+        found: u64,
+    },
+}
+
+/// State of the granted worker, from its channel's words. Until another worker claims the channel, only the lock
+/// shows whether the process still runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// It has not left, and perhaps died.
+    Attached,
+    /// It has left in order.
+    Left,
+    /// It has not left, but another worker has claimed the channel: it has died.
+    Died,
+}
+
+/// Shared words of a channel.
+#[derive(Clone, Debug)]
+pub struct ChannelWords<S> {
+    /// Written by the dispatcher; [`control`].
+    pub control: S,
+    /// Written by the attaching or leaving worker; [`claim`].
+    pub claim: S,
+    /// Written by the worker; [`credit`].
+    pub credit: S,
+    /// Written by the dispatcher; two words per slot, a power of two of slots.
+    pub slots: S,
+}
+
+/// Returns the tag by which a slot's reader recognises its task. It differs from the tag of an empty slot and
+/// of the previous lap.
+#[inline]
+const fn tag(number: u64) -> u32 {
+    // Skipping 0 would cost a comparison. An empty slot has 0, and so has every 2^32nd task, but by then no
+    // slot is empty.
+    number.wrapping_add(1) as u32
+}
+
+/// Dispatcher's end.
+#[derive(Debug)]
+pub struct Sender<S> {
+    words: ChannelWords<S>,
+    /// Number of slots minus 1.
+    mask: u64,
+    /// Number of the next task.
+    next: u64,
+    /// Number of the first task not completed.
+    done: u64,
+    /// Worked nanoseconds at the last call of [`Sender::worked_ns`].
+    busy_ns: u64,
+    /// Granted claim; 0 for none.
+    granted: u64,
+}
+
+impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
+    /// Creates the end of a channel that no worker has used.
+    ///
+    /// # Panics
+    /// If the number of slots is not a power of two.
+    #[must_use]
+    pub fn new(words: ChannelWords<S>) -> Self {
+        let slots = words.slots.len() / SLOT_WORDS;
+        assert!(slots.is_power_of_two(), "slots are a power of two");
+        Self { words, mask: slots as u64 - 1, next: 0, done: 0, busy_ns: 0, granted: 0 }
+    }
+
+    /// Returns the number of slots.
+    #[inline]
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.mask as usize + 1
+    }
+
+    /// Returns the slot of a task.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, number: u64) -> usize {
+        (number & self.mask) as usize
+    }
+
+    /// Returns the number of tasks given and not completed.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        (self.next - self.done) as usize
+    }
+
+    /// Returns the number of tasks that can be given now.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots() - self.outstanding()
+    }
+
+    /// Returns the number of the next task.
+    #[inline]
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns true if a worker has the grant.
+    #[inline]
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        self.granted != 0
+    }
+
+    /// Returns the granted claim; 0 for none.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Gives a task. Returns false without effect if no slot is free.
+    #[inline]
+    pub fn send(&mut self, notice: Notice) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        self.write(self.next, notice);
+        self.next += 1;
+        true
+    }
+
+    /// Gives as many tasks as possible and returns their number. The first becomes visible last, so a worker
+    /// that sees it finds the remaining ones in the same lines.
+    #[inline]
+    pub fn send_burst(&mut self, notices: &[Notice]) -> usize {
+        let count = notices.len().min(self.room());
+        for (index, notice) in notices[..count].iter().enumerate().rev() {
+            self.write(self.next + index as u64, *notice);
+        }
+        self.next += count as u64;
+        count
+    }
+
+    /// Like [`Sender::send`], for a task that is a single word without bytes in the area; `note` accompanies
+    /// it.
+    #[inline]
+    pub fn send_word(&mut self, word: u64, note: u32) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        self.write_words(self.next, word, note);
+        self.next += 1;
+        true
+    }
+
+    /// Returns the word and the note sent under this number. Its slot must not have been reused.
+    #[must_use]
+    pub fn sent_word(&self, number: u64) -> (u64, u32) {
+        let index = SLOT_WORDS * self.slot(number);
+        let note = self.words.slots[index].load(Relaxed) >> 32;
+        (self.words.slots[index + 1].load(Relaxed), note as u32)
+    }
+
+    /// Writes a task's slot.
+    #[inline]
+    fn write(&self, number: u64, notice: Notice) {
+        let word = u64::from(notice.offset) << 32 | u64::from(notice.class);
+        self.write_words(number, word, notice.len);
+    }
+
+    /// Writes a slot: the word first, then the tag with the note, whose Release store makes both visible.
+    #[inline]
+    fn write_words(&self, number: u64, word: u64, note: u32) {
+        let index = SLOT_WORDS * self.slot(number);
+        self.words.slots[index + 1].store(word, Relaxed);
+        self.words.slots[index].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
+    }
+
+    /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order.
+    ///
+    /// # Errors
+    /// If the worker's count is impossible. Nothing has changed then.
+    #[inline]
+    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
+        let found = self.words.credit[credit::DONE].load(Acquire);
+        if found == self.done {
+            return Ok(found..found);
+        }
+        if found < self.done {
+            return Err(Fault::Backwards { before: self.done, found });
+        }
+        if found > self.next {
+            return Err(Fault::Beyond { given: self.next, found });
+        }
+        let completed = self.done..found;
+        self.done = found;
+        Ok(completed)
+    }
+
+    /// Returns the nanoseconds worked since the last call, as reported by the worker.
+    #[inline]
+    pub fn worked_ns(&mut self) -> u64 {
+        // The Acquire load in `collect` makes the time of completed tasks visible.
+        let busy = self.words.credit[credit::BUSY_NS].load(Relaxed);
+        let worked = busy.wrapping_sub(self.busy_ns);
+        self.busy_ns = busy;
+        worked
+    }
+
+    /// Prefetches the credit line.
+    #[inline]
+    pub fn prefetch_credits(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        super::bytes::prefetch(std::ptr::from_ref(&self.words.credit[credit::DONE]));
+    }
+
+    /// Returns the claim of the attached worker; 0 if there is none.
+    #[inline]
+    #[must_use]
+    pub fn claim(&self) -> u64 {
+        let found = self.words.claim[claim::CLAIM].load(Acquire);
+        if found & claim::ATTACHED == 0 { 0 } else { found }
+    }
+
+    /// Returns the identity under which the attached worker claimed ([`claim::NAME`]).
+    #[must_use]
+    pub fn claimed_name(&self) -> u64 {
+        self.words.claim[claim::NAME].load(Relaxed)
+    }
+
+    /// Returns the process of the attached worker.
+    #[must_use]
+    pub fn pid(&self) -> u64 {
+        self.words.claim[claim::PID].load(Relaxed)
+    }
+
+    /// Returns the state of the granted worker.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        let found = self.words.claim[claim::CLAIM].load(Acquire);
+        if found == self.granted {
+            return Holder::Attached;
+        }
+        // A successor claims with the channel's lock, which the predecessor released after writing LEFT. So the
+        // Acquire load of a successor's claim also makes LEFT visible.
+        let has_left = self.words.claim[claim::LEFT].load(Relaxed) == self.granted;
+        match has_left || found == self.granted & !claim::ATTACHED {
+            true => Holder::Left,
+            false => Holder::Died,
+        }
+    }
+
+    /// Grants the channel to the worker with this claim. Returns false, with no grant, if it has left
+    /// meanwhile. There must be no outstanding tasks: see [`Sender::revoke`].
+    pub fn grant(&mut self, claimed: u64) -> bool {
+        debug_assert_eq!(self.outstanding(), 0);
+        self.busy_ns = 0;
+        self.words.credit[credit::BUSY_NS].store(0, Relaxed);
+        self.words.credit[credit::DONE].store(self.next, Relaxed);
+        self.words.control[control::START].store(self.next, Relaxed);
+        self.words.control[control::GRANTED].store(claimed, Release);
+        self.granted = claimed;
+        // Either the leaving worker sees the grant and reports it in LEFT, or its departure is visible here.
+        W::fence();
+        let is_attached = self.claim() == claimed;
+        if !is_attached {
+            self.revoke();
+        }
+        is_attached
+    }
+
+    /// Revokes the grant. Returns the numbers of the outstanding tasks, which count as given up.
+    pub fn revoke(&mut self) -> std::ops::Range<u64> {
+        self.words.control[control::GRANTED].store(0, Release);
+        self.granted = 0;
+        let lost = self.done..self.next;
+        self.done = self.next;
+        lost
+    }
+
+    /// Tells the worker that no more tasks will come.
+    pub fn stop(&self) {
+        self.words.control[control::REQUEST].store(control::STOP, Release);
+    }
+
+    /// Withdraws that request, for the next worker.
+    pub fn reopen(&self) {
+        self.words.control[control::REQUEST].store(0, Release);
+    }
+}
+
+/// Worker's end.
+#[derive(Debug)]
+pub struct Receiver<S> {
+    words: ChannelWords<S>,
+    /// Number of slots minus 1.
+    mask: u64,
+    /// Its claim.
+    claimed: u64,
+    /// Number of the next task.
+    next: u64,
+    /// Number of the first task that was not available at the last check.
+    checked: u64,
+    /// Nanoseconds worked since the worker attached.
+    busy_ns: u64,
+}
+
+impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
+    /// Claims a channel under this name, a [`Place`](super::Place) as a number. The dispatcher answers with a
+    /// grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
+    #[must_use]
+    pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {
+        let slots = (words.slots.len() / SLOT_WORDS).max(1);
+        let before = words.claim[claim::CLAIM].load(Relaxed);
+        // One more worker than before, attached.
+        let claimed = (before | claim::ATTACHED).wrapping_add(2);
+        words.claim[claim::PID].store(u64::from(pid), Relaxed);
+        words.claim[claim::NAME].store(name, Relaxed);
+        words.claim[claim::CLAIM].store(claimed, Release);
+        Self { words, mask: slots as u64 - 1, claimed, next: 0, checked: 0, busy_ns: 0 }
+    }
+
+    /// Returns true once the claim is granted. Then call [`Receiver::start`].
+    #[inline]
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        self.words.control[control::GRANTED].load(Acquire) == self.claimed
+    }
+
+    /// Starts with the dispatcher's first task. Call it once, after the grant.
+    pub fn start(&mut self) {
+        // The Acquire load of the grant makes the start visible.
+        self.next = self.words.control[control::START].load(Relaxed);
+    }
+
+    /// Returns the slot of a task.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, number: u64) -> usize {
+        (number & self.mask) as usize
+    }
+
+    /// Returns the number of the next task.
+    #[inline]
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns true if the next task is available.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready_at(self.next)
+    }
+
+    /// Returns true if this task is available. It must not have been taken. `Relaxed` suffices, because
+    /// [`Receiver::receive_word`] loads the tag again with Acquire.
+    #[inline]
+    #[must_use]
+    pub fn is_ready_at(&self, number: u64) -> bool {
+        self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
+    }
+
+    /// Returns the number of available tasks. Continues where the last call ended, so that it checks each task once.
+    #[inline]
+    pub fn waiting(&mut self) -> usize {
+        // `checked` is behind `next` if more tasks were taken than checked. The difference then wraps to a large
+        // number. The dispatcher chooses the first number, so numbers themselves may wrap, too.
+        if self.checked.wrapping_sub(self.next) > self.mask + 1 {
+            self.checked = self.next;
+        }
+        while self.is_ready_at(self.checked) {
+            self.checked = self.checked.wrapping_add(1);
+        }
+        self.checked.wrapping_sub(self.next) as usize
+    }
+
+    /// Takes the next task.
+    #[inline]
+    pub fn receive(&mut self) -> Option<Notice> {
+        let (word, len) = self.receive_word()?;
+        Some(Notice { offset: (word >> 32) as u32, len, class: word as u16 })
+    }
+
+    /// Takes the next task given by [`Sender::send_word`]: its word and its note.
+    #[inline]
+    pub fn receive_word(&mut self) -> Option<(u64, u32)> {
+        let index = SLOT_WORDS * self.slot(self.next);
+        let first = self.words.slots[index].load(Acquire);
+        if first as u32 != tag(self.next) {
+            return None;
+        }
+        let word = self.words.slots[index + 1].load(Relaxed);
+        self.next = self.next.wrapping_add(1);
+        Some((word, (first >> 32) as u32))
+    }
+
+    /// Completes all tasks taken so far, after `worked_ns` more work.
+    #[inline]
+    pub fn complete(&mut self, worked_ns: u64) {
+        self.busy_ns = self.busy_ns.wrapping_add(worked_ns);
+        self.words.credit[credit::BUSY_NS].store(self.busy_ns, Relaxed);
+        self.words.credit[credit::DONE].store(self.next, Release);
+    }
+
+    /// Skips tasks as if they had been taken, like a faulty worker; for tests.
+    #[doc(hidden)]
+    pub fn skip(&mut self, tasks: u64) {
+        self.next = self.next.wrapping_add(tasks);
+    }
+
+    /// Returns true if the dispatcher has requested the worker's end.
+    #[inline]
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.words.control[control::REQUEST].load(Acquire) & control::STOP != 0
+    }
+
+    /// Leaves the channel, while its lock still excludes other workers.
+    pub fn leave(&mut self) {
+        self.words.claim[claim::CLAIM].store(self.claimed & !claim::ATTACHED, Release);
+        // Only a granted worker writes LEFT: a predecessor's value must stay until the dispatcher has read it. The
+        // fence pairs with the one in `Sender::grant`.
+        W::fence();
+        if self.is_granted() {
+            self.words.claim[claim::LEFT].store(self.claimed, Release);
+        }
+    }
+}

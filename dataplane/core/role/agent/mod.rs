@@ -1,0 +1,960 @@
+//! Agent: one dispatcher core that takes tasks from ports and gives them to the worker cores of its host.
+//!
+//! It is a server to one or several leaves, or directly to clients. It has its own address, answers ARP or
+//! neighbour discovery for it, and replies to the sender of a task. The packet of a task waits here and
+//! becomes its reply. A worker that is a thread of this process gets the packet itself and sends the reply.
+//! Changes arrive as commands ([`Update`]).
+//!
+//! A leaf writes the id of the worker that it chose into a task: the task *names* that worker. The agent's own
+//! policy chooses the core that serves the task, perhaps another one. The reply still names the first worker,
+//! because the leaf counts by its own choice. A *channel* joins the agent to one worker; a worker *claims* a
+//! channel with a number, and the agent *grants* the claim.
+//!
+//! Instead of a leaf an agent may have *peers*: agents of the same rack, which forward tasks to each other. They
+//! exchange loads at the end of each *beat*, a fixed interval.
+//!
+//! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
+//! announces workers to one leaf. A *place* is a worker's identity: its global id and its pool.
+
+mod family;
+mod link;
+mod named_load;
+mod next_hop;
+#[cfg(all(test, not(miri)))]
+mod orderings;
+mod packet;
+#[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
+mod peers;
+mod register;
+mod reports;
+mod responder;
+mod response_times;
+mod signer;
+mod thread;
+mod update;
+pub mod worker_set;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
+
+pub use family::Address;
+pub use link::{Work, WorkerLink};
+pub use named_load::NamedLoad;
+pub use packet::Packet;
+pub use peers::PeerGroup;
+pub use register::{Registrar, TIMEOUT_MIN_MS, emit as emit_message};
+pub use reports::{QueueReport, QueueReports};
+pub use signer::{Credential, Signer};
+pub use thread::{Request, ThreadWorker};
+pub use update::{AgentCommands, Entry, Step, Update};
+pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
+
+use next_hop::NextHop;
+use packet::without_addresses;
+use responder::{NO_SET, Responder, named};
+use response_times::ResponseTimes;
+
+use super::PollTime;
+use crate::clock::Progress;
+use crate::io::Token;
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::PORTS_MAX;
+use crate::node::Timing;
+use crate::node::explain::{Fate, Moment, PoolBeliefs};
+use crate::node::outbox::Outbox;
+use crate::node::refusals::Refusals;
+use crate::node::tap::{TapCommands, TapCore};
+use crate::policy::beliefs::Candidate;
+use crate::policy::{Beliefs, Dispatcher, Overflow};
+use crate::reason::DropReason;
+use crate::ring::{AgentStatusWords, Place};
+use crate::stage::PortAddress;
+use crate::state::counters::COUNT;
+use crate::state::{Counter, Counters, Gauge};
+use crate::wire::arp::{self, Operation};
+use crate::wire::auth::{self, SignedPacket};
+use crate::wire::ether::{self, Mac};
+use crate::wire::peer::VIA_LEN;
+use crate::wire::task::{Code, Header, NO_MEMBER};
+use crate::wire::udp::{self, Flow};
+use crate::wire::{ipv4, ipv6, ndp, vlan};
+
+/// Death of a worker process, reported by the thread that watches its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Index of the worker's channel in the region.
+    pub channel: usize,
+    /// Claim that was granted when its lock was found free.
+    pub claim: u64,
+}
+
+/// Parts of an agent, besides its ports.
+#[derive(Debug)]
+pub struct Parts<B: Buf + Token, A> {
+    /// Workers of each pool.
+    pub worker_sets: Vec<PoolWorkers<B>>,
+    /// All workers, in the order of the sets.
+    pub places: Vec<Place>,
+    /// Buffer pool for packets that the agent makes.
+    pub pool: A,
+    /// UDP port of tasks.
+    pub udp_port: u16,
+    /// Maximum bytes of a task.
+    pub payload_max: usize,
+    /// Registrars, one per leaf; none with peers.
+    pub registrars: Vec<Registrar>,
+    /// Queue reports to leaves, if pools send any.
+    pub reports: Option<QueueReports>,
+    /// Exchange of tasks with peers, if it has any.
+    pub peers: Option<PeerGroup>,
+    /// Reported deaths.
+    pub deaths: Arc<ArrayQueue<Death>>,
+    /// Counters.
+    pub counters: Counters,
+    /// Parameters of the clock that the caller of [`Agent::poll`] reads.
+    pub timing: Timing,
+    /// Commands.
+    pub commands: AgentCommands<B>,
+    /// Maximum number of pools, and of workers in all of them.
+    pub room: (usize, usize),
+    /// Status words, published to observers in other processes.
+    pub watch: Option<AgentStatusWords>,
+}
+
+/// Workers of a pool.
+#[derive(Debug)]
+pub struct PoolWorkers<B: Buf + Token> {
+    /// Id of the pool; `None` once it accepts no tasks.
+    pub pool: Option<u16>,
+    /// The workers.
+    pub workers: WorkerSet<Packet<B>>,
+}
+
+/// Agent; see the module's documentation.
+#[derive(Debug)]
+pub struct Agent<P: Port<Buf: Token>, A> {
+    /// Workers of each pool.
+    worker_sets: Vec<PoolWorkers<P::Buf>>,
+    /// Ports and counters, and the sending of replies.
+    responder: Responder<P>,
+    /// Addresses of the ports, in the ports' order.
+    addresses: ArrayVec<PortAddress, PORTS_MAX>,
+    /// Buffer pool for packets that the agent makes.
+    pool: A,
+    udp_port: u16,
+    payload_max: usize,
+    /// Registrars, one per leaf.
+    registrars: Vec<Registrar>,
+    peers: Option<Box<PeerGroup>>,
+    deaths: Arc<ArrayQueue<Death>>,
+    timing: Timing,
+    /// Time of the next periodic work in ticks.
+    next_tick: u64,
+    time: PollTime,
+    /// Tasks completed by threads up to the last poll, over all current pools.
+    ended: u64,
+    commands: AgentCommands<P::Buf>,
+    /// Sum of the attach statistics of removed pools.
+    former: AttachStats,
+}
+
+/// Kind of a received packet.
+enum Arrival<B> {
+    Task(Packet<B>),
+    /// An acknowledgement, with the offset of its payload in the frame.
+    Acknowledgement {
+        header: Header,
+        payload: Range<usize>,
+    },
+    /// A leaf's probe of a worker's queue length.
+    Probe {
+        header: Header,
+    },
+    /// A peer's message, with its source addresses and the range of its body in the frame.
+    PeerMessage {
+        from: (u32, Mac),
+        header: Header,
+        body: Range<usize>,
+    },
+    /// ARP or neighbour discovery.
+    Neighbour,
+}
+
+/// Returns the source address of a checked IPv4 or IPv6 frame.
+fn source(frame: &[u8]) -> IpAddr {
+    let packet = &frame[ether::LEN..];
+    match ether::ether_type(frame) {
+        ether::IPV6 => Ipv6Addr::from_bits(ipv6::src(packet)).into(),
+        _ => Ipv4Addr::from_bits(ipv4::src(packet)).into(),
+    }
+}
+
+impl<P, A> Agent<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    /// Creates an agent with these ports and its addresses there. Workers attach later.
+    #[must_use]
+    pub fn new(mut parts: Parts<P::Buf, A>, ports: Vec<(P, PortAddress)>) -> Self {
+        let (ports, addresses): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
+        let named = named(&parts.places, &parts.worker_sets);
+        let (pools, workers) = parts.room;
+        parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
+        parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
+        let mut responder = Responder::new(Outbox::new(ports, parts.counters), named);
+        responder.reports = parts.reports.map(Box::new);
+        responder.response_times = parts.watch.map(|watch| ResponseTimes::new(watch, parts.timing));
+        parts.places.iter().for_each(|&place| responder.add_reporter(place));
+        Self {
+            worker_sets: parts.worker_sets,
+            responder,
+            addresses: addresses.into_iter().collect(),
+            pool: parts.pool,
+            udp_port: parts.udp_port,
+            payload_max: parts.payload_max,
+            registrars: parts.registrars,
+            peers: parts.peers.map(Box::new),
+            deaths: parts.deaths,
+            timing: parts.timing,
+            next_tick: 0,
+            time: PollTime::default(),
+            ended: 0,
+            commands: parts.commands,
+            former: AttachStats::default(),
+        }
+    }
+
+    /// Lets threads complete tasks. `load` has an entry for each worker and is shared with the threads. The agent
+    /// adds their `counters` to its own.
+    #[must_use]
+    pub fn with_threads(mut self, load: Arc<NamedLoad>, counters: Vec<Counters>) -> Self {
+        self.responder.named_load = Some(load);
+        self.responder.threads =
+            counters.into_iter().map(|counters| (counters, [0; COUNT])).collect();
+        self
+    }
+
+    /// Signs messages of workers whose pool has a key, and requires proofs on acknowledgements to them.
+    #[must_use]
+    pub fn with_signer(mut self, signer: Option<Arc<Signer>>) -> Self {
+        self.responder.signer = signer;
+        self
+    }
+
+    /// Adds a tap on the ports. It does not record packets that threads send.
+    #[must_use]
+    pub fn with_tap(mut self, commands: TapCommands) -> Self {
+        self.responder.out.tap = TapCore::new(commands);
+        self
+    }
+
+    /// Counts drops by port and reason for other threads.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: Refusals) -> Self {
+        self.responder.out.refusals = refusals;
+        self
+    }
+
+    /// Polls ports and workers once at `now` ticks: submits received tasks, replies to completed ones, and does the
+    /// periodic work that is due. Returns the number of received packets.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> usize {
+        self.time.start(now, &self.responder.out.counters);
+        let now_ns = self.timing.to_ns(now);
+        (self.responder.now, self.responder.now_ns) = (now, now_ns);
+        self.worker_sets.iter_mut().for_each(|set| set.workers.note_time(now_ns));
+        if let Some(reports) = &mut self.responder.reports {
+            reports.note_time(now);
+        }
+        let mut received = 0;
+        for port in 0..self.responder.out.ports.len() {
+            let mut burst = Burst::new();
+            received += self.responder.out.receive(port, now, &mut burst);
+            self.responder.out.counters.add(Counter::RxPackets, burst.len() as u64);
+            burst.iter().for_each(Buf::prefetch);
+            let explains = self.responder.out.tap.explains();
+            for packet in burst {
+                match explains {
+                    false => _ = self.take(port, packet, now),
+                    true => self.explain(port, packet, now),
+                }
+            }
+        }
+        let (mut replied, mut ended) = (0, 0);
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            workers.collect(now, &mut |done| {
+                replied += 1;
+                if let Some(peers) = &mut self.peers {
+                    peers.note_done(&done);
+                }
+                self.responder.finish(done);
+            });
+            ended += workers.ended();
+        }
+        // Threads reply themselves, but their replies make the poll a busy one, too.
+        replied += ended - std::mem::replace(&mut self.ended, ended);
+        if self.peers.is_some() {
+            self.exchange_with_peers();
+        }
+        if now >= self.next_tick {
+            self.tick(now);
+        }
+        if self.responder.reports.is_some() {
+            self.send_queue_reports();
+        }
+        self.responder.out.flush();
+        self.time.end(received > 0 || replied > 0);
+        received
+    }
+
+    /// Returns its progress, and the time of its next timer: a tick or the end of a beat. Ticks may be late while no
+    /// packets arrive, but a heartbeat may not.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let beat = self
+            .peers
+            .as_ref()
+            .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+        let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
+        let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
+        Progress { awaits_workers: self.held() > 0, ..progress }
+    }
+
+    /// Same as [`Agent::take`], and explains the packet's outcome.
+    #[cold]
+    fn explain(&mut self, port: usize, packet: P::Buf, now: u64) {
+        if let Some(explainer) = self.responder.out.tap.explainer() {
+            // View of the pool before the decision.
+            let beliefs = |pool| {
+                let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
+                let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
+                Some(PoolBeliefs::named(Beliefs::of(set.workers.dispatcher()), id))
+            };
+            explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
+        }
+        let fate = self.take(port, packet, now);
+        let Some(explainer) = self.responder.out.tap.explainer() else { return };
+        let (member, pool) = match (fate, explainer.pool()) {
+            (Fate::Given { member }, Some(pool)) => (Some(member), pool),
+            _ => (None, 0),
+        };
+        let set = self.worker_sets.iter().find(|set| set.pool == Some(pool)).zip(member);
+        let chosen = set.map(|(set, member)| (&set.workers, member));
+        explainer.name_worker(chosen.and_then(|(workers, member)| workers.id_of(member)));
+        explainer.settle(Moment::Arrived, fate, |record| {
+            let candidate = |(workers, member): (&WorkerSet<_>, _)| {
+                Candidate::of(workers.dispatcher().view(), member)
+            };
+            record.chosen = chosen.map(candidate);
+        });
+    }
+
+    /// Processes a packet received by `port`. Returns its outcome.
+    #[inline]
+    fn take(&mut self, port: usize, packet: P::Buf, now: u64) -> Fate {
+        let mut packet = Some(packet);
+        match self.read(port, &mut packet) {
+            Ok(Arrival::Task(task)) => self.submit(task, now),
+            Ok(Arrival::Acknowledgement { header, payload }) => {
+                let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
+                let result = self.acknowledged(port, frame, &header, payload);
+                self.count_message(result)
+            }
+            Ok(Arrival::Probe { header }) => {
+                let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
+                let result = self.answer_probe(port, frame, &header);
+                if result.is_ok() {
+                    self.responder.out.counters.add(Counter::QueueProbes, 1);
+                }
+                self.count_message(result)
+            }
+            Ok(Arrival::PeerMessage { from, header, body }) => {
+                let body = packet.as_ref().map_or(&[][..], |packet| &packet.bytes()[body]);
+                let result = self.receive(port, from, &header, body);
+                self.count_message(result)
+            }
+            Ok(Arrival::Neighbour) => match packet {
+                Some(packet) if self.addresses[port].v6.is_some() => self.discover(port, packet),
+                Some(packet) => self.arp(port, packet),
+                None => Fate::Consumed,
+            },
+            Err(reason) => {
+                self.responder.out.refusals.note(port, reason);
+                self.drop_for(reason)
+            }
+        }
+    }
+
+    /// Counts a consumed or dropped message.
+    fn count_message(&self, result: Result<(), DropReason>) -> Fate {
+        match result {
+            Ok(()) => {
+                self.responder.out.counters.add(Counter::Consumed, 1);
+                Fate::Consumed
+            }
+            Err(reason) => self.drop_for(reason),
+        }
+    }
+
+    /// Drops and counts a packet.
+    #[inline]
+    fn drop_for(&self, reason: DropReason) -> Fate {
+        self.responder.out.counters.drop(reason, 1);
+        Fate::Dropped(reason)
+    }
+
+    /// Processes a leaf's acknowledgement of a worker. If the worker's pool has a key, the acknowledgement needs a
+    /// valid proof.
+    #[cold]
+    fn acknowledged(
+        &mut self,
+        port: usize,
+        frame: &[u8],
+        header: &Header,
+        payload: Range<usize>,
+    ) -> Result<(), DropReason> {
+        if self.registrars.is_empty() {
+            return Err(DropReason::NotAsked);
+        }
+        let from = (source(frame), ether::src(frame));
+        let leaf = self.leaf_at(port, from.0).ok_or(DropReason::SpoofedReply)?;
+        match self.responder.credential(header.dst) {
+            Some(_) if !header.authenticated => return Err(DropReason::AuthMissing),
+            Some(credential) => {
+                let (packet, payload) = (&frame[ether::LEN..], &frame[payload]);
+                match from.0 {
+                    IpAddr::V4(_) => {
+                        let signed = SignedPacket::read(&auth::addresses_in(packet), payload);
+                        credential.acknowledges(leaf, signed.as_ref())?;
+                    }
+                    IpAddr::V6(_) => {
+                        let signed = SignedPacket::read(&auth::addresses_in_v6(packet), payload);
+                        credential.acknowledges(leaf, signed.as_ref())?;
+                    }
+                }
+            }
+            None if header.authenticated => return Err(DropReason::TaskReservedBit),
+            None => {}
+        }
+        self.registrars[leaf].acknowledged(port, from, header)?;
+        self.responder.report_to(leaf, header.dst);
+        Ok(())
+    }
+
+    /// Answers a leaf's probe of a worker's queue.
+    fn answer_probe(
+        &mut self,
+        port: usize,
+        frame: &[u8],
+        header: &Header,
+    ) -> Result<(), DropReason> {
+        let leaf = self.leaf_at(port, source(frame)).ok_or(DropReason::UnknownPeer)?;
+        let worker = header.dst;
+        let known = self.responder.named.get(usize::from(worker));
+        let named = known.filter(|named| named.set != NO_SET).ok_or(DropReason::UnknownWorker)?;
+        if self.worker_sets[usize::from(named.set)].pool != Some(header.pool) {
+            return Err(DropReason::PoolMismatch);
+        }
+        let tasks = self.responder.named_tasks(worker);
+        self.send_report(leaf, header.answered_with(tasks));
+        Ok(())
+    }
+
+    /// Returns the index of the leaf with this address behind the port.
+    fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
+        let mut registrars = self.registrars.iter();
+        registrars.position(|registrar| (registrar.hop.port, registrar.leaf()) == (port, address))
+    }
+
+    /// Returns true if a leaf or peer with this address is behind the port, and stores its MAC address if
+    /// given.
+    fn learn_hop(&mut self, port: usize, address: IpAddr, mac: Option<Mac>) -> bool {
+        if let Some(leaf) = self.leaf_at(port, address) {
+            let hop = &mut self.registrars[leaf].hop;
+            mac.into_iter().for_each(|mac| hop.learn(mac));
+            return true;
+        }
+        let (Some(peers), IpAddr::V4(address)) = (&mut self.peers, address) else {
+            return false;
+        };
+        let hop = peers.hop_of(port, address.to_bits());
+        hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
+    }
+
+    /// Parses a packet. Takes it out of `packet` if it is a task; otherwise leaves it there.
+    #[inline]
+    fn read(
+        &self,
+        port: usize,
+        packet: &mut Option<P::Buf>,
+    ) -> Result<Arrival<P::Buf>, DropReason> {
+        let Some(buf) = packet.as_ref() else {
+            return Err(DropReason::Runt);
+        };
+        if buf.is_segmented() {
+            return Err(DropReason::Segmented);
+        }
+        let (frame, address) = (buf.bytes(), &self.addresses[port]);
+        if frame.len() < ether::LEN {
+            return Err(DropReason::Runt);
+        }
+        let mut datagram = if ether::ether_type(frame) == ether::IPV4 && address.v6.is_none() {
+            self.datagram(frame, buf.checksums_verified(), address)?
+        } else {
+            let datagram = self.other_datagram(frame, buf.checksums_verified(), address)?;
+            let Some(datagram) = datagram else { return Ok(Arrival::Neighbour) };
+            datagram
+        };
+        let mut payload = &frame[datagram.payload()..usize::from(datagram.end)];
+        let mut header = Header::parse(payload)?;
+        if header.code == Code::WorkerIdAck {
+            let payload = datagram.payload()..usize::from(datagram.end);
+            return Ok(Arrival::Acknowledgement { header, payload });
+        }
+        if header.code == Code::QueueProbe {
+            return Ok(Arrival::Probe { header });
+        }
+        let mut forwarded = None;
+        if let Some(peers) = &self.peers {
+            if header.code == Code::PassedTask {
+                let body = &payload[header.len()..];
+                forwarded = Some(peers.forwarded(port, ether::src(frame), body)?);
+                // From here on it is a normal task: without the trailer at its end.
+                (header.code, payload) = (Code::NewTask, &payload[..payload.len() - VIA_LEN]);
+                datagram.end -= VIA_LEN as u16;
+            } else if header.code.is_of_peers() {
+                let from = (datagram.src, ether::src(frame));
+                let body = datagram.payload() + header.len()..usize::from(datagram.end);
+                return Ok(Arrival::PeerMessage { from, header, body });
+            }
+            header.dst = NO_MEMBER; // no worker was chosen
+        }
+        if payload.len() - header.len() > self.payload_max {
+            return Err(DropReason::TaskTooLong);
+        }
+        let Some(buf) = packet.take() else {
+            return Err(DropReason::Runt);
+        };
+        let task = Packet::new(buf, port as u8, datagram, header).map_err(|(_, reason)| reason)?;
+        Ok(Arrival::Task(task.with_origin(forwarded)))
+    }
+
+    /// Parses and checks an IPv4 datagram to this port's address and the tasks' UDP port. `verified` is true if
+    /// the device has checked the checksums.
+    #[inline]
+    fn datagram(
+        &self,
+        frame: &[u8],
+        verified: bool,
+        address: &PortAddress,
+    ) -> Result<udp::Datagram, DropReason> {
+        if !ether::is_to(frame, address.mac) {
+            return Err(DropReason::OtherMac);
+        }
+        let datagram = udp::parse(frame, verified)?;
+        if datagram.dst != address.ip {
+            return Err(DropReason::OtherAddress);
+        }
+        if datagram.dst_port != self.udp_port {
+            return Err(DropReason::UdpPort);
+        }
+        Ok(datagram)
+    }
+
+    /// Same as [`Agent::datagram`], for other frames than IPv4 at an IPv4 port. `None` for ARP and neighbour
+    /// discovery.
+    #[inline(never)]
+    fn other_datagram(
+        &self,
+        frame: &[u8],
+        verified: bool,
+        address: &PortAddress,
+    ) -> Result<Option<udp::Datagram>, DropReason> {
+        let own = match (address.v6, ether::ether_type(frame)) {
+            (Some(own), ether::IPV6) => own,
+            (None, ether::ARP) => return Ok(None),
+            _ => return Err(vlan::reason(frame)),
+        };
+        let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
+            return Ok(None);
+        };
+        if datagram.dst != own.ip {
+            return Err(DropReason::OtherAddress);
+        }
+        if datagram.dst_port != self.udp_port {
+            return Err(DropReason::UdpPort);
+        }
+        Ok(Some(without_addresses(datagram)))
+    }
+
+    /// Gives a task to a worker, queues it, forwards it to a peer, or drops it. Returns its outcome.
+    #[inline]
+    fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
+        let (pool, worker) = task.addressed();
+        let counters = &self.responder.out.counters;
+        let Some(index) = self.worker_sets.iter().position(|set| set.pool == Some(pool)) else {
+            return self.drop_for(DropReason::UnknownPool);
+        };
+        let named = self.responder.named.get(usize::from(worker)).copied();
+        let named = named.filter(|named| named.set != NO_SET);
+        match named {
+            None if worker != NO_MEMBER => return self.drop_for(DropReason::UnknownWorker),
+            Some(named) if usize::from(named.set) != index => {
+                return self.drop_for(DropReason::PoolMismatch);
+            }
+            _ => {}
+        }
+        let workers = &mut self.worker_sets[index].workers;
+        let waiting = workers.waiting();
+        let mut peers = self.peers.as_mut().filter(|peers| peers.pool() == pool);
+        if let Some(peers) = &mut peers {
+            peers.note_waiting(waiting);
+            if task.is_forwarded() {
+                counters.add(Counter::TasksTaken, 1);
+            } else if let Some(node) = peers.destination() {
+                return self.forward_to_peer(task, node, Counter::TasksPassed);
+            }
+        }
+        task.since_ns = self.responder.now_ns;
+        if let Some(named) = named {
+            // Counted before the hand-over, because a thread may answer before this core continues.
+            task.set_worker_index(named.index);
+            self.responder.count(worker, 1);
+            if let Some(reports) = &mut self.responder.reports {
+                let from = Some(task.sender());
+                let mut registrars = self.registrars.iter();
+                if let Some(leaf) = registrars.position(|registrar| registrar.mac() == from) {
+                    reports.on_task(named.reporter, leaf);
+                }
+            }
+        }
+        match workers.submit(task, now) {
+            Ok(member) => {
+                self.responder.out.counters.add(Counter::Scheduled, 1);
+                match member {
+                    Some(member) => Fate::Given { member },
+                    None => Fate::Queued,
+                }
+            }
+            Err((task, reason)) => {
+                if worker != NO_MEMBER {
+                    self.responder.count(worker, -1);
+                }
+                if let Some(peers) = peers {
+                    peers.note_failed();
+                }
+                match reason {
+                    DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
+                        self.responder.refuse(task, waiting)
+                    }
+                    _ => self.drop_for(reason),
+                }
+            }
+        }
+    }
+
+    /// Processes an ARP packet: answers a question for this host, and learns the MAC address of a leaf or peer.
+    #[cold]
+    fn arp(&mut self, port: usize, mut buf: P::Buf) -> Fate {
+        let address = self.addresses[port];
+        let packet = match arp::Packet::parse(buf.bytes()) {
+            Ok(packet) => packet,
+            Err(reason) => return self.drop_for(reason),
+        };
+        let is_to_us = packet.target == address.ip;
+        let sender = Ipv4Addr::from_bits(packet.sender).into();
+        let is_known = self.learn_hop(port, sender, is_to_us.then_some(packet.sender_mac));
+        let for_us = is_to_us && packet.operation == Operation::Request;
+        if for_us && buf.resize(arp::FRAME_LEN) {
+            packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
+            self.responder.out.counters.add(Counter::Consumed, 1);
+            self.responder.out.originate(buf, port);
+            Fate::Answered
+        } else if is_known {
+            self.count_message(Ok(()))
+        } else {
+            self.drop_for(DropReason::ArpOther)
+        }
+    }
+
+    /// Same as [`Agent::arp`], for neighbour discovery (RFC 4861).
+    #[cold]
+    fn discover(&mut self, port: usize, mut buf: P::Buf) -> Fate {
+        let address = self.addresses[port];
+        let Some(v6) = address.v6 else { return self.drop_for(DropReason::EtherType) };
+        let from = ether::src(buf.bytes());
+        let message = match ndp::Packet::parse(buf.bytes()) {
+            Ok(message) => message,
+            Err(reason) => return self.drop_for(reason),
+        };
+        let asks = message.operation == ndp::Operation::Solicitation;
+        let (host, mac, is_to_us) = match asks {
+            // A solicitation without the option for the sender's MAC address teaches none: its sender is known already.
+            true => (message.src, message.mac, message.target == v6.ip),
+            // An advertisement's target is the host itself.
+            false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == v6.ip),
+        };
+        let mac = mac.filter(|_| is_to_us);
+        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), mac);
+        if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
+            let (answer, to) = message.answer(address.mac, from);
+            answer.emit(buf.bytes_mut(), to, false);
+            self.responder.out.counters.add(Counter::Consumed, 1);
+            self.responder.out.originate(buf, port);
+            Fate::Answered
+        } else if is_known {
+            self.count_message(Ok(()))
+        } else {
+            self.drop_for(DropReason::NdOther)
+        }
+    }
+
+    /// Asks for the MAC address of a host behind a port.
+    fn ask_for(&mut self, port: usize, host: IpAddr) {
+        let address = self.addresses[port];
+        let out = &mut self.responder.out;
+        match (address.v6, host) {
+            (Some(own), IpAddr::V6(host)) => {
+                let question = ndp::Packet::question(address.mac, own.ip, host.to_bits(), None);
+                let (question, to) = question;
+                out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
+                    question.emit(frame, to, false);
+                });
+            }
+            (None, IpAddr::V4(host)) => {
+                let question = arp::Packet::request(address.mac, address.ip, host.to_bits());
+                out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                    question.emit(frame, Mac::BROADCAST);
+                });
+            }
+            _ => {} // the configuration check ensures that each leaf is in its port's network
+        }
+    }
+
+    /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values. Commands
+    /// come first, so that the rest uses the new membership.
+    #[cold]
+    fn tick(&mut self, now: u64) {
+        self.next_tick = now + self.timing.tick();
+        self.apply_commands();
+        self.responder.out.tap.tick(now);
+        while let Some(Death { channel, claim }) = self.deaths.pop() {
+            for PoolWorkers { workers, .. } in &mut self.worker_sets {
+                workers.died(channel, claim, &mut |done| self.responder.finish(done));
+            }
+        }
+        let now_ns = self.timing.to_ns(now);
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
+            // Tasks that no worker will ever serve.
+            while let Some(task) = workers.next_without_workers() {
+                self.responder.give_up(task, DropReason::NoMember);
+            }
+        }
+        (0..self.registrars.len()).for_each(|leaf| self.register(leaf, now));
+        self.tick_peers(now);
+        self.repeat_report();
+        self.responder.add_up();
+        if let Some(signer) = &self.responder.signer {
+            signer.follow();
+        }
+        self.note_held();
+        if let Some(times) = &mut self.responder.response_times {
+            let sets = &self.worker_sets;
+            times.tick(now, || sets.iter().map(|set| set.workers.backlog()).sum());
+        }
+    }
+
+    /// Registers a worker that is due with the leaf at this index.
+    fn register(&mut self, leaf: usize, now: u64) {
+        let registrar = &mut self.registrars[leaf];
+        if registrar.must_ask(now) {
+            let (port, host) = (registrar.hop.port, registrar.leaf());
+            self.ask_for(port, host);
+        }
+        // One message per tick, so that a burst of registrations does not delay tasks.
+        let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
+        if let Some(header) = self.registrars[leaf].due(now, tasks) {
+            self.send_report(leaf, header);
+        }
+    }
+
+    /// Lets one worker per call repeat its queue report after long idleness.
+    fn repeat_report(&mut self) {
+        // Taken out, because the numbers of tasks come from the responder.
+        if let Some(mut reports) = self.responder.reports.take() {
+            reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
+            self.responder.reports = Some(reports);
+        }
+    }
+
+    /// Sends the workers' queue reports.
+    fn send_queue_reports(&mut self) {
+        while let Some(QueueReport { leaf, header }) =
+            self.responder.reports.as_mut().and_then(|reports| reports.next_report())
+        {
+            let is_sent = self.send_report(leaf, header);
+            self.responder.out.counters.add(Counter::QueueReports, u64::from(is_sent));
+        }
+    }
+
+    /// Sends a worker's message to the leaf at this index, signed if its pool has a key. Returns false if the
+    /// leaf's MAC address is unknown.
+    fn send_report(&mut self, leaf: usize, header: Header) -> bool {
+        let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
+            return false;
+        };
+        let address = self.addresses[port];
+        match (address.v6, to) {
+            (Some(own), IpAddr::V6(to)) => {
+                self.send_report_to(leaf, mac, (own.ip, to.to_bits()), header)
+            }
+            (None, IpAddr::V4(to)) => {
+                self.send_report_to(leaf, mac, (address.ip, to.to_bits()), header)
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Same as [`Agent::send_report`], with the leaf's MAC address and both IP addresses.
+    fn send_report_to<I: Address>(
+        &mut self,
+        leaf: usize,
+        dst_mac: Mac,
+        (src, dst): (I, I),
+        header: Header,
+    ) {
+        let port = self.registrars[leaf].hop.port;
+        let (src_mac, udp_port) = (self.addresses[port].mac, self.udp_port);
+        let flow = Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port };
+        let signer = self.responder.signer.clone();
+        let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
+        let header = Header { authenticated: credential.is_some(), ..header };
+        let is_registration = matches!(header.code, Code::WorkerId | Code::KeepAlive);
+        self.responder.out.make(&mut self.pool, port, I::PAYLOAD + header.len(), |frame| {
+            register::emit(&header, &flow, frame, |payload| match credential {
+                Some(credential) if is_registration => {
+                    credential.sign_registration(leaf, src, dst, payload);
+                }
+                Some(credential) => credential.sign(src, dst, payload),
+                None => {}
+            });
+        });
+    }
+
+    /// Publishes the numbers of held and of waiting tasks.
+    fn note_held(&self) {
+        let (mut held, mut queued) = (0, 0);
+        for PoolWorkers { workers, .. } in &self.worker_sets {
+            (held, queued) = (held + workers.held(), queued + workers.waiting());
+            workers.dispatcher().view().note_queued(workers.waiting());
+        }
+        self.responder.out.counters.set(Gauge::Held, held as u64);
+        self.responder.out.counters.set(Gauge::Queued, queued as u64);
+    }
+
+    /// Returns the number of tasks waiting or with workers.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.worker_sets.iter().map(|set| set.workers.held()).sum()
+    }
+
+    /// Returns the number of tasks waiting for a worker.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.worker_sets.iter().map(|set| set.workers.waiting()).sum()
+    }
+
+    /// Returns true if the worker is attached.
+    #[must_use]
+    pub fn is_present(&self, place: Place) -> bool {
+        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
+        worker_sets.any(|set| set.workers.present().any(|present| present == place))
+    }
+
+    /// Iterates over all its workers, attached or not.
+    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
+        self.worker_sets.iter().flat_map(|set| set.workers.places())
+    }
+
+    /// Returns the epoch of its membership.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.commands.epoch()
+    }
+
+    /// Iterates over the attach statistics in the order of the pools. The last item is the sum of removed pools.
+    pub fn attach_stats(&self) -> impl Iterator<Item = AttachStats> + '_ {
+        self.worker_sets.iter().map(|set| set.workers.attach_stats()).chain([self.former])
+    }
+
+    /// Iterates over its dispatchers in the order of the pools.
+    pub fn dispatchers(&self) -> impl Iterator<Item = &Dispatcher> + '_ {
+        self.worker_sets.iter().map(|set| set.workers.dispatcher())
+    }
+
+    /// Returns the dispatcher of the pool at `index` in the configuration's order.
+    #[must_use]
+    pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
+        self.worker_sets.get(index).map(|set| set.workers.dispatcher())
+    }
+
+    /// Returns its counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.responder.out.counters
+    }
+
+    /// Returns the number of workers acknowledged by a leaf; with several leaves, the smallest number.
+    #[must_use]
+    pub fn registered(&self) -> usize {
+        self.registrars.iter().map(Registrar::registered).min().unwrap_or(0)
+    }
+
+    /// Signals to the workers that no more tasks will come.
+    pub fn stop(&self) {
+        self.worker_sets.iter().for_each(|set| set.workers.stop());
+    }
+
+    /// Returns true if workers are threads that get tasks handed over.
+    #[must_use]
+    pub fn has_threads(&self) -> bool {
+        self.worker_sets.iter().any(|set| set.workers.has_threads())
+    }
+
+    /// Stops the agent: notifies workers, drops and counts held tasks, and returns the ports.
+    pub fn close(mut self) -> Vec<P> {
+        self.stop();
+        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+            while workers.abandon().is_some() {
+                self.responder.out.counters.drop(DropReason::Shutdown, 1);
+            }
+            workers.dispatcher().view().note_queued(0);
+            // The agent does not wait for threads that have not ended by now.
+            self.responder.out.counters.drop(DropReason::Shutdown, workers.handed() as u64);
+        }
+        // Each call adds one thread's counts.
+        (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
+        self.responder.out.counters.set(Gauge::Held, 0);
+        self.responder.out.counters.set(Gauge::Queued, 0);
+        self.responder.out.flush();
+        self.responder.out.ports.into_iter().collect()
+    }
+}
+
+/// Returns the number of tasks at this agent that name the worker at `place`, or `None` if it is not attached.
+fn tasks_of<P: Port<Buf: Token>>(
+    place: Place,
+    worker_sets: &[PoolWorkers<P::Buf>],
+    responder: &Responder<P>,
+) -> Option<u16> {
+    let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
+    let is_attached = set.workers.present().any(|present| present == place);
+    is_attached.then(|| responder.named_tasks(place.id))
+}

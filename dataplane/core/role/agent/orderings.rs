@@ -1,0 +1,73 @@
+//! Counts of a few tasks by the worker that they name. The checker loom runs them in every order that the
+//! memory model allows.
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32;
+use loom::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
+
+use super::named_load::{NamedLoad, Number};
+
+impl Number for AtomicU32 {
+    fn load(&self, order: Ordering) -> u32 {
+        Self::load(self, order)
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        Self::store(self, value, order);
+    }
+
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        Self::fetch_add(self, value, order)
+    }
+}
+
+type CountedLoad = Arc<NamedLoad<AtomicU32>>;
+
+/// Counts of one worker.
+fn load() -> CountedLoad {
+    Arc::new(NamedLoad::new(1))
+}
+
+/// Hands a task over. As with a ring's notice, the worker sees earlier writes. Returns the number of tasks it
+/// left.
+fn hand_over(load: &CountedLoad) -> JoinHandle<u32> {
+    let load = load.clone();
+    thread::spawn(move || load.answer(0))
+}
+
+/// Each answer counts the arrivals of its own task and of all tasks answered before. The last finds none
+/// left, and none finds a negative number, which would wrap to a very large one.
+// promise: agent.1
+#[test]
+fn last_answer_sees_an_empty_queue() {
+    loom::model(|| {
+        let load = load();
+        let workers = [1, 2].map(|accepted| {
+            load.publish(0, accepted);
+            let worker = hand_over(&load);
+            assert!(load.unanswered(0, accepted) <= accepted);
+            worker
+        });
+        let mut left = workers.map(|worker| worker.join().expect("the worker"));
+        left.sort_unstable();
+        assert!(matches!(left, [0, 0 | 1]), "{left:?}");
+        assert_eq!(load.unanswered(0, 2), 0);
+    });
+}
+
+/// The dispatcher completes a task of its own and subtracts it from the published count.
+// promise: agent.1
+#[test]
+fn aborted_task_is_not_counted_against_its_thread() {
+    loom::model(|| {
+        let load = load();
+        load.publish(0, 1);
+        load.publish(0, 2);
+        let worker = hand_over(&load);
+        load.publish(0, 1);
+        assert!(load.unanswered(0, 1) <= 1);
+        assert!(worker.join().expect("the worker") <= 1);
+        assert_eq!(load.unanswered(0, 1), 0);
+    });
+}

@@ -1,0 +1,212 @@
+//! Leaf and agent on one core. The leaf sends tasks to servers of the rack or to worker cores of this host.
+//!
+//! To the leaf the agent is a normal server, at the far end of a wire: a link in this core's memory
+//! ([`crate::io::link`]). The agent registers its workers with the leaf by messages, as on a real network. In
+//! addition, this module sets a worker active or inactive at the leaf as soon as it attaches or departs.
+
+use super::agent::{AttachStats, Parts};
+use super::{Agent, Leaf};
+use crate::clock::Progress;
+use crate::io::Token;
+use crate::io::link::{DeviceOrWire, End};
+use crate::io::{Burst, Pool, Port};
+use crate::limits::BURST;
+use crate::reason::DropReason;
+use crate::ring::Place;
+use crate::stage::network::Worker;
+use crate::stage::{IpOptions, PortAddress, Side};
+use crate::state::{Counter, Load, Member, Report};
+use crate::wire::ether::Mac;
+
+/// Address of the leaf on the wire, 169.254.77.1, from the network that no router forwards (RFC 3927).
+pub const LEAF_IP: u32 = 0xA9FE_4D01;
+/// Address of the agent on the wire, 169.254.77.2.
+pub const AGENT_IP: u32 = 0xA9FE_4D02;
+/// Prefix length of the wire's network, which has two hosts.
+pub const PREFIX: u8 = 30;
+/// MAC address of the leaf on the wire; locally administered, with "wed" in ASCII.
+pub const LEAF_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 1]);
+/// MAC address of the agent on the wire.
+pub const AGENT_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 2]);
+
+/// A worker of this host, in the leaf's terms.
+#[derive(Clone, Copy, Debug)]
+struct LocalWorker {
+    place: Place,
+    /// Index of its pool at the leaf.
+    pool: usize,
+    member: Member,
+    /// True if the worker was attached at the last update of the leaf.
+    present: bool,
+}
+
+impl LocalWorker {
+    /// Returns true if the leaf's entry is this worker.
+    fn is(&self, known: &Worker) -> bool {
+        (self.pool, self.member) == (usize::from(known.pool), known.member)
+    }
+}
+
+/// A leaf and an agent on one core, joined by a wire.
+#[derive(Debug)]
+pub struct Colocated<P: Port<Buf: Token>, A> {
+    leaf: Leaf<DeviceOrWire<P>, A>,
+    agent: Agent<End<P::Buf>, A>,
+    /// Workers of this host. Has capacity for the maximum number of them.
+    locals: Vec<LocalWorker>,
+    /// Epochs of the leaf's and the agent's memberships at the last review.
+    epochs: (u64, u64),
+    /// Attach statistics of the agent at the last update of the leaf. They change with each attachment and
+    /// departure.
+    attach_stats: AttachStats,
+}
+
+impl<P, A> Colocated<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    /// Joins a leaf to an agent of these parts, at the far end of the leaf's last port. No worker is attached
+    /// yet.
+    #[must_use]
+    pub fn new(leaf: Leaf<DeviceOrWire<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
+        let (_, workers) = parts.room;
+        let (mac, ip, prefix) = (AGENT_MAC, AGENT_IP, PREFIX);
+        let (side, ip_options) = (Side::Both, IpOptions::Refuse);
+        let address = PortAddress { mac, ip, prefix, side, gateway: None, ip_options, v6: None };
+        let agent = Agent::new(parts, vec![(end, address)]);
+        let (locals, attach_stats) = (Vec::with_capacity(workers), AttachStats::default());
+        let mut both = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };
+        both.review();
+        both
+    }
+
+    /// Rebuilds the list of workers in both memberships, after a change of either. New workers count as not
+    /// attached.
+    #[cold]
+    fn review(&mut self) {
+        self.epochs = (self.leaf.epoch(), self.agent.epoch());
+        let (stages, agent) = (self.leaf.stages_mut(), &self.agent);
+        self.locals.retain(|local| {
+            let known = stages.network().worker(local.place.id);
+            let is_member = known.is_some_and(|known| local.is(&known));
+            is_member && agent.places().any(|place| place == local.place)
+        });
+        for place in agent.places() {
+            let Some(known) = stages.network().worker(place.id) else { continue };
+            let pool = usize::from(known.pool);
+            let local = LocalWorker { place, pool, member: known.member, present: false };
+            let is_local =
+                known.ip == AGENT_IP && stages.network().pool_id(pool) == Some(place.pool);
+            if is_local && !self.locals.iter().any(|local| local.is(&known)) {
+                stages.set_active(local.pool, local.member, false);
+                self.locals.push(local);
+            }
+        }
+    }
+
+    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> usize {
+        let received = self.leaf.poll(now);
+        // The leaf may have forwarded more than a burst, received by several ports. A full burst means that
+        // more may wait.
+        while self.agent.poll(now) == BURST {}
+        let attach_stats = self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
+        let has_changed = self.epochs != (self.leaf.epoch(), self.agent.epoch());
+        if has_changed {
+            self.review();
+        }
+        if has_changed || attach_stats != self.attach_stats {
+            self.attach_stats = attach_stats;
+            self.update_leaf();
+        }
+        received
+    }
+
+    /// Activates and deactivates the leaf's members by the agent's attached workers.
+    #[cold]
+    fn update_leaf(&mut self) {
+        for local in &mut self.locals {
+            let present = self.agent.is_present(local.place);
+            if present == local.present {
+                continue;
+            }
+            local.present = present;
+            let stages = self.leaf.stages_mut();
+            if present {
+                stages.note_attached(local.pool, local.member);
+            }
+            stages.set_active(local.pool, local.member, present);
+            if let Some(dispatcher) = stages.dispatcher_mut(local.pool) {
+                match present {
+                    // It has no tasks yet, so an idle list may contain it at once.
+                    true => {
+                        let idle = Report::new(local.member, Load(0), 0);
+                        dispatcher.refresh(&idle);
+                    }
+                    // Its tasks are lost, or another worker serves them and replies with its id.
+                    false => dispatcher.write_off(local.member, u32::MAX),
+                }
+            }
+            stages.note_freed(); // waiting tasks are offered again
+        }
+    }
+
+    /// Runs the leaf's due tick after a sleep of the poll loop, so that its policies have the current time.
+    pub fn catch_up(&mut self, now: u64) {
+        self.leaf.catch_up(now);
+    }
+
+    /// Returns the progress of both, and the next time at which either has work.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        self.leaf.progress().and(self.agent.progress())
+    }
+
+    /// Returns the number of tasks at this host.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.agent.held()
+    }
+
+    /// Returns the leaf.
+    #[must_use]
+    pub fn leaf(&self) -> &Leaf<DeviceOrWire<P>, A> {
+        &self.leaf
+    }
+
+    /// Returns the agent.
+    #[must_use]
+    pub fn agent(&self) -> &Agent<End<P::Buf>, A> {
+        &self.agent
+    }
+
+    /// Stops both: notifies workers, drops and counts the held packets. Returns the ports of devices, without
+    /// the wire.
+    pub fn close(mut self, now: u64) -> Vec<P> {
+        for local in &self.locals {
+            self.leaf.stages_mut().set_active(local.pool, local.member, false);
+        }
+        // The agent takes the tasks on the wire before it closes, and the leaf its replies afterwards.
+        while self.agent.poll(now) > 0 {}
+        let counters = self.agent.counters().clone();
+        let mut ends = self.agent.close();
+        while ends.iter().any(End::has_unreceived) {
+            self.leaf.poll(now);
+        }
+        let ports = self.leaf.close();
+        // The leaf's last polls may have sent packets to the closed agent.
+        let mut late = Burst::new();
+        while ends.iter_mut().any(|end| end.rx_burst(&mut late) > 0) {
+            counters.add(Counter::RxPackets, late.len() as u64);
+            counters.drop(DropReason::Shutdown, late.len() as u64);
+            late.clear();
+        }
+        let device = |port| match port {
+            DeviceOrWire::Device(port) => Some(port),
+            DeviceOrWire::Link(_) => None,
+        };
+        ports.into_iter().filter_map(device).collect()
+    }
+}

@@ -1,0 +1,463 @@
+//! Leaf: one dispatcher core between ports. Receives bursts, lets the stages decide, sends, and accounts for
+//! every packet. A spine is a leaf whose members are leaves.
+//!
+//! The stages return a verdict for each packet. Packets that must wait, for a worker or for the MAC address of
+//! their next hop, stay in the [`Node`], which releases them later.
+
+mod sampler;
+
+use std::net::IpAddr;
+use std::slice;
+
+use sampler::Sampler;
+
+use super::PollTime;
+use crate::clock::Progress;
+use crate::io::{Buf, Burst, Pool, Port};
+use crate::limits::BURST;
+use crate::node::explain::{Fate, Moment};
+use crate::node::outbox::Outbox;
+use crate::node::refusals::Refusals;
+use crate::node::tap::{TapCommands, TapCore};
+use crate::node::{Commands, Egress, Node, PacketStore, Timing};
+use crate::reason::DropReason;
+use crate::stage::fabric::OutgoingMessage;
+use crate::stage::{PortAddress, Side, Stages, Verdict};
+use crate::state::{Counter, Gauge};
+use crate::wire::ether::Mac;
+use crate::wire::udp::{self, Flow};
+use crate::wire::{arp, ndp};
+
+/// Packet store of a leaf, whose packets are the handles themselves; records released packets for `wedjat
+/// explain`.
+struct LeafPacketStore<'a>(&'a mut TapCore);
+
+impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
+    fn frame<'a>(&'a mut self, packet: &'a mut B) -> Option<&'a mut [u8]> {
+        Some(packet.bytes_mut())
+    }
+
+    fn offer(
+        &mut self,
+        stages: &mut Stages,
+        (pool, port): (usize, usize),
+        now: u64,
+        packet: &mut B,
+    ) -> Option<Verdict> {
+        let Some(explainer) = self.0.explains().then(|| self.0.explainer()).flatten() else {
+            return stages.offer(pool, port, now, packet.bytes_mut());
+        };
+        explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
+        let verdict = stages.offer(pool, port, now, packet.bytes_mut());
+        match verdict {
+            Some(verdict) => {
+                explainer.settle_at(stages, Moment::Waited, verdict.into(), packet.bytes());
+            }
+            None => explainer.forget(),
+        }
+        verdict
+    }
+}
+
+/// One dispatcher core.
+#[derive(Debug)]
+pub struct Leaf<P: Port, A> {
+    node: Node<P::Buf>,
+    out: Outbox<P>,
+    /// Buffer pool for packets that the node makes.
+    pool: A,
+    time: PollTime,
+    patience: Patience,
+    sampler: Sampler,
+}
+
+/// Delay of tasks after a link-up. The clients' link may be up before the workers' link, or before the servers'
+/// MAC addresses are resolved. During the delay the leaf does not poll ports for clients only; their devices
+/// keep the packets.
+#[derive(Debug, Default)]
+struct Patience {
+    /// True while ports for clients only are not polled.
+    holds_back: bool,
+    /// True if the leaf delays tasks at all.
+    is_on: bool,
+    /// End of the delay in ticks.
+    until: u64,
+    /// Ports for clients only that had a link at the last check, one bit each.
+    linked: u16,
+}
+
+/// Longest delay after a link-up of a port for clients only. Meanwhile the workers' links come up and ARP resolves the
+/// servers.
+const PATIENCE_MS: u64 = 250;
+
+impl<P, A> Leaf<P, A>
+where
+    P: Port,
+    A: Pool<Buf = P::Buf>,
+{
+    /// Creates a leaf over these ports, in the network's order. `pool` supplies buffers for packets that the
+    /// leaf makes.
+    ///
+    /// # Panics
+    /// If the number of ports differs from the network's.
+    #[must_use]
+    pub fn new(stages: Stages, ports: Vec<P>, pool: A, commands: Commands, timing: Timing) -> Self {
+        assert_eq!(ports.len(), stages.network().ports().len());
+        Self {
+            out: Outbox::new(ports, stages.counters().clone()),
+            node: Node::new(stages, commands, timing),
+            pool,
+            time: PollTime::default(),
+            patience: Patience::default(),
+            sampler: Sampler::default(),
+        }
+    }
+
+    /// Measures the time that decisions take. `stopwatch` reads the real time, in ticks of the leaf's clock.
+    #[must_use]
+    pub fn with_stopwatch(mut self, stopwatch: Option<fn() -> u64>) -> Self {
+        self.sampler = Sampler::new(stopwatch);
+        self
+    }
+
+    /// Enables the delay of tasks, up to 250 ms, while workers are not reachable. For real devices,
+    /// which come up one after another.
+    #[must_use]
+    pub fn with_patience(mut self) -> Self {
+        let holds_back = !self.node.reaches_workers();
+        self.patience = Patience { is_on: true, holds_back, ..Patience::default() };
+        self
+    }
+
+    /// Adds a tap.
+    #[must_use]
+    pub fn with_tap(mut self, commands: TapCommands) -> Self {
+        self.out.tap = TapCore::new(commands);
+        self
+    }
+
+    /// Counts drops by port and reason for other threads.
+    #[must_use]
+    pub fn with_refusals(mut self, refusals: Refusals) -> Self {
+        self.out.refusals = refusals;
+        self
+    }
+
+    /// Polls all ports once at `now` ticks. Returns the number of received packets.
+    #[inline]
+    pub fn poll(&mut self, now: u64) -> usize {
+        match self.patience.holds_back {
+            false => self.poll_ports::<true>(now),
+            true => self.poll_ports::<false>(now),
+        }
+    }
+
+    /// Polls all ports if `ALL`; otherwise all except ports for clients only. `ALL` is a constant, so that the usual
+    /// loop has no check.
+    #[inline]
+    fn poll_ports<const ALL: bool>(&mut self, now: u64) -> usize {
+        self.time.start(now, self.node.stages.counters());
+        let mut received = 0;
+        for port in 0..self.out.ports.len() {
+            if !ALL && self.node.stages.network().port(port).side == Side::Clients {
+                continue;
+            }
+            let mut burst = Burst::new();
+            received += self.out.receive(port, now, &mut burst);
+            // A call moves the burst, which costs a copy even if it is empty.
+            if !burst.is_empty() {
+                self.dispatch(port, now, burst);
+            }
+        }
+        let ticks = now >= self.node.next_tick();
+        if ticks {
+            self.tick(now);
+        }
+        self.node.stages.exchange(); // with the node's other cores
+        if self.release(now) || ticks {
+            self.node.note_held(0);
+        }
+        self.send_signals(now);
+        self.flush();
+        self.time.end(received > 0);
+        received
+    }
+
+    /// Decides on a burst, and sends, holds or drops its packets.
+    #[inline]
+    fn dispatch(&mut self, port: usize, now: u64, mut burst: Burst<P::Buf>) {
+        let count = burst.len();
+        let mut verdicts = [Verdict::Consumed; BURST];
+        self.node.note_time(now);
+        match self.out.tap.explains() {
+            false => {
+                let sample = self.sampler.next(self.node.stages.counters());
+                self.node.stages.process(port, now, &mut burst, &mut verdicts[..]);
+                if let Some(sample) = sample {
+                    self.sampler.record(&sample, &self.node, now, &burst, &verdicts[..count]);
+                }
+            }
+            true => self.explain(port, now, &mut burst, &mut verdicts),
+        }
+        self.node.stages.counters().add(Counter::RxPackets, count as u64);
+        // All packets of most bursts leave by one port, so the burst moves there as a whole, without a copy of each
+        // packet.
+        let forwarded = match verdicts[0] {
+            Verdict::Forward { port, .. }
+                if verdicts[..count].iter().all(|verdict| verdict.leaves_by(port)) =>
+            {
+                self.out.forward_burst(burst, usize::from(port))
+            }
+            _ => Err(burst),
+        };
+        if let Err(burst) = forwarded {
+            self.distribute(port, now, burst, &verdicts);
+        }
+    }
+
+    /// Decides on a burst packet by packet, and records each decision for `wedjat explain`.
+    #[cold]
+    fn explain(
+        &mut self,
+        port: usize,
+        now: u64,
+        burst: &mut Burst<P::Buf>,
+        verdicts: &mut [Verdict; BURST],
+    ) {
+        let stages = &mut self.node.stages;
+        for (packet, verdict) in burst.iter_mut().zip(verdicts) {
+            let mut explainer = self.out.tap.explainer();
+            if let Some(explainer) = &mut explainer {
+                explainer.draft_at(stages, Some(port as u8), now, packet.bytes());
+            }
+            stages.process(port, now, slice::from_mut(packet), slice::from_mut(verdict));
+            if let Some(explainer) = explainer {
+                explainer.settle_at(stages, Moment::Arrived, (*verdict).into(), packet.bytes());
+            }
+        }
+    }
+
+    /// Carries out the verdict on each packet.
+    fn distribute(
+        &mut self,
+        port: usize,
+        now: u64,
+        burst: Burst<P::Buf>,
+        verdicts: &[Verdict; BURST],
+    ) {
+        for (packet, verdict) in burst.into_iter().zip(verdicts) {
+            self.apply(packet, port, now, *verdict);
+        }
+        if self.node.stages.waiting() > 0 {
+            self.node.note_held(0);
+        }
+    }
+
+    /// Carries out the verdict on a packet received by the port `from`.
+    fn apply(&mut self, packet: P::Buf, from: usize, now: u64, verdict: Verdict) {
+        match verdict {
+            Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
+            Verdict::Hold { port, worker, slot } => {
+                let oldest = self.node.hold(packet, port, worker, slot, now);
+                if let Some((oldest, reason)) = oldest {
+                    self.node.stages.counters().drop(reason, 1);
+                    self.explain_drop(&oldest, now, reason);
+                }
+            }
+            Verdict::Queue { pool } => {
+                if let Err(packet) = self.node.enqueue(packet, usize::from(pool), from, now) {
+                    self.explain_drop(&packet, now, DropReason::QueueFull);
+                }
+            }
+            Verdict::Answer => {
+                self.node.stages.counters().add(Counter::Consumed, 1);
+                self.out.originate(packet, from);
+            }
+            Verdict::Consumed => self.node.stages.counters().add(Counter::Consumed, 1),
+            Verdict::Drop(reason) => self.out.refusals.note_frame(from, reason, packet.bytes()),
+        }
+    }
+
+    /// Records the drop of a packet that waited or found no room to wait, for `wedjat explain`. The drop is already
+    /// counted.
+    #[cold]
+    fn explain_drop(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
+        if self.out.tap.explains() {
+            self.out.tap.explain_released(now, packet.bytes(), Fate::Dropped(reason));
+        }
+    }
+
+    /// Does periodic work: the node's timers, questions for neighbours, and announcements of addresses.
+    #[cold]
+    fn tick(&mut self, now: u64) {
+        self.node.tick(now);
+        self.out.tap.tick(now);
+        if self.patience.is_on {
+            self.review_patience(now);
+        }
+        while let Some(question) = self.node.next_question(now) {
+            let port = usize::from(question.port);
+            let address = *self.node.stages.network().port(port);
+            self.out.make(&mut self.pool, port, question.frame_len(), |frame| {
+                question.emit(&address, frame)
+            });
+        }
+        while let Some(address) = self.node.stages.next_announcement() {
+            self.announce(address);
+        }
+    }
+
+    /// Decides whether ports for clients only are polled: not while a recent link-up of such a port leaves time
+    /// for workers to become reachable.
+    fn review_patience(&mut self, now: u64) {
+        let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
+        let ports = (0..).zip(network.ports()).filter(|(_, port)| port.side == Side::Clients);
+        let linked = ports.filter(|&(index, _)| neighbours.is_link_up(index));
+        let linked = linked.fold(0, |bits, (index, _)| bits | 1 << index);
+        let patience = &mut self.patience;
+        if linked & !patience.linked != 0 {
+            patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
+        }
+        patience.linked = linked;
+        // `linked == 0` at the start: the core learns of a link-up with a short delay.
+        let may_delay = linked == 0 || now < patience.until;
+        patience.holds_back = may_delay && !self.node.reaches_workers();
+    }
+
+    /// Announces on all ports with clients that this node now has the address, by gratuitous ARP or an
+    /// unsolicited neighbour advertisement.
+    fn announce(&mut self, address: IpAddr) {
+        for port in 0..self.node.stages.network().ports().len() {
+            let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);
+            if !side.has_clients() || v6.is_some() != address.is_ipv6() {
+                continue;
+            }
+            match address {
+                IpAddr::V4(address) => {
+                    self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                        let ip = address.to_bits();
+                        arp::Packet::request(mac, ip, ip).emit(frame, Mac::BROADCAST);
+                    })
+                }
+                IpAddr::V6(address) => {
+                    self.out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
+                        let (packet, to) = ndp::Packet::announcement(mac, address.to_bits());
+                        packet.emit(frame, to, side.has_workers());
+                    })
+                }
+            };
+        }
+    }
+
+    /// Sends packets that need not wait any longer. At most one burst, as much as a device gets in a usual poll.
+    /// Returns true if a packet was released.
+    #[inline]
+    fn release(&mut self, now: u64) -> bool {
+        for released in 0..BURST {
+            let store = &mut LeafPacketStore(&mut self.out.tap);
+            let Some((packet, outcome)) = self.node.next_released(now, store) else {
+                return released > 0;
+            };
+            if self.out.tap.explains() {
+                let fate = match outcome {
+                    Ok(Egress { port, worker }) => Fate::Sent { port, worker },
+                    Err(reason) => Fate::Dropped(reason),
+                };
+                self.out.tap.explain_released(now, packet.bytes(), fate);
+            }
+            if let Ok(Egress { port, .. }) = outcome {
+                self.out.forward(packet, usize::from(port));
+            }
+        }
+        true
+    }
+
+    /// Sends signals to spines or leaves, and probes to workers.
+    #[inline]
+    fn send_signals(&mut self, now: u64) {
+        self.node.stages.send_spine_signals();
+        while let Some((message, mac, own)) = self.node.next_message(now) {
+            let OutgoingMessage { port, ip, header, extension, .. } = message;
+            let udp_port = self.node.stages.network().udp_port;
+            let len = header.len();
+            let start = if ip.is_ipv6() { udp::PAYLOAD_V6 } else { udp::PAYLOAD };
+            self.out.make(&mut self.pool, usize::from(port), start + len, |frame| {
+                header.emit(&mut frame[start..]);
+                if header.extended {
+                    extension.emit(&mut frame[start..]);
+                }
+                match ip {
+                    IpAddr::V4(ip) => {
+                        flow((own.mac, own.ip), (mac, ip.to_bits()), udp_port).emit(frame, len);
+                    }
+                    IpAddr::V6(ip) => {
+                        // A port without an IPv6 address leads to no IPv6 host.
+                        let src = own.v6.map_or(0, |own| own.ip);
+                        flow((own.mac, src), (mac, ip.to_bits()), udp_port).emit_v6(frame, len);
+                    }
+                }
+            });
+        }
+    }
+
+    /// Sends queued packets, and counts the policies' picks.
+    #[inline]
+    fn flush(&mut self) {
+        self.out.flush();
+        self.node.stages.collect_picks();
+    }
+
+    /// Stops the leaf: drops and counts held packets, and returns the ports.
+    pub fn close(mut self) -> Vec<P> {
+        self.abandon();
+        self.out.ports.into_iter().collect()
+    }
+
+    /// Drops and counts all held packets.
+    pub fn abandon(&mut self) {
+        while self.node.abandon().is_some() {}
+        self.node.note_held(0);
+        self.flush();
+    }
+
+    /// Returns its progress, and the time of its next timer.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let tick = self.node.next_tick();
+        // While packets are held, every tick counts: other cores may free places for waiting tasks, and questions
+        // for MAC addresses are sent at ticks.
+        let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
+        let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
+        self.out.progress(tick, tick.saturating_add(delay))
+    }
+
+    /// Runs a due tick after the poll loop has slept and before it processes new packets, so that policies have
+    /// the current time.
+    pub fn catch_up(&mut self, now: u64) {
+        if now >= self.node.next_tick() {
+            self.tick(now);
+        }
+    }
+
+    /// Returns the epoch of its membership.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.node.epoch()
+    }
+
+    /// Returns the stages.
+    #[must_use]
+    pub fn stages(&self) -> &Stages {
+        &self.node.stages
+    }
+
+    /// Returns the stages, for changes between polls.
+    pub fn stages_mut(&mut self) -> &mut Stages {
+        &mut self.node.stages
+    }
+}
+
+/// Returns the flow of a message that the node makes.
+fn flow<A>((src_mac, src): (Mac, A), (dst_mac, dst): (Mac, A), udp_port: u16) -> Flow<A> {
+    Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port }
+}

@@ -1,0 +1,934 @@
+//! Fast path: a burst's leading run of packets of one pool that match a template. Each step is a loop of its
+//! own.
+//!
+//! The first packet that the [`Template`] does not recognise ends the run. That packet and those behind it
+//! go to the stages, which know every drop reason. A test checks that the fast path and the stages give the
+//! same results.
+
+pub mod template;
+pub mod template_v6;
+pub mod v6;
+#[cfg(target_arch = "x86_64")]
+mod vector;
+#[cfg(target_arch = "x86_64")]
+mod vector_v6;
+
+use arrayvec::ArrayVec;
+
+use template::{CodeByte, HEAD, IP, TASK, Template};
+
+use super::auth::{self, ReplyAuthenticator};
+use super::classify::{self, Answer};
+use super::network::{Network, Side, Target, UnreachableSource};
+use super::parse::{self, PREFETCH_AHEAD, Packet};
+use super::rewrite::ReplyRewriter;
+use super::{Stages, Verdict, Verdicts, rewrite};
+use crate::io::Buf;
+use crate::limits::BURST;
+use crate::policy::{Pick, Task};
+use crate::reason::DropReason;
+use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::auth::SignedPacket;
+use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
+use crate::wire::ipv4;
+use crate::wire::task::{self, Extension};
+
+/// Indices of packets in a burst, one bit each.
+#[derive(Clone, Copy)]
+struct BurstMask(u32);
+const _: () = assert!(BURST <= 32);
+
+impl BurstMask {
+    /// Returns the mask of the first `len` packets.
+    const fn first(len: u32) -> Self {
+        Self(((1_u64 << len) - 1) as u32)
+    }
+
+    /// Returns the number of packets.
+    const fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+}
+
+impl Iterator for BurstMask {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let first = self.0.trailing_zeros();
+        let has_next = self.0 != 0;
+        self.0 &= self.0.wrapping_sub(1);
+        has_next.then_some(first as usize)
+    }
+}
+
+/// Leading run of matching packets in a burst. Small, so that it stays in registers while the packets are
+/// read.
+#[derive(Clone, Copy, Default)]
+pub struct LeadingRun {
+    /// Number of packets in the run.
+    len: u32,
+    /// Mask of the replies in it.
+    replies: u32,
+}
+
+/// Values read from the packets of a run.
+pub struct Fields {
+    /// Values of the tasks that policies may use, in order.
+    tasks: [Task; BURST],
+    /// Source addresses of all packets, in memory order.
+    sources: [u32; BURST],
+}
+
+impl Fields {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self { tasks: [Task::default(); BURST], sources: [0; BURST] }
+    }
+}
+
+impl LeadingRun {
+    /// Adds the packet at `index`, the next one.
+    #[inline(always)]
+    pub fn push(
+        &mut self,
+        index: usize,
+        code: CodeByte,
+        frame: &[u8],
+        source: u32,
+        fields: &mut Fields,
+    ) {
+        if code.is_extended() && !code.is_reply() {
+            let tasks = index - self.replies.count_ones() as usize;
+            // The remainder changes nothing; it spares the bounds check, here and below.
+            fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
+        }
+        fields.sources[index % BURST] = source;
+        self.replies |= u32::from(code.is_reply()) << index;
+        self.len = index as u32 + 1;
+    }
+
+    /// Like [`LeadingRun::push`], over IPv6.
+    #[inline(always)]
+    pub fn push_v6(&mut self, index: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
+        if code.is_extended() && !code.is_reply() {
+            let tasks = index - self.replies.count_ones() as usize;
+            fields.tasks[tasks % BURST].class = Extension::parse(&frame[template_v6::TASK..]).class;
+        }
+        self.replies |= u32::from(code.is_reply()) << index;
+        self.len = index as u32 + 1;
+    }
+
+    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest.
+    #[inline(always)]
+    fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
+        let refused = match_unreachable(&fields.sources, unreachable) & !self.replies;
+        if refused & BurstMask::first(self.len).0 != 0 {
+            self.len = refused.trailing_zeros();
+        }
+    }
+
+    /// Returns the indices of the replies.
+    fn replies(&self) -> BurstMask {
+        BurstMask(self.replies & BurstMask::first(self.len).0)
+    }
+
+    /// Returns the indices of the tasks.
+    fn tasks(&self) -> BurstMask {
+        BurstMask(!self.replies & BurstMask::first(self.len).0)
+    }
+}
+
+/// Handles the matching packets at the front of a burst. Returns their number.
+#[inline]
+pub fn burst<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) -> usize {
+    // The pool id in the first packet selects the template.
+    let first = packets.first().and_then(|first| first.bytes().get(TASK + 1..TASK + 3));
+    let Some(&[high, low]) = first else {
+        return 0;
+    };
+    let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
+        return 0;
+    };
+    // Tasks that may wait, and tasks of a pool that reports to a spine, need the stages.
+    if stages.holds(pool) || stages.is_linked(pool) {
+        return 0;
+    }
+    let mut fields = Fields::new();
+    let mut run = recognise(stages.template(port, pool), packets, &mut fields);
+    run.end_before_unreachable(&fields, &stages.unreachable[port]);
+    if run.replies().len() > 0 {
+        replies(stages, port, pool, run.replies(), packets, verdicts);
+    }
+    if run.tasks().len() > 0 {
+        tasks(stages, port, pool, run, &fields, packets, verdicts);
+    }
+    run.len as usize
+}
+
+/// Like [`recognise_scalar`], with vectors if the machine has them.
+#[inline(always)]
+fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) -> LeadingRun {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(run) = vector::recognise(template, packets, fields) {
+        return run;
+    }
+    recognise_scalar(template, packets, fields)
+}
+
+/// Returns one bit for each address (in memory order), set if no reply reaches it. Uses vectors if the
+/// machine has them.
+#[inline(always)]
+fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(found) = vector::match_unreachable(addresses, unreachable) {
+        return found;
+    }
+    match_unreachable_scalar(addresses, unreachable)
+}
+
+/// Same as [`match_unreachable`], without vectors.
+fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
+    let addresses = addresses.iter().enumerate();
+    let bits = addresses.map(|(index, address)| u32::from(is_unreachable(address)) << index);
+    bits.fold(0, |all, bit| all | bit)
+}
+
+/// Returns the run of matching packets at the front.
+pub fn recognise_scalar<B: Buf>(
+    template: &Template,
+    packets: &[B],
+    fields: &mut Fields,
+) -> LeadingRun {
+    let mut run = LeadingRun::default();
+    for packet in packets.iter().take(PREFETCH_AHEAD) {
+        packet.prefetch();
+    }
+    let packets = &packets[..packets.len().min(BURST)];
+    for (index, packet) in packets.iter().enumerate() {
+        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
+            ahead.prefetch();
+        }
+        if packet.is_segmented() {
+            break;
+        }
+        let frame = packet.bytes();
+        let Some(code) = template.recognise(frame, packet.checksums_verified()) else {
+            break;
+        };
+        run.push(index, code, frame, ipv4::src(&frame[IP..]).to_be(), fields);
+    }
+    run
+}
+
+/// Applies the reports of the replies, and readdresses the replies to their clients.
+#[inline(always)]
+fn replies<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    pool: usize,
+    indices: BurstMask,
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) {
+    let network = &*stages.network;
+    let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
+    let mut accepted = BurstMask(0);
+    let neighbours = &stages.neighbours;
+    let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
+    for index in indices {
+        let Some(packet) = packets.get(index) else {
+            return;
+        };
+        let frame = packet.bytes();
+        if let Some(report) = report(network, pool, shared, frame) {
+            reports.push(report);
+            accepted.0 |= 1 << index;
+        } else {
+            let reason = refusal(network, (neighbours, port), frame);
+            stages.counters.drop(reason, 1);
+            verdicts.other(index, Verdict::Drop(reason));
+        }
+    }
+    if let Some(authenticator) = network.authenticator(port, pool) {
+        for (index, reason) in check_proofs(authenticator, packets, &mut accepted, &mut reports) {
+            stages.counters.drop(reason, 1);
+            verdicts.other(index, Verdict::Drop(reason));
+        }
+    }
+    stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
+    let surplus = stages.dispatchers[pool].reply_run(&reports);
+    if surplus > 0 {
+        stages.counters.add(Counter::SurplusReplies, surplus as u64);
+    }
+    stages.counters.add(Counter::Replies, reports.len() as u64);
+    let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms, pool);
+    for index in accepted {
+        let head = packets.get_mut(index).and_then(|packet| packet.bytes_mut().first_chunk_mut());
+        let Some(head) = head else {
+            return;
+        };
+        if let Err(reason) = rewriter.send(head, verdicts, index) {
+            stages.counters.drop(reason, 1);
+            verdicts.other(index, Verdict::Drop(reason));
+        }
+    }
+}
+
+/// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
+/// with clients, it must come from the MAC address of the worker's server.
+#[inline(always)]
+fn report(
+    network: &Network,
+    pool: usize,
+    shared: Option<(&Neighbours, usize)>,
+    frame: &[u8],
+) -> Option<Report> {
+    let head = frame.first_chunk::<HEAD>()?;
+    let worker = network.worker(task::src(&head[TASK..]))?;
+    let accepted = network.is_at(&worker, ipv4::src(&head[IP..]))
+        && usize::from(worker.pool) == pool
+        && !network.is_own(ipv4::dst(&head[IP..]))
+        && shared.is_none_or(|(neighbours, port)| {
+            classify::is_sent_by(network.server(worker.server), neighbours, port, head)
+        });
+    let service_ns = match CodeByte::of(head).is_extended() {
+        true => Extension::parse(&frame[TASK..]).service_ns,
+        false => 0,
+    };
+    let load = Load::tasks(task::reported_queue(&head[TASK..]));
+    accepted.then_some(Report::new(worker.member, load, service_ns))
+}
+
+/// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
+/// with the reason.
+#[inline(never)]
+fn check_proofs<B: Buf>(
+    authenticator: &ReplyAuthenticator,
+    packets: &[B],
+    accepted: &mut BurstMask,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
+    let claim = |frame: &[u8]| auth::claim(frame, TASK);
+    check_claims((authenticator, claim), packets, accepted, reports)
+}
+
+/// Like [`check_proofs`], for frames of either IP version. `claim` reads the signed values of a frame.
+#[inline(always)]
+fn check_claims<B: Buf, const BLOCKS: usize>(
+    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
+    packets: &[B],
+    accepted: &mut BurstMask,
+    reports: &mut ArrayVec<Report, BURST>,
+) -> ArrayVec<(usize, DropReason), BURST> {
+    // All frames are long enough: the template requires room for a proof. So every report has a claim.
+    let claims = (*accepted).zip(&*reports).map_while(|(index, report)| {
+        claim(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
+    });
+    let claims: ArrayVec<_, BURST> = claims.collect();
+    let mut refused = authenticator.check(&claims);
+    refused.extend((claims.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
+    // Removes refused reports from the back, so that earlier indices stay valid.
+    for (index, _) in refused.iter_mut().rev() {
+        reports.remove(*index);
+        // From the index among the reports to the index in the burst.
+        let mut indices = *accepted; // a copy, because `nth` consumes it
+        *index = indices.nth(*index).unwrap_or_default();
+        accepted.0 &= !(1 << *index);
+    }
+    refused
+}
+
+/// Returns the reason why a packet has no report.
+#[cold]
+fn refusal(
+    network: &Network,
+    (neighbours, port): (&Neighbours, usize),
+    frame: &[u8],
+) -> DropReason {
+    if network.is_own(ipv4::dst(&frame[IP..])) {
+        // The parser gives the reason.
+        let mut parsed = Packet::REFUSED;
+        let read = parse::one(network, network.port(port), frame, true, &mut parsed);
+        return read.err().unwrap_or(DropReason::TaskRole);
+    }
+    let answer = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
+    let sender = answer.and_then(|answer| classify::sender(network, &answer));
+    let sender = sender
+        .and_then(|worker| classify::is_from_server(network, neighbours, port, frame, &worker));
+    sender.err().unwrap_or(DropReason::PoolMismatch)
+}
+
+/// Picks members for the tasks, and readdresses the tasks to them.
+#[inline(always)]
+fn tasks<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    pool: usize,
+    run: LeadingRun,
+    fields: &Fields,
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) {
+    let indices = run.tasks();
+    let mut picks: [Option<Pick>; BURST] = [None; BURST];
+    let picks = &mut picks[..indices.len()];
+    stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
+    let rewriter = TaskRewriter {
+        neighbours: &stages.neighbours,
+        targets: stages.network.members(pool),
+        removed: FoldedDelta::fold(
+            ChecksumDelta::default().double_word(stages.network.task_address(port, pool), 0),
+        ),
+    };
+    let mut sent = 0;
+    // Without replies, task and packet have the same index: a faster loop for the common case.
+    if run.replies == 0 {
+        for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+            sent += rewriter.send(packet, *pick, verdicts, index);
+        }
+    } else {
+        for (index, pick) in indices.zip(picks) {
+            if let Some(packet) = packets.get_mut(index) {
+                sent += rewriter.send(packet, *pick, verdicts, index);
+            }
+        }
+    }
+    let refused = indices.len() as u64 - sent;
+    stages.counters.add(Counter::Scheduled, sent);
+    if refused > 0 {
+        stages.counters.drop(DropReason::NoMember, refused);
+    }
+}
+
+/// Rewriter that readdresses tasks to their members.
+struct TaskRewriter<'a> {
+    neighbours: &'a Neighbours,
+    targets: &'a [Target],
+    /// Checksum change of removing the tasks' destination: the address of the port or pool.
+    removed: FoldedDelta,
+}
+
+impl TaskRewriter<'_> {
+    /// Readdresses a task to its member, if it has one. Returns the number of tasks sent.
+    #[inline(always)]
+    fn send<B: Buf>(
+        &self,
+        packet: &mut B,
+        pick: Option<Pick>,
+        verdicts: &mut (impl Verdicts + ?Sized),
+        index: usize,
+    ) -> u64 {
+        let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
+            verdicts.other(index, Verdict::Drop(DropReason::NoMember));
+            return 0;
+        };
+        let target = &self.targets[pick.member.index()];
+        let place = (verdicts, index);
+        rewrite::fast_task(self.neighbours, head, self.removed, target, pick.idle, place);
+        1
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::io::memory::FramePool;
+    use crate::stage::fast::template::UDP;
+    use crate::stage::fixture::{self, Fixture, port};
+    use crate::stage::{IpOptions, Side, Stages};
+    use crate::wire::auth::{KEY_LEN, Key, addresses};
+    use crate::wire::checksum::ChecksumDelta;
+    use crate::wire::ether::Mac;
+    use crate::wire::task::{Code, Header};
+    use crate::wire::udp::{self, Flow};
+
+    // Addresses of the leaf and of the workers' server.
+    const LEAF: u32 = 0x0A00_0101;
+    const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const SERVER: u32 = 0x0A00_010B;
+    const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
+
+    /// Key of the pool, for tests with authenticated replies.
+    fn key() -> Key {
+        Key::new([9; KEY_LEN])
+    }
+
+    /// Builds stages with both sides behind the port.
+    fn stages() -> Stages {
+        stages_of(Side::Both)
+    }
+
+    /// Builds stages with this side behind the port.
+    pub fn stages_of(side: Side) -> Stages {
+        stages_with(side, None)
+    }
+
+    /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
+    /// port. With a key, the stages accept sequences from 0 on.
+    fn stages_with(side: Side, key: Option<Key>) -> Stages {
+        stages_of_options(side, key, IpOptions::Refuse)
+    }
+
+    /// Builds stages with all of these options.
+    fn stages_of_options(side: Side, key: Option<Key>, ip_options: IpOptions) -> Stages {
+        let server = if side == Side::Clients { [10, 0, 4, 11] } else { [10, 0, 1, 11] };
+        let mut here = port(LEAF.to_be_bytes().into(), 24, side, LEAF_MAC);
+        here.ip_options = ip_options;
+        let there = port([10, 0, 4, 1].into(), 24, Side::Both, Mac([2, 0, 0, 0, 0, 2]));
+        fixture::stages(Fixture {
+            ports: vec![here, there],
+            server: server.into(),
+            mac: SERVER_MAC,
+            pool: 263,
+            policy: "horus",
+            members: (0..8).collect(),
+            key,
+            service: None,
+        })
+    }
+
+    /// Builds a task to the leaf, or a reply through it.
+    pub fn frame(header: Header, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; header.len()];
+        header.emit(&mut bytes);
+        bytes.extend_from_slice(payload);
+        signed_frame(header, bytes, None)
+    }
+
+    /// Builds such a packet from these bytes, signed if a sequence is given.
+    fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
+        let is_reply = header.code.is_reply();
+        if let Some(sequence) = sequence {
+            key().sign(&addresses(SERVER, 0x0A00_0102), &mut bytes, sequence);
+        }
+        let mut frame = vec![0; udp::PAYLOAD + bytes.len()];
+        frame[udp::PAYLOAD..].copy_from_slice(&bytes);
+        let flow = Flow {
+            src_mac: if is_reply { SERVER_MAC } else { Mac([2, 0, 0, 0, 1, 2]) },
+            dst_mac: LEAF_MAC,
+            src: if is_reply { SERVER } else { 0x0A00_0102 },
+            dst: if is_reply { 0x0A00_0102 } else { LEAF },
+            src_port: if is_reply { 1234 } else { 40_000 },
+            dst_port: if is_reply { 40_000 } else { 1234 },
+        };
+        flow.emit(&mut frame, bytes.len());
+        frame
+    }
+
+    /// Header of a task.
+    pub fn task(seq: u16, extended: bool) -> Header {
+        Header { extended, ..Header::new_task(0x0107, seq) }
+    }
+
+    /// Header of a worker's reply with its queue length.
+    fn reply(worker: u16, qlen: u16) -> Header {
+        let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+        Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
+    }
+
+    /// Changes bytes of a frame, and truncates it.
+    pub fn damage(
+        frame: &mut Vec<u8>,
+        edits: &[(prop::sample::Index, u8)],
+        cut: Option<prop::sample::Index>,
+    ) {
+        for (at, byte) in edits {
+            let at = at.index(frame.len());
+            frame[at] = *byte;
+        }
+        if let Some(cut) = cut {
+            frame.truncate(cut.index(frame.len()));
+        }
+    }
+
+    /// Checks that the fast path and the stages give a packet the same verdict and the same bytes.
+    pub fn assert_decided_equally(
+        with: &mut Stages,
+        without: &mut Stages,
+        pool: &FramePool,
+        frame: &[u8],
+    ) -> Result<(), TestCaseError> {
+        let mut fast = [pool.frame(frame).unwrap()];
+        let mut slow = [pool.frame(frame).unwrap()];
+        let (mut fast_verdicts, mut slow_verdicts) = ([Verdict::Consumed], [Verdict::Consumed]);
+        with.process(0, 1, &mut fast, &mut fast_verdicts[..]);
+        without.learn(0, &slow);
+        without.process_in_stages(0, 1, &mut slow, &mut slow_verdicts);
+        prop_assert_eq!(fast_verdicts, slow_verdicts);
+        prop_assert_eq!(fast[0].bytes(), slow[0].bytes());
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        /// The fast path and the stages give each packet the same verdict and the same bytes.
+        // promise: packets.2, trust.3
+        #[test]
+        fn the_fast_path_does_what_the_stages_do(
+            packets in proptest::collection::vec((
+                any::<(u16, bool, bool)>(), 0..16_u16,
+                proptest::collection::vec(any::<u8>(), 0..40),
+                proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+                proptest::option::weighted(0.2, any::<prop::sample::Index>()),
+            ), 1..40),
+            unsummed: bool, keyed: bool,
+            side in proptest::sample::select(vec![Side::Both, Side::Clients, Side::Workers]),
+            source in proptest::option::of(proptest::sample::select(UNREACHABLE.to_vec())),
+        ) {
+            let pool = FramePool::new(4, 256);
+            let [mut with, mut without] = [(); 2].map(|()| stages_with(side, keyed.then(key)));
+            for ((seq, extended, replies), kind, payload, edits, cut) in packets {
+                let header = if replies { reply(kind, seq % 3) } else { task(seq, extended) };
+                let header = Header { more: kind == 0, extended, ..header };
+                // With a key, most replies are signed, and some sequences repeat.
+                let signs = replies && keyed == (seq % 11 != 0);
+                let header = Header { authenticated: signs, ..header };
+                let mut bytes = vec![0; header.len()];
+                header.emit(&mut bytes);
+                bytes.extend_from_slice(&payload);
+                let sequence = signs.then_some(5000 + u64::from(seq / 11) % 40);
+                let mut frame = signed_frame(header, bytes, sequence);
+                if unsummed {
+                    frame[UDP + 6..UDP + 8].fill(0);
+                }
+                if let Some(source) = source.filter(|_| seq % 4 == 0) {
+                    readdress(&mut frame, source);
+                }
+                damage(&mut frame, &edits, cut);
+                assert_decided_equally(&mut with, &mut without, &pool, &frame)?;
+            }
+            prop_assert_eq!(with.counters.totals(), without.counters.totals());
+        }
+    }
+
+    /// Returns true if the machine has vectors. If not, notes it once, straight to standard error: the output
+    /// of a passing test is not shown.
+    #[cfg(target_arch = "x86_64")]
+    pub fn has_vectors() -> bool {
+        static NOTED: std::sync::Once = std::sync::Once::new();
+        let has = is_x86_feature_detected!("avx2");
+        if !has {
+            let skipped =
+                "SKIPPED: this machine has no AVX2, so vectors are not compared with words";
+            NOTED.call_once(|| {
+                _ = std::io::Write::write_all(
+                    &mut std::io::stderr(),
+                    format!("{skipped}\n").as_bytes(),
+                )
+            });
+        }
+        has
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1024))]
+
+        /// Vectors recognise the same packets as scalar code, of any length and with single bytes changed.
+        #[test]
+        fn vectors_recognise_what_scalars_do(
+            packets in proptest::collection::vec((
+                any::<(u16, bool, bool, bool)>(), proptest::collection::vec(any::<u8>(), 0..150),
+                proptest::option::weighted(0.05, any::<(prop::sample::Index, u8)>()), 0..9_usize,
+            ), 1..BURST),
+        ) {
+            let pool = FramePool::new(BURST, 512);
+            let stages = stages();
+            let burst: Vec<_> = packets.into_iter().map(|(header, payload, edit, padding)| {
+                let (seq, extended, replies, unsummed) = header;
+                let header = if replies { reply(seq % 8, seq % 3) } else { task(seq, false) };
+                let mut frame = frame(Header { extended, ..header }, &payload);
+                if unsummed {
+                    frame[UDP + 6..UDP + 8].fill(0);
+                }
+                if let Some((at, byte)) = edit {
+                    let at = at.index(frame.len());
+                    frame[at] = byte;
+                }
+                frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
+                pool.frame(&frame).unwrap()
+            }).collect();
+            let template = *stages.template(0, 0);
+            // A datagram that does not fill its packet ends a run of the vector code.
+            let exact = |frame: &[u8]| {
+                let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
+                number(IP + 2) == ipv4::LEN + number(UDP + 4)
+            };
+            let exact = burst.iter().take_while(|packet| exact(packet.bytes())).count();
+            let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
+            let words = recognise_scalar(&template, &burst[..exact], &mut of_words);
+            let vectors = vector::recognise(&template, &burst[..exact], &mut of_vectors);
+            prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
+            if let Some(vectors) = vectors {
+                prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
+                prop_assert_eq!(of_vectors.tasks, of_words.tasks);
+                prop_assert_eq!(of_vectors.sources, of_words.sources);
+            }
+        }
+    }
+
+    // promise: packets.2
+    #[test]
+    fn packets_that_match_take_the_fast_path() {
+        let pool = FramePool::new(8, 256);
+        let headers = [task(1, false), reply(3, 2), task(2, true), reply(2, 0), task(3, false)];
+        let packets = headers.map(|header| pool.frame(&frame(header, &[1; 8])).unwrap());
+        let mut stages = stages();
+        let mut verdicts = [Verdict::Consumed; 5];
+        assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
+        // The MAC address of the replies' client is not known yet.
+        assert!(verdicts.iter().all(|verdict| match verdict {
+            Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
+            _ => false,
+        }));
+        let count = |counter| stages.counters.read(counter);
+        assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
+    }
+
+    /// Sources for a leaf with these networks: twelve that are not clients, and two that are.
+    const UNREACHABLE: [u32; 14] = [
+        0x0A00_0100,
+        0x0A00_01FF,
+        LEAF,
+        LEAF | 0x300,
+        SERVER,
+        SERVER | 0x300,
+        0xE000_0001,
+        0x0000_0007,
+        0x0A00_0305,
+        0x0808_0808,
+        0x7F00_0001,
+        0xFFFF_FFFF,
+        0x0A00_0199,
+        0x0A00_0101 + 1,
+    ];
+
+    /// Gives the packet another source.
+    fn readdress(frame: &mut [u8], source: u32) {
+        let delta = ChecksumDelta::default().double_word(ipv4::src(&frame[IP..]), source);
+        if frame[UDP + 6..UDP + 8] != [0, 0] {
+            udp::update_checksum(&mut frame[UDP..], delta);
+        }
+        let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+        frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+        frame[IP + 12..IP + 16].copy_from_slice(&source.to_be_bytes());
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn vectors_compare_sources_as_scalars_do() {
+        let unreachable = stages().unreachable[0].clone();
+        // The network's first address and the node's own form one network of two addresses.
+        assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
+        let addresses: [u32; BURST] =
+            std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
+        let expected = match_unreachable_scalar(&addresses, &unreachable);
+        assert!(expected != 0 && expected != u32::MAX);
+        assert!(
+            vector::match_unreachable(&addresses, &unreachable)
+                .is_none_or(|found| found == expected)
+        );
+    }
+
+    // promise: trust.2
+    #[test]
+    fn tasks_that_no_reply_would_reach_are_refused() {
+        let pool = FramePool::new(4, 256);
+        for side in [Side::Both, Side::Clients] {
+            for (at, &source) in UNREACHABLE.iter().enumerate() {
+                // The server has the address at index 4 only if it is in the clients' network.
+                let is_client = at >= 12 || (at == 4 && side == Side::Clients);
+                let mut stages = stages_of(side);
+                let mut frame = frame(task(at as u16, false), &[1; 8]);
+                readdress(&mut frame, source);
+                let mut burst = [pool.frame(&frame).unwrap()];
+                let mut verdicts = [Verdict::Consumed];
+                stages.process(0, 1, &mut burst, &mut verdicts[..]);
+                let forwarded = matches!(verdicts[0], Verdict::Forward { .. });
+                assert_eq!(forwarded, is_client, "{source:#x} {side:?} {verdicts:?}");
+                let refused = stages.counters.dropped(DropReason::SourceUnreachable);
+                assert_eq!(refused, u64::from(!is_client));
+            }
+        }
+    }
+
+    /// In a burst of replies to stages with a key, each fault affects only its own reply. The rest take the
+    /// fast path.
+    // promise: trust.3
+    #[test]
+    fn proved_replies_are_accepted_once() {
+        let pool = FramePool::new(16, 256);
+        let mut stages = stages_with(Side::Both, Some(key()));
+        let from = |worker, sequence| {
+            let header = Header { authenticated: true, ..reply(worker, 3) };
+            let mut bytes = vec![0; header.len() + 4];
+            header.emit(&mut bytes);
+            signed_frame(header, bytes, Some(sequence))
+        };
+        let mut altered = from(1, 7000);
+        altered[TASK + 8] ^= 1; // its queue length, without a checksum
+        altered[UDP + 6..UDP + 8].fill(0);
+        let first = [from(1, 7001), altered, from(1, 7001), from(2, 7001), from(9, 7001)];
+        let mut burst = first.map(|frame| pool.frame(&frame).unwrap());
+        let mut verdicts = [Verdict::Consumed; 5];
+        assert_eq!(super::burst(&mut stages, 0, &mut burst, &mut verdicts[..]), 5);
+        assert_eq!(verdicts[1], Verdict::Drop(DropReason::AuthTag));
+        assert_eq!(verdicts[2], Verdict::Drop(DropReason::AuthReplay));
+        assert_eq!(verdicts[4], Verdict::Drop(DropReason::UnknownWorker));
+        for at in [0, 3] {
+            assert!(matches!(verdicts[at], Verdict::Hold { .. }), "{:?}", verdicts[at]);
+        }
+        // A reply without proof does not match, and the stages give the reason for refusing it.
+        let bare = frame(reply(1, 3), &[]);
+        let mut burst = [pool.frame(&bare).unwrap()];
+        stages.process(0, 1, &mut burst, &mut verdicts[..1]);
+        assert_eq!(verdicts[0], Verdict::Drop(DropReason::AuthMissing));
+        let count = |reason| stages.counters.dropped(reason);
+        let refused = [DropReason::AuthTag, DropReason::AuthReplay, DropReason::AuthMissing];
+        assert_eq!(refused.map(count), [1; 3]);
+        assert_eq!(stages.counters.read(Counter::Replies), 2);
+        // A pool without a key refuses a reply with proof.
+        let mut burst = [pool.frame(&from(1, 7002)).unwrap()];
+        let mut stages = super::tests::stages();
+        stages.process(0, 1, &mut burst, &mut verdicts[..1]);
+        assert_eq!(verdicts[0], Verdict::Drop(DropReason::TaskReservedBit));
+    }
+
+    /// Builds a reply that is addressed to the leaf.
+    fn reply_to_the_leaf() -> Vec<u8> {
+        let mut frame = frame(reply(3, 2), &[]);
+        let delta = ChecksumDelta::default().double_word(ipv4::dst(&frame[IP..]), LEAF);
+        udp::update_checksum(&mut frame[UDP..], delta);
+        let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+        frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+        frame[IP + 16..IP + 20].copy_from_slice(&LEAF.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn reply_addressed_to_the_leaf_is_refused() {
+        let pool = FramePool::new(4, 256);
+        let mut verdicts = [Verdict::Consumed; 2];
+        let mut burst =
+            [reply_to_the_leaf(), reply_to_the_leaf()].map(|frame| pool.frame(&frame).unwrap());
+        let (mut with, mut without) = (stages(), stages());
+        assert_eq!(super::burst(&mut with, 0, &mut burst[..1], &mut verdicts[..1]), 1);
+        without.process_in_stages(0, 1, &mut burst[1..], &mut verdicts[1..]);
+        assert_eq!(verdicts, [Verdict::Drop(DropReason::UdpPort); 2]);
+        for stages in [with, without] {
+            assert_eq!(stages.counters.dropped(DropReason::UdpPort), 1);
+            assert_eq!(stages.counters.read(Counter::Replies), 0);
+        }
+    }
+
+    /// Builds a task with these bytes changed, and with right checksums.
+    fn task_with(changes: &[(usize, &[u8])]) -> Vec<u8> {
+        let mut frame = frame(task(1, false), &[1; 9]);
+        for &(at, bytes) in changes {
+            let end = at + bytes.len();
+            let (even, odd) = (at & !1, end.next_multiple_of(2));
+            let words = |frame: &[u8]| {
+                let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+                (even..odd).step_by(2).map(word).collect::<Vec<_>>()
+            };
+            let old = words(&frame);
+            frame[at..end].copy_from_slice(bytes);
+            let delta = old
+                .iter()
+                .zip(words(&frame))
+                .fold(ChecksumDelta::default(), |delta, (&old, new)| delta.word(old, new));
+            if at < UDP {
+                let sum = u16::from_be_bytes([frame[IP + 10], frame[IP + 11]]);
+                frame[IP + 10..IP + 12].copy_from_slice(&delta.apply(sum).to_be_bytes());
+            } else {
+                udp::update_checksum(&mut frame[UDP..], delta);
+            }
+        }
+        frame
+    }
+
+    /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
+    // promise: trust.2
+    #[test]
+    fn bounds_hold_in_each_path() {
+        let pool = FramePool::new(4, 256);
+        let ttls = [0, 1, 2, 3, 64, 254, 255].map(|ttl| (IP + 8, vec![ttl], ttl >= 2));
+        let protocols = [0, 16, 18, 255].map(|protocol| (IP + 9, vec![protocol], false));
+        let ports = [0, 1, 0xFF, 0x100, 0xFF00, 0xFFFE, 0xFFFF];
+        let ports = ports.map(|port: u16| (UDP, port.to_be_bytes().to_vec(), port > 0));
+        let flags = [0, 0x40, 0x80].map(|flags| (IP + 6, vec![flags], true));
+        let cases = ttls.into_iter().chain(protocols).chain(ports).chain(flags);
+        for (at, bytes, passes) in cases {
+            let frame = task_with(&[(at, &bytes)]);
+            let burst = [pool.frame(&frame).unwrap()];
+            let template = *stages().template(0, 0);
+            let recognised = recognise_scalar(&template, &burst, &mut Fields::new()).len;
+            assert_eq!(recognised == 1, passes, "{at}: {bytes:?}");
+            #[cfg(target_arch = "x86_64")]
+            if let Some(run) = vector::recognise(&template, &burst, &mut Fields::new()) {
+                assert_eq!(run.len, recognised, "{at}: {bytes:?}");
+            }
+            drop(burst);
+            assert_decided_equally(&mut stages(), &mut stages(), &pool, &frame).unwrap();
+        }
+    }
+
+    /// Each of these packets, if accepted, would occupy a worker until the leaf writes its task off.
+    // promise: trust.2
+    #[test]
+    fn tasks_that_no_socket_answers_are_refused() {
+        let pool = FramePool::new(4, 256);
+        let with_options = |options: &[u8]| {
+            let words = (options.len() / 4) as u8;
+            let total = (frame(task(1, false), &[1; 9]).len() - IP + options.len()) as u16;
+            let head = [0x45 + words, 0];
+            let mut frame = task_with(&[(IP, &head), (IP + 2, &total.to_be_bytes())]);
+            frame.splice(UDP..UDP, options.iter().copied());
+            frame[IP + 10..IP + 12].fill(0);
+            let header = IP..UDP + options.len();
+            let sum =
+                crate::wire::checksum::PartialChecksum::default().bytes(&frame[header]).checksum();
+            frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+            frame
+        };
+        let harmless = with_options(&[1, 1, 148, 4, 0, 0, 0, 0]);
+        for (frame, reason) in [
+            (task_with(&[(UDP, &[0, 0])]), DropReason::UdpSourcePort),
+            (with_options(&[131, 7, 4, 10, 0, 0, 1, 0]), DropReason::Ipv4Options),
+            (with_options(&[0x44, 2, 0, 0]), DropReason::Ipv4Options),
+            (harmless.clone(), DropReason::Ipv4Options),
+        ] {
+            let mut stages = stages();
+            let mut verdicts = [Verdict::Consumed];
+            stages.process(0, 1, &mut [pool.frame(&frame).unwrap()], &mut verdicts[..]);
+            assert_eq!(verdicts[0], Verdict::Drop(reason));
+            assert_eq!(stages.counters.read(Counter::Scheduled), 0);
+            assert_eq!(stages.counters.dropped(reason), 1);
+        }
+        let mut stages = stages_of_options(Side::Both, None, IpOptions::Harmless);
+        let mut verdicts = [Verdict::Consumed];
+        stages.process(0, 1, &mut [pool.frame(&harmless).unwrap()], &mut verdicts[..]);
+        assert!(matches!(verdicts[0], Verdict::Forward { .. }), "{verdicts:?}");
+    }
+
+    #[test]
+    fn unmatched_packet_ends_the_fast_path() {
+        let pool = FramePool::new(8, 256);
+        let several = Header { more: true, ..task(2, false) };
+        let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));
+        let mut burst = frames.map(|frame| pool.frame(&frame).unwrap());
+        let mut verdicts = [Verdict::Consumed; 3];
+        assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut verdicts[..]), 1);
+        assert_eq!(verdicts[1..], [Verdict::Consumed; 2]);
+    }
+}

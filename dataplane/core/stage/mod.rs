@@ -1,0 +1,665 @@
+//! Packet stages. Each stage takes a whole burst and does one thing to it, without I/O, clock or allocation.
+//!
+//! [`parse`] reads bytes into values. [`classify`] applies replies and ARP to the state. [`schedule`] picks
+//! members for tasks. [`rewrite`] readdresses packets to their next hop. [`Stages`] holds the data of one
+//! core's stages and runs them in this order. It is the burst call of the library, which `role` connects to
+//! ports.
+
+pub mod affinity;
+pub mod auth;
+mod by_value;
+pub mod classify;
+pub mod decide;
+pub mod fabric;
+mod fast;
+#[cfg(test)]
+mod fixture;
+mod learn;
+pub mod liveness;
+pub mod network;
+pub mod parse;
+pub mod rewrite;
+pub mod schedule;
+pub mod takeover;
+pub mod update;
+pub mod v6;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub use affinity::AffinityTable;
+pub use by_value::Choice;
+pub use decide::{Rewrite, RewriteV6};
+pub use liveness::{Liveness, NeighbourProbe};
+pub use network::{IpOptions, Network, PortAddress, Server, Side};
+pub use parse::{Packet, PacketKind};
+pub use update::{Capacity, NewPool, Setting, Step, Update};
+pub use v6::PortV6;
+
+use fabric::{Fabric, Numbers, OutgoingMessage};
+use fast::template::Template;
+use network::Target;
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::io::Buf;
+use crate::limits::BURST;
+use crate::policy::{self, Dispatcher, Reports};
+use crate::reason::DropReason;
+use crate::state::neighbour::Slot;
+use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
+use crate::wire::task::{Extension, Header};
+
+/// Largest number of packets between two exchanges at which a core is not overloaded: a quarter of a burst.
+const KEEPS_UP: usize = BURST / 4;
+
+/// Result of the stages for one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Rewritten. The caller sends it out of this port.
+    Forward {
+        /// Index of the port.
+        port: u8,
+        /// Worker that receives the task or sent the reply.
+        worker: u16,
+    },
+    /// Rewritten except for its destination MAC address, which is not known yet. The caller holds the packet
+    /// until the neighbour's slot is resolved, or drops it.
+    Hold {
+        /// Index of the port.
+        port: u8,
+        /// Worker that receives the task or sent the reply.
+        worker: u16,
+        /// Slot of the neighbour.
+        slot: Slot,
+    },
+    /// A task that waits. The caller appends it to the pool's central queue. It passes the first task of that
+    /// queue to [`Stages::offer`] when [`Stages::take_freed`] returns true, and periodically.
+    Queue {
+        /// Index of the pool.
+        pool: u16,
+    },
+    /// Consumed, and turned into an answer (ARP, registrations, refusals). The caller sends it out of the
+    /// port that received the packet.
+    Answer,
+    /// Consumed.
+    Consumed,
+    /// Dropped. The drop is already counted.
+    Drop(DropReason),
+}
+
+impl Verdict {
+    /// Returns true if the packet is forwarded out of this port.
+    #[inline(always)]
+    pub fn leaves_by(self, port: u8) -> bool {
+        matches!(self, Self::Forward { port: exit, .. } if exit == port)
+    }
+}
+
+/// Receiver of the verdicts for a burst: one per packet, by the packet's index, in any order.
+pub trait Verdicts {
+    /// Takes [`Verdict::Forward`]: the packet is rewritten, leaves by this port, and is a task or reply of
+    /// this worker.
+    fn forward(&mut self, index: usize, port: u8, worker: u16);
+
+    /// Takes any verdict except [`Verdict::Forward`].
+    fn other(&mut self, index: usize, verdict: Verdict);
+}
+
+/// Ignores verdicts for packets beyond the end of the slice.
+impl Verdicts for [Verdict] {
+    #[inline(always)]
+    fn forward(&mut self, index: usize, port: u8, worker: u16) {
+        if let Some(entry) = self.get_mut(index) {
+            *entry = Verdict::Forward { port, worker };
+        }
+    }
+
+    #[inline]
+    fn other(&mut self, index: usize, verdict: Verdict) {
+        if let Some(entry) = self.get_mut(index) {
+            *entry = verdict;
+        }
+    }
+}
+
+/// A network with the tables for recognising its packets.
+#[derive(Debug)]
+pub struct Recognition {
+    network: Arc<Network>,
+    /// Fast-path templates, one per port and pool.
+    templates: Box<[Template]>,
+    /// Unreachable sources, by port: their tasks are refused.
+    unreachable: Box<[network::UnreachableSources]>,
+}
+
+impl Recognition {
+    /// Builds the tables of a network.
+    #[must_use]
+    pub fn new(network: Arc<Network>) -> Self {
+        let ports = 0..network.ports().len();
+        Self {
+            unreachable: ports.clone().map(|port| network.sources(port).1).collect(),
+            templates: ports.flat_map(|port| templates_of(&network, port)).collect(),
+            network,
+        }
+    }
+}
+
+/// Data of one core's stages.
+#[derive(Debug)]
+pub struct Stages {
+    pub(crate) network: Arc<Network>,
+    pub(crate) neighbours: Neighbours,
+    /// One dispatcher per pool, in the network's order.
+    pub(crate) dispatchers: Vec<Dispatcher>,
+    pub(crate) affinity: AffinityTable,
+    pub(crate) counters: Counters,
+    /// Fast-path templates, one per port and pool.
+    templates: Box<[Template]>,
+    /// Unreachable sources, by port: their tasks are refused.
+    unreachable: Box<[network::UnreachableSources]>,
+    /// Number of tasks in all pools' queues.
+    waiting: usize,
+    /// Minimum number of waiting tasks for which there is memory, whatever the pools.
+    waiting_least: usize,
+    /// True if a member may have become free. Cleared by [`Stages::take_freed`].
+    freed: bool,
+    /// Time of the last tick.
+    now_ms: u32,
+    liveness: Liveness,
+    /// Schedule of the bursts from which MAC addresses are learned.
+    learning: learn::LearnSchedule,
+    /// Exchange with the node's other cores; `None` on a node with one core.
+    exchange: Option<Box<Exchange>>,
+    /// Messages to spines or leaves; `None` without any.
+    fabric: Option<Box<Fabric>>,
+    /// True if some pool's policy probes workers for their queue lengths.
+    probes: bool,
+    /// Numbers of the workers' queue reports, by pool; `None` for pools that read queue lengths from replies.
+    report_numbers: Vec<Option<Numbers>>,
+    /// Number of packets since the last exchange.
+    received: usize,
+    /// Queue for unknown workers that register; `None` if unused.
+    unknown_workers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    /// Buffer for the parsed values of a burst.
+    packets: Box<[Packet]>,
+}
+
+/// A worker that registers but is unknown to the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownWorker {
+    /// Source address of its registration.
+    pub server: u32,
+    /// Worker id.
+    pub worker: u16,
+    /// Id of its pool.
+    pub pool: u16,
+}
+
+impl Stages {
+    /// Creates the stages of one core. The dispatchers must be in the order of the network's pools.
+    #[must_use]
+    pub fn new(
+        network: Arc<Network>,
+        neighbours: Neighbours,
+        mut dispatchers: Vec<Dispatcher>,
+        affinity: AffinityTable,
+        counters: Counters,
+    ) -> Self {
+        assert_eq!(dispatchers.len(), network.pools());
+        let Recognition { network, templates, unreachable } = Recognition::new(network);
+        Self {
+            liveness: Liveness::new(0, &network, &mut dispatchers),
+            learning: learn::LearnSchedule::default(),
+            unreachable,
+            templates,
+            network,
+            neighbours,
+            dispatchers,
+            affinity,
+            counters,
+            waiting: 0,
+            waiting_least: 0,
+            freed: false,
+            now_ms: 0,
+            exchange: None,
+            fabric: None,
+            probes: false,
+            report_numbers: Vec::new(),
+            received: 0,
+            unknown_workers: None,
+            packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
+        }
+    }
+
+    /// Decides on up to [`BURST`] packets received by port `port` at time `now` (in ticks of the clock). Rewrites
+    /// the forwarded packets. Counts drops and all other events, except the caller's own (received, sent, held,
+    /// consumed).
+    ///
+    /// # Panics
+    /// If `packets` is longer than [`BURST`].
+    pub fn process<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        verdicts: &mut (impl Verdicts + ?Sized),
+    ) {
+        self.received += packets.len();
+        self.learn(port, packets);
+        let mut done = fast::burst(self, port, packets, verdicts);
+        if done < packets.len() {
+            // A port has IPv4 or IPv6. The IPv4 fast path handles no packet of an IPv6 port.
+            if done == 0 {
+                done = fast::v6::burst(self, port, packets, verdicts);
+                if done == packets.len() {
+                    return;
+                }
+            }
+            let mut slow = [Verdict::Consumed; BURST];
+            let slow = &mut slow[..packets.len() - done];
+            self.process_in_stages(port, now, &mut packets[done..], slow);
+            for (i, verdict) in slow.iter().enumerate() {
+                match *verdict {
+                    Verdict::Forward { port, worker } => verdicts.forward(done + i, port, worker),
+                    verdict => verdicts.other(done + i, verdict),
+                }
+            }
+        }
+    }
+
+    /// Sets the queue for unknown workers that register.
+    pub fn set_unknown_workers(&mut self, queue: Arc<ArrayQueue<UnknownWorker>>) {
+        self.unknown_workers = Some(queue);
+    }
+
+    /// Sets the exchange with the node's other cores.
+    pub fn set_exchange(&mut self, exchange: Exchange) {
+        self.exchange = Some(Box::new(exchange));
+    }
+
+    /// Sets the messages to spines above the node, or to leaves below. Must be called before the first
+    /// packet.
+    pub fn set_fabric(&mut self, fabric: Fabric) {
+        self.fabric = Some(Box::new(fabric));
+    }
+
+    /// Returns the next service address of a spine to announce now.
+    pub fn next_announcement(&mut self) -> Option<IpAddr> {
+        self.fabric.as_mut()?.next_announcement()
+    }
+
+    /// Returns the messages to spines or leaves, if there are any.
+    #[must_use]
+    pub fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_deref()
+    }
+
+    /// Returns true if the pool reports to a spine.
+    #[inline]
+    fn is_linked(&self, pool: usize) -> bool {
+        self.fabric.as_ref().is_some_and(|fabric| fabric.is_linked(pool))
+    }
+
+    /// Queues signals to spines about changes since the last call. Called once per poll, after waiting tasks
+    /// were offered again.
+    #[inline]
+    pub fn send_spine_signals(&mut self) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.has_changes()) {
+            fabric.send_changes(&self.network, &self.dispatchers);
+        }
+    }
+
+    /// Returns the next message to a spine, a leaf or a worker.
+    #[inline]
+    pub fn next_message(&mut self) -> Option<OutgoingMessage> {
+        let message = self.fabric.as_mut().and_then(|fabric| fabric.next_message());
+        if message.is_some() || !self.probes { message } else { self.next_queue_probe() }
+    }
+
+    /// Returns the next queue probe to a worker.
+    fn next_queue_probe(&mut self) -> Option<OutgoingMessage> {
+        let mut dispatchers = self.dispatchers.iter_mut().enumerate();
+        let (pool, (member, number)) =
+            dispatchers.find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
+        self.counters.add(Counter::QueueProbes, 1);
+        let &Target { worker, next_hop, .. } = self.network.target(pool, member);
+        let (id, ip) = (self.network.pool_id(pool)?, self.network.member_address(pool, member)?);
+        let header = Header::queue_probe(id, self.network.node, worker, number);
+        let (port, slot) = (next_hop.port, next_hop.slot);
+        Some(OutgoingMessage { port, slot, ip, header, extension: Extension::default() })
+    }
+
+    /// Returns true if the node has other cores.
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        self.exchange.is_some()
+    }
+
+    /// Publishes this core's changes to the node's other cores and receives theirs. Called once per poll,
+    /// with or without packets.
+    #[inline]
+    pub fn exchange(&mut self) {
+        if self.exchange.is_some() {
+            let received = std::mem::take(&mut self.received);
+            self.exchange_some(received <= KEEPS_UP);
+        }
+    }
+
+    /// Exchanges changes with the node's other cores.
+    fn exchange_some(&mut self, keeps_up: bool) {
+        let Some(exchange) = &mut self.exchange else { return };
+        policy::exchange(exchange, &mut self.dispatchers, keeps_up);
+        if let Some(fabric) = &self.fabric {
+            fabric.receive_idle(&mut self.dispatchers);
+        }
+        if self.waiting > 0 {
+            // Another core may have released a place that a waiting task can take.
+            self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
+        }
+    }
+
+    /// Returns the fast-path template of a port and a pool.
+    #[inline(always)]
+    fn template(&self, port: usize, pool: usize) -> &Template {
+        &self.templates[port * self.dispatchers.len() + pool]
+    }
+
+    /// Learns MAC addresses from the sources of tasks, if the port is due.
+    #[inline(always)]
+    fn learn<B: Buf>(&mut self, port: usize, packets: &[B]) {
+        if self.learning.is_due(port) {
+            learn::burst(self, port, packets);
+        }
+    }
+
+    /// Handles packets without the fast path.
+    fn process_in_stages<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        verdicts: &mut [Verdict],
+    ) {
+        // Moved out, so that the stages can borrow both. The empty box left behind allocates nothing.
+        let mut parsed = std::mem::take(&mut self.packets);
+        let parsed_burst = &mut parsed[..packets.len()];
+        self.run_stages(port, now, packets, parsed_burst, verdicts);
+        rewrite::burst(self, packets, parsed_burst, verdicts);
+        self.count_drops(verdicts);
+        self.packets = parsed;
+    }
+
+    /// Like [`Stages::process`], but leaves the bytes of tasks and replies unchanged. `rewrites` receives the
+    /// changes for the forwarded ones. ARP requests, registrations and refused tasks still become answers in
+    /// place.
+    ///
+    /// # Panics
+    /// If `packets` is longer than `verdicts`, `rewrites` or [`BURST`].
+    pub fn decide<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        verdicts: &mut [Verdict],
+        rewrites: &mut [Rewrite],
+    ) {
+        let (verdicts, rewrites) = (&mut verdicts[..packets.len()], &mut rewrites[..packets.len()]);
+        self.received += packets.len();
+        self.learn(port, packets);
+        let mut parsed = std::mem::take(&mut self.packets); // see `process_in_stages`
+        let parsed_burst = &mut parsed[..packets.len()];
+        self.run_stages(port, now, packets, parsed_burst, verdicts);
+        decide::burst(self, packets, parsed_burst, verdicts, rewrites);
+        self.count_drops(verdicts);
+        self.packets = parsed;
+    }
+
+    /// Runs all stages except rewriting.
+    #[inline(always)]
+    fn run_stages<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        parsed: &mut [Packet],
+        verdicts: &mut [Verdict],
+    ) {
+        let kinds = parse::burst(&self.network, port, packets, parsed);
+        if kinds.needs_classify {
+            classify::burst(self, port, packets, parsed, verdicts);
+        }
+        schedule::burst(self, now, packets, parsed, verdicts);
+    }
+
+    /// Counts the dropped packets by reason.
+    fn count_drops(&self, verdicts: &[Verdict]) {
+        for verdict in verdicts {
+            if let Verdict::Drop(reason) = verdict {
+                self.counters.drop(*reason, 1);
+            }
+        }
+    }
+
+    /// Sets the time without a message, in nanoseconds, after which a registered worker is silent; 0 means
+    /// never. Must be called before the first packet.
+    pub fn set_worker_timeout(&mut self, timeout_ns: u64) {
+        self.liveness = Liveness::new(timeout_ns, &self.network, &mut self.dispatchers);
+    }
+
+    /// Sets whether other schedulers also send tasks to a pool's workers. If so, their reports are used
+    /// without correction. Must be called after [`Stages::set_worker_timeout`] and before the first packet.
+    pub fn set_shared_workers(&mut self, pool: usize, shared: bool) {
+        self.liveness.set_shared(pool, shared);
+    }
+
+    /// Sets how a pool's workers report their queue lengths. With reports in messages, the workers count as
+    /// shared with other schedulers. Must be called after [`Stages::set_worker_timeout`] and before the first
+    /// packet.
+    pub fn set_reports(&mut self, pool: usize, reports: Reports) {
+        if reports == Reports::Replies {
+            return;
+        }
+        self.dispatchers[pool].set_reports(reports);
+        self.probes |= self.dispatchers[pool].asks();
+        self.set_shared_workers(pool, true);
+        let members = self.dispatchers[pool].view().members();
+        self.report_numbers.resize_with(self.dispatchers.len(), || None);
+        self.report_numbers[pool] = Some(Numbers::new(members));
+    }
+
+    /// Allows or forbids the policy to choose a pool's member (both by index). A silent member can be chosen
+    /// only after its next report.
+    pub fn set_active(&mut self, pool: usize, member: Member, active: bool) {
+        let Some(dispatcher) = self.dispatchers.get_mut(pool) else {
+            return;
+        };
+        if member.index() < dispatcher.view().members() {
+            let active = self.liveness.note_away(pool, member, !active);
+            dispatcher.set_active(member, active);
+        }
+    }
+
+    /// Returns true if some pool has no worker to choose, and has unregistered workers.
+    #[must_use]
+    pub fn awaits_registrations(&self) -> bool {
+        self.dispatchers.iter().map(Dispatcher::view).any(|view| {
+            let is_awaited = |member| view.presence(Member(member)) == Presence::Unregistered;
+            view.active().is_empty() && (0..view.members() as u16).any(is_awaited)
+        })
+    }
+
+    /// Marks a worker on the node's own core as registered, without a registration on the wire.
+    pub fn note_attached(&mut self, pool: usize, member: Member) {
+        if let Some(dispatcher) = self.dispatchers.get_mut(pool) {
+            self.liveness.registered(pool, member, dispatcher, &self.counters);
+        }
+    }
+
+    /// Returns the number of tasks in all pools' queues.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Returns true if members may have become free for waiting tasks. Clears the flag.
+    #[inline]
+    pub fn take_freed(&mut self) -> bool {
+        std::mem::take(&mut self.freed) && self.waiting > 0
+    }
+
+    /// Records that members became free without a reply.
+    pub fn note_freed(&mut self) {
+        self.freed = true;
+    }
+
+    /// Decides on the first task of a pool's central queue, received by port `port`. Returns `None` if the
+    /// task must keep waiting. Otherwise the task is no longer in that queue.
+    pub fn offer(
+        &mut self,
+        pool: usize,
+        port: usize,
+        now: u64,
+        frame: &mut [u8],
+    ) -> Option<Verdict> {
+        let verdict = schedule::offered(self, pool, port, now, frame)?;
+        self.leave(pool);
+        if let Verdict::Drop(reason) = verdict {
+            self.counters.drop(reason, 1);
+        }
+        Some(verdict)
+    }
+
+    /// Records that the caller removed the first task of a pool's central queue for another reason.
+    pub fn leave(&mut self, pool: usize) {
+        self.dispatchers[pool].leave();
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Records that the last task of a pool's central queue found no room there.
+    pub fn leave_last(&mut self, pool: usize) {
+        self.dispatchers[pool].leave_last();
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// Advances the time of the policies that hold tasks. They measure with it, so they need it more often.
+    pub fn tick_holding(&mut self, now_ns: u64) {
+        for dispatcher in self.dispatchers.iter_mut().filter(|dispatcher| dispatcher.holds()) {
+            dispatcher.tick(now_ns);
+        }
+    }
+
+    /// Returns true if tasks of the pool may have to wait.
+    #[inline]
+    fn holds(&self, pool: usize) -> bool {
+        let dispatcher = &self.dispatchers[pool];
+        dispatcher.holds() || dispatcher.waiting() > 0
+    }
+
+    /// Adds the policies' counts to the counters and resets them.
+    pub fn collect_picks(&mut self) {
+        for dispatcher in &mut self.dispatchers {
+            let picks = std::mem::take(&mut dispatcher.view_mut().picks);
+            self.counters.add(Counter::IdlePicks, picks.idle);
+            self.counters.add(Counter::Po2Picks, picks.po2);
+            self.counters.add(Counter::Resubmits, picks.resubmits);
+        }
+    }
+
+    /// Advances the policies' time and checks workers and neighbours. `now` is in ticks of the clock, `now_ns` in
+    /// nanoseconds.
+    pub fn tick(&mut self, now: u64, now_ns: u64) {
+        self.now_ms = liveness::to_ms(now_ns);
+        self.learning.tick(self.now_ms);
+        // Incomplete tasks that timed out no longer count at their members.
+        while let Some((pool, member)) = self.affinity.expire(now) {
+            self.dispatchers[pool].write_off(member, 1);
+            self.freed = true;
+        }
+        let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
+        self.freed |= self.liveness.tick(now_ns, dispatchers, neighbours, &self.counters);
+        for dispatcher in &mut self.dispatchers {
+            dispatcher.tick(now_ns);
+            if self.probes {
+                self.counters.add(Counter::ProbesUnanswered, dispatcher.take_unanswered());
+            }
+        }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.tick(now_ns, &self.network, &self.dispatchers, &self.counters);
+            if fabric.lingers() {
+                self.end_lingering();
+            }
+        }
+    }
+
+    /// Returns the next host to probe by ARP at its known address.
+    pub fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
+        self.liveness.next_neighbour_probe()
+    }
+
+    /// Requests learning on this port. A reply waits for the MAC address of a client there, and the client's
+    /// next task may carry it.
+    pub fn want_neighbour(&mut self, port: usize) {
+        self.learning.want(port, self.now_ms);
+    }
+
+    /// Marks the workers behind a next hop as unreachable. The next hop answered none of the requests for it.
+    pub fn lose_next_hop(&mut self, slot: Slot) {
+        let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
+        self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
+    }
+
+    /// Returns the node's time at the last tick, in nanoseconds, rounded down to a millisecond.
+    fn now_ns(&self) -> u64 {
+        u64::from(self.now_ms) * 1_000_000
+    }
+
+    /// Returns the node's time at the last tick, in milliseconds, the unit of the neighbour table.
+    #[inline]
+    fn now_ms(&self) -> u32 {
+        self.now_ms
+    }
+
+    /// Returns true if some pool's policy lets tasks wait.
+    #[must_use]
+    pub fn holds_tasks(&self) -> bool {
+        self.dispatchers.iter().any(Dispatcher::holds)
+    }
+
+    /// Returns the dispatcher of the pool at `index` in the network's order.
+    #[must_use]
+    pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
+        self.dispatchers.get(index)
+    }
+
+    /// Like [`Stages::dispatcher`], mutable.
+    #[must_use]
+    pub fn dispatcher_mut(&mut self, index: usize) -> Option<&mut Dispatcher> {
+        self.dispatchers.get_mut(index)
+    }
+
+    /// Returns this core's counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the network.
+    #[must_use]
+    pub fn network(&self) -> &Arc<Network> {
+        &self.network
+    }
+
+    /// Returns the neighbours.
+    #[must_use]
+    pub fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
+    }
+}
+
+/// Builds the fast-path templates of a port, one per pool.
+fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
+    (0..network.pools()).map(move |pool| Template::new(network, port, pool))
+}

@@ -1,0 +1,653 @@
+//! Checks that TOML cannot make: addresses, ranges, and consistency between values.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::path::Path;
+
+use toml::Spanned;
+use wedjat_core::limits::{
+    CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
+    PORTS_MAX, QUEUE, QUEUE_MAX, QUEUED_TASKS_MIN, SPEEDS,
+};
+use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::role::agent::TIMEOUT_MIN_MS;
+use wedjat_core::stage::fabric::SILENT_NS;
+use wedjat_core::stage::{IpOptions, Side};
+use wedjat_core::state::table::{Limits, Role};
+use wedjat_core::wire::task::UDP_PORT;
+
+use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
+use super::agent::HostConfig;
+use super::faults::{Fault, Faults, HOST, UniqueKeys, quoted, state_group};
+use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+use super::port::PortConfig;
+use super::{control, controller, local, port, racks, raw};
+
+/// Default time in milliseconds after which a core forgets a multi-packet task.
+const CONNECTION_TIMEOUT_MS: u64 = 100;
+
+/// Default time in milliseconds after which a registered worker counts as silent.
+const WORKER_TIMEOUT_MS: u64 = 100;
+
+/// Default time in milliseconds after which a spine's leaf counts as silent: three heartbeats.
+const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
+
+/// Returns the checked configuration, or all its faults in order of lines.
+pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
+    let mut faults = Faults::new(text);
+    let mut leaf = leaf(&mut faults, &raw);
+    let mut ports: Vec<_> =
+        raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
+    let spines = racks::spines(&mut faults, &raw);
+    // In reverse order, so that the first of several spines with the same id counts.
+    let spine_places = spines.iter().enumerate().map(|(index, (id, _))| (*id, index as u16)).rev();
+    let spine_places = spine_places.collect();
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool);
+    let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
+    let context = PoolContext { spines: &spine_places, local: &local };
+    let pools = raw.pool.iter();
+    let pools: Vec<_> =
+        pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
+    let pools_with_key: HashSet<_> =
+        pools.iter().filter(|pool| pool.key.is_some()).map(|pool| pool.id).collect();
+    let servers: Vec<_> = match raw.role {
+        Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
+        _ => raw
+            .server
+            .iter()
+            .map(|server| self::server(&mut faults, server, &pools_with_key))
+            .collect(),
+    };
+    ports_together(&mut faults, &raw, &ports);
+    // A longer list is already a fault. The checks below look at all ports for each server.
+    ports.truncate(PORTS_MAX);
+    pools_together(&mut faults, &raw);
+    if raw.role == Role::Spine {
+        racks::racks_together(&mut faults, &raw, &servers);
+        racks::pools_of_spine(&mut faults, &raw);
+    }
+    servers_together(&mut faults, &raw, &ports, &servers);
+    racks::services_together(&mut faults, &raw, &ports, (&pools, &servers));
+    let agent = local::local(&mut faults, &raw, &ports, &servers);
+    if let (Some(follow), Some(_)) = (&raw.controller, &raw.agent) {
+        let allowed = "[agent] or [controller]: the workers of a leaf's own core are its file's";
+        faults.note(&follow.addresses, "controller", "[controller] beside [agent]", allowed);
+    }
+    leaf.limits = limits(&mut faults, &raw, &pools, &servers, agent.as_ref());
+    // A controller may add pools that queue tasks.
+    let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
+    let controller_queue = if may_wait { QUEUED_TASKS_MIN } else { 0 };
+    let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
+    match &raw.leaf.mbufs {
+        Some(mbufs) if leaf.mbufs < needed => {
+            let allowed = format!(
+                "at least {needed}: the pools' queues and twice the ports' slots, on each core"
+            );
+            faults.note(mbufs, &key(&raw, "mbufs"), leaf.mbufs, &allowed);
+        }
+        Some(_) => {}
+        None => leaf.mbufs = leaf.mbufs.max(needed),
+    }
+    let control = control::control(&mut faults, raw.control.as_ref());
+    let controller = controller::follow(&mut faults, raw.controller.as_ref());
+    warnings(&mut faults, &raw, &ports, &pools, &servers);
+    let warnings = faults.none_or_all()?;
+    let (path, text) = (path.to_owned(), text.to_owned());
+    let role = raw.role;
+    Ok(Config {
+        path,
+        text,
+        role,
+        leaf,
+        ports,
+        pools,
+        servers,
+        spines,
+        agent,
+        control,
+        controller,
+        warnings,
+    })
+}
+
+/// Returns the name of a key in the node's own table.
+fn key(raw: &raw::Config, name: &str) -> String {
+    format!("{}.{name}", raw.role.name())
+}
+
+/// Default room for pools, servers and workers that are added at run time.
+const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
+
+/// Checks the settings of the node itself.
+fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
+    let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
+    let id = faults.number(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
+    let cores = node.cores.get_ref();
+    if cores.is_empty() || cores.len() > CORES_MAX {
+        let allowed = format!("1 to {CORES_MAX} CPU numbers");
+        faults.note(&node.cores, &key("cores"), format!("{} cores", cores.len()), &allowed);
+    }
+    if let Some(core) = duplicate(cores.iter()) {
+        faults.note(&node.cores, &key("cores"), format!("{core} twice"), "each CPU once");
+    }
+    refuse_foreign_keys(faults, raw);
+    let connections = node.connections.as_ref();
+    let connections = faults.number(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
+    let timeout = (0, 65_535);
+    let state = node.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
+    LeafConfig {
+        id,
+        udp_port: faults.number(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
+        cores: cores.clone(),
+        state_group: state_group(
+            faults,
+            &key("state_group"),
+            node.state_group.as_ref(),
+            state.is_some(),
+        ),
+        state,
+        seed: node.seed,
+        mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
+        poll: node.poll.unwrap_or_default(),
+        connections,
+        multi_packet_per_source: faults.number(
+            node.multi_packet_per_source.as_ref(),
+            &key("multi_packet_per_source"),
+            MULTI_PACKET_PER_SOURCE.min(connections),
+            (1, connections.max(1)),
+        ),
+        connection_timeout_ms: faults.number(
+            node.connection_timeout_ms.as_ref(),
+            &key("connection_timeout_ms"),
+            CONNECTION_TIMEOUT_MS,
+            (1, 3_600_000),
+        ),
+        worker_timeout_ms: match (raw.role, &node.worker_timeout_ms, &node.leaf_timeout_ms) {
+            (Role::Spine, _, at) => {
+                faults.number(at.as_ref(), "spine.leaf_timeout_ms", LEAF_TIMEOUT_MS, timeout)
+            }
+            (_, at, _) => {
+                faults.number(at.as_ref(), "leaf.worker_timeout_ms", WORKER_TIMEOUT_MS, timeout)
+            }
+        },
+        limits: Limits::default(),
+        room: [&node.pools_max, &node.servers_max, &node.workers_max, &node.leaves_max]
+            .map(|room| room.as_ref().and_then(|at| usize::try_from(*at.get_ref()).ok())),
+    }
+}
+
+/// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
+fn refuse_foreign_keys(faults: &mut Faults, raw: &raw::Config) {
+    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
+    let mut refuse = |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, owner: &str| {
+        if let Some(at) = at.filter(|_| !is_fit) {
+            let at = Spanned::new(at, ());
+            faults.note(&at, &key(raw, name), format!("a key of {owner}"), "none of these");
+        }
+    };
+    let timeout = node.worker_timeout_ms.as_ref();
+    refuse(timeout.map(Spanned::span), "worker_timeout_ms", !is_spine, "a leaf's");
+    refuse(node.servers_max.as_ref().map(Spanned::span), "servers_max", !is_spine, "a leaf's");
+    refuse(node.workers_max.as_ref().map(Spanned::span), "workers_max", !is_spine, "a leaf's");
+    let timeout = node.leaf_timeout_ms.as_ref();
+    refuse(timeout.map(Spanned::span), "leaf_timeout_ms", is_spine, "a spine's");
+    refuse(node.leaves_max.as_ref().map(Spanned::span), "leaves_max", is_spine, "a spine's");
+}
+
+/// Returns the maximum numbers of pools, servers, and workers of each pool at run time.
+fn limits(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    pools: &[PoolConfig],
+    servers: &[ServerConfig],
+    agent: Option<&HostConfig>,
+) -> Limits {
+    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
+    let local = || agent.into_iter().flat_map(|agent| &agent.pools);
+    let mut workers = HashMap::<_, usize>::new();
+    let of_servers = servers.iter().map(|server| (server.pool, server.workers.len()));
+    for (pool, count) in of_servers.chain(local().map(|pool| (pool.id, pool.workers.len()))) {
+        *workers.entry(pool).or_default() += count;
+    }
+    let workers = |pool: &PoolConfig| workers.get(&pool.id).copied().unwrap_or(0);
+    let named = Limits {
+        pools: pools.len().max(1),
+        servers: (servers.len() + local().count()).max(1),
+        workers: pools.iter().map(workers).max().unwrap_or(0).max(1),
+    };
+    let mut room = |at, name: &str, spare: usize, named: usize, most| {
+        faults.number(at, &key(raw, name), spare.max(named), (named, most))
+    };
+    let at = node.pools_max.as_ref();
+    let pools = room(at, "pools_max", SPARE.pools, named.pools, POOLS_MAX);
+    let (at, name) = match is_spine {
+        true => (node.leaves_max.as_ref(), "leaves_max"),
+        false => (node.servers_max.as_ref(), "servers_max"),
+    };
+    let servers = room(at, name, SPARE.servers, named.servers, MEMBERS_MAX);
+    // The state has room for `PLACES_MAX` members over all pools.
+    let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
+    if is_spine {
+        return Limits { pools, servers, workers: servers.min(most) };
+    }
+    let (at, spare) = (node.workers_max.as_ref(), SPARE.workers.min(most));
+    let workers = room(at, "workers_max", spare, named.workers, most);
+    Limits { pools, servers, workers }
+}
+
+/// Returns a port's keys in the form that leaves and agents share.
+fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
+    let (device, ip) = (&raw.device, &raw.ip);
+    let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
+    let vlan = raw.vlan.as_ref();
+    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
+}
+
+/// Returns true if the node supports IPv6. Leaves, spines and programs with the library do. Nodes that follow
+/// a controller do not yet.
+fn supports_v6(raw: &raw::Config) -> bool {
+    raw.controller.is_none()
+}
+
+/// Checks a port.
+fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfig {
+    let port = keys(raw, supports_v6(config)).check(faults);
+    let (ip, prefix) = (port.ip, port.prefix);
+    let gateway = raw.gateway.as_ref().map(|gateway| {
+        let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
+        // If `ip` is invalid, which is a fault already, any gateway is accepted.
+        let of_family = |address: IpAddr| {
+            is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
+        };
+        let address = faults.host(gateway, "port.gateway", of_family, allowed);
+        let is_in_network =
+            reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+        let fits = is_in_network || !is_unicast(address);
+        if !fits && is_unicast(ip) {
+            faults.note(
+                gateway,
+                "port.gateway",
+                quoted(gateway),
+                &address::allowed_hosts(ip, prefix),
+            );
+        }
+        address
+    });
+    let ip_options = raw.ip_options.as_ref();
+    if let Some(at) = ip_options.filter(|_| ip.is_ipv6()) {
+        let allowed = "no such key: `port.ip` is an IPv6 address";
+        faults.note(at, "port.ip_options", "IPv4 options on an IPv6 port", allowed);
+    }
+    let ip_options = ip_options.map_or(IpOptions::default(), |at| *at.get_ref());
+    PortConfig { side: *raw.side.get_ref(), gateway, ip_options, ..port }
+}
+
+/// Context for the checks of a pool's entry.
+struct PoolContext<'a> {
+    /// Places of spines, by id.
+    spines: &'a HashMap<u16, u16>,
+    /// Ids of pools with workers on the leaf's own core.
+    local: &'a HashSet<u16>,
+}
+
+/// Checks a pool. Returns `None` if its policy is invalid.
+fn pool(
+    faults: &mut Faults,
+    config: &raw::Config,
+    raw: &raw::Pool,
+    context: &PoolContext<'_>,
+) -> Option<PoolConfig> {
+    let policy = match config.role {
+        Role::Spine => faults.policy_over_racks(&raw.policy, "pool.policy"),
+        _ => faults.policy(&raw.policy, "pool.policy"),
+    };
+    let service = racks::service(faults, raw);
+    let link = racks::link(faults, config, raw, context.spines);
+    let policy = policy?;
+    let reports = reports(faults, config, (raw, &policy), context);
+    Some(PoolConfig {
+        service,
+        link,
+        id: *raw.id.get_ref(),
+        policy,
+        queue: faults.number(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
+        overflow: raw.overflow.as_ref().map_or_else(Overflow::default, |at| *at.get_ref()),
+        shared_workers: raw.shared_workers,
+        reports,
+        key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
+    })
+}
+
+/// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
+/// for which messages suffice.
+fn reports(
+    faults: &mut Faults,
+    config: &raw::Config,
+    (raw, policy): (&raw::Pool, &PolicySpec),
+    context: &PoolContext<'_>,
+) -> Reports {
+    let Some(at) = raw.reports.as_ref().filter(|at| *at.get_ref() == Reports::Messages) else {
+        return Reports::Replies;
+    };
+    let is_local = context.local.contains(raw.id.get_ref());
+    let allowed = match () {
+        () if config.role == Role::Spine => {
+            "none in a spine's file: leaves send signals to a spine"
+        }
+        () if raw.spine.is_some() => {
+            "\"replies\" beside a `spine`: a leaf's signals repeat what replies report"
+        }
+        () if is_local => "\"replies\" in a pool with workers of the leaf's own core",
+        () if !policy.takes_messages() => {
+            "\"replies\"; \"messages\" with policies whose members send reports (lsq-update, \
+             lsq-smart, hlsq-update, hlsq-smart, jiq, jiq-weighted, jbt, pi) or are probed for \
+             each task (lsq-sample, hlsq-sample, jsq(d=2), ppot, ppot-ll)"
+        }
+        () if policy.probes() && config.leaf.cores.get_ref().len() > 1 => {
+            "\"replies\", or one core: the answer to a probe must reach the core that sent it"
+        }
+        () => return Reports::Messages,
+    };
+    faults.note(at, "pool.reports", format!("\"messages\" under {policy}"), allowed);
+    Reports::Replies
+}
+
+/// Checks a server.
+fn server(faults: &mut Faults, raw: &raw::Server, pools_with_key: &HashSet<u16>) -> ServerConfig {
+    // Registration is the default for pools with a key: the proof identifies the server.
+    let proves = pools_with_key.contains(raw.pool.get_ref());
+    ServerConfig {
+        workers: faults.workers(&raw.workers, "server.workers"),
+        ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
+        mac: faults.mac(raw.mac.as_ref(), "server.mac"),
+        pool: *raw.pool.get_ref(),
+        speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
+        registers: raw.registers.unwrap_or(proves),
+    }
+}
+
+/// Collects warnings: settings that are allowed and are probably mistakes.
+fn warnings(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    pools: &[PoolConfig],
+    servers: &[ServerConfig],
+) {
+    // A leaf distinguishes real replies from forged ones by their source. On a port for workers only, that is
+    // the port. On a port shared with clients, it is the addresses. ARP supplies the MAC address unless it is
+    // configured.
+    for (entry, port) in raw.port.iter().zip(ports).filter(|(_, port)| port.side == Side::Both) {
+        let unverified = servers.iter().find(|server| {
+            let is_behind = port_to(ports, server.ip).is_some_and(|to| std::ptr::eq(to, port));
+            server.mac.is_none() && is_behind
+        });
+        let Some(server) = unverified else { continue };
+        let found = format!(
+            "\"both\", and {} {} without a `mac`: a client there can impersonate {}",
+            if raw.role == Role::Spine { "leaf" } else { "server" },
+            server.ip,
+            if raw.role == Role::Spine { "it" } else { "its workers" },
+        );
+        let better = match raw.role {
+            Role::Spine => "a `mac` for each [[leaf]] behind this port, or a port for leaves alone",
+            _ => "a `mac` for each [[server]] behind this port, or a port for workers alone",
+        };
+        faults.warn(&entry.side, "port.side", found, better);
+    }
+    let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_MIN_MS as i64).contains(ms.get_ref());
+    if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
+        let better = format!(
+            "0, or at least {TIMEOUT_MIN_MS}: workers that register may send no message for that long"
+        );
+        faults.warn(at, "leaf.worker_timeout_ms", at.get_ref(), &better);
+    }
+    unused(faults, raw, pools);
+}
+
+/// Warns of keys without effect under the pool's policy.
+fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
+    let by_id = racks::by_id(pools);
+    let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
+    for entry in &raw.pool {
+        let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !queues_tasks(pool))
+        else {
+            continue;
+        };
+        let reason = format!("under {policy} no task waits for a worker");
+        let better = "none, or a policy that queues tasks (see `wedjat policies`)";
+        faults.unused(entry.queue.as_ref(), "pool.queue", &reason, better);
+        faults.unused(entry.overflow.as_ref(), "pool.overflow", &reason, better);
+    }
+    for entry in &raw.server {
+        let Some(PoolConfig { policy, .. }) =
+            pool(&entry.pool).filter(|pool| !pool.policy.entry().by_rate)
+        else {
+            continue;
+        };
+        let reason = format!("{policy} does not decide by speeds");
+        let better = "none, or a policy that decides by rates (see `wedjat policies`)";
+        faults.unused(entry.speed.as_ref(), "server.speed", &reason, better);
+    }
+}
+
+/// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
+fn queues_tasks(pool: &PoolConfig) -> bool {
+    let probes = pool.reports == Reports::Messages && pool.policy.probes();
+    pool.policy.entry().holds() || probes
+}
+
+/// Returns the minimum number of packet buffers. Queued tasks hold buffers. Without free buffers the ports
+/// receive nothing, not even the replies that would end the wait. Pools that queue no tasks need no buffers
+/// for them. `controller_queue` is the room for queues of pools that a controller may add.
+fn buffers_needed(
+    leaf: &LeafConfig,
+    ports: &[PortConfig],
+    pools: &[PoolConfig],
+    agent: Option<&HostConfig>,
+    controller_queue: usize,
+) -> u32 {
+    let queueing = pools.iter().filter(|pool| queues_tasks(pool));
+    let queues: usize = queueing.map(|pool| pool.queue).sum();
+    let queues = queues.max(controller_queue) + agent.map_or(0, local::buffers_needed);
+    if queues == 0 {
+        return 0;
+    }
+    let slots: usize = ports.iter().map(|port| 2 * usize::from(port.queue_slots)).sum();
+    u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
+}
+
+/// Returns the first item that occurs again.
+fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items {
+        if let Some(item) = seen.replace(item) {
+            return Some(item);
+        }
+    }
+    None
+}
+
+/// Checks the ports together. At least one must be for clients, and one for workers.
+fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
+    let keys = raw.port.iter().map(|port| keys(port, supports_v6(raw)));
+    port::check_together(faults, &keys.collect::<Vec<_>>());
+    if raw.is_embedded && ports.is_empty() {
+        return; // the program passes in tasks and reports
+    }
+    if !ports.iter().any(|port| port.side.has_clients()) {
+        let allowed = "at least one [[port]] with side = \"clients\" or \"both\"";
+        faults.note_in_file("port.side", "no port on the clients' side", allowed);
+    }
+    // All workers may be on this host.
+    let is_optional = raw.agent.is_some() && raw.server.is_empty();
+    if !is_optional && !ports.iter().any(|port| port.side.has_workers()) {
+        let allowed = "at least one [[port]] with side = \"workers\" or \"both\"";
+        faults.note_in_file("port.side", "no port on the workers' side", allowed);
+    }
+}
+
+/// Checks the number and ids of pools, and that each has workers.
+fn pools_together(faults: &mut Faults, raw: &raw::Config) {
+    // A controller may supply all pools.
+    let has_controller = raw.controller.is_some();
+    if raw.pool.is_empty() && !has_controller {
+        faults.note_in_file("pool", "no [[pool]]", "at least one");
+    }
+    if raw.pool.len() > POOLS_MAX {
+        let found = format!("{} pools", raw.pool.len());
+        faults.note(&raw.pool[POOLS_MAX].id, "pool", found, &format!("at most {POOLS_MAX}"));
+    }
+    faults.pool_ids(raw.pool.iter().map(|pool| &pool.id), "pool.id");
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool).map(|pool| &pool.id);
+    let of_servers = raw.server.iter().map(|server| &server.pool);
+    let used = of_servers.chain(raw.rack.iter().map(|rack| &rack.pool)).chain(local);
+    let used: HashSet<_> = used.map(|id| *id.get_ref()).collect();
+    for pool in &raw.pool {
+        let id = *pool.id.get_ref();
+        if !used.contains(&id) && !has_controller {
+            let allowed = match raw.role {
+                Role::Spine => "at least one [[leaf]] with this pool",
+                _ => "at least one [[server]] or [[agent.pool]] with this pool",
+            };
+            faults.note(&pool.id, "pool.id", format!("pool {id} without workers"), allowed);
+        }
+    }
+}
+
+/// Checks the addresses, pools and worker ids of all servers together.
+fn servers_together(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    for (entry, rack) in raw.rack.iter().zip(servers) {
+        if ports.iter().any(|port| port.ip == rack.ip) && !rack.ip.is_unspecified() {
+            let allowed = "an address that is not the spine's own";
+            faults.note(&entry.ip, "leaf.ip", quoted(&entry.ip), allowed);
+        }
+        reachable(faults, (&entry.ip, "leaf.ip"), rack, ports);
+    }
+    families(faults, raw, ports, servers);
+    let pools = racks::PoolIds::of(raw);
+    let mut owners: HashMap<u16, IpAddr> = HashMap::new();
+    let mut addresses = UniqueKeys::new();
+    for (entry, server) in raw.server.iter().zip(servers) {
+        pools.check(faults, &entry.pool, "server.pool");
+        // Two pools may share an address: the worker id in a reply distinguishes them.
+        if !server.ip.is_unspecified() && addresses.is_again((server.ip, server.pool)) {
+            let allowed = "each address once a pool; list all its workers there";
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
+        }
+        if ports.iter().any(|port| port.ip == server.ip) && !server.ip.is_unspecified() {
+            let allowed = "an address that is not the leaf's own";
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), allowed);
+        }
+        reachable(faults, (&entry.ip, "server.ip"), server, ports);
+        for &worker in &server.workers {
+            if let Some(owner) = owners.insert(worker, server.ip) {
+                let found = format!("worker {worker}, which server {owner} has");
+                let allowed = "each worker id once over all servers";
+                faults.note(&entry.workers, "server.workers", found, allowed);
+                break;
+            }
+        }
+    }
+    if owners.len() > MEMBERS_MAX {
+        let found = format!("{} workers", owners.len());
+        faults.note_in_file("server.workers", &found, &format!("at most {MEMBERS_MAX}"));
+    }
+}
+
+/// Checks that the servers and clients of a pool have one address family. Also refuses workers of the leaf's
+/// own core in a pool with IPv6 servers.
+fn families(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    let of_leaf = raw.server.iter().map(|server| (&server.ip, "server"));
+    let entries = of_leaf.chain(raw.rack.iter().map(|rack| (&rack.ip, "leaf")));
+    // The first member of each pool, and the first member of a different family.
+    let mut members = HashMap::<u16, ((&str, IpAddr), Option<&Spanned<String>>)>::new();
+    for ((at, kind), server) in entries.zip(servers).filter(|(_, one)| one.ip != UNSPECIFIED) {
+        let (first, other) = members.entry(server.pool).or_insert(((kind, server.ip), None));
+        if first.1.is_ipv4() != server.ip.is_ipv4() {
+            other.get_or_insert(at);
+        }
+    }
+    let local = raw.agent.iter().flat_map(|agent| &agent.pool);
+    let local: HashSet<_> = local.map(|local| *local.id.get_ref()).collect();
+    let spines = racks::spine_entries(raw);
+    for pool in &raw.pool {
+        let id = *pool.id.get_ref();
+        let Some(&((kind, first), other)) = members.get(&id) else { continue };
+        let family = |ip: IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let same = |ip: IpAddr| ip.is_ipv4() == first.is_ipv4();
+        if let Some(at) = other {
+            let found = format!("{}, and {first} in the same pool", quoted(at));
+            let allowed = format!("addresses of IPv4 or of IPv6 for all [[{kind}]] of a pool");
+            faults.note(at, &format!("{kind}.ip"), found, &allowed);
+        }
+        racks::family(faults, &spines, pool, (kind, first));
+        let is_local = local.contains(&id);
+        let is_v6 = first.is_ipv6();
+        let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
+            faults.note(&Spanned::new(span, ()), key, found, allowed);
+        };
+        if is_v6 && is_local {
+            let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
+            refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
+        }
+        if ports.is_empty() {
+            continue; // the program passes in tasks and reports
+        }
+        let has_clients = |port: &&PortConfig| port.side.has_clients() && same(port.ip);
+        if !ports.iter().any(|port| has_clients(&port))
+            && ports.iter().all(|port| port.ip != UNSPECIFIED)
+        {
+            let family = family(first);
+            let found =
+                format!("pool {id} with {family} for its [[{kind}]] and no clients of that family");
+            let allowed = "a [[port]] for clients with an address of that family: clients and servers of a pool use the same family";
+            refuse(pool.id.span(), "pool.id", found, allowed);
+        }
+    }
+}
+
+/// Checks that a port leads to the server.
+fn reachable(
+    faults: &mut Faults,
+    (at, key): (&Spanned<String>, &str),
+    server: &ServerConfig,
+    ports: &[PortConfig],
+) {
+    if !ports.iter().any(|port| port.side.has_workers()) || server.ip.is_unspecified() {
+        return; // already recorded as a fault
+    }
+    match port_to(ports, server.ip) {
+        None => {
+            let allowed =
+                "an address in the network of a port on the workers' side, or a `gateway` there";
+            faults.note(at, key, quoted(at), allowed);
+        }
+        Some(port)
+            if reaches(port.ip, port.prefix, server.ip) && is_edge(server.ip, port.prefix) =>
+        {
+            faults.note(at, key, quoted(at), &address::allowed_hosts(port.ip, port.prefix));
+        }
+        Some(_) => {}
+    }
+}
+
+/// Returns the port that leads to a server: the first with its network, else the first with a gateway.
+fn port_to(ports: &[PortConfig], server: IpAddr) -> Option<&PortConfig> {
+    let workers = || ports.iter().filter(|port| port.side.has_workers());
+    let direct = workers().find(|port| reaches(port.ip, port.prefix, server));
+    let has_route = |port: &&PortConfig| {
+        port.gateway.is_some_and(|gateway| gateway.is_ipv4() == server.is_ipv4())
+    };
+    direct.or_else(|| workers().find(has_route))
+}

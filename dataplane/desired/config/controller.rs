@@ -1,0 +1,309 @@
+//! Configuration of a controller, and of a node that follows one.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use wedjat_core::state::files;
+
+use super::control::{self, ControlConfig};
+use super::faults::{self, ConfigError, Faults, quoted};
+use super::{raw, raw_controller};
+
+/// Default duration of a leader's lease in seconds.
+const LEASE_S: u64 = 5;
+
+/// Address at which a controller listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControllerAddress {
+    /// Unix socket, for the same user and root.
+    Socket(PathBuf),
+    /// URL for TCP, for example `https://controller1:7070`.
+    Url(String),
+}
+
+impl ControllerAddress {
+    /// Parses an address such as `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or
+    /// `http://127.0.0.1:7070`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            return Some(Self::Socket(path.into()));
+        }
+        let (scheme, host) = text.split_once("://")?;
+        let is_loopback = || {
+            let name =
+                host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+            name == "localhost" || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        };
+        let is_allowed =
+            !host.is_empty() && (scheme == "https" || scheme == "http" && is_loopback());
+        is_allowed.then(|| Self::Url(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ControllerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "unix:{}", path.display()),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
+}
+
+/// `[controller]` of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowConfig {
+    /// Addresses of the controllers, of which one leads.
+    pub addresses: Vec<ControllerAddress>,
+    /// Files in PEM for https: the controllers' authority, the node's certificate, and its private key.
+    pub tls: Option<[PathBuf; 3]>,
+}
+
+/// Store of a controller's desired state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// A file, for a single controller.
+    File(PathBuf),
+    /// etcd, for several controllers.
+    Etcd {
+        /// URLs of the members, for example `http://10.0.9.1:2379`.
+        members: Vec<String>,
+        /// Prefix of all keys.
+        prefix: String,
+        /// Duration of the leader's lease in seconds.
+        lease_s: u64,
+        /// Files in PEM for https: etcd's authority, the controller's certificate, and its private key.
+        tls: Option<[PathBuf; 3]>,
+    },
+}
+
+/// Checked configuration of a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// Id.
+    pub id: u16,
+    /// Store of the desired state.
+    pub store: StoreConfig,
+    /// Unix socket for its user and root.
+    pub socket: Option<PathBuf>,
+    /// Addresses for TCP.
+    pub control: ControlConfig,
+}
+
+/// Returns all three files of TLS, or none.
+fn tls(
+    faults: &mut Faults,
+    files: [&Option<Spanned<String>>; 3],
+    table: &str,
+    names: &str,
+) -> Option<[PathBuf; 3]> {
+    match files {
+        [Some(ca), Some(certificate), Some(key)] => {
+            Some([ca, certificate, key].map(|file| PathBuf::from(file.get_ref())))
+        }
+        files => {
+            if let Some(at) = files.into_iter().flatten().next() {
+                faults.note(at, table, "not all files of TLS", &format!("all of {names}, or none"));
+            }
+            None
+        }
+    }
+}
+
+/// Returns `[controller]` of a node.
+pub fn follow(faults: &mut Faults, raw: Option<&raw_controller::Follow>) -> Option<FollowConfig> {
+    let raw = raw?;
+    let files = [&raw.ca, &raw.certificate, &raw.key];
+    let tls = tls(faults, files, "controller", "`ca`, `certificate` and `key`");
+    let mut addresses = Vec::new();
+    for at in raw.addresses.get_ref() {
+        let Some(address) = ControllerAddress::parse(at.get_ref()) else {
+            let allowed = "unix:/PATH, https://HOST:PORT, or http://127.0.0.1:PORT on this host";
+            faults.note(at, "controller.addresses", quoted(at), allowed);
+            continue;
+        };
+        if at.get_ref().starts_with("https:") && tls.is_none() {
+            let allowed = "`ca`, `certificate` and `key` beside it";
+            faults.note(at, "controller.addresses", quoted(at), allowed);
+        }
+        addresses.push(address);
+    }
+    if raw.addresses.get_ref().is_empty() {
+        faults.note(&raw.addresses, "controller.addresses", "none", "at least one");
+    }
+    Some(FollowConfig { addresses, tls })
+}
+
+impl ControllerConfig {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has faults. The error holds all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &faults::read(path)?)
+    }
+
+    /// Returns true if the file at `path` is a controller's: it has a table `controller` and no table of a
+    /// node.
+    #[must_use]
+    pub fn is_controllers(path: &Path) -> bool {
+        let text = files::read_text(path).unwrap_or_default();
+        let has = |table: &toml::Table, key| table.contains_key(key);
+        let is_one = |table: &toml::Table| {
+            has(table, "controller")
+                && !["spine", "leaf", "agent"].iter().any(|key| has(table, key))
+        };
+        text.parse::<toml::Table>().is_ok_and(|table| is_one(&table))
+    }
+
+    /// Checks `text`. `path` is the name used in errors.
+    ///
+    /// # Errors
+    /// If the text has faults. The error holds all of them.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        let raw = toml::from_str::<raw_controller::File>(text)
+            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        let mut faults = Faults::new(text);
+        let config = controller(&mut faults, &raw);
+        faults.none_or_all().map(|_| config).map_err(refuse)
+    }
+}
+
+/// Checks the values of a controller's file.
+fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConfig {
+    let entry = &raw.controller;
+    let control = control::control(faults, raw.control.as_ref());
+    if let Some(at) = raw.control.as_ref().and_then(|control| control.metrics.as_ref()) {
+        let allowed = "no `metrics`: a controller has none; each node serves its own";
+        faults.note(at, "control.metrics", quoted(at), allowed);
+    }
+    let store = store(faults, entry);
+    let socket_beside = |path: &PathBuf| {
+        let mut name = path.clone().into_os_string();
+        name.push(".ctl");
+        PathBuf::from(name)
+    };
+    let socket = match (&entry.socket, &store) {
+        (Some(at), _) => Some(PathBuf::from(at.get_ref())),
+        (None, StoreConfig::File(path)) => Some(socket_beside(path)),
+        (None, StoreConfig::Etcd { .. }) => None,
+    };
+    if socket.is_none() && control.listen.is_none() {
+        let allowed = "`socket`, or `listen` in [control], where nodes reach it";
+        faults.note(&entry.id, "controller.socket", "none", allowed);
+    }
+    let id = faults.number(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
+    ControllerConfig { id, store, socket, control }
+}
+
+/// Checks the store: a file or etcd.
+fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
+    let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
+    let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
+    let lease_s = faults.number(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
+    let prefix = raw.prefix.as_ref().map_or("/wedjat", |at| at.get_ref());
+    if let Some(at) =
+        raw.prefix.as_ref().filter(|_| !prefix.starts_with('/') || prefix.ends_with('/'))
+    {
+        faults.note(at, "controller.prefix", quoted(at), "a prefix such as /wedjat");
+    }
+    match (&raw.store, &raw.etcd) {
+        (Some(at), None) => StoreConfig::File(at.get_ref().into()),
+        (None, Some(at)) => {
+            let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+            for url in at.get_ref().iter().filter(|url| !is_url(url.get_ref())) {
+                faults.note(
+                    url,
+                    "controller.etcd",
+                    quoted(url),
+                    "http://HOST:PORT or https://HOST:PORT",
+                );
+            }
+            if at.get_ref().is_empty() {
+                faults.note(at, "controller.etcd", "no members", "at least one");
+            }
+            let members = at.get_ref().iter().map(|url| url.get_ref().clone()).collect();
+            StoreConfig::Etcd { members, prefix: prefix.to_owned(), lease_s, tls }
+        }
+        (file, _) => {
+            let found =
+                if file.is_some() { "`store` and `etcd`" } else { "neither `store` nor `etcd`" };
+            faults.note(&raw.id, "controller.store", found, "a file, or etcd's members");
+            StoreConfig::File(PathBuf::new())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parses a controller's file.
+    fn parse(text: &str) -> Result<ControllerConfig, String> {
+        ControllerConfig::parse(Path::new("c.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_controllers_file_names_a_file_or_etcd() {
+        let file = parse("[controller]\nid = 1\nstore = '/a/fabric'\n").unwrap();
+        assert_eq!(file.store, StoreConfig::File("/a/fabric".into()));
+        assert_eq!(file.socket, Some("/a/fabric.ctl".into()));
+        let etcd = parse(
+            "[controller]\nid = 1\netcd = ['http://10.0.9.1:2379']\nsocket = '/a/s'\nlease_s = 3\n",
+        );
+        let StoreConfig::Etcd { members, prefix, lease_s, tls } = etcd.unwrap().store else {
+            panic!()
+        };
+        assert_eq!((members.len(), &prefix[..], lease_s, tls), (1, "/wedjat", 3, None));
+    }
+
+    #[test]
+    fn faults_name_the_allowed_values() {
+        for (text, says) in [
+            (
+                "id = 1\n",
+                "c.toml:2: `controller.store`: found neither `store` nor `etcd`; allowed: a file",
+            ),
+            ("id = 1\nstore = '/a'\netcd = []\n", "found `store` and `etcd`"),
+            (
+                "id = 1\netcd = ['10.0.9.1']\nsocket = '/a'\n",
+                "c.toml:3: `controller.etcd`: found `10.0.9.1`",
+            ),
+            ("id = 1\netcd = ['http://a:1']\n", "allowed: `socket`, or `listen` in [control]"),
+            (
+                "id = 1\nstore = '/a'\nlease_s = 0\n",
+                "`controller.lease_s`: found 0; allowed: 1 to 3600",
+            ),
+            (
+                "id = 1\nstore = '/a'\netcd_ca = 'x'\n",
+                "all of `etcd_ca`, `etcd_certificate` and `etcd_key`",
+            ),
+            ("id = 1\nstore = '/a'\nleader = 'x'\n", "the unknown key `leader`"),
+            ("id = 1\nstore = '/a'\n[control]\nmetrics = '127.0.0.1:1'\n", "a controller has none"),
+        ] {
+            let error = parse(&format!("[controller]\n{text}")).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_sockets_and_urls() {
+        for right in [
+            "unix:/run/fabric.ctl",
+            "https://controller1:7070",
+            "http://127.0.0.1:7070",
+            "http://[::1]:7070",
+        ] {
+            let address = ControllerAddress::parse(right);
+            assert_eq!(address.map(|one| one.to_string()).as_deref(), Some(right));
+        }
+        for wrong in
+            ["", "unix:run", "http://10.0.0.1:7070", "10.0.0.1:7070", "ftp://a", "https://"]
+        {
+            assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `[cosched]` of an agent's file: batch jobs that run in sequence beside its workers.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use toml::Spanned;
+use wedjat_batch::{Job, Objective, Policy, Setting};
+use wedjat_core::state::files;
+use wedjat_cosched::Setup;
+use wedjat_cosched::mechanism::Class;
+
+use super::faults::{Faults, quoted};
+use super::raw_agent;
+
+/// Returns the jobs of a file. `agent` names the agent whose workers they run beside.
+pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
+    let Some(raw) = raw else { return Vec::new() };
+    let mut setup = Setup::built_in();
+    if let Some(at) = &raw.experts {
+        match experts(Path::new(at.get_ref())) {
+            Ok(loaded) => setup = loaded,
+            Err(error) => faults.note(at, "cosched.experts", quoted(at), &error),
+        }
+    }
+    let default_objective = Objective { us: setup.guard.objective_us, ..Objective::default() };
+    let objective = parse_value(faults, raw.objective.as_ref(), "cosched.objective")
+        .unwrap_or(default_objective);
+    let policy =
+        parse_value(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
+    let class: Option<Class> = parse_value(faults, raw.class.as_ref(), "cosched.class");
+    let processes = (Job::PROCESSES, (1, 1 << 22));
+    let processes =
+        faults.number(raw.processes.as_ref(), "cosched.processes", processes.0, processes.1);
+    let setting = Setting { agent: agent.to_owned(), policy, objective, setup, processes };
+    let base = Job { class: class.unwrap_or_default(), ..Job::new(setting) };
+    let base = Job { cgroup: raw.cgroup.as_ref().map_or(base.cgroup.clone(), Into::into), ..base };
+    raw.job.iter().filter_map(|raw| job(faults, raw, &base)).collect()
+}
+
+/// Reads a file of experts.
+fn experts(path: &Path) -> Result<Setup, String> {
+    let text = files::read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Checks a job. `base` holds the settings that all jobs share.
+fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
+    let command: Vec<OsString> = raw.command.get_ref().iter().map(OsString::from).collect();
+    if command.is_empty() {
+        let allowed = "a program and its arguments, as in [\"make\", \"-j4\"]";
+        faults.note(&raw.command, "cosched.job.command", "[]", allowed);
+    }
+    let wall = raw.wall.as_ref().and_then(|at| {
+        let wall =
+            humantime::parse_duration(at.get_ref()).ok().filter(|wall: &Duration| !wall.is_zero());
+        if wall.is_none() {
+            faults.note(at, "cosched.job.wall", quoted(at), "a time such as 10m");
+        }
+        wall
+    });
+    let measure = parse_value(faults, raw.progress.as_ref(), "cosched.job.progress");
+    let work = raw.work.as_ref().and_then(|at| {
+        let work = Some(*at.get_ref()).filter(|work| work.is_finite() && *work > 0.0);
+        if work.is_none() {
+            faults.note(at, "cosched.job.work", at.get_ref(), "a number above 0");
+        }
+        work
+    });
+    if let Some(at) = raw.log.as_ref().filter(|_| !base.policy.is_logged()) {
+        faults.note(
+            at,
+            "cosched.job.log",
+            quoted(at),
+            "a log of policy asax or aimd, the policies with decisions",
+        );
+    }
+    let log = raw.log.as_ref().map(|at| at.get_ref().into());
+    Some(Job { command, wall, work, log, measure: measure.unwrap_or_default(), ..base.clone() })
+}
+
+/// Parses a value. Returns `None` if it is absent or invalid; an invalid value is recorded as a fault.
+fn parse_value<T: FromStr<Err = String>>(
+    faults: &mut Faults,
+    at: Option<&Spanned<String>>,
+    key: &str,
+) -> Option<T> {
+    let at = at?;
+    match at.get_ref().parse() {
+        Ok(value) => Some(value),
+        Err(error) => {
+            faults.note(at, key, quoted(at), &error);
+            None
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! `[agent]` in a leaf's file: checks against the rest of the file.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use wedjat_core::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
+use wedjat_core::policy::Runs;
+use wedjat_core::role::colocated;
+
+use super::address::reaches;
+use super::agent::{self, HostConfig};
+use super::faults::{Faults, quoted};
+use super::leaf::ServerConfig;
+use super::port::PortConfig;
+use super::{ids, raw, raw_agent};
+
+/// Returns the checked table, if the file has one.
+pub fn local(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) -> Option<HostConfig> {
+    let entry = raw.agent.as_ref()?;
+    if raw.leaf.cores.get_ref().len() > 1 {
+        let found = format!("{} cores, with an [agent]", raw.leaf.cores.get_ref().len());
+        let allowed =
+            "one: a worker's ring has one producer; or run `wedjat agent` as a process of its own";
+        faults.note(&raw.leaf.cores, "leaf.cores", found, allowed);
+    }
+    if raw.port.len() == PORTS_MAX {
+        let allowed = format!("at most {} beside an [agent]", PORTS_MAX - 1);
+        faults.note(&entry.name, "port", format!("{PORTS_MAX} ports"), &allowed);
+    }
+    let config = agent::local(faults, entry);
+    pools(faults, raw, entry, servers);
+    let members =
+        config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
+    if members > MEMBERS_MAX {
+        let found = format!("{members} workers with those of [[server]]");
+        faults.note_in_file("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
+    }
+    addresses(faults, raw, ports, servers);
+    Some(config)
+}
+
+/// Checks that the pools exist at the leaf, and that each worker id occurs once in the file.
+fn pools(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    entry: &raw_agent::LocalAgentSection,
+    servers: &[ServerConfig],
+) {
+    let ids: HashSet<_> = raw.pool.iter().map(|pool| *pool.id.get_ref()).collect();
+    let (mut owners, mut lists) = (HashMap::new(), ids::Lists::default());
+    for server in servers {
+        server.workers.iter().for_each(|worker| _ = owners.entry(*worker).or_insert(server.ip));
+    }
+    for pool in &entry.pool {
+        let id = pool.id.get_ref();
+        if !ids.contains(id) {
+            faults.note(&pool.id, "agent.pool.id", id, "the id of a [[pool]]");
+        }
+        let owner_of = |id: &u16| owners.get(id).map(|ip| (*id, *ip));
+        let workers = lists.parse(pool.workers.get_ref(), 0..=WORKER_ID_MAX).unwrap_or_default();
+        if let Some((id, ip)) = workers.iter().find_map(owner_of) {
+            let found = format!("worker {id}, which server {ip} has");
+            faults.note(&pool.workers, "agent.pool.workers", found, "each worker id once");
+        }
+    }
+}
+
+/// Checks that no port or server uses the network between the leaf and its own agent.
+fn addresses(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+) {
+    let agent_ip = IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP));
+    let allowed =
+        format!("one without {agent_ip}/{}, which leads to the [agent]", colocated::PREFIX);
+    for (entry, port) in raw.port.iter().zip(ports) {
+        if reaches(port.ip, port.prefix, agent_ip) || reaches(agent_ip, colocated::PREFIX, port.ip)
+        {
+            faults.note(&entry.ip, "port.ip", quoted(&entry.ip), &allowed);
+        }
+    }
+    for (entry, server) in raw.server.iter().zip(servers) {
+        if reaches(agent_ip, colocated::PREFIX, server.ip) {
+            faults.note(&entry.ip, "server.ip", quoted(&entry.ip), &allowed);
+        }
+    }
+}
+
+/// Returns the number of packet buffers that tasks at the agent can hold.
+pub fn buffers_needed(config: &HostConfig) -> usize {
+    let queues_tasks = |runs| runs == Runs::LeafHolding;
+    let queues = config.pools.iter().filter(|pool| queues_tasks(pool.policy.entry().runs));
+    queues.map(|pool| pool.queue).sum::<usize>() + config.limits.workers * config.slots
+}

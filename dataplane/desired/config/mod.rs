@@ -1,0 +1,119 @@
+//! Configuration file of a leaf or spine: TOML, checked completely before anything starts.
+//!
+//! One reading finds all faults of the values. Each fault names the file, the line, the key, the value found
+//! and the allowed values. The reader refuses a text that is not TOML, and a text with unknown keys, missing
+//! keys or wrong types. It reports the first such fault and does not look at values.
+
+mod address;
+mod agent;
+mod check;
+mod control;
+mod controller;
+#[cfg(feature = "batch")]
+mod cosched;
+mod faults;
+pub mod ids;
+mod key;
+pub mod keys;
+mod leaf;
+mod local;
+#[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
+mod peers;
+mod port;
+mod racks;
+mod raw;
+mod raw_agent;
+mod raw_control;
+mod raw_controller;
+
+pub use address::{UNSPECIFIED, is_unicast, v4_bits};
+pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
+pub use control::{ControlConfig, TlsConfig};
+pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
+pub use faults::{ConfigError, Fault};
+pub use key::private_bytes;
+pub use key::{KEY_FILE, read_key};
+pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+pub use peers::PeersConfig;
+pub use port::PortConfig;
+pub use raw_agent::{PollMode, ReplyPath};
+
+use std::path::Path;
+
+use wedjat_core::state::table::Role;
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has faults. The error holds all of them.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &faults::read(path)?)
+    }
+
+    /// Like [`Config::load`], for a program that embeds the scheduler. Without a `[[port]]`, the program
+    /// passes in tasks and load reports itself.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has faults. The error holds all of them.
+    pub fn load_embedded(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse_embedded(path, &faults::read(path)?)
+    }
+
+    /// Like [`Config::load_embedded`], for a text.
+    ///
+    /// # Errors
+    /// If the text has faults. The error holds all of them.
+    pub fn parse_embedded(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_for(path, text, true)
+    }
+
+    /// Checks `text`. `path` is the name used in errors.
+    ///
+    /// # Errors
+    /// If the text has faults. The error holds all of them.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_for(path, text, false)
+    }
+
+    /// Checks `text`. If `is_embedded`, the file may lack ports.
+    fn parse_for(path: &Path, text: &str, is_embedded: bool) -> Result<Self, ConfigError> {
+        let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        if agent::is_agents(text) {
+            let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
+            return Err(refuse(vec![fault]));
+        }
+        let raw = match racks::is_spines(text) {
+            true => toml::from_str::<raw::SpineFile>(text).map(raw::Config::from),
+            false => toml::from_str(text),
+        };
+        let mut raw = raw.map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
+        raw.is_embedded = is_embedded;
+        check::config(path, text, raw).map_err(refuse)
+    }
+
+    /// Returns the configuration if it belongs to a node of this role.
+    ///
+    /// # Errors
+    /// If it belongs to a node of another role.
+    pub fn of(self, role: Role) -> Result<Self, ConfigError> {
+        if self.role == role {
+            return Ok(self);
+        }
+        let (actual, requested) = (self.role.name(), role.name());
+        let found = format!("a {actual}'s file");
+        let fault =
+            Fault::of_file(&found, &format!("a {requested}'s; `wedjat {actual}` runs this one"));
+        Err(ConfigError { path: self.path, faults: vec![fault] })
+    }
+
+    /// Returns warnings: settings that are allowed and are probably mistakes. Each is one line with the file,
+    /// line, key, value found and a better value, in order of lines. A warning does not stop a leaf.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        faults::lines(&self.path, &self.warnings)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Ports: settings common to a leaf's and an agent's file.
+
+use std::net::IpAddr;
+
+use toml::Spanned;
+use wedjat_core::io::vdev;
+use wedjat_core::limits::PORTS_MAX;
+use wedjat_core::stage::{IpOptions, PortAddress, PortV6, Side};
+use wedjat_core::wire::ether::Mac;
+use wedjat_core::wire::vlan;
+
+use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches, v4_bits};
+use super::faults::{Faults, UniqueKeys, quoted};
+use super::raw_agent::Checksums;
+
+/// Default number of slots of a queue.
+const QUEUE_SLOTS: u16 = 1024;
+
+/// Port of a leaf or an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// EAL name of the device, or its PCI address.
+    pub device: String,
+    /// Peers on this port: clients, workers or both. At an agent always both.
+    pub side: Side,
+    /// Address of the node on this port.
+    pub ip: IpAddr,
+    /// Prefix length of the network in bits.
+    pub prefix: u8,
+    /// MAC address of the node; `None` for the device's.
+    pub mac: Option<Mac>,
+    /// Router to other networks.
+    pub gateway: Option<IpAddr>,
+    /// Number of slots of each receive and transmit queue.
+    pub queue_slots: u16,
+    /// VLAN of the packets on this port; `None` for untagged packets.
+    pub vlan: Option<u16>,
+    /// True to accept checksums that the device has not verified.
+    pub trust_checksums: bool,
+    /// IPv4 options allowed in tasks.
+    pub ip_options: IpOptions,
+}
+
+impl PortConfig {
+    /// Returns the node's addresses on this port. `device` is the device's MAC address.
+    #[must_use]
+    pub fn address(&self, device: Mac) -> PortAddress {
+        let v6_bits = |address| match address {
+            IpAddr::V6(address) => Some(address.to_bits()),
+            IpAddr::V4(_) => None,
+        };
+        let prefix = self.prefix;
+        let v6 = |ip| PortV6 { ip, prefix, gateway: self.gateway.and_then(v6_bits) };
+        PortAddress {
+            mac: self.mac.unwrap_or(device),
+            ip: v4_bits(self.ip).unwrap_or_default(),
+            prefix,
+            side: self.side,
+            gateway: self.gateway.and_then(v4_bits),
+            ip_options: self.ip_options,
+            v6: v6_bits(self.ip).map(v6),
+        }
+    }
+
+    /// Returns true if `address` is on this port's network.
+    #[must_use]
+    pub fn reaches(&self, address: IpAddr) -> bool {
+        reaches(self.ip, self.prefix, address)
+    }
+}
+
+/// Keys as the file has them.
+pub struct Keys<'a> {
+    pub device: &'a Spanned<String>,
+    pub ip: &'a Spanned<String>,
+    pub mac: Option<&'a Spanned<String>>,
+    pub queue_slots: Option<&'a Spanned<i64>>,
+    pub vlan: Option<&'a Spanned<i64>>,
+    pub checksums: Option<Checksums>,
+    /// True if the node supports IPv6.
+    pub may_be_v6: bool,
+}
+
+impl Keys<'_> {
+    /// Returns the port for these keys, with both sides and without a router.
+    pub fn check(&self, faults: &mut Faults) -> PortConfig {
+        if self.device.get_ref().is_empty() {
+            let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
+            faults.note(self.device, "port.device", "nothing", allowed);
+        }
+        if let Some(unknown) = vdev::unknown_argument(self.device.get_ref()) {
+            // After an unknown argument, net_memif silently ignores all others. Other drivers refuse it at the
+            // start, or a newer one knows it.
+            match unknown.is_silent {
+                true => faults.note(self.device, "port.device", unknown.found, &unknown.known),
+                false => faults.warn(self.device, "port.device", unknown.found, &unknown.known),
+            }
+        }
+        let found = network(self.ip.get_ref()).filter(|(ip, _)| self.may_be_v6 || ip.is_ipv4());
+        let (ip, prefix) = found.unwrap_or_else(|| {
+            let allowed = match self.may_be_v6 {
+                true => "a host's address with its prefix such as 10.0.1.1/24 or fd00:1::1/64",
+                false => "a host's address with its prefix such as 10.0.1.1/24; IPv6 is not supported here yet",
+            };
+            faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
+            (UNSPECIFIED, 0)
+        });
+        let slots = (64, 32_768);
+        PortConfig {
+            device: self.device.get_ref().clone(),
+            side: Side::Both,
+            ip,
+            prefix,
+            mac: faults.mac(self.mac, "port.mac"),
+            gateway: None,
+            vlan: self.vlan.map(|at| faults.number(Some(at), "port.vlan", 1, (1, vlan::ID_MAX))),
+            trust_checksums: self.checksums == Some(Checksums::Trust),
+            ip_options: IpOptions::default(),
+            queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
+        }
+    }
+}
+
+/// Checks the number of ports, and that devices and addresses occur once.
+pub fn check_together(faults: &mut Faults, ports: &[Keys<'_>]) {
+    if let Some(extra) = ports.get(PORTS_MAX) {
+        let allowed = format!("at most {PORTS_MAX}");
+        faults.note(extra.device, "port", format!("{} ports", ports.len()), &allowed);
+    }
+    let (mut names, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
+    for port in ports {
+        // A device's arguments follow its name. The name alone identifies the device.
+        if names.is_again(vdev::name(port.device.get_ref())) {
+            faults.note(port.device, "port.device", quoted(port.device), "each device once");
+        }
+        if network(port.ip.get_ref()).is_some_and(|(ip, _)| addresses.is_again(ip)) {
+            let allowed = "an address of its own on each port";
+            faults.note(port.ip, "port.ip", quoted(port.ip), allowed);
+        }
+    }
+}
+
+/// Parses an address with the prefix length of its network.
+fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (ip, prefix) = text.split_once('/')?;
+    let ip: IpAddr = ip.parse().ok()?;
+    let prefix: u8 = prefix.parse().ok().filter(|&prefix| prefix <= prefix_max(ip))?;
+    (is_unicast(ip) && !is_edge(ip, prefix)).then_some((ip, prefix))
+}

@@ -1,0 +1,218 @@
+//! Leaves in a spine's file, and spines in a leaf's file.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use toml::Spanned;
+use wedjat_core::limits::{SPINES_MAX, WORKER_ID_MAX};
+use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
+use wedjat_core::stage::network::SpineLink;
+use wedjat_core::state::table::Role;
+
+use super::address::is_unicast;
+use super::faults::{Faults, HOST, UniqueKeys, quoted, some_ids};
+use super::leaf::{PoolConfig, ServerConfig};
+use super::port::PortConfig;
+use super::raw;
+
+/// Returns true if the text is a spine's file: it has a table `spine`. A leaf's file may have a list of that
+/// name.
+pub fn is_spines(text: &str) -> bool {
+    let table = text.parse::<toml::Table>();
+    table.is_ok_and(|table| table.get("spine").is_some_and(toml::Value::is_table))
+}
+
+/// Ids of a file's pools.
+pub struct PoolIds {
+    ids: HashSet<u16>,
+    /// Description of the allowed ids, for messages.
+    allowed: String,
+}
+
+impl PoolIds {
+    /// Collects the ids of a file's pools.
+    pub fn of(raw: &raw::Config) -> Self {
+        let ids = || raw.pool.iter().map(|pool| *pool.id.get_ref());
+        Self { ids: ids().collect(), allowed: format!("a [[pool]]'s id: {}", some_ids(ids())) }
+    }
+
+    /// Records a fault if the file has no such pool.
+    pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
+        if !self.ids.contains(at.get_ref()) {
+            faults.note(at, key, at.get_ref(), &self.allowed);
+        }
+    }
+}
+
+/// Returns the pools by id. If several have the same id, the first one counts.
+pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
+    pools.iter().rev().map(|pool| (pool.id, pool)).collect()
+}
+
+/// Returns a leaf below a spine as a server with one worker, itself. Its speed is its number of workers.
+pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
+    let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
+    let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
+    ServerConfig {
+        ip: faults.host(&raw.ip, "leaf.ip", is_unicast, HOST),
+        mac: faults.mac(raw.mac.as_ref(), "leaf.mac"),
+        workers: vec![id],
+        pool: *raw.pool.get_ref(),
+        speed: f64::from(workers),
+        registers: false,
+    }
+}
+
+/// Checks that each leaf has one address, is in each pool once, and names only existing pools.
+pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
+    let pools = PoolIds::of(raw);
+    // Address of each leaf, leaf at each address, and pairs of leaf and pool.
+    let (mut addresses, mut leaves, mut places) =
+        (HashMap::new(), HashMap::new(), UniqueKeys::new());
+    for (entry, rack) in raw.rack.iter().zip(racks) {
+        pools.check(faults, &entry.pool, "leaf.pool");
+        let leaf = rack.workers[0];
+        if !rack.ip.is_unspecified() {
+            let earlier = *addresses.entry(leaf).or_insert(rack.ip);
+            if earlier != rack.ip {
+                let found = format!("{}, and {earlier} before", quoted(&entry.ip));
+                faults.note(&entry.ip, "leaf.ip", found, "one address for each leaf");
+            }
+            let earlier = *leaves.entry(rack.ip).or_insert(leaf);
+            if earlier != leaf {
+                let found = format!("{}, which leaf {earlier} has", quoted(&entry.ip));
+                faults.note(&entry.ip, "leaf.ip", found, "an address for each leaf");
+            }
+        }
+        if places.is_again((leaf, rack.pool)) && !rack.ip.is_unspecified() {
+            let found = format!("leaf {leaf} in pool {} again", rack.pool);
+            faults.note(&entry.id, "leaf.id", found, "each leaf once a pool");
+        }
+    }
+}
+
+/// Returns the spines of a leaf.
+pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
+    let mut spines: Vec<(u16, IpAddr)> = Vec::new();
+    if raw.spine.len() > SPINES_MAX {
+        let found = format!("{} spines", raw.spine.len());
+        faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
+    }
+    let (mut ids, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
+    for entry in &raw.spine {
+        let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
+        let ip = faults.host(&entry.ip, "spine.ip", is_unicast, HOST);
+        if ids.is_again(id) {
+            faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");
+        }
+        if !ip.is_unspecified() && addresses.is_again(ip) {
+            faults.note(&entry.ip, "spine.ip", quoted(&entry.ip), "each address once");
+        }
+        spines.push((id, ip));
+    }
+    spines
+}
+
+/// Returns a pool's link to its spine.
+pub fn link(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    pool: &raw::Pool,
+    spines: &HashMap<u16, u16>,
+) -> Option<SpineLink> {
+    if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
+        let found = "rules without a `spine` to signal";
+        faults.note(signals, "pool.signals", found, "none, or a `spine` beside them");
+    }
+    let at = pool.spine.as_ref()?;
+    if raw.role == Role::Spine {
+        faults.note(at, "pool.spine", at.get_ref(), "none in a spine's file");
+        return None;
+    }
+    let spine = spines.get(at.get_ref()).copied();
+    if spine.is_none() {
+        faults.note(at, "pool.spine", at.get_ref(), "the id of a [[spine]]");
+    }
+    let protocol = match &pool.signals {
+        None => Protocol::Paper,
+        Some(rules) => Protocol::of_rules(rules.get_ref()).unwrap_or_else(|| {
+            faults.note(rules, "pool.signals", quoted(rules), SIGNAL_RULES);
+            Protocol::Paper
+        }),
+    };
+    Some(SpineLink { spine: spine?, protocol })
+}
+
+/// Returns the service address of a pool.
+pub fn service(faults: &mut Faults, pool: &raw::Pool) -> Option<IpAddr> {
+    let at = pool.service.as_ref()?;
+    Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())
+}
+
+/// Returns the file's spines by id. If several have the same id, the first one counts.
+pub fn spine_entries(raw: &raw::Config) -> HashMap<i64, &raw::Spine> {
+    raw.spine.iter().rev().map(|spine| (*spine.id.get_ref(), spine)).collect()
+}
+
+/// Checks that a pool's service address and spine have the address family of its members. `kind` is the table
+/// of the members, and `member` the address of one of them.
+pub fn family(
+    faults: &mut Faults,
+    spines: &HashMap<i64, &raw::Spine>,
+    pool: &raw::Pool,
+    (kind, member): (&str, IpAddr),
+) {
+    let allowed =
+        format!("an address of the family of {member}, which the pool has for a [[{kind}]]");
+    let has_other_family = |at: &Spanned<String>| {
+        let ip = at.get_ref().parse::<IpAddr>();
+        ip.is_ok_and(|ip| ip.is_ipv6() != member.is_ipv6())
+    };
+    if let Some(at) = pool.service.as_ref().filter(|at| has_other_family(at)) {
+        faults.note(at, "pool.service", quoted(at), &allowed);
+    }
+    let Some(at) = &pool.spine else { return };
+    let spine = spines.get(&i64::from(*at.get_ref()));
+    if let Some(spine) = spine.filter(|one| has_other_family(&one.ip)) {
+        let found = format!("spine {}, which has {}", at.get_ref(), spine.ip.get_ref());
+        faults.note(at, "pool.spine", found, &format!("a spine with {allowed}"));
+    }
+}
+
+/// Refuses pool settings of a leaf in a spine's file.
+pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
+    let allowed = "none in a spine's file: its leaves check them";
+    for pool in &raw.pool {
+        if let Some(key) = &pool.key_file {
+            faults.note(key, "pool.key_file", quoted(key), allowed);
+        }
+        if let Some(queue) = &pool.queue {
+            faults.note(queue, "pool.queue", queue.get_ref(), allowed);
+        }
+    }
+}
+
+/// Checks that no member, and at a spine no port, has a pool's service address.
+pub fn services_together(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    (pools, servers): (&[PoolConfig], &[ServerConfig]),
+) {
+    let by_id = by_id(pools);
+    let addresses: HashSet<_> = servers.iter().map(|server| server.ip).collect();
+    for entry in &raw.pool {
+        let pool = by_id.get(entry.id.get_ref());
+        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.service)) else {
+            continue;
+        };
+        if addresses.contains(&ip) {
+            let allowed = "an address that no [[server]] or [[leaf]] has";
+            faults.note(at, "pool.service", quoted(at), allowed);
+        }
+        if raw.role == Role::Spine && ports.iter().any(|port| port.ip == ip) {
+            let allowed = "an address other than the ports'; without `service`, tasks arrive at the ports' addresses";
+            faults.note(at, "pool.service", quoted(at), allowed);
+        }
+    }
+}

@@ -1,0 +1,650 @@
+//! Changes of a running node, as values and as text.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use wedjat_core::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
+use wedjat_core::policy::{Overflow, PolicyError, PolicySpec};
+use wedjat_core::wire::ether::Mac;
+
+use crate::config::ids;
+
+/// One change. Its text is a verb followed by `key=value` for each field, as in `add-workers server=10.0.2.13
+/// pool=1 workers=8-11`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// `add-server ip=… [mac=…] [registers=true]`: adds a host for workers.
+    AddServer {
+        /// Address.
+        ip: IpAddr,
+        /// MAC address; `None` to resolve it.
+        mac: Option<Mac>,
+        /// True if its workers register themselves.
+        registers: bool,
+    },
+    /// `remove-server ip=…`: removes a server after its workers have left.
+    RemoveServer {
+        /// Address.
+        ip: IpAddr,
+    },
+    /// `move-server ip=… to=… [mac=…]`: changes a server's address. Its workers keep their places and tasks.
+    MoveServer {
+        /// Old address.
+        ip: IpAddr,
+        /// New address, which may be equal.
+        to: IpAddr,
+        /// MAC address there; `None` to resolve it.
+        mac: Option<Mac>,
+    },
+    /// `add-workers [server=…] pool=… workers=… [speed=…]`: adds workers.
+    AddWorkers {
+        /// Address of their server; `None` for an agent's own host.
+        server: Option<IpAddr>,
+        /// Id of their pool.
+        pool: u16,
+        /// Ids.
+        workers: Vec<u16>,
+        /// Relative speed of each.
+        speed: f64,
+    },
+    /// `remove-workers [pool=…] workers=…`: stops new tasks to workers, and removes them once they have
+    /// answered theirs.
+    RemoveWorkers {
+        /// Id of the pool to remove them from; `None` for all. A spine's leaves may be in several pools.
+        pool: Option<u16>,
+        /// Ids.
+        workers: Vec<u16>,
+    },
+    /// `drain workers=…`: stops new tasks to workers until they are undrained.
+    Drain {
+        /// Ids.
+        workers: Vec<u16>,
+    },
+    /// `undrain workers=…`: allows tasks to workers again.
+    Undrain {
+        /// Ids.
+        workers: Vec<u16>,
+    },
+    /// `add-pool id=… policy=… [queue=…] [overflow=…] [shared-workers=true] [key-file=…]`: adds a pool.
+    AddPool {
+        /// Id.
+        id: u16,
+        /// Policy.
+        policy: PolicySpec,
+        /// Maximum number of tasks that wait on each core.
+        queue: usize,
+        /// Treatment of further tasks.
+        overflow: Overflow,
+        /// True if other schedulers send tasks to its workers, too.
+        shared_workers: bool,
+        /// Key file, if its workers must prove their messages.
+        key_file: Option<PathBuf>,
+    },
+    /// `remove-pool id=…`: stops new tasks to a pool. Its workers leave once no task waits, and the pool is
+    /// then removed.
+    RemovePool {
+        /// Id.
+        id: u16,
+    },
+    /// `set-policy pool=… policy=…`: changes a pool's policy.
+    SetPolicy {
+        /// Id of the pool.
+        pool: u16,
+        /// New policy.
+        policy: PolicySpec,
+    },
+    /// `set-queue pool=… queue=… [overflow=…]`: changes the queue's bound. Tasks beyond it that wait already
+    /// stay.
+    SetQueue {
+        /// Id of the pool.
+        pool: u16,
+        /// Maximum number of tasks that wait on each core.
+        queue: usize,
+        /// Treatment of further tasks.
+        overflow: Overflow,
+    },
+    /// `set-speed [pool=…] workers=… speed=…`: changes the speed of workers.
+    SetSpeed {
+        /// Id of the only pool to change; `None` for all.
+        pool: Option<u16>,
+        /// Ids.
+        workers: Vec<u16>,
+        /// Relative speed of each.
+        speed: f64,
+    },
+    /// `set-service pool=… [ip=…]`: changes the address at which clients reach the pool; without `ip` the
+    /// node's own.
+    SetService {
+        /// Id of the pool.
+        pool: u16,
+        /// Address.
+        ip: Option<IpAddr>,
+    },
+    /// `link-pool pool=… spine=… ip=… [signals=…]`: links a pool to a spine, which then receives its signals.
+    LinkPool {
+        /// Id of the pool.
+        pool: u16,
+        /// Id of the spine.
+        spine: u16,
+        /// Address of the spine.
+        ip: IpAddr,
+        /// Rules by which the leaf reports the pool's load to the spine.
+        signals: Protocol,
+    },
+    /// `unlink-pool pool=…`: removes a pool's link to its spine.
+    UnlinkPool {
+        /// Id of the pool.
+        pool: u16,
+    },
+    /// `agent` and a change: changes the agent on a leaf's core.
+    OfAgent(Box<Self>),
+}
+
+/// Reason why a change is refused. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ChangeError {
+    /// The text is not a change.
+    #[error("{found}; allowed: {allowed}")]
+    Text {
+        /// Text found.
+        found: String,
+        /// Allowed text.
+        allowed: String,
+    },
+    /// The policy is invalid.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The object does not exist.
+    #[error("{what}: does not exist; `wedjat state` lists what exists")]
+    Unknown {
+        /// Object.
+        what: String,
+    },
+    /// The object exists already, or still.
+    #[error("{what}: exists already{}", if *.is_leaving { ", and is leaving: wait until it has left" } else { "" })]
+    Taken {
+        /// Object.
+        what: String,
+        /// True if it is leaving.
+        is_leaving: bool,
+    },
+    /// The room reserved at the start is used up.
+    #[error("{what}: the limit is {most}; restart with a larger `{setting}`, or remove some first")]
+    Full {
+        /// Kind of object.
+        what: &'static str,
+        /// Maximum number.
+        most: usize,
+        /// Setting of that maximum.
+        setting: &'static str,
+    },
+    /// The change is impossible.
+    #[error("{what}: {reason}")]
+    Refused {
+        /// Requested change.
+        what: String,
+        /// Reason.
+        reason: String,
+    },
+    /// A core has not finished the previous changes.
+    #[error("a core has not yet applied the previous changes; try again")]
+    Busy,
+}
+
+/// Verbs with their keys; keys in brackets are optional.
+pub type Verbs = [(&'static str, &'static [&'static str])];
+
+/// Verbs of changes.
+const VERBS: &Verbs = &[
+    ("add-server", &["ip", "[mac]", "[registers]"]),
+    ("remove-server", &["ip"]),
+    ("move-server", &["ip", "to", "[mac]"]),
+    ("add-workers", &["[server]", "pool", "workers", "[speed]"]),
+    ("remove-workers", &["[pool]", "workers"]),
+    ("drain", &["workers"]),
+    ("undrain", &["workers"]),
+    ("add-pool", &["id", "policy", "[queue]", "[overflow]", "[shared-workers]", "[key-file]"]),
+    ("remove-pool", &["id"]),
+    ("set-policy", &["pool", "policy"]),
+    ("set-queue", &["pool", "queue", "[overflow]"]),
+    ("set-speed", &["[pool]", "workers", "speed"]),
+    ("set-service", &["pool", "[ip]"]),
+    ("link-pool", &["pool", "spine", "ip", "[signals]"]),
+    ("unlink-pool", &["pool"]),
+];
+
+/// Allowed text for a host.
+const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
+
+/// Splits a text into words; parentheses keep a word together.
+fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
+    for (index, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        match (letter.is_whitespace() && depth == 0, start) {
+            (true, Some(start_index)) => {
+                words.push(&text[start_index..index]);
+                start = None;
+            }
+            (false, None) => start = Some(index),
+            _ => {}
+        }
+    }
+    words.extend(start.map(|start_index| &text[start_index..]));
+    words
+}
+
+/// Values of a text with a verb and `key=value` pairs, by key.
+pub struct Values<'a> {
+    /// Verb of the text.
+    pub verb: &'static str,
+    /// Allowed keys.
+    keys: &'static [&'static str],
+    /// Keys with their values.
+    pairs: Vec<(&'a str, &'a str)>,
+}
+
+/// Returns the error [`ChangeError::Refused`] with this reason.
+pub(super) fn refused<T>(
+    what: impl Into<String>,
+    reason: impl Into<String>,
+) -> Result<T, ChangeError> {
+    Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
+}
+
+/// Returns the error for a text that is not a change.
+pub fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
+    ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
+}
+
+impl<'a> Values<'a> {
+    /// Parses a line with one of `verbs`.
+    ///
+    /// # Errors
+    /// If the verb or a key is unknown, or a required key is missing.
+    pub fn read(line: &'a str, verbs: &Verbs) -> Result<Self, ChangeError> {
+        let words = words(line);
+        let verb = words.first().copied().unwrap_or_default();
+        let supported = verbs.iter().copied().find(|(supported, _)| *supported == verb);
+        let (verb, keys) = supported.ok_or_else(|| {
+            let verbs: Vec<_> = verbs.iter().map(|(verb, _)| *verb).collect();
+            text(format!("`{verb}`"), verbs.join(", "))
+        })?;
+        let mut values = Self { verb, keys, pairs: Vec::new() };
+        for word in &words[1..] {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            let is_known = keys.iter().any(|known| known.trim_matches(['[', ']']) == key);
+            if !is_known || value.is_empty() || values.get(key).is_some() {
+                return Err(values.refuse(format!("`{word}`")));
+            }
+            values.pairs.push((key, value));
+        }
+        match keys.iter().find(|key| !key.starts_with('[') && values.get(key).is_none()) {
+            Some(missing) => Err(values.refuse(format!("no `{missing}`"))),
+            None => Ok(values),
+        }
+    }
+
+    /// Returns the error for invalid text `found`, with the allowed keys.
+    fn refuse(&self, found: String) -> ChangeError {
+        let keys: Vec<_> = self
+            .keys
+            .iter()
+            .map(|key| match key.strip_prefix('[') {
+                Some(key) => format!("[{}=…]", key.trim_end_matches(']')),
+                None => format!("{key}=…"),
+            })
+            .collect();
+        text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
+    }
+
+    /// Returns the value of a key.
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.pairs.iter().find(|pair| pair.0 == key).map(|(_, value)| *value)
+    }
+
+    /// Returns the parsed value of an optional key.
+    pub fn parsed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, ChangeError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
+    }
+
+    /// Returns the value of a required key.
+    pub fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
+        let value = self.parsed(key, allowed)?;
+        value.ok_or_else(|| self.refuse(format!("no `{key}`")))
+    }
+
+    /// Returns the required address of a host under this key.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn address(&self, key: &str) -> Result<IpAddr, ChangeError> {
+        self.needed(key, HOST)
+    }
+
+    /// Returns the optional MAC address.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn mac(&self) -> Result<Option<Mac>, ChangeError> {
+        self.parsed("mac", "a unicast MAC address such as 02:00:00:00:02:0b")
+    }
+
+    /// Returns the flag under this key; false without it.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn flag(&self, key: &str) -> Result<bool, ChangeError> {
+        Ok(self.parsed(key, "true or false")?.unwrap_or(false))
+    }
+
+    /// Returns the required pool id under this key.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn id(&self, key: &str) -> Result<u16, ChangeError> {
+        self.needed(key, "a pool's id, 0 to 65535")
+    }
+
+    /// Returns the optional pool.
+    pub fn pool(&self) -> Result<Option<u16>, ChangeError> {
+        self.get("pool").map(|_| self.id("pool")).transpose()
+    }
+
+    /// Returns the worker ids.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn workers(&self) -> Result<Vec<u16>, ChangeError> {
+        let ids = ids::parse(self.get("workers").unwrap_or_default(), 0..=WORKER_ID_MAX);
+        let allowed = format!("ids from 0 to {WORKER_ID_MAX} and ranges, as in 0-31,40");
+        ids.map_err(|found| text(format!("workers={found}"), allowed))
+    }
+
+    /// Returns the relative speed; 1 without it.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn speed(&self) -> Result<f64, ChangeError> {
+        let (least, most) = SPEEDS;
+        check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
+    }
+
+    /// Returns the capacity of the queue in tasks; the default without it.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn queue(&self) -> Result<usize, ChangeError> {
+        check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
+    }
+
+    /// Returns the way of a full queue; `drop` without it.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn overflow(&self) -> Result<Overflow, ChangeError> {
+        overflow_named(self.get("overflow").unwrap_or("drop"))
+    }
+
+    /// Returns the policy.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn policy(&self) -> Result<PolicySpec, ChangeError> {
+        Ok(self.get("policy").unwrap_or_default().parse()?)
+    }
+}
+
+/// Checks the range of a worker's relative speed.
+pub fn check_speed(speed: f64) -> Result<f64, ChangeError> {
+    let (least, most) = SPEEDS;
+    let error = || text(format!("speed={speed}"), format!("{least} to {most}"));
+    (least..=most).contains(&speed).then_some(speed).ok_or_else(error)
+}
+
+/// Checks the range of a queue's bound.
+pub fn check_queue(queue: usize) -> Result<usize, ChangeError> {
+    let error = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
+    (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(error)
+}
+
+/// Returns the overflow treatment with this name.
+pub fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
+    match name {
+        "drop" => Ok(Overflow::Drop),
+        "refuse" => Ok(Overflow::Refuse),
+        other => Err(text(format!("overflow={other}"), "drop or refuse")),
+    }
+}
+
+/// Returns the name of an overflow treatment.
+#[must_use]
+pub const fn overflow_name(overflow: Overflow) -> &'static str {
+    match overflow {
+        Overflow::Drop => "drop",
+        Overflow::Refuse => "refuse",
+    }
+}
+
+/// Returns the signal rules with this name.
+pub fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
+    Protocol::of_rules(name).ok_or_else(|| text(format!("signals={name}"), SIGNAL_RULES))
+}
+
+/// Formats the optional pool of a change.
+fn pool_text(pool: Option<u16>) -> String {
+    pool.map_or_else(String::new, |pool| format!(" pool={pool}"))
+}
+
+/// Formats an optional MAC address.
+fn mac_text(mac: Option<Mac>) -> String {
+    mac.map_or_else(String::new, |mac| format!(" mac={mac}"))
+}
+
+/// Formats a change in the syntax that is parsed.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = ids::text;
+        match self {
+            Self::AddServer { ip, mac, registers } => {
+                let registers = if *registers { " registers=true" } else { "" };
+                write!(f, "add-server ip={ip}{}{registers}", mac_text(*mac))
+            }
+            Self::RemoveServer { ip } => write!(f, "remove-server ip={ip}"),
+            Self::MoveServer { ip, to, mac } => {
+                write!(f, "move-server ip={ip} to={to}{}", mac_text(*mac))
+            }
+            Self::AddWorkers { server, pool, workers, speed } => {
+                let server = server.map_or_else(String::new, |ip| format!(" server={ip}"));
+                write!(f, "add-workers{server} pool={pool} workers={}", ids(workers))?;
+                if *speed == 1.0 { Ok(()) } else { write!(f, " speed={speed}") }
+            }
+            Self::RemoveWorkers { pool, workers } => {
+                write!(f, "remove-workers{} workers={}", pool_text(*pool), ids(workers))
+            }
+            Self::Drain { workers } => write!(f, "drain workers={}", ids(workers)),
+            Self::Undrain { workers } => write!(f, "undrain workers={}", ids(workers)),
+            Self::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
+                let shared = if *shared_workers { " shared-workers=true" } else { "" };
+                let overflow = overflow_name(*overflow);
+                let key_file = key_file.as_ref();
+                let key =
+                    key_file.map_or_else(String::new, |at| format!(" key-file={}", at.display()));
+                write!(
+                    f,
+                    "add-pool id={id} policy={policy} queue={queue} overflow={overflow}{shared}{key}"
+                )
+            }
+            Self::RemovePool { id } => write!(f, "remove-pool id={id}"),
+            Self::OfAgent(change) => write!(f, "agent {change}"),
+            Self::SetPolicy { pool, policy } => write!(f, "set-policy pool={pool} policy={policy}"),
+            Self::SetQueue { pool, queue, overflow } => {
+                let overflow = overflow_name(*overflow);
+                write!(f, "set-queue pool={pool} queue={queue} overflow={overflow}")
+            }
+            Self::SetSpeed { pool, workers, speed } => {
+                write!(f, "set-speed{} workers={} speed={speed}", pool_text(*pool), ids(workers))
+            }
+            Self::SetService { pool, ip } => {
+                let ip = ip.map_or_else(String::new, |ip| format!(" ip={ip}"));
+                write!(f, "set-service pool={pool}{ip}")
+            }
+            Self::LinkPool { pool, spine, ip, signals } => {
+                write!(f, "link-pool pool={pool} spine={spine} ip={ip} signals={}", signals.rules())
+            }
+            Self::UnlinkPool { pool } => write!(f, "unlink-pool pool={pool}"),
+        }
+    }
+}
+
+impl FromStr for Change {
+    type Err = ChangeError;
+
+    fn from_str(from: &str) -> Result<Self, ChangeError> {
+        if let Some(rest) = from.trim_start().strip_prefix("agent ") {
+            return Ok(Self::OfAgent(Box::new(rest.parse()?)));
+        }
+        let values = Values::read(from, VERBS)?;
+        Ok(match values.verb {
+            "add-server" => Self::AddServer {
+                ip: values.address("ip")?,
+                mac: values.mac()?,
+                registers: values.flag("registers")?,
+            },
+            "remove-server" => Self::RemoveServer { ip: values.address("ip")? },
+            "move-server" => Self::MoveServer {
+                ip: values.address("ip")?,
+                to: values.address("to")?,
+                mac: values.mac()?,
+            },
+            "add-workers" => Self::AddWorkers {
+                server: values.parsed("server", HOST)?,
+                pool: values.id("pool")?,
+                workers: values.workers()?,
+                speed: values.speed()?,
+            },
+            "remove-workers" => {
+                Self::RemoveWorkers { pool: values.pool()?, workers: values.workers()? }
+            }
+            "drain" => Self::Drain { workers: values.workers()? },
+            "undrain" => Self::Undrain { workers: values.workers()? },
+            "add-pool" => Self::AddPool {
+                id: values.id("id")?,
+                policy: values.policy()?,
+                queue: values.queue()?,
+                overflow: values.overflow()?,
+                shared_workers: values.flag("shared-workers")?,
+                key_file: values.get("key-file").map(PathBuf::from),
+            },
+            "remove-pool" => Self::RemovePool { id: values.id("id")? },
+            "set-policy" => Self::SetPolicy { pool: values.id("pool")?, policy: values.policy()? },
+            "set-queue" => Self::SetQueue {
+                pool: values.id("pool")?,
+                queue: values.queue()?,
+                overflow: values.overflow()?,
+            },
+            "set-service" => {
+                Self::SetService { pool: values.id("pool")?, ip: values.parsed("ip", HOST)? }
+            }
+            "link-pool" => Self::LinkPool {
+                pool: values.id("pool")?,
+                spine: values.needed("spine", "a spine's id, 0 to 32766")?,
+                ip: values.address("ip")?,
+                signals: signals_named(values.get("signals").unwrap_or("horus"))?,
+            },
+            "unlink-pool" => Self::UnlinkPool { pool: values.id("pool")? },
+            // `set-speed`: `Values::read` accepts only `VERBS`.
+            _ => Self::SetSpeed {
+                pool: values.pool()?,
+                workers: values.workers()?,
+                speed: values.speed()?,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_changes() {
+        let change: Change =
+            "set-policy pool=1  policy=jbsq(k=3, silence-ms=1000)".parse().unwrap();
+        let Change::SetPolicy { pool: 1, policy } = change else { panic!("{change:?}") };
+        assert_eq!(policy.to_string(), "jbsq(k=3, silence-ms=1000)");
+        let change = "add-workers server=10.0.2.13 pool=7 workers=8-9,12 speed=2.5".parse();
+        assert_eq!(
+            change,
+            Ok(Change::AddWorkers {
+                server: Some(IpAddr::from([10, 0, 2, 13])),
+                pool: 7,
+                workers: vec![8, 9, 12],
+                speed: 2.5,
+            })
+        );
+        let change = "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true".parse();
+        let mac = Some(Mac([2, 0, 0, 0, 2, 13]));
+        let ip = IpAddr::from([10, 0, 2, 13]);
+        assert_eq!(change, Ok(Change::AddServer { ip, mac, registers: true }));
+    }
+
+    #[test]
+    fn changes_are_written_as_they_are_read() {
+        for text in [
+            "add-server ip=10.0.2.13 mac=02:00:00:00:02:0d registers=true",
+            "remove-server ip=10.0.2.13",
+            "move-server ip=10.0.2.13 to=10.0.2.14",
+            "add-workers server=10.0.2.13 pool=7 workers=8-9,12 speed=2.5",
+            "add-workers pool=7 workers=8",
+            "remove-workers workers=3",
+            "drain workers=1-3",
+            "undrain workers=1,3",
+            "add-pool id=9 policy=jbsq(k=3, silence-ms=1000) queue=64 overflow=refuse shared-workers=true",
+            "remove-pool id=9",
+            "set-policy pool=1 policy=racksched",
+            "set-queue pool=1 queue=10 overflow=drop",
+            "set-speed workers=4-5 speed=0.5",
+            "set-speed pool=2 workers=4 speed=8",
+            "remove-workers pool=2 workers=4",
+            "set-service pool=2 ip=10.9.0.1",
+            "set-service pool=2",
+            "link-pool pool=2 spine=900 ip=10.0.3.1 signals=every-reply",
+            "unlink-pool pool=2",
+        ] {
+            assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
+        }
+    }
+
+    // promise: membership.2
+    #[test]
+    fn invalid_change_lists_the_valid_verbs() {
+        for (bad, says) in [
+            ("", "allowed: add-server, remove-server"),
+            ("drop-server ip=1.2.3.4", "`drop-server`"),
+            ("remove-server", "no `ip` in `remove-server`; allowed: remove-server ip=…"),
+            ("remove-server ip=10.0.0", "ip=10.0.0; allowed: a host's IPv4 address"),
+            ("remove-server ip=10.0.0.1 ip=10.0.0.1", "`ip=10.0.0.1` in `remove-server`"),
+            ("remove-server ip=10.0.0.1 now", "`now` in"),
+            ("remove-workers workers=3-1", "workers=`3-1`, a range that runs backwards"),
+            ("set-speed workers=1 speed=0", "speed=0; allowed: 0.001 to 1000"),
+            ("set-queue pool=1 queue=0", "queue=0; allowed: 1 to 65536"),
+            ("set-queue pool=1 queue=9 overflow=wait", "overflow=wait; allowed: drop or refuse"),
+            ("set-policy pool=1 policy=best", "best"),
+            ("link-pool pool=1 spine=9 ip=10.0.0.9 signals=all", "signals=all; allowed: horus, "),
+            ("link-pool pool=1 spine=-1 ip=10.0.0.9", "spine=-1; allowed: a spine's id"),
+            ("add-pool id=70000 policy=horus", "id=70000; allowed: a pool's id"),
+        ] {
+            let error = bad.parse::<Change>().unwrap_err().to_string();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Differences between two memberships, common to all kinds of nodes. Each kind derives its cores' updates
+//! from them. A membership is the set of a node's pools, servers and workers; a member is a worker by its index in a
+//! pool.
+
+use wedjat_core::policy::{Core, PreparedPolicy};
+use wedjat_core::stage::Setting;
+use wedjat_core::state::Member;
+
+use super::membership::{Membership, Pool, Server, Worker};
+
+/// One difference, with pools and members by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// A pool begins, without members; its members join it.
+    Begin,
+    /// The pool accepts no new tasks.
+    Close,
+    /// The pool has ended.
+    End,
+    /// The member is a new worker; it may be chosen unless it is already leaving.
+    Join(Member),
+    /// The member's server has another address.
+    Move(Member),
+    /// The member leaves: it may not be chosen.
+    Leave(Member),
+    /// The member is drained: it may not be chosen.
+    Drain(Member),
+    /// The member may be chosen again.
+    Undrain(Member),
+    /// The member has left.
+    Forget(Member),
+    /// Speeds changed.
+    Rates,
+    /// The policy changed.
+    Policy,
+    /// The queue's bound or its overflow treatment changed.
+    Queue,
+}
+
+impl Difference {
+    /// Returns the change of the pool's scheduler on this core, if any. `members` is the number of members for which
+    /// it has room.
+    pub(super) fn setting(self, to: &Pool, members: usize, core: Core) -> Option<Setting> {
+        Some(match self {
+            Self::Rates => Setting::Rates(to.rates(members)),
+            Self::Policy => {
+                Setting::Policy(Box::new(PreparedPolicy::new(&to.policy, members, core)))
+            }
+            Self::Queue => Setting::Queue(to.queue, to.overflow),
+            _ => return None,
+        })
+    }
+}
+
+/// Two memberships to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct Differences<'a> {
+    /// Current membership.
+    pub from: &'a Membership,
+    /// Next membership.
+    pub to: &'a Membership,
+}
+
+impl Differences<'_> {
+    /// Returns all differences in order, with the index of their pool.
+    pub fn all(&self) -> Vec<(usize, Difference)> {
+        (0..self.to.pools.len())
+            .flat_map(|pool| self.of_pool(pool).into_iter().map(move |one| (pool, one)))
+            .collect()
+    }
+
+    /// Returns the indices of pools in both memberships with a changed policy, members or speeds.
+    pub fn touched(&self) -> Vec<usize> {
+        let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
+            (Some(Some(from)), Some(to)) => from.policy != to.policy || from.members != to.members,
+            _ => false,
+        };
+        (0..self.to.pools.len()).filter(both).collect()
+    }
+
+    /// Returns the differences of the pool at this index.
+    fn of_pool(&self, pool: usize) -> Vec<Difference> {
+        let from = self.from.pools.get(pool).and_then(Option::as_ref);
+        let mut differences = Vec::new();
+        match (from, &self.to.pools[pool]) {
+            (None, Some(to)) => {
+                differences.push(Difference::Begin);
+                self.members(&mut differences, &[], &to.members);
+                if to.has_speeds() {
+                    differences.push(Difference::Rates);
+                }
+            }
+            (Some(from), None) => {
+                self.members(&mut differences, &from.members, &[]);
+                differences.push(Difference::End);
+            }
+            (Some(from), Some(to)) => self.change(&mut differences, from, to),
+            (None, None) => {}
+        }
+        differences
+    }
+
+    /// Adds the differences of a pool in both memberships.
+    fn change(&self, differences: &mut Vec<Difference>, from: &Pool, to: &Pool) {
+        if to.is_leaving && !from.is_leaving {
+            differences.push(Difference::Close);
+        }
+        self.members(differences, &from.members, &to.members);
+        if from.members != to.members && (from.has_speeds() || to.has_speeds()) {
+            differences.push(Difference::Rates);
+        }
+        if from.policy != to.policy {
+            differences.push(Difference::Policy);
+        }
+        if (from.queue, from.overflow) != (to.queue, to.overflow) {
+            differences.push(Difference::Queue);
+        }
+    }
+
+    /// Adds the differences of a pool's members, place by place.
+    fn members(
+        &self,
+        differences: &mut Vec<Difference>,
+        from: &[Option<Worker>],
+        to: &[Option<Worker>],
+    ) {
+        for place in 0..from.len().max(to.len()) {
+            let member = Member(place as u16);
+            let member_at = |members: &[Option<Worker>]| members.get(place).copied().flatten();
+            match (member_at(from), member_at(to)) {
+                (None, Some(_)) => differences.push(Difference::Join(member)),
+                (Some(_), None) => differences.push(Difference::Forget(member)),
+                (Some(from), Some(to)) => {
+                    if server(self.from, from) != server(self.to, to) {
+                        differences.push(Difference::Move(member));
+                    }
+                    if to.is_leaving && !from.is_leaving {
+                        differences.push(Difference::Leave(member));
+                    } else if to.is_drained != from.is_drained {
+                        let [drain, undrain] = [Difference::Drain, Difference::Undrain];
+                        differences.push(if to.is_drained { drain } else { undrain }(member));
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+/// Returns a worker's server.
+fn server(membership: &Membership, worker: Worker) -> Option<Server> {
+    membership.servers.get(usize::from(worker.server)).copied().flatten()
+}

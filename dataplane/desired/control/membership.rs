@@ -1,0 +1,412 @@
+//! Membership of a node: pools, servers and workers as one value with an epoch, a number that grows with each
+//! change. Network, state entries and the cores' dispatchers derive from it.
+//!
+//! A *place* is an index into a list of pools, servers or members. An object keeps its place, because cores refer to
+//! it by place. A removed object leaves `None` there.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use wedjat_core::limits::SPINES_MAX;
+use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::role::colocated;
+use wedjat_core::stage::Network;
+use wedjat_core::stage::auth::{ReplyAuthenticator, first_accepted};
+use wedjat_core::stage::network::{FixedNetwork, Host, NetworkError, NetworkPool, SpineLink};
+use wedjat_core::state::Neighbours;
+use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
+use wedjat_core::wire::auth::Key;
+use wedjat_core::wire::ether::Mac;
+
+use crate::config::{AgentPool, Config, HostConfig, v4_bits};
+
+/// A worker host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// Address.
+    pub ip: IpAddr,
+    /// MAC address; `None` if it is resolved.
+    pub mac: Option<Mac>,
+    /// True if its workers register themselves.
+    pub registers: bool,
+    /// True if it is removed with its last worker.
+    pub is_leaving: bool,
+    /// Former address, for a short time after a move: replies may still come from it.
+    pub was: Option<IpAddr>,
+}
+
+/// A spine above a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spine {
+    /// Id.
+    pub id: u16,
+    /// Address.
+    pub ip: IpAddr,
+}
+
+/// A worker; at a spine a leaf, which may be in several pools.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worker {
+    /// Global worker id.
+    pub id: u16,
+    /// Index of its server.
+    pub server: u16,
+    /// Relative speed; for a leaf its initial number of workers.
+    pub speed: f64,
+    /// True if it gets no new tasks until it is undrained.
+    pub is_drained: bool,
+    /// True if it gets no new tasks, and leaves once it has answered its tasks.
+    pub is_leaving: bool,
+}
+
+impl Worker {
+    /// Creates a new worker.
+    #[must_use]
+    pub const fn new(id: u16, server: u16, speed: f64) -> Self {
+        Self { id, server, speed, is_drained: false, is_leaving: false }
+    }
+
+    /// Returns true if it may get tasks.
+    #[must_use]
+    pub const fn is_active(&self) -> bool {
+        !self.is_drained && !self.is_leaving
+    }
+}
+
+/// A pool.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Id in packets.
+    pub id: u16,
+    /// Policy.
+    pub policy: PolicySpec,
+    /// Maximum number of tasks that wait on each core, for policies with a queue.
+    pub queue: usize,
+    /// Treatment of further tasks.
+    pub overflow: Overflow,
+    /// True if other schedulers send tasks to its workers, too.
+    pub shared_workers: bool,
+    /// At a leaf: source of its workers' load reports.
+    pub reports: Reports,
+    /// At a leaf: check of the proofs, tags made with a key, in its workers' messages.
+    pub authenticator: Option<Arc<ReplyAuthenticator>>,
+    /// At an agent: key of its workers' signatures.
+    pub key: Option<Key>,
+    /// Address at which clients reach it, if not the node's own.
+    pub service: Option<IpAddr>,
+    /// At a leaf: link to the spine that receives its signals.
+    pub link: Option<SpineLink>,
+    /// True if it accepts no new tasks, and ends once its tasks are answered.
+    pub is_leaving: bool,
+    /// Members by place.
+    pub members: Vec<Option<Worker>>,
+}
+
+impl Pool {
+    /// Returns the members' speeds by place; `None` if all are equal.
+    #[must_use]
+    pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
+        self.has_speeds().then(|| self.speeds_of_all(places))
+    }
+
+    /// Returns the members' speeds by place.
+    #[must_use]
+    pub fn speeds_of_all(&self, places: usize) -> Box<[f64]> {
+        let speed =
+            |at: usize| self.members.get(at).copied().flatten().map_or(1.0, |one| one.speed);
+        (0..places).map(speed).collect()
+    }
+
+    /// Returns the members' speeds by place, or 1.0 for each if all are equal. For a policy that may still use other
+    /// speeds.
+    #[must_use]
+    pub fn rates(&self, places: usize) -> Box<[f64]> {
+        self.speeds(places).unwrap_or_else(|| vec![1.0; places].into_boxed_slice())
+    }
+
+    /// Returns true if the members' speeds differ.
+    #[must_use]
+    pub fn has_speeds(&self) -> bool {
+        let mut speeds = self.members.iter().flatten().map(|worker| worker.speed);
+        let first = speeds.next();
+        speeds.any(|speed| Some(speed) != first)
+    }
+}
+
+/// Membership at one epoch. Pools, servers and members keep their places.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Epoch: 1 at the start, incremented by each change.
+    pub epoch: u64,
+    /// Servers by index.
+    pub servers: Vec<Option<Server>>,
+    /// Spines of a leaf by place.
+    pub spines: Vec<Option<Spine>>,
+    /// Pools by index.
+    pub pools: Vec<Option<Pool>>,
+}
+
+/// Creates the check of a pool's proofs with this key.
+pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyAuthenticator> {
+    Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first))
+}
+
+/// Stores a value at the first place that is free and that `is_usable` accepts, or appends it.
+pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
+    let free_place = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
+    match free_place {
+        Some(free_place) => places[free_place] = Some(value),
+        None => places.push(Some(value)),
+    }
+}
+
+impl Membership {
+    /// Returns the membership of a configuration: servers in its order, and last this host if it has workers.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let (limits, first) = (config.leaf.limits, first_accepted(SystemTime::now()));
+        let spines = config.spines.iter().map(|&(id, ip)| Some(Spine { id, ip })).collect();
+        let mut membership = Self { epoch: 1, servers: Vec::new(), spines, pools: Vec::new() };
+        for pool in &config.pools {
+            membership.pools.push(Some(Pool {
+                id: pool.id,
+                policy: pool.policy.clone(),
+                queue: pool.queue,
+                overflow: pool.overflow,
+                shared_workers: pool.shared_workers,
+                reports: pool.reports,
+                authenticator: pool.key.as_ref().map(|key| authenticator(key, limits, first)),
+                key: None,
+                service: pool.service,
+                link: pool.link,
+                is_leaving: false,
+                members: Vec::new(),
+            }));
+        }
+        for server in &config.servers {
+            let &crate::config::ServerConfig { ip, mac, registers, speed, .. } = server;
+            let speeds = vec![speed; server.workers.len()];
+            membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
+        }
+        for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
+            let local_server = (
+                IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)),
+                Some(colocated::AGENT_MAC),
+                true,
+            );
+            membership.add(local_server, pool.id, &pool.workers, &pool.speeds);
+        }
+        membership
+    }
+
+    /// Returns the address of a worker's server. Ids of workers are unique in a node.
+    #[must_use]
+    pub fn server_of(&self, worker: u16) -> Option<IpAddr> {
+        let mut workers =
+            self.pools.iter().flatten().flat_map(|pool| pool.members.iter().flatten());
+        let server = workers.find(|one| one.id == worker)?.server;
+        Some(self.servers.get(usize::from(server)).copied().flatten()?.ip)
+    }
+
+    /// Returns the membership of an agent: the workers of a host with this address, its only server.
+    #[must_use]
+    pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
+        let host_server = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
+        let pool = |pool: &AgentPool| {
+            let workers = pool.workers.iter().zip(&pool.speeds);
+            let member = |(&id, &speed)| Some(Worker::new(id, 0, speed));
+            Some(Pool {
+                id: pool.id,
+                policy: pool.policy.clone(),
+                queue: pool.queue,
+                overflow: pool.overflow,
+                shared_workers: false,
+                reports: Reports::Replies,
+                authenticator: None,
+                key: pool.key.clone(),
+                service: None,
+                link: None,
+                is_leaving: false,
+                members: workers.map(member).collect(),
+            })
+        };
+        let pools = host.pools.iter().map(pool).collect();
+        Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
+    }
+
+    /// Returns the membership of an agent on a leaf's core.
+    #[must_use]
+    pub fn of_colocated_agent(host: &HostConfig) -> Self {
+        Self::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)))
+    }
+
+    /// Adds a server and its workers to a pool.
+    fn add(
+        &mut self,
+        (ip, mac, registers): (IpAddr, Option<Mac>, bool),
+        pool: u16,
+        workers: &[u16],
+        speeds: &[f64],
+    ) {
+        let server = self.servers.len() as u16;
+        self.servers.push(Some(Server { ip, mac, registers, is_leaving: false, was: None }));
+        let pool = self.pools.iter_mut().flatten().find(|one| one.id == pool);
+        let workers =
+            workers.iter().zip(speeds).map(|(&id, &speed)| Some(Worker::new(id, server, speed)));
+        pool.into_iter().for_each(|pool| pool.members.extend(workers.clone()));
+    }
+
+    /// Returns the entries of the state file.
+    #[must_use]
+    pub fn entries(&self) -> Entries {
+        let worker = |worker: &Option<Worker>| {
+            worker.map_or(WorkerSpec::NOBODY, |one| WorkerSpec { id: one.id, server: one.server })
+        };
+        let pool = |pool: &Pool| PoolSpec {
+            id: pool.id,
+            policy: pool.policy.to_string(),
+            workers: pool.members.iter().map(worker).collect(),
+        };
+        Entries {
+            epoch: self.epoch,
+            servers: self.servers.iter().map(|one| one.map(|one| one.ip)).collect(),
+            pools: self.pools.iter().map(|one| one.as_ref().map(pool)).collect(),
+        }
+    }
+
+    /// Returns the spine that receives a pool's signals, with their rules.
+    #[must_use]
+    pub fn link_of(&self, pool: &Pool) -> Option<(Spine, Protocol)> {
+        let SpineLink { spine, protocol } = pool.link?;
+        Some((self.spines.get(usize::from(spine)).copied().flatten()?, protocol))
+    }
+
+    /// Returns true if any pool is linked to a spine.
+    #[must_use]
+    pub fn has_links(&self) -> bool {
+        self.pools.iter().flatten().any(|pool| pool.link.is_some())
+    }
+
+    /// Links the pool at index `pool` to a spine, or to none. Removes a spine without linked pools. Returns false if
+    /// there are too many spines.
+    #[must_use]
+    pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
+        // Without such a pool there is nothing to link.
+        let Some(Some(linked_pool)) = self.pools.get_mut(pool) else { return true };
+        let old_link = linked_pool.link.take();
+        if let Some(old_spine) = old_link.map(|link| link.spine)
+            && !self
+                .pools
+                .iter()
+                .flatten()
+                .any(|pool| pool.link.is_some_and(|link| link.spine == old_spine))
+        {
+            self.spines[usize::from(old_spine)] = None;
+        }
+        let Some((spine, protocol)) = to else { return true };
+        let is_same = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
+        let place = self.spines.iter().position(is_same).unwrap_or_else(|| {
+            // Same place if only its address changed.
+            let old_place = old_link.map(|link| usize::from(link.spine));
+            old_place
+                .filter(|&place| self.spines[place].is_none())
+                .or_else(|| self.spines.iter().position(Option::is_none))
+                .unwrap_or(self.spines.len())
+        });
+        if place == self.spines.len() {
+            self.spines.push(None);
+        }
+        self.spines[place] = Some(spine);
+        if let Some(Some(pool)) = self.pools.get_mut(pool) {
+            pool.link = Some(SpineLink { spine: place as u16, protocol });
+        }
+        self.spines.len() <= SPINES_MAX
+    }
+
+    /// Creates the network around a node: the map from packets to pools and members, and from members to addresses.
+    /// `base` is its fixed part. Each pool gets at least `limits.workers` places. The next hops of members are
+    /// pinned, which keeps their entries in `neighbours`.
+    ///
+    /// # Errors
+    /// If no port leads to a server or spine.
+    pub fn network(
+        &self,
+        base: FixedNetwork,
+        limits: Limits,
+        neighbours: &Neighbours,
+    ) -> Result<Arc<Network>, NetworkError> {
+        let (hosts, pools) = self.places(limits);
+        let spine = |spine: &Option<Spine>| spine.map(|spine| (spine.id, spine.ip));
+        let spines: Vec<_> = self.spines.iter().map(spine).collect();
+        Network::with_places(base, &hosts, &spines, &pools, neighbours).map(Arc::new)
+    }
+
+    /// Returns servers and pools as the network needs them.
+    fn places(&self, limits: Limits) -> (Vec<Option<Host>>, Vec<NetworkPool>) {
+        let host = |server: Server| Host {
+            ip: server.ip,
+            mac: server.mac,
+            registers: server.registers,
+            was: server.was,
+        };
+        let members = |pool: &Pool| {
+            let places = pool.members.len().max(limits.workers);
+            let place = |at| pool.members.get(at).copied().flatten();
+            (0..places).map(|at| place(at).map(|one| (one.id, one.server))).collect()
+        };
+        let pools = self.pools.iter().map(|pool| match pool {
+            Some(pool) => NetworkPool {
+                id: Some(pool.id),
+                is_closed: pool.is_leaving,
+                members: members(pool),
+                authenticator: pool.authenticator.clone(),
+                service: pool.service,
+                link: pool.link,
+            },
+            None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
+        });
+        (self.servers.iter().map(|one| one.map(host)).collect(), pools.collect())
+    }
+
+    /// Returns the pool with this id, and its index.
+    #[must_use]
+    pub fn pool(&self, id: u16) -> Option<(usize, &Pool)> {
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(at, pool)| Some((at, pool.as_ref().filter(|pool| pool.id == id)?)))
+    }
+
+    /// Returns the pool's index and the place of a worker.
+    #[must_use]
+    pub fn worker(&self, id: u16) -> Option<(usize, usize)> {
+        let at = |pool: &Pool| {
+            pool.members.iter().position(|one| one.is_some_and(|worker| worker.id == id))
+        };
+        let mut pools = self.pools.iter().enumerate();
+        pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
+    }
+
+    /// Returns the pool's index and the place of a worker in the pool with this id.
+    #[must_use]
+    pub fn place(&self, pool: u16, worker: u16) -> Option<(usize, usize)> {
+        let (at, pool) = self.pool(pool)?;
+        let is_there = |one: &Option<Worker>| one.is_some_and(|one| one.id == worker);
+        Some((at, pool.members.iter().position(is_there)?))
+    }
+
+    /// Returns true if a worker is on the leaf's own core, behind its agent.
+    #[must_use]
+    pub fn is_local(&self, worker: &Worker) -> bool {
+        let server = self.servers[usize::from(worker.server)];
+        server.is_some_and(|server| v4_bits(server.ip) == Some(colocated::AGENT_IP))
+    }
+
+    /// Iterates over all workers, with the index of their pools.
+    pub fn workers(&self) -> impl Iterator<Item = (usize, &Worker)> {
+        let pools = self.pools.iter().enumerate();
+        pools.flat_map(|(at, pool)| {
+            pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
+        })
+    }
+}

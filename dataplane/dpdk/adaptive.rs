@@ -1,0 +1,121 @@
+//! Real-time clock for a core that sleeps while no packets arrive.
+//!
+//! After a time without work the core arms the devices' interrupts, polls once more, and sleeps until an interrupt or
+//! a timer.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use wedjat_core::clock::{Clock, ClockError, Progress};
+use wedjat_core::state::{Counter, Counters};
+
+use super::{Sleeper, StallCounter};
+
+/// Time without work after which a core sleeps.
+const SPIN_NS: u64 = 20_000;
+/// Longest sleep, which bounds the delay of a stop request.
+const SLEEP_MAX_NS: u64 = 10_000_000;
+/// Longest sleep while local workers have tasks. Their completions cause no interrupt.
+const WORKERS_NS: u64 = 50_000;
+
+/// TSC-based clock with sleeping.
+pub struct Adaptive {
+    /// Clock while the core polls.
+    tsc_clock: StallCounter,
+    sleeper: Sleeper,
+    counters: Counters,
+    /// Packets received and sent at the last poll.
+    packets: (u64, u64),
+    /// Time of the last poll with work, in ticks.
+    last_work: u64,
+    /// True if arriving packets wake the core.
+    is_armed: bool,
+    /// True if the core has slept after its last poll.
+    has_slept: bool,
+}
+
+impl Adaptive {
+    /// Creates the clock for a core with these counters, and for the ports of the sleeper.
+    #[must_use]
+    pub fn new(tsc_clock: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
+        let (packets, last_work) = ((0, 0), 0);
+        Self { tsc_clock, sleeper, counters, packets, last_work, is_armed: false, has_slept: false }
+    }
+
+    /// Converts nanoseconds to ticks.
+    fn ticks(&self, ns: u64) -> u64 {
+        (u128::from(ns) * u128::from(self.ticks_hz()) / 1_000_000_000) as u64
+    }
+
+    /// Disables the devices' interrupts if they are armed.
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.is_armed) {
+            self.sleeper.disarm();
+        }
+    }
+
+    /// Sleeps until a packet arrives or a timer is due.
+    fn sleep(&mut self, progress: &Progress) {
+        let now = self.tsc_clock.now();
+        let longest_ns = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MAX_NS };
+        let until = progress.latest.min(now + self.ticks(longest_ns));
+        if until <= now {
+            return;
+        }
+        let ns = u128::from(until - now) * 1_000_000_000 / u128::from(self.ticks_hz());
+        let is_woken = self.sleeper.sleep(Duration::from_nanos(ns as u64));
+        self.tsc_clock.slept(until);
+        self.has_slept = true;
+        self.counters.add(Counter::Sleeps, 1);
+        self.counters.add(Counter::Wakes, u64::from(is_woken));
+        if is_woken {
+            self.disarm();
+        }
+    }
+}
+
+impl Clock for Adaptive {
+    fn ticks_hz(&self) -> u64 {
+        self.tsc_clock.ticks_hz()
+    }
+
+    fn stopwatch(&self) -> Option<fn() -> u64> {
+        self.tsc_clock.stopwatch()
+    }
+
+    #[inline]
+    fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
+        self.tsc_clock.next(stop)
+    }
+
+    #[inline]
+    fn has_slept(&self) -> bool {
+        self.has_slept
+    }
+
+    #[inline]
+    fn polled(&mut self, progress: impl FnOnce() -> Progress) {
+        let (progress, now) = (progress(), self.tsc_clock.last());
+        let packets = (progress.received, progress.sent);
+        self.has_slept = false;
+        if packets != self.packets {
+            (self.packets, self.last_work) = (packets, now);
+            self.disarm();
+        } else if self.is_armed {
+            self.sleep(&progress);
+        } else if now.saturating_sub(self.last_work) >= self.ticks(SPIN_NS) {
+            // Sleeps only after one more poll, since packets that arrived before arming cause no interrupt.
+            self.sleeper.arm();
+            self.is_armed = true;
+        }
+    }
+
+    fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
+        self.disarm();
+        self.tsc_clock.drain(quiet, longest, is_busy);
+    }
+
+    fn ended(&self) -> Result<(), ClockError> {
+        self.tsc_clock.ended()
+    }
+}

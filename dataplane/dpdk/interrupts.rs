@@ -1,0 +1,101 @@
+//! Interrupts of memif rings for a sleeping reader. A flag in the ring requests interrupts; the writer then
+//! writes into an eventfd after each burst.
+//!
+//! The driver (DPDK 22.11) requests none when it connects and cannot request them later, but as a writer it
+//! obeys the flag. So a reader that wants to sleep sets the flag in the ring itself. The driver never reads
+//! the eventfd, because the peer has it too and could make the read block.
+#![allow(unsafe_code, reason = "a word of memory that is shared with a peer")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU16, fence};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use wedjat_core::io::memif_control::RingPlace;
+
+/// Offset of the flags in a ring's header.
+const FLAGS_OFFSET: usize = 4;
+/// Flag for no interrupts.
+const MASKED: u16 = 1;
+
+/// Interrupt of one ring.
+#[derive(Debug)]
+pub(super) struct RingInterrupt {
+    event: OwnedFd,
+    region: Arc<MmapRaw>,
+    /// Offset of the ring's flags in the region.
+    offset: usize,
+}
+
+impl RingInterrupt {
+    /// Creates the interrupt of a ring whose writer has `event`. `None` if that is not an eventfd, or the
+    /// ring does not exist.
+    fn new(event: OwnedFd, regions: &[Arc<MmapRaw>], place: RingPlace) -> Option<Arc<Self>> {
+        let region = Arc::clone(regions.get(usize::from(place.region))?);
+        let offset = place.offset as usize + FLAGS_OFFSET;
+        let lies_within = offset.is_multiple_of(2) && offset + 2 <= region.len();
+        (lies_within && is_eventfd(event.as_fd())).then(|| Arc::new(Self { event, region, offset }))
+    }
+
+    /// Returns the flags in the shared memory.
+    fn flags(&self) -> &AtomicU16 {
+        // SAFETY: aligned and within the region, which is sealed and stays mapped while borrowed. Other
+        // writers there access it like an atomic.
+        unsafe { AtomicU16::from_ptr(self.region.as_mut_ptr().add(self.offset).cast()) }
+    }
+
+    /// Requests interrupts. Check for earlier packets afterwards.
+    pub(super) fn unmask(&self) {
+        // The fence orders the flag before the caller's check of the ring, so no packet is missed.
+        self.flags().fetch_and(!MASKED, SeqCst);
+        fence(SeqCst);
+    }
+
+    /// Stops interrupts.
+    pub(super) fn mask(&self) {
+        self.flags().fetch_or(MASKED, Relaxed);
+    }
+
+    /// Returns the descriptor that becomes readable.
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// Memory announced by a client, as far as interrupts need it.
+#[derive(Debug, Default)]
+pub(super) struct AnnouncedMemory {
+    regions: Vec<Arc<MmapRaw>>,
+    /// Rings that we read, with their writer's eventfd.
+    rings: Vec<(RingPlace, OwnedFd)>,
+}
+
+impl AnnouncedMemory {
+    /// Adds the next region; its contents are checked elsewhere.
+    pub(super) fn add_region(&mut self, region: BorrowedFd<'_>) {
+        // A region whose mapping fails is left out, and later ones take its number.
+        let mapped = MmapOptions::new().map_raw(region.as_raw_fd());
+        self.regions.extend(mapped.ok().map(Arc::new));
+    }
+
+    /// Adds a ring that we read.
+    pub(super) fn add_ring(&mut self, place: RingPlace, event: OwnedFd) {
+        self.rings.push((place, event));
+    }
+
+    /// Returns the interrupts of the rings that we read, by their numbers.
+    pub(super) fn interrupts(self) -> Vec<Option<Arc<RingInterrupt>>> {
+        let Self { regions, rings } = self;
+        let new = |(place, event)| RingInterrupt::new(event, &regions, place);
+        rings.into_iter().map(new).collect()
+    }
+}
+
+/// Returns true for an eventfd. Waiting for other descriptors might run a peer's code in the kernel, such as
+/// a file system's.
+pub(super) fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+    let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    std::fs::read_link(link).is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+}

@@ -1,0 +1,1935 @@
+//! Relays between memif drivers and their peers on the control channel. No core is in a burst while the
+//! driver maps or unmaps a peer's memory, and no harmful message reaches the driver.
+//!
+//! memif is a packet interface in shared memory: the client allocates regions with rings and announces them to
+//! the server over a Unix socket, the control channel. These messages are the handshake.
+//!
+//! The driver (DPDK 22.11) maps and unmaps in EAL's interrupt thread on the arrival of a message or the close
+//! of the socket, even during bursts. So it never has the peer's socket: it gets a private one, and the relay
+//! forwards messages between the two. Messages that make it map or unmap wait at the [`Gate`].
+//! [`memif_control`] checks the messages of peers. A server's driver sees a client only after all its
+//! messages, and only if all are valid.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::Permissions;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, UCred,
+};
+use wedjat_core::io::memif_control::{
+    self, ClientMessages, Descriptor, MESSAGE_BYTES, MessageKind, RINGS_MAX, Refusal, RingPlace,
+    Rings, ServerMessages, Step,
+};
+use wedjat_core::io::vdev::{self, UnknownArgument};
+use wedjat_core::outage::Outage;
+use wedjat_core::state::files::advice;
+
+use super::folders::{self, PrivateFolder};
+use super::gate::Gate;
+use super::interrupts::{AnnouncedMemory, RingInterrupt, is_eventfd};
+
+/// Socket of a device without a `socket=` argument.
+const DEFAULT_SOCKET: &str = "memif";
+
+/// Maximum number of clients that wait at the listener.
+const BACKLOG: i32 = 16;
+/// Maximum number of concurrent handshakes of a socket. The next client waits until one of them ends.
+const HANDSHAKES: usize = 16;
+/// Time limit of a handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
+/// Pause between clients after a shortage of descriptors or memory.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Descriptors reserved for the rest of the process. EAL's interrupt thread ends the process if it cannot
+/// open one.
+const SPARE: usize = 32;
+/// Reason for refusing a peer that would use the reserved descriptors.
+const NO_DESCRIPTORS: &str = "too few descriptors left for another peer: raise ulimit -n";
+/// Minimum interval between log lines about refused peers.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of checks of a socket file before it counts as left over. A live one may be bound but not served
+/// yet.
+const CHECKS_MAX: usize = 3;
+/// Interval of these checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Role of a device in a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Role {
+    /// The device connects.
+    Client,
+    /// The device accepts connections.
+    Server,
+}
+
+/// Address of the control channel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Socket {
+    name: String,
+    is_abstract: bool,
+}
+
+/// Reason why the socket of a memif device is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another process or device serves it.
+    #[error("memif socket {0}: another process serves it: give each server a socket= of its own")]
+    Served(String),
+    /// The system refuses.
+    #[error("memif socket {socket}: {reason}: name another with socket=PATH")]
+    Refused {
+        /// Name of the socket.
+        socket: String,
+        /// The system's error.
+        reason: String,
+    },
+    /// The folder for sockets is not available.
+    #[error("memif sockets: {0}")]
+    Folder(std::io::Error),
+    /// A user in `users=` is unknown.
+    #[error(
+        "memif device {device:?}: users= names {user:?}, which is not in /etc/passwd: name \
+         users of that file, or give their numbers, as in users=alice+1001"
+    )]
+    User {
+        /// Name of the device.
+        device: String,
+        /// The unknown user.
+        user: String,
+    },
+    /// An unknown argument. The driver would silently ignore it together with all other arguments.
+    #[error("memif device {device:?}: {found}; known arguments: {known}")]
+    Argument {
+        /// Name of the device.
+        device: String,
+        /// The unknown argument.
+        found: String,
+        /// The known arguments.
+        known: String,
+    },
+    /// The devices of one socket allow different users.
+    #[error("memif socket {0}: its devices have different users=: give all of them the same")]
+    Users(String),
+}
+
+/// Relay of one socket: the public socket that devices of one role name, and the private one for the driver.
+pub(super) struct Relay {
+    role: Role,
+    /// Public socket from the arguments, which peers use.
+    outer: Socket,
+    /// Private socket of the driver.
+    inner: Socket,
+    /// Accepts peers for a server, and the driver itself for a client.
+    listener: OwnedFd,
+    /// True if this process created the file of `outer`, and it still exists.
+    has_file: AtomicBool,
+    barrier: MapBarrier,
+    /// Users whose processes may be peers, besides our own and root.
+    users: BTreeSet<u32>,
+    /// Our own eventfd, which no thread waits for. Drivers get it in place of a forbidden descriptor. A peer
+    /// could make its own descriptor block the core that writes or reads it. So drivers write only to descriptors
+    /// of peers that could stop this process anyway ([`Relay::may_be_woken`]), and read none.
+    dummy_event: OwnedFd,
+    /// Interrupts of the rings that this end reads, by device id, for each connected device.
+    interrupts: Mutex<BTreeMap<u32, RingInterrupts>>,
+    /// Number of changes of `interrupts`.
+    connection: AtomicU64,
+    /// Queues of a server's started devices, by device id.
+    served: Mutex<BTreeMap<u32, Rings>>,
+    /// Status of the peers, for reports.
+    status: Mutex<PeerStatus>,
+    /// Time limit of a handshake, in milliseconds.
+    handshake_ms: AtomicU64,
+}
+
+/// Interrupts of a device's rings by ring number; `None` for a ring whose writer sends none.
+pub(super) type RingInterrupts = Vec<Option<Arc<RingInterrupt>>>;
+
+/// Status of peers for reports.
+#[derive(Default)]
+struct PeerStatus {
+    /// Number of ended connections, by device id.
+    ended: BTreeMap<u32, u64>,
+    /// Number of refused peers.
+    refused: u64,
+    /// Number of refused peers since the last log line.
+    unlogged: u64,
+    /// Time of the last log line.
+    logged_at: Option<Instant>,
+    /// Reason why the last connection failed.
+    last_failure: String,
+}
+
+/// Barrier for messages that make the driver map or unmap memory.
+struct MapBarrier {
+    gate: Arc<Gate>,
+    /// Waits until the driver has processed all earlier messages.
+    settle: MapSettler,
+}
+
+impl MapBarrier {
+    /// Calls `send`, which sends a message to the driver. Then waits until the driver has mapped or unmapped the
+    /// memory. No core is in a burst meanwhile.
+    fn send_and_settle(&self, send: impl FnOnce()) {
+        self.gate.while_closed(|| {
+            send();
+            (self.settle)();
+        });
+    }
+}
+
+/// Function that waits until the driver has processed all earlier messages.
+pub(super) type MapSettler = Arc<dyn Fn() + Send + Sync>;
+
+/// A started device of a server. While one exists, the relay accepts peers.
+pub(super) struct ServerDevice {
+    relay: Arc<Relay>,
+    id: u32,
+}
+
+/// A memif device and its relay.
+#[derive(Clone)]
+pub(super) struct RelayedDevice {
+    pub(super) device: String,
+    /// Id in the protocol, which is different for each device of a socket.
+    pub(super) id: u32,
+    pub(super) relay: Arc<Relay>,
+}
+
+/// All memif devices of this process.
+#[derive(Default)]
+pub(super) struct Relays {
+    all: Vec<RelayedDevice>,
+    /// Folder of the drivers' sockets; created for the first one.
+    private: Option<PrivateFolder>,
+}
+
+/// Arguments of a memif device for its connection.
+struct Arguments<'a> {
+    role: Role,
+    name: &'a str,
+    is_abstract: Option<bool>,
+    id: u32,
+    users: &'a str,
+    /// Arguments that the driver gets unchanged.
+    for_driver: Vec<&'a str>,
+}
+
+impl fmt::Display for Socket {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_abstract { "abstract" } else { "file" };
+        write!(out, "{} ({kind})", self.name)
+    }
+}
+
+impl Socket {
+    /// Returns the driver's private socket for this one; only this user can reach it.
+    fn inner(&self, role: Role, folder: &Path) -> Self {
+        let mut hasher = DefaultHasher::new();
+        (self, role).hash(&mut hasher);
+        let file = folder.join(format!("{:x}", hasher.finish()));
+        Self { name: file.display().to_string(), is_abstract: false }
+    }
+
+    /// Returns the address for system calls.
+    fn address(&self) -> Result<SocketAddrUnix, Errno> {
+        match self.is_abstract {
+            true => SocketAddrUnix::new_abstract_name(self.name.as_bytes()),
+            false => SocketAddrUnix::new(&self.name),
+        }
+    }
+
+    /// Binds and listens. A file gets `mode`, and replaces the file of a dead process.
+    fn listen(&self, mode: u32) -> Result<OwnedFd, Errno> {
+        let (socket, address) = (socket(SocketFlags::empty())?, self.address()?);
+        // The new file has the mode that the socket has before `bind`.
+        fchmod(&socket, Mode::from_raw_mode(mode))?;
+        match rustix::net::bind(&socket, &address) {
+            Err(Errno::ADDRINUSE) if self.is_left_over() => {
+                std::fs::remove_file(&self.name).map_err(|_| Errno::ADDRINUSE)?;
+                rustix::net::bind(&socket, &address)?;
+            }
+            bound => bound?,
+        }
+        if !self.is_abstract {
+            // The umask of the process has removed some bits.
+            let _ = std::fs::set_permissions(&self.name, Permissions::from_mode(mode));
+        }
+        rustix::net::listen(&socket, BACKLOG)?;
+        Ok(socket)
+    }
+
+    /// Returns true if it is a file without a server, now and after a moment.
+    fn is_left_over(&self) -> bool {
+        let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
+        !self.is_abstract
+            && std::fs::symlink_metadata(&self.name).is_ok_and(is_socket)
+            && (0..CHECKS_MAX).all(|check| {
+                thread::sleep(CHECK_INTERVAL * u32::from(check > 0));
+                folders::is_unserved(Path::new(&self.name))
+            })
+    }
+
+    /// Returns the error for a name in use, depending on the kind of file.
+    fn in_use_error(&self) -> SocketError {
+        let socket = self.to_string();
+        if !self.is_not_a_socket() {
+            return SocketError::Served(socket);
+        }
+        let reason = "another file exists there and is left alone".to_owned();
+        SocketError::Refused { socket, reason }
+    }
+
+    /// Returns true if the file at its path is no socket.
+    fn is_not_a_socket(&self) -> bool {
+        let found = std::fs::symlink_metadata(&self.name);
+        !self.is_abstract && found.is_ok_and(|found| !found.file_type().is_socket())
+    }
+
+    /// Returns true if the system's list contains a listening socket of this name. It has the sockets of this
+    /// network namespace. Nothing is sent to the server.
+    fn is_listed(&self, sockets: &str) -> bool {
+        let name = if self.is_abstract { format!("@{}", self.name) } else { self.name.clone() };
+        sockets.lines().any(|line| {
+            // The columns are Num RefCount Protocol Flags Type St Inode Path. A listening socket has the flag
+            // __SO_ACCEPTCON. The second `nth(3)` counts from the column after Flags.
+            let mut words = line.split_whitespace();
+            words.nth(3) == Some("00010000") && words.nth(3) == Some(name.as_str())
+        })
+    }
+
+    /// Returns true if a process serves the socket. Finds a file's server in another network namespace by
+    /// connecting and closing.
+    fn is_served(&self) -> bool {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        let is_there = || std::fs::symlink_metadata(&self.name).is_ok();
+        self.is_listed(&sockets)
+            || (!self.is_abstract && is_there() && !folders::is_unserved(Path::new(&self.name)))
+    }
+
+    /// Connects without waiting. Fails if the server's queue is full.
+    fn connect(&self) -> Result<OwnedFd, Errno> {
+        let socket = socket(SocketFlags::NONBLOCK)?;
+        rustix::net::connect(&socket, &self.address()?)?;
+        Ok(socket)
+    }
+}
+
+/// Creates an unconnected socket of the type that memif uses.
+fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | flags, None)
+}
+
+impl<'a> Arguments<'a> {
+    /// Parses the arguments. Returns `None` if they are invalid and the driver will refuse them.
+    fn parse(arguments: &'a str) -> Option<Self> {
+        let mut parsed = Self {
+            role: Role::Client,
+            name: DEFAULT_SOCKET,
+            is_abstract: None,
+            id: 0,
+            users: "",
+            for_driver: Vec::new(),
+        };
+        for argument in arguments.split(',').filter(|argument| !argument.is_empty()) {
+            let (key, value) = argument.split_once('=').unwrap_or((argument, ""));
+            match (key, value) {
+                ("socket", name) => parsed.name = name,
+                ("socket-abstract", "yes") => parsed.is_abstract = Some(true),
+                ("socket-abstract", "no") => parsed.is_abstract = Some(false),
+                ("socket-abstract", _) => return None,
+                ("users", users) => parsed.users = users,
+                _ => parsed.for_driver.push(argument),
+            }
+            // The driver gets these too, so they are only read.
+            match (key, value) {
+                ("role", "server" | "master") => parsed.role = Role::Server,
+                ("role", _) => parsed.role = Role::Client,
+                ("id", id) => parsed.id = id.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+        Some(parsed)
+    }
+
+    /// Returns the socket. A name with a slash is a file's path, and one that begins with `@` is abstract.
+    /// Any other is a file in `folder`.
+    fn socket(&self, folder: fn() -> std::io::Result<PathBuf>) -> Result<Socket, SocketError> {
+        let is_abstract = self.is_abstract.unwrap_or(self.name.starts_with('@'));
+        let name = match is_abstract || self.name.contains('/') {
+            true => self.name.to_owned(),
+            false => folder().map_err(SocketError::Folder)?.join(self.name).display().to_string(),
+        };
+        Ok(Socket { name, is_abstract })
+    }
+
+    /// Returns the ids of the users in `users=`.
+    fn users(&self, device: &str) -> Result<BTreeSet<u32>, SocketError> {
+        let unknown = |user: &str| SocketError::User { device: device.into(), user: user.into() };
+        let named = self.users.split('+').filter(|user| !user.is_empty());
+        named.map(|user| user_id(user).ok_or_else(|| unknown(user))).collect()
+    }
+}
+
+/// Address of a memif device, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// Name and kind of the socket, for messages.
+    pub socket: String,
+    /// True if the device is the server.
+    pub is_server: bool,
+    /// True if a process serves the socket already.
+    pub is_served: bool,
+}
+
+/// Returns the address of a memif device with these arguments, without creating anything.
+///
+/// # Errors
+/// If the socket is not available. A server that serves it already is no error.
+pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
+    let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+    let Some(arguments) = Arguments::parse(arguments) else {
+        let known = "yes or no".to_owned();
+        let found = "socket-abstract is neither".to_owned();
+        return Err(SocketError::Argument { device: name.to_owned(), found, known });
+    };
+    arguments.users(name)?;
+    let socket = arguments.socket(folders::checked_path)?;
+    let (is_server, is_served) = (arguments.role == Role::Server, socket.is_served());
+    if is_server && socket.is_not_a_socket() {
+        return Err(socket.in_use_error());
+    }
+    Ok(ServerAddress { socket: socket.to_string(), is_server, is_served })
+}
+
+/// Returns a user's id from a name or number.
+fn user_id(user: &str) -> Option<u32> {
+    let id_in = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(user)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    let id_by_name = || std::fs::read_to_string("/etc/passwd").ok()?.lines().find_map(id_in);
+    user.parse().ok().or_else(id_by_name)
+}
+
+impl Relays {
+    /// Replaces the sockets in EAL's arguments for memif devices by private ones, and creates the relays.
+    ///
+    /// # Errors
+    /// If a socket is not available or an argument is unknown.
+    pub(super) fn interpose(
+        &mut self,
+        arguments: &[String],
+        settle: &MapSettler,
+    ) -> Result<Vec<String>, SocketError> {
+        let mut all = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            // Both `--vdev=DEVICE` and `--vdev DEVICE` are allowed.
+            let (option, vdev) = argument
+                .strip_prefix("--vdev=")
+                .map_or(("", argument.as_str()), |vdev| ("--vdev=", vdev));
+            let is_vdev = !option.is_empty() || all.last().is_some_and(|last| last == "--vdev");
+            let (name, rest) = vdev.split_once(',').unwrap_or((vdev, ""));
+            all.push(match is_vdev && name.starts_with("net_memif") {
+                true => format!("{option}{}", self.interposed(name, rest, settle)?),
+                false => argument.clone(),
+            });
+        }
+        Ok(all)
+    }
+
+    /// Returns the relay of a device.
+    pub(super) fn of(&self, device: &str) -> Option<&RelayedDevice> {
+        self.all.iter().find(|one| one.device == device)
+    }
+
+    /// Returns one device with its new arguments.
+    fn interposed(
+        &mut self,
+        device: &str,
+        arguments: &str,
+        settle: &MapSettler,
+    ) -> Result<String, SocketError> {
+        if let Some(UnknownArgument { found, known, .. }) =
+            vdev::unknown_argument(&format!("{device},{arguments}"))
+        {
+            return Err(SocketError::Argument { device: device.to_owned(), found, known });
+        }
+        let Some(arguments) = Arguments::parse(arguments) else {
+            return Ok(format!("{device},{arguments}"));
+        };
+        let (role, id) = (arguments.role, arguments.id);
+        let (socket, users) = (arguments.socket(folders::runtime)?, arguments.users(device)?);
+        let mut relays = self.all.iter().map(|one| &one.relay);
+        let relay = match relays.find(|relay| relay.role == role && relay.outer == socket) {
+            Some(relay) if relay.users != users => {
+                return Err(SocketError::Users(socket.to_string()));
+            }
+            Some(relay) => Arc::clone(relay),
+            None => {
+                let private = match self.private.take() {
+                    Some(private) => private,
+                    None => PrivateFolder::new().map_err(SocketError::Folder)?,
+                };
+                let folder = self.private.insert(private).path();
+                Arc::new(Relay::new(role, socket, folder, users, Arc::clone(settle))?)
+            }
+        };
+        let inner = &relay.inner.name;
+        let all: Vec<&str> = std::iter::once(device).chain(arguments.for_driver).collect();
+        let device_text = format!("{},socket={inner},socket-abstract=no", all.join(","));
+        self.all.push(RelayedDevice { device: device.to_owned(), id, relay });
+        Ok(device_text)
+    }
+}
+
+impl Relay {
+    /// Creates the relay of the socket `outer`, with its private socket in `folder`. Listens at once: for peers if
+    /// the devices are servers, for the driver if they are clients.
+    fn new(
+        role: Role,
+        outer: Socket,
+        folder: &Path,
+        users: BTreeSet<u32>,
+        settle: MapSettler,
+    ) -> Result<Self, SocketError> {
+        let inner = outer.inner(role, folder);
+        let listening = match role {
+            Role::Server => &outer,
+            Role::Client => &inner,
+        };
+        let refusal = |error: Errno| match error {
+            Errno::ADDRINUSE => listening.in_use_error(),
+            _ => SocketError::Refused { socket: listening.to_string(), reason: error.to_string() },
+        };
+        // With `users=` the file is open to all, and `admit` checks each peer.
+        let mode = if users.is_empty() { 0o600 } else { 0o666 };
+        let listener = listening.listen(mode).map_err(refusal)?;
+        let has_file = (role == Role::Server && !outer.is_abstract).into();
+        let dummy_event = new_event().map_err(refusal)?;
+        let barrier = MapBarrier { gate: Arc::default(), settle };
+        let (served, status) = Default::default();
+        let handshake_ms = AtomicU64::new(HANDSHAKE_MAX.as_millis() as u64);
+        Ok(Self {
+            role,
+            outer,
+            inner,
+            listener,
+            has_file,
+            barrier,
+            users,
+            dummy_event,
+            interrupts: Mutex::default(),
+            connection: AtomicU64::new(0),
+            served,
+            status,
+            handshake_ms,
+        })
+    }
+
+    /// Returns the role of the socket's devices.
+    pub(super) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Returns the time limit of a handshake.
+    fn handshake_max(&self) -> Duration {
+        Duration::from_millis(self.handshake_ms.load(Relaxed))
+    }
+
+    /// Returns the gate that the cores of the socket's devices pass for each burst.
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        &self.barrier.gate
+    }
+
+    /// Returns the public socket.
+    pub(super) fn public_socket(&self) -> &Socket {
+        &self.outer
+    }
+
+    /// Returns the reason why the last connection failed.
+    pub(super) fn last_refusal(&self) -> String {
+        locked(&self.status).last_failure.clone()
+    }
+
+    /// Returns the number of ended connections of a device.
+    pub(super) fn ended(&self, id: u32) -> u64 {
+        locked(&self.status).ended.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Returns the number of refused peers, over all devices of the socket.
+    pub(super) fn refused(&self) -> u64 {
+        locked(&self.status).refused
+    }
+
+    /// Registers a started device of a server, with its queues. The first one starts the thread that accepts
+    /// peers.
+    pub(super) fn serve(self: &Arc<Self>, id: u32, rings: Rings) -> ServerDevice {
+        let is_first = {
+            let mut served = locked(&self.served);
+            let is_first = served.is_empty();
+            served.insert(id, rings);
+            is_first
+        };
+        if is_first {
+            drop(Forwarder::new(self, true).spawn());
+        }
+        ServerDevice { relay: Arc::clone(self), id }
+    }
+
+    /// Accepts a connection from the listener. Waits for one.
+    fn accept(&self) -> Result<OwnedFd, Errno> {
+        retry_on_intr(|| rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC))
+    }
+
+    /// Connects a client's device with these queues if its server runs; `start` starts the device. The
+    /// returned thread exits when the connection ends, also after a refusal by the server.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        id: u32,
+        rings: Rings,
+        start: impl FnOnce() -> bool,
+    ) -> Option<JoinHandle<()>> {
+        let peer = match self.outer.connect() {
+            Ok(peer) => peer,
+            Err(error) => {
+                locked(&self.status).last_failure = error.to_string();
+                return None;
+            }
+        };
+        if let Err(why) = self.admit(&peer) {
+            self.refuse(&peer, &why);
+            return None;
+        }
+        self.forget_pending();
+        // The driver connects before its start returns.
+        let driver = start().then(|| self.accept().ok())??;
+        let mut forwarder = Forwarder::new(self, false);
+        let (checker, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
+        forwarder.add(peer, Stage::Server { id, checker, driver, announced });
+        forwarder.spawn()
+    }
+
+    /// Drops connections of the driver from starts that failed.
+    fn forget_pending(&self) {
+        let at_once = Timespec::default();
+        while poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&at_once)) == Ok(1) {
+            drop(self.accept());
+        }
+    }
+
+    /// Checks that the process behind the socket may be a peer.
+    fn admit(&self, peer: &OwnedFd) -> Result<(), String> {
+        let Some(user) = credentials(peer).map(|peer| peer.uid) else {
+            return Err("the system does not name its user".to_owned());
+        };
+        let is_allowed = user.is_root()
+            || user == rustix::process::geteuid()
+            || self.users.contains(&user.as_raw());
+        match is_allowed {
+            true => Ok(()),
+            false => Err("its user is neither this user nor root nor in users=".to_owned()),
+        }
+    }
+
+    /// Returns true if our driver may write to a descriptor shared with this peer. Such a peer's process
+    /// could stop this one anyway.
+    fn may_be_woken(peer: &OwnedFd) -> bool {
+        let user = credentials(peer).map(|peer| peer.uid);
+        user.is_some_and(|user| user.is_root() || user == rustix::process::geteuid())
+    }
+
+    /// Returns a number that grows with each connect or exit of a peer.
+    pub(super) fn connection(&self) -> u64 {
+        self.connection.load(Acquire)
+    }
+
+    /// Returns the interrupts of the rings that a device reads; `None` without a peer.
+    pub(super) fn interrupts(&self, id: u32) -> Option<RingInterrupts> {
+        locked(&self.interrupts).get(&id).cloned()
+    }
+
+    /// Records that a device has a peer, or none any more.
+    fn note_connection(&self, id: u32, interrupts: Option<RingInterrupts>) {
+        let mut all = locked(&self.interrupts);
+        match interrupts {
+            Some(interrupts) => all.insert(id, interrupts),
+            None => all.remove(&id),
+        };
+        self.connection.fetch_add(1, Release);
+    }
+
+    /// Counts a refused peer. Logs refusals at most once per [`LOG_INTERVAL`].
+    fn refuse(&self, peer: &OwnedFd, why: &dyn fmt::Display) {
+        let mut status = locked(&self.status);
+        status.last_failure = why.to_string();
+        status.refused += 1;
+        status.unlogged += 1;
+        if status.logged_at.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
+            return;
+        }
+        let process = credentials(peer).map_or("somebody".to_owned(), |peer| {
+            format!("process {} of user {}", peer.pid.as_raw_nonzero(), peer.uid.as_raw())
+        });
+        let (socket, count) = (&self.outer, std::mem::take(&mut status.unlogged));
+        status.logged_at = Some(Instant::now());
+        match self.role {
+            Role::Server => {
+                log::warn!("memif socket {socket}: refused {count} peers, last {process}: {why}")
+            }
+            Role::Client => {
+                log::info!("memif socket {socket}: the server, {process}, is refused: {why}")
+            }
+        }
+    }
+
+    /// Returns true if this process can open `descriptors` more descriptors. Opens and closes as many.
+    fn has_room_for(&self, descriptors: usize) -> bool {
+        let more: Result<Vec<_>, _> =
+            (0..descriptors).map(|_| self.dummy_event.try_clone()).collect();
+        more.is_ok()
+    }
+
+    /// Removes the file of the public socket if this process created it.
+    fn remove_file(&self) {
+        if self.has_file.swap(false, Relaxed) {
+            let _ = std::fs::remove_file(&self.outer.name);
+        }
+    }
+
+    /// Forwards a client's messages to a server's driver. Returns the driver's socket and its final message:
+    /// the connection is up.
+    ///
+    /// # Errors
+    /// If the driver refuses, with the reason given by it, if any.
+    fn introduce(
+        &self,
+        peer: &OwnedFd,
+        messages: &[Message],
+    ) -> Result<(OwnedFd, Message), String> {
+        let driver = self.inner.connect().map_err(|error| error.to_string())?;
+        match self.introduce_to(&driver, Self::may_be_woken(peer), messages) {
+            Ok(connected) => Ok((driver, connected)),
+            Err(reason) => {
+                self.barrier.send_and_settle(|| {
+                    let _ = rustix::net::shutdown(&driver, Shutdown::Both);
+                });
+                Err(reason)
+            }
+        }
+    }
+
+    /// Sends a client's messages to the driver on its socket and waits for each answer. Returns the last one.
+    /// `may_wake` allows the driver to write to the client's eventfds.
+    fn introduce_to(
+        &self,
+        driver: &OwnedFd,
+        may_wake: bool,
+        messages: &[Message],
+    ) -> Result<Message, String> {
+        let silent = || "the driver does not accept it".to_owned();
+        let expect = |expected: MessageKind| {
+            let answer = Message::await_from(driver, self.handshake_max()).ok_or_else(silent)?;
+            match answer.kind() {
+                Ok(kind) if kind == expected => Ok(answer),
+                Ok(MessageKind::Disconnect) => Err(memif_control::reason(answer.bytes())),
+                _ => Err(silent()),
+            }
+        };
+        expect(MessageKind::Hello)?;
+        let (connect, all) = messages.split_last().ok_or_else(silent)?;
+        for message in all {
+            message.send(driver, Some(message.event(may_wake, false).unwrap_or(&self.dummy_event)));
+            expect(MessageKind::Ack)?;
+        }
+        self.barrier.send_and_settle(|| connect.send(driver, None));
+        expect(MessageKind::Connected)
+    }
+}
+
+/// Locks a mutex. A panic of another thread leaves the data consistent, so it is ignored.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the process and user of a peer, as the kernel recorded them at its connect.
+fn credentials(peer: &OwnedFd) -> Option<UCred> {
+    socket_peercred(peer).ok()
+}
+
+impl Drop for ServerDevice {
+    fn drop(&mut self) {
+        let mut served = locked(&self.relay.served);
+        served.remove(&self.id);
+        if served.is_empty() {
+            // Wakes the thread that waits there for a peer.
+            let _ = rustix::net::shutdown(&self.relay.listener, Shutdown::Both);
+            self.relay.remove_file();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.remove_file();
+    }
+}
+
+/// Thread that forwards all messages of a server's socket, or of a client's single connection.
+struct Forwarder {
+    relay: Arc<Relay>,
+    /// True while it accepts peers.
+    accepts: bool,
+    /// Earliest time of the next accept, after a shortage.
+    accepts_from: Option<Instant>,
+    /// Failures to accept a peer.
+    outage: Outage,
+    channels: Vec<Channel>,
+    /// Ids of the connected devices.
+    connected: BTreeSet<u32>,
+}
+
+/// Control channel of one peer.
+struct Channel {
+    peer: OwnedFd,
+    stage: Stage,
+    /// Time of the channel's creation.
+    began: Instant,
+}
+
+/// Progress of a connection. A `checker` accepts only messages that the protocol allows next.
+enum Stage {
+    /// Handshake of a client. Its valid messages wait in `messages`; the driver has seen none of them.
+    Client { checker: ClientMessages, messages: Vec<Message> },
+    /// Handshake of our driver with a server.
+    Server { id: u32, checker: ServerMessages, driver: OwnedFd, announced: AnnouncedMemory },
+    /// The connection is up: packets flow.
+    Connected { id: u32, driver: OwnedFd },
+}
+
+impl Stage {
+    /// Returns the driver's socket, once it takes part.
+    fn driver(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::Client { .. } => None,
+            Self::Server { driver, .. } | Self::Connected { driver, .. } => Some(driver),
+        }
+    }
+
+    /// Returns true until the connection is up.
+    fn is_handshake(&self) -> bool {
+        !matches!(self, Self::Connected { .. })
+    }
+}
+
+/// Ends of a channel that are ready to read.
+#[derive(Clone, Copy)]
+struct ReadyEnds {
+    driver: bool,
+    peer: bool,
+}
+
+impl Forwarder {
+    /// Creates a forwarder without channels. `accepts` is true for the thread of a server's socket.
+    fn new(relay: &Arc<Relay>, accepts: bool) -> Self {
+        let (relay, channels) = (Arc::clone(relay), Vec::new());
+        let (outage, connected) = (Outage::default(), BTreeSet::new());
+        Self { relay, accepts, accepts_from: None, outage, channels, connected }
+    }
+
+    /// Adds a channel.
+    fn add(&mut self, peer: OwnedFd, stage: Stage) {
+        self.channels.push(Channel { peer, stage, began: Instant::now() });
+    }
+
+    /// Starts the thread on the caller's CPUs. It sleeps except when a peer connects or leaves.
+    fn spawn(self) -> Option<JoinHandle<()>> {
+        // Without a thread there is no link. The caller that waits for the link reports that.
+        thread::Builder::new().name("memif".to_owned()).spawn(move || self.run()).ok()
+    }
+
+    /// Runs until it accepts no more peers and the last one has left.
+    fn run(mut self) {
+        while self.accepts || !self.channels.is_empty() {
+            let (ready, has_client) = self.wait();
+            for (channel, ready) in std::mem::take(&mut self.channels).into_iter().zip(ready) {
+                let next = self.advance(channel, ready);
+                self.channels.extend(next);
+            }
+            if has_client {
+                self.accept_client();
+            }
+        }
+    }
+
+    /// Waits for messages until the next deadline. Returns the ready ends of each channel, and true if a peer
+    /// waits at the listener.
+    fn wait(&mut self) -> (Vec<ReadyEnds>, bool) {
+        let now = Instant::now();
+        if self.accepts_from.is_some_and(|from| from <= now) {
+            self.accepts_from = None;
+        }
+        let handshakes = || self.channels.iter().filter(|channel| channel.stage.is_handshake());
+        let listens =
+            self.accepts && self.accepts_from.is_none() && handshakes().count() < HANDSHAKES;
+        let longest = self.relay.handshake_max();
+        let ends = handshakes().map(|channel| channel.began + longest);
+        let wait =
+            ends.chain(self.accepts_from).min().map(|end| end.saturating_duration_since(now));
+        // Rounded up, so that the deadline has passed at the return.
+        let wait = wait.and_then(|wait| Timespec::try_from(wait + Duration::from_millis(1)).ok());
+
+        let watch = |end| PollFd::new(end, PollFlags::IN);
+        let mut ends: Vec<PollFd<'_>> = Vec::new();
+        for channel in &self.channels {
+            ends.push(watch(&channel.peer));
+            ends.extend(channel.stage.driver().map(watch));
+        }
+        if listens {
+            ends.push(watch(&self.relay.listener));
+        }
+        if retry_on_intr(|| poll(&mut ends, wait.as_ref())).is_err() {
+            // No end counts as ready. The system may lack memory now and have some later.
+            ends.iter_mut().for_each(PollFd::clear_revents);
+            thread::sleep(CHECK_INTERVAL);
+        }
+        let mut readiness = ends.iter().map(|end| !end.revents().is_empty());
+        let mut next_is_ready = || readiness.next().unwrap_or(false);
+        let ready = self.channels.iter().map(|channel| ReadyEnds {
+            peer: next_is_ready(),
+            driver: channel.stage.driver().is_some() && next_is_ready(),
+        });
+        let ready = ready.collect();
+        (ready, listens && next_is_ready())
+    }
+
+    /// Accepts a client from the listener.
+    fn accept_client(&mut self) {
+        let relay = Arc::clone(&self.relay);
+        let peer = match relay.accept() {
+            Ok(peer) => peer,
+            // The last device has closed the listener.
+            Err(_) if locked(&relay.served).is_empty() => {
+                self.accepts = false;
+                return;
+            }
+            Err(Errno::CONNABORTED | Errno::AGAIN) => return,
+            Err(error) => {
+                if self.outage.fails(Instant::now()) {
+                    let error = std::io::Error::from(error);
+                    log::warn!(
+                        "memif socket {}: cannot accept a peer: {error}{}; retried",
+                        relay.outer,
+                        advice(&error)
+                    );
+                }
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
+                return;
+            }
+        };
+        if let Some(count) = self.outage.works(Instant::now()) {
+            log::info!("memif socket {}: accepts peers again after {count} failures", relay.outer);
+        }
+        if let Err(why) = relay.admit(&peer) {
+            return relay.refuse(&peer, &why);
+        }
+        if !relay.has_room_for(SPARE) {
+            self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
+            return relay.refuse(&peer, &NO_DESCRIPTORS);
+        }
+        // The client names its device only in its answer, so the offer is the largest of all devices.
+        let largest =
+            |of: fn(&Rings) -> u16| locked(&relay.served).values().map(of).max().unwrap_or(0);
+        let offered = Rings {
+            to_server: largest(|rings| rings.to_server),
+            to_client: largest(|rings| rings.to_client),
+        };
+        Message::new(memif_control::hello(offered)).send(&peer, None);
+        self.add(peer, Stage::Client { checker: ClientMessages::default(), messages: Vec::new() });
+    }
+
+    /// Advances a channel by one message or its timeout. Returns `None` at its end.
+    fn advance(&mut self, channel: Channel, ready: ReadyEnds) -> Option<Channel> {
+        let relay = Arc::clone(&self.relay);
+        let Channel { peer, stage, began } = channel;
+        let longest = relay.handshake_max();
+        let is_late = stage.is_handshake() && began.elapsed() >= longest;
+        let stage = match stage {
+            Stage::Client { checker, messages } if ready.peer => {
+                self.receive_from_client(&peer, checker, messages)?
+            }
+            Stage::Server { id, checker, driver, announced } if ready.driver => {
+                self.receive_from_driver(&peer, id, checker, driver, announced)?
+            }
+            Stage::Server { id, checker, driver, announced } if ready.peer => {
+                self.receive_from_server(&peer, id, checker, driver, announced)?
+            }
+            Stage::Connected { id, driver } if ready.driver => {
+                // The driver comes first: its state decides the meaning of the peer's message.
+                match Message::receive(&driver) {
+                    Some(message) => message.send(&peer, None),
+                    None => return self.count_end(id),
+                };
+                Stage::Connected { id, driver }
+            }
+            // A connected peer may send only a disconnect. Any other message ends the connection, too.
+            Stage::Connected { id, driver } if ready.peer => {
+                self.end(&peer, &driver, Message::receive(&peer));
+                return self.count_end(id);
+            }
+            stage if is_late => {
+                relay.refuse(&peer, &format_args!("no connection after {longest:?}"));
+                if let Some(driver) = stage.driver() {
+                    self.end(&peer, driver, None);
+                }
+                return None;
+            }
+            stage => stage,
+        };
+        Some(Channel { peer, stage, began })
+    }
+
+    /// Counts an ended connection, whose device becomes free for another peer. Returns `None`, which ends the
+    /// channel.
+    fn count_end(&mut self, id: u32) -> Option<Channel> {
+        self.connected.remove(&id);
+        self.relay.note_connection(id, None);
+        *locked(&self.relay.status).ended.entry(id).or_default() += 1;
+        None
+    }
+
+    /// Processes the next message of a client's handshake.
+    fn receive_from_client(
+        &mut self,
+        peer: &OwnedFd,
+        mut checker: ClientMessages,
+        mut messages: Vec<Message>,
+    ) -> Option<Stage> {
+        let relay = Arc::clone(&self.relay);
+        let message = Message::receive(peer)?;
+        let memory: Vec<_> =
+            message.descriptors.iter().map(|one| Descriptor::of(one.as_fd())).collect();
+        // The message's descriptors are open now, and may have used up the reserve.
+        let has_room = message.descriptors.is_empty() || relay.has_room_for(SPARE);
+        let rings_of = |id: u32| match locked(&relay.served).get(&id) {
+            _ if self.connected.contains(&id) => Err(Refusal::Taken(id)),
+            Some(&rings) => Ok(rings),
+            None => Err(Refusal::NoDevice(id)),
+        };
+        let step = checker.take(message.bytes(), &memory, rings_of);
+        messages.push(message);
+        let refuse = |why: &dyn fmt::Display| {
+            relay.refuse(peer, why);
+            Message::new(memif_control::disconnect(&why.to_string())).send(peer, None);
+        };
+        let id = checker.id().unwrap_or_default();
+        match step {
+            Ok(_) if !has_room => {
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
+                refuse(&NO_DESCRIPTORS);
+                None
+            }
+            Ok(Step::Next) => {
+                Message::new(memif_control::ack()).send(peer, None);
+                Some(Stage::Client { checker, messages })
+            }
+            Ok(Step::Leaves) => None,
+            // Another client of the same device was faster: handshakes run side by side.
+            Ok(Step::Complete) if self.connected.contains(&id) => {
+                refuse(&Refusal::Taken(id));
+                None
+            }
+            // The driver opens a copy of each descriptor and more of its own; twice their number is ample.
+            Ok(Step::Complete) if !relay.has_room_for(SPARE + 2 * messages.len()) => {
+                self.accepts_from = Some(Instant::now() + RETRY_PAUSE);
+                refuse(&NO_DESCRIPTORS);
+                None
+            }
+            Ok(Step::Complete) => match relay.introduce(peer, &messages) {
+                Ok((driver, connected)) => {
+                    self.connected.insert(id);
+                    relay.note_connection(id, Some(announced(messages).interrupts()));
+                    connected.send(peer, None);
+                    Some(Stage::Connected { id, driver })
+                }
+                Err(reason) => {
+                    refuse(&reason);
+                    None
+                }
+            },
+            Err(refusal) => {
+                refuse(&refusal);
+                None
+            }
+        }
+    }
+
+    /// Processes the next message of our own driver in a handshake with a server.
+    fn receive_from_driver(
+        &mut self,
+        peer: &OwnedFd,
+        id: u32,
+        mut checker: ServerMessages,
+        driver: OwnedFd,
+        mut announced: AnnouncedMemory,
+    ) -> Option<Stage> {
+        let message = Message::receive(&driver)?;
+        if let Ok(kind) = message.kind() {
+            checker.note_client_message(kind);
+        }
+        if message.kind() == Ok(MessageKind::AddRegion)
+            && let Some(region) = message.descriptors.first()
+        {
+            announced.add_region(region.as_fd());
+        }
+        // The peer writes the rings that we read. It gets our own eventfd, which our driver never reads.
+        let read_ring = RingPlace::of(message.bytes()).filter(|place| !place.to_server);
+        let own_event = read_ring.and_then(|_| new_event().ok());
+        let may_wake = Relay::may_be_woken(peer);
+        let event = own_event.as_ref().or_else(|| message.event(may_wake, true));
+        message.send(peer, Some(event.unwrap_or(&self.relay.dummy_event)));
+        if let (Some(place), Some(event)) = (read_ring, own_event) {
+            announced.add_ring(place, event);
+        }
+        Some(Stage::Server { id, checker, driver, announced })
+    }
+
+    /// Processes the next message of a server in a handshake with our driver.
+    fn receive_from_server(
+        &mut self,
+        peer: &OwnedFd,
+        id: u32,
+        mut checker: ServerMessages,
+        driver: OwnedFd,
+        announced: AnnouncedMemory,
+    ) -> Option<Stage> {
+        let relay = Arc::clone(&self.relay);
+        let Some(message) = Message::receive(peer) else {
+            locked(&relay.status).last_failure = "the server closed its end".to_owned();
+            self.end(peer, &driver, None);
+            return None;
+        };
+        match checker.take(message.bytes(), message.descriptors.len()) {
+            // The driver creates its regions and rings.
+            Ok(MessageKind::Hello) => relay.barrier.send_and_settle(|| message.send(&driver, None)),
+            Ok(MessageKind::Connected) => {
+                message.send(&driver, None);
+                relay.note_connection(id, Some(announced.interrupts()));
+                self.connected.insert(id);
+                return Some(Stage::Connected { id, driver });
+            }
+            Ok(MessageKind::Disconnect) => {
+                locked(&relay.status).last_failure = memif_control::reason(message.bytes());
+                self.end(peer, &driver, Some(message));
+                return None;
+            }
+            Ok(_) => message.send(&driver, None),
+            Err(refusal) => {
+                relay.refuse(peer, &refusal);
+                Message::new(memif_control::disconnect(&refusal.to_string())).send(peer, None);
+                self.end(peer, &driver, None);
+                return None;
+            }
+        }
+        Some(Stage::Server { id, checker, driver, announced })
+    }
+
+    /// Disconnects the driver from its peer, and waits until it has unmapped the peer's memory. Closing our
+    /// end would not suffice: a process that this one has just started may have a copy of it.
+    fn end(&self, peer: &OwnedFd, driver: &OwnedFd, last: Option<Message>) {
+        self.relay.barrier.send_and_settle(|| {
+            let is_farewell = |last: &Message| last.kind() == Ok(MessageKind::Disconnect);
+            if let Some(message) = last.filter(is_farewell) {
+                Message { descriptors: Vec::new(), ..message }.send(driver, None);
+            }
+            let _ = rustix::net::shutdown(driver, Shutdown::Write);
+        });
+        // Forwards the driver's answer, if any.
+        let _ = rustix::net::shutdown(driver, Shutdown::Read);
+        while let Some(message) = Message::receive(driver) {
+            message.send(peer, None);
+        }
+    }
+}
+
+/// Message of the control channel with its descriptors.
+struct Message {
+    /// One byte more than the protocol's messages, to detect longer ones.
+    bytes: [u8; MESSAGE_BYTES + 1],
+    len: usize,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// Creates a message without descriptors.
+    fn new(message: [u8; MESSAGE_BYTES]) -> Self {
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        bytes[..MESSAGE_BYTES].copy_from_slice(&message);
+        Self { bytes, len: MESSAGE_BYTES, descriptors: Vec::new() }
+    }
+
+    /// Returns the received or sent bytes.
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Returns the type, or the reason why it is no message of the protocol.
+    fn kind(&self) -> Result<MessageKind, Refusal> {
+        MessageKind::of(self.bytes())
+    }
+
+    /// Receives a message. Returns `None` if the peer's end is closed.
+    fn receive(end: &OwnedFd) -> Option<Self> {
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        // A message has at most one descriptor. With room for two, the checker sees a second one.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = retry_on_intr(|| {
+            let parts = &mut [IoSliceMut::new(&mut bytes)];
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            rustix::net::recvmsg(end, parts, &mut control, flags)
+        });
+        let len = received.as_ref().ok()?.bytes;
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                descriptors.extend(more);
+            }
+        }
+        if received.is_ok_and(|received| received.flags.contains(ReturnFlags::CTRUNC)) {
+            // Too many descriptors for the buffer or for this process. None of them is used.
+            descriptors.clear();
+        }
+        (len > 0).then_some(Self { bytes, len, descriptors })
+    }
+
+    /// Returns the eventfd of a ring written by our driver, to the server if `to_server`. `None` if the
+    /// driver may not write to it.
+    fn event(&self, may_wake: bool, to_server: bool) -> Option<&OwnedFd> {
+        let place = RingPlace::of(self.bytes())?;
+        let event = self.descriptors.first()?;
+        (may_wake && place.to_server == to_server && is_eventfd(event.as_fd())).then_some(event)
+    }
+
+    /// Waits for the next message, at most for `timeout`. `None` if none comes or the end is closed.
+    fn await_from(end: &OwnedFd, timeout: Duration) -> Option<Self> {
+        let wait = Timespec::try_from(timeout).ok();
+        let mut watched = [PollFd::new(end, PollFlags::IN)];
+        let ready_ends = retry_on_intr(|| poll(&mut watched, wait.as_ref()));
+        (ready_ends == Ok(1)).then(|| Self::receive(end)).flatten()
+    }
+
+    /// Sends the message. A closed or busy end misses it; the state of that end shows the reason. If
+    /// given, `event` replaces the eventfd of a ring.
+    fn send(&self, end: &OwnedFd, event: Option<&OwnedFd>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let original = self.descriptors.first();
+        let descriptor = match self.kind() {
+            Ok(MessageKind::AddRing) => event.or(original),
+            _ => original,
+        };
+        let descriptor = descriptor.map(AsFd::as_fd);
+        if let Some(descriptor) = &descriptor {
+            let rights = std::slice::from_ref(descriptor);
+            control.push(SendAncillaryMessage::ScmRights(rights));
+        }
+        let parts = [IoSlice::new(self.bytes())];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = || rustix::net::sendmsg(end, &parts, &mut control, flags);
+        let _ = retry_on_intr(sent);
+    }
+}
+
+/// Creates an eventfd that never blocks.
+fn new_event() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// Collects a client's memory from its messages. This end reads the rings to the server.
+fn announced(messages: Vec<Message>) -> AnnouncedMemory {
+    let mut announced = AnnouncedMemory::default();
+    for Message { bytes, descriptors, .. } in messages {
+        let message = &bytes[..MESSAGE_BYTES];
+        let place = RingPlace::of(message).filter(|place| place.to_server);
+        let is_region = MessageKind::of(message) == Ok(MessageKind::AddRegion);
+        for descriptor in descriptors {
+            match place {
+                Some(place) => announced.add_ring(place, descriptor),
+                None if is_region => announced.add_region(descriptor.as_fd()),
+                None => {}
+            }
+        }
+    }
+    announced
+}
+
+/// Returns the numbers of rings of a device with these queues.
+pub(super) fn rings(role: Role, receive: u16, transmit: u16) -> Rings {
+    let (receive, transmit) = (receive.min(RINGS_MAX), transmit.min(RINGS_MAX));
+    match role {
+        Role::Server => Rings { to_server: receive, to_client: transmit },
+        Role::Client => Rings { to_server: transmit, to_client: receive },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::mpsc::channel;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+    use crate::PATIENCE;
+
+    /// Size of a test client's region in bytes.
+    const REGION: u64 = 1 << 16;
+    /// One queue pair.
+    const ONE: Rings = Rings { to_server: 1, to_client: 1 };
+
+    impl Relay {
+        /// Sets the time limit of handshakes. A test may stall in the middle of one.
+        fn be_patient(&self, handshake: Duration) {
+            self.handshake_ms.store(handshake.as_millis() as u64, Relaxed);
+        }
+    }
+
+    /// A driver that has always processed all messages.
+    fn at_once() -> MapSettler {
+        Arc::new(|| {})
+    }
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Returns the name of an abstract socket of this test process.
+    fn name(test: &str) -> String {
+        format!("@wedjat-{test}-{}", std::process::id())
+    }
+
+    /// Creates a message with these bytes at their offsets.
+    fn message(
+        kind: MessageKind,
+        fields: &[(usize, &[u8])],
+        descriptor: Option<OwnedFd>,
+    ) -> Message {
+        let mut bytes = [0; MESSAGE_BYTES];
+        bytes[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
+        for (at, field) in fields {
+            bytes[*at..at + field.len()].copy_from_slice(field);
+        }
+        Message { descriptors: descriptor.into_iter().collect(), ..Message::new(bytes) }
+    }
+
+    fn plain(kind: MessageKind) -> Message {
+        message(kind, &[], None)
+    }
+
+    /// A request for device `id`, in protocol version 2.0.
+    fn init(id: u32) -> Message {
+        message(MessageKind::Init, &[(2, &0x200_u16.to_ne_bytes()), (4, &id.to_ne_bytes())], None)
+    }
+
+    /// Creates the memory of a region, with these seals.
+    fn memory(seals: SealFlags) -> OwnedFd {
+        let file = memfd_create("region", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, REGION).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
+        file
+    }
+
+    fn region(bytes: u64, seals: SealFlags) -> Message {
+        message(MessageKind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
+    }
+
+    /// A ring of 2^4 slots in region 0. Its descriptor is a pipe, which could block the driver.
+    fn ring(flags: u16, offset: u32) -> Message {
+        let fields: [(usize, &[u8]); 3] =
+            [(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[4])];
+        message(MessageKind::AddRing, &fields, Some(OwnedFd::from(std::io::pipe().unwrap().1)))
+    }
+
+    /// Messages of a client with one queue pair.
+    fn introduction(id: u32) -> Vec<Message> {
+        let region = region(REGION, SealFlags::SHRINK);
+        vec![init(id), region, ring(1, 0), ring(0, 4096), plain(MessageKind::Connect)]
+    }
+
+    /// Receives the next message, with a generous time limit.
+    fn receive(end: &OwnedFd) -> Option<Message> {
+        let wait = Timespec::try_from(PATIENCE).ok();
+        let mut watched = [PollFd::new(end, PollFlags::IN)];
+        assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "nothing was said");
+        Message::receive(end)
+    }
+
+    fn receive_kind(end: &OwnedFd) -> Option<MessageKind> {
+        receive(end).map(|message| message.kind().unwrap())
+    }
+
+    /// A relay of a server. The test plays its driver.
+    struct Scene {
+        relay: Arc<Relay>,
+        driver: OwnedFd,
+        _serving: ServerDevice,
+        _relays: Relays,
+    }
+
+    impl Scene {
+        /// Starts a server with device 3 on a socket named after the test.
+        fn new(test: &str, settle: &MapSettler) -> Self {
+            let mut relays = Relays::default();
+            let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
+            relays.interpose(&[vdev], settle).unwrap();
+            let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
+            relay.be_patient(PATIENCE);
+            let driver = relay.inner.listen(0o600).unwrap();
+            let serving = relay.serve(3, ONE);
+            Self { relay, driver, _serving: serving, _relays: relays }
+        }
+
+        /// Connects a client that sends `all`, each message after the answer to the one before. Returns the
+        /// last answer and its reason.
+        fn visit(&self, all: &[Message]) -> (OwnedFd, Option<MessageKind>, String) {
+            let peer = self.connect();
+            let mut answer = receive(&peer);
+            for message in all {
+                message.send(&peer, None);
+                answer = receive(&peer);
+                if answer.as_ref().is_none_or(|answer| answer.kind() != Ok(MessageKind::Ack)) {
+                    break;
+                }
+            }
+            let reason = answer.as_ref().map(|answer| memif_control::reason(answer.bytes()));
+            (peer, answer.map(|answer| answer.kind().unwrap()), reason.unwrap_or_default())
+        }
+
+        /// Connects a client. Repeats while the listener's queue is full.
+        fn connect(&self) -> OwnedFd {
+            let began = Instant::now();
+            loop {
+                match self.relay.outer.connect() {
+                    Ok(peer) => return peer,
+                    Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+                }
+                thread::yield_now();
+            }
+        }
+
+        /// Connects a client successfully. Returns it and the driver's end.
+        fn admit(&self) -> (OwnedFd, OwnedFd) {
+            thread::scope(|scope| {
+                let visitor = scope.spawn(|| self.visit(&introduction(3)));
+                let driver = self.drive();
+                let (peer, answer, reason) = visitor.join().unwrap();
+                assert_eq!(answer, Some(MessageKind::Connected), "{reason}");
+                (peer, driver)
+            })
+        }
+
+        /// Plays the driver's part of a handshake.
+        fn drive(&self) -> OwnedFd {
+            let driver = self.accept_relay();
+            for kind in [
+                MessageKind::Init,
+                MessageKind::AddRegion,
+                MessageKind::AddRing,
+                MessageKind::AddRing,
+            ] {
+                let received = receive(&driver).unwrap();
+                assert_eq!(received.kind(), Ok(kind));
+                let expected = usize::from(kind != MessageKind::Init);
+                assert_eq!(received.descriptors.len(), expected);
+                plain(MessageKind::Ack).send(&driver, None);
+            }
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Connect));
+            plain(MessageKind::Connected).send(&driver, None);
+            driver
+        }
+
+        /// Accepts the relay's connection to the driver, and greets it.
+        fn accept_relay(&self) -> OwnedFd {
+            let wait = Timespec::try_from(PATIENCE).ok();
+            let mut watched = [PollFd::new(&self.driver, PollFlags::IN)];
+            assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the driver heard of nobody");
+            let driver = rustix::net::accept(&self.driver).unwrap();
+            Message::new(memif_control::hello(ONE)).send(&driver, None);
+            driver
+        }
+
+        /// Returns true if the relay has connected to the driver.
+        fn has_driver_received(&self) -> bool {
+            let at_once = Timespec::default();
+            poll(&mut [PollFd::new(&self.driver, PollFlags::IN)], Some(&at_once)) == Ok(1)
+        }
+    }
+
+    /// Returns the number of open descriptors.
+    fn descriptors() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    // promise: ports.2
+    #[test]
+    fn memif_sockets_are_replaced_by_private_ones() {
+        let mut relays = Relays::default();
+        let line = format!(
+            "-m 512 --vdev net_memif0,role=server,socket={0},id=3 --vdev=net_memif1,socket={0},users=0+17 --vdev=net_memif2 \
+             --vdev net_memif3,id=4,role=master,socket-abstract=yes,socket={0} --vdev net_null0,size=64 \
+             --vdev=net_memif4,socket-abstract=perhaps net_memif5,role=server --vdev=net_memif6,socket=/run/x",
+            name("rewrite")
+        );
+        let all = relays.interpose(&words(&line), &at_once()).unwrap().join(" ");
+        let folder = relays.private.as_ref().unwrap().path();
+        let at = |name: &str, is_abstract| Socket { name: name.to_owned(), is_abstract };
+        let default = folders::runtime().unwrap().join("memif").display().to_string();
+        let socket = at(&name("rewrite"), true);
+        let inner = |socket: &Socket, role| socket.inner(role, folder).name;
+        assert_eq!(
+            all,
+            format!(
+                "-m 512 --vdev net_memif0,role=server,id=3,socket={0},socket-abstract=no \
+                 --vdev=net_memif1,socket={1},socket-abstract=no --vdev=net_memif2,socket={2},socket-abstract=no \
+                 --vdev net_memif3,id=4,role=master,socket={0},socket-abstract=no --vdev net_null0,size=64 \
+                 --vdev=net_memif4,socket-abstract=perhaps net_memif5,role=server \
+                 --vdev=net_memif6,socket={3},socket-abstract=no",
+                inner(&socket, Role::Server),
+                inner(&socket, Role::Client),
+                inner(&at(&default, false), Role::Client),
+                inner(&at("/run/x", false), Role::Client),
+            )
+        );
+        let outer: Vec<_> = relays
+            .all
+            .iter()
+            .map(|one| (one.id, one.relay.role, one.relay.outer.clone()))
+            .collect();
+        let expected = [
+            (3, Role::Server, socket.clone()),
+            (0, Role::Client, socket.clone()),
+            (0, Role::Client, at(&default, false)),
+            (4, Role::Server, socket),
+            (0, Role::Client, at("/run/x", false)),
+        ];
+        assert_eq!(outer, expected);
+        assert_eq!(relays.of("net_memif1").unwrap().relay.users, BTreeSet::from([0, 17]));
+
+        let refused = |arguments: &str| {
+            let vdev = format!("--vdev=net_memif9,{arguments}");
+            Relays::default().interpose(&[vdev], &at_once()).unwrap_err().to_string()
+        };
+        assert!(refused("users=nobody-of-that-name").contains("/etc/passwd"));
+        assert!(refused("role=server,socket=/no/such/folder/x").contains("No such file"));
+        let two = words("--vdev=net_memif0,socket=@x --vdev=net_memif1,id=1,socket=@x,users=1");
+        let differ = Relays::default().interpose(&two, &at_once()).unwrap_err();
+        assert!(matches!(differ, SocketError::Users(_)), "{differ}");
+    }
+
+    // promise: ports.2
+    #[test]
+    fn dead_private_socket_is_replaced_live_one_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("taken").display().to_string();
+        let vdev = |users: &str| format!("--vdev=net_memif0,role=server,socket={file}{users}");
+        let mode = || std::fs::metadata(&file).unwrap().mode() & 0o777;
+        // Leftover of a dead process.
+        drop(Socket { name: file.clone(), is_abstract: false }.listen(0o600).unwrap());
+        let mut first = Relays::default();
+        first.interpose(&[vdev("")], &at_once()).unwrap();
+        assert_eq!(mode(), 0o600);
+        let refused = Relays::default().interpose(&[vdev("")], &at_once()).unwrap_err();
+        assert!(refused.to_string().contains(&file) && matches!(refused, SocketError::Served(_)));
+        let serving = first.of("net_memif0").unwrap().relay.serve(0, ONE);
+        drop(serving);
+        assert!(!Path::new(&file).exists());
+        let mut second = Relays::default();
+        second.interpose(&[vdev(",users=1")], &at_once()).unwrap();
+        assert_eq!(mode(), 0o666, "who connects is looked at");
+        drop(second);
+        assert!(!Path::new(&file).exists());
+        std::fs::write(&file, "something else").unwrap();
+        assert!(Relays::default().interpose(&[vdev("")], &at_once()).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"something else");
+    }
+
+    /// The test plays the client and the driver.
+    // promise: ports.2
+    #[test]
+    fn driver_sees_clients_only_between_bursts() {
+        for (farewell, test) in [(None, "falls"), (Some(MessageKind::Disconnect), "leaves")] {
+            let (settled, is_settled) = channel();
+            let is_settled = Mutex::new(is_settled);
+            let scene = Scene::new(
+                test,
+                &(Arc::new(move || is_settled.lock().unwrap().recv().unwrap()) as MapSettler),
+            );
+            let pass = scene.relay.gate().pass();
+            let peer = scene.connect();
+            assert_eq!(receive_kind(&peer), Some(MessageKind::Hello));
+            let (last, all) = introduction(3).into_iter().collect::<Vec<_>>().split_off_last();
+            for message in &all {
+                message.send(&peer, None);
+                assert_eq!(receive_kind(&peer), Some(MessageKind::Ack));
+            }
+            assert!(!scene.has_driver_received(), "the client has not said all");
+            last.send(&peer, None);
+            let driver = scene.drive();
+            assert_eq!(pass.burst(|| 1), 0, "it maps the region");
+            settled.send(()).unwrap();
+            assert_eq!(receive_kind(&peer), Some(MessageKind::Connected));
+            while pass.burst(|| 1) == 0 {
+                thread::yield_now();
+            }
+            assert_eq!(scene.relay.ended(3), 0);
+
+            let is_quiet = |end: &OwnedFd| {
+                let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+                poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&wait)).unwrap() == 0
+            };
+            pass.burst(|| {
+                match farewell {
+                    Some(kind) => plain(kind).send(&peer, None),
+                    None => rustix::net::shutdown(&peer, Shutdown::Write).unwrap(),
+                }
+                assert!(is_quiet(&driver), "the driver learns it in the middle of a burst");
+                0
+            });
+            assert_eq!(receive_kind(&driver), farewell);
+            assert!(farewell.is_none() || receive(&driver).is_none());
+            assert_eq!(pass.burst(|| 1), 0, "it has not let go yet");
+            settled.send(()).unwrap();
+            assert!(receive(&peer).is_none());
+            while pass.burst(|| 1) == 0 {
+                thread::yield_now();
+            }
+            while scene.relay.ended(3) == 0 {
+                thread::yield_now();
+            }
+        }
+    }
+
+    trait SplitOffLast {
+        /// Returns the last message and the ones before it.
+        fn split_off_last(self) -> (Message, Vec<Message>);
+    }
+
+    impl SplitOffLast for Vec<Message> {
+        fn split_off_last(mut self) -> (Message, Vec<Message>) {
+            (self.pop().unwrap(), self)
+        }
+    }
+
+    /// Each hostile client comes beside an honest peer, which stays connected.
+    // promise: ports.2
+    #[test]
+    fn hostile_clients_never_reach_the_driver() {
+        let scene = Scene::new("hostile", &at_once());
+        let (honest, driver) = scene.admit();
+        let good = SealFlags::SHRINK;
+        let mut long = plain(MessageKind::Init);
+        long.len += 1;
+        let cases: Vec<(&str, Vec<Message>)> = vec![
+            ("unknown type", vec![message(MessageKind::Ack, &[(0, &77_u16.to_ne_bytes())], None)]),
+            ("129 bytes", vec![long]),
+            ("AddRegion out of order", vec![region(REGION, good)]),
+            ("Connect out of order", vec![plain(MessageKind::Connect)]),
+            ("Hello out of order", vec![plain(MessageKind::Hello)]),
+            ("has a peer already", vec![init(3)]),
+            ("no device with id=4", vec![init(4)]),
+            ("version", vec![message(MessageKind::Init, &[(2, &[1, 1])], None)]),
+            ("Init with 1 descriptors", vec![message(MessageKind::Init, &[], Some(memory(good)))]),
+        ];
+        let before = scene.relay.refused();
+        for (why, all) in &cases {
+            let (_, last, reason) = scene.visit(all);
+            assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
+            assert!(reason.contains(why), "{why}: {reason}");
+        }
+        assert_eq!(scene.relay.refused() - before, cases.len() as u64);
+
+        // Cases that need a device without a peer.
+        drop(driver);
+        assert!(receive(&honest).is_none());
+        let region_without = message(MessageKind::AddRegion, &[(4, &REGION.to_ne_bytes())], None);
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        let unsealable = message(MessageKind::AddRegion, &[(4, &1_u64.to_ne_bytes())], Some(file));
+        let cases: Vec<(&str, Vec<Message>)> = vec![
+            ("AddRegion with 0 descriptors", vec![init(3), region_without]),
+            ("F_SEAL_SHRINK", vec![init(3), region(REGION, SealFlags::empty())]),
+            ("F_SEAL_SHRINK", vec![init(3), unsealable]),
+            ("cannot be written", vec![init(3), region(REGION, good | SealFlags::WRITE)]),
+            ("65536 bytes behind it", vec![init(3), region(REGION + 1, good)]),
+            ("region of 0 bytes", vec![init(3), region(0, good)]),
+            ("ring of 384 bytes at 0 of region 0, which has 0", vec![init(3), ring(1, 0)]),
+            ("at 65280", vec![init(3), region(REGION, good), ring(1, REGION as u32 - 256)]),
+            ("at 2 of", vec![init(3), region(REGION, good), ring(1, 2)]),
+            ("flags 0x2", vec![init(3), region(REGION, good), ring(2, 0)]),
+            ("0 to the client", {
+                vec![init(3), region(REGION, good), ring(1, 0), plain(MessageKind::Connect)]
+            }),
+            ("ring 0; the next of that direction is 1", {
+                vec![init(3), region(REGION, good), ring(1, 0), ring(1, 0)]
+            }),
+        ];
+        for (why, all) in &cases {
+            let (_, last, reason) = scene.visit(all);
+            assert_eq!(last, Some(MessageKind::Disconnect), "{why}");
+            assert!(reason.contains(why), "{why}: {reason}");
+        }
+        assert!(!scene.has_driver_received());
+        let (honest, _driver) = scene.admit();
+        drop(honest);
+    }
+
+    // promise: ports.2
+    #[test]
+    fn driver_never_gets_blocking_descriptors() {
+        let scene = Scene::new("bell", &at_once());
+        thread::scope(|scope| {
+            let visitor = scope.spawn(|| scene.visit(&introduction(3)));
+            let driver = scene.accept_relay();
+            let mut bells = 0; // descriptors that wake a ring's reader
+            loop {
+                let received = receive(&driver).unwrap();
+                if received.kind() == Ok(MessageKind::Connect) {
+                    break;
+                }
+                if received.kind() == Ok(MessageKind::AddRing) {
+                    let target = std::fs::read_link(format!(
+                        "/proc/self/fd/{}",
+                        std::os::fd::AsRawFd::as_raw_fd(&received.descriptors[0])
+                    ));
+                    assert_eq!(target.unwrap().to_str(), Some("anon_inode:[eventfd]"));
+                    let flags = rustix::fs::fcntl_getfl(&received.descriptors[0]).unwrap();
+                    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+                    bells += 1;
+                }
+                plain(MessageKind::Ack).send(&driver, None);
+            }
+            assert_eq!(bells, 2);
+            // The driver refuses, so the relay refuses with its reason.
+            Message::new(memif_control::disconnect("Wrong ring")).send(&driver, None);
+            let (_, last, reason) = visitor.join().unwrap();
+            assert_eq!((last, reason.as_str()), (Some(MessageKind::Disconnect), "Wrong ring"));
+        });
+    }
+
+    // promise: ports.2
+    #[test]
+    fn driver_only_writes_its_peers_eventfd() {
+        let scene = Scene::new("wake", &at_once());
+        assert!(scene.relay.interrupts(3).is_none(), "there is no peer");
+        let events = [new_event().unwrap(), new_event().unwrap()];
+        let mut messages = introduction(3);
+        for (ring, event) in messages[2..4].iter_mut().zip(&events) {
+            ring.descriptors = vec![event.try_clone().unwrap()];
+        }
+        let before = scene.relay.connection();
+        let rings = thread::scope(|scope| {
+            let visitor = scope.spawn(|| scene.visit(&messages));
+            let driver = scene.accept_relay();
+            let mut rings = Vec::new();
+            loop {
+                let received = receive(&driver).unwrap();
+                if received.kind() == Ok(MessageKind::Connect) {
+                    break;
+                }
+                let is_ring = received.kind() == Ok(MessageKind::AddRing);
+                rings.extend(received.descriptors.into_iter().filter(|_| is_ring));
+                plain(MessageKind::Ack).send(&driver, None);
+            }
+            plain(MessageKind::Connected).send(&driver, None);
+            let (_peer, last, _) = visitor.join().unwrap();
+            assert_eq!(last, Some(MessageKind::Connected));
+            // Writes to the driver's descriptor of a ring. True if the client's eventfd received it.
+            let was_written = |at: usize| {
+                rustix::io::write(&rings[at], &1_u64.to_ne_bytes()).unwrap();
+                rustix::io::read(&events[at], &mut [0; 8]).is_ok()
+            };
+            assert!(!was_written(0), "the ring that the driver reads");
+            assert!(was_written(1), "the ring that it writes");
+            let rings = scene.relay.interrupts(3).expect("a peer is there");
+            assert!(scene.relay.connection() > before);
+            rings
+        });
+        let [Some(ring)] = rings.as_slice() else { panic!("{rings:?}") };
+        rustix::io::write(&events[0], &1_u64.to_ne_bytes()).unwrap();
+        let mut watched = [PollFd::from_borrowed_fd(ring.event(), PollFlags::IN)];
+        assert_eq!(poll(&mut watched, Some(&Timespec::default())), Ok(1));
+        let began = Instant::now();
+        while scene.relay.interrupts(3).is_some() {
+            assert!(began.elapsed() < PATIENCE, "the peer has gone");
+            thread::yield_now();
+        }
+    }
+
+    /// Counts descriptors and threads, so it runs in a process without other tests.
+    // promise: ports.2
+    #[test]
+    fn half_open_clients_expire_without_leftovers() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memif::tests::half_open_clients", "--nocapture"])
+            .env("WEDJAT_HALF_OPEN", "")
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&child.stdout);
+        let errors = String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && output.contains("nothing left"), "{output}{errors}");
+    }
+
+    /// Child process of the test above; does nothing in the main process.
+    // promise: ports.2
+    #[test]
+    fn half_open_clients() {
+        if std::env::var_os("WEDJAT_HALF_OPEN").is_none() {
+            return;
+        }
+        let scene = Scene::new("half", &at_once());
+        let (honest, driver) = scene.admit();
+        scene.relay.be_patient(Duration::from_millis(200));
+        let before = descriptors();
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let threads_before = threads();
+        let mut most = 0;
+        for _ in 0..20 {
+            let silent: Vec<_> = (0..HANDSHAKES).map(|_| scene.connect()).collect();
+            for (number, peer) in silent.iter().enumerate() {
+                // Each stops after another number of messages.
+                for message in introduction(4).iter().take(number % 3) {
+                    message.send(peer, None);
+                }
+            }
+            most = most.max(descriptors());
+        }
+        assert!(threads() <= threads_before + 8, "a thread for each would be {}", 20 * HANDSHAKES);
+        assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
+        // The relay disconnects a client that sends nothing, and then accepts an honest one.
+        let silent = scene.connect();
+        assert_eq!(receive_kind(&silent), Some(MessageKind::Hello));
+        assert!(receive(&silent).is_none(), "its time was up");
+        assert!(scene.relay.refused() > 0);
+        drop((honest, driver, silent));
+        while scene.relay.ended(3) == 0 {
+            thread::yield_now();
+        }
+        scene.relay.be_patient(PATIENCE);
+        let (honest, driver) = scene.admit();
+        drop((honest, driver));
+        let began = Instant::now();
+        while descriptors() > before {
+            assert!(began.elapsed() < PATIENCE, "{} descriptors, {before} before", descriptors());
+            thread::yield_now();
+        }
+        println!("nothing left");
+    }
+
+    // promise: ports.2
+    #[test]
+    fn strangers_are_refused() {
+        let scene = Scene::new("strangers", &at_once());
+        let (ours, _theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        assert_eq!(scene.relay.admit(&ours), Ok(()), "this process is our user's");
+        let no_socket = OwnedFd::from(std::io::pipe().unwrap().0);
+        assert!(scene.relay.admit(&no_socket).is_err());
+        assert_eq!(user_id("root"), Some(0));
+        assert_eq!(user_id("4711"), Some(4711));
+        assert_eq!(user_id("nobody-of-that-name"), None);
+    }
+
+    // promise: ports.2
+    #[test]
+    fn client_retries_until_its_server_appears() {
+        let mut relays = Relays::default();
+        let vdev = format!("--vdev=net_memif0,socket={}", name("client"));
+        relays.interpose(&[vdev], &at_once()).unwrap();
+        let relay = &relays.of("net_memif0").unwrap().relay;
+        relay.be_patient(PATIENCE);
+        assert!(relay.connect(0, ONE, || panic!("there is no server")).is_none());
+        assert!(relay.last_refusal().contains("refused"), "{}", relay.last_refusal());
+        let server = relay.outer.listen(0o600).unwrap();
+        let failed = relay.connect(0, ONE, || relay.inner.connect().is_err());
+        assert!(failed.is_none());
+        drop(rustix::net::accept(&server).unwrap());
+        let mut driver = None;
+        let mut connect = || {
+            let connection = relay.connect(0, ONE, || {
+                driver = relay.inner.connect().ok();
+                driver.is_some()
+            });
+            (connection.unwrap(), rustix::net::accept(&server).unwrap(), driver.take().unwrap())
+        };
+        let hello = || Message::new(memif_control::hello(ONE));
+        let (connection, peer, driver) = connect();
+        hello().send(&peer, None);
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
+        assert!(!connection.is_finished());
+        drop(driver);
+        assert!(receive(&peer).is_none());
+        connection.join().unwrap();
+        assert_eq!(relay.ended(0), 0, "it never stood");
+
+        // Messages that no server sends.
+        let cases = [
+            ("Connected out of order", vec![hello(), plain(MessageKind::Connected)]),
+            ("Hello out of order", vec![hello(), hello()]),
+            ("Ack out of order", vec![plain(MessageKind::Ack)]),
+            ("AddRegion with 1 descriptors", vec![region(REGION, SealFlags::SHRINK)]),
+            ("memif version", vec![plain(MessageKind::Hello)]),
+            ("because", vec![Message::new(memif_control::disconnect("because"))]),
+        ];
+        for (why, all) in cases {
+            let (connection, peer, driver) = connect();
+            all.iter().for_each(|message| message.send(&peer, None));
+            connection.join().unwrap();
+            assert!(relay.last_refusal().contains(why), "{why}: {}", relay.last_refusal());
+            drop(driver);
+        }
+
+        // A complete handshake.
+        let (connection, peer, driver) = connect();
+        hello().send(&peer, None);
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Hello));
+        let (last, all) = introduction(0).split_off_last();
+        for message in all {
+            message.send(&driver, None);
+            let received = receive(&peer).unwrap();
+            assert_eq!(received.descriptors.len(), message.descriptors.len());
+            plain(MessageKind::Ack).send(&peer, None);
+            assert_eq!(receive_kind(&driver), Some(MessageKind::Ack));
+        }
+        last.send(&driver, None);
+        assert_eq!(receive_kind(&peer), Some(MessageKind::Connect));
+        plain(MessageKind::Connected).send(&peer, None);
+        assert_eq!(receive_kind(&driver), Some(MessageKind::Connected));
+        drop(peer);
+        assert!(receive(&driver).is_none());
+        connection.join().unwrap();
+        assert_eq!(relay.ended(0), 1);
+    }
+}

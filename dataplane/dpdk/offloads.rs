@@ -1,0 +1,99 @@
+//! Packets with several datagrams, on AF_PACKET sockets.
+//!
+//! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device. A veth pair
+//! never segments, so the leaf receives one packet with all datagrams. Neither the packet nor net_af_packet
+//! (DPDK 22.11) states the boundaries. The kernel knows them (`gso_size`), so a filter on the socket cuts
+//! such packets to their headers. The leaf then counts them by name and does not take several tasks for one.
+#![allow(unsafe_code, reason = "the system call bpf, which no crate of ours has")]
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use wedjat_core::wire::udp::OFFLOADED;
+
+/// Offset of `gso_size` in the kernel's `struct __sk_buff`.
+const GSO_SIZE: i16 = 176;
+/// `BPF_PROG_LOAD`.
+const LOAD: libc::c_int = 5;
+/// `BPF_PROG_TYPE_SOCKET_FILTER`.
+const SOCKET_FILTER: u32 = 1;
+
+/// `struct bpf_insn`.
+#[repr(C)]
+struct Instruction {
+    code: u8,
+    /// Destination in the low four bits, source in the high ones.
+    registers: u8,
+    offset: i16,
+    value: i32,
+}
+
+/// Creates an instruction; arguments as in `struct bpf_insn`.
+const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instruction {
+    Instruction { code, registers, offset, value }
+}
+
+/// Program that returns the length to deliver: the headers if the packet holds several datagrams, else all.
+static FILTER: [Instruction; 6] = [
+    instruction(0x61, 0x10, GSO_SIZE, 0), // r0 = skb->gso_size
+    instruction(0x15, 0x00, 2, 0),        // if r0 == 0 skip 2
+    instruction(0xB4, 0x00, 0, OFFLOADED as i32), // r0 = OFFLOADED
+    instruction(0x95, 0x00, 0, 0),        // return r0
+    instruction(0xB4, 0x00, 0, -1),       // r0 = all
+    instruction(0x95, 0x00, 0, 0),        // return r0
+];
+
+/// Start of `union bpf_attr` for `BPF_PROG_LOAD`. The kernel takes the rest as zeros.
+#[repr(C)]
+struct Load {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+}
+
+/// Attaches a filter to these sockets. It cuts packets with several datagrams to [`OFFLOADED`] bytes.
+///
+/// # Errors
+/// If the kernel refuses the filter, for example without CAP_BPF.
+pub(super) fn cut_segmented_packets(sockets: &[RawFd]) -> io::Result<()> {
+    if sockets.is_empty() {
+        return Ok(());
+    }
+    let program = load()?;
+    sockets.iter().try_for_each(|&socket| attach(socket, &program))
+}
+
+/// Loads the filter into the kernel.
+fn load() -> io::Result<OwnedFd> {
+    let load = Load {
+        kind: SOCKET_FILTER,
+        count: FILTER.len() as u32,
+        instructions: FILTER.as_ptr().expose_provenance() as u64,
+        license: c"Apache-2.0".as_ptr().expose_provenance() as u64,
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+    };
+    // SAFETY: the structure and the memory behind its pointers live through the call, which only reads them.
+    let program = unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of::<Load>()) };
+    match RawFd::try_from(program) {
+        // SAFETY: the descriptor is new and has no other owner.
+        Ok(program) if program >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(program) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Attaches the filter to a socket.
+fn attach(socket: RawFd, program: &OwnedFd) -> io::Result<()> {
+    let program = program.as_raw_fd();
+    // SAFETY: the value lives through the call, which reads the given number of bytes.
+    let attached = unsafe {
+        let (value, len) = ((&raw const program).cast(), size_of::<RawFd>() as libc::socklen_t);
+        libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, value, len)
+    };
+    if attached == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

@@ -1,0 +1,1181 @@
+//! A configured and started device, and its queue pairs as ports.
+//!
+//! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
+//! memif device reaches its peer through a relay ([`super::memif`]). Its gate keeps cores out of bursts while the
+//! driver maps memory.
+#![allow(unsafe_code, reason = "calls into libdpdk")]
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use wedjat_core::io::vdev::{self, is_pci_address};
+use wedjat_core::io::{Buf, Burst, Port};
+use wedjat_core::wire::udp;
+use wedjat_sys as sys;
+
+use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
+use super::gate::Pass;
+use super::kernel_rings::{self, KernelRings};
+use super::mbuf::Mbuf;
+use super::memif::{self, RelayedDevice, Role, ServerDevice};
+use super::pool::MbufPool;
+use super::rss::RssFields;
+use super::source::Source;
+use super::stamps::{self, NoStamps, StampClock, Stamping};
+use super::turns::take_turn;
+use super::vlan;
+
+/// DPDK's `RTE_ETH_NAME_MAX_LEN`: length of the longest name that `rte_eth_dev_get_name_by_port` writes.
+const NAME_BYTES: usize = 64;
+
+/// Interval at which a memif client looks for its server.
+const PEER_RETRY: Duration = Duration::from_millis(20);
+
+/// Time that a memif server may take to answer a client. A server that is not ready refuses at once.
+const PEER_ANSWER: Duration = Duration::from_secs(2);
+
+/// Number of refusals by a running server after which a memif client gives up its extra transmit queues. The
+/// server then probably has too few receive queues.
+const REFUSALS_MAX: u32 = 8;
+
+/// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that
+/// were left to a device.
+const SOFTWARE_DRIVERS: [&str; 5] =
+    ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
+
+/// Treatment of checksums that the device has not verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Checksums {
+    /// True to finish checksums that were left to a device, even without the driver's mark.
+    finishes: bool,
+    /// True if the device verifies one of the two. Such a driver (virtio) may also mark packets with a
+    /// missing checksum, so the port must look at each packet.
+    verifies_one: bool,
+    /// True to trust all checksums.
+    trusts: bool,
+}
+
+impl Checksums {
+    /// Finishes or verifies the checksums that the device has left open, and marks the packet if both are right.
+    /// The stages verify the UDP checksum of an unmarked packet. Returns true if it has finished a checksum.
+    fn settle(self, packet: &mut Mbuf) -> bool {
+        let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
+        let is_finished =
+            may_be_partial && !packet.is_segmented() && udp::finish_checksum(packet.bytes_mut());
+        let is_verified = is_finished
+            || self.trusts
+            || packet.udp_checksum_verified()
+                && (packet.ip_checksum_verified() || udp::ip_header_is_valid(packet.bytes()));
+        if is_verified {
+            packet.set_checksums_verified();
+        }
+        is_finished
+    }
+}
+
+/// Options of a device.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Number of RX/TX queue pairs, one for each dispatcher core. A device with several spreads packets by
+    /// RSS if it can, else by its own rule (AF_PACKET: fanout, memif: the peer's choice of queue).
+    pub queues: u16,
+    /// Header fields for RSS.
+    pub rss: RssFields,
+    /// Number of transmit queues besides the pairs, for threads that only send, see
+    /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has.
+    pub outlets: u16,
+    /// Number of receive queues besides the pairs, which the first port polls: for a peer that sends on
+    /// several queues.
+    pub inlets: u16,
+    /// Slots of each receive queue, adjusted to the device's limits.
+    pub rx_slots: u16,
+    /// Slots of each transmit queue, adjusted to the device's limits.
+    pub tx_slots: u16,
+    /// Bytes of the largest IP packet; `None` keeps the device's.
+    pub mtu: Option<u16>,
+    /// True to receive packets for every MAC address. Devices without this mode stay unchanged.
+    pub promiscuous: bool,
+    /// True to receive packets for every group, as neighbour discovery needs. A device that cannot receives
+    /// packets for every address instead.
+    pub multicast: bool,
+    /// True to verify IPv4 and UDP checksums in the device, within its abilities.
+    pub checksums: bool,
+    /// True to trust the checksums of all packets.
+    pub trust_checksums: bool,
+    /// VLAN of the device's ports. They remove its tag from received packets and add it to sent ones.
+    pub vlan: Option<u16>,
+    /// True to record the receive time of packets, if possible ([`Device::stamps`]).
+    pub stamps: bool,
+    /// True to set up receive interrupts, so that a core may sleep. Has no effect on a device without them.
+    pub interrupts: bool,
+    /// Time that a memif client waits for its server. Other devices start or fail at once.
+    pub wait_for_peer: Duration,
+    /// Set to true to end that wait early.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for DeviceOptions {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            rss: RssFields::default(),
+            outlets: 0,
+            inlets: 0,
+            rx_slots: 1024,
+            tx_slots: 1024,
+            mtu: None,
+            promiscuous: false,
+            multicast: false,
+            checksums: true,
+            trust_checksums: false,
+            vlan: None,
+            stamps: false,
+            interrupts: false,
+            wait_for_peer: Duration::from_secs(10),
+            stop: Arc::default(),
+        }
+    }
+}
+
+impl DeviceOptions {
+    /// Returns the defaults, with another wait for a memif server if `patience` is given.
+    #[must_use]
+    pub fn patient(patience: Option<Duration>) -> Self {
+        let defaults = Self::default();
+        Self { wait_for_peer: patience.unwrap_or(defaults.wait_for_peer), ..defaults }
+    }
+}
+
+/// Reason why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The device does not exist.
+    #[error("no device {name:?}: EAL has {present}; {}", absence_hint(name))]
+    Absent {
+        /// Name of the device.
+        name: String,
+        /// Names of the existing devices.
+        present: String,
+    },
+    /// Too many queues, or none.
+    #[error(
+        "device {name:?} cannot have {asked} queue pairs: its driver {driver} allows 1 to {most}{hint}"
+    )]
+    Queues {
+        /// Name of the device.
+        name: String,
+        /// Name of its driver.
+        driver: String,
+        /// Number of queue pairs in the request.
+        asked: u16,
+        /// Maximum number of queue pairs.
+        most: u16,
+        /// Advice for a fix.
+        hint: &'static str,
+    },
+    /// A call failed.
+    #[error("device {name:?}: cannot {step}: {reason}{said}")]
+    Refused {
+        /// Name of the device.
+        name: String,
+        /// The failed step.
+        step: &'static str,
+        /// DPDK's error.
+        reason: String,
+        /// The driver's log lines, indented.
+        said: String,
+    },
+    /// The memif server did not appear.
+    #[error(
+        "device {name:?}: no memif server connected within {waited:?} on {socket}: {reason}: \
+         start the side with role=server first, as the same user, with the same socket= and id="
+    )]
+    NoPeer {
+        /// Name of the device.
+        name: String,
+        /// Time of the wait.
+        waited: Duration,
+        /// Name of the socket.
+        socket: String,
+        /// Reason why the last attempt failed.
+        reason: String,
+    },
+    /// A stop request ended the wait for the memif server.
+    #[error("device {name:?}: stopped before its memif server connected")]
+    Stopped {
+        /// Name of the device.
+        name: String,
+    },
+    /// A call of `restart` lacked some ports.
+    #[error("device {name:?} restarts with all of its {queues} ports in hand, not {given}")]
+    Ports {
+        /// Name of the device.
+        name: String,
+        /// Number of its ports.
+        queues: u16,
+        /// Number of ports given.
+        given: usize,
+    },
+}
+
+/// A started device. Dropping it and all its ports stops and closes it.
+pub struct Device(Arc<OpenedDevice>);
+
+/// A device in DPDK. Its ports share it.
+struct OpenedDevice {
+    id: u16,
+    name: String,
+    driver: String,
+    /// Number of transmit queues, at least one for each port.
+    queues: u16,
+    /// Number of receive queues in total.
+    rx: u16,
+    /// Relay to the peers of a memif device.
+    relay: Option<RelayedDevice>,
+    /// Registration at the relay of a memif server. The relay accepts peers while it exists.
+    serving: Option<ServerDevice>,
+    /// Sockets of an AF_PACKET or AF_XDP device.
+    kernel_rings: KernelRings,
+    /// True if its receive queues have interrupts.
+    interrupts: bool,
+    /// True if it verifies either the IPv4 or the UDP checksum, not both.
+    verifies_one: bool,
+    /// Position and clock of the receive time in its packets.
+    stamps: Result<Stamping, NoStamps>,
+    /// Packets with checksums finished here.
+    partial: AtomicU64,
+    /// Packets of other VLANs than the port's.
+    other_vlans: AtomicU64,
+    // Kept alive: the queues receive into the pool.
+    _pool: MbufPool,
+    _eal: Eal,
+}
+
+/// Counters of the device since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets lost because a receive queue was full, including the kernel's queue before it.
+    pub rx_missed: u64,
+    /// Received packets with a checksum that the kernel left to a device and the port finished.
+    pub rx_partial: u64,
+    /// Received packets of another VLAN than the port's; the port freed them.
+    pub rx_other_vlan: u64,
+    /// Packets that arrived damaged.
+    pub rx_errors: u64,
+    /// Packets lost because the pool had no mbuf.
+    pub rx_no_mbuf: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+    /// Peers refused by a memif device's socket.
+    pub peers_refused: u64,
+}
+
+/// State of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// True if a peer is connected or the carrier is on.
+    pub up: bool,
+    /// Speed in Mb/s; meaningless for virtual devices.
+    pub speed_mbps: u32,
+}
+
+impl Device {
+    /// Configures and starts a device, and returns one port for each queue pair. `name` is a PCI address, or
+    /// a virtual device's name, with or without arguments.
+    ///
+    /// # Errors
+    /// If there is no such device, it has too few queues, or it refuses a step of its configuration.
+    pub fn open(
+        eal: &Eal,
+        name: &str,
+        pool: &MbufPool,
+        options: &DeviceOptions,
+    ) -> Result<(Self, Vec<QueuePort>), DeviceError> {
+        let (device, ports, _) = Self::open_with_outlets(eal, name, pool, options)?;
+        Ok((device, ports))
+    }
+
+    /// Like [`Device::open`], but also returns the outlets of the options, up to the device's number.
+    ///
+    /// # Errors
+    /// See [`Device::open`].
+    pub fn open_with_outlets(
+        eal: &Eal,
+        name: &str,
+        pool: &MbufPool,
+        options: &DeviceOptions,
+    ) -> Result<(Self, Vec<QueuePort>, Vec<Outlet>), DeviceError> {
+        let id = find(name)?;
+        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
+        let log = LogCapture::start();
+        let opened = setup.open(eal);
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        let opened = Arc::new(opened.map_err(|error| error.with_log(&log_text))?);
+        super::log::log_captured(&log_text);
+        let port = |queue| {
+            let (device, inlets) = (Arc::clone(&opened), 0..0);
+            let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
+            let checksums = Checksums {
+                finishes: SOFTWARE_DRIVERS.contains(&device.driver.as_str()),
+                verifies_one: device.verifies_one,
+                trusts: options.trust_checksums,
+            };
+            let vlan = options.vlan;
+            let is_plain = checksums == Checksums::default() && vlan.is_none();
+            let one_thread = PhantomData;
+            QueuePort {
+                id,
+                queue,
+                inlets,
+                checksums,
+                vlan,
+                is_plain,
+                pass,
+                device,
+                _one_thread: one_thread,
+            }
+        };
+        let mut ports: Vec<_> = (0..options.queues).map(port).collect();
+        if let Some(first) = ports.first_mut() {
+            first.inlets = options.queues..setup.rx;
+            first.is_plain &= first.inlets.is_empty();
+        }
+        let outlets = (options.queues..setup.tx).map(|queue| Outlet(port(queue))).collect();
+        Ok((Self(opened), ports, outlets))
+    }
+
+    /// Stops and starts the device, so that a memif client without a server connects to the next one. Servers
+    /// and other devices recover by themselves. `ports` are all ports of the device: the mutable borrow
+    /// proves that no thread polls them.
+    ///
+    /// # Errors
+    /// If a port is missing or the device does not start. The call may be repeated.
+    pub fn restart(
+        &self,
+        ports: &mut [QueuePort],
+        wait_for_peer: Duration,
+    ) -> Result<(), DeviceError> {
+        let given = ports.iter().filter(|port| Arc::ptr_eq(&port.device, &self.0)).count();
+        if given != usize::from(self.0.queues) {
+            return Err(DeviceError::Ports {
+                name: self.0.name.clone(),
+                queues: self.0.queues,
+                given,
+            });
+        }
+        let log = LogCapture::start();
+        // Every port is borrowed here, so no thread polls. A running device keeps its number of queues, whatever the
+        // server refuses.
+        let started = self.0.stop().and_then(|()| {
+            let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
+            self.0.start(&options, u32::MAX)
+        });
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        started.map(drop).map_err(|error| error.with_log(&log_text))
+    }
+
+    /// Returns the name by which it was opened.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Returns the driver's name, such as `net_memif`.
+    pub fn driver(&self) -> &str {
+        &self.0.driver
+    }
+
+    /// Returns its MAC address.
+    pub fn mac(&self) -> [u8; 6] {
+        let mut address = sys::rte_ether_addr::default();
+        // SAFETY: the port is open and `address` is valid for writing.
+        unsafe { sys::rte_eth_macaddr_get(self.0.id, &mut address) };
+        address.addr_bytes
+    }
+
+    /// Returns the position of the receive time in packets, and its clock. [`Device::clock`] reads the
+    /// device's own clock.
+    ///
+    /// # Errors
+    /// If packets have no receive time, or one by a clock that cannot be compared with others.
+    pub fn stamps(&self) -> Result<Stamping, NoStamps> {
+        let stamping = self.0.stamps.clone()?;
+        match stamping.clock {
+            StampClock::Device => self.clock().map(|_| stamping),
+            StampClock::Kernel { .. } => Ok(stamping),
+        }
+    }
+
+    /// Reads the device's own clock of its time stamps, in its own ticks. May query the device, so it is too
+    /// slow for each packet.
+    ///
+    /// # Errors
+    /// If the driver does not expose it.
+    pub fn clock(&self) -> Result<u64, NoStamps> {
+        let driver = || self.0.driver.clone();
+        stamps::read_clock(self.0.id).map_err(|reason| NoStamps::Clock { driver: driver(), reason })
+    }
+
+    /// Returns a reader of that clock for any thread. It returns `None` on failure.
+    pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
+        let device = Arc::clone(&self.0);
+        move || stamps::read_clock(device.id).ok()
+    }
+
+    /// Returns the NUMA node of the device, if known.
+    pub fn node(&self) -> Option<usize> {
+        // SAFETY: the port is open.
+        usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id) }).ok()
+    }
+
+    /// Returns the header fields for spreading packets, as reported by the driver. `None` if the device has a
+    /// rule of its own.
+    pub fn rss(&self) -> Option<RssFields> {
+        let mut conf = sys::rte_eth_rss_conf::default();
+        // SAFETY: the port is open and `conf` is valid for writing. Without room for a key DPDK writes none.
+        let error = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.0.id, &mut conf) };
+        if error == 0 { RssFields::of(conf.rss_hf) } else { None }
+    }
+
+    /// Returns the state of the link, without waiting. It stays down once the interface is removed.
+    pub fn link(&self) -> Link {
+        let link = self.0.link();
+        Link { up: link.up && !self.is_removed(), ..link }
+    }
+
+    /// Returns true if the kernel has removed the interface of an AF_PACKET or AF_XDP device. The device
+    /// never receives or sends again.
+    pub fn is_removed(&self) -> bool {
+        self.0.kernel_rings.is_removed()
+    }
+
+    /// Returns the number of ended connections with memif peers since the device was opened; always 0 for
+    /// other devices. It shows a peer that left and returned between two calls of [`Device::link`].
+    pub fn disconnects(&self) -> u64 {
+        self.0.relay.as_ref().map_or(0, |memif| memif.relay.ended(memif.id))
+    }
+
+    /// Returns the device's counters; zeros for a device without counters.
+    pub fn stats(&self) -> DeviceStats {
+        let mut stats = sys::rte_eth_stats::default();
+        // SAFETY: the port is open and `stats` is valid for writing.
+        unsafe { sys::rte_eth_stats_get(self.0.id, &mut stats) };
+        DeviceStats {
+            rx_packets: stats.ipackets,
+            tx_packets: stats.opackets,
+            rx_bytes: stats.ibytes,
+            tx_bytes: stats.obytes,
+            rx_missed: stats.imissed + self.0.kernel_rings.dropped(),
+            rx_partial: self.0.partial.load(Relaxed),
+            rx_other_vlan: self.0.other_vlans.load(Relaxed),
+            rx_errors: stats.ierrors,
+            rx_no_mbuf: stats.rx_nombuf,
+            tx_errors: stats.oerrors,
+            peers_refused: self.0.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
+        }
+    }
+
+    /// Returns the driver's own statistics by DPDK's names (`rte_eth_xstats_get`); empty if the driver
+    /// refuses. Allocates and may query the device, so polling threads must not call it.
+    pub fn xstats(&self) -> BTreeMap<String, u64> {
+        let id = self.0.id;
+        // SAFETY: the port is open. Without room DPDK writes nothing and returns the number of values.
+        let count = unsafe { sys::rte_eth_xstats_get_names(id, std::ptr::null_mut(), 0) };
+        let count = usize::try_from(count).unwrap_or(0);
+        let mut names = vec![sys::rte_eth_xstat_name::default(); count];
+        let mut values = vec![sys::rte_eth_xstat::default(); count];
+        // SAFETY: both have room for `count` values.
+        let (named, counted) = unsafe {
+            let named = sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), count as u32);
+            (named, sys::rte_eth_xstats_get(id, values.as_mut_ptr(), count as u32))
+        };
+        let filled = |found: c_int| usize::try_from(found).ok().filter(|&found| found <= count);
+        let (Some(named), Some(counted)) = (filled(named), filled(counted)) else {
+            return BTreeMap::new(); // the driver failed or has more values by now
+        };
+        let name = |value: &sys::rte_eth_xstat| {
+            let name = names[..named].get(usize::try_from(value.id).ok()?)?;
+            let bytes: Vec<u8> = name.name.iter().map(|&byte| byte as u8).collect();
+            CStr::from_bytes_until_nul(&bytes).ok().map(|name| name.to_string_lossy().into_owned())
+        };
+        values[..counted].iter().filter_map(|value| Some((name(value)?, value.value))).collect()
+    }
+}
+
+impl OpenedDevice {
+    /// Starts the device. A memif client connects once per start, and only to a running server, so the start
+    /// is repeated until the link is up. Returns false after `refusals` refusals by a running server.
+    fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
+        let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
+        let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
+            return self.try_start().map(|()| true);
+        };
+        let rings = memif::rings(Role::Client, self.rx, self.queues);
+        let (began, mut refused) = (Instant::now(), 0);
+        loop {
+            if let Some(connection) = relay.connect(*id, rings, || self.try_start().is_ok()) {
+                if self.becomes_linked(&connection, &options.stop) {
+                    return Ok(true);
+                }
+                self.stop()?;
+                refused += 1;
+                if refused == refusals {
+                    return Ok(false);
+                }
+            }
+            let name = self.name.clone();
+            if options.stop.load(Acquire) {
+                return Err(DeviceError::Stopped { name });
+            }
+            if began.elapsed() >= options.wait_for_peer {
+                let (socket, reason) = (relay.public_socket().to_string(), relay.last_refusal());
+                let waited = options.wait_for_peer;
+                return Err(DeviceError::NoPeer { name, waited, socket, reason });
+            }
+            std::thread::sleep(PEER_RETRY);
+        }
+    }
+
+    /// Waits until the link of a memif client is up. Returns false if the server refuses or does not answer
+    /// in time, or after a stop request.
+    fn becomes_linked(&self, connection: &JoinHandle<()>, stop: &AtomicBool) -> bool {
+        let began = Instant::now();
+        let may_continue = || !connection.is_finished() && !stop.load(Acquire);
+        while began.elapsed() < PEER_ANSWER && may_continue() {
+            if self.link().up {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+
+    /// Starts the device once.
+    fn try_start(&self) -> Result<(), DeviceError> {
+        // SAFETY: every queue is set up.
+        accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id) })
+    }
+
+    /// Stops the device. The caller must ensure that no thread polls it.
+    fn stop(&self) -> Result<(), DeviceError> {
+        let (id, outcome) = (self.id, AtomicI32::new(0));
+        self.run_exclusively(&|| {
+            // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined
+            // behaviour.
+            outcome.store(unsafe { sys::rte_eth_dev_stop(id) }, Relaxed);
+        });
+        accept(&self.name, "stop it", outcome.load(Relaxed))
+    }
+
+    /// Runs `work` while the driver handles no peer.
+    fn run_exclusively(&self, work: &(dyn Fn() + Sync)) {
+        match self.driver.as_str() {
+            "net_memif" => take_turn(work),
+            _ => work(),
+        }
+    }
+
+    /// Returns the state of the link by the driver.
+    fn link(&self) -> Link {
+        let mut speed_mbps = 0;
+        // SAFETY: the port is open and the speed is valid for writing.
+        let up = unsafe { sys::wedjat_link_up(self.id, &mut speed_mbps) } == 1;
+        Link { up, speed_mbps }
+    }
+}
+
+impl Drop for OpenedDevice {
+    fn drop(&mut self) {
+        let id = self.id;
+        // Stops accepting peers: one that connects from now on would get no answer.
+        self.serving = None;
+        // SAFETY: this is the last owner, so no thread polls a queue any more. Closing frees the mbufs of the
+        // queues.
+        self.run_exclusively(&|| unsafe {
+            sys::rte_eth_dev_stop(id);
+            sys::rte_eth_dev_close(id);
+        });
+    }
+}
+
+/// One queue pair of a device. One thread at a time polls it; it may move between threads.
+pub struct QueuePort {
+    id: u16,
+    queue: u16,
+    /// Receive queues that this port polls besides its own.
+    inlets: Range<u16>,
+    checksums: Checksums,
+    /// VLAN of the port.
+    vlan: Option<u16>,
+    /// True if received packets need no further work.
+    is_plain: bool,
+    /// Pass of the gate that closes while the driver maps or unmaps a peer's memory.
+    pass: Option<Pass>,
+    device: Arc<OpenedDevice>,
+    // DPDK's bursts take no lock: two threads must never share a queue.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+impl QueuePort {
+    /// Returns the number of the queue pair in the device.
+    pub fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Returns the means by which the port can wake its core.
+    pub(super) fn source(&self) -> Source {
+        let device = &self.device;
+        let queues = std::iter::once(self.queue).chain(self.inlets.clone());
+        match (&device.relay, device.driver.as_str()) {
+            (Some(memif), _) => {
+                let (relay, id) = (Arc::clone(&memif.relay), memif.id);
+                Source::Memif { relay, id, rings: queues.collect() }
+            }
+            (None, "net_af_packet" | "net_af_xdp") => {
+                let sockets = |queue| device.kernel_rings.of_queue(queue, device.rx);
+                let sockets: BTreeSet<_> = queues.flat_map(sockets).collect();
+                Source::Sockets(sockets.into_iter().collect())
+            }
+            _ if device.interrupts => {
+                Source::Interrupt { device: self.id, queues: queues.collect() }
+            }
+            _ => Source::Nothing,
+        }
+    }
+
+    /// Receives from one queue. Returns 0 while the gate is closed.
+    #[inline]
+    fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+        match &self.pass {
+            None => receive(self.id, queue, burst),
+            Some(pass) => pass.burst(|| receive(self.id, queue, burst)),
+        }
+    }
+
+    /// Completes a receive on a port that is not plain: polls the further queues, and processes tags and
+    /// checksums of the packets after the first `before`. Returns the number of these packets.
+    #[inline(never)]
+    fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
+        self.receive_inlets(burst);
+        if let Some(id) = self.vlan {
+            vlan::untag(id, before, burst, &self.device.other_vlans);
+        }
+        let mut partial = 0;
+        for packet in burst[before..].iter_mut().filter(|packet| !packet.checksums_verified()) {
+            partial += u64::from(self.checksums.settle(packet));
+        }
+        if partial > 0 {
+            self.device.partial.fetch_add(partial, Relaxed);
+        }
+        burst.len() - before
+    }
+
+    /// Receives from the further queues while the burst has room.
+    fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) {
+        for queue in self.inlets.clone() {
+            if !burst.is_full() {
+                self.receive(queue, burst);
+            }
+        }
+    }
+
+    /// Sends a burst. Returns 0 while the gate is closed.
+    #[inline]
+    fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        match &self.pass {
+            None => send(self.id, self.queue, burst),
+            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        }
+    }
+}
+
+impl Port for QueuePort {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        let before = burst.len();
+        let received = self.receive(self.queue, burst);
+        match self.is_plain {
+            true => received,
+            false => self.receive_more(before, burst),
+        }
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        match self.vlan {
+            None => self.send(burst),
+            Some(id) => vlan::send_tagged(id, burst, |burst| self.send(burst)),
+        }
+    }
+}
+
+/// Appends packets from one receive queue to `burst`. Returns their number.
+#[inline]
+fn receive(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+    let len = burst.len();
+    let room = burst.remaining_capacity() as u16;
+    // SAFETY: `Mbuf` is a transparent pointer, so the spare capacity is an array of `room` rte_mbuf pointers.
+    // The driver fills the first `received` of them with mbufs and gives up their ownership. The new length
+    // covers only those.
+    unsafe {
+        let spare = burst.as_mut_ptr().add(len).cast::<*mut sys::rte_mbuf>();
+        let received = usize::from(sys::rte_eth_rx_burst(id, queue, spare, room));
+        burst.set_len(len + received);
+        received
+    }
+}
+
+/// Sends packets from the front of `burst` and removes them. Returns their number.
+#[inline]
+fn send(id: u16, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
+    let len = burst.len();
+    if len == 0 {
+        // The driver of memif (DPDK 22.11) would wake its peer for an empty burst.
+        return 0;
+    }
+    // SAFETY: the burst is an array of `len` rte_mbuf pointers. The driver takes ownership of the first
+    // `sent`, so they leave the burst without a drop. The remaining ones move to its front.
+    unsafe {
+        let start = burst.as_mut_ptr();
+        let sent = usize::from(sys::rte_eth_tx_burst(id, queue, start.cast(), len as u16));
+        if sent < len {
+            std::ptr::copy(start.add(sent), start, len - sent);
+        }
+        burst.set_len(len - sent);
+        sent
+    }
+}
+
+/// A transmit queue of a device without a receive queue: it never receives.
+pub struct Outlet(QueuePort);
+
+impl Port for Outlet {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn rx_burst(&mut self, _: &mut Burst<Mbuf>) -> usize {
+        0
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
+        self.0.tx_burst(burst)
+    }
+}
+
+/// Steps of a device's set-up, in DPDK's order (programmer's guide, "Poll Mode Driver").
+struct Setup<'a> {
+    id: u16,
+    name: &'a str,
+    pool: &'a MbufPool,
+    options: &'a DeviceOptions,
+    /// Number of receive queues, once known.
+    rx: u16,
+    /// Number of transmit queues, once known.
+    tx: u16,
+    /// True if receive queues get interrupts.
+    interrupts: bool,
+}
+
+impl Setup<'_> {
+    /// Configures and starts the device.
+    fn open(&mut self, eal: &Eal) -> Result<OpenedDevice, DeviceError> {
+        let info = self.info()?;
+        self.check_queues(&info)?;
+        let driver = driver_name(&info);
+        let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
+        self.count_queues(&info, relay.as_ref(), &driver);
+        // Virtual devices have no receive interrupts, or wake a core by other means.
+        let is_physical = is_pci_address(self.name.split(',').next().unwrap_or_default());
+        self.interrupts = self.options.interrupts && is_physical;
+        self.configure(&info)?;
+        let interface = self.interface(eal);
+        // From here on a failure closes the device.
+        let mut opened = OpenedDevice {
+            id: self.id,
+            name: self.name.to_owned(),
+            relay,
+            serving: None,
+            kernel_rings: match (driver.as_str(), interface.as_deref()) {
+                ("net_af_packet", Some(interface)) => KernelRings::of(interface),
+                _ => KernelRings::default(),
+            },
+            interrupts: self.interrupts,
+            verifies_one: self.checksum_offloads(&info).count_ones() == 1,
+            stamps: self.stamps(&info, &driver),
+            partial: AtomicU64::new(0),
+            other_vlans: AtomicU64::new(0),
+            driver,
+            queues: self.tx,
+            rx: self.rx,
+            _pool: self.pool.clone(),
+            _eal: eal.clone(),
+        };
+        let before = kernel_rings::xdp_sockets();
+        self.set_up_queues()?;
+        if opened.driver == "net_af_xdp" {
+            opened.kernel_rings = KernelRings::xdp_since(&before, interface.as_deref());
+        }
+        // SAFETY: the port is configured.
+        let all_groups = || unsafe { sys::rte_eth_allmulticast_enable(self.id) } == 0;
+        if self.options.promiscuous || (self.options.multicast && !all_groups()) {
+            // SAFETY: the port is configured. Virtual devices without this mode return an error, and receive
+            // everything anyway.
+            unsafe { sys::rte_eth_promiscuous_enable(self.id) };
+        }
+        let refusals_max = if self.tx > self.options.queues { REFUSALS_MAX } else { u32::MAX };
+        if self.interrupts && opened.start(self.options, refusals_max).is_err() {
+            // A driver with interrupts may lack them here: without vfio, or with too few vectors.
+            (self.interrupts, opened.interrupts) = (false, false);
+            self.configure(&info)?;
+            self.set_up_queues()?;
+        }
+        if !opened.interrupts && !opened.start(self.options, refusals_max)? {
+            // The server probably has fewer receive queues than our transmit queues: continue without outlets.
+            (self.tx, opened.queues) = (self.options.queues, self.options.queues);
+            self.configure(&info)?;
+            self.set_up_queues()?;
+            opened.start(self.options, u32::MAX)?;
+        }
+        let served = opened.relay.as_ref().filter(|memif| memif.relay.role() == Role::Server);
+        let rings = memif::rings(Role::Server, self.rx, self.tx);
+        opened.serving = served.map(|memif| memif.relay.serve(memif.id, rings));
+        Ok(opened)
+    }
+
+    /// Returns the kernel interface of the device: `iface=` in its own arguments or in EAL's `--vdev`.
+    fn interface(&self, eal: &Eal) -> Option<String> {
+        let name = self.name.split(',').next().unwrap_or_default();
+        let is_this_device = |text: &&str| text.split(',').next() == Some(name);
+        let in_eal =
+            eal.arguments().iter().map(|text| text.strip_prefix("--vdev=").unwrap_or(text));
+        let mut texts = std::iter::once(self.name).chain(in_eal).filter(is_this_device);
+        texts.find_map(|text| vdev::argument(text, "iface")).map(str::to_owned)
+    }
+
+    /// Returns DPDK's description of the device.
+    fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
+        let mut info = sys::rte_eth_dev_info::default();
+        // SAFETY: `find` returned a valid port, and `info` is valid for writing.
+        let error = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
+        self.accept("read its description", error)?;
+        Ok(info)
+    }
+
+    /// Checks that the driver supports the requested number of queues.
+    fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
+        let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
+        let asked = self.options.queues.saturating_add(self.options.inlets);
+        if (1..=most).contains(&asked) {
+            return Ok(());
+        }
+        let driver = driver_name(info);
+        let hint = match driver.as_str() {
+            "net_af_packet" => "; raise it with qpairs=N in its --vdev",
+            "net_af_xdp" => {
+                "; raise it with queue_count=N in its --vdev, and ethtool -L IFACE combined N"
+            }
+            "net_pcap" => "; name one rx_pcap and one tx_pcap a queue in its --vdev",
+            _ => "; give it that many dispatcher cores at most",
+        };
+        Err(DeviceError::Queues { name: self.name.to_owned(), driver, asked, most, hint })
+    }
+
+    /// Sets the numbers of queues. A packet on any transmit queue must reach the peer:
+    /// - a memif server does not learn the number of its client's rings, and a write to a missing ring corrupts the
+    ///   first one. A client has all its rings, or the server refuses it.
+    /// - AF_PACKET and AF_XDP spread received packets over all queues.
+    fn count_queues(
+        &mut self,
+        info: &sys::rte_eth_dev_info,
+        relay: Option<&RelayedDevice>,
+        driver: &str,
+    ) {
+        let DeviceOptions { queues, outlets, inlets, .. } = *self.options;
+        let spare = |most: u16| outlets.min(most.saturating_sub(queues));
+        let (rx, outlets) = match driver {
+            "net_memif" if relay.is_none_or(|memif| memif.relay.role() == Role::Server) => {
+                (queues, 0)
+            }
+            "net_af_packet" | "net_af_xdp" => {
+                let outlets = spare(info.max_tx_queues.min(info.max_rx_queues));
+                (queues + outlets, outlets)
+            }
+            _ => (queues, spare(info.max_tx_queues)),
+        };
+        (self.rx, self.tx) = (rx.max(queues + inlets), queues + outlets);
+    }
+
+    /// Configures the device with its numbers of queues, offloads and RSS.
+    fn configure(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
+        let mut conf = sys::rte_eth_conf::default();
+        if let Some(mtu) = self.options.mtu {
+            conf.rxmode.mtu = u32::from(mtu);
+        }
+        if self.interrupts {
+            conf.intr_conf.set_rxq(1);
+        }
+        conf.rxmode.offloads = self.checksum_offloads(info);
+        if self.options.stamps {
+            conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP;
+        }
+        let mut rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size);
+        if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
+            conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
+            let rss_conf = &mut conf.rx_adv_conf.rss_conf;
+            rss_conf.rss_hf = rss.fields;
+            if let Some(key) = &mut rss.key {
+                (rss_conf.rss_key, rss_conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
+            }
+        }
+        // SAFETY: the port is valid and not started. DPDK copies `conf` and the key that it points to.
+        let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
+        self.accept("configure it", error)
+    }
+
+    /// Returns the checksum offloads of the device that are enabled.
+    fn checksum_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
+        let requested = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
+        info.rx_offload_capa & requested
+    }
+
+    /// Returns the position and clock of the receive time in its packets.
+    fn stamps(&self, info: &sys::rte_eth_dev_info, driver: &str) -> Result<Stamping, NoStamps> {
+        if !self.options.stamps {
+            return Err(NoStamps::NotAsked);
+        }
+        let clock = StampClock::of(driver, self.name, info)?;
+        stamps::field().map(|field| Stamping { field, clock })
+    }
+
+    /// Sets up all receive and transmit queues of the configured device.
+    fn set_up_queues(&self) -> Result<(), DeviceError> {
+        let (mut rx_slots, mut tx_slots) = (self.options.rx_slots, self.options.tx_slots);
+        // SAFETY: the port is configured and both counts are valid for writing.
+        let error =
+            unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx_slots, &mut tx_slots) };
+        self.accept("size its queues", error)?;
+        // SAFETY: the port is configured.
+        let node = unsafe { sys::rte_eth_dev_socket_id(self.id) } as u32;
+        for queue in 0..self.rx {
+            // SAFETY: the port is configured for these queues; null selects the driver's defaults;
+            // `OpenedDevice` keeps the pool.
+            let error = unsafe {
+                let (none, pool) = (std::ptr::null(), self.pool.as_ptr());
+                sys::rte_eth_rx_queue_setup(self.id, queue, rx_slots, node, none, pool)
+            };
+            self.accept("set up a receive queue", error)?;
+        }
+        for queue in 0..self.tx {
+            // SAFETY: as above.
+            let error = unsafe {
+                sys::rte_eth_tx_queue_setup(self.id, queue, tx_slots, node, std::ptr::null())
+            };
+            self.accept("set up a transmit queue", error)?;
+        }
+        Ok(())
+    }
+
+    /// Converts DPDK's return value for a step of the set-up.
+    fn accept(&self, step: &'static str, error: c_int) -> Result<(), DeviceError> {
+        accept(self.name, step, error)
+    }
+}
+
+/// Converts DPDK's return value, which is 0 on success, to a result. `step` completes "cannot ...".
+fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceError> {
+    if error == 0 {
+        return Ok(());
+    }
+    let (name, reason) = (name.to_owned(), error_text(error));
+    Err(DeviceError::Refused { name, step, reason, said: String::new() })
+}
+
+impl DeviceError {
+    /// Adds the end of DPDK's log to a failed call.
+    fn with_log(mut self, log: &str) -> Self {
+        if let Self::Refused { said, .. } = &mut self {
+            *said = indented_end(log);
+        }
+        self
+    }
+}
+
+/// Returns advice for a missing device.
+fn absence_hint(name: &str) -> String {
+    match name.contains(',') {
+        true => "the driver refused these arguments; see its messages above".to_owned(),
+        false => format!(
+            "create a virtual one with --vdev {name},... after --, or bind the NIC to a DPDK driver (dpdk-devbind.py) \
+             and allow it with -a ADDRESS"
+        ),
+    }
+}
+
+/// Returns the port id of a device.
+fn find(name: &str) -> Result<u16, DeviceError> {
+    let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
+    let short = name.split(',').next().unwrap_or_default();
+    // A PCI address may omit its domain, which EAL's names contain.
+    let full = if is_pci_address(short) && short.matches(':').count() == 1 {
+        format!("0000:{short}")
+    } else {
+        short.to_owned()
+    };
+    let text = CString::new(full).map_err(|_| absent())?;
+    let mut id = 0;
+    // SAFETY: the name is a C string and `id` is valid for writing.
+    let found = unsafe { sys::rte_eth_dev_get_port_by_name(text.as_ptr(), &mut id) } == 0;
+    found.then_some(id).ok_or_else(absent)
+}
+
+/// Returns the names of all devices, for messages.
+fn present() -> String {
+    let name_of = |id: u16| {
+        let mut name = [0 as c_char; NAME_BYTES];
+        // SAFETY: the buffer has the size that DPDK documents, and DPDK writes a trailing NUL.
+        let text = unsafe {
+            let found = sys::rte_eth_dev_is_valid_port(id) == 1
+                && sys::rte_eth_dev_get_name_by_port(id, name.as_mut_ptr()) == 0;
+            found.then(|| CStr::from_ptr(name.as_ptr()))
+        };
+        text.map(|text| text.to_string_lossy().into_owned())
+    };
+    let names: Vec<String> = (0..sys::RTE_MAX_ETHPORTS as u16).filter_map(name_of).collect();
+    if names.is_empty() { "no device at all".to_owned() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::ManuallyDrop;
+    use std::net::Ipv4Addr;
+    use std::ptr::NonNull;
+
+    use wedjat_core::wire::ether::Mac;
+    use wedjat_core::wire::udp::{Flow, PAYLOAD};
+    use wedjat_core::wire::{ether, ipv4};
+
+    use super::*;
+
+    /// One packet: an mbuf outside any pool, with the fields that a driver sets.
+    struct ReceivedPackets {
+        fields: Vec<u64>,
+        bytes: Vec<u8>,
+    }
+
+    impl ReceivedPackets {
+        /// Creates a packet with these `ol_flags`, by which a driver reports checksums.
+        fn new(bytes: Vec<u8>, flags: u64) -> Self {
+            let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
+            let (start, len) = (one.bytes.as_mut_ptr(), one.bytes.len());
+            one.set(sys::WEDJAT_MBUF_BUF_ADDR, start);
+            one.set(sys::WEDJAT_MBUF_BUF_LEN, len as u16);
+            one.set(sys::WEDJAT_MBUF_DATA_LEN, len as u16);
+            one.set(sys::WEDJAT_MBUF_PKT_LEN, len as u32);
+            one.set(sys::WEDJAT_MBUF_NB_SEGS, 1_u16);
+            one.set(sys::WEDJAT_MBUF_OL_FLAGS, flags);
+            one
+        }
+
+        fn set<T>(&mut self, offset: u32, value: T) {
+            // SAFETY: offset and type are those of a field, which lies within the memory.
+            unsafe {
+                self.fields.as_mut_ptr().byte_add(offset as usize).cast::<T>().write(value);
+            }
+        }
+
+        /// Settles its checksums. Returns two flags: one was finished; both are verified afterwards.
+        fn settle(&mut self, checksums: Checksums) -> (bool, bool) {
+            let mbuf = NonNull::new(self.fields.as_mut_ptr()).unwrap().cast();
+            // SAFETY: the memory is laid out as an mbuf, lives on, and never enters a pool.
+            let mut mbuf = ManuallyDrop::new(unsafe { Mbuf::from_raw(mbuf) });
+            (checksums.settle(&mut mbuf), mbuf.checksums_verified())
+        }
+    }
+
+    /// Offset of the UDP checksum.
+    const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
+
+    /// A datagram with a correct checksum.
+    fn whole() -> Vec<u8> {
+        let mut frame = vec![0; PAYLOAD + 32];
+        let flow = Flow {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src: Ipv4Addr::new(10, 0, 1, 2).to_bits(),
+            dst: Ipv4Addr::new(10, 0, 1, 1).to_bits(),
+            src_port: 40_000,
+            dst_port: 1234,
+        };
+        flow.emit(&mut frame, 32);
+        assert!(udp::parse(&frame, false).is_ok());
+        frame
+    }
+
+    /// The same datagram as a kernel socket leaves it for a device: the field holds the sum of the pseudo
+    /// header.
+    fn partial() -> Vec<u8> {
+        let mut frame = whole();
+        // Source, destination, protocol UDP, and length with the header of eight bytes.
+        let words = [0x0A00_u32, 0x0102, 0x0A00, 0x0101, 17, 40];
+        let sum: u32 = words.iter().sum();
+        let sum = (sum & 0xFFFF) + (sum >> 16);
+        frame[UDP_CHECKSUM..UDP_CHECKSUM + 2].copy_from_slice(&(sum as u16).to_be_bytes());
+        frame
+    }
+
+    /// A driver with the checksum offload of UDP alone, such as virtio.
+    const VIRTIO: Checksums = Checksums { finishes: false, verifies_one: true, trusts: false };
+
+    // promise: ports.1
+    #[test]
+    fn a_missing_udp_checksum_is_finished() {
+        for trusts in [false, true] {
+            let checksums = Checksums { trusts, ..VIRTIO };
+            let mut packet = ReceivedPackets::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
+            assert_eq!(packet.settle(checksums), (true, true));
+            assert_eq!(packet.bytes, whole(), "trusts: {trusts}");
+        }
+        // Without the mark the data may be damaged.
+        let mut unmarked = ReceivedPackets::new(partial(), 0);
+        assert_eq!(unmarked.settle(VIRTIO), (false, false));
+        assert_eq!(unmarked.bytes, partial());
+        // The mark does not make a damaged packet valid.
+        let mut damaged = partial();
+        damaged[UDP_CHECKSUM] ^= 0x55;
+        let mut damaged = ReceivedPackets::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
+        assert_eq!(damaged.settle(VIRTIO), (false, false));
+    }
+
+    // promise: ports.1
+    #[test]
+    fn each_checksum_is_verified_by_itself() {
+        let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;
+        let mut damaged = whole();
+        damaged[PAYLOAD] ^= 1;
+        let mut packet = ReceivedPackets::new(damaged, good);
+        assert_eq!(packet.settle(VIRTIO), (false, true), "the device verified the UDP checksum");
+        let mut wrong_header = whole();
+        wrong_header[ether::LEN + 8] ^= 1; // the time to live
+        assert_eq!(ReceivedPackets::new(wrong_header, good).settle(VIRTIO), (false, false));
+        let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
+        assert_eq!(ReceivedPackets::new(whole(), ip_only).settle(VIRTIO), (false, false));
+    }
+}

@@ -1,0 +1,58 @@
+//! A port in a VLAN: removes the tag from received packets and adds it to sent ones, like a NIC with that
+//! offload. Code that polls the port does not see tags.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use wedjat_core::io::{Buf, Burst};
+use wedjat_core::wire::vlan;
+
+use super::mbuf::Mbuf;
+
+/// Removes the tag of this VLAN from the packets from index `before` on; frees and counts packets of other
+/// VLANs.
+pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_count: &AtomicU64) {
+    let received = burst.len();
+    let mut index = 0;
+    burst.retain(|packet| {
+        index += 1;
+        index <= before || untag_one(id, packet)
+    });
+    let foreign = received - burst.len();
+    if foreign > 0 {
+        foreign_count.fetch_add(foreign as u64, Relaxed);
+    }
+}
+
+/// Removes the tag of this VLAN from a packet. Returns false for a packet of another VLAN.
+fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
+    let is_ours = vlan::id(packet.bytes()) == Some(id);
+    if is_ours {
+        vlan::cover(packet.bytes_mut());
+        packet.shorten_front(vlan::LEN as u16);
+    }
+    is_ours
+}
+
+/// Sends a burst with the tag of this VLAN; packets that are not sent stay unchanged.
+pub(super) fn send_tagged(
+    id: u16,
+    burst: &mut Burst<Mbuf>,
+    send: impl FnOnce(&mut Burst<Mbuf>) -> usize,
+) -> usize {
+    // A burst is sent only if all its packets get the tag. Only foreign pools and devices make packets without
+    // headroom.
+    let tagged = burst.iter_mut().all(|packet| match packet.extend_front(vlan::LEN as u16) {
+        true => {
+            vlan::uncover(packet.bytes_mut(), id);
+            true
+        }
+        false => false,
+    });
+    let sent = if tagged { send(burst) } else { 0 };
+    // Sent packets have left the burst. The remaining ones lose their tag again.
+    for packet in burst.iter_mut().filter(|packet| vlan::id(packet.bytes()) == Some(id)) {
+        untag_one(id, packet);
+    }
+    sent
+}

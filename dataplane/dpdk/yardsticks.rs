@@ -1,0 +1,188 @@
+//! DPDK's own ways to pass tasks to a worker core and back, for comparison with our rings.
+//!
+//! The loops are in C (`sys/yardsticks.h`), so that only DPDK's own code is measured, inlined as in its
+//! applications.
+#![allow(unsafe_code, reason = "calls into libdpdk")]
+
+use std::ffi::CString;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::{Duration, Instant};
+
+use wedjat_core::io::Pool;
+use wedjat_sys as sys;
+
+use super::eal::{Eal, errno, error_text};
+use super::{Mbuf, MbufPool};
+
+/// Any NUMA node (DPDK's `SOCKET_ID_ANY`).
+const ANY_NODE: i32 = -1;
+/// Slots of a ring, more than the tasks in flight.
+const SLOTS: u32 = 64;
+/// Maximum number of tasks in flight.
+const DEPTH_MAX: usize = 8;
+
+/// DPDK lacks memory, or the name exists already.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make {name:?} to measure against: {reason}; give EAL more memory (-m MEGABYTES)")]
+pub struct YardstickError {
+    name: &'static str,
+    reason: String,
+}
+
+impl YardstickError {
+    /// Creates the error of the call that just failed, from `rte_errno`.
+    fn of(name: &'static str) -> Self {
+        Self { name, reason: error_text(errno()) }
+    }
+}
+
+/// A pointer that may move to a worker thread.
+struct Shared<T>(NonNull<T>);
+
+// SAFETY: DPDK's rings and distributors support two threads that call the functions of one side each, as
+// `measure` ensures.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+/// Runs `serve` on a thread, prepared by `prepare`, while this thread runs `drive`. Then calls `poll` until the
+/// thread has ended. Returns the time of `drive`.
+fn measure(
+    prepare: impl FnOnce() + Send,
+    serve: impl FnOnce(*const u8) + Send,
+    drive: impl FnOnce(),
+    poll: impl Fn(),
+) -> Duration {
+    let (stop, ready) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            prepare();
+            ready.store(true, Release);
+            serve(stop.as_ptr().cast_const().cast());
+        });
+        while !ready.load(Acquire) {
+            std::hint::spin_loop();
+        }
+        let began = Instant::now();
+        drive();
+        let elapsed = began.elapsed();
+        stop.store(true, Release);
+        while !worker.is_finished() {
+            poll();
+        }
+        elapsed
+    })
+}
+
+/// A pair of rings with one producer and one consumer each.
+pub struct RingPair {
+    forth: Shared<sys::rte_ring>,
+    back: Shared<sys::rte_ring>,
+    _eal: Eal,
+}
+
+impl RingPair {
+    /// Creates two empty rings. Only one pair may exist at a time.
+    ///
+    /// # Errors
+    /// If EAL's memory is insufficient.
+    pub fn new(eal: &Eal) -> Result<Self, YardstickError> {
+        let ring = |name: &'static str| {
+            let text = CString::new(name).unwrap_or_default();
+            let flags = sys::RING_F_SP_ENQ | sys::RING_F_SC_DEQ;
+            // SAFETY: the name is a C string that outlives the call, which copies it.
+            let ring = unsafe { sys::rte_ring_create(text.as_ptr(), SLOTS, ANY_NODE, flags) };
+            NonNull::new(ring).map(Shared).ok_or_else(|| YardstickError::of(name))
+        };
+        Ok(Self { forth: ring("forth")?, back: ring("back")?, _eal: eal.clone() })
+    }
+
+    /// Returns the time of `tasks` round trips with `depth` tasks in flight. `prepare` runs on the worker's
+    /// thread.
+    ///
+    /// # Panics
+    /// If the depth is more than 8.
+    pub fn measure(&mut self, depth: usize, tasks: u64, prepare: impl FnOnce() + Send) -> Duration {
+        assert!(depth <= DEPTH_MAX);
+        let (forth, back) = (&self.forth, &self.back);
+        measure(
+            prepare,
+            // SAFETY: the rings live as long as `self`, this thread is the only one on the worker's
+            // side, and the flag outlives it.
+            |stop| unsafe { sys::wedjat_rings_serve(forth.as_ptr(), back.as_ptr(), stop) },
+            // SAFETY: as above for the dispatcher's side, since `self` is mutably borrowed.
+            || unsafe {
+                sys::wedjat_rings_drive(forth.as_ptr(), back.as_ptr(), depth as u32, tasks)
+            },
+            std::hint::spin_loop,
+        )
+    }
+}
+
+impl Drop for RingPair {
+    fn drop(&mut self) {
+        // SAFETY: both were created by rte_ring_create, and are no longer used.
+        unsafe {
+            sys::rte_ring_free(self.forth.as_ptr());
+            sys::rte_ring_free(self.back.as_ptr());
+        }
+    }
+}
+
+/// DPDK's distributor in burst mode, with one worker.
+pub struct Distributor {
+    distributor: Shared<sys::rte_distributor>,
+    packets: Vec<Mbuf>,
+    _eal: Eal,
+}
+
+impl Distributor {
+    /// Creates a distributor, which DPDK never frees: one per process.
+    ///
+    /// # Errors
+    /// If EAL's memory is insufficient.
+    pub fn new(eal: &Eal, pool: &MbufPool) -> Result<Self, YardstickError> {
+        const NAME: &str = "distributor";
+        let text = CString::new(NAME).unwrap_or_default();
+        // SAFETY: the name is a C string that outlives the call, which copies it.
+        let distributor = unsafe {
+            sys::rte_distributor_create(text.as_ptr(), u32::MAX, 1, sys::WEDJAT_BURST_MODE)
+        };
+        let distributor =
+            NonNull::new(distributor).map(Shared).ok_or_else(|| YardstickError::of(NAME))?;
+        let mut pool = pool.handle();
+        let packets: Vec<_> = std::iter::from_fn(|| pool.take()).take(DEPTH_MAX).collect();
+        if packets.len() < DEPTH_MAX {
+            return Err(YardstickError::of(NAME));
+        }
+        Ok(Self { distributor, packets, _eal: eal.clone() })
+    }
+
+    /// Returns the time of `tasks` round trips with eight tasks in flight. `prepare` runs on the worker's
+    /// thread.
+    pub fn measure(&mut self, tasks: u64, prepare: impl FnOnce() + Send) -> Duration {
+        let (distributor, depth) = (&self.distributor, self.packets.len() as u32);
+        // An `Mbuf` consists only of a pointer to an mbuf.
+        let packets = self.packets.as_mut_ptr().cast();
+        measure(
+            prepare,
+            // SAFETY: the distributor is never freed, this thread is the only worker, and the flag
+            // outlives it.
+            |stop| unsafe { sys::wedjat_distributor_serve(distributor.as_ptr(), stop) },
+            // SAFETY: the packets belong to this value, and all come back before the call ends.
+            || unsafe {
+                sys::wedjat_distributor_drive(distributor.as_ptr(), packets, depth, tasks);
+            },
+            // SAFETY: this thread owns the distributor.
+            || unsafe { sys::wedjat_distributor_turn(distributor.as_ptr()) },
+        )
+    }
+}

@@ -1,0 +1,578 @@
+//! Effects of commands. All decisions about a fabric are made here.
+//!
+//! A decision yields events, the smallest changes of a fabric. First the command makes its own events. Then
+//! [`Draft::settle`] gives pools the workers that they lack, and links their racks to spines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use wedjat_core::limits::MEMBERS_MAX;
+use wedjat_core::policy::{PolicySpec, Runs};
+use wedjat_desired::config::is_unicast;
+
+use super::command::{Command, CommandError, FABRIC_WORKERS_MAX};
+use super::event::{Event, Ids};
+use super::fabric::{Fabric, Leaf, PoolSettings, Server};
+use super::place::{Rack, link, take};
+use super::view::NodeId;
+
+/// Fabric on its way to the next version, with the events so far.
+struct Draft {
+    fabric: Fabric,
+    events: Vec<Event>,
+}
+
+/// Result of a part of a decision.
+type DecideResult<T = ()> = Result<T, CommandError>;
+
+impl Fabric {
+    /// Returns the events of a command, and the fabric after them. No events means no change.
+    ///
+    /// # Errors
+    /// If the command is refused. The error is the reason.
+    pub fn decide(&self, command: &Command) -> DecideResult<(Vec<Event>, Self)> {
+        let mut draft = Draft { fabric: self.clone(), events: Vec::new() };
+        draft.command(command)?;
+        if !draft.events.is_empty() {
+            draft.settle(self);
+            draft.fabric.version += 1;
+        }
+        Ok((draft.events, draft.fabric))
+    }
+}
+
+impl Fabric {
+    /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`].
+    ///
+    /// Three conditions must hold. The spine no longer follows. All following leaves linked to it, at least
+    /// one, report it as silent. Another following spine could replace it. A spine that still follows has
+    /// only lost its links, or stalls. `follows` returns true for a node that follows. `reports_silent`
+    /// returns true for a leaf that reports the spine as silent.
+    #[must_use]
+    pub fn is_spine_down(
+        &self,
+        id: u16,
+        follows: impl Fn(NodeId) -> bool,
+        reports_silent: impl Fn(u16) -> bool,
+    ) -> bool {
+        let is_up = |spine: &u16| self.spines.get(spine).is_some_and(|spine| !spine.is_failed);
+        let can_serve = |spine: &u16| is_up(spine) && follows(NodeId::Spine(*spine));
+        if !is_up(&id) || can_serve(&id) || !self.spines.keys().any(can_serve) {
+            return false;
+        }
+        let links = self.pools.values().flat_map(|pool| &pool.links);
+        let leaves = links.filter(|(_, spine)| **spine == id).map(|(&leaf, _)| leaf);
+        let leaves: BTreeSet<u16> = leaves.filter(|&leaf| follows(NodeId::Leaf(leaf))).collect();
+        !leaves.is_empty() && leaves.into_iter().all(reports_silent)
+    }
+}
+
+/// Returns the error of an impossible command.
+fn refused<T>(what: String, reason: impl Into<String>) -> DecideResult<T> {
+    Err(CommandError::Refused { what, reason: reason.into() })
+}
+
+/// Returns the error for a missing object.
+fn unknown(what: String) -> CommandError {
+    CommandError::Unknown { what }
+}
+
+/// Checks that the policy exists and runs over racks (on a spine) or over workers.
+fn check_policy(name: &str, is_over_racks: bool) -> DecideResult {
+    let policy: PolicySpec = name.parse().map_err(wedjat_desired::control::ChangeError::from)?;
+    let entry = policy.entry();
+    match is_over_racks {
+        true if entry.over_racks.is_none() => refused(
+            format!("spine-policy {name}"),
+            "its members can't be racks; `horus-spine`, `random` can",
+        ),
+        false if entry.runs == Runs::Spine => refused(
+            format!("policy {name}"),
+            "it runs on a spine; name it as the spine policy, and another for leaves",
+        ),
+        _ => Ok(()),
+    }
+}
+
+impl Draft {
+    /// Applies an event and records it.
+    fn push(&mut self, event: Event) {
+        self.fabric.take(&event);
+        self.events.push(event);
+    }
+
+    /// Checks a command and records its events.
+    fn command(&mut self, command: &Command) -> DecideResult {
+        match *command {
+            Command::AddSpine { id, ip } => {
+                if self.fabric.spines.contains_key(&id) {
+                    return Err(CommandError::Taken {
+                        what: format!("id {id}"),
+                        by: format!("spine {id}"),
+                    });
+                }
+                self.check_address(ip)?;
+                self.push(Event::Spine { id, ip, is_failed: false });
+            }
+            Command::RemoveSpine { id } => {
+                self.spine(id)?;
+                self.push(Event::SpineGone { id });
+            }
+            Command::FailSpine { id } => self.set_spine_failed(id, true)?,
+            Command::RestoreSpine { id } => self.set_spine_failed(id, false)?,
+            Command::AddLeaf { id, ip } => {
+                if self.fabric.leaves.contains_key(&id) {
+                    return Err(CommandError::Taken {
+                        what: format!("id {id}"),
+                        by: format!("leaf {id}"),
+                    });
+                }
+                self.check_address(ip)?;
+                self.push(Event::Leaf { id, ip, is_failed: false });
+            }
+            Command::RemoveLeaf { id } => {
+                self.leaf(id)?;
+                self.push(Event::LeafGone { id });
+            }
+            Command::FailLeaf { id, to } => self.fail_leaf(id, to)?,
+            Command::RestoreLeaf { id } => {
+                let leaf = self.leaf(id)?;
+                if leaf.is_failed {
+                    self.push(Event::Leaf { id, ip: leaf.ip, is_failed: false });
+                }
+            }
+            Command::AddServer { ip, leaf, ref workers, mac, registers, speed } => {
+                self.check_address(ip)?;
+                self.check_workers(leaf, workers)?;
+                let server = Server { mac, registers, is_drained: false };
+                self.put_server(leaf, ip, &server);
+                let ids = Ids(sorted(workers));
+                self.push(Event::Workers { leaf, server: ip, ids, speed });
+            }
+            Command::RemoveServer { ip } => {
+                let leaf = self.server(ip)?;
+                self.push(Event::ServerGone { leaf, ip });
+            }
+            Command::DrainServer { ip } => self.drain(ip, true)?,
+            Command::UndrainServer { ip } => self.drain(ip, false)?,
+            Command::AddPool { id, ref settings } => self.add_pool(id, settings)?,
+            Command::RemovePool { id } => {
+                self.settings(id)?;
+                self.push(Event::PoolGone { id });
+            }
+            Command::SetPolicy { pool, ref policy } => {
+                check_policy(policy, false)?;
+                let settings = PoolSettings { policy: policy.clone(), ..self.settings(pool)? };
+                self.put_pool(pool, settings);
+            }
+            Command::SetQueue { pool, queue, overflow } => {
+                let settings = PoolSettings { queue, overflow, ..self.settings(pool)? };
+                self.put_pool(pool, settings);
+            }
+            // A pool that grows gets its workers from `settle`.
+            Command::ResizePool { id, workers } => {
+                let settings = PoolSettings { workers, ..self.settings(id)? };
+                let (has, free) = (self.fabric.members(id), self.free());
+                if workers > has + free {
+                    return refused(format!("pool {id}"), shortage(workers - has, free));
+                }
+                self.put_pool(id, settings);
+                self.shrink(id, workers);
+            }
+            Command::Register { leaf, ip, pool, ref workers } => {
+                self.register((leaf, ip), pool, workers)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns a spine.
+    fn spine(&self, id: u16) -> DecideResult<super::fabric::Spine> {
+        self.fabric.spines.get(&id).cloned().ok_or_else(|| unknown(format!("spine {id}")))
+    }
+
+    /// Returns a leaf.
+    fn leaf(&self, id: u16) -> DecideResult<&Leaf> {
+        let leaf = self.fabric.leaves.get(&id).map(AsRef::as_ref);
+        leaf.ok_or_else(|| unknown(format!("leaf {id}")))
+    }
+
+    /// Returns the leaf of a server.
+    fn server(&self, ip: Ipv4Addr) -> DecideResult<u16> {
+        self.fabric.leaf_of(ip).ok_or_else(|| unknown(format!("server {ip}")))
+    }
+
+    /// Returns the settings of a pool.
+    fn settings(&self, pool: u16) -> DecideResult<PoolSettings> {
+        let settings = self.fabric.pools.get(&pool).map(|pool| pool.settings.clone());
+        settings.ok_or_else(|| unknown(format!("pool {pool}")))
+    }
+
+    /// Checks that an address is a host's and free.
+    fn check_address(&self, ip: Ipv4Addr) -> DecideResult {
+        if !is_unicast(ip.into()) {
+            return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
+        }
+        match self.fabric.owner_of(ip) {
+            Some(by) => Err(CommandError::Taken { what: format!("address {ip}"), by }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a rack has room for new workers with these ids.
+    fn check_workers(&self, leaf: u16, workers: &[u16]) -> DecideResult {
+        let rack = self.leaf(leaf)?;
+        if let Some((id, worker)) = workers.iter().find_map(|id| Some((id, rack.workers.get(id)?)))
+        {
+            let what = format!("worker {id} of leaf {leaf}");
+            return Err(CommandError::Taken { what, by: format!("server {}", worker.server) });
+        }
+        let all = self.fabric.leaves.values().map(|leaf| leaf.workers.len()).sum::<usize>();
+        if rack.workers.len() + workers.len() > MEMBERS_MAX
+            || all + workers.len() > FABRIC_WORKERS_MAX
+        {
+            return refused(
+                format!("leaf {leaf}"),
+                format!(
+                    "there is room for {MEMBERS_MAX} workers in a rack, {FABRIC_WORKERS_MAX} in all"
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// Marks a spine as down or up.
+    fn set_spine_failed(&mut self, id: u16, is_failed: bool) -> DecideResult {
+        let spine = self.spine(id)?;
+        if spine.is_failed != is_failed {
+            self.push(Event::Spine { id, ip: spine.ip, is_failed });
+        }
+        Ok(())
+    }
+
+    /// Adds or replaces a server.
+    fn put_server(&mut self, leaf: u16, ip: Ipv4Addr, server: &Server) {
+        let Server { mac, registers, is_drained } = *server;
+        let mac = mac.map(|mac| mac.to_string());
+        self.push(Event::Server { leaf, ip, mac, registers, is_drained });
+    }
+
+    /// Drains or undrains a server.
+    fn drain(&mut self, ip: Ipv4Addr, is_drained: bool) -> DecideResult {
+        let leaf = self.server(ip)?;
+        let server = self.leaf(leaf)?.servers.get(&ip).cloned();
+        if let Some(server) = server.filter(|server| server.is_drained != is_drained) {
+            self.put_server(leaf, ip, &Server { is_drained, ..server });
+        }
+        Ok(())
+    }
+
+    /// Marks a leaf as down. Moves its servers to the leaf `to`, or frees its workers.
+    fn fail_leaf(&mut self, id: u16, to: Option<u16>) -> DecideResult {
+        let leaf = self.leaf(id)?.clone();
+        if let Some(to) = to {
+            if to == id || self.leaf(to)?.is_failed {
+                let reason = format!("leaf {to} can't take its servers over; name one that is up");
+                return refused(format!("leaf {id}"), reason);
+            }
+            let workers: Vec<u16> = leaf.workers.keys().copied().collect();
+            self.check_workers(to, &workers)?;
+        }
+        if !leaf.is_failed {
+            self.push(Event::Leaf { id, ip: leaf.ip, is_failed: true });
+        }
+        // Workers of a failed leaf have no pool, so they leave theirs before their servers move.
+        self.assign(id, leaf.workers.keys().copied().collect(), None);
+        let Some(to) = to else { return Ok(()) };
+        for (&ip, server) in &leaf.servers {
+            self.push(Event::ServerGone { leaf: id, ip });
+            self.put_server(to, ip, server);
+        }
+        // One event for each run of workers that differ only in their ids.
+        let all: Vec<_> = leaf.workers.iter().collect();
+        for run in all
+            .chunk_by(|(_, a), (_, b)| (a.server, a.speed, a.pool) == (b.server, b.speed, b.pool))
+        {
+            let (_, first) = run[0];
+            let ids = Ids(run.iter().map(|(id, _)| **id).collect());
+            let (server, speed) = (first.server, first.speed);
+            self.push(Event::Workers { leaf: to, server, ids: ids.clone(), speed });
+            self.assign(to, ids.0, first.pool);
+        }
+        Ok(())
+    }
+
+    /// Assigns workers to a pool, or to none. Skips workers that have it already.
+    fn assign(&mut self, leaf: u16, workers: Vec<u16>, pool: Option<u16>) {
+        let Some(rack) = self.fabric.leaves.get(&leaf) else { return };
+        let changes_pool =
+            |id: &u16| rack.workers.get(id).is_some_and(|worker| worker.pool != pool);
+        let ids = Ids(workers.into_iter().filter(changes_pool).collect());
+        if !ids.0.is_empty() {
+            self.push(Event::Assign { leaf, ids, pool });
+        }
+    }
+
+    /// Adds or replaces a pool, unless it has these settings already.
+    fn put_pool(&mut self, id: u16, settings: PoolSettings) {
+        if self.fabric.pools.get(&id).is_none_or(|pool| pool.settings != settings) {
+            self.push(Event::Pool { id, settings });
+        }
+    }
+
+    /// Checks and adds a pool. It gets its workers from `settle`.
+    fn add_pool(&mut self, id: Option<u16>, settings: &PoolSettings) -> DecideResult {
+        check_policy(&settings.policy, false)?;
+        check_policy(&settings.agent_policy, false)?;
+        check_policy(&settings.spine_policy, true)?;
+        let mut free_ids = (1..=u16::MAX).filter(|id| !self.fabric.pools.contains_key(id));
+        let id = id.or_else(|| free_ids.next());
+        let Some(id) = id else {
+            return refused("add-pool".to_owned(), "all ids are used; remove a pool");
+        };
+        if self.fabric.pools.contains_key(&id) {
+            return Err(CommandError::Taken { what: format!("id {id}"), by: format!("pool {id}") });
+        }
+        settings.address.map_or(Ok(()), |ip| self.check_address(ip))?;
+        let up = self.fabric.spine_links().len();
+        if settings.spines > up {
+            let reason = format!(
+                "{} spines are wanted, and {up} are up; add spines, or ask for fewer",
+                settings.spines
+            );
+            return refused(format!("pool {id}"), reason);
+        }
+        let free = self.free();
+        if settings.workers > free {
+            return refused(format!("pool {id}"), shortage(settings.workers, free));
+        }
+        self.put_pool(id, settings.clone());
+        Ok(())
+    }
+
+    /// Returns the number of workers that a pool may take.
+    fn free(&self) -> usize {
+        self.fabric.leaves.values().map(|leaf| leaf.free_count()).sum()
+    }
+
+    /// Frees workers until `remaining` are left. Takes from the racks with the most workers of the pool, highest ids
+    /// first.
+    fn shrink(&mut self, pool: u16, remaining: usize) {
+        let mut racks: BTreeMap<u16, u32> = self.fabric.racks(pool).collect();
+        let mut excess = self.fabric.members(pool).saturating_sub(remaining);
+        let before = racks.clone();
+        while excess > 0 {
+            let largest = racks.iter().max_by_key(|(_, count)| **count).map(|(&leaf, _)| leaf);
+            let Some(count) = largest.and_then(|leaf| racks.get_mut(&leaf)) else { break };
+            *count -= 1;
+            excess -= 1;
+        }
+        for (leaf, count) in racks {
+            let Some(rack) = self.fabric.leaves.get(&leaf) else { continue };
+            let members = rack.workers.iter().filter(|(_, worker)| worker.pool == Some(pool));
+            let mut ids: Vec<u16> = members.map(|(&id, _)| id).collect();
+            if count < before[&leaf] {
+                ids.drain(..count as usize);
+                self.assign(leaf, ids, None);
+            }
+        }
+    }
+
+    /// Adds workers that registered at a leaf, and assigns them to the pool.
+    fn register(
+        &mut self,
+        (leaf, ip): (u16, Ipv4Addr),
+        pool: u16,
+        workers: &[u16],
+    ) -> DecideResult {
+        let what = || format!("workers of {ip} at leaf {leaf}");
+        // Only workers that no pool has join. `settings.admits` is the size up to which the pool admits them.
+        let settings = self.settings(pool)?;
+        let rack = self.leaf(leaf)?;
+        if rack.is_failed {
+            return refused(
+                what(),
+                format!("leaf {leaf} is down by an operator's word: restore it first"),
+            );
+        }
+        let server = rack.servers.get(&ip).cloned();
+        let is_drained = server.as_ref().is_some_and(|server| server.is_drained);
+        if server.as_ref().is_some_and(|server| !server.registers) || is_drained {
+            let reason =
+                "its server is drained, or was added without `registers`; change that first";
+            return refused(what(), reason);
+        }
+        if server.is_none() {
+            self.check_address(ip)?;
+        }
+        let has_other_server = |id: &&u16| rack.workers.get(id).is_some_and(|one| one.server != ip);
+        if let Some(id) = workers.iter().find(has_other_server) {
+            let (what, by) = (format!("worker {id} of leaf {leaf}"), "another server".to_owned());
+            return Err(CommandError::Taken { what, by });
+        }
+        let is_unassigned = |id: &&u16| rack.workers.get(id).is_none_or(|one| one.pool.is_none());
+        let joining: Vec<u16> = sorted(workers).iter().filter(is_unassigned).copied().collect();
+        let room = settings.admits.saturating_sub(self.fabric.members(pool));
+        if joining.len() > room {
+            let max = settings.admits;
+            let reason = format!(
+                "pool {pool} admits workers up to {max}, which leaves room for {room}; add it with more"
+            );
+            return refused(what(), reason);
+        }
+        let new: Vec<u16> =
+            { joining.iter() }.filter(|id| !rack.workers.contains_key(id)).copied().collect();
+        self.check_workers(leaf, &new)?;
+        if server.is_none() && !new.is_empty() {
+            self.put_server(leaf, ip, &Server { mac: None, registers: true, is_drained: false });
+        }
+        if !new.is_empty() {
+            self.push(Event::Workers { leaf, server: ip, ids: Ids(new), speed: 1.0 });
+        }
+        self.assign(leaf, joining, Some(pool));
+        Ok(())
+    }
+
+    /// Fills pools that lack workers with free ones, and links racks to spines.
+    fn settle(&mut self, before: &Fabric) {
+        let fabric = &self.fabric;
+        let is_short = |id: &u16| fabric.members(*id) < fabric.pools[id].settings.workers;
+        let short: Vec<u16> = fabric.pools.keys().copied().filter(is_short).collect();
+        let mut free = if short.is_empty() { 0 } else { self.free() };
+        for pool in short {
+            if free == 0 {
+                break;
+            }
+            free -= self.fill(pool).min(free);
+        }
+        let affected = self.pools_to_link(before);
+        if affected.is_empty() {
+            return;
+        }
+        let mut spines = self.fabric.spine_links();
+        for pool in affected {
+            self.link(pool, &mut spines);
+        }
+    }
+
+    /// Returns the pools whose racks may have changed, or the inputs of their links.
+    fn pools_to_link(&self, before: &Fabric) -> BTreeSet<u16> {
+        let fabric = &self.fabric;
+        if fabric.spines != before.spines {
+            return fabric.pools.keys().copied().collect();
+        }
+        let has_other_links = |id: &u16| {
+            let (pool, old) = (&fabric.pools[id], before.pools.get(id));
+            old.is_none_or(|old| old.settings.spines != pool.settings.spines)
+        };
+        let mut affected: BTreeSet<u16> =
+            fabric.pools.keys().copied().filter(has_other_links).collect();
+        // A pool's links depend on the racks in which it has workers, not on their number.
+        let leaves = fabric.leaves.keys().chain(before.leaves.keys());
+        for leaf in leaves {
+            let (current, old) = (fabric.leaves.get(leaf), before.leaves.get(leaf));
+            if current.zip(old).is_some_and(|(current, old)| Arc::ptr_eq(current, old)) {
+                continue;
+            }
+            let has_members = |leaf: Option<&Arc<Leaf>>, pool| {
+                leaf.is_some_and(|leaf| leaf.pools.contains_key(pool))
+            };
+            let both = current.into_iter().chain(old).flat_map(|leaf| leaf.pools.keys());
+            let changed =
+                both.filter(|pool| has_members(current, *pool) != has_members(old, *pool));
+            affected.extend(changed.filter(|pool| fabric.pools.contains_key(pool)));
+        }
+        affected
+    }
+
+    /// Takes free workers for a pool that lacks workers. Returns their number.
+    fn fill(&mut self, pool: u16) -> usize {
+        let Some(settings) = self.fabric.pools.get(&pool).map(|pool| &pool.settings) else {
+            return 0;
+        };
+        let (wanted, placement) = (settings.workers, settings.placement);
+        let wanted = wanted.saturating_sub(self.fabric.members(pool));
+        if wanted == 0 {
+            return 0;
+        }
+        let racks = self.fabric.leaves.iter().map(|(&leaf, rack)| Rack {
+            leaf,
+            free: rack.free_count(),
+            has: rack.pools.get(&pool).copied().unwrap_or_default() as usize,
+            size: rack.workers.len(),
+        });
+        let taken = take(&racks.collect::<Vec<_>>(), wanted, placement);
+        for (&leaf, &count) in &taken {
+            let ids = self.choose(leaf, count);
+            self.assign(leaf, ids, Some(pool));
+        }
+        taken.values().sum()
+    }
+
+    /// Chooses `count` free workers of a rack, from its servers in turn.
+    fn choose(&self, leaf: u16, count: usize) -> Vec<u16> {
+        let Some(rack) = self.fabric.leaves.get(&leaf) else { return Vec::new() };
+        // Each free worker gets its rank among those of its server. The first `count` by rank then take one worker
+        // of each server, then a second one, and so on. `counts` holds the number of workers so far of each
+        // server. Workers of one server mostly have adjacent ids, so the last `index` is tried first.
+        let (mut counts, mut index) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
+        let mut free = Vec::new();
+        for (id, worker) in rack.free() {
+            if counts.get(index).is_none_or(|(server, _)| *server != worker.server) {
+                index = counts
+                    .iter()
+                    .position(|(server, _)| *server == worker.server)
+                    .unwrap_or(counts.len());
+                if index == counts.len() {
+                    counts.push((worker.server, 0));
+                }
+            }
+            free.push((counts[index].1, worker.server, id));
+            counts[index].1 += 1;
+        }
+        if count < free.len() {
+            free.select_nth_unstable(count);
+            free.truncate(count);
+        }
+        let mut ids: Vec<u16> = free.into_iter().map(|(.., id)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Links a pool's racks to spines. `spines` holds the number of links of each spine that is up, and is updated.
+    fn link(&mut self, pool: u16, spines: &mut BTreeMap<u16, usize>) {
+        let Some(state) = self.fabric.pools.get(&pool).cloned() else { return };
+        let racks: Vec<_> = self.fabric.racks(pool).map(|(leaf, _)| leaf).collect();
+        let links = link(&racks, &state.links, state.settings.spines, spines);
+        let mut count = |spine: Option<u16>, more: bool| {
+            let links = spine.and_then(|spine| spines.get_mut(&spine));
+            links.into_iter().for_each(|links| *links = if more { *links + 1 } else { *links - 1 });
+        };
+        for (&leaf, &old) in state.links.iter().filter(|(leaf, _)| !links.contains_key(leaf)) {
+            count(Some(old), false);
+            self.push(Event::Link { pool, leaf, spine: None });
+        }
+        for (leaf, spine) in links {
+            let old = state.links.get(&leaf).copied();
+            if old != Some(spine) {
+                count(old, false);
+                count(Some(spine), true);
+                self.push(Event::Link { pool, leaf, spine: Some(spine) });
+            }
+        }
+    }
+}
+
+/// Returns the ids in order, each once.
+fn sorted(ids: &[u16]) -> Vec<u16> {
+    let mut ids = ids.to_vec();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// Describes a lack of free workers.
+fn shortage(wanted: usize, free: usize) -> String {
+    format!("{wanted} workers are wanted, and {free} are free; add servers, or ask for fewer")
+}

@@ -1,0 +1,420 @@
+//! Desk: the only place of a controller that changes the desired state. It leads or waits for the lead,
+//! executes requests in turn, and publishes each version after the store has kept it. A standby is a controller
+//! that waits for the lead; the lease limits the time in which a leader may answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::command::{Command, CommandError};
+use super::event::Event;
+use super::fabric::Fabric;
+use super::lease::Lease;
+use super::store::{Store, StoreError};
+use super::view::{NodeId, Position};
+
+/// Number of versions after which the store is compacted into one whole fabric. It bounds the log that a new
+/// leader reads.
+const COMPACT: u64 = 1024;
+/// Timeout for releasing the lead in the store.
+const RESIGN_MAX: Duration = Duration::from_secs(2);
+/// Delay before the next attempt at a store that does not answer.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Reason given by a controller whose lease has ended before its desk noticed.
+const LEASE_IS_OVER: &str = "its lease is over";
+
+/// Role of a controller at one moment.
+#[derive(Clone, Debug)]
+pub enum Standing {
+    /// Standby, with the reason.
+    StandsBy(Arc<str>),
+    /// Leader.
+    Leads {
+        /// Term: larger than all earlier ones.
+        term: u64,
+        /// Current fabric.
+        fabric: Arc<Fabric>,
+        /// Lease that limits this role.
+        lease: Lease,
+    },
+}
+
+impl Standing {
+    /// Returns the current role: a leader whose lease is over is a standby.
+    fn at_this_moment(&self) -> Self {
+        match self {
+            Self::Leads { lease, .. } if !lease.holds() => Self::StandsBy(LEASE_IS_OVER.into()),
+            standing => standing.clone(),
+        }
+    }
+}
+
+/// Read access to a controller's standing. Each read compares the lease with the clock, so an ended lease
+/// never gives an answer of a leader.
+#[derive(Clone, Debug)]
+pub(super) struct StandingReader {
+    standing: watch::Receiver<Standing>,
+    /// True after [`Self::changed`] has reported the end of the lease in `standing`.
+    has_ended: bool,
+}
+
+impl StandingReader {
+    /// Creates the standing of a controller that has not led yet, and its reader.
+    pub fn new() -> (watch::Sender<Standing>, Self) {
+        let began = Standing::StandsBy("it has not led yet".into());
+        let (sender, standing) = watch::channel(began);
+        (sender, Self { standing, has_ended: false })
+    }
+
+    /// Returns the current standing.
+    pub fn now(&self) -> Standing {
+        self.standing.borrow().at_this_moment()
+    }
+
+    /// Returns a reader whose first [`Self::changed`] returns at once.
+    pub fn restarted(&self) -> Self {
+        let mut standing = self.standing.clone();
+        standing.mark_changed();
+        Self { standing, has_ended: false }
+    }
+
+    /// Waits for another standing, including the end of a lease. Returns `None` when the controller ends.
+    pub async fn changed(&mut self) -> Option<Standing> {
+        let lease = match &*self.standing.borrow() {
+            Standing::Leads { lease, .. } if !self.has_ended => Some(lease.clone()),
+            _ => None,
+        };
+        let lease_end = async move {
+            match lease {
+                Some(mut lease) => lease.end().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = self.standing.changed() => changed.ok()?,
+            () = lease_end => {}
+        }
+        let standing = self.standing.borrow_and_update();
+        let now = standing.at_this_moment();
+        let is_over = matches!(now, Standing::StandsBy(_));
+        self.has_ended = is_over && matches!(*standing, Standing::Leads { .. });
+        Some(now)
+    }
+}
+
+/// Reason why a request was not executed, or may not have been.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// The command is refused.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The fabric has another version.
+    #[error(
+        "the fabric's version is {found}, not {wanted}: look at what has changed since, and ask again"
+    )]
+    Version {
+        /// Version of the fabric.
+        found: u64,
+        /// Version named in the request.
+        wanted: u64,
+    },
+    /// A node has a newer version than the store.
+    #[error(
+        "{node} has version {has}, and the store has version {found}: it was restored from an old copy, or is another; restore a newer copy, \
+         or start the controller with `--restore` to have the nodes take what it has"
+    )]
+    Behind {
+        /// The node.
+        node: NodeId,
+        /// Its version.
+        has: u64,
+        /// The store's version.
+        found: u64,
+    },
+    /// The store did not keep the change, or did not confirm it.
+    #[error("{0}")]
+    Store(String),
+    /// The controller does not lead.
+    #[error("this controller stands by: {0}")]
+    StandsBy(Arc<str>),
+}
+
+/// Result of a request.
+#[derive(Clone, Debug)]
+pub struct CommandResult {
+    /// Fabric after the request.
+    pub fabric: Arc<Fabric>,
+    /// Pool that was created or changed, if any.
+    pub pool: Option<u16>,
+}
+
+/// Request to the desk.
+#[derive(Debug)]
+pub enum Request {
+    /// Execute this command.
+    Command(Command),
+    /// Raise the fabric's version above this one.
+    Raise(u64),
+}
+
+/// Request with the channel for its answer.
+#[derive(Debug)]
+pub struct CommandRequest {
+    /// Request.
+    pub request: Request,
+    /// Version that the fabric must have, if given.
+    pub if_version: Option<u64>,
+    /// Channel for the answer.
+    pub answer: oneshot::Sender<Result<CommandResult, AskError>>,
+}
+
+/// Writer of the desired state.
+#[derive(Debug)]
+pub(super) struct Desk<S> {
+    pub store: S,
+    /// Requests of the service.
+    pub requests: mpsc::Receiver<CommandRequest>,
+    pub standing: watch::Sender<Standing>,
+    /// Newest version and term with which it has led. A store with older ones was restored from a copy.
+    pub known: Position,
+    /// Version of the last attempt at a compaction.
+    pub compaction_tried: u64,
+}
+
+impl<S: Store> Desk<S> {
+    /// Leads or waits for the lead until `stopped`.
+    ///
+    /// # Errors
+    /// If the store needs repair by an operator before it can be used.
+    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<(), StoreError> {
+        let ended = tokio::select! {
+            reason = self.serve() => Err(reason),
+            _ = stopped.wait_for(|stop| *stop) => Ok(()),
+        };
+        // A lease that is not released ends by itself.
+        let _ = tokio::time::timeout(RESIGN_MAX, self.store.resign()).await;
+        ended
+    }
+
+    /// Leads whenever it can. Returns the error that only an operator can repair.
+    async fn serve(&mut self) -> StoreError {
+        let mut logged = String::new();
+        loop {
+            let reason = match self.begin().await {
+                Ok((term, fabric)) => {
+                    logged.clear();
+                    self.lead(term, fabric).await
+                }
+                Err(error) => error,
+            };
+            if reason.is_final() {
+                self.stand_by(&reason.to_string());
+                return reason;
+            }
+            // Losing the lead is no fault: waiting for it again begins at once, without a message.
+            let retries = !matches!(reason, StoreError::Deposed);
+            if retries && logged != reason.to_string() {
+                logged = reason.to_string();
+                log::error!("{reason}");
+            }
+            if matches!(reason, StoreError::WentBack { .. }) {
+                // Another controller, started since, may accept the older version.
+                self.store.resign().await;
+            }
+            self.stand_by(&reason.to_string());
+            if retries {
+                self.refuse_for(RETRY).await;
+            }
+        }
+    }
+
+    /// Publishes that this controller stands by.
+    fn stand_by(&self, reason: &str) {
+        self.standing.send_replace(Standing::StandsBy(reason.into()));
+    }
+
+    /// Waits for the lead and loads the fabric. Refuses requests in the meantime. Returns the term and the fabric.
+    async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
+        let (store, requests, standing) = (&mut self.store, &mut self.requests, &self.standing);
+        let known = self.known;
+        let begun = async {
+            let report_leader = |reason: &str| {
+                standing.send_if_modified(|now| {
+                    let is_new = !matches!(now, Standing::StandsBy(known) if **known == *reason);
+                    *now = Standing::StandsBy(reason.into());
+                    is_new
+                });
+            };
+            let term = store.lead(report_leader).await?;
+            let fabric = store.load().await?;
+            let found = Position { version: fabric.version, term };
+            if found.term < known.term || found.version < known.version {
+                return Err(StoreError::WentBack { found, known });
+            }
+            Ok((term, Arc::new(fabric)))
+        };
+        tokio::pin!(begun);
+        loop {
+            tokio::select! {
+                begun = &mut begun => return begun,
+                Some(request) = requests.recv() => refuse(standing, request),
+            }
+        }
+    }
+
+    /// Refuses requests for some time.
+    async fn refuse_for(&mut self, time: Duration) {
+        let over = tokio::time::sleep(time);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return,
+                Some(request) = self.requests.recv() => refuse(&self.standing, request),
+            }
+        }
+    }
+
+    /// Executes requests until the lead ends. Returns the reason. The end of the lease ends it at once, even
+    /// during a call to the store.
+    async fn lead(&mut self, term: u64, mut fabric: Arc<Fabric>) -> StoreError {
+        log::info!("leads with term {term} from version {}", fabric.version);
+        self.known = Position { version: fabric.version, term };
+        let lease = self.store.lease();
+        let mut over = lease.clone();
+        self.publish(term, &fabric, &lease);
+        loop {
+            let request = tokio::select! {
+                () = over.end() => return StoreError::Deposed,
+                Some(request) = self.requests.recv() => request,
+                // No request can arrive any more: the service has ended.
+                else => return StoreError::Deposed,
+            };
+            // The process may have been stopped since the last check of the clock.
+            if !lease.holds() {
+                let _ = request.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
+                return StoreError::Deposed;
+            }
+            let outcome = tokio::select! {
+                // A finished request has a known outcome, which counts even if the lease ends now.
+                biased;
+                outcome = self.execute(&fabric, &request) => outcome,
+                () = over.end() => Err(Err(StoreError::Deposed)),
+            };
+            match outcome {
+                Ok(done) => {
+                    if done.fabric.version != fabric.version {
+                        fabric = Arc::clone(&done.fabric);
+                        self.known = Position { version: fabric.version, term };
+                        self.publish(term, &fabric, &lease);
+                    }
+                    let _ = request.answer.send(Ok(done));
+                }
+                Err(Ok(refused)) => _ = request.answer.send(Err(refused)),
+                Err(Err(error)) => {
+                    let text = format!(
+                        "{error}; whether the command is kept is not known: look at the topology"
+                    );
+                    let _ = request.answer.send(Err(AskError::Store(text)));
+                    return error;
+                }
+            }
+            // Counted from the store's base, because one lead may be shorter than `COMPACT` versions.
+            // A failed attempt counts as well. Otherwise each request on a full disk would end the lead.
+            if fabric.version.saturating_sub(self.store.base().max(self.compaction_tried))
+                >= COMPACT
+            {
+                self.compaction_tried = fabric.version;
+                let compacted = tokio::select! {
+                    compacted = self.store.compact(&fabric) => compacted,
+                    () = over.end() => Err(StoreError::Deposed),
+                };
+                if let Err(error) = compacted {
+                    return error;
+                }
+            }
+        }
+    }
+
+    /// Publishes a version of the fabric.
+    fn publish(&self, term: u64, fabric: &Arc<Fabric>, lease: &Lease) {
+        let (fabric, lease) = (Arc::clone(fabric), lease.clone());
+        self.standing.send_replace(Standing::Leads { term, fabric, lease });
+    }
+
+    /// Executes one request. The inner `Err` holds an error of the store; the inner `Ok` holds a refusal.
+    async fn execute(
+        &mut self,
+        fabric: &Arc<Fabric>,
+        request: &CommandRequest,
+    ) -> Result<CommandResult, Result<AskError, StoreError>> {
+        let command = match &request.request {
+            Request::Command(command) => command,
+            Request::Raise(above) => return self.raise(fabric, *above).await.map_err(Err),
+        };
+        let found = fabric.version;
+        if let Some(wanted) = request.if_version.filter(|&wanted| wanted != found) {
+            return Err(Ok(AskError::Version { found, wanted }));
+        }
+        let (events, next) = fabric.decide(command).map_err(|error| Ok(error.into()))?;
+        let pool = events.iter().find_map(|event| match event {
+            Event::Pool { id, .. } => Some(*id),
+            _ => None,
+        });
+        if events.is_empty() {
+            return Ok(CommandResult { fabric: Arc::clone(fabric), pool });
+        }
+        self.store.append(next.version, &events).await.map_err(Err)?;
+        log::info!("version {}: {}", next.version, command);
+        Ok(CommandResult { fabric: Arc::new(next), pool })
+    }
+
+    /// Raises the fabric's version above a node's version, with no other change.
+    async fn raise(
+        &mut self,
+        fabric: &Arc<Fabric>,
+        above: u64,
+    ) -> Result<CommandResult, StoreError> {
+        let mut next = Arc::clone(fabric);
+        if above >= fabric.version {
+            let version = above.saturating_add(1);
+            next = Arc::new(Fabric { version, ..Fabric::clone(fabric) });
+            self.store.compact(&next).await?;
+            log::warn!("version {version}: restored from version {}", fabric.version);
+        }
+        Ok(CommandResult { fabric: next, pool: None })
+    }
+}
+
+/// Answers that this controller stands by.
+fn refuse(standing: &watch::Sender<Standing>, request: CommandRequest) {
+    let reason = match &*standing.borrow() {
+        Standing::StandsBy(reason) => Arc::clone(reason),
+        Standing::Leads { .. } => "it begins".into(),
+    };
+    let _ = request.answer.send(Err(AskError::StandsBy(reason)));
+}
+
+/// Returns notes for operators on probably unintended conditions, such as a pool with too few workers.
+pub(super) fn notes(fabric: &Fabric) -> Vec<String> {
+    let up = fabric.spine_links().len();
+    let mut notes = Vec::new();
+    for (&id, pool) in &fabric.pools {
+        let (has, wanted) = (fabric.members(id), pool.settings.workers);
+        if has < wanted {
+            notes.push(format!(
+                "pool {id} has {has} of {}; add servers",
+                wedjat_core::quantity(wanted, "worker")
+            ));
+        }
+        if pool.settings.spines > up {
+            notes
+                .push(format!("pool {id} has {up} of {} spines; add spines", pool.settings.spines));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

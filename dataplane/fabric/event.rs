@@ -1,0 +1,237 @@
+//! Events: the smallest changes of a fabric. A store keeps them. Applying an event makes no decision, so each
+//! decision is made only once.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use wedjat_core::wire::ether::Mac;
+
+use super::fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
+
+/// Ids, serialized as ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Vec<(u16, u16)>", into = "Vec<(u16, u16)>")]
+pub struct Ids(pub Vec<u16>);
+
+impl From<Vec<(u16, u16)>> for Ids {
+    fn from(ranges: Vec<(u16, u16)>) -> Self {
+        Self(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
+    }
+}
+
+impl From<Ids> for Vec<(u16, u16)> {
+    fn from(ids: Ids) -> Self {
+        let runs = ids.0.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+        runs.filter_map(|run| Some((*run.first()?, *run.last()?))).collect()
+    }
+}
+
+/// Smallest change of a fabric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "ids, and the fields of what they name")]
+pub enum Event {
+    /// Adds or replaces a spine.
+    Spine { id: u16, ip: Ipv4Addr, is_failed: bool },
+    /// Removes a spine.
+    SpineGone { id: u16 },
+    /// Adds or replaces a leaf. Its rack stays.
+    Leaf { id: u16, ip: Ipv4Addr, is_failed: bool },
+    /// Removes a leaf with its rack.
+    LeafGone { id: u16 },
+    /// Adds or replaces a server in a leaf's rack. Its workers stay.
+    Server { leaf: u16, ip: Ipv4Addr, mac: Option<String>, registers: bool, is_drained: bool },
+    /// Removes a server with its workers.
+    ServerGone { leaf: u16, ip: Ipv4Addr },
+    /// Puts workers without a pool on a server.
+    Workers { leaf: u16, server: Ipv4Addr, ids: Ids, speed: f64 },
+    /// Assigns workers to a pool, or to none.
+    Assign { leaf: u16, ids: Ids, pool: Option<u16> },
+    /// Adds or replaces a pool. Its workers and links stay.
+    Pool { id: u16, settings: PoolSettings },
+    /// Removes a pool. Its workers have no pool then.
+    PoolGone { id: u16 },
+    /// Links a pool's rack to another spine, or to none.
+    Link { pool: u16, leaf: u16, spine: Option<u16> },
+}
+
+/// Updates the number of a pool's workers for one worker that it gained or lost.
+fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) {
+    let Some(pool) = pool else { return };
+    let all = members.entry(pool).or_default();
+    *all = if is_added { *all + 1 } else { all.saturating_sub(1) };
+    if *all == 0 {
+        members.remove(&pool);
+    }
+}
+
+impl Fabric {
+    /// Applies an event. An event that names a missing object has no effect.
+    pub fn take(&mut self, event: &Event) {
+        // The members are counted first, by the pools that their workers had before the event.
+        match event {
+            Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
+            Event::LeafGone { id } => self.count_removed(*id, |_| true),
+            Event::ServerGone { leaf, ip } => {
+                self.count_removed(*leaf, |worker| worker.server == *ip)
+            }
+            // Existing workers with these ids lose their pool.
+            Event::Workers { leaf, ids, .. } => self.count_assigned(*leaf, &ids.0, None),
+            _ => {}
+        }
+        self.change(event);
+    }
+
+    /// Updates the numbers of members for workers that change their pool.
+    fn count_assigned(&mut self, leaf: u16, ids: &[u16], pool: Option<u16>) {
+        let Some(leaf) = self.leaves.get(&leaf) else { return };
+        for worker in ids.iter().filter_map(|id| leaf.workers.get(id)) {
+            count(&mut self.members, worker.pool, false);
+            count(&mut self.members, pool, true);
+        }
+    }
+
+    /// Updates the numbers of members for removed workers of a rack.
+    fn count_removed(&mut self, leaf: u16, is_removed: impl Fn(&Worker) -> bool) {
+        let Some(leaf) = self.leaves.get(&leaf) else { return };
+        for worker in leaf.workers.values().filter(|worker| is_removed(worker)) {
+            count(&mut self.members, worker.pool, false);
+        }
+    }
+
+    /// Applies an event to everything except `members`, the numbers of workers of each pool.
+    fn change(&mut self, event: &Event) {
+        match event {
+            &Event::Spine { id, ip, is_failed } => {
+                self.spines.insert(id, Spine { ip, is_failed });
+            }
+            Event::SpineGone { id } => _ = self.spines.remove(id),
+            &Event::Leaf { id, ip, is_failed } => {
+                let leaf = self.leaves.entry(id).or_insert_with(|| Arc::new(Leaf::new(ip)));
+                let leaf = Arc::make_mut(leaf);
+                (leaf.ip, leaf.is_failed) = (ip, is_failed);
+            }
+            Event::LeafGone { id } => _ = self.leaves.remove(id),
+            Event::Pool { id, settings } => match self.pools.get_mut(id) {
+                Some(pool) => Arc::make_mut(pool).settings = settings.clone(),
+                None => {
+                    let pool = Pool { settings: settings.clone(), links: Default::default() };
+                    self.pools.insert(*id, Arc::new(pool));
+                }
+            },
+            Event::PoolGone { id } => self.end_pool(*id),
+            &Event::Link { pool, leaf, spine } => {
+                let Some(pool) = self.pools.get_mut(&pool) else { return };
+                let links = &mut Arc::make_mut(pool).links;
+                match spine {
+                    Some(spine) => _ = links.insert(leaf, spine),
+                    None => _ = links.remove(&leaf),
+                }
+            }
+            Event::Server { leaf, .. }
+            | Event::ServerGone { leaf, .. }
+            | Event::Workers { leaf, .. }
+            | Event::Assign { leaf, .. } => {
+                let Some(leaf) = self.leaves.get_mut(leaf) else { return };
+                Arc::make_mut(leaf).take(event);
+            }
+        }
+    }
+
+    /// Removes a pool, and its workers from it.
+    fn end_pool(&mut self, id: u16) {
+        self.pools.remove(&id);
+        self.members.remove(&id);
+        for leaf in self.leaves.values_mut().filter(|leaf| leaf.pools.contains_key(&id)) {
+            let leaf = Arc::make_mut(leaf);
+            let members = leaf.workers.values_mut().filter(|worker| worker.pool == Some(id));
+            members.for_each(|worker| worker.pool = None);
+            leaf.pools.remove(&id);
+        }
+    }
+
+    /// Returns the events that lead from an empty fabric to this one.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        let spine = |(&id, spine): (&u16, &Spine)| Event::Spine {
+            id,
+            ip: spine.ip,
+            is_failed: spine.is_failed,
+        };
+        let mut events: Vec<_> = self.spines.iter().map(spine).collect();
+        for (&id, pool) in &self.pools {
+            events.push(Event::Pool { id, settings: pool.settings.clone() });
+        }
+        self.leaves.iter().for_each(|(&id, leaf)| leaf.events(id, &mut events));
+        for (&id, pool) in &self.pools {
+            let link = |(&leaf, &spine)| Event::Link { pool: id, leaf, spine: Some(spine) };
+            events.extend(pool.links.iter().map(link));
+        }
+        events
+    }
+}
+
+impl Leaf {
+    /// Applies an event of this rack.
+    fn take(&mut self, event: &Event) {
+        match event {
+            &Event::Server { ip, ref mac, registers, is_drained, .. } => {
+                let mac = mac.as_ref().and_then(|mac| mac.parse::<Mac>().ok());
+                self.servers.insert(ip, Server { mac, registers, is_drained });
+            }
+            Event::ServerGone { ip, .. } => {
+                self.servers.remove(ip);
+                let pools: Vec<_> = { self.workers.extract_if(.., |_, one| one.server == *ip) }
+                    .map(|(_, worker)| worker.pool)
+                    .collect();
+                pools.into_iter().for_each(|pool| self.count(pool, -1));
+            }
+            &Event::Workers { server, ref ids, speed, .. } => {
+                for &id in &ids.0 {
+                    let old = self.workers.insert(id, Worker { server, pool: None, speed });
+                    self.count(old.and_then(|old| old.pool), -1);
+                }
+            }
+            &Event::Assign { ref ids, pool, .. } => {
+                for id in &ids.0 {
+                    let Some(worker) = self.workers.get_mut(id) else { continue };
+                    let old = std::mem::replace(&mut worker.pool, pool);
+                    self.count(old, -1);
+                    self.count(pool, 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Appends the events that create this leaf and its rack.
+    fn events(&self, id: u16, events: &mut Vec<Event>) {
+        events.push(Event::Leaf { id, ip: self.ip, is_failed: self.is_failed });
+        for (&ip, server) in &self.servers {
+            events.push(Event::Server {
+                leaf: id,
+                ip,
+                mac: server.mac.map(|mac| mac.to_string()),
+                registers: server.registers,
+                is_drained: server.is_drained,
+            });
+        }
+        let all: Vec<_> = self.workers.iter().collect();
+        // One event for each run of workers that differ only in their ids.
+        let is_same_kind = |(_, one): &(&u16, &Worker), (_, next): &(&u16, &Worker)| {
+            (one.server, one.speed) == (next.server, next.speed)
+        };
+        for run in all.chunk_by(is_same_kind) {
+            let Some((_, first)) = run.first() else { continue };
+            let ids = Ids(run.iter().map(|(id, _)| **id).collect());
+            events.push(Event::Workers { leaf: id, server: first.server, ids, speed: first.speed });
+        }
+        for &pool in self.pools.keys() {
+            let members = all.iter().filter(|(_, worker)| worker.pool == Some(pool));
+            let ids = Ids(members.map(|(id, _)| **id).collect());
+            events.push(Event::Assign { leaf: id, ids, pool: Some(pool) });
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! Follower: a node that receives its desired state from a controller. It applies the state by the same
+//! changes as an operator, and acknowledges it. While no controller answers, the node keeps its state and
+//! tries to connect.
+//!
+//! A [`Position`] is a version of the fabric's desired state with the term of the leader that sent it. Terms
+//! number the leaders. A [`View`] is the part of the fabric that one node receives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+use wedjat_admin::{
+    ControllerLink, FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError,
+    stay_on,
+};
+use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{PolicySpec, Reports};
+use wedjat_core::stage::UnknownWorker;
+use wedjat_core::stage::network::SpineLink;
+use wedjat_core::state::Presence;
+use wedjat_desired::config::{ControllerAddress, FollowConfig};
+use wedjat_desired::control::{Membership, Pool, Server, Spine, Worker};
+
+use super::client::connect;
+use super::convert;
+use super::generated as proto;
+use super::generated::follow_request::Message;
+use super::view::{NodeId, PoolView, Position, View};
+
+/// Delay before the next attempt to reach a controller: the first, and the maximum.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// Delay before a node retries a version that it could apply only in part: workers must leave before others
+/// join.
+const RETRY_PARTIAL: Duration = Duration::from_millis(50);
+/// Delay before a node retries a version that it has refused.
+const RETRY_REFUSED: Duration = Duration::from_secs(1);
+/// Interval between checks of the node's workers.
+const WORKER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval between a leaf's checks for silent spines.
+const SPINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Timeout for the controller's answer to a node's first message.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of queued messages to the controller.
+const MESSAGES_MAX: usize = 64;
+
+/// Thread of a follower.
+#[derive(Debug)]
+pub struct FollowerThread {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FollowerThread {
+    /// Starts a thread that makes the node behind `handle` follow a controller. The thread runs on `cpus`, or
+    /// anywhere if that is empty. `unknown` receives workers that registered at a leaf and are not configured.
+    ///
+    /// # Errors
+    /// If the system cannot start a thread.
+    pub fn start(
+        config: FollowConfig,
+        node: NodeId,
+        handle: Handle,
+        unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
+        cpus: &[usize],
+    ) -> std::io::Result<Self> {
+        let (stop, mut stopped) = watch::channel(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut number = [0; 8];
+        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+        let instance = u64::from_ne_bytes(number);
+        let mut follower = Follower {
+            config,
+            node,
+            handle,
+            unknown,
+            instance,
+            view: View::default(),
+            known: KnownState::default(),
+            position: Position::default(),
+        };
+        let cpus = cpus.to_vec();
+        let run = move || {
+            stay_on(&cpus);
+            runtime.block_on(async {
+                tokio::select! {
+                    () = follower.run() => {}
+                    _ = stopped.wait_for(|stop| *stop) => {}
+                }
+            });
+            // Does not wait for tasks that block, such as a name lookup.
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("wedjat-follow".to_owned()).spawn(run)?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for FollowerThread {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// State of a follower.
+struct Follower {
+    config: FollowConfig,
+    node: NodeId,
+    /// Access to the node.
+    handle: Handle,
+    /// Workers that registered at a leaf and are not configured.
+    unknown: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    /// Random number of this process. It tells the controller two processes of one node apart.
+    instance: u64,
+    /// Desired state received so far.
+    view: View,
+    /// All pools and workers that it ever received. An agent removes no others.
+    known: KnownState,
+    /// Newest position received.
+    position: Position,
+}
+
+/// Connection to the controller: messages to it and from it.
+struct Link {
+    to: mpsc::Sender<proto::FollowRequest>,
+    from: Streaming<proto::FollowReply>,
+}
+
+/// Progress of the node with its desired state.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The node has applied the state.
+    Done,
+    /// Retry at this time.
+    Retry(Instant),
+}
+
+impl Follower {
+    /// Follows one of the controllers, and connects again after each loss. Logs a reason only when it changes.
+    async fn run(&mut self) {
+        let (mut wait, mut last_logged) = (BACKOFF.0, String::new());
+        loop {
+            for index in 0..self.config.addresses.len() {
+                let address = self.config.addresses[index].clone();
+                let note = |connected| {
+                    let address = address.to_string();
+                    self.handle.note_controller(ControllerLink { address, connected });
+                };
+                note(false);
+                let reason = match self.dial(&address).await {
+                    Ok(link) => {
+                        log::info!("follows the controller at {address}");
+                        note(true);
+                        (wait, last_logged) = (BACKOFF.0, String::new());
+                        self.follow(link).await
+                    }
+                    Err(reason) => reason,
+                };
+                if last_logged != reason {
+                    log::warn!(
+                        "controller at {address}: {reason}; the node goes on as it is, and tries again"
+                    );
+                    last_logged = reason;
+                }
+            }
+            sleep(wait).await;
+            wait = (wait * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// Connects to a controller and sends the first message.
+    async fn dial(&self, address: &ControllerAddress) -> Result<Link, String> {
+        let tls: Option<&[PathBuf; 3]> = self.config.tls.as_ref();
+        let mut client = connect(address, tls).await?;
+        let (to, messages) = mpsc::channel(MESSAGES_MAX);
+        let hello = Message::Hello(convert::hello(self.node, self.instance, self.position));
+        let _ = to.send(proto::FollowRequest { message: Some(hello) }).await;
+        let reply = timeout(ANSWER_MAX, client.follow(ReceiverStream::new(messages))).await;
+        let from =
+            reply.map_err(|_| "no answer".to_owned())?.map_err(|status| status_text(&status))?;
+        Ok(Link { to, from: from.into_inner() })
+    }
+
+    /// Follows until the connection ends. Returns the reason.
+    ///
+    /// Each message of the controller, and each retry that is due, applies the desired state. At the intervals
+    /// in between, it reports observations of workers and spines that have changed.
+    async fn follow(&mut self, mut link: Link) -> String {
+        let mut spine_check = tokio::time::interval(SPINE_CHECK_INTERVAL);
+        spine_check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last_worker_check = None::<Instant>;
+        let (mut progress, mut last_refusal, mut observations) =
+            (Progress::Done, String::new(), proto::Seen::default());
+        loop {
+            let retry = async {
+                match progress {
+                    Progress::Done => std::future::pending().await,
+                    Progress::Retry(at) => tokio::time::sleep_until(at.into()).await,
+                }
+            };
+            let must_apply = tokio::select! {
+                message = link.from.message() => match message {
+                    Ok(Some(message)) => match self.receive(message) {
+                        Ok(()) => true,
+                        Err(reason) => return reason,
+                    },
+                    Ok(None) => return "it has ended".to_owned(),
+                    Err(status) => return status_text(&status),
+                },
+                () = retry => true,
+                _ = spine_check.tick() => false,
+            };
+            let message = if must_apply {
+                self.apply(&mut progress, &mut last_refusal).await
+            } else {
+                let with_workers =
+                    last_worker_check.is_none_or(|at| at.elapsed() >= WORKER_CHECK_INTERVAL);
+                if with_workers {
+                    last_worker_check = Some(Instant::now());
+                }
+                self.changed_observations(&mut observations, with_workers).await
+            };
+            for message in message.into_iter().chain(self.unknown_workers()) {
+                if link.to.send(proto::FollowRequest { message: Some(message) }).await.is_err() {
+                    return "it has ended".to_owned();
+                }
+            }
+        }
+    }
+
+    /// Takes a message into the view. Refuses one that is older than the view, from a deposed controller or
+    /// an old copy of a store.
+    fn receive(&mut self, message: proto::FollowReply) -> Result<(), String> {
+        let received = Position { version: message.version, term: message.term };
+        let snapshot = message.snapshot;
+        if received < self.position {
+            return Err(format!(
+                "it tells {received} after {}: it does not lead any more, or its store is an old copy; in that case start \
+                 it with `--restore`",
+                self.position
+            ));
+        }
+        let delta = convert::delta(message).map_err(|error| error.to_string())?;
+        if snapshot {
+            self.view = View::default();
+        }
+        self.view.take(delta);
+        self.known.pools.extend(self.view.pools.keys());
+        self.known.workers.extend(self.view.workers.keys());
+        self.position = received;
+        Ok(())
+    }
+
+    /// Applies the received state as far as possible now, and sets the time of the next attempt. Returns the
+    /// message to the controller: an acknowledgement of the whole state, or a refusal with a new reason.
+    async fn apply(&self, progress: &mut Progress, last_refusal: &mut String) -> Option<Message> {
+        let version = self.position.version;
+        let result = match wanted(self.node, &self.view) {
+            Ok(wanted) => {
+                let (answer, answered) = oneshot::channel();
+                let follows = match self.node {
+                    NodeId::Leaf(_) => FollowerKind::Leaf,
+                    NodeId::Spine(_) => FollowerKind::Spine,
+                    NodeId::Agent(_) => FollowerKind::Agent(self.known.clone()),
+                };
+                self.handle.follow(wanted, follows, move |done| _ = answer.send(done));
+                answered.await.ok()?
+            }
+            Err(reason) => Err(RequestError::Reload(reason)),
+        };
+        match result {
+            Ok(FollowResult { is_complete: true, .. }) => {
+                *progress = Progress::Done;
+                last_refusal.clear();
+                Some(Message::Acknowledge(proto::Acknowledge { version }))
+            }
+            Ok(_) => {
+                *progress = Progress::Retry(Instant::now() + RETRY_PARTIAL);
+                None
+            }
+            Err(error) => {
+                *progress = Progress::Retry(Instant::now() + RETRY_REFUSED);
+                let reason = error.to_string();
+                let is_new = *last_refusal != reason;
+                last_refusal.clone_from(&reason);
+                is_new.then_some(Message::Refuse(proto::Refuse { version, reason }))
+            }
+        }
+    }
+
+    /// Returns the node's observations of its spines and, if `with_workers`, of its workers. `None` if they are equal
+    /// to `before`, which is updated.
+    async fn changed_observations(
+        &self,
+        before: &mut proto::Seen,
+        with_workers: bool,
+    ) -> Option<Message> {
+        let mut observations = before.clone();
+        if with_workers {
+            let (answer, answered) = oneshot::channel();
+            self.handle.look(move |snapshot| _ = answer.send(snapshot));
+            observations = presences(&answered.await.ok()?);
+        }
+        if matches!(self.node, NodeId::Leaf(_)) {
+            let (answer, answered) = oneshot::channel();
+            self.handle.silent_spines(move |silent| _ = answer.send(silent));
+            observations.silent_spines = answered.await.ok()?.into_iter().map(u32::from).collect();
+        }
+        let is_new = observations != *before;
+        before.clone_from(&observations);
+        is_new.then_some(Message::Seen(observations))
+    }
+
+    /// Returns the registrations of workers that are missing from the desired state, by server and pool.
+    fn unknown_workers(&self) -> Vec<Message> {
+        let mut by_server = BTreeMap::<_, BTreeSet<u32>>::new();
+        while let Some(one) = self.unknown.as_ref().and_then(|unknown| unknown.pop()) {
+            by_server.entry((one.server, one.pool)).or_default().insert(one.worker.into());
+        }
+        let register = |((server, pool), workers): (_, BTreeSet<u32>)| {
+            let (server, pool) = (Ipv4Addr::from_bits(server).to_string(), u32::from(pool));
+            Message::Register(proto::Register {
+                server,
+                pool,
+                workers: workers.into_iter().collect(),
+            })
+        };
+        by_server.into_iter().map(register).collect()
+    }
+}
+
+/// Describes the end of a call.
+fn status_text(status: &Status) -> String {
+    match status.code() {
+        Code::Unknown | Code::Cancelled => format!("the connection is lost ({})", status.message()),
+        _ => status.message().to_owned(),
+    }
+}
+
+/// Returns the workers that registered, and those that are silent or unreachable.
+fn presences(node: &NodeSnapshot) -> proto::Seen {
+    let mut found = proto::Seen::default();
+    for member in node.snapshot.pools.iter().flat_map(|pool| &pool.members) {
+        match member.presence {
+            Presence::Registered => found.registered.push(member.worker.into()),
+            Presence::Silent | Presence::Unreachable => found.silent.push(member.worker.into()),
+            Presence::Configured | Presence::Absent | Presence::Unregistered => {}
+        }
+    }
+    found
+}
+
+/// Returns the membership that a node should have: its pools, servers and workers. Its epoch is 0, because the
+/// node counts epochs itself.
+///
+/// # Errors
+/// If the membership is impossible. The error is the reason.
+pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
+    let mut wanted =
+        Membership { epoch: 0, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
+    let host = |ip: Ipv4Addr, mac, registers| Server {
+        ip: ip.into(),
+        mac,
+        registers,
+        is_leaving: false,
+        was: None,
+    };
+    match node {
+        NodeId::Leaf(_) => {
+            let servers = view.servers.iter();
+            let servers = servers.map(|(&ip, one)| Some(host(ip, one.mac, one.registers)));
+            wanted.servers.extend(servers);
+        }
+        NodeId::Agent(ip) => wanted.servers.push(Some(host(ip, None, true))),
+        NodeId::Spine(_) => {
+            let leaves: BTreeSet<Ipv4Addr> = view.racks.values().map(|rack| rack.ip).collect();
+            let leaves = leaves.into_iter().map(|ip| Some(host(ip, None, false)));
+            wanted.servers.extend(leaves);
+        }
+    }
+    for (&id, pool) in &view.pools {
+        let pool = pool_of(node, view, (id, pool), &mut wanted)?;
+        wanted.pools.push(Some(pool));
+    }
+    Ok(wanted)
+}
+
+/// Returns a pool with its members. Their servers are in `wanted` already; the pool's spine is added to it.
+fn pool_of(
+    node: NodeId,
+    view: &View,
+    (id, pool): (u16, &PoolView),
+    wanted: &mut Membership,
+) -> Result<Pool, String> {
+    let settings = &pool.settings;
+    let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
+    let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
+    let policy = match node {
+        NodeId::Leaf(_) => parse(&settings.policy)?,
+        NodeId::Agent(_) => parse(&settings.agent_policy)?,
+        NodeId::Spine(_) => spine_policy.clone(),
+    };
+    let place = |ip: Ipv4Addr| {
+        let index = wanted.servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
+        index
+            .map(|index| index as u16)
+            .ok_or_else(|| format!("pool {id}: server {ip} is not among the servers"))
+    };
+    let mut members = Vec::new();
+    for (&worker, state) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
+        let one = Worker::new(worker, place(state.server)?, state.speed);
+        members.push(Some(Worker { is_drained: state.is_drained, ..one }));
+    }
+    // A spine's members are racks. The speed of a rack is its number of workers.
+    for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
+        members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
+    }
+    let spine = pool.spine.map(|(id, ip)| Some(Spine { id, ip: ip.into() }));
+    let link = spine.map(|spine| {
+        let known = wanted.spines.iter().position(|one| *one == spine);
+        let spine = known.unwrap_or_else(|| {
+            wanted.spines.push(spine);
+            wanted.spines.len() - 1
+        });
+        SpineLink { spine: spine as u16, protocol: Protocol::below(&spine_policy) }
+    });
+    Ok(Pool {
+        id,
+        policy,
+        queue: settings.queue,
+        overflow: settings.overflow,
+        // A fabric has no such settings: the node keeps those of its file.
+        shared_workers: false,
+        reports: Reports::Replies,
+        authenticator: None,
+        key: None,
+        service: settings
+            .address
+            .filter(|_| settings.spines > 0 && !matches!(node, NodeId::Agent(_)))
+            .map(IpAddr::V4),
+        link,
+        is_leaving: false,
+        members,
+    })
+}

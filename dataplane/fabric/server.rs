@@ -1,0 +1,247 @@
+//! Thread of a controller: its desk, which executes commands, and gRPC over a Unix socket and TCP.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::{mpsc, watch};
+use tonic::transport::ServerTlsConfig;
+use wedjat_admin::listen::{
+    self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
+};
+use wedjat_admin::places::Places;
+use wedjat_admin::{OwnersSocket, SocketError};
+use wedjat_desired::config::{ControllerConfig, StoreConfig};
+
+use super::desk::{Desk, Standing, StandingReader};
+use super::generated::fabric_server::FabricServer;
+use super::service::Service;
+use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
+use super::view::Position;
+
+/// Descriptor of the calls for the reflection service, by which tools such as grpcurl list them.
+const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
+/// Maximum number of connections of one listener, if the system allows as many.
+const CONNECTIONS: usize = 1 << 15;
+/// Limits of the gRPC servers.
+const LIMITS: GrpcLimits =
+    GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: KEEP_ALIVE };
+/// Maximum size of a request in bytes.
+const REQUEST_MAX: usize = 256 << 10;
+/// Keep-alive of nodes: interval of pings, and timeout of their answers.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
+/// Maximum number of waiting commands.
+const WAITING_MAX: usize = 64;
+/// Timeout for the thread to end its work.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Reason why a controller does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// Error of the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Error of a listener.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The system has no thread or runtime.
+    #[error("the controller's thread: {0}")]
+    Thread(#[from] io::Error),
+    /// The thread panicked.
+    #[error(
+        "the controller's thread panicked ({0}); this is a fault of wedjat: report it, and start the controller again"
+    )]
+    Panic(String),
+}
+
+impl From<SocketError> for ControllerError {
+    fn from(error: SocketError) -> Self {
+        Self::Server(error.into())
+    }
+}
+
+/// Running controller.
+#[derive(Debug)]
+pub struct Controller {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    /// TCP address at which it listens.
+    pub listen: Option<SocketAddr>,
+    /// Role: leader or standby.
+    standing: StandingReader,
+}
+
+/// Listeners of a controller.
+struct Listeners {
+    socket: Option<OwnersSocket>,
+    listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
+}
+
+impl Controller {
+    /// Starts a controller. It leads as soon as its store lets it.
+    ///
+    /// # Errors
+    /// If a listener, the store or the thread is not available.
+    pub fn start(config: &ControllerConfig) -> Result<Self, ControllerError> {
+        Self::start_as(config, false)
+    }
+
+    /// Starts a controller that sends nodes the state of its store, including nodes with a newer version.
+    ///
+    /// # Errors
+    /// Like [`Controller::start`].
+    pub fn restore(config: &ControllerConfig) -> Result<Self, ControllerError> {
+        Self::start_as(config, true)
+    }
+
+    /// Opens the listeners and the store, and starts the thread. `restores` lets nodes accept an older state.
+    fn start_as(config: &ControllerConfig, restores: bool) -> Result<Self, ControllerError> {
+        let socket = config.socket.as_deref().map(OwnersSocket::bind).transpose()?;
+        let tls = config.control.tls.as_ref().map(tls).transpose()?;
+        let listen =
+            config.control.listen.map(|address| bind(address, "control.listen")).transpose()?;
+        let address = listen.as_ref().and_then(|listener| listener.local_addr().ok());
+        let listeners = Listeners { socket, listen: listen.map(|listen| (listen, tls)) };
+        let parts = Parts { listeners, id: config.id, restores };
+        allow_descriptors();
+        match &config.store {
+            StoreConfig::File(path) => parts.start(FileStore::open(path)?, address),
+            StoreConfig::Etcd { members, prefix, lease_s, tls } => {
+                let own_address = address.map(|address| address.to_string());
+                let own_address =
+                    own_address.or_else(|| Some(config.socket.as_ref()?.display().to_string()));
+                let name =
+                    format!("controller {} at {}", config.id, own_address.unwrap_or_default());
+                let (members, prefix, tls) = (members.clone(), prefix.clone(), tls.clone());
+                let lease = Duration::from_secs(*lease_s);
+                parts.start(
+                    EtcdStore::new(EtcdAccess { members, prefix, lease, tls, name }),
+                    address,
+                )
+            }
+        }
+    }
+
+    /// Returns the current role: leader or standby.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.standing.now()
+    }
+
+    /// Returns the end of the controller's thread once, if it ended by itself.
+    pub fn ended(&mut self) -> Option<ControllerError> {
+        let thread = self.thread.take_if(|thread| thread.is_finished())?;
+        match thread.join() {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.into()),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Some(ControllerError::Panic(text.unwrap_or("without a message").to_owned()))
+            }
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Raises the limit of file descriptors to the user's maximum. Each node takes one.
+fn allow_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
+/// Returns the places of one listener: its limits on connections. Half of the descriptors stay free for the
+/// second listener, the store and files. One source may have a quarter of the places without a request.
+fn places() -> Arc<Places> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
+    Places::new(max, (max / 4).max(1))
+}
+
+/// Inputs of a controller's start.
+struct Parts {
+    listeners: Listeners,
+    id: u16,
+    restores: bool,
+}
+
+impl Parts {
+    /// Starts the thread with this store.
+    fn start<S: Store + 'static>(
+        self,
+        store: S,
+        listen: Option<SocketAddr>,
+    ) -> Result<Controller, ControllerError> {
+        let (stop, stopped) = watch::channel(false);
+        let (sender, requests) = mpsc::channel(WAITING_MAX);
+        let (standing, reader) = StandingReader::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let service = Service::new(self.id, self.restores, sender, reader.clone());
+        let (listeners, ended) = (self.listeners, stopped.clone());
+        let run = move || {
+            let desk =
+                Desk { store, requests, standing, known: Position::default(), compaction_tried: 0 };
+            let served = async {
+                serve(listeners, service, stopped).await;
+                Ok(())
+            };
+            // Serving ends when the desk fails. Both end when `stopped` is set.
+            let done = runtime.block_on(async { tokio::try_join!(desk.run(ended), served) });
+            // Drops unfinished calls of clients.
+            runtime.shutdown_background();
+            done.map(|_| ())
+        };
+        let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
+        Ok(Controller { stop, thread: Some(thread), listen, standing: reader })
+    }
+}
+
+/// Serves until `stopped` is set. Open calls then have [`END_MAX`] to end.
+async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<bool>) {
+    let Listeners { mut socket, listen } = listeners;
+    let add_services = |server| services(server, service.clone());
+    let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
+    let unix = async {
+        let Some(unix) = unix else { return };
+        let listener = tokio::net::UnixListener::from_std(unix);
+        let accepted = accept(listener, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, None).map(add_services);
+        listen::run("controller", router, accepted, stopped.clone()).await;
+    };
+    let tcp = async {
+        let Some((listener, tls)) = listen else { return };
+        let listener = tokio::net::TcpListener::from_std(listener);
+        let accepted = accept(listener, places(), stopped.clone());
+        let router = listen::grpc(LIMITS, tls).map(add_services);
+        listen::run("controller", router, accepted, stopped.clone()).await;
+    };
+    let mut ended = stopped.clone();
+    let stop = async {
+        let _ = ended.wait_for(|stop| *stop).await;
+        tokio::time::sleep(END_MAX).await;
+    };
+    let all = async { tokio::join!(unix, tcp) };
+    tokio::select! { _ = all => {}, () = stop => {} }
+}
+
+/// Adds the controller's services.
+fn services(mut server: GrpcServer, service: Service) -> GrpcRouter {
+    let calls = FabricServer::new(service).max_decoding_message_size(REQUEST_MAX);
+    let mut router = server.add_service(calls);
+    let builder = tonic_reflection::server::Builder::configure();
+    if let Ok(v1) = builder.register_encoded_file_descriptor_set(DESCRIPTOR).build_v1() {
+        router = router.add_service(v1);
+    }
+    router
+}

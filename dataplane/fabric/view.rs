@@ -1,0 +1,287 @@
+//! View of one node: its part of a fabric, and deltas between two versions of it.
+//!
+//! A spine sees its pools and the racks linked to it. A leaf sees the pools, servers and workers of its rack. An
+//! agent sees the pools and workers of its host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use wedjat_core::wire::ether::Mac;
+
+use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
+
+/// Node of a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeId {
+    /// Spine, by id.
+    Spine(u16),
+    /// Leaf, by id.
+    Leaf(u16),
+    /// Agent of a server, by address.
+    Agent(Ipv4Addr),
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Spine(id) => write!(f, "spine {id}"),
+            Self::Leaf(id) => write!(f, "leaf {id}"),
+            Self::Agent(ip) => write!(f, "the agent of {ip}"),
+        }
+    }
+}
+
+/// Position of a fabric in its history. The store keeps a version before any node receives it, so a later
+/// term never begins with an earlier version. The version therefore decides, and the term decides between
+/// equal versions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Version of the fabric.
+    pub version: u64,
+    /// Term of the leader that sent or loaded the version.
+    pub term: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {} of term {}", self.version, self.term)
+    }
+}
+
+/// Pool in a node's view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolView {
+    /// Settings of the pool.
+    pub settings: PoolSettings,
+    /// For a leaf: the spine that the pool is linked to, with its address.
+    pub spine: Option<(u16, Ipv4Addr)>,
+}
+
+/// Server in its leaf's view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerView {
+    /// MAC address; `None` to find it by ARP.
+    pub mac: Option<Mac>,
+    /// True if its workers register themselves.
+    pub registers: bool,
+}
+
+/// Worker of a pool.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkerView {
+    /// Server.
+    pub server: Ipv4Addr,
+    /// Pool.
+    pub pool: u16,
+    /// Relative speed.
+    pub speed: f64,
+    /// True if it gets no new tasks.
+    pub is_drained: bool,
+}
+
+/// Rack of a pool in its spine's view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RackView {
+    /// Address of its leaf.
+    pub ip: Ipv4Addr,
+    /// Number of workers that the pool has there.
+    pub workers: u32,
+}
+
+/// Part of a fabric that one node receives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    /// Pools, by id.
+    pub pools: BTreeMap<u16, PoolView>,
+    /// Servers of a leaf that have workers of pools.
+    pub servers: BTreeMap<Ipv4Addr, ServerView>,
+    /// Workers of pools at a leaf or agent, by id.
+    pub workers: BTreeMap<u16, WorkerView>,
+    /// Racks of a spine, by pool and leaf.
+    pub racks: BTreeMap<(u16, u16), RackView>,
+}
+
+/// Delta between two views.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Delta {
+    /// New and changed entries.
+    pub put: View,
+    /// Removed pools.
+    pub pools: Vec<u16>,
+    /// Removed servers.
+    pub servers: Vec<Ipv4Addr>,
+    /// Removed workers.
+    pub workers: Vec<u16>,
+    /// Removed racks.
+    pub racks: Vec<(u16, u16)>,
+}
+
+impl Delta {
+    /// Returns true if it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Returns the new and changed entries of `to`, and the keys that only `from` has.
+fn changes<K: Ord + Copy, V: PartialEq + Clone>(
+    from: &BTreeMap<K, V>,
+    to: &BTreeMap<K, V>,
+) -> (BTreeMap<K, V>, Vec<K>) {
+    let put = to.iter().filter(|(key, value)| from.get(key) != Some(*value));
+    let removed = from.keys().filter(|key| !to.contains_key(key));
+    (put.map(|(key, value)| (*key, value.clone())).collect(), removed.copied().collect())
+}
+
+impl View {
+    /// Computes the delta from this view to another.
+    #[must_use]
+    pub fn delta(&self, to: &Self) -> Delta {
+        let (pools, removed_pools) = changes(&self.pools, &to.pools);
+        let (servers, removed_servers) = changes(&self.servers, &to.servers);
+        let (workers, removed_workers) = changes(&self.workers, &to.workers);
+        let (racks, removed_racks) = changes(&self.racks, &to.racks);
+        Delta {
+            put: Self { pools, servers, workers, racks },
+            pools: removed_pools,
+            servers: removed_servers,
+            workers: removed_workers,
+            racks: removed_racks,
+        }
+    }
+
+    /// Applies a delta.
+    pub fn take(&mut self, delta: Delta) {
+        let Delta { put, pools, servers, workers, racks } = delta;
+        pools.iter().for_each(|removed| _ = self.pools.remove(removed));
+        servers.iter().for_each(|removed| _ = self.servers.remove(removed));
+        workers.iter().for_each(|removed| _ = self.workers.remove(removed));
+        racks.iter().for_each(|removed| _ = self.racks.remove(removed));
+        self.pools.extend(put.pools);
+        self.servers.extend(put.servers);
+        self.workers.extend(put.workers);
+        self.racks.extend(put.racks);
+    }
+}
+
+impl Fabric {
+    /// Returns true if the fabric has this node.
+    #[must_use]
+    pub fn has(&self, node: NodeId) -> bool {
+        match node {
+            NodeId::Spine(id) => self.spines.contains_key(&id),
+            NodeId::Leaf(id) => self.leaves.contains_key(&id),
+            NodeId::Agent(ip) => self.leaf_of(ip).is_some(),
+        }
+    }
+
+    /// Returns a node's view. It is empty for an unknown node.
+    #[must_use]
+    pub fn view(&self, node: NodeId) -> View {
+        match node {
+            NodeId::Spine(id) => self.view_of_spine(id),
+            NodeId::Leaf(id) => {
+                let all = |leaf: &Arc<Leaf>| self.view_of_rack(id, leaf, |_| true);
+                self.leaves.get(&id).map(all).unwrap_or_default()
+            }
+            NodeId::Agent(ip) => {
+                let leaf = self.leaf_of(ip).and_then(|id| Some((id, self.leaves.get(&id)?)));
+                let view_of_agent = |(id, leaf): (u16, &Arc<Leaf>)| {
+                    self.view_of_rack(id, leaf, |server| server == ip)
+                };
+                let mut view = leaf.map(view_of_agent).unwrap_or_default();
+                view.servers.clear();
+                // The leaf sends no more tasks to a drained server. Its workers still serve the tasks in
+                // flight and in the queue.
+                view.workers.values_mut().for_each(|worker| worker.is_drained = false);
+                view.pools.values_mut().for_each(|pool| pool.spine = None);
+                view
+            }
+        }
+    }
+
+    /// Returns the pools that differ from those of `before`. Compares pointers, because versions share unchanged
+    /// pools.
+    #[must_use]
+    pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
+        let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
+            before.pools.get(id).is_some_and(|old| Arc::ptr_eq(old, pool))
+        };
+        self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
+    }
+
+    /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` if its
+    /// rack or the spines have changed too: then other parts of the view may differ.
+    #[must_use]
+    pub fn delta_of_pools(
+        &self,
+        before: &Self,
+        node: NodeId,
+        view: &View,
+        changed: &[u16],
+    ) -> Option<Delta> {
+        let NodeId::Leaf(id) = node else { return None };
+        let (leaf, old) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
+        if !Arc::ptr_eq(leaf, old) || self.spines != before.spines {
+            return None;
+        }
+        let mut delta = Delta::default();
+        for pool in changed.iter().filter(|pool| leaf.pools.contains_key(pool)) {
+            let entry = self.pool_view(id, *pool)?;
+            if view.pools.get(pool) != Some(&entry) {
+                delta.put.pools.insert(*pool, entry);
+            }
+        }
+        Some(delta)
+    }
+
+    /// Returns a pool in this leaf's view.
+    fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
+        let entry = self.pools.get(&pool)?;
+        let spine = entry.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));
+        Some(PoolView { settings: entry.settings.clone(), spine })
+    }
+
+    /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
+    fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(Ipv4Addr) -> bool) -> View {
+        let (mut view, mut last_server) = (View::default(), None);
+        for (&worker, state) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
+            let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
+                continue;
+            };
+            let is_drained = server.is_drained;
+            let entry = WorkerView { server: state.server, pool, speed: state.speed, is_drained };
+            view.workers.insert(worker, entry);
+            // Workers of one server mostly have adjacent ids, so this adds most servers only once.
+            if last_server != Some(state.server) {
+                let entry = ServerView { mac: server.mac, registers: server.registers };
+                view.servers.insert(state.server, entry);
+                last_server = Some(state.server);
+            }
+        }
+        let pools: BTreeSet<u16> = view.workers.values().map(|one| one.pool).collect();
+        for pool in pools {
+            let Some(entry) = self.pool_view(id, pool) else { continue };
+            view.pools.insert(pool, entry);
+        }
+        view
+    }
+
+    /// Returns the view of a spine: the pools and racks linked to it.
+    fn view_of_spine(&self, id: u16) -> View {
+        let mut view = View::default();
+        for (&pool, entry) in &self.pools {
+            for (&leaf, _) in entry.links.iter().filter(|(_, spine)| **spine == id) {
+                let Some(rack) = self.leaves.get(&leaf) else { continue };
+                let workers = rack.pools.get(&pool).copied().unwrap_or_default();
+                view.racks.insert((pool, leaf), RackView { ip: rack.ip, workers });
+                let new_view = || PoolView { settings: entry.settings.clone(), spine: None };
+                view.pools.entry(pool).or_insert_with(new_view);
+            }
+        }
+        view
+    }
+}

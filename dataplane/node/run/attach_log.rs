@@ -1,0 +1,47 @@
+//! Log of workers that attach to an agent and leave. A worker claims a channel, and the agent grants the claim; a
+//! *place* is a worker's identity.
+
+use wedjat_core::ring::{Place, WorkerRegion};
+
+/// Granted claim (0 for none) and place of each channel at the last update.
+#[derive(Debug)]
+pub struct AttachLog(Vec<(u64, Option<Place>)>);
+
+impl AttachLog {
+    /// Creates a log without workers.
+    pub fn new(region: &WorkerRegion) -> Self {
+        Self(vec![(0, None); region.shape().channels])
+    }
+
+    /// Logs the changes since the last update.
+    pub fn update(&mut self, region: &WorkerRegion) {
+        for (channel, (last_claim, last_place)) in self.0.iter_mut().enumerate() {
+            let (claim, place) = (region.granted(channel), region.place(channel));
+            if claim == *last_claim {
+                continue;
+            }
+            // The departed worker, if there was one; otherwise the new one.
+            let subject = if *last_claim == 0 { place } else { last_place.or(place) };
+            let Some(Place { id, pool }) = subject else { continue };
+            match (*last_claim, region.has_worker(channel)) {
+                // The channel now belongs to another worker, or to none.
+                (1.., _) if place != subject => {
+                    log::info!("worker {id} of pool {pool} was released")
+                }
+                (0, _) => {} // no worker has departed
+                // A worker that leaves or dies releases its lock, so this one still runs.
+                (_, true) if claim == 0 => {
+                    log::warn!(
+                        "worker {id} of pool {pool} was removed: it was silent for too long, or its credits were impossible"
+                    );
+                }
+                _ => log::info!("worker {id} of pool {pool} has left"),
+            }
+            *last_place = place;
+            if let (1.., Some(Place { id, pool })) = (claim, place) {
+                log::info!("worker {id} of pool {pool} has joined");
+            }
+            *last_claim = claim;
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Start, run and orderly end of a configured node on DPDK ports. A thread for each dispatcher core polls. The
+//! calling thread is the watching thread: it serves requests, checks links, workers and cores, and reports.
+
+pub mod agent;
+mod attach_log;
+mod causes;
+mod colocated;
+pub mod leaf;
+mod stalls;
+mod supervisor;
+mod telemetry;
+pub mod threads;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::stalls::StallWatch;
+use self::supervisor::Supervisor;
+use crossbeam_queue::ArrayQueue;
+
+use wedjat_admin::pcap::CaptureError;
+use wedjat_admin::{Handle, Requests, TapPoints};
+use wedjat_core::clock::{ClockError, ClockFile};
+use wedjat_core::cpus;
+use wedjat_core::node::tap::TapCommands;
+use wedjat_core::policy::stream_seed;
+use wedjat_core::program::Program;
+use wedjat_core::stage::UnknownWorker;
+use wedjat_core::stage::network::NetworkError;
+use wedjat_core::state::{Counters, StateError, Totals};
+use wedjat_core::stats::{self, CoreTime, LeafStats, Manifest, PortStats};
+use wedjat_desired::config::ControlConfig;
+use wedjat_desired::config::FollowConfig;
+use wedjat_desired::control::{Cores, Membership, Pool};
+use wedjat_dpdk::{Device, DeviceError, Eal, EalError, PoolError};
+use wedjat_fabric::{FollowerThread, NodeId};
+
+/// Time without a packet and without held tasks after which a stopping core ends.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// Options of a run, beyond the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Time after which the node stops by itself.
+    pub duration: Option<Duration>,
+    /// Arguments of EAL.
+    pub eal: Vec<String>,
+    /// Name of the files that record all packets (port and core are appended).
+    pub pcap: Option<PathBuf>,
+    /// File with changes (requests of the control interface), one per line, applied as lines arrive; `-` is standard
+    /// input.
+    pub changes: Option<PathBuf>,
+    /// Set from outside, for example by a signal: the node reads the configuration again and applies the
+    /// differences.
+    pub reload: Arc<AtomicBool>,
+    /// Clock file of a conductor, whose emulated time the node uses.
+    pub clock: Option<PathBuf>,
+    /// Time to wait for the server of a memif client; `None` takes the default of [`wedjat_dpdk::DeviceOptions`].
+    pub patience: Option<Duration>,
+}
+
+/// Reason why a node does not start or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// EAL does not start.
+    #[error(transparent)]
+    Eal(#[from] EalError),
+    /// The mempool cannot be created.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A device cannot be opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The state cannot be created.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The region of an agent's workers cannot be created.
+    #[error(transparent)]
+    Region(#[from] wedjat_core::ring::RegionError),
+    /// The network configuration is invalid.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A capture cannot be created.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// Emulated time is not available.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
+    /// The control interface cannot be opened.
+    #[error(transparent)]
+    Control(#[from] wedjat_admin::ServerError),
+    /// The thread that follows a controller cannot be started.
+    #[error("the thread that follows the controller: {0}")]
+    Follow(std::io::Error),
+    /// The CPU of a core is not available.
+    #[error(
+        "dispatcher core: this machine has no CPU {cpu} for this process; it may use {usable:?}"
+    )]
+    Cpu {
+        /// The requested CPU.
+        cpu: usize,
+        /// The usable CPUs.
+        usable: Vec<usize>,
+    },
+    /// The CPU of a worker thread is not available.
+    #[error("worker thread: this machine has no CPU {cpu} for this process; it may use {usable:?}")]
+    WorkerCpu {
+        /// The requested CPU.
+        cpu: usize,
+        /// The usable CPUs.
+        usable: Vec<usize>,
+    },
+    /// Batch jobs are configured, but their workers cannot be watched from another process.
+    #[error(
+        "{}: `[cosched]` has {}, and workers that are threads of the agent's own process can't be watched from another one, so \
+         none would run beside them; take `[cosched]` out, or have `wedjat agent` run this file and workers attach to it",
+        path.display(),
+        wedjat_core::quantity(*jobs, "batch job")
+    )]
+    JobsBesideThreads {
+        /// Path of the configuration.
+        path: PathBuf,
+        /// Number of configured jobs.
+        jobs: usize,
+    },
+    /// A worker thread cannot be started.
+    #[error("worker {id}: cannot start a thread for it: {error}")]
+    Worker {
+        /// Id of the worker.
+        id: u16,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// Too few transmit queues for workers that must send for themselves.
+    #[error(
+        "device {device:?} has {found} transmit queues to spare for {wanted} workers that must send their replies \
+         themselves; give it more, use fewer workers, or set worker_sends = \"try\""
+    )]
+    Outlets {
+        /// Name of the device.
+        device: String,
+        /// Number of queues besides the dispatcher's.
+        found: usize,
+        /// Number of workers.
+        wanted: usize,
+    },
+    /// A dispatcher thread ended early.
+    #[error("the dispatcher on CPU {cpu} failed: {reason}")]
+    Core {
+        /// CPU of the thread.
+        cpu: usize,
+        /// Text of the error.
+        reason: String,
+    },
+}
+
+/// Returns the ticks per second of the nodes' clock.
+fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
+    clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
+}
+
+/// Returns a reader of the nodes' clock, in its ticks.
+fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
+    match clock.cloned() {
+        Some(clock) => Box::new(move || clock.now_ns()),
+        None => {
+            let eal = eal.clone();
+            Box::new(move || eal.now())
+        }
+    }
+}
+
+/// Returns the points at which a tap can record, for a node with these cores and devices.
+fn tap_points(
+    cores: Vec<TapCommands>,
+    devices: &[Device],
+    (clock, eal): (Option<&ClockFile>, &Eal),
+    cpus: &[usize],
+) -> TapPoints {
+    TapPoints {
+        cores,
+        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
+        clock: ticks(clock, eal),
+        ticks_hz: ticks_hz(clock, eal),
+        cpus: cpus.to_vec(),
+    }
+}
+
+/// Logs a device's link event, from the watching thread. One exit of a memif peer may be logged twice: the link goes
+/// down a moment before the count of exits changes.
+fn log_link_event(port: usize, device: &Device, is_up: bool) {
+    if device.is_removed() {
+        return log::error!(
+            "port {port}, {}: its interface was removed, so the port stays down; create the interface again and restart the node",
+            device.name()
+        );
+    }
+    log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
+}
+
+/// States of the devices' links at the last check of the watching thread.
+struct Links(Vec<LinkState>);
+
+/// State of one link at a check.
+struct LinkState {
+    is_up: bool,
+    /// Number of memif peers that have left.
+    disconnects: u64,
+}
+
+impl LinkState {
+    /// Reads the state. Disconnects first, so that the next check sees events in between.
+    fn of(device: &Device) -> Self {
+        let disconnects = device.disconnects();
+        Self { is_up: device.link().up, disconnects }
+    }
+
+    /// Returns the events between two states, in order: true for a link that came up. If a successor of a memif peer
+    /// connects at once, the link is up at both checks, and the number of disconnects shows both events.
+    fn events_until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
+        let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
+        let came_up = now.is_up && (went_down || !self.is_up);
+        went_down.then_some(false).into_iter().chain(came_up.then_some(true))
+    }
+}
+
+impl Links {
+    /// Reads the states of all links.
+    fn of(devices: &[Device]) -> Self {
+        Self(devices.iter().map(LinkState::of).collect())
+    }
+
+    /// Calls `on_event` for each event since the last check, with the port and the link's state: true for up.
+    fn check(&mut self, devices: &[Device], on_event: impl Fn(usize, &Device, bool)) {
+        for (port, (last, device)) in self.0.iter_mut().zip(devices).enumerate() {
+            let now = LinkState::of(device);
+            last.events_until(&now).for_each(|is_up| on_event(port, device, is_up));
+            *last = now;
+        }
+    }
+}
+
+/// Interface for changes and observation of a running node.
+struct ControlInterface {
+    /// Set by a signal to request a reload.
+    reload: Arc<AtomicBool>,
+    /// Sender of requests to the watching thread.
+    handle: Handle,
+    /// Serves the sockets until it is dropped.
+    _server: Option<wedjat_admin::Server>,
+}
+
+impl ControlInterface {
+    /// Opens the interface: the file with changes, the reload signal, and the configured sockets beside the state
+    /// file. Its threads run on these CPUs.
+    fn open<C: Cores>(
+        requests: &Requests<C>,
+        options: &Options,
+        (config, state): (&ControlConfig, Option<&Path>),
+        cpus: &[usize],
+    ) -> Result<Self, LaunchError> {
+        let (handle, reload) = (requests.handle(), Arc::clone(&options.reload));
+        if let Some(path) = &options.changes {
+            wedjat_admin::read_lines(path, handle.clone());
+        }
+        let server = wedjat_admin::Server::start(config, state, handle.clone(), cpus)?;
+        Ok(Self { reload, handle, _server: server })
+    }
+
+    /// Reloads the configuration if a signal requested it.
+    fn check_reload(&self) {
+        if self.reload.swap(false, AcqRel) {
+            log::info!("reads the configuration again");
+            self.handle.reload(false, |_| {}); // the log gets the result
+        }
+    }
+}
+
+/// Makes the node follow a controller, if one is configured, with threads on these CPUs. `newcomers` are unknown
+/// workers, reported to the controller.
+fn follow(
+    config: Option<&FollowConfig>,
+    node: NodeId,
+    handle: &Handle,
+    newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
+    cpus: &[usize],
+) -> Result<Option<FollowerThread>, LaunchError> {
+    let Some(config) = config.cloned() else { return Ok(None) };
+    let thread = FollowerThread::start(config, node, handle.clone(), newcomers, cpus);
+    thread.map(Some).map_err(LaunchError::Follow)
+}
+
+/// Checks that this process may use the CPUs of the cores.
+fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
+    let usable = cpus::usable();
+    match cores.iter().find(|cpu| !usable.contains(cpu)) {
+        Some(&cpu) => Err(LaunchError::Cpu { cpu, usable }),
+        None => Ok(()),
+    }
+}
+
+/// Thread of a core, pinned to its CPU and registered with EAL.
+type CoreThread<T> = JoinHandle<Result<T, String>>;
+
+/// Starts a core's thread, pinned to `cpu`. It ends with the result of `work`, or an error. The name of a thread that
+/// `always_polls`, without sleep, contains its CPU, so that other nodes detect a shared CPU.
+fn spawn<T: Send + 'static>(
+    name: &str,
+    (cpu, always_polls): (usize, bool),
+    eal: Eal,
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<CoreThread<T>, LaunchError> {
+    let pinned = move || {
+        if !cpus::pin(cpu) {
+            return Err("the system refused to pin its thread there".to_owned());
+        }
+        let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
+        work()
+    };
+    std::thread::Builder::new()
+        .name(cpus::thread_name(name, cpu, always_polls))
+        .spawn(pinned)
+        .map_err(|error| LaunchError::Core { cpu, reason: error.to_string() })
+}
+
+/// Waits for a core's thread and returns its result. A panic becomes an error.
+fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
+    let result = thread.join().unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a defect: {}", text.unwrap_or("panicked")))
+    });
+    result.map_err(|reason| LaunchError::Core { cpu, reason })
+}
+
+/// Work of the calling thread. It checks the node at least once per `interval`, informs the service manager
+/// if there is one, and reports every second until the node must stop.
+struct Watch<'a> {
+    /// Time after which the node stops by itself.
+    duration: Option<Duration>,
+    /// Set to stop all cores.
+    stop: &'a AtomicBool,
+    /// Counters of each core.
+    counters: &'a [Counters],
+    /// CPUs of the cores; empty if a conductor controls the polls, so that a pause of these is no stall.
+    cpus: &'a [usize],
+    /// Ticks per second of the cores' clock.
+    ticks_hz: u64,
+    /// Longest time between two checks.
+    interval: Duration,
+    /// Start of the cores.
+    started: Instant,
+}
+
+impl Watch<'_> {
+    /// Runs until a core ends, after a stop request or a failure. Then stops all cores and waits for their end.
+    /// `check` does the node's own checks and serves requests for about the given time. `report` gets the line of
+    /// each second.
+    fn until_ended<T>(
+        &self,
+        cores: &[&CoreThread<T>],
+        mut check: impl FnMut(Duration),
+        mut report: impl FnMut(&str),
+    ) {
+        let (mut before, mut reported) = (Totals::default(), self.started);
+        let mut supervisor = Supervisor::from_environment();
+        // Threads of other nodes that poll a CPU of this one.
+        for poller in cpus::pollers(Path::new("/proc"), self.cpus) {
+            log::warn!(
+                "{poller}: both stall for the other's time slices; {}",
+                cpus::SHARED_CPU_FIX
+            );
+        }
+        let mut stalls = StallWatch::new(self.cpus, self.ticks_hz, self.started);
+        while !cores.iter().any(|core| core.is_finished()) {
+            let running = self.started.elapsed();
+            let remaining =
+                self.duration.map_or(self.interval, |total| total.saturating_sub(running));
+            if remaining.is_zero() {
+                self.stop.store(true, Release);
+            }
+            supervisor.update(self.counters, Instant::now());
+            for line in stalls.update(self.counters, Instant::now()) {
+                log::warn!("{line}");
+            }
+            if self.stop.load(Acquire) {
+                supervisor.stopping();
+            }
+            // After the end of the duration, the cores drain: the checks go on at their interval.
+            check(if remaining.is_zero() { self.interval } else { remaining.min(self.interval) });
+            let seconds = reported.elapsed().as_secs_f64();
+            if seconds >= 1.0 && !self.stop.load(Acquire) {
+                let now = Totals::read(self.counters);
+                let time = CoreTime { cores: self.counters.len(), ticks_hz: self.ticks_hz };
+                let line = stats::line(running.as_secs_f64(), &before, &now, seconds, time);
+                if let Some(text) = stats::starvation(&before, &now, seconds, time) {
+                    log::warn!("{text}");
+                }
+                supervisor.status(&line);
+                report(&line);
+                (before, reported) = (now, Instant::now());
+            }
+        }
+        // After the end of one core all others must end, too. Workers may die while the cores wait for them.
+        self.stop.store(true, Release);
+        supervisor.stopping();
+        while !cores.iter().all(|core| core.is_finished()) {
+            check(self.interval);
+        }
+        stalls.end(self.counters, Instant::now());
+    }
+}
+
+/// Returns the statistics of the devices for requests at run time, with the driver's extended statistics.
+fn all_port_stats(devices: &[Device]) -> Vec<PortStats> {
+    let stats = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
+    devices.iter().map(stats).collect()
+}
+
+/// Returns the statistics of a device.
+fn port_stats(device: &Device) -> PortStats {
+    let counted = device.stats();
+    PortStats {
+        device: device.name().to_owned(),
+        driver: device.driver().to_owned(),
+        rx_missed: counted.rx_missed,
+        rx_partial: counted.rx_partial,
+        rx_other_vlan: counted.rx_other_vlan,
+        rx_no_mbuf: counted.rx_no_mbuf,
+        rx_errors: counted.rx_errors,
+        tx_errors: counted.tx_errors,
+        peers_refused: counted.peers_refused,
+        peers_left: device.disconnects(),
+        interfaces_removed: u64::from(device.is_removed()),
+        xstats: BTreeMap::new(),
+    }
+}
+
+/// Returns the manifest of a run, with the text of its configuration.
+fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
+    Manifest {
+        revision: Program::current().revision.to_owned(),
+        rustc: Program::current().rustc.to_owned(),
+        dpdk: wedjat_dpdk::version().unwrap_or_default(),
+        eal: eal.arguments().to_vec(),
+        ticks_hz,
+        config: config.to_owned(),
+    }
+}
+
+/// Adds the cores, the seeds, and the last workers and policies to the account. `kind` is the key of the node's own
+/// seed. Each pool's policy has a random stream of its own on each core, whose seed is derived from the node's.
+fn describe(
+    account: &mut LeafStats,
+    kind: &str,
+    membership: &Membership,
+    cores: &[usize],
+    seed: u64,
+) {
+    account.cores = cores.to_vec();
+    account.seeds = [(kind.to_owned(), seed)].into();
+    let mut names = Vec::new();
+    for (index, pool) in membership.pools.iter().enumerate() {
+        let Some(Pool { id, policy, .. }) = pool else { continue };
+        for core in 0..cores.len() {
+            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, index));
+        }
+        names.push(policy.to_string());
+        account.policies.insert(*id, policy.to_string());
+    }
+    names.dedup();
+    account.policy = names.join(", ");
+    account.workers = membership.workers().count();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // promise: ports.2
+    #[test]
+    fn departed_peer_is_noticed_despite_a_successor() {
+        let state = |is_up, disconnects| LinkState { is_up, disconnects };
+        // Up (true) and down (false), in order.
+        let between = |before: LinkState, now| before.events_until(&now).collect::<Vec<_>>();
+        assert!(between(state(true, 3), state(true, 3)).is_empty());
+        assert!(between(state(false, 3), state(false, 3)).is_empty());
+        assert_eq!(between(state(false, 0), state(true, 0)), [true]);
+        assert_eq!(between(state(true, 0), state(false, 0)), [false], "a cable");
+        assert_eq!(between(state(true, 0), state(false, 1)), [false], "a peer");
+        assert_eq!(between(state(true, 1), state(true, 3)), [false, true], "back at once");
+        assert_eq!(between(state(false, 1), state(false, 2)), [false], "came and left");
+    }
+}
