@@ -22,7 +22,7 @@ const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
 
 /// Between two calls.
 const IDLE: u8 = 0;
-/// In a call, or about to be detached.
+/// In a call, being detached, or detached.
 const BUSY: u8 = 1;
 /// A call panicked: the state is unknown.
 const BROKEN: u8 = 2;
@@ -95,7 +95,7 @@ impl Worker {
         }))
     }
 
-    /// Counts a refused call. The end of tasks does not count.
+    /// Counts a refused call. An ordinary end of tasks does not count; a damaged region does.
     fn refuse(&self, code: i32) -> i32 {
         let ends = [WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED];
         if !ends.contains(&code) {
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn wedjat_worker_attach(
 /// Attaches a worker with these options.
 ///
 /// # Safety
-/// `name` is null or zero-terminated; `options` is null or has the number of bytes in its `size`.
+/// `name` is null or zero-terminated; `options` is null, or aligned with the number of bytes in its `size`.
 unsafe fn attach(
     name: *const c_char,
     options: *const WorkerOptions,

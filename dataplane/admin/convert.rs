@@ -121,7 +121,7 @@ fn pool(id: u32) -> Result<u16, ChangeError> {
     u16::try_from(id).map_err(|_| text(format!("pool {id}"), "a pool's id, 0 to 65535"))
 }
 
-/// Checks a spine's id.
+/// Checks a spine's id. Packets have it in the field of worker ids, so it has their bound.
 fn spine(id: u32) -> Result<u16, ChangeError> {
     let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
     known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
@@ -374,7 +374,7 @@ pub fn explain_spec(request: proto::ExplainRequest) -> Result<ExplainSpec, TapEr
         return Err(argument(format!("reason {}", shorten(&reason)), allowed));
     }
     let filter = Filter {
-        ports: 0,
+        ports: 0, // set later, from the name in `port`
         pool: id("pool", pool, u16::MAX)?,
         worker: id("worker", worker, WORKER_ID_MAX)?,
         host,

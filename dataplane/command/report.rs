@@ -33,7 +33,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes the account.
+    /// Writes the account. Returns a failure's exit code unless it is `balanced`.
     pub fn end(&self, account: &impl serde::Serialize, balanced: bool) -> Outcome {
         let json = serde_json::to_string_pretty(account)?;
         match self.file {

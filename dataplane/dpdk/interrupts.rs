@@ -32,8 +32,12 @@ pub(super) struct RingInterrupt {
 impl RingInterrupt {
     /// Creates the interrupt of a ring whose writer has `event`. `None` if that is not an eventfd, or the
     /// ring does not exist.
-    fn new(event: OwnedFd, regions: &[Arc<MmapRaw>], place: RingPlace) -> Option<Arc<Self>> {
-        let region = Arc::clone(regions.get(usize::from(place.region))?);
+    fn new(
+        event: OwnedFd,
+        regions: &[Option<Arc<MmapRaw>>],
+        place: RingPlace,
+    ) -> Option<Arc<Self>> {
+        let region = Arc::clone(regions.get(usize::from(place.region))?.as_ref()?);
         let offset = place.offset as usize + FLAGS_OFFSET;
         let lies_within = offset.is_multiple_of(2) && offset + 2 <= region.len();
         (lies_within && is_eventfd(event.as_fd())).then(|| Arc::new(Self { event, region, offset }))
@@ -67,7 +71,8 @@ impl RingInterrupt {
 /// Memory announced by a client, as far as interrupts need it.
 #[derive(Debug, Default)]
 pub(super) struct AnnouncedMemory {
-    regions: Vec<Arc<MmapRaw>>,
+    /// Regions by number; `None` for one whose mapping failed.
+    regions: Vec<Option<Arc<MmapRaw>>>,
     /// Rings that we read, with their writer's eventfd.
     rings: Vec<(RingPlace, OwnedFd)>,
 }
@@ -75,9 +80,8 @@ pub(super) struct AnnouncedMemory {
 impl AnnouncedMemory {
     /// Adds the next region; its contents are checked elsewhere.
     pub(super) fn add_region(&mut self, region: BorrowedFd<'_>) {
-        // A region whose mapping fails is left out, and later ones take its number.
         let mapped = MmapOptions::new().map_raw(region.as_raw_fd());
-        self.regions.extend(mapped.ok().map(Arc::new));
+        self.regions.push(mapped.ok().map(Arc::new));
     }
 
     /// Adds a ring that we read.

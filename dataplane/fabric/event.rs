@@ -45,7 +45,7 @@ pub enum Event {
     Server { leaf: u16, ip: Ipv4Addr, mac: Option<String>, registers: bool, is_drained: bool },
     /// Removes a server with its workers.
     ServerGone { leaf: u16, ip: Ipv4Addr },
-    /// Puts workers without a pool on a server.
+    /// Adds or replaces workers of a server. They have no pool then.
     Workers { leaf: u16, server: Ipv4Addr, ids: Ids, speed: f64 },
     /// Assigns workers to a pool, or to none.
     Assign { leaf: u16, ids: Ids, pool: Option<u16> },
@@ -70,7 +70,7 @@ fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) 
 impl Fabric {
     /// Applies an event. An event that names a missing object has no effect.
     pub fn take(&mut self, event: &Event) {
-        // The members are counted first, by the pools that their workers had before the event.
+        // Updates `members` first, while the workers still have their old pools.
         match event {
             Event::Assign { leaf, ids, pool } => self.count_assigned(*leaf, &ids.0, *pool),
             Event::LeafGone { id } => self.count_removed(*id, |_| true),
@@ -101,7 +101,7 @@ impl Fabric {
         }
     }
 
-    /// Applies an event to everything except `members`, the numbers of workers of each pool.
+    /// Applies an event, except the changes of `members` that [`Fabric::take`] has made.
     fn change(&mut self, event: &Event) {
         match event {
             &Event::Spine { id, ip, is_failed } => {

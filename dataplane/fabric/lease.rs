@@ -70,12 +70,12 @@ impl Lease {
 impl Renewal {
     /// Extends the lease, unless it has ended: an ended lease stays ended.
     pub fn extend(&self, end: Duration) {
-        self.end.send_if_modified(|now| {
-            let is_later = (self.clock)() < *now && *now < end;
-            if is_later {
-                *now = end;
+        self.end.send_if_modified(|current_end| {
+            let extends = (self.clock)() < *current_end && *current_end < end;
+            if extends {
+                *current_end = end;
             }
-            is_later
+            extends
         });
     }
 

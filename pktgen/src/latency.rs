@@ -119,6 +119,7 @@ impl Serialize for Micros {
 
 impl<'de> Deserialize<'de> for Micros {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // Null becomes infinite: an unknown figure must not look better than a measured one.
         Option::<f64>::deserialize(deserializer).map(|us| Self(us.unwrap_or(f64::INFINITY)))
     }
 }

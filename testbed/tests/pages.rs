@@ -1,6 +1,6 @@
 //! Runs the commands of the pages in docs/tutorials and docs/howto, and compares the outputs that they show.
 //! A test may run commands of its own first (`setup`), and replace parts of the page's commands (`replace`),
-//! for example to shorten runs.
+//! for example to shorten runs. `{page PATH N}` in `setup` stands for block N of another page.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -95,7 +95,8 @@ for file in spine leaf agent; do
 done
 "#;
 
-/// Leaf on veth whose workers are drained, after 60 tasks, and a host that sends replies from a foreign address.
+/// Leaf on veth with drained workers, to which a client has sent 60 tasks; a host that sends replies from a foreign
+/// address; and a leaf.toml with a core that does not exist.
 const FAULTS: &str = r#"
 {page docs/tutorials/first-tasks.md 1}
 {page docs/tutorials/first-tasks.md 2}
@@ -284,7 +285,8 @@ pages! {
 #[test]
 fn first_tasks_page_works() {
     let old = tempfile::tempdir().unwrap();
-    // A state file left by an earlier run. The page's wait condition must reject it.
+    // A state file left by an earlier run. The page's wait condition must reject it: `$leaf`, the process id in that
+    // condition, is not the one in the file.
     let spec = Spec { node: 1, cores: 1, ports: 2, ..Spec::default() };
     drop(Table::create(&old.path().join("state"), &spec).unwrap());
     let text = fs::read_to_string(root().join(FIRST_TASKS)).unwrap();
@@ -302,6 +304,7 @@ fn first_tasks_page_works() {
     assert_eq!((&account["scheduled"], &account["replies"]), (&100.into(), &100.into()));
     assert_eq!(account["balanced"], true, "{account}");
     for port in account["ports"].as_array().unwrap() {
+        // Packets over veth have partial checksums, which are finished and counted.
         assert!(port["rx_partial"].as_u64() >= Some(100), "{port}");
         assert_eq!(port["rx_missed"], 0, "{port}");
     }

@@ -254,8 +254,8 @@ impl Context {
             stage::Verdict::Queue { pool } => {
                 let pool = usize::from(pool);
                 let Some(place) = self.places.take() else {
-                    // The stages already count the task as waiting.
-                    self.node.stages.leave(pool);
+                    // The stages already count the task as waiting, as the last one.
+                    self.node.stages.leave_last(pool);
                     return self.drop(DropReason::QueueFull);
                 };
                 match self.node.enqueue(place, pool, received_by, now) {

@@ -28,6 +28,7 @@ pub fn local(
             "one: a worker's ring has one producer; or run `wedjat agent` as a process of its own";
         faults.note(&raw.leaf.cores, "leaf.cores", found, allowed);
     }
+    // The link to the agent is a port, too. More than PORTS_MAX ports are refused elsewhere.
     if raw.port.len() == PORTS_MAX {
         let allowed = format!("at most {} beside an [agent]", PORTS_MAX - 1);
         faults.note(&entry.name, "port", format!("{PORTS_MAX} ports"), &allowed);
@@ -44,7 +45,8 @@ pub fn local(
     Some(config)
 }
 
-/// Checks that the pools exist at the leaf, and that each worker id occurs once in the file.
+/// Checks that the pools exist at the leaf, and that no [[server]] has a worker of the [agent]. `agent::local` has
+/// checked the lists themselves, so an invalid one counts as empty here.
 fn pools(
     faults: &mut Faults,
     raw: &raw::Config,

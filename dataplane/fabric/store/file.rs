@@ -68,7 +68,8 @@ impl Failure {
         match self {
             Self::Content(reason) => StoreError::DamagedFile { path, reason },
             Self::Database(redb::Error::DatabaseAlreadyOpen) => StoreError::InUse(path),
-            // These kinds mean a truncated file, or a file that is not a database.
+            // An error of the system. The two kinds left out mean a truncated file, or a file that is not a database;
+            // the last arm reports them as damage.
             Self::Database(redb::Error::Io(error))
                 if !matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData) =>
             {

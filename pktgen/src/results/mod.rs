@@ -65,6 +65,7 @@ impl ResultArgs {
             ));
         }
         if (self.plot.is_some() || self.html.is_some()) && runs > RUNS_MAX {
+            let option = if self.plot.is_some() { "--plot" } else { "--html" };
             return Err(format!(
                 "{option}: {runs} runs; at most {RUNS_MAX} are drawn; shorten the lists, or split the sweep"
             ));

@@ -117,8 +117,7 @@ fn start_workers(site: &Site) -> Result<Job, Failure> {
 /// replaces that.
 fn packet_to_agent(forger: &mut Forger) -> Vec<u8> {
     let mut frame = forger.packet(WORKERS);
-    // Shorter frames have no complete IPv4 header, and stay unchanged.
-    if frame.len() > 34 && frame[0..6] == LEAF_MACS[WORKERS].0 {
+    if frame.starts_with(&LEAF_MACS[WORKERS].0) {
         frame[0..6].copy_from_slice(&AGENT_MAC.0);
     }
     frame
@@ -173,6 +172,8 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
         target_mac: AGENT_MAC,
         target: AGENT_IP,
     };
+    let (leaf, timeout_ms) = (9, 1);
+    // A registration has a sequence number of 0 to 63.
     let forged = (0..64 * AGENT_WORKERS).map(|index| {
         let registration = Header::worker_id(POOL, index % AGENT_WORKERS, 0, index / AGENT_WORKERS);
         let flow = Flow {
@@ -183,7 +184,7 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
             src_port: UDP_PORT,
             dst_port: UDP_PORT,
         };
-        packets::datagram(&flow, &registration.acknowledged_by(9, 1), 0, &[])
+        packets::datagram(&flow, &registration.acknowledged_by(leaf, timeout_ms), 0, &[])
     });
     let frames = [packets::arp(&answer, AGENT_MAC)].into_iter().chain(forged);
     let file = capture(&site, "acks.pcap", frames)?;
@@ -193,7 +194,7 @@ fn acknowledgements(budget: &Budget, account: &mut Account) -> Result<(), Failur
     let _workers = start_workers(&site)?;
     // The measurement starts when the agent sends messages of its own.
     let before = site.counter("originated")?;
-    site.until("words", || Ok(site.counter("originated")? > before + 8))?;
+    site.until("messages", || Ok(site.counter("originated")? > before + 8))?;
     let (began, before) = (Instant::now(), site.counter("originated")?);
     std::thread::sleep(Duration::from_secs_f64(budget.seconds));
     let sent = site.counter("originated")? - before;

@@ -963,8 +963,10 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Fails a leaf. Its queued tasks are lost.
     fn fail_leaf(&mut self, rack: usize) {
         self.leaves[rack].alive = false;
-        while let Some(task) = self.leaves[rack].dispatchers[0].pop() {
-            self.lose(task);
+        for core in 0..self.leaves[rack].dispatchers.len() {
+            while let Some(task) = self.leaves[rack].dispatchers[core].pop() {
+                self.lose(task);
+            }
         }
     }
 

@@ -139,6 +139,7 @@ pub fn local(config: &Config) -> Result<Memory<LocalLeaf>, String> {
 /// If the configuration is invalid.
 pub fn controlled(config: &Config) -> Result<(Memory<LocalLeaf>, ControlledNode), String> {
     let (scheduler, ends, control) = LocalLeaf::with_control(config, FRAMES)?;
+    // Nodes of a plan have one core, so each side has one queue, and the number of a queue is that of its port.
     let sides = [ends.clients, ends.workers].into_iter();
     let ends_of_ports = sides.flat_map(SpreadingEnd::into_queues).collect();
     Ok((Memory { scheduler, ends: ends_of_ports, pool: ends.pool }, control))
