@@ -141,11 +141,12 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
         "WEDJAT_ERROR_CONTEXT" => is_of_core,
         "WEDJAT_ERROR_BUSY" => is_exclusive,
         "WEDJAT_ERROR_ALIGNMENT" => {
-            // Bytes need no alignment, and handles have a code of their own.
+            // Bytes need no alignment, and handles have a code of their own. A call has one handle (scheduler or
+            // worker), and may have one of a core besides.
             let pointers = prototype.matches('*').count();
             let bytes =
                 prototype.matches("char *").count() + prototype.matches("uint8_t *").count();
-            pointers > bytes + usize::from(is_handle) + usize::from(is_exclusive)
+            pointers > bytes + usize::from(is_handle) + usize::from(is_of_core)
         }
         "WEDJAT_ERROR_PORT" => prototype.contains("uint32_t port"),
         "WEDJAT_ERROR_BURST" => prototype.contains("uint32_t port"),
@@ -160,14 +161,15 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
     listed.map(entry).collect::<Vec<_>>().join("\n")
 }
 
-/// Escapes prose for troff: no line begins with one of its requests.
+/// Converts prose to troff. An empty line becomes a new paragraph. No other line begins with a request (`.` or
+/// `'`): `\&` in front of it, a character without width, prevents that.
 fn text(prose: &str) -> String {
     let lines = prose.trim().lines().map(|line| match line.trim() {
         "" => ".PP".to_owned(),
-        line => line.replace('\\', "\\e").replace('`', ""),
+        line => {
+            let line = line.replace('\\', "\\e").replace('`', "");
+            if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
+        }
     });
-    lines
-        .map(|line| if line.starts_with('\'') { format!("\\&{line}") } else { line })
-        .collect::<Vec<_>>()
-        .join("\n")
+    lines.collect::<Vec<_>>().join("\n")
 }

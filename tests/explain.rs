@@ -563,7 +563,7 @@ fn a_capture_of_ipv6_is_explained() {
     assert!(error.ends_with("5 packets explained\n"), "{error}");
     // A truncated packet's checksum counts as right.
     let file = fs::File::create(home.path("cut.pcap")).unwrap();
-    let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
+    let mut capture = Capture::in_file(file, &home.path("cut.pcap")).unwrap();
     capture.write(std::time::Duration::ZERO, task.len() as u32, &task[..75]).unwrap();
     capture.finish().unwrap();
     assert_eq!(json(&home.explain("cut.pcap", &["--format", "json"]))[0]["fate"], "sent");
@@ -595,7 +595,7 @@ fn complete_and_truncated_captures_are_explained() {
     assert!(told[3]["fate"] == "sent" || told[4]["fate"] == "sent", "{told:?}");
     // Truncated packets, as `tap start --snaplen` writes them.
     let file = fs::File::create(home.path("cut.pcap")).unwrap();
-    let mut capture = Capture::into_file(file, &home.path("cut.pcap")).unwrap();
+    let mut capture = Capture::in_file(file, &home.path("cut.pcap")).unwrap();
     for (at, frame) in tasks(4).iter().enumerate() {
         let time = std::time::Duration::from_millis(at as u64);
         capture.write(time, frame.len() as u32, &frame[..56]).unwrap();

@@ -73,14 +73,14 @@ impl Capture {
     /// Creates the file and starts a capture in it.
     fn create(path: &Path) -> Result<Self, CaptureError> {
         let refused = |reason| CaptureError::Create { path: path.to_owned(), reason };
-        Self::into_file(File::create(path).map_err(refused)?, path)
+        Self::in_file(File::create(path).map_err(refused)?, path)
     }
 
     /// Starts a capture in an empty file at `path`.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn into_file(file: File, path: &Path) -> Result<Self, CaptureError> {
+    pub fn in_file(file: File, path: &Path) -> Result<Self, CaptureError> {
         let file = BufWriter::new(file);
         let header = PcapHeader {
             snaplen: SNAP_LEN,

@@ -499,7 +499,7 @@ fn create(path: &Path) -> Result<Capture, TapError> {
     }
     let result = Scratch::<File>::file(path, None).and_then(|new| new.put_at(path, false));
     let (file, _) = result.map_err(to_error)?;
-    Capture::into_file(file, path).map_err(|error| incomplete(&error, 0))
+    Capture::in_file(file, path).map_err(|error| incomplete(&error, 0))
 }
 
 /// Returns the error of an incomplete file.

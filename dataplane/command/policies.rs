@@ -54,7 +54,7 @@ fn where_it_runs(entry: &Entry) -> String {
     if entry.by_rate {
         runs.push_str("; rates there are the configuration's `speed` and `speeds`");
     }
-    if entry.is_pulled() {
+    if entry.members_choose_reports() {
         runs.push_str("; there every reply carries the queue length, without a message");
         if !entry.on_leaf.is_empty() {
             runs.push_str(&format!(", so that {}", entry.on_leaf));

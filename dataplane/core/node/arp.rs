@@ -52,8 +52,8 @@ struct Question {
     port: u8,
     slot: Slot,
     address: u32,
-    /// Number of questions sent, without urgent ones: up to [`QUESTIONS_PER_KIND`] by unicast, then as many by
-    /// broadcast. An unknown host starts with the broadcasts.
+    /// Number of regular questions: up to [`QUESTIONS_PER_KIND`] by unicast, then as many by broadcast. An
+    /// unknown host starts with the broadcasts, as if all unicast ones had been sent.
     count: u8,
     /// Time of the next question in milliseconds.
     due_ms: u64,
@@ -160,8 +160,8 @@ impl<B> ArpResolver<B> {
         let is_full = self.waiting.len() == UNRESOLVED_HELD_MAX;
         let oldest = if is_full { self.waiting.pop_front() } else { None };
         self.ask(port, slot, address, false, now_ms);
-        let question = self.questions.iter_mut().find(|question| question.slot == slot);
-        if let Some(question) = question {
+        let same = |question: &&mut Question| question.slot == slot && question.address == address;
+        if let Some(question) = self.questions.iter_mut().find(same) {
             question.is_urgent = true;
         }
         let until_ms = now_ms + u64::from(QUESTIONS_PER_KIND) * self.interval_ms;
@@ -212,8 +212,9 @@ impl<B> ArpResolver<B> {
             neighbours.ask_all(question.slot);
         }
         (question.last_ms, question.is_urgent) = (now_ms, false);
-        // Urgent questions between the regular ones do not count.
-        if question.due_ms <= now_ms {
+        // Urgent questions do not count, neither between the regular ones nor after the last. So they do not delay
+        // the end of the questions.
+        if question.due_ms <= now_ms && question.count < 2 * QUESTIONS_PER_KIND {
             question.count += 1;
             question.due_ms = now_ms.saturating_add(interval_ms);
         }
@@ -309,6 +310,17 @@ mod tests {
             [201, 401, 601].map(|now| resolver.due(now, &table).is_some()),
             [true, true, false]
         );
+    }
+
+    #[test]
+    fn urgent_questions_do_not_delay_the_end() {
+        let (table, slot) = neighbours();
+        let mut resolver = ArpResolver::new(200);
+        for now in (0..=600).step_by(20) {
+            resolver.hold('a', 0, slot, 9, now);
+            assert_eq!(resolver.due(now, &table), Some(ALL));
+        }
+        assert_eq!(resolver.next_silent(600, &table), Some(slot));
     }
 
     // promise: trust.1

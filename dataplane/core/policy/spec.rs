@@ -21,7 +21,7 @@ pub struct Entry {
     pub source: &'static str,
     /// Parameters.
     pub parameters: &'static [Parameter],
-    /// Place where it runs, besides the simulator.
+    /// Nodes on which it runs, besides the simulator.
     pub runs: Runs,
     /// True if it decides by configured service rates. Without rates all members count as equally fast.
     pub by_rate: bool,
@@ -55,7 +55,8 @@ pub enum ProbeKind {
     Nobody,
     /// A few for each task; the task waits for their answers.
     Some,
-    /// All, always or from time to time some of them. It decides by the known queues, without a wait.
+    /// All: the last known queue of each member is at hand, so no task waits. Some of these policies read only a
+    /// few queues, and only from time to time.
     All,
 }
 
@@ -112,19 +113,20 @@ impl Parameter {
     }
 }
 
-/// Place where a policy runs, besides the simulator.
+/// Nodes on which a policy runs, besides the simulator. A leaf's policy also runs on an agent, and some also run
+/// on a spine ([`Entry::runs_on_spine`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// On a leaf: its own sends and the reports in replies suffice.
     Leaf,
     /// On a leaf with a queue for tasks that no member may take now.
     LeafHolding,
-    /// On a spine: its members are racks.
+    /// Only on a spine: its members are racks.
     Spine,
 }
 
 impl Entry {
-    /// Returns true if it runs on a spine, over racks.
+    /// Returns true if it runs on a spine, over racks: it is its own policy over racks.
     #[must_use]
     pub fn runs_on_spine(&self) -> bool {
         self.over_racks.is_some_and(|over| over.policy == self.name)
@@ -170,10 +172,10 @@ impl Entry {
         self.runs == Runs::LeafHolding
     }
 
-    /// Returns true if members choose the time and receiver of their reports, for reports in messages. On a
-    /// leaf, and in models of one, every reply carries the queue.
+    /// Returns true if the policy lets members choose the time and receiver of their reports. Such reports are
+    /// messages. On a leaf, and in models of one, every reply carries the queue by default.
     #[must_use]
-    pub fn is_pulled(&self) -> bool {
+    pub fn members_choose_reports(&self) -> bool {
         let defaults: Vec<_> = self.parameters.iter().map(|parameter| parameter.default).collect();
         !matches!((self.notify)(&defaults), Notify::Reply | Notify::Never)
     }

@@ -51,8 +51,8 @@ pub fn run(_: &Arguments) -> Result<bool, Failure> {
     super::without_dpdk()
 }
 
-/// Serves until a stop signal. Returns false if the ledger does not balance (received packets equal those
-/// sent on, consumed, dropped and held).
+/// Serves until a stop signal, at most for `--duration`. Returns false if the ledger does not balance (received
+/// packets equal those sent on, consumed, dropped and held).
 #[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     use std::time::Duration;

@@ -20,7 +20,8 @@ const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest wait of the leaf for the far ends of its memif devices. This process opens them before the leaf
-/// starts. The wait may be long, because the drop of [`LeafProcess`] kills the leaf.
+/// starts, so only an overloaded machine makes the leaf wait. A long limit does no harm, because the drop of
+/// [`LeafProcess`] kills the leaf.
 const PATIENCE: &str = "300s";
 
 /// Configuration of a leaf.
@@ -237,9 +238,16 @@ impl LeafProcess {
         self.child.id()
     }
 
-    /// Waits at most `patience` for the end of the process. Returns the exit status.
+    /// Waits at most `patience` for the end of the process, by polling. Returns the exit status.
     pub fn wait_for_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
-        self.wait(patience)
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
     }
 
     /// Checks that the leaf is still running.
@@ -267,7 +275,7 @@ impl LeafProcess {
             let result = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             result.map_err(|error| failed(format!("SIGTERM: {error}"), self.output_tail()))?;
         }
-        let Some(status) = self.wait(STOP_PATIENCE) else {
+        let Some(status) = self.wait_for_exit(STOP_PATIENCE) else {
             let how = format!("still running {} s after SIGTERM", STOP_PATIENCE.as_secs());
             return Err(failed(how, self.output_tail()));
         };
@@ -279,18 +287,6 @@ impl LeafProcess {
         serde_json::from_str(&text).map_err(|error| {
             failed(format!("its account is not JSON: {error}"), self.output_tail())
         })
-    }
-
-    /// Polls until the process ends, for at most `patience`.
-    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
-        let start = Instant::now();
-        while start.elapsed() < patience {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                return Some(status);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        None
     }
 
     /// Returns the leaf's output up to now.

@@ -39,7 +39,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the mean number of workers of all pools.
+    /// Returns the expected total number of workers of all pools.
     #[must_use]
     pub fn workers(&self) -> f64 {
         self.pools as f64 * self.pool_size.mean
@@ -168,6 +168,8 @@ pub fn for_each_pool(
             let racks: Vec<_> = part.iter().map(|place| place.workers).collect();
             let workers: usize = racks.iter().sum();
             let share = workers as f64 / total as f64;
+            // Each spine scheduler numbers its tasks from 0, so its number takes the place of the pool's in the
+            // recorded tasks. It begins with 1, the pool that one-pool models record.
             let observer = Observer { pool: spine + 1, ..config.pool.observer.clone() };
             let outcome = rack::run(&rack::Config {
                 observer,

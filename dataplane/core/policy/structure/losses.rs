@@ -1,13 +1,15 @@
-//! Detection of tasks lost on the way to a member or back, which would stay outstanding for ever. Traffic to
-//! a member pauses from time to time, so the tasks that are in flight at each of 64 consecutive replies are
-//! lost.
+//! Detection of tasks lost on the way to a member or back, which would stay outstanding for ever.
+//!
+//! *In flight* means here: outstanding, and not among the tasks that the member reports. Such a task is on its
+//! way to the member or back, or lost. Traffic to a member pauses from time to time, so the smallest number in
+//! flight at 64 consecutive replies is the number of lost tasks.
 
 use crate::state::{Load, MemberState, Parts, Report, View};
 
 /// Replies in a window.
 const REPLIES: u8 = 64;
 
-/// Minimum number of tasks in flight to a member over a window of its replies.
+/// Minimum number of a member's tasks in flight over a window of its replies.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     /// Number of replies so far.
@@ -44,8 +46,8 @@ impl Losses {
         LossWatch { windows: &mut self.windows[..members] }
     }
 
-    /// Processes a report of a task that is already counted as answered, or of none. Returns the tasks left
-    /// at the member.
+    /// Processes the report of a reply whose task is already counted as answered, or a report without a reply.
+    /// Returns the tasks left at the member.
     #[inline]
     pub fn take(&mut self, report: &Report, view: &View) -> u32 {
         let state = view.of(report.member);
@@ -58,6 +60,7 @@ impl Losses {
     pub fn answer_run(&mut self, reports: &[Report], view: &mut View) -> usize {
         let parts = view.parts();
         let watch = self.watch(parts.states.members());
+        // The same loop, compiled for both cases. Without other cores it looks up no remote counts.
         match parts.states.are_alone() {
             true => watch.answer_each(reports, parts.alone()),
             false => watch.answer_each(reports, parts),
@@ -122,7 +125,8 @@ impl LossWatch<'_> {
         if window.replies < REPLIES {
             return 0;
         }
-        // With inexact counts of other cores' tasks, a lost task looks like one in flight.
+        // Inexact counts of other cores may still contain answered tasks, which look like lost ones. Then nothing is
+        // written off here. The liveness checks of the stages find lost tasks in any case.
         let lost = if state.is_exact() { window.least } else { 0 };
         *window = Window::FRESH;
         state.take_off(lost); // at most those in flight now

@@ -18,7 +18,8 @@ use crate::wire::task::Code;
 
 /// Bursts from one sampled burst to the next.
 const INTERVAL: u32 = 1024;
-/// Bursts to the next sampled one after one without tasks. A prime, because ports with and without tasks may alternate.
+/// Bursts from a sampled burst without tasks to the next sampled one. A prime: ports with and without tasks may
+/// alternate, and the samples must not always fall on the same port.
 const RETRY: u32 = 17;
 /// Minimum number of bursts after a watch for each burst of the watch. Bounds the mean cost.
 const REST: u32 = 8;
@@ -48,7 +49,7 @@ pub struct Sample {
 /// Observation of one worker's load reports.
 #[derive(Debug)]
 struct Watch {
-    /// Id of the worker; at a spine of a leaf.
+    /// Id of the worker; at a spine, id of the leaf.
     worker: u16,
     /// Index of its pool.
     pool: usize,

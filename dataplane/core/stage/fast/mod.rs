@@ -119,7 +119,9 @@ impl LeadingRun {
         self.len = index as u32 + 1;
     }
 
-    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest.
+    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest. Without a
+    /// router to further clients, the template admits only sources in the port's network. `unreachable` then
+    /// lists only addresses within it.
     #[inline(always)]
     fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
         let refused = match_unreachable(&fields.sources, unreachable) & !self.replies;
@@ -171,7 +173,8 @@ pub fn burst<B: Buf>(
     run.len as usize
 }
 
-/// Like [`recognise_scalar`], with vectors if the machine has them.
+/// Like [`recognise_scalar`], with vectors if the machine has them. Their code returns `None` also if a
+/// checksum is wrong. The scalar code then finds the packet.
 #[inline(always)]
 fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) -> LeadingRun {
     #[cfg(target_arch = "x86_64")]
@@ -262,6 +265,8 @@ fn replies<B: Buf>(
             verdicts.other(index, Verdict::Drop(reason));
         }
     }
+    // Replaces loads that contradict the number of tasks sent. Comes first: `reply_run` counts the replies as
+    // answered and passes the loads to the policy.
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut reports);
     let surplus = stages.dispatchers[pool].reply_run(&reports);
     if surplus > 0 {
@@ -327,12 +332,13 @@ fn check_claims<B: Buf, const BLOCKS: usize>(
     accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
-    // All frames are long enough: the template requires room for a proof. So every report has a claim.
+    // A claim is the signed values of a frame. Each frame has one: the template requires room for a proof.
     let claims = (*accepted).zip(&*reports).map_while(|(index, report)| {
         claim(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
     let mut refused = authenticator.check(&claims);
+    // Never happens with such a template: a report without a claim is refused, and all reports behind it.
     refused.extend((claims.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
     // Removes refused reports from the back, so that earlier indices stay valid.
     for (index, _) in refused.iter_mut().rev() {
@@ -353,7 +359,7 @@ fn refusal(
     frame: &[u8],
 ) -> DropReason {
     if network.is_own(ipv4::dst(&frame[IP..])) {
-        // The parser gives the reason.
+        // The parser gives the reason. `true`: the template has already verified the checksums.
         let mut parsed = Packet::REFUSED;
         let read = parse::one(network, network.port(port), frame, true, &mut parsed);
         return read.err().unwrap_or(DropReason::TaskRole);
@@ -561,6 +567,7 @@ pub(super) mod tests {
         let mut slow = [pool.frame(frame).unwrap()];
         let (mut fast_verdicts, mut slow_verdicts) = ([Verdict::Consumed], [Verdict::Consumed]);
         with.process(0, 1, &mut fast, &mut fast_verdicts[..]);
+        // `process` also learns MAC addresses from tasks, `process_in_stages` does not.
         without.learn(0, &slow);
         without.process_in_stages(0, 1, &mut slow, &mut slow_verdicts);
         prop_assert_eq!(fast_verdicts, slow_verdicts);
@@ -583,7 +590,7 @@ pub(super) mod tests {
             ), 1..40),
             unsummed: bool, keyed: bool,
             side in proptest::sample::select(vec![Side::Both, Side::Clients, Side::Workers]),
-            source in proptest::option::of(proptest::sample::select(UNREACHABLE.to_vec())),
+            source in proptest::option::of(proptest::sample::select(TASK_SOURCES.to_vec())),
         ) {
             let pool = FramePool::new(4, 256);
             let [mut with, mut without] = [(); 2].map(|()| stages_with(side, keyed.then(key)));
@@ -668,6 +675,7 @@ pub(super) mod tests {
             let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
             let words = recognise_scalar(&template, &burst[..exact], &mut of_words);
             let vectors = vector::recognise(&template, &burst[..exact], &mut of_vectors);
+            // `None` means a wrong checksum. The scalar run then ends early.
             prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
             if let Some(vectors) = vectors {
                 prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
@@ -695,22 +703,23 @@ pub(super) mod tests {
         assert_eq!((count(Counter::Scheduled), count(Counter::Replies)), (3, 2));
     }
 
-    /// Sources for a leaf with these networks: twelve that are not clients, and two that are.
-    const UNREACHABLE: [u32; 14] = [
-        0x0A00_0100,
-        0x0A00_01FF,
-        LEAF,
-        LEAF | 0x300,
-        SERVER,
-        SERVER | 0x300,
-        0xE000_0001,
-        0x0000_0007,
-        0x0A00_0305,
-        0x0808_0808,
-        0x7F00_0001,
-        0xFFFF_FFFF,
-        0x0A00_0199,
-        0x0A00_0101 + 1,
+    /// Sources of tasks for the leaf of [`stages_of`], with the networks 10.0.1.0/24 and 10.0.4.0/24 and no
+    /// router. The first twelve are not clients, the last two are.
+    const TASK_SOURCES: [u32; 14] = [
+        0x0A00_0100,     // first address of the port's network
+        0x0A00_01FF,     // its broadcast address
+        LEAF,            // the leaf's address on the port
+        0x0A00_0401,     // the leaf's address on the second port
+        SERVER,          // the server, if it is behind the port
+        0x0A00_030B,     // 10.0.3.11, in no network of the leaf
+        0xE000_0001,     // multicast
+        0x0000_0007,     // in 0.0.0.0/8, "this network"
+        0x0A00_0305,     // 10.0.3.5, in no network of the leaf
+        0x0808_0808,     // 8.8.8.8, in no network of the leaf
+        0x7F00_0001,     // loopback
+        0xFFFF_FFFF,     // broadcast
+        0x0A00_0199,     // client
+        0x0A00_0101 + 1, // client
     ];
 
     /// Gives the packet another source.
@@ -728,10 +737,11 @@ pub(super) mod tests {
     #[test]
     fn vectors_compare_sources_as_scalars_do() {
         let unreachable = stages().unreachable[0].clone();
-        // The network's first address and the node's own form one network of two addresses.
+        // Only addresses within the port's network: the template does not match tasks from other sources, so
+        // the stages refuse them. The first address and the node's own form one network of two addresses.
         assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
         let addresses: [u32; BURST] =
-            std::array::from_fn(|at| UNREACHABLE.get(at).map_or(at as u32, |one| one.to_be()));
+            std::array::from_fn(|at| TASK_SOURCES.get(at).map_or(at as u32, |one| one.to_be()));
         let expected = match_unreachable_scalar(&addresses, &unreachable);
         assert!(expected != 0 && expected != u32::MAX);
         assert!(
@@ -745,8 +755,9 @@ pub(super) mod tests {
     fn tasks_that_no_reply_would_reach_are_refused() {
         let pool = FramePool::new(4, 256);
         for side in [Side::Both, Side::Clients] {
-            for (at, &source) in UNREACHABLE.iter().enumerate() {
-                // The server has the address at index 4 only if it is in the clients' network.
+            for (at, &source) in TASK_SOURCES.iter().enumerate() {
+                // The server has the address at index 4 only if both sides are behind the port. Otherwise a
+                // client may have it.
                 let is_client = at >= 12 || (at == 4 && side == Side::Clients);
                 let mut stages = stages_of(side);
                 let mut frame = frame(task(at as u16, false), &[1; 8]);
@@ -857,7 +868,10 @@ pub(super) mod tests {
         frame
     }
 
-    /// Words with a tolerance: on both sides of their bounds, vectors, scalar code and stages agree.
+    /// The template compares some words of the headers with a bound, or ignores bits. Vectors, scalar code and
+    /// stages agree about values on both sides: a time to live from 2 on, any source port except 0, and any
+    /// value of the flag "don't fragment" and of the reserved flag. The protocol, in the word of the time to
+    /// live, must be UDP.
     // promise: trust.2
     #[test]
     fn bounds_hold_in_each_path() {
@@ -883,7 +897,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Each of these packets, if accepted, would occupy a worker until the leaf writes its task off.
+    /// Each of these packets, if accepted, would occupy a worker until the leaf writes its task off. The exception
+    /// is `harmless`: its options are refused by default like all others, but a port may permit them.
     // promise: trust.2
     #[test]
     fn tasks_that_no_socket_answers_are_refused() {

@@ -293,7 +293,8 @@ impl Members {
         }
     }
 
-    /// Returns the reasons of all members why they did not answer.
+    /// Returns the reason why no member answered: the failed call of the first member with one, else the failed
+    /// connections of all members. Without any failure, the call has timed out.
     fn reason(&self, action: &str, failures: &BTreeMap<usize, Failure>) -> StoreError {
         let status = failures.values().find_map(|failure| match failure {
             Failure::Call(status) => Some(status),

@@ -9,6 +9,8 @@ use crate::wire::task::Header;
 
 /// Sequence of the clock at the start: neither at the start of a window nor of a span.
 const NOW: u64 = 77 * WINDOW + 5;
+/// Index of the leaf with which the worker registers.
+const LEAF: usize = 0;
 
 /// Returns a key of equal bytes.
 fn key(byte: u8) -> Key {
@@ -87,6 +89,7 @@ fn stale_sequence_jumps_by_whole_windows() {
     credential.follow(now);
     let after = credential.sequence.load(Relaxed);
     assert!(after <= now + SPAN && now - after.min(now) < WINDOW, "{after} for {now}");
+    // The jump starts at the end of the current span and skips whole windows.
     assert_eq!(after % WINDOW, NOW.next_multiple_of(SPAN) % WINDOW);
 }
 
@@ -129,7 +132,7 @@ fn only_the_last_registration_is_acknowledged() {
     let credential = Credential::new(key(1), NOW);
     let register = || {
         let mut payload = payload(Header::worker_id(7, 3, 0, 1));
-        credential.sign_registration(0, 1_u32, 2, &mut payload);
+        credential.sign_registration(LEAF, 1_u32, 2, &mut payload);
         signed(&payload).sequence
     };
     let acknowledgement = |by: &Key, sequence| {
@@ -139,10 +142,10 @@ fn only_the_last_registration_is_acknowledged() {
     };
     // The second registration replaces the first.
     let (first, second) = (register(), register());
-    let check = |signed: SignedPacket| credential.acknowledges(0, Some(&signed));
+    let check = |signed: SignedPacket| credential.acknowledges(LEAF, Some(&signed));
     assert_eq!(check(acknowledgement(&key(1), first)), Err(DropReason::AuthReplay));
     assert_eq!(check(acknowledgement(&key(2), second)), Err(DropReason::AuthTag));
-    assert_eq!(credential.acknowledges(0, None::<&SignedPacket>), Err(DropReason::AuthMissing));
+    assert_eq!(credential.acknowledges(LEAF, None::<&SignedPacket>), Err(DropReason::AuthMissing));
     assert_eq!(check(acknowledgement(&key(1), second)), Ok(()));
 }
 
