@@ -1,5 +1,6 @@
 //! The checked-in gRPC code matches the .proto files: the control's, the fabric's, and the used part of
 //! etcd's.
+//! The code is checked in, so a build needs neither protoc nor a generator.
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

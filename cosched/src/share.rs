@@ -84,6 +84,7 @@ pub(crate) fn certain(share: Share) -> Distribution {
 }
 
 /// Moves the probability of shares above `limit` to `limit`.
+/// The sum stays 1, so the chooser's guarantee holds for the share that was drawn.
 #[must_use]
 pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribution {
     let above: f64 = distribution[limit.index() + 1..].iter().sum();

@@ -52,6 +52,7 @@ const SOFTWARE_DRIVERS: [&str; 5] =
     ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
 
 /// Treatment of checksums that the device has not verified.
+/// The port finishes checksums, so that such packets take the fast path. A check in the stages would exclude them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Checksums {
     /// True to finish checksums that were left to a device, even without the driver's mark.

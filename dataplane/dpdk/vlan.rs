@@ -1,5 +1,6 @@
 //! A port in a VLAN: removes the tag from received packets and adds it to sent ones, like a NIC with that
 //! offload. Code that polls the port does not see tags.
+//! Each way moves twelve bytes of a packet. Ports without a VLAN pay nothing.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -49,6 +49,9 @@ impl Fabric {
     /// one, report it as silent. Another following spine could replace it. A spine that still follows has
     /// only lost its links, or stalls. `follows` returns true for a node that follows. `reports_silent`
     /// returns true for a leaf that reports the spine as silent.
+    ///
+    /// No two spines thus have one service address by a wrong guess. In exchange a spine that dies without a running
+    /// controller is replaced later, by an operator's command.
     #[must_use]
     pub fn is_spine_down(
         &self,

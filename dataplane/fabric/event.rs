@@ -1,5 +1,6 @@
 //! Events: the smallest changes of a fabric. A store keeps them. Applying an event makes no decision, so each
 //! decision is made only once.
+//! So a later release with other rules of placement reads the same fabric from the store.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -6,6 +6,12 @@
 //! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='cost::beat' \
 //!     target/release/examples/cost 32 $beats; done
 //! ```
+//!
+//! | nodes | instructions (AVX2) | of these for the probabilities | the released program (gcc -O3) |
+//! |---|---|---|---|
+//! | 16 | 3.9k | 1.4k | 7.0k |
+//! | 32 | 9.3k | 3.1k | 20.6k |
+//! | 64 | 28.9k | 8.6k | 69.4k |
 
 use std::process::ExitCode;
 

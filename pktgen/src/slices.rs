@@ -8,6 +8,9 @@
 //! The rule ([`Rule`]) uses only the loops' own clock readings, never a response time. A rule that used
 //! response times would exclude slow tasks and flatter the result. A slice counts as a whole or not at all.
 //! All tasks due in an undisturbed slice count, including lost ones, at whatever time they were answered.
+//!
+//! The leaf's stalls are known only after the run. So each task leaves 12 bytes in memory allocated before the run, and
+//! nothing is sorted meanwhile. A histogram per slice would take 30 KB or more each.
 
 use serde::Serialize;
 

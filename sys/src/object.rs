@@ -1,4 +1,8 @@
 //! The shared object that the build script linked with libdpdk: its bytes, and its functions once loaded.
+//!
+//! A program with libdpdk as an ordinary library does not start without it, not even to check a file. A table of
+//! pointers into libdpdk is not enough: its inline functions need C that is compiled against its data. Two programs,
+//! with and without DPDK, would concern units, capabilities and every caller. A burst pays one load for the table.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::AtomicPtr;

@@ -10,6 +10,7 @@
 //! The conductor gives *turns*. A node with a turn polls at the file's time until two consecutive polls
 //! neither received nor sent a packet. Then it reports the end of the turn and waits for the next one, first
 //! spinning, then asleep. Between turns it does nothing, so all nodes and the conductor can share one CPU.
+//! Each packet and each due timer gets a turn of its own, because a decision may depend on its time.
 
 mod conductor;
 mod emulated;

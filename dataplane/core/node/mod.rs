@@ -190,6 +190,7 @@ pub struct Node<T> {
     /// Packets that wait for MAC addresses, and the questions for these.
     resolver: ArpResolver<UnresolvedPacket<T>>,
     /// Tasks of all pools that wait for workers.
+    /// One memory for all pools: new pools and changed bounds need no queue of their own.
     tasks: Slab<QueuedTask<T>>,
     /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
     queues: Box<[Fifo]>,

@@ -5,6 +5,9 @@
 //! the random source at that time; the decision repeats the same draws. An answer reports the queue at the
 //! moment of the probe. Tasks that this dispatcher sent after the probe are added, because they arrive after
 //! it.
+//!
+//! A lost answer to the first waiting task delays the tasks behind it by up to [`PROBE_PATIENCE_NS`]. Overtaking would
+//! give another order than the simulator's, for a rare loss.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -51,6 +51,7 @@ struct Backlog {
     bound: usize,
     overflow: Overflow,
     /// True if tasks may wait while no member is present.
+    /// False in an agent: it knows that its workers have gone. A leaf's worker may only be silent.
     without_members: bool,
     /// Arrival times of waiting tasks, at most [`QUEUE`] of them. The cores of a node compare their oldest ones,
     /// so that the task that has waited longest goes first.

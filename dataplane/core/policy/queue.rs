@@ -1,5 +1,8 @@
 //! Dispatcher with a queue of waiting tasks, for callers without incomplete tasks: each task has all its packets,
 //! so there is none whose place another task may take (`|| None`).
+//!
+//! Agents and the simulator use it. In a leaf the stages only count waiting tasks, and the node stores them: stages
+//! decide on a burst whose packets stay in place. The rules for both are those of [`Dispatcher`].
 
 use std::ops::{Deref, DerefMut};
 

@@ -6,6 +6,12 @@
 //! publishing the same number.
 //!
 //! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
+//!
+//! A task costs one line each way, less in bursts; a pair of ordinary rings costs three each way. A round of task and
+//! credit takes twice a line's round trip (1.8 to 2.0, at 150 to 820 cycles a line), and two tasks in flight share it.
+//! Slots in lines of their own, or the credit in the slot's line, change nothing at depth 2. At depth 8 they cost 1.1
+//! to 1.9 times as much. A pause in an idle worker's loop saves 8 to 17%: each look takes the line from its writer.
+//!
 //! Generic over its words, so that loom checks the code that the processes run.
 
 use std::ops::Deref;

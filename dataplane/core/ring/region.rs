@@ -4,6 +4,7 @@
 //! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
 //! its pages exist from the start. Locks of its bytes show which processes live; the system releases them however a
 //! process ends. The dispatcher locks the first byte, the worker of channel i byte i + 1.
+//! A hole that a process punches reads as zeros, like any other invalid content.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the
 //! dispatcher *grants* the claim. The *offer* names the worker of each channel.

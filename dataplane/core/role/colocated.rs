@@ -3,6 +3,9 @@
 //! To the leaf the agent is a normal server, at the far end of a wire: a link in this core's memory
 //! ([`crate::io::link`]). The agent registers its workers with the leaf by messages, as on a real network. In
 //! addition, this module sets a worker active or inactive at the leaf as soon as it attaches or departs.
+//!
+//! Both roles stay what they are elsewhere. In exchange each task is parsed and rewritten twice. The wire is as deep as
+//! there are buffers, so no reply is lost on it.
 
 use super::agent::{AttachStats, Parts};
 use super::{Agent, Leaf};

@@ -33,6 +33,7 @@ pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
 const REPEAT_NS: u64 = 1_000_000;
 /// Time for which drained workers still receive in-flight tasks from the spine, if all workers of a pool are
 /// drained. The leaf notifies the spine at once, and the spine reads its notices every 10 ms.
+/// An acknowledgement would be one more message, and a leaf below a silent spine would wait for it for ever.
 const LINGER_NS: u64 = SILENT_NS;
 /// Number of announcements of a new service address, and the time between two of them (RFC 5227, 2.3).
 const ANNOUNCEMENTS: u8 = 2;

@@ -15,6 +15,9 @@
 //!   a lap ago and is still due. Such reports are replaced by the number of sent tasks (unless other
 //!   schedulers also send to the pool's workers).
 //!
+//! A comparison of each report would cost each reply. With true reports the checks never change a decision, so the
+//! simulator has none.
+//!
 //! At a spine the members are leaves, and their signals take the place of reports. The load of a leaf is that
 //! of its last signal, plus the tasks sent after it. A silent leaf is taken out, even if it never sent a
 //! signal. Its weight is the number of workers in its signals.

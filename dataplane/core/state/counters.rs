@@ -4,6 +4,9 @@
 //! A table in this file lists the numbers; [`crate::reason`] lists the drop reasons. Both determine the state file,
 //! the accounts (reports at a process's end), the C library and docs/reference/counters.md. A *held* packet waits in
 //! the node; an *originated* packet was made by the node.
+//!
+//! No counter ever falls. The result of sending appears after a packet counts as forwarded, in an embedding program
+//! much later. Readers therefore compute the packets sent: `forwarded` minus `tx_full`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

@@ -627,6 +627,9 @@ impl From<io::Error> for NameError {
 /// Exclusive right of one process to create or replace the file at a path. It holds the lock of the file
 /// PATH`.lock` for its lifetime. Only that file's owner can open it, so no other user can keep the owner from the
 /// path.
+///
+/// A look at the path is not enough. Two processes may both find it free, or find the same dead file, and replace each
+/// other's. A lock on the state file itself would let its readers block the owner.
 #[derive(Debug)]
 pub struct NameLock {
     file: File,

@@ -1,6 +1,9 @@
 //! Idle list of Horus 3.3 (NSDI 2024): members estimated idle. Insertion, removal of any member and removal of
 //! the last member take O(1). It consists of an array of members, an index from member to place in that array,
 //! and a count.
+//!
+//! The authors' switch program loses a worker for ever after one lost reply. Here insertion and removal are idempotent,
+//! and every reply repeats the worker's idleness.
 
 use std::hint::select_unpredictable;
 use std::sync::Arc;

@@ -69,6 +69,7 @@ pub struct View {
     /// True queues of the members; only a simulator knows them. Decisions read them here. The alternative is
     /// an argument of every call or a type parameter of all scheduling code.
     queues: Option<Arc<[AtomicU32]>>,
+    /// Time for all hooks of a policy, so that choices and answers are measured by one clock.
     now_ns: u64,
     /// Number of picks by kind so far.
     pub picks: Picks,

@@ -1,4 +1,7 @@
 //! Leaves in a spine's file, and spines in a leaf's file.
+//!
+//! A spine is a leaf whose members are leaves. Its file gives the same values, so network, stages, state, control and
+//! start are the leaf's code. Differences are decided where they matter.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -2,6 +2,10 @@
 //!
 //! A *region* is memory shared with the workers. A *channel* is the part of it for one worker, with a ring of tasks
 //! and one of replies. An *entry* is the core's state of a channel; it moves between the control and the core.
+//!
+//! A channel outlives its worker. Its entry keeps the numbers of tasks and claims, and the next worker continues them.
+//! The control assigns a channel again only after no process holds its lock. A worker names itself in its claim, so one
+//! with an outdated offer gets no tasks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -3,6 +3,9 @@
 //!
 //! A *place* is an index into a list of pools, servers or members. An object keeps its place, because cores refer to
 //! it by place. A removed object leaves `None` there.
+//!
+//! All places exist from the start (`workers_max` and similar keys). A free one is an inactive member, so policies need
+//! no rule for it. The alternative, a new state for each membership, would make every core move its estimates.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

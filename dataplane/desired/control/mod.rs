@@ -51,6 +51,7 @@ enum PendingRemoval {
     /// Pool and worker.
     Worker(u16, u16),
     /// A server's former address, by the server's index.
+    /// Replies to tasks sent there are still in flight, so both addresses are valid for [`LEAVING_NS`].
     Address(usize),
 }
 

@@ -4,6 +4,7 @@
 //!
 //! Keys below a prefix: `leader`; `version`; `log/VERSION`, the events of one version; `base`;
 //! `parts/VERSION/NUMBER`, the whole fabric at version `base`; and `attempt`, the name of the last write.
+//! The calls are those of the needed part of etcd's .proto, over the tonic of the control: no other crate is needed.
 //!
 //! An answer may be lost. The kernel may also deliver a request late, even after its connection was abandoned.
 //! Three rules make that harmless.

@@ -11,6 +11,7 @@ use wedjat_dpdk::Eal;
 use wedjat_dpdk::telemetry::{Answer, LIST_MAX, Value, register};
 
 /// Nodes that run in this process: a leaf, an agent, or one of each.
+/// The references are weak: telemetry cannot remove a command.
 static NODES: Mutex<Vec<(Role, Weak<Table>)>> = Mutex::new(Vec::new());
 
 /// First part of every command.

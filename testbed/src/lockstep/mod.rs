@@ -10,6 +10,10 @@
 //!
 //! Simulator and conductor draw from the same streams (`rack::Streams`) in the same order. They also agree on
 //! the order of simultaneous events ([`crate::sim::events`]).
+//!
+//! Each question has a conductor of its own. [`mod@run`], [`fabric`], [`leaves`] and [`nodes`] follow a model of the
+//! simulator step by step and must equal it. [`system`] plays several nodes with faults. It checks invariants from
+//! outside after every turn, so the checks hold for objects and processes, and name the turn of a defect.
 
 pub mod clients;
 pub mod fabric;

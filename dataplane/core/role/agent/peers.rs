@@ -4,6 +4,10 @@
 //! A node may forward a client's task to a peer. An idle node *steals*: it requests a waiting task from a peer.
 //! At the end of each *beat*, an interval, a node sends a heartbeat with its load. During a consensus the nodes
 //! also exchange the parameters of their *critic*, the learned estimate of the rack's future load.
+//!
+//! The node that serves a forwarded task answers the client itself. The task keeps the client's address, and its trailer
+//! has the rest. A reply by way of the first node would cost that node two packets, and its death would lose the task.
+//! So clients and nodes share one network behind one port.
 
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;

@@ -109,6 +109,9 @@ impl QueueReports {
     }
 
     /// Records a task for this worker from the leaf at this index.
+    ///
+    /// The caller finds the leaf by the source MAC address. The header has the client's id, and the leaf keeps the
+    /// client's addresses.
     #[inline]
     pub fn on_task(&mut self, index: u16, leaf: usize) {
         if let Some(reporter) = self.reporters.get_mut(usize::from(index)) {

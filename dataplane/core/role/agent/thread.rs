@@ -3,6 +3,9 @@
 //!
 //! Each reply is sent immediately, because the next task's duration is unknown and the reply must not wait
 //! for it.
+//!
+//! The dispatcher then needs 1116 instead of 1814 instructions per task of 20 bytes, and 1452 instead of 2758 at 512
+//! bytes (16 workers, `jbsq(k=2)`, ports in memory).
 
 use std::fmt;
 use std::sync::Arc;

@@ -4,6 +4,10 @@
 //! The first packet that the [`Template`] does not recognise ends the run. That packet and those behind it
 //! go to the stages, which know every drop reason. A test checks that the fast path and the stages give the
 //! same results.
+//!
+//! A single loop over all steps was tried first. It spilled most of its values to the stack.
+//! docs/explanation/performance.md has the gain of each part. Recognition without vectors stays for machines without
+//! AVX2, and as the reference in tests.
 
 pub mod template;
 pub mod template_v6;
@@ -119,9 +123,9 @@ impl LeadingRun {
         self.len = index as u32 + 1;
     }
 
-    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest. Without a
-    /// router to further clients, the template admits only sources in the port's network. `unreachable` then
-    /// lists only addresses within it.
+    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest. Such a task
+    /// would occupy a place at its worker for ever under a bounded policy. Without a router to further clients, the
+    /// template admits only sources in the port's network; `unreachable` then lists only addresses within it.
     #[inline(always)]
     fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
         let refused = match_unreachable(&fields.sources, unreachable) & !self.replies;

@@ -11,6 +11,9 @@
 //! Choices come in runs. A run takes the tied members (the *front*) out of the orders and works on their number
 //! in a register. Each choice depends on the previous one, and a register is read sooner than the fields of a
 //! speed that was only just selected.
+//!
+//! Instructions dominate the cost of a decision. One step that both finds and counts a member saved a quarter of it.
+//! A small struct in memory cost 8 ns: its wide load waited for narrow stores.
 
 mod queue;
 mod speed;
