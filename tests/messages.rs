@@ -1,7 +1,8 @@
-//! Messages of `wedjat` for wrong input, and its help pages, compared with `tests/golden/messages.txt`.
-//! `WRITE_GOLDEN=1` writes that file.
+//! Messages of `wedjat` for wrong input, its help pages and manual pages, compared with files in `tests/golden`.
 #![cfg(all(feature = "auth", feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
+
+mod golden;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,8 +10,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use golden::assert_golden;
+
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
-const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/messages.txt");
 
 const PORT: &str = "[[port]]\ndevice = 'net_null0'\nside = 'both'\nip = '10.0.1.1/16'\n";
 const POOL: &str = "[[pool]]\nid = 7\npolicy = 'horus'\n";
@@ -183,12 +185,27 @@ fn messages_equal_the_golden_file() {
         let _ = writeln!(found, "# {name}");
         found.push_str(&run(&["check", "--config", "faulty.toml"], folder));
     }
-    if std::env::var_os("WRITE_GOLDEN").is_some() {
-        fs::write(GOLDEN, &found).unwrap();
+    assert_golden("messages.txt", &found);
+}
+
+#[test]
+fn manual_pages_equal_the_golden_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(WEDJAT);
+    assert!(command.arg("man").arg(folder.path()).status().unwrap().success());
+    let mut pages: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+    pages.sort_by_key(|page| page.file_name());
+    assert!(pages.len() > 15, "{pages:?}");
+    // Options and their texts are those of the help pages. One page of a command suffices for their form.
+    let mut found = String::new();
+    for page in pages.iter().filter(|page| page.file_name() == "wedjat-check.1") {
+        let text = fs::read_to_string(page.path()).unwrap();
+        found.push_str(&text.replace(wedjat::VERSION, "VERSION"));
     }
-    let expected = fs::read_to_string(GOLDEN).unwrap();
-    for (at, (found, expected)) in found.lines().zip(expected.lines()).enumerate() {
-        assert_eq!(found, expected, "line {}; WRITE_GOLDEN=1 writes the file", at + 1);
+    for page in pages {
+        let text = fs::read_to_string(page.path()).unwrap();
+        let lines = text.lines().skip_while(|line| *line != ".SH NAME").take(2);
+        let _ = writeln!(found, "{}: {}", page.file_name().display(), lines.last().unwrap());
     }
-    assert_eq!(found.len(), expected.len(), "WRITE_GOLDEN=1 writes the file");
+    assert_golden("manual.txt", &found);
 }

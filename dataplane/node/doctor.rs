@@ -835,6 +835,10 @@ fn list(cpus: &BTreeSet<usize>) -> String {
 }
 
 #[cfg(test)]
+#[path = "../../tests/golden/mod.rs"]
+mod golden;
+
+#[cfg(test)]
 mod tests {
     use wedjat_batch::{Objective, Setting};
     use wedjat_cosched::Setup;
@@ -932,6 +936,40 @@ mod tests {
         } else {
             Status::Ok
         }
+    }
+
+    #[test]
+    fn findings_equal_the_golden_file() {
+        let mut text = String::new();
+        let names = ["03:00.0", "net_af_xdp0,iface=veth0", "net_memif0", "0000:09:00.0"];
+        let mut show = |title: &str, fake: &Fake| {
+            let machine = fake.machine();
+            let all = devices(&names);
+            let mut findings = permissions(&machine, &all);
+            findings.push(hugepages(&machine, &all));
+            findings.extend(cores(&machine, &[1, 3, 9]));
+            findings.extend([governor(&machine, &[1]), tsc(&machine)]);
+            findings.extend(all.iter().map(|device| presence(&machine, device)));
+            findings.extend(all.iter().filter_map(|device| nodes(&machine, device, &[1, 3])));
+            let root = fake.0.path().display().to_string();
+            text += &format!("# {title}\n{}\n", render(&findings).replace(&root, "ROOT"));
+        };
+        let fake = Fake::new();
+        show("a prepared machine", &fake);
+        fake.write(
+            "proc/self/status",
+            "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-1\n",
+        );
+        fake.write("proc/self/limits", "Max locked memory 65536 65536 bytes\n");
+        fake.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n");
+        fake.write("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave");
+        fake.write("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+        fake.write("sys/class/net/veth0/flags", "0x1002\n");
+        fake.remove("sys/devices/system/cpu/isolated");
+        fake.remove("dev/vfio/vfio");
+        fake.bind("0000:03:00.0", "ixgbe");
+        show("an unprepared machine", &fake);
+        golden::assert_golden("doctor.txt", &text);
     }
 
     #[test]

@@ -2,12 +2,15 @@
 //! the cost of each event, and each cost is within its bound.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "../../tests/golden/mod.rs"]
+mod golden;
+
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::Value;
 use wedjat_testbed::demo::fabric::controllers::has_etcd;
-use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting};
+use wedjat_testbed::demo::fabric::{self, RealControllers, Report, Setting, page};
 
 /// Events of every run, in their order.
 const EVENTS: [&str; 10] = [
@@ -67,6 +70,17 @@ fn every_event_ends_within_its_bound() {
         let all: u64 = report.outcome.lost.values().sum();
         assert_eq!(report.outcome.tasks, report.outcome.answered + report.outcome.refused + all);
     }
+}
+
+#[test]
+fn report_equals_the_golden_file() {
+    let report = report(1, "horus-spine-weighted", "horus");
+    let page = page::page(&report).unwrap();
+    let (before, rest) = page.split_once("<svg").unwrap();
+    let (_, after) = rest.split_once("</svg>").unwrap();
+    let (_, body) = before.split_once("<body").unwrap();
+    let text = format!("{}\n<body{body}PLOT{after}\n", fabric::table(&report.rows));
+    golden::assert_golden("fabric.txt", &text);
 }
 
 // promise: emulated-time.2
