@@ -5,25 +5,20 @@
 //! alone; it builds without the default features.
 #![deny(unsafe_code)]
 
-#[cfg(feature = "admin")]
-pub use wedjat_admin as admin;
 pub use wedjat_assembly as assembly;
 pub use wedjat_assembly::embed;
-#[cfg(feature = "admin")]
-pub use wedjat_batch as cosched;
-#[cfg(feature = "admin")]
-pub use wedjat_core::peers;
 pub use wedjat_core::{
-    cpus, limits, nearest, node, policy, program, quantity, reason, ring, role, stage, state,
-    stats, wire, worker,
+    clock, cpus, limits, nearest, node, policy, program, quantity, reason, ring, role, stage,
+    state, stats, wire, worker,
 };
 pub use wedjat_desired::{config, control};
-#[cfg(feature = "admin")]
-pub use wedjat_fabric as controller;
-#[cfg(feature = "admin")]
-pub use wedjat_node::doctor;
 #[cfg(feature = "dpdk")]
 pub use wedjat_node::run;
+#[cfg(feature = "admin")]
+pub use {
+    wedjat_admin as admin, wedjat_batch as cosched, wedjat_core::peers,
+    wedjat_fabric as controller, wedjat_node::doctor,
+};
 
 /// Ports: devices that carry bursts of buffers, without a look inside.
 pub mod io {
@@ -32,13 +27,6 @@ pub mod io {
     pub use wedjat_core::io::*;
     #[cfg(feature = "dpdk")]
     pub use wedjat_dpdk as dpdk;
-}
-
-/// Clocks of poll loops.
-pub mod clock {
-    pub use wedjat_core::clock::*;
-    #[cfg(feature = "dpdk")]
-    pub use wedjat_dpdk::{Adaptive, StallCounter};
 }
 
 /// Revision of the sources, as git describes it; `unknown` outside a repository.

@@ -115,10 +115,7 @@ pub fn parts<B: Buf + Token, A>(
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
     let parts = base_parts(&config.host, (config.udp_port, registrars), table, link, pool);
-    #[cfg(feature = "peers")]
     let peers = super::peers::peers(config, table);
-    #[cfg(not(feature = "peers"))]
-    let peers = None;
     Parts { reports, peers, ..parts }
 }
 

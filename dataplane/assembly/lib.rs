@@ -6,7 +6,7 @@
 
 pub mod agent;
 pub mod embed;
-#[cfg(feature = "peers")]
+#[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 pub mod peers;
 #[cfg(test)]
 mod roles;

@@ -6,8 +6,8 @@ use clap::Args;
 use wedjat::config::Config;
 use wedjat::state::table::Role;
 
-use super::Outcome;
 use super::launch::Launch;
+use super::{Outcome, ports};
 
 /// Help text below the options.
 pub const EXAMPLE: &str = "Example, with two virtual devices and no hugepages:
@@ -31,26 +31,13 @@ pub struct Arguments {
 }
 
 /// Runs the leaf until a signal or the end of its duration.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Outcome {
-    Config::load(&arguments.launch.config)?.of(Role::Leaf)?;
-    Err(super::WITHOUT_PORTS.into())
-}
-
-/// Runs the leaf until a signal or the end of its duration.
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
     start(arguments, Role::Leaf)
 }
 
 /// Runs a node of this role.
-#[cfg(feature = "dpdk")]
 pub(super) fn start(arguments: &Arguments, role: Role) -> Outcome {
     let config = Config::load(&arguments.launch.config)?.of(role)?;
-    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
-        wedjat::run::leaf::run(&config, options, stop, report)
-    };
     let (pcap, changes) = (arguments.pcap.clone(), arguments.changes.clone());
-    let options = wedjat::run::Options { pcap, changes, ..Default::default() };
-    arguments.launch.run(options, start, |account| account.is_balanced())
+    ports::run_leaf(&config, &arguments.launch, pcap, changes)
 }

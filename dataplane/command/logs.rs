@@ -1,4 +1,4 @@
-//! Output of a running node: its log, one line of rates per second, and its account, as text or JSON.
+//! Log of a running node, as text or JSON.
 
 use std::io::Write;
 
@@ -21,17 +21,14 @@ pub struct Logs {
     /// Format of the log on standard error; json writes one object per line, also for the line of rates per
     /// second and for the account as text
     #[arg(long, value_enum, default_value = "text")]
-    log_format: Format,
+    pub log_format: Format,
     /// Log only warnings and errors, ignore RUST_LOG, and print no line of rates per second
     #[arg(long)]
-    quiet: bool,
+    pub quiet: bool,
 }
 
-/// Log target of a node's rates per second.
-#[cfg(feature = "dpdk")]
-const RATES: &str = "rates";
 /// Log target of a node's account at its end. `--quiet` does not suppress it.
-const ACCOUNT: &str = "account";
+pub const ACCOUNT: &str = "account";
 
 /// Record of a JSON log.
 #[derive(Serialize)]
@@ -74,25 +71,6 @@ impl Logs {
         match self.log_format {
             Format::Text => eprintln!("wedjat: {error}"),
             Format::Json => log::error!("{error}"),
-        }
-    }
-
-    /// Reports a node's rates in one second. `print` writes the text form.
-    #[cfg(feature = "dpdk")]
-    pub fn rates(self, text: &str, print: impl FnOnce(&str)) {
-        match self.log_format {
-            _ if self.quiet => {}
-            Format::Text => print(text),
-            Format::Json => log::info!(target: RATES, "{text}"),
-        }
-    }
-
-    /// Reports the account.
-    #[cfg(feature = "dpdk")]
-    pub fn account(self, text: &str, print: impl FnOnce(&str)) {
-        match self.log_format {
-            Format::Text => print(text),
-            Format::Json => log::info!(target: ACCOUNT, "{text}"),
         }
     }
 }

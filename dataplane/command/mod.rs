@@ -13,8 +13,8 @@ mod logs;
 mod manual;
 mod node;
 mod policies;
-#[cfg(feature = "dpdk")]
-mod report;
+#[cfg_attr(not(feature = "dpdk"), path = "no_ports.rs")]
+mod ports;
 mod signals;
 mod spine;
 mod state;
@@ -148,15 +148,11 @@ fn print(text: &str) -> Outcome {
     }
 }
 
-/// Error of commands that need ports.
-#[cfg(not(feature = "dpdk"))]
-const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
-
-#[cfg(all(test, feature = "dpdk"))]
+#[cfg(test)]
 #[path = "../../tests/tables/commands.rs"]
 mod commands;
 
-#[cfg(all(test, feature = "dpdk"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

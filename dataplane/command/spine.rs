@@ -1,7 +1,5 @@
 //! `wedjat spine`.
 
-#[cfg(not(feature = "dpdk"))]
-use wedjat::config::Config;
 use wedjat::state::table::Role;
 
 use super::Outcome;
@@ -15,14 +13,6 @@ pub const EXAMPLE: &str = "Example, with two virtual devices and no hugepages:
 Exit status: 0 after an orderly end with a balanced ledger, 1 otherwise.";
 
 /// Runs the spine until a signal or the end of its duration.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Outcome {
-    Config::load(&arguments.launch.config)?.of(Role::Spine)?;
-    Err(super::WITHOUT_PORTS.into())
-}
-
-/// Runs the spine until a signal or the end of its duration.
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Outcome {
     super::leaf::start(arguments, Role::Spine)
 }

@@ -172,7 +172,6 @@ impl LoadArgs {
 
 /// Arguments of the network.
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct NetworkArgs {
     /// Address of the scheduler, IPv4 or IPv6
     #[arg(long)]
@@ -395,7 +394,6 @@ pub struct FloorArgs {
 
 #[derive(Args, Debug)]
 #[allow(missing_docs)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct ReflectArgs {
     /// EAL device [default: the first --vdev among the EAL arguments]
     #[arg(long)]
@@ -422,7 +420,7 @@ fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
-#[cfg(all(test, feature = "dpdk"))]
+#[cfg(test)]
 #[path = "../../tests/tables/commands.rs"]
 mod commands;
 
@@ -432,7 +430,6 @@ mod tests {
     use clap::CommandFactory;
 
     // promise: control.2
-    #[cfg(feature = "dpdk")]
     #[test]
     fn documented_commands_are_those_of_the_program() {
         let detail = commands::Detail::Options;

@@ -1,11 +1,10 @@
 //! The `wedjat-pktgen` command.
+#![cfg_attr(not(feature = "dpdk"), allow(dead_code, reason = "only a network reads its arguments"))]
 
 mod args;
 mod command;
 #[cfg_attr(not(feature = "dpdk"), path = "offline.rs")]
 mod network;
-#[cfg(feature = "dpdk")]
-mod progress;
 
 use std::process::ExitCode;
 

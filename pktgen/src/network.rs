@@ -1,6 +1,8 @@
 //! Generator on DPDK: opens the device, resolves the next hop, runs one generator per core. The floor is the
 //! latency of the generator alone, measured on a virtual device that loops tasks back.
 
+mod progress;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -25,9 +27,9 @@ use wedjat_pktgen::stamps::Stamps;
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
+use self::progress::Progress;
 use crate::args::{NetworkArgs, ReflectArgs, Timestamps};
 use crate::command::Failure;
-use crate::progress::Progress;
 
 /// Virtual device that receives what it sends, for measuring the floor.
 const FLOOR_DEVICE: &str = "net_ring_floor";

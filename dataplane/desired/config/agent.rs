@@ -9,15 +9,12 @@ use toml::Spanned;
 use super::address::{self, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
-#[cfg(feature = "batch")]
-use super::cosched;
+use super::cosched::{self, Job};
 use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
 use super::{control, ids, port, raw, raw_agent};
-#[cfg(feature = "batch")]
-use wedjat_batch::Job;
 use wedjat_core::limits::{
     AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX,
 };
@@ -85,7 +82,6 @@ pub struct AgentConfig {
     /// `[controller]`: the controller that it follows.
     pub controller: Option<FollowConfig>,
     /// `[cosched]`: batch jobs beside its workers.
-    #[cfg(feature = "batch")]
     pub jobs: Vec<Job>,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
@@ -280,7 +276,6 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         ports,
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
-        #[cfg(feature = "batch")]
         jobs: cosched::jobs(faults, raw.cosched.as_ref(), entry.name.get_ref()),
         warnings: Vec::new(),
     }
@@ -715,42 +710,6 @@ overflow = "refuse"
         assert!(warnings[1].contains("`pool.speeds`"), "{warnings:?}");
         let group = GOOD.replacen("slots = 32", "state_group = \"0\"", 1);
         assert!(parse(&group).unwrap().warnings()[0].contains("agent.state_group"));
-    }
-
-    // promise: batch.2
-    #[test]
-    fn batch_jobs_are_parsed_and_checked() {
-        assert!(parse(GOOD).unwrap().jobs.is_empty());
-        let good = "[cosched]\npolicy = 'static(30%)'\nobjective = 'p99=2ms'\nprocesses = 7\n\
-                    [[cosched.job]]\ncommand = ['make', '-j4']\nwall = '10m'\nprogress = 'lines=done'\nwork = 40.0\n\
-                    [[cosched.job]]\ncommand = ['true']\n";
-        let jobs = parse(&format!("{GOOD}{good}")).unwrap().jobs;
-        let [first, second] = &jobs[..] else { panic!("{jobs:?}") };
-        assert_eq!(
-            (&first.agent[..], first.policy.to_string()),
-            ("host1", "static(30%)".to_owned())
-        );
-        assert_eq!((first.objective.us, first.processes, first.work), (2000.0, 7, Some(40.0)));
-        assert_eq!(first.wall, Some(std::time::Duration::from_secs(600)));
-        assert_eq!(first.measure, wedjat_batch::Measure::Lines("done".to_owned()));
-        assert!(
-            first.command == ["make", "-j4"] && second.command == ["true"] && second.wall.is_none()
-        );
-        for (line, wrong, named) in [
-            ("policy = 'static(30%)'", "policy = 'always'", "cosched.policy"),
-            ("objective = 'p99=2ms'", "objective = 'soon'", "p99.9=500us"),
-            ("processes = 7", "processes = 0", "cosched.processes"),
-            ("processes = 7", "class = 'high'", "idle and normal"),
-            ("processes = 7", "experts = '/no/file'", "/no/file"),
-            ("['make', '-j4']", "[]", "cosched.job.command"),
-            ("'10m'", "'soon'", "cosched.job.wall"),
-            ("'lines=done'", "'much'", "lines=TEXT"),
-            ("40.0", "-1.0", "cosched.job.work"),
-            ("work = 40.0", "log = 'log'", "asax or aimd"),
-        ] {
-            let error = parse(&format!("{GOOD}{}", good.replacen(line, wrong, 1))).unwrap_err();
-            assert!(error.to_string().contains(named), "{wrong}: {error}");
-        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use toml::Spanned;
-use wedjat_batch::{Job, Objective, Policy, Setting};
+pub use wedjat_batch::Job;
+use wedjat_batch::{Objective, Policy, Setting};
 use wedjat_core::state::files;
 use wedjat_cosched::Setup;
 use wedjat_cosched::mechanism::Class;
@@ -15,8 +16,12 @@ use super::faults::{Faults, quoted};
 use super::raw_agent;
 
 /// Returns the jobs of a file. `agent` names the agent whose workers they run beside.
-pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
-    let Some(raw) = raw else { return Vec::new() };
+pub(super) fn jobs(
+    faults: &mut Faults,
+    raw: Option<&Spanned<raw_agent::Cosched>>,
+    agent: &str,
+) -> Vec<Job> {
+    let Some(raw) = raw.map(Spanned::get_ref) else { return Vec::new() };
     let mut setup = Setup::built_in();
     if let Some(at) = &raw.experts {
         match experts(Path::new(at.get_ref())) {
@@ -92,6 +97,69 @@ fn parse_value<T: FromStr<Err = String>>(
         Err(error) => {
             faults.note(at, key, quoted(at), &error);
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AgentConfig, ConfigError};
+    use super::*;
+
+    /// File of an agent without batch jobs.
+    const GOOD: &str = r#"
+[agent]
+name = "host1"
+core = 1
+
+[[port]]
+device = "net_memif0"
+ip = "10.0.2.11/24"
+
+[[pool]]
+id = 1
+policy = "cfcfs"
+workers = "0-3"
+"#;
+
+    /// Parses an agent's file.
+    fn parse(text: &str) -> Result<AgentConfig, ConfigError> {
+        AgentConfig::parse(Path::new("agent.toml"), text)
+    }
+
+    // promise: batch.2
+    #[test]
+    fn batch_jobs_are_parsed_and_checked() {
+        assert!(parse(GOOD).unwrap().jobs.is_empty());
+        let good = "[cosched]\npolicy = 'static(30%)'\nobjective = 'p99=2ms'\nprocesses = 7\n\
+                    [[cosched.job]]\ncommand = ['make', '-j4']\nwall = '10m'\nprogress = 'lines=done'\nwork = 40.0\n\
+                    [[cosched.job]]\ncommand = ['true']\n";
+        let jobs = parse(&format!("{GOOD}{good}")).unwrap().jobs;
+        let [first, second] = &jobs[..] else { panic!("{jobs:?}") };
+        assert_eq!(
+            (&first.agent[..], first.policy.to_string()),
+            ("host1", "static(30%)".to_owned())
+        );
+        assert_eq!((first.objective.us, first.processes, first.work), (2000.0, 7, Some(40.0)));
+        assert_eq!(first.wall, Some(Duration::from_secs(600)));
+        assert_eq!(first.measure, wedjat_batch::Measure::Lines("done".to_owned()));
+        assert!(
+            first.command == ["make", "-j4"] && second.command == ["true"] && second.wall.is_none()
+        );
+        for (line, wrong, named) in [
+            ("policy = 'static(30%)'", "policy = 'always'", "cosched.policy"),
+            ("objective = 'p99=2ms'", "objective = 'soon'", "p99.9=500us"),
+            ("processes = 7", "processes = 0", "cosched.processes"),
+            ("processes = 7", "class = 'high'", "idle and normal"),
+            ("processes = 7", "experts = '/no/file'", "/no/file"),
+            ("['make', '-j4']", "[]", "cosched.job.command"),
+            ("'10m'", "'soon'", "cosched.job.wall"),
+            ("'lines=done'", "'much'", "lines=TEXT"),
+            ("40.0", "-1.0", "cosched.job.work"),
+            ("work = 40.0", "log = 'log'", "asax or aimd"),
+        ] {
+            let error = parse(&format!("{GOOD}{}", good.replacen(line, wrong, 1))).unwrap_err();
+            assert!(error.to_string().contains(named), "{wrong}: {error}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use toml::Spanned;
 use wedjat_core::state::files::ExistingFile;
-use wedjat_core::wire::auth::{KEY_LEN, Key};
+use wedjat_core::wire::auth::{KEY_LEN, Key, new_key};
 
 use super::faults::{Faults, quoted};
 
@@ -32,19 +32,8 @@ impl Faults {
 /// If the file is not private, cannot be read, or holds no key. The error describes the fault.
 pub fn read_key(path: &Path) -> Result<Key, String> {
     let bytes = key(&private_bytes(path, BYTES_MAX)?)?;
-    new_key(bytes)
-}
-
-/// Creates the key. A build without authentication fails here.
-#[cfg(feature = "auth")]
-fn new_key(bytes: [u8; KEY_LEN]) -> Result<Key, String> {
-    Ok(Key::new(bytes))
-}
-
-/// Refuses: this build has no authentication.
-#[cfg(not(feature = "auth"))]
-fn new_key(_bytes: [u8; KEY_LEN]) -> Result<Key, String> {
-    Err("which this build cannot use: it lacks the feature `auth`".to_owned())
+    let unsupported = || "which this build cannot use: it lacks the feature `auth`".to_owned();
+    new_key(bytes).ok_or_else(unsupported)
 }
 
 /// Reads at most `bytes_max` bytes of a file that only this user or root can read or write.

@@ -9,7 +9,7 @@ mod agent;
 mod check;
 mod control;
 mod controller;
-#[cfg(feature = "batch")]
+#[cfg_attr(not(feature = "batch"), path = "no_cosched.rs")]
 mod cosched;
 mod faults;
 pub mod ids;

@@ -23,14 +23,12 @@ pub struct File {
     pub control: Option<raw_control::Control>,
     pub controller: Option<raw_controller::Follow>,
     pub peers: Option<Peers>,
-    #[cfg(feature = "batch")]
-    pub cosched: Option<Cosched>,
+    pub cosched: Option<Spanned<Cosched>>,
 }
 
 /// Rack without a leaf.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "always refused"))]
 pub struct Peers {
     pub nodes: Spanned<Vec<Spanned<String>>>,
     pub policy: Option<Spanned<String>>,
@@ -38,7 +36,6 @@ pub struct Peers {
 }
 
 /// Batch jobs beside the workers.
-#[cfg(feature = "batch")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cosched {
@@ -53,7 +50,6 @@ pub struct Cosched {
 }
 
 /// A `[[cosched.job]]`.
-#[cfg(feature = "batch")]
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {

@@ -5,7 +5,7 @@
 
 mod echo;
 mod emulated;
-#[cfg(feature = "rocksdb")]
+#[cfg_attr(not(feature = "rocksdb"), path = "no_rocksdb.rs")]
 pub mod rocksdb;
 pub mod spin;
 mod tpcc;
@@ -14,7 +14,6 @@ use wedjat_pktgen::payload::{LEN, Outcome, Status, Work};
 
 pub use echo::Echo;
 pub use emulated::EmulatedApp;
-#[cfg(feature = "rocksdb")]
 pub use rocksdb::RocksDb;
 pub use spin::Spin;
 pub use tpcc::Tpcc;
@@ -36,7 +35,6 @@ pub enum AnyApp {
     /// Echoes the task.
     Echo(Echo),
     /// Reads a database.
-    #[cfg(feature = "rocksdb")]
     RocksDb(RocksDb),
 }
 
@@ -47,7 +45,6 @@ impl App for AnyApp {
             Self::Spin(app) => app.serve(work, reply),
             Self::Tpcc(app) => app.serve(work, reply),
             Self::Echo(app) => app.serve(work, reply),
-            #[cfg(feature = "rocksdb")]
             Self::RocksDb(app) => app.serve(work, reply),
         }
     }

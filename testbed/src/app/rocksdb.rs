@@ -1,6 +1,7 @@
 //! Horus's RocksDB workload: GET reads 60 objects by key, SCAN iterates over all 5,000 (section 4.1).
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,6 +38,14 @@ pub struct RocksDb {
 }
 
 impl RocksDb {
+    /// Creates a temporary folder for a database.
+    ///
+    /// # Errors
+    /// If the folder cannot be created.
+    pub fn scratch() -> io::Result<tempfile::TempDir> {
+        tempfile::Builder::new().prefix("wedjat-objects-").tempdir()
+    }
+
     /// Opens the database in this folder and checks its content. Fills an empty folder first.
     ///
     /// # Errors

@@ -2,10 +2,17 @@
 //! replies themselves.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
+use wedjat::config::AgentConfig;
+use wedjat::role::agent::Request;
+use wedjat::state::files::ReportFile;
+use wedjat_pktgen::report::print_line;
+use wedjat_testbed::app::App;
 
-use super::{Failure, seconds, worker};
+use super::ports::{self, AgentOptions, Threads, run_with};
+use super::{Failure, seconds, signals, worker};
 
 /// Text below the help.
 pub const EXAMPLE: &str = "Example:
@@ -45,31 +52,15 @@ pub struct Arguments {
     eal: Vec<String>,
 }
 
-/// Returns the error of a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(_: &Arguments) -> Result<bool, Failure> {
-    super::without_dpdk()
-}
-
 /// Serves until a stop signal, at most for `--duration`. Returns false if the ledger does not balance (received
 /// packets equal those sent on, consumed, dropped and held).
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use std::time::Duration;
-
-    use wedjat::config::AgentConfig;
-    use wedjat::role::agent::Request;
-    use wedjat::run::Options;
-    use wedjat::run::threads::{Threads, run_with};
-    use wedjat::state::files::ReportFile;
-    use wedjat_pktgen::report::print_line;
-    use wedjat_testbed::app::App;
-
+    ports::check()?;
     let config = AgentConfig::load(&arguments.config)?;
     // Opened before the run, so that an invalid path is reported at once.
     let stats = arguments.stats.as_deref().filter(|path| *path != "-");
     let stats = stats.map(|path| ReportFile::new("--stats", path)).transpose()?;
-    let stop = super::signals::stop_on_signals()?;
+    let stop = signals::stop_on_signals()?;
     // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = worker::app(&arguments.run)?;
     // Each worker thread gets its own copy of the app.
@@ -82,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let duration = arguments.duration.map(Duration::from_secs_f64);
     let patience = arguments.patience.map(Duration::from_secs_f64);
     let (eal, changes) = (arguments.eal.clone(), arguments.changes.clone());
-    let options = Options { duration, patience, eal, changes, ..Options::default() };
+    let options = AgentOptions { duration, patience, eal, changes, ..AgentOptions::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match stats {

@@ -19,12 +19,10 @@ In emulated time every row is the same on every machine. --clock real needs two 
 up to --retries times in all. The exit status is 1 if a row stays invalid.";
 
 /// Heading of the page of results.
-#[cfg(feature = "dpdk")]
 const HEADING: &str = "wedjat-testbed demo";
 
 /// Command line of `demo`.
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     /// Policies, separated by commas; `wedjat policies` lists them
     #[arg(long, default_value = "horus,racksched,random", value_parser = policies)]
@@ -126,18 +124,9 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Checks the arguments, and returns the error of a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    arguments.layout()?;
-    super::without_dpdk()
-}
-
-#[cfg(feature = "dpdk")]
 pub use show::run;
 
 /// The demo on DPDK: the choice of the clock, and the demo in real time.
-#[cfg(feature = "dpdk")]
 mod show {
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -156,7 +145,7 @@ mod show {
 
     use super::{Arguments, Clock, Failure, Format, HEADING, emulated};
     use crate::command::rig::{Endpoints, Rig};
-    use crate::command::{devices, leaves, signals};
+    use crate::command::{devices, leaves, ports, signals};
 
     /// Names of the memif devices, the same in both processes.
     const CLIENTS: &str = "net_memif0";
@@ -175,6 +164,7 @@ mod show {
     /// Runs the demo. Returns false if a row is invalid.
     pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.layout()?;
+        ports::check()?;
         if arguments.clock == Clock::Emulated {
             return emulated::run(arguments).map(|()| true);
         }
@@ -432,7 +422,6 @@ mod show {
 
 /// The demo in emulated time, on DPDK: a conductor in this process advances the leaf's clock. A short
 /// measurement in real time comes first.
-#[cfg(feature = "dpdk")]
 mod emulated {
     use std::fs;
     use std::path::Path;

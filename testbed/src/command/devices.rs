@@ -1,48 +1,12 @@
-//! DPDK for the subcommands with ports: start, devices and CPUs.
+//! Devices and CPUs of the subcommands with ports.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
 
 use super::Failure;
 
 /// Polls between two checks for signals.
 const POLLS_PER_CHECK: u32 = 64;
-/// Number of packet buffers besides those of outstanding tasks: for device queues, bursts and caches.
-const EXTRA_BUFFERS: u32 = 8191;
-
-/// A running EAL with a packet pool.
-pub struct Environment {
-    /// EAL.
-    pub eal: Eal,
-    /// Pool of packet buffers.
-    pub pool: MbufPool,
-}
-
-impl Environment {
-    /// Starts EAL for `devices`, with buffers for `outstanding_max` tasks. Keeps EAL's own threads, the
-    /// calling thread and later child processes off the CPU `core`, which will poll.
-    pub fn start(
-        eal: &[String],
-        devices: &[&str],
-        outstanding_max: u32,
-        core: Option<usize>,
-    ) -> Result<Self, Failure> {
-        let polling: Vec<_> = core.into_iter().collect();
-        let eal = Eal::init_excluding(eal, devices, &polling)?;
-        let pool = MbufPool::new(&eal, "tasks", outstanding_max.saturating_add(EXTRA_BUFFERS))?;
-        Ok(Self { eal, pool })
-    }
-
-    /// Opens a device with one queue pair and multicast, which neighbour solicitations of IPv6 need.
-    pub fn open(&self, name: &str) -> Result<(Device, QueuePort), Failure> {
-        let options = DeviceOptions { multicast: true, ..DeviceOptions::default() };
-        let (device, ports) = Device::open(&self.eal, name, &self.pool, &options)?;
-        let port = ports.into_iter().next().ok_or("the device has no queue")?;
-        Ok((device, port))
-    }
-}
 
 /// Pins the calling thread to a CPU.
 pub fn pin(core: Option<usize>) {

@@ -4,16 +4,19 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use wedjat::state::table::Snapshot;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
-use wedjat_pktgen::results::ResultArgs;
+use wedjat_pktgen::results::{ResultArgs, Results, Subject};
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
+use wedjat_testbed::sim::{Row, SimArgs, rows};
 
 use super::rack::RackArguments;
-use super::{Failure, Format, seconds};
+use super::rig::{Endpoints, PATIENCE, Rig};
+use super::{Failure, Format, ports, seconds, signals};
 
 /// Text below the help.
 pub const EXAMPLE: &str =
@@ -28,7 +31,6 @@ Service times and arrivals: see `wedjat-pktgen run --help`.";
 
 /// Command line of `drive`.
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     /// Tasks per second, as in 200k, or percentage of the workers' capacity, as in 80%
     #[arg(long)]
@@ -130,21 +132,15 @@ impl Arguments {
 }
 
 /// Number of tasks of a run in emulated time.
-#[cfg(feature = "dpdk")]
 const EMULATED_TASKS: &str = "200000";
 /// Delay of each hop in emulated time, about that of a memif port.
-#[cfg(feature = "dpdk")]
 const EMULATED_HOP: &str = "1us";
 
-#[cfg(feature = "dpdk")]
 impl Arguments {
     /// Simulates the same load under the leaf's policy, which its state file names. Returns a line with the
     /// response times, for a run that this machine's pauses made invalid. Returns `None` without a known
     /// policy, or if the simulator cannot express the run.
     fn emulated(&self, load: f64) -> Option<String> {
-        use wedjat::state::table::Snapshot;
-        use wedjat_testbed::sim::{Row, SimArgs, rows};
-
         let is_plain = self.attach.is_none()
             && self.rack.lose == 0.0
             && self.rack.outages.is_empty()
@@ -174,26 +170,13 @@ impl Arguments {
     }
 }
 
-/// Checks the arguments, and returns the error of a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    arguments.rack.layout()?;
-    arguments.addresses()?;
-    arguments.load()?.self_test()?;
-    super::without_dpdk()
-}
-
 /// Drives the leaf. Returns false if the run is invalid.
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use wedjat_pktgen::results::{Results, Subject};
-
-    use super::rig::{Endpoints, PATIENCE, Rig};
-    use super::signals;
-
     let layout = arguments.rack.layout()?;
     let mut load = arguments.load()?;
     load.self_test()?;
+    let addresses = arguments.addresses()?;
+    ports::check()?;
     let mut results = Results::open(&arguments.results)?;
     if results.is_some() {
         load.check_recordable()
@@ -202,7 +185,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     }
     // The leaf or the agent is between these ends, in another process.
     let ends = Endpoints {
-        addresses: arguments.addresses()?,
+        addresses,
         udp_port: arguments.udp_port,
         pool: arguments.pool,
         layout,
@@ -252,7 +235,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(report.valid)
 }
 
-#[cfg(all(test, feature = "dpdk"))]
+#[cfg(test)]
 mod tests {
     use clap::Parser;
     use wedjat::state::table::{PoolSpec, Spec, Table, WorkerSpec};

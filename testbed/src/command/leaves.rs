@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wedjat::clock::{Conductor, Node, NodeKind};
-use wedjat::io::dpdk::{Device, Eal, PoolHandle, QueuePort};
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::demo::{LeafProcess, leaf};
 use wedjat_testbed::lockstep::setting::{CLIENTS_DEVICE, QUEUE, Setting, WORKERS_DEVICE};
@@ -17,8 +16,8 @@ use wedjat_testbed::lockstep::{self, Clients, Process, Workers};
 use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::rack::Config;
 
-use super::devices::{self, Environment};
-use super::{Failure, signals};
+use super::ports::{Device, Eal, Environment, PoolHandle, QueuePort};
+use super::{Failure, devices, signals};
 
 /// Maximum run time of a leaf process, for the case that no process is left to end it. (It ends much earlier,
 /// because its clock then has no conductor.)

@@ -13,9 +13,9 @@ use wedjat_testbed::sim::model::{Cell, Model};
 use wedjat_testbed::sim::outcome::{Outcome, Subject};
 use wedjat_testbed::sim::{Row, SimArgs, plan, print, rack};
 
-use super::Failure;
+use super::leaves::{Leaves, Placement};
+use super::{Failure, ports};
 
-#[cfg(feature = "dpdk")]
 mod nodes;
 mod soak;
 
@@ -30,7 +30,6 @@ const HEADING: &str = "wedjat-testbed lockstep";
 
 /// Command line of `lockstep`. The simulator parses the values of common flags.
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     /// Policies, as in 'horus,cfcfs', or all; `wedjat policies` lists them [default: horus]
     #[arg(long)]
@@ -253,26 +252,9 @@ fn policies(list: &str) -> String {
     }
 }
 
-/// Runs the flags' request if all its nodes are in this process. Returns the error of a build without DPDK
-/// otherwise.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    if let Some(verdict) = soak::run(arguments)? {
-        return Ok(verdict);
-    }
-    if arguments.has_racks() {
-        return run_racks(arguments);
-    }
-    arguments.cells()?;
-    super::without_dpdk()
-}
-
 /// Runs the flags' request: nodes with faults, several racks, or leaf processes one after another. Returns
 /// false on a violation, or if a run differs from the simulator.
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::leaves::{Leaves, Placement};
-
     if let Some(verdict) = soak::run(arguments)? {
         return Ok(verdict);
     }
@@ -280,6 +262,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         return run_racks(arguments);
     }
     let cells = arguments.cells()?;
+    ports::check()?;
     let mut results = arguments.open_results()?;
     let place = Placement { leaf: arguments.leaf_core, conductor: arguments.core };
     let mut leaves = Leaves::open(arguments.leaf.as_deref(), place)?;

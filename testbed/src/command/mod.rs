@@ -4,17 +4,16 @@ mod agent;
 mod batch;
 mod cosched_sim;
 mod demo;
-#[cfg(feature = "dpdk")]
 mod devices;
 mod drive;
 mod fabric;
 mod histories;
 mod learner;
-#[cfg(feature = "dpdk")]
 mod leaves;
 mod lockstep;
+#[cfg_attr(not(feature = "dpdk"), path = "no_ports.rs")]
+mod ports;
 mod rack;
-#[cfg(feature = "dpdk")]
 mod rig;
 mod signals;
 mod worker;
@@ -120,17 +119,9 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
-    #[cfg(feature = "dpdk")]
-    /// Measure the hand-over of a task to a worker core, and compare it with DPDK's own mechanisms
-    #[command(after_help = "Example:\n  wedjat-testbed bench-host --format json")]
-    BenchHost {
-        /// Arguments of the measurement
-        #[command(flatten)]
-        arguments: bench::host::Arguments,
-        /// Output format
-        #[arg(long, value_enum, default_value = "text")]
-        format: Format,
-    },
+    /// Subcommands of a build with ports.
+    #[command(flatten)]
+    Ports(ports::PortsCommand),
     /// Measure the cost of a batch on a worker's core for the tasks, and the batch's progress, under several
     /// ways to limit it; needs two CPUs and cgroups
     #[command(after_help = bench::cosched::EXAMPLE)]
@@ -226,12 +217,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             let json = format == Format::Json;
             bench::controller::report(&arguments, json, &mut std::io::stdout().lock())
         }
-        #[cfg(feature = "dpdk")]
-        Command::BenchHost { arguments, format } => {
-            let json = format == Format::Json;
-            bench::host::report(&arguments, json, &mut std::io::stdout().lock())?;
-            Ok(true)
-        }
+        Command::Ports(command) => ports::execute(command),
         Command::BenchCosched { arguments, format } => {
             let json = format == Format::Json;
             bench::cosched::report(&arguments, json, &mut std::io::stdout().lock())?;
@@ -275,34 +261,14 @@ pub enum Format {
     Json,
 }
 
-/// Returns the error of a command that needs DPDK ports in a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-fn without_dpdk<T>() -> Result<T, Failure> {
-    Err("built without DPDK, so it cannot open a port; build with the feature `dpdk` (the default)"
-        .into())
-}
-
 /// Parses a time such as `10s` and returns seconds.
 fn seconds(text: &str) -> Result<f64, GrammarError> {
     parse_time_ns(text).map(|ns| ns / 1e9)
 }
 
-// Comparison of a command line with the documentation, shared with the root package's tests.
-#[cfg(all(test, feature = "dpdk"))]
-#[path = "../../../tests/tables/commands.rs"]
-mod commands;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    // promise: control.2
-    #[cfg(feature = "dpdk")]
-    #[test]
-    fn documented_commands_are_those_of_the_program() {
-        let detail = commands::Detail::Needed;
-        commands::assert_documented("\n## wedjat-testbed\n", &Cli::command(), detail);
-    }
 
     #[test]
     fn the_command_line_is_sound() {

@@ -4,11 +4,10 @@ use std::net::IpAddr;
 
 use clap::Args;
 use wedjat::policy::PolicySpec;
-#[cfg(feature = "dpdk")]
-use wedjat_testbed::rack::Options;
-use wedjat_testbed::rack::{Layout, Outage, Servers};
+use wedjat::wire::ether::Mac;
+use wedjat_testbed::rack::{Layout, LeafOptions, Options, Outage, Outages, Rack, Servers};
 
-use super::{Failure, Format, seconds};
+use super::{Failure, Format, devices, ports, seconds, signals};
 
 /// Text below the help.
 pub const EXAMPLE: &str = "Example, 32 workers on 4 servers for a leaf on memif:
@@ -73,7 +72,6 @@ impl RackArguments {
     }
 
     /// Returns the options of the rack.
-    #[cfg(feature = "dpdk")]
     pub fn options(&self, udp_port: u16, seed: u64) -> Options {
         Options {
             udp_port,
@@ -106,7 +104,6 @@ fn policy_with_messages(text: &str) -> Result<PolicySpec, String> {
 
 /// Command line of `rack`.
 #[derive(Args, Debug)]
-#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub struct Arguments {
     #[command(flatten)]
     rack: RackArguments,
@@ -158,30 +155,15 @@ impl Arguments {
     }
 }
 
-/// Checks the arguments, and returns the error of a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    arguments.layout()?;
-    super::without_dpdk()
-}
-
 /// Runs the rack until a signal, or for the given time. Returns false if its replies were too late, or it had
 /// no room for a task.
-#[cfg(feature = "dpdk")]
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    use super::{devices, signals};
-    use wedjat::wire::ether::Mac;
-    use wedjat_testbed::rack::{LeafOptions, Outages, Rack};
-
     let rack = &arguments.rack;
     let layout = arguments.layout()?;
+    ports::check()?;
     let devices = [arguments.device.as_str()];
-    let environment = devices::Environment::start(
-        &arguments.eal,
-        &devices,
-        rack.outstanding_max,
-        arguments.core,
-    )?;
+    let environment =
+        ports::Environment::start(&arguments.eal, &devices, rack.outstanding_max, arguments.core)?;
     let (device, port) = environment.open(&arguments.device)?;
     devices::pin(arguments.core);
     let stop = signals::stop_on_signals()?;

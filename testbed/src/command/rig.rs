@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use wedjat::io::dpdk::{self, Device, Eal, PoolHandle, QueuePort};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::{Generator, Phase};
@@ -20,8 +19,8 @@ use wedjat_testbed::drive;
 use wedjat_testbed::rack::{self, Layout, Options, Outage, Outages, Rack};
 use wedjat_testbed::stand_ins::StandIns;
 
-use super::Failure;
-use super::devices::{self, Environment};
+use super::ports::{self, Device, Eal, Environment, PoolHandle, QueuePort};
+use super::{Failure, devices};
 
 /// Virtual loopback device for the measurement of the floor: the generator's response time without a
 /// scheduler.
@@ -143,7 +142,7 @@ impl Rig {
         let load = Load { run: self.runs, ..load.clone() };
         self.runs += 1;
         let mut manifest = Manifest::new(&load, SystemTime::now());
-        manifest.dpdk = dpdk::version().ok();
+        manifest.dpdk = ports::version();
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, ends)?;
         let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;

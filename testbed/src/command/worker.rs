@@ -10,7 +10,7 @@ use wedjat::ring::WorkerRegion;
 use wedjat::ring::region::path_of;
 use wedjat::worker::{AttachError, Options, Worker};
 use wedjat_pktgen::report::print_line;
-use wedjat_testbed::app::{AnyApp, Echo, Spin, Tpcc};
+use wedjat_testbed::app::{AnyApp, Echo, RocksDb, Spin, Tpcc};
 use wedjat_testbed::worker::{WorkerSummary, serve};
 
 use super::{Failure, Format, seconds, signals};
@@ -232,13 +232,10 @@ fn calibrated() -> Spin {
 }
 
 /// Opens or fills the database. Also returns its temporary folder, if it has one.
-#[cfg(feature = "rocksdb")]
 fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
-    use wedjat_testbed::app::RocksDb;
-
     let folder = match arguments.db {
         Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("wedjat-objects-").tempdir()?),
+        None => Some(RocksDb::scratch()?),
     };
     let temporary = folder.as_ref().map(|folder| folder.path().to_owned());
     let path = arguments.db.clone().or(temporary).unwrap_or_default();
@@ -246,10 +243,4 @@ fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
     let pace = app.pace(now_ns());
     log::info!("database {}: median GET {:.1} us, SCAN {:.1} us", path.display(), pace[0], pace[1]);
     Ok((AnyApp::RocksDb(app), folder))
-}
-
-/// Returns the error of a build without RocksDB.
-#[cfg(not(feature = "rocksdb"))]
-fn rocksdb(_: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
-    Err("--app rocksdb: built without RocksDB; install librocksdb-dev and build with --features rocksdb".into())
 }

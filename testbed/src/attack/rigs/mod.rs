@@ -3,6 +3,5 @@
 
 pub mod memory;
 pub mod packets;
-#[cfg(feature = "dpdk")]
 pub mod processes;
 pub mod segment;

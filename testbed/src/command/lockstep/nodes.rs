@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wedjat::clock::{Conductor, Line, Node as Name, NodeKind, TurnError};
-use wedjat::io::dpdk::{Device, PoolHandle, QueuePort};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
 use wedjat_testbed::demo::LeafProcess;
@@ -22,10 +21,10 @@ use wedjat_testbed::lockstep::system::{
     self, FaultTarget, LocalNodeState, Maker, Node, Outcome, Plan, Topology,
 };
 
-use crate::command::devices::{self, Environment};
 use crate::command::leaves::{self, Placement};
+use crate::command::ports::{Device, Environment, PoolHandle, QueuePort};
 use crate::command::rig::PATIENCE;
-use crate::command::{Failure, signals};
+use crate::command::{Failure, devices, signals};
 
 /// Maximum run time of a node, for the case that no process is left to end it.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);

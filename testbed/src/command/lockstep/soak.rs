@@ -138,17 +138,11 @@ fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
 }
 
 /// Runs a plan with nodes as processes.
-#[cfg(feature = "dpdk")]
 fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> {
+    crate::command::ports::check()?;
     let place =
         crate::command::leaves::Placement { leaf: arguments.leaf_core, conductor: arguments.core };
     super::nodes::run(plan, arguments.leaf.as_deref(), place)
-}
-
-/// Returns the error of a build without DPDK.
-#[cfg(not(feature = "dpdk"))]
-fn in_processes(_: &Arguments, _: &Plan) -> Result<Outcome, Failure> {
-    crate::command::without_dpdk()
 }
 
 /// Runs a plan with nodes in this process, under a controller if the plan has one.

@@ -6,26 +6,48 @@ use std::process::ExitCode;
 
 use wedjat::state::files::ReportFile;
 
-use super::{Outcome, print};
+use super::super::logs::{ACCOUNT, Format, Logs};
+use super::super::{Outcome, print};
+
+/// Log target of a node's rates per second.
+const RATES: &str = "rates";
 
 /// Destination of a run's lines and account.
 pub struct Report<'a> {
     file: Option<ReportFile<'a>>,
     to_stdout: bool,
+    logs: Logs,
 }
 
 impl<'a> Report<'a> {
     /// Creates a report to a file, `-` for standard output, or nowhere.
-    pub fn to(file: Option<&'a Path>) -> Result<Self, Box<dyn Error>> {
+    pub fn to(file: Option<&'a Path>, logs: Logs) -> Result<Self, Box<dyn Error>> {
         let to_stdout = file == Some(Path::new("-"));
         let file = file.filter(|_| !to_stdout);
         // A bad path must fail before the run, not after it.
         let file = file.map(|path| ReportFile::new("--stats", path)).transpose()?;
-        Ok(Self { file, to_stdout })
+        Ok(Self { file, to_stdout, logs })
+    }
+
+    /// Reports a node's rates in one second.
+    pub fn rates(&self, text: &str) {
+        match self.logs.log_format {
+            _ if self.logs.quiet => {}
+            Format::Text => self.print_line(text),
+            Format::Json => log::info!(target: RATES, "{text}"),
+        }
+    }
+
+    /// Reports the account.
+    pub fn account(&self, text: &str) {
+        match self.logs.log_format {
+            Format::Text => self.print_line(text),
+            Format::Json => log::info!(target: ACCOUNT, "{text}"),
+        }
     }
 
     /// Prints a line: to standard error if the account goes to standard output, else to standard output.
-    pub fn print_line(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if self.to_stdout {
             eprintln!("{text}");
         } else {

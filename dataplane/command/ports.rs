@@ -1,0 +1,97 @@
+//! Run of a leaf, spine or agent on the ports of DPDK, from the start to the account.
+
+mod report;
+
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use signal_hook::consts::SIGHUP;
+use wedjat::config::{AgentConfig, Config};
+use wedjat::cosched::{Folder, Queue};
+use wedjat::run::{LaunchError, Options};
+use wedjat_cosched::mechanism::System;
+
+use super::Outcome;
+use super::launch::Launch;
+use super::signals::stop_on_signals;
+use report::Report;
+
+/// Runs a leaf or spine until a signal or the end of its duration.
+pub fn run_leaf(
+    config: &Config,
+    launch: &Launch,
+    pcap: Option<PathBuf>,
+    changes: Option<PathBuf>,
+) -> Outcome {
+    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
+        wedjat::run::leaf::run(config, options, stop, report)
+    };
+    let options = Options { pcap, changes, ..Default::default() };
+    run(launch, options, start, |account| account.is_balanced())
+}
+
+/// Runs an agent until a signal or the end of its duration.
+pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>) -> Outcome {
+    // A killed agent may have left batch jobs.
+    if let Some(Err(error)) = Folder::existing().map(|folder| folder.clean(System::REAL)) {
+        log::warn!("cannot clean up after killed batch jobs: {error}");
+    }
+    let _jobs = match config.jobs.len() {
+        0 => None,
+        jobs => Some(Queue::start(
+            std::env::current_exe()?,
+            config.path.clone(),
+            &config.host.name,
+            jobs,
+        )?),
+    };
+    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
+        wedjat::run::agent::run(config, options, stop, report)
+    };
+    let options = Options { changes, ..Default::default() };
+    run(launch, options, start, |account| account.ledger.is_balanced())
+}
+
+/// Runs `start` until a signal or the end of its duration. Reports the account and its balance. `options`
+/// holds the options of only one command.
+fn run<A: Display + Serialize>(
+    launch: &Launch,
+    options: Options,
+    start: impl FnOnce(&Options, &Arc<AtomicBool>, &dyn Fn(&str)) -> Result<A, LaunchError>,
+    is_balanced: impl FnOnce(&A) -> bool,
+) -> Outcome {
+    let report = Report::to(launch.stats.as_deref(), launch.logs)?;
+    let options = Options {
+        duration: launch.duration,
+        eal: launch.eal.clone(),
+        clock: launch.clock.clone(),
+        patience: launch.patience,
+        reload: reload_on_signal()?,
+        ..options
+    };
+    let account = start(&options, &stop_on_signals()?, &|text| report.rates(text))?;
+    report.account(account.to_string().trim_end());
+    report.end(&account, is_balanced(&account))
+}
+
+/// Returns a flag that SIGHUP sets. It stays unset if the process was started with SIGHUP ignored, as under
+/// nohup.
+fn reload_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let reload = Arc::default();
+    if !is_ignored(SIGHUP) {
+        signal_hook::flag::register(SIGHUP, Arc::clone(&reload))?;
+    }
+    Ok(reload)
+}
+
+/// Returns true if the process was started with this signal ignored.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}

@@ -1,0 +1,35 @@
+//! Replacement for `key.rs` in a build without the feature `auth`: no keys.
+
+use std::convert::Infallible;
+
+use arrayvec::ArrayVec;
+
+use super::{Claim, KEY_LEN};
+use crate::limits::BURST;
+
+/// A pool's key. Uninhabited in a build without the feature `auth`.
+#[derive(Clone, PartialEq)]
+pub struct Key(Infallible);
+
+/// Returns `None`: this build has no keys.
+#[must_use]
+pub fn new_key(_bytes: [u8; KEY_LEN]) -> Option<Key> {
+    None
+}
+
+impl Key {
+    /// Cannot be called without a key.
+    #[must_use]
+    pub fn tag<const BLOCKS: usize>(&self, _claim: &Claim<BLOCKS>) -> u64 {
+        match self.0 {}
+    }
+
+    /// Same as [`Key::tag`].
+    #[must_use]
+    pub fn tags<'a, const BLOCKS: usize>(
+        &self,
+        _claims: impl ExactSizeIterator<Item = &'a Claim<BLOCKS>>,
+    ) -> ArrayVec<u64, BURST> {
+        match self.0 {}
+    }
+}

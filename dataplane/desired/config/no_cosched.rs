@@ -1,0 +1,23 @@
+//! `[cosched]` of an agent's file, refused by a build without the feature `batch`.
+
+use toml::Spanned;
+
+use super::faults::Faults;
+use super::raw_agent;
+
+/// Batch job beside an agent's workers. This build cannot have one.
+#[derive(Clone, Debug)]
+pub enum Job {}
+
+/// Refuses the table.
+pub(super) fn jobs(
+    faults: &mut Faults,
+    raw: Option<&Spanned<raw_agent::Cosched>>,
+    _: &str,
+) -> Vec<Job> {
+    if let Some(at) = raw {
+        let found = "[cosched], and this build lacks the feature `batch`";
+        faults.note(at, "cosched", found, "a build with it (the default)");
+    }
+    Vec::new()
+}

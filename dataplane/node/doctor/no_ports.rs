@@ -1,0 +1,16 @@
+//! Replacement for `ports.rs` in a build without the feature `dpdk`.
+
+use super::{Device, Finding, Machine, Status};
+
+/// Reports that this build has no DPDK.
+pub fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
+    let found = "this build has no DPDK: it runs on in-memory ports only";
+    let fix = "install libdpdk-dev and build with default features: cargo build --release";
+    let status = if devices.is_empty() { Status::Warn } else { Status::Fail };
+    vec![Finding::new(status, "libdpdk", found, fix)]
+}
+
+/// Checks nothing: this build has no memif.
+pub fn memif_socket(_: &Device, name: &str) -> Finding {
+    Finding::ok(name, "EAL makes it with net_memif")
+}

@@ -1,0 +1,148 @@
+//! Checks of DPDK: its library, its drivers, and the sockets of its memif devices.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use wedjat_core::nearest::did_you_mean;
+use wedjat_dpdk::{
+    ServerAddress, SocketError, driver_folder, linked_statically, server_address, version,
+};
+
+use super::{Device, Finding, Machine, Status};
+
+/// Drivers with which wedjat runs without a NIC.
+const VIRTUAL_DRIVERS: [&str; 6] =
+    ["net_memif", "net_af_packet", "net_af_xdp", "net_pcap", "net_null", "net_ring"];
+
+/// Checks the shared library and its drivers.
+pub fn library(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
+    let version = match version() {
+        Ok(version) => version,
+        Err(error) => {
+            let status = if devices.is_empty() { Status::Warn } else { Status::Fail };
+            return vec![Finding::new(status, "libdpdk", error.to_string(), "")];
+        }
+    };
+    if linked_statically() {
+        return vec![Finding::ok(
+            "libdpdk",
+            format!("{version}, linked statically with every driver"),
+        )];
+    }
+    let folder = driver_folder();
+    let files = machine.names(folder);
+    let mut findings = vec![Finding::ok("libdpdk", format!("{version}, drivers in {folder}"))];
+    let installed = files.iter().filter_map(|file| file.strip_prefix("librte_")?.split_once(".so"));
+    let installed: BTreeSet<&str> = installed.map(|(driver, _)| driver).collect();
+    findings.extend(drivers(&installed, devices, folder));
+    findings
+}
+
+/// Checks that the drivers of the devices are installed.
+fn drivers(installed: &BTreeSet<&str>, devices: &[Device], folder: &str) -> Vec<Finding> {
+    let has = |driver: &&str| installed.contains(driver);
+    let needed: BTreeSet<&str> =
+        devices.iter().filter_map(|device| device.driver.as_deref()).collect();
+    let missing = needed.iter().filter(|driver| !has(driver)).map(|driver| {
+        let package = driver.replace('_', "-");
+        let fix = format!(
+            "correct the device's name, or install the driver (Debian, Ubuntu: apt-get install 'librte-{package}*')"
+        );
+        let known = VIRTUAL_DRIVERS.into_iter().chain(installed.iter().copied());
+        let suggestion = did_you_mean(driver, known);
+        Finding::fail("driver", format!("no {driver} in {folder}{suggestion}"), fix)
+    });
+    let mut findings: Vec<Finding> = missing.collect();
+    let (present, absent): (Vec<&str>, Vec<&str>) = VIRTUAL_DRIVERS.into_iter().partition(has);
+    let mut found = if present.is_empty() { "none".to_owned() } else { present.join(" ") };
+    if !absent.is_empty() {
+        let _ = write!(found, " (not installed: {})", absent.join(" "));
+    }
+    findings.push(Finding::ok("virtual drivers", found));
+    findings
+}
+
+/// Checks that the socket of a memif server is free, or that a client finds its server.
+pub fn memif_socket(device: &Device, name: &str) -> Finding {
+    match server_address(&device.text) {
+        Err(error) => Finding::fail(name, error.to_string(), ""),
+        Ok(ServerAddress { socket, is_server: true, is_served: true }) => Finding::fail(
+            name,
+            SocketError::Served(socket).to_string(),
+            "stop the process that serves it, or give this device a socket= of its own",
+        ),
+        Ok(ServerAddress { socket, is_server: false, is_served: false }) => Finding::warn(
+            name,
+            format!(
+                "a memif client, and no process serves {socket} yet: a start waits for it, 10 s or --patience"
+            ),
+            "start the side with role=server first, as the same user, with the same socket= and id=",
+        ),
+        Ok(ServerAddress { socket, is_server, .. }) => {
+            let action = if is_server { "serves" } else { "connects to" };
+            Finding::ok(name, format!("EAL makes it with net_memif; it {action} {socket}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::presence;
+    use super::*;
+
+    // promise: running.1
+    #[test]
+    fn served_memif_socket_fails_servers_and_suits_clients() {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let device = |role: &str| format!("net_memif0,role={role},socket={}", path.display());
+        let of_device =
+            |device: &str| presence(&Machine { root: folder.path() }, &Device::new(device, &[]));
+        let of = |role: &str| of_device(&device(role));
+        assert_eq!((of("server").status, of("client").status), (Status::Ok, Status::Warn));
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 1).unwrap();
+        let served = of("server");
+        assert_eq!((served.status, of("client").status), (Status::Fail, Status::Ok));
+        assert!(served.found.contains("another process serves it"), "{served:?}");
+        drop(socket);
+        assert_eq!(of("server").status, Status::Ok, "what a dead one left is replaced");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "a file").unwrap();
+        let other = of("server");
+        assert_eq!(other.status, Status::Fail);
+        assert!(other.found.contains("another file exists there"), "{other:?}");
+        let misspelt = of_device("net_memif0,rolle=server");
+        assert_eq!(misspelt.status, Status::Fail);
+        assert!(misspelt.found.contains("did you mean `role`"), "{misspelt:?}");
+    }
+
+    #[test]
+    fn misspelt_driver_gets_the_nearest_name() {
+        let misspelt = |device: &str| {
+            let devices = [Device::new(device, &[])];
+            let installed = ["net_af_packet", "net_memif", "net_ixgbe"].into();
+            drivers(&installed, &devices, "/drivers").remove(0)
+        };
+        for (device, suggestion) in [
+            ("net_afpacket0,iface=eth0", " (did you mean `net_af_packet`?)"),
+            ("net_memfi0", " (did you mean `net_memif`?)"),
+            ("net_af_xpd0", " (did you mean `net_af_xdp`?)"), // although the driver is not installed
+            ("net_unlike_any0", ""),
+        ] {
+            let finding = misspelt(device);
+            assert_eq!(finding.status, Status::Fail);
+            assert!(finding.found.ends_with(&format!(" in /drivers{suggestion}")), "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Ports of a build without DPDK: types without values, and functions that fail with an explanation.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Subcommand;
+use wedjat::config::AgentConfig;
+use wedjat::io::memory::{FramePool, RingPort};
+use wedjat::ring::Place;
+use wedjat::stats::AgentStats;
+
+use super::Failure;
+
+/// Subcommands of a build with ports; none in this build.
+#[derive(Subcommand, Debug)]
+pub enum PortsCommand {}
+
+/// Cannot be called.
+pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
+    match command {}
+}
+
+/// Always fails.
+pub fn check() -> Result<(), Failure> {
+    without_dpdk()
+}
+
+/// Returns the error of this build.
+fn without_dpdk<T>() -> Result<T, Failure> {
+    Err("built without DPDK, so it cannot open a port; build with the feature `dpdk` (the default)"
+        .into())
+}
+
+/// Returns `None`: this build has no DPDK.
+pub fn version() -> Option<String> {
+    None
+}
+
+/// Type without values.
+enum Never {}
+
+/// Port type of this build. No device has such a port.
+pub type QueuePort = RingPort;
+/// Pool type of this build. No environment has such a pool.
+pub type PoolHandle = FramePool;
+
+/// A running EAL with a packet pool; has no values in this build.
+pub struct Environment {
+    /// EAL.
+    pub eal: Eal,
+    /// Pool of packet buffers.
+    pub pool: MbufPool,
+}
+
+impl Environment {
+    /// Always fails.
+    pub fn start(_: &[String], _: &[&str], _: u32, _: Option<usize>) -> Result<Self, Failure> {
+        without_dpdk()
+    }
+
+    /// Cannot be called.
+    pub fn open(&self, _: &str) -> Result<(Device, QueuePort), Failure> {
+        match self.eal.0 {}
+    }
+}
+
+/// EAL; has no values in this build.
+pub struct Eal(Never);
+
+impl Eal {
+    /// Cannot be called.
+    pub fn ticks_hz(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn now(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn register_thread(&self) -> Result<Lcore, Failure> {
+        match self.0 {}
+    }
+}
+
+/// Registration of a thread; has no values in this build.
+pub enum Lcore {}
+
+/// Pool of packet buffers; has no values in this build.
+pub struct MbufPool(Never);
+
+impl MbufPool {
+    /// Cannot be called.
+    pub fn handle(&self) -> PoolHandle {
+        match self.0 {}
+    }
+}
+
+/// Device; has no values in this build.
+pub struct Device(Never);
+
+impl Device {
+    /// Cannot be called.
+    pub fn name(&self) -> &str {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn mac(&self) -> [u8; 6] {
+        match self.0 {}
+    }
+
+    /// Cannot be called.
+    pub fn link(&self) -> Link {
+        match self.0 {}
+    }
+}
+
+/// State of a link.
+pub struct Link {
+    /// True if a peer is connected.
+    pub up: bool,
+}
+
+/// Options of an agent.
+#[allow(dead_code, reason = "no agent runs in this build")]
+#[derive(Default)]
+#[non_exhaustive]
+pub struct AgentOptions {
+    /// Time after which the agent stops by itself.
+    pub duration: Option<Duration>,
+    /// Arguments of EAL.
+    pub eal: Vec<String>,
+    /// File with changes.
+    pub changes: Option<PathBuf>,
+    /// Time to wait for the server of a memif client.
+    pub patience: Option<Duration>,
+}
+
+/// Workers of an agent, as threads.
+#[allow(dead_code, reason = "no agent runs in this build")]
+pub struct Threads<W> {
+    /// CPUs of the workers.
+    pub cpus: Vec<usize>,
+    /// Time for which an idle worker spins before it sleeps.
+    pub spin: Duration,
+    /// Returns the function of each worker.
+    pub work: W,
+}
+
+/// Always fails.
+pub fn run_with<S>(
+    _: &AgentConfig,
+    _: &AgentOptions,
+    _: Threads<impl FnMut(Place) -> S>,
+    _: &Arc<AtomicBool>,
+    _: impl FnMut(&str),
+) -> Result<AgentStats, Failure> {
+    without_dpdk()
+}
