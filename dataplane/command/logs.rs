@@ -1,5 +1,6 @@
 //! Log of a running node, as text or JSON.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
@@ -30,6 +31,46 @@ pub struct Logs {
 /// Log target of a node's account at its end. `--quiet` does not suppress it.
 pub const ACCOUNT: &str = "account";
 
+/// Names of modules in the log, as the crate `wedjat` has them, and the crates that contain them.
+const MODULES: [(&str, &str); 10] = [
+    ("wedjat::admin", "wedjat_admin"),
+    ("wedjat::assembly", "wedjat_assembly"),
+    ("wedjat::config", "wedjat_desired::config"),
+    ("wedjat::control", "wedjat_desired::control"),
+    ("wedjat::controller", "wedjat_fabric"),
+    ("wedjat::cosched", "wedjat_batch"),
+    ("wedjat::doctor", "wedjat_node::doctor"),
+    ("wedjat::io::dpdk", "wedjat_dpdk"),
+    ("wedjat::run", "wedjat_node::run"),
+    ("wedjat", "wedjat_core"),
+];
+
+/// Returns a log target of the dataplane by its public name, and every other target as it is.
+fn public_target(target: &str) -> Cow<'_, str> {
+    let named = MODULES.iter().find_map(|(name, module)| {
+        let rest = target.strip_prefix(module)?;
+        (rest.is_empty() || rest.starts_with("::")).then(|| format!("{name}{rest}"))
+    });
+    named.map_or(Cow::Borrowed(target), Cow::Owned)
+}
+
+/// Returns filters in the form of RUST_LOG, which name modules publicly, for the modules' own names.
+fn own_filters(filters: &str) -> String {
+    let filters = filters.split(',').map(|filter| {
+        let end = filter.find(['=', '/']).unwrap_or(filter.len());
+        let (target, rest) = filter.split_at(end);
+        let own = MODULES.iter().find_map(|(name, module)| {
+            let inside = target.strip_prefix(name)?;
+            inside.starts_with("::").then(|| format!("{module}{inside}")).or_else(|| {
+                // `wedjat` alone means all crates, whose names begin with it.
+                (inside.is_empty() && *name != "wedjat").then(|| (*module).to_owned())
+            })
+        });
+        own.unwrap_or_else(|| target.to_owned()) + rest
+    });
+    filters.collect::<Vec<_>>().join(",")
+}
+
 /// Record of a JSON log.
 #[derive(Serialize)]
 struct Record<'a> {
@@ -44,8 +85,9 @@ impl Logs {
     /// run time, up to that of RUST_LOG or `--quiet`. Without both, the filter passes everything, and the level
     /// begins at info.
     pub fn start(self) {
-        let mut log =
-            env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("trace"));
+        let filters = std::env::var(env_logger::DEFAULT_FILTER_ENV);
+        let mut log = env_logger::Builder::from_env(env_logger::Env::default());
+        log.parse_filters(&filters.map_or_else(|_| "trace".to_owned(), |text| own_filters(&text)));
         if self.quiet {
             log = env_logger::Builder::new();
             log.filter_level(log::LevelFilter::Warn).filter_module(ACCOUNT, log::LevelFilter::Info);
@@ -84,8 +126,12 @@ fn json(time: String, record: &log::Record<'_>) -> String {
         log::Level::Debug => "debug",
         log::Level::Trace => "trace",
     };
-    let record =
-        Record { time, level, target: record.target(), message: record.args().to_string() };
+    let record = Record {
+        time,
+        level,
+        target: &public_target(record.target()),
+        message: record.args().to_string(),
+    };
     // Serializing strings cannot fail.
     serde_json::to_string(&record).unwrap_or_default()
 }
@@ -93,6 +139,25 @@ fn json(time: String, record: &log::Record<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modules_have_their_public_names() {
+        let cases = [
+            ("wedjat_node::run::leaf", "wedjat::run::leaf"),
+            ("wedjat_dpdk::eal", "wedjat::io::dpdk::eal"),
+            ("wedjat_core::state::files", "wedjat::state::files"),
+            ("wedjat_fabric", "wedjat::controller"),
+        ];
+        for (own, public) in cases {
+            assert_eq!(public_target(own), public);
+            assert_eq!(
+                own_filters(&format!("warn,{public}=debug/x")),
+                format!("warn,{own}=debug/x")
+            );
+        }
+        assert_eq!(public_target("dpdk"), "dpdk");
+        assert_eq!(own_filters("wedjat=debug,dpdk"), "wedjat=debug,dpdk");
+    }
 
     // promise: control.3
     #[test]

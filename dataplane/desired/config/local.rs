@@ -45,7 +45,7 @@ pub fn local(
     Some(config)
 }
 
-/// Checks that the pools exist at the leaf, and that no [[server]] has a worker of the [agent]. `agent::local` has
+/// Checks that the pools exist at the leaf, and that no `[[server]]` has a worker of the `[agent]`. `agent::local` has
 /// checked the lists themselves, so an invalid one counts as empty here.
 fn pools(
     faults: &mut Faults,
