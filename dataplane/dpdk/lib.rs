@@ -2,7 +2,7 @@
 //!
 //! One thread starts everything in this order. Dropping the owners undoes it in reverse:
 //! ```no_run
-//! use crate::{Device, DeviceOptions, Eal, MbufPool};
+//! use wedjat_dpdk::{Device, DeviceOptions, Eal, MbufPool};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let arguments = ["--vdev".to_owned(), "net_memif0,role=server,socket=/run/wedjat.sock".to_owned()];
 //! let eal = Eal::init(&arguments, &["net_memif0"])?;

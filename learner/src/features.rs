@@ -17,7 +17,9 @@ use std::cmp::Ordering;
 use pulp::Simd;
 
 use crate::lanes::{LANES, Lane, multiply, zeros};
-use crate::learner::NODES_MAX;
+
+/// Maximum number of nodes that learn together.
+pub const NODES_MAX: usize = 64;
 
 /// Returns the number of the actor's features for `nodes` nodes.
 pub fn of_actor(nodes: usize) -> usize {

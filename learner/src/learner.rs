@@ -8,13 +8,10 @@
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
 
-use crate::features::{self, Features, Order};
+use crate::features::{self, Features, NODES_MAX, Order};
 use crate::history::History;
 use crate::lanes::{LANES, Lane, dots, exp, floats, lane, product, zeros};
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
-
-/// Maximum number of nodes that learn together.
-pub const NODES_MAX: usize = 64;
 
 /// Logit of an absent node, which gives probability 0.
 const NEVER: f32 = -1e30;

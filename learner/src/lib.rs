@@ -26,6 +26,7 @@ mod reward;
 mod tests;
 
 pub use choice::Choice;
-pub use learner::{Beat, BeatError, Counts, Learner, NODES_MAX, Settings};
+pub use features::NODES_MAX;
+pub use learner::{Beat, BeatError, Counts, Learner, Settings};
 pub use optimizer::{AdamW, Optimizer, Schedule};
 pub use reward::{Costs, Events, Reward, Utility, imbalance};

@@ -20,6 +20,19 @@ use crate::grammar::{GrammarError, Scanner, Time};
 /// Allowed forms, for errors.
 const FORMS: &str = "poisson, constant, bursts(N,MEAN), lognormal(SIGMA), pareto(ALPHA)";
 
+/// A task of the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduledTask {
+    /// Due time in ticks.
+    pub at: u64,
+    /// Requested service time, at most 4.29 s (32 bits).
+    pub service_ns: u32,
+    /// Class.
+    pub class: u16,
+    /// Minimum frame length in bytes, limited to the longest frame of the load.
+    pub size: u16,
+}
+
 /// Kind of arrival process. [`Schedule::new`] takes the rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {

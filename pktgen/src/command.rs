@@ -1,6 +1,5 @@
 //! Implementation of the subcommands, independent of the network.
 
-use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -22,10 +21,8 @@ use crate::args::{
     Cli, Command, FloorArgs, Format, LoadArgs, NetworkArgs, Order, OutputArgs, RunArgs, SearchArgs,
     SelftestArgs, SweepArgs,
 };
+use crate::failure::Failure;
 use crate::network::{self, Network};
-
-/// Reason why a command failed.
-pub type Failure = Box<dyn Error>;
 
 /// Runs a command. Returns false if the result is invalid or the objective was missed.
 pub fn execute(command: Command) -> Result<bool, Failure> {

@@ -531,11 +531,11 @@ fn outstanding_bits(load: &Load) -> u32 {
 mod tests {
     use super::*;
     use crate::address::Addresses;
+    use crate::ledger::Ledger;
     use crate::neighbour::Message;
     use crate::payload::Work;
     use crate::reflector::reflect;
     use crate::replay::{self, Replay};
-    use crate::tally::Ledger;
     use std::collections::VecDeque;
     use wedjat::io::memory::{self, Frame, FramePool, RingPort};
     use wedjat::wire::ether::Mac;

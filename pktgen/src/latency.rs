@@ -154,6 +154,17 @@ impl LatencySummary {
     }
 }
 
+/// Half widths of 95% confidence intervals, from windows of the measured time or groups of its slices.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Confidence {
+    /// Half width for the median.
+    pub p50: Micros,
+    /// Half width for the 99th percentile.
+    pub p99: Micros,
+    /// Half width for the mean.
+    pub mean: Micros,
+}
+
 /// Returns half the width of the 95% confidence interval (Student's t) of a figure from its values in
 /// repeated windows. Infinite if one value is; NaN for fewer than two.
 #[must_use]

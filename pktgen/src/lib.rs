@@ -9,6 +9,7 @@ pub mod floor;
 pub mod grammar;
 pub mod host;
 pub mod latency;
+pub mod ledger;
 pub mod load;
 pub mod manifest;
 pub mod mix;

@@ -3,6 +3,7 @@
 
 mod args;
 mod command;
+mod failure;
 #[cfg_attr(not(feature = "dpdk"), path = "offline.rs")]
 mod network;
 

@@ -29,7 +29,7 @@ use wedjat_pktgen::target::Target;
 
 use self::progress::Progress;
 use crate::args::{NetworkArgs, ReflectArgs, Timestamps};
-use crate::command::Failure;
+use crate::failure::Failure;
 
 /// Virtual device that receives what it sends, for measuring the floor.
 const FLOOR_DEVICE: &str = "net_ring_floor";

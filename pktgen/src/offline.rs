@@ -5,7 +5,7 @@ use wedjat_pktgen::report::Report;
 use wedjat_pktgen::tally::Tally;
 
 use crate::args::{NetworkArgs, ReflectArgs};
-use crate::command::Failure;
+use crate::failure::Failure;
 
 /// Error of every command that needs a network.
 const NONE: &str = "this build has no DPDK, so it cannot open a port; build with the default features, which need libdpdk \

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::arrival::ScheduledTask;
 use crate::grammar::Time;
 use crate::rate::RATE_MAX_PPS;
-use crate::send::ScheduledTask;
 use crate::trace::Trace;
 
 /// Allowed speeds.

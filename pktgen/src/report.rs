@@ -6,7 +6,8 @@ use std::io::{self, Write as _};
 use serde::Serialize;
 
 use crate::grammar::Time;
-use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
+use crate::latency::{Confidence, Latency, LatencySummary, Micros, ci95_half_width};
+use crate::ledger::Ledger;
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
@@ -15,7 +16,7 @@ use crate::slices::{
     GROUPS, Slices, SlicesReport, UndisturbedClass, UndisturbedReport, UndisturbedTasks,
 };
 use crate::stationary::{self, Verdict};
-use crate::tally::{Ledger, Strays, Tally};
+use crate::tally::{Strays, Tally};
 
 /// Writes a line to standard output. A closed pipe is not an error.
 ///
@@ -32,17 +33,6 @@ pub fn print_line(line: impl fmt::Display) -> io::Result<()> {
 pub const ADHERENCE_WARNING: f64 = 0.999;
 /// Fraction of tasks on time below which the run is invalid, since it did not offer the requested load.
 pub const ADHERENCE_MIN: f64 = 0.95;
-
-/// Half widths of 95% confidence intervals, from windows of the measured time or groups of its slices.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Confidence {
-    /// Half width for the median.
-    pub p50: Micros,
-    /// Half width for the 99th percentile.
-    pub p99: Micros,
-    /// Half width for the mean.
-    pub mean: Micros,
-}
 
 /// Results of a task class.
 #[derive(Clone, Debug, Serialize)]

@@ -6,23 +6,10 @@
 
 use wedjat::limits::BURST;
 
-use crate::arrival::Schedule;
+use crate::arrival::{Schedule, ScheduledTask};
 use crate::replay::ReplayCore;
 use crate::seed::{CoreSeeds, Stream};
 use crate::service::Service;
-
-/// A task of the schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScheduledTask {
-    /// Due time in ticks.
-    pub at: u64,
-    /// Requested service time, at most 4.29 s (32 bits).
-    pub service_ns: u32,
-    /// Class.
-    pub class: u16,
-    /// Minimum frame length in bytes, limited to the longest frame of the load.
-    pub size: u16,
-}
 
 /// Source of tasks.
 #[derive(Clone, Debug)]

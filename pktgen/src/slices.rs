@@ -14,9 +14,8 @@
 
 use serde::Serialize;
 
-use crate::latency::{Latency, LatencySummary, Micros, ci95_half_width};
-use crate::report::Confidence;
-use crate::tally::Ledger;
+use crate::latency::{Confidence, Latency, LatencySummary, Micros, ci95_half_width};
+use crate::ledger::Ledger;
 
 /// Slice length in mean service times. One in twenty thousand exponential service times is longer.
 const SLICE_SERVICES: f64 = 10.0;

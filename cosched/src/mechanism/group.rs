@@ -10,10 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::hierarchy::{Controller, Hierarchies, System, Version};
-use super::made::CgroupFolders;
+use super::made::{CgroupFolders, PREFIX};
 
-/// Prefix of the names of all cgroups made here.
-pub const PREFIX: &str = "wedjat-";
 /// Interval between checks for exited processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::group::PREFIX;
 use super::hierarchy::Version;
+
+/// Prefix of the names of all cgroups made here.
+pub const PREFIX: &str = "wedjat-";
 
 /// Folders of a batch's cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

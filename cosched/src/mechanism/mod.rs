@@ -15,8 +15,8 @@ mod process;
 mod tests;
 
 pub use actuator::{Actuator, Quota, Unlimited, Weight};
-pub use group::{Group, GroupError, Limits, PREFIX};
+pub use group::{Group, GroupError, Limits};
 pub use hierarchy::{Controller, Hierarchies, Place, System, Version};
 pub use launch::{Class, in_group, set_class};
-pub use made::CgroupFolders;
+pub use made::{CgroupFolders, PREFIX};
 pub use process::{Process, Scheduling, threads_of};

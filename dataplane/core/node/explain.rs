@@ -425,7 +425,7 @@ impl Explainer {
         self.continuations = stages.counters().read(Counter::Continuations);
         self.draft(port, now, frame, |pool| {
             let pool = stages.network().pool(pool)?;
-            let beliefs = Beliefs::of(stages.dispatcher(pool)?);
+            let beliefs = stages.dispatcher(pool)?.beliefs();
             Some(PoolBeliefs::named(beliefs, |member| stages.network().target(pool, member).worker))
         });
     }

@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Dispatcher, ProbedMembers};
+use super::ProbedMembers;
 use crate::state::{Load, Member, Presence, View};
 
 /// Maximum number of reported candidates.
@@ -113,11 +113,14 @@ pub struct Beliefs {
 }
 
 impl Beliefs {
-    /// Returns the state of a dispatcher before its next task.
-    #[must_use]
-    pub fn of(dispatcher: &Dispatcher) -> Self {
-        let view = dispatcher.view();
-        let Candidates { basis, members } = dispatcher.candidates();
+    /// Creates the inputs from a dispatcher's view, the candidates of its policy, its queue and the policy's
+    /// bound.
+    pub(super) fn new(
+        view: &View,
+        Candidates { basis, members }: Candidates,
+        queue: (usize, usize),
+        bound: Option<usize>,
+    ) -> Self {
         let mut out = [0; 3];
         for member in
             (0..view.members() as u16).map(Member).filter(|&member| !view.is_active(member))
@@ -144,8 +147,8 @@ impl Beliefs {
         }
         Self {
             basis,
-            queue: (dispatcher.waiting(), dispatcher.queue().0),
-            bound: dispatcher.bounded().map(super::Bounded::bound),
+            queue,
+            bound,
             active: view.active().len(),
             idle: view.idle().len(),
             out,

@@ -13,8 +13,8 @@ use rand::{Rng as _, SeedableRng};
 
 use super::asking::{Answer, PendingProbes, Probe};
 use super::{
-    AnyPolicy, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec, Rng,
-    SelectionBasis, Task,
+    AnyPolicy, Beliefs, Bounded, Caller, Candidates, Core, Pick, Picks, Policy, PolicySpec,
+    Reports, Rng, SelectionBasis, Task,
 };
 use crate::limits::{QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
@@ -29,18 +29,6 @@ pub enum Overflow {
     Drop,
     /// Returns it undone to its client.
     Refuse,
-}
-
-/// Source of members' load reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reports {
-    /// Every reply carries a report.
-    #[default]
-    Replies,
-    /// Members send reports as messages, at times and to dispatchers chosen by the policy
-    /// ([`super::member::Notify`]), or in answer to probes. Replies carry no report.
-    Messages,
 }
 
 /// Count of the tasks that wait for a dispatcher's members. The caller stores the tasks themselves.
@@ -210,6 +198,14 @@ impl Dispatcher {
             return Candidates::new(SelectionBasis::Asked, []);
         }
         self.policy.candidates(&self.view, &mut self.rng.clone())
+    }
+
+    /// Returns the inputs of the next decision.
+    #[must_use]
+    pub fn beliefs(&self) -> Beliefs {
+        let queue = (self.waiting(), self.queue().0);
+        let bound = self.bounded().map(Bounded::bound);
+        Beliefs::new(&self.view, self.candidates(), queue, bound)
     }
 
     /// Chooses a member for each task of a run, and counts each as sent.

@@ -36,7 +36,7 @@ mod waterfill;
 pub use asking::{Answer, Probe};
 pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
-pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, Reports, exchange, stream_seed};
+pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, exchange, stream_seed};
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use jsq_spine::JsqSpine;
@@ -126,6 +126,18 @@ impl Core {
     pub fn looks_after(self, member: Member) -> bool {
         member.index() % self.count == self.index
     }
+}
+
+/// Source of members' load reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reports {
+    /// Every reply carries a report.
+    #[default]
+    Replies,
+    /// Members send reports as messages, at times and to dispatchers chosen by the policy
+    /// ([`member::Notify`]), or in answer to probes. Replies carry no report.
+    Messages,
 }
 
 /// Properties of a policy's caller.

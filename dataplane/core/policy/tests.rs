@@ -90,7 +90,7 @@ fn choice_is_among_the_reported_candidates() {
         for round in 0..400_u16 {
             dispatcher.tick(u64::from(round) * 100_000);
             let candidates = dispatcher.candidates();
-            let beliefs = Beliefs::of(&dispatcher);
+            let beliefs = dispatcher.beliefs();
             assert_eq!((beliefs.basis, beliefs.active), (candidates.basis, 11), "{}", entry.name);
             let Some(pick) = picks(&mut dispatcher, 1)[0] else {
                 assert!(entry.holds() && beliefs.bound.is_some(), "{}", entry.name);
@@ -111,7 +111,7 @@ fn choice_is_among_the_reported_candidates() {
             }
         }
         // Policies that read all members declare it, and so do those that take any idle rack.
-        let looks_at_some = Beliefs::of(&dispatcher).basis != SelectionBasis::Best;
+        let looks_at_some = dispatcher.beliefs().basis != SelectionBasis::Best;
         assert!(drawn > 0 || !looks_at_some || entry.name.contains("-spine"), "{}", entry.name);
     }
 }
@@ -123,14 +123,14 @@ fn explained_minimum_matches_the_queues() {
         (0..member).for_each(|_| dispatcher.follow(Member(member)));
     }
     dispatcher.set_active(Member(1), false);
-    let beliefs = Beliefs::of(&dispatcher);
+    let beliefs = dispatcher.beliefs();
     let queues: Vec<_> =
         beliefs.candidates.iter().map(|known| (known.member.0, known.outstanding)).collect();
     assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
     assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (SelectionBasis::Best, 11, [0, 0, 1]));
     assert_eq!(beliefs.candidates[1].drift, Load::tasks(2));
     dispatcher.view().set_presence(Member(1), Presence::Silent);
-    assert_eq!(Beliefs::of(&dispatcher).out, [1, 0, 0]);
+    assert_eq!(dispatcher.beliefs().out, [1, 0, 0]);
 }
 
 // promise: scheduling.1

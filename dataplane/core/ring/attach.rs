@@ -27,7 +27,7 @@ use rustix::net::{
 };
 
 use super::layout::{CHANNELS_MAX, RegionShape};
-use super::region::Place;
+use super::protocol::Place;
 use crate::outage::Outage;
 use crate::state::files::{self, ExistingFile, open_again};
 

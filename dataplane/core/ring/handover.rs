@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use super::channel::Channel;
-use super::protocol::{Fault, Sender};
-use super::region::{Place, RegionError, WorkerRegion};
+use super::protocol::{Fault, Place, Sender};
+use super::region::{RegionError, WorkerRegion};
 use super::worker_end::WorkerEnd;
 use crate::io::Token;
 use crate::state::region::Slice;

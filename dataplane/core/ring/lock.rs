@@ -2,12 +2,32 @@
 //! ends.
 //!
 //! They belong to the open file (F_OFD_SETLK), not to the process, so threads of one process exclude each other,
-//! too. Testing a lock does not take it.
+//! too. Testing a lock does not take it. A channel in memory of one process has a flag instead of a byte.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
+
+/// Lock of a channel that excludes further workers.
+#[derive(Debug)]
+pub(super) enum ChannelLock {
+    /// Flag of the channel in memory of this process, cleared on drop.
+    Heap { taken: Arc<[AtomicBool]>, channel: usize },
+    /// Lock of a byte, released as this open file is closed.
+    File { _file: File },
+}
+
+impl Drop for ChannelLock {
+    fn drop(&mut self) {
+        if let Self::Heap { taken, channel } = self {
+            taken[*channel].store(false, Release);
+        }
+    }
+}
 
 /// Returns true if the error means that another holder has the lock.
 pub(crate) fn is_held(error: &io::Error) -> bool {

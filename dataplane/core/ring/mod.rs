@@ -38,8 +38,8 @@ pub mod worker_end;
 pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
 pub use layout::{Layout, RegionShape};
-pub use protocol::{Fault, Holder, Notice, Receiver, Sender};
-pub use region::{Place, RegionError, WorkerRegion, WorkerStatus};
+pub use protocol::{Fault, Holder, Notice, Place, Receiver, Sender};
+pub use region::{RegionError, WorkerRegion, WorkerStatus};
 pub use watch::AgentStatusWords;
 pub use worker_end::WorkerEnd;
 

@@ -91,6 +91,23 @@ pub mod credit {
 /// u64 words of a slot: the task's number and length, then the position of its bytes and its class.
 pub const SLOT_WORDS: usize = 2;
 
+/// Identity of a worker in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Global worker id.
+    pub id: u16,
+    /// Its pool.
+    pub pool: u16,
+}
+
+impl Place {
+    /// Returns it as one number, by which a worker claims a channel.
+    #[must_use]
+    pub fn word(self) -> u64 {
+        u64::from(self.id) << 32 | u64::from(self.pool)
+    }
+}
+
 /// Contents of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
@@ -421,7 +438,7 @@ pub struct Receiver<S> {
 }
 
 impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel under this name, a [`Place`](super::Place) as a number. The dispatcher answers with a
+    /// Claims a channel under this name, a [`Place`] as a number. The dispatcher answers with a
     /// grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
     #[must_use]
     pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {

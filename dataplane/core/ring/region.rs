@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,8 +23,8 @@ use rustix::io::Errno;
 use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, ReceivedOffer, VERSION};
 use super::channel::Channel;
 use super::layout::{Layout, RegionShape};
-use super::lock::{is_held, is_locked, lock};
-use super::protocol::{ChannelWords, Receiver, SLOT_WORDS, Sender, claim, control, credit};
+use super::lock::{ChannelLock, is_held, is_locked, lock};
+use super::protocol::{ChannelWords, Place, Receiver, SLOT_WORDS, Sender, claim, control, credit};
 use super::watch::{self, AgentStatusWords};
 use super::worker_end::WorkerEnd;
 use crate::state::files::{
@@ -122,23 +122,6 @@ pub enum RegionError {
     RegionShape(RegionShape),
 }
 
-/// Identity of a worker in a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Global worker id.
-    pub id: u16,
-    /// Its pool.
-    pub pool: u16,
-}
-
-impl Place {
-    /// Returns it as one number, by which a worker claims a channel.
-    #[must_use]
-    pub fn word(self) -> u64 {
-        u64::from(self.id) << 32 | u64::from(self.pool)
-    }
-}
-
 /// State of a worker, as observers of the agent's region see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
@@ -167,7 +150,7 @@ pub struct WorkerRegion {
 #[derive(Debug)]
 enum Backing {
     /// Memory of this process; true for each channel with a worker.
-    Heap(Vec<AtomicBool>),
+    Heap(Arc<[AtomicBool]>),
     /// Memory of an agent, in its own process.
     Agent {
         /// Thread that passes the memory to workers.
@@ -327,7 +310,7 @@ impl WorkerRegion {
     ///
     /// # Errors
     /// Errors of the system.
-    pub fn claim(self: &Arc<Self>, channel: usize) -> io::Result<Option<WorkerEnd>> {
+    pub fn claim(&self, channel: usize) -> io::Result<Option<WorkerEnd>> {
         let Some(place) = self.place(channel) else { return Ok(None) };
         let channel_lock = match &self.backing {
             Backing::Heap(taken) => {
@@ -335,7 +318,7 @@ impl WorkerRegion {
                 if taken[channel].swap(true, AcqRel) {
                     return Ok(None);
                 }
-                ChannelLock::Heap { region: Arc::clone(self), channel }
+                ChannelLock::Heap { taken: Arc::clone(taken), channel }
             }
             // Locks belong to the open file, so each worker opens it separately.
             Backing::Agent { memory, .. } | Backing::Worker { memory, .. } => {
@@ -438,25 +421,6 @@ impl Drop for WorkerRegion {
         match name.is_own() {
             true => socket.remove_at(path),
             false => server.forget(),
-        }
-    }
-}
-
-/// Lock of a channel that excludes further workers.
-#[derive(Debug)]
-pub(super) enum ChannelLock {
-    /// Flag in memory of this process, cleared on drop.
-    Heap { region: Arc<WorkerRegion>, channel: usize },
-    /// Lock of a byte, released as this open file is closed.
-    File { _file: File },
-}
-
-impl Drop for ChannelLock {
-    fn drop(&mut self) {
-        if let Self::Heap { region, channel } = self
-            && let Backing::Heap(taken) = &region.backing
-        {
-            taken[*channel].store(false, Release);
         }
     }
 }

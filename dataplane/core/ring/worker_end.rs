@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::channel::{NO_REPLY, TaskIds};
 use super::layout::{HEAD, RegionShape};
-use super::protocol::{Notice, Receiver};
-use super::region::{ChannelLock, Place};
+use super::lock::ChannelLock;
+use super::protocol::{Notice, Place, Receiver};
 use super::{bytes, park};
 use crate::state::region::Slice;
 

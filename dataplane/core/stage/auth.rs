@@ -17,8 +17,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrayvec::ArrayVec;
 
-use super::network::{Network, Worker};
-use super::parse::Packet;
 use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::state::Member;
@@ -26,7 +24,7 @@ use crate::wire::auth::{
     self, Addresses, BEHIND_MAX, BLOCKS_V6, Key, OLD_MAX, SPAN, SignedPacket, WINDOW,
 };
 use crate::wire::checksum::ChecksumDelta;
-use crate::wire::{ether, task, udp};
+use crate::wire::{ether, udp};
 
 /// Time before a pool's start from which signed messages are still accepted. Sequences follow the clock, and older
 /// messages may be replays of ones that an earlier leaf has accepted.
@@ -155,6 +153,25 @@ impl ReplyAuthenticator {
         if is_new { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
+    /// Checks the tag of one frame from a member, and that its sequence is new. The payload begins at
+    /// `payload_at`.
+    ///
+    /// # Errors
+    /// The reason for the refusal.
+    #[inline]
+    pub(super) fn admit_frame(
+        &self,
+        member: Member,
+        frame: &[u8],
+        payload_at: usize,
+        is_v6: bool,
+    ) -> Result<(), DropReason> {
+        match is_v6 {
+            true => self.admit_one(member, claim_v6(frame, payload_at)),
+            false => self.admit_one(member, claim(frame, payload_at)),
+        }
+    }
+
     /// Computes and checks the tag of one packet, and checks that its sequence is new. `None` is a packet too
     /// short for a tag.
     #[inline]
@@ -183,6 +200,17 @@ impl ReplyAuthenticator {
         }
         refused
     }
+
+    /// Signs the answer made from an authenticated packet, whose UDP header is at `udp_at`. The answer keeps the
+    /// packet's sequence, so that the receiver can match the two.
+    #[cold]
+    pub(super) fn sign_answer(&self, frame: &mut [u8], udp_at: usize) {
+        let packet = &frame[ether::LEN..];
+        match ether::ether_type(frame) {
+            ether::IPV6 => sign_again(&self.key, &auth::addresses_in_v6(packet), frame, udp_at),
+            _ => sign_again(&self.key, &auth::addresses_in(packet), frame, udp_at),
+        }
+    }
 }
 
 /// Reads the signed values of an IPv4 frame whose payload begins at `payload_at`. Returns `None` if the frame is
@@ -196,54 +224,6 @@ pub(super) fn claim(frame: &[u8], payload_at: usize) -> Option<SignedPacket> {
 #[inline]
 pub(super) fn claim_v6(frame: &[u8], payload_at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
     SignedPacket::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[payload_at..])
-}
-
-/// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
-/// proof.
-///
-/// # Errors
-/// The reason for the refusal.
-#[inline]
-pub(super) fn verify(
-    network: &Network,
-    port: usize,
-    worker: &Worker,
-    frame: &[u8],
-    parsed: &Packet,
-) -> Result<(), DropReason> {
-    let payload_at = usize::from(parsed.udp_at) + udp::LEN;
-    let authenticated = frame[payload_at] & task::AUTHENTICATION_BIT != 0;
-    match network.authenticator(port, usize::from(worker.pool)) {
-        None if authenticated => Err(DropReason::TaskReservedBit),
-        None => Ok(()),
-        Some(_) if !authenticated => Err(DropReason::AuthMissing),
-        Some(authenticator) if parsed.is_v6 => {
-            authenticator.admit_one(worker.member, claim_v6(frame, payload_at))
-        }
-        Some(authenticator) => authenticator.admit_one(worker.member, claim(frame, payload_at)),
-    }
-}
-
-/// Signs the answer made from an authenticated packet, whose UDP header is at `udp_at`. The answer keeps the
-/// packet's sequence, so that the receiver can match the two.
-#[cold]
-pub(super) fn sign_answer(
-    network: &Network,
-    port: usize,
-    pool: u16,
-    frame: &mut [u8],
-    udp_at: usize,
-) {
-    let Some(authenticator) = network.authenticator(port, usize::from(pool)) else {
-        return;
-    };
-    let packet = &frame[ether::LEN..];
-    match ether::ether_type(frame) {
-        ether::IPV6 => {
-            sign_again(&authenticator.key, &auth::addresses_in_v6(packet), frame, udp_at)
-        }
-        _ => sign_again(&authenticator.key, &auth::addresses_in(packet), frame, udp_at),
-    }
 }
 
 /// Signs a frame with these addresses again, under its present sequence.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::fabric::{Age, set_idle};
 use super::network::{Network, PortAddress, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
-use super::{Stages, UnknownWorker, Verdict, auth, rewrite, v6};
+use super::{Stages, UnknownWorker, Verdict, rewrite, v6};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{self, Reports};
@@ -15,8 +15,8 @@ use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
-use crate::wire::task::{Code, Extension, Header};
-use crate::wire::{ipv4, ipv6, ndp};
+use crate::wire::task::{self, Code, Extension, Header};
+use crate::wire::{ipv4, ipv6, ndp, udp};
 
 /// Applies the replies, registrations, signals and ARP packets of a burst. Sets the verdicts of refused and
 /// consumed packets.
@@ -82,9 +82,34 @@ fn reply(
     let answer = Answer::of(&stages.network, frame, parsed)?;
     let worker = sender(&stages.network, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
-    auth::verify(&stages.network, port, &worker, frame, parsed)?;
+    verify(&stages.network, port, &worker, frame, parsed)?;
     apply_report(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     Ok(())
+}
+
+/// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
+/// proof.
+///
+/// # Errors
+/// The reason for the refusal.
+#[inline]
+fn verify(
+    network: &Network,
+    port: usize,
+    worker: &Worker,
+    frame: &[u8],
+    parsed: &Packet,
+) -> Result<(), DropReason> {
+    let payload_at = usize::from(parsed.udp_at) + udp::LEN;
+    let authenticated = frame[payload_at] & task::AUTHENTICATION_BIT != 0;
+    match network.authenticator(port, usize::from(worker.pool)) {
+        None if authenticated => Err(DropReason::TaskReservedBit),
+        None => Ok(()),
+        Some(_) if !authenticated => Err(DropReason::AuthMissing),
+        Some(authenticator) => {
+            authenticator.admit_frame(worker.member, frame, payload_at, parsed.is_v6)
+        }
+    }
 }
 
 /// Values and source of a worker's reply or message.
@@ -199,7 +224,7 @@ fn presence(
     if !stages.network.server(worker.server).registers {
         return Err(DropReason::RegistrationOff);
     }
-    auth::verify(&stages.network, port, &worker, frame, parsed)?;
+    verify(&stages.network, port, &worker, frame, parsed)?;
     note_alive(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
@@ -213,7 +238,9 @@ fn presence(
         usize::from(parsed.udp_at),
         &header.acknowledged_by(stages.network.node, timeout_ms),
     );
-    auth::sign_answer(&stages.network, port, worker.pool, frame, usize::from(parsed.udp_at));
+    if let Some(authenticator) = stages.network.authenticator(port, usize::from(worker.pool)) {
+        authenticator.sign_answer(frame, usize::from(parsed.udp_at));
+    }
     Ok(Verdict::Answer)
 }
 
@@ -251,7 +278,7 @@ fn queue_report(
     if is_probe_answer && !stages.dispatchers[pool].asks() {
         return Err(DropReason::QueueReportOff);
     }
-    auth::verify(&stages.network, port, &worker, frame, parsed)?;
+    verify(&stages.network, port, &worker, frame, parsed)?;
     if is_probe_answer {
         let answer = stages.dispatchers[pool].answer(member, number, answer.queue.into());
         let is_late = answer == policy::Answer::Late;

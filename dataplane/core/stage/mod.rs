@@ -23,7 +23,9 @@ pub mod network;
 pub mod parse;
 pub mod rewrite;
 pub mod schedule;
+mod spec;
 pub mod takeover;
+mod unreachable;
 pub mod update;
 pub mod v6;
 
@@ -34,14 +36,15 @@ pub use affinity::AffinityTable;
 pub use by_value::Choice;
 pub use decide::{Rewrite, RewriteV6};
 pub use liveness::{Liveness, NeighbourProbe};
-pub use network::{IpOptions, Network, PortAddress, Server, Side};
+pub use network::{Network, Server};
 pub use parse::{Packet, PacketKind};
+pub use spec::{IpOptions, PortAddress, PortV6, Side};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
-pub use v6::PortV6;
 
 use fabric::{Fabric, Numbers, OutgoingMessage};
 use fast::template::Template;
 use network::Target;
+use unreachable::UnreachableSources;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -136,7 +139,7 @@ pub struct Recognition {
     /// Fast-path templates, one per port and pool.
     templates: Box<[Template]>,
     /// Unreachable sources, by port: their tasks are refused.
-    unreachable: Box<[network::UnreachableSources]>,
+    unreachable: Box<[UnreachableSources]>,
 }
 
 impl Recognition {
@@ -164,7 +167,7 @@ pub struct Stages {
     /// Fast-path templates, one per port and pool.
     templates: Box<[Template]>,
     /// Unreachable sources, by port: their tasks are refused.
-    unreachable: Box<[network::UnreachableSources]>,
+    unreachable: Box<[UnreachableSources]>,
     /// Number of tasks in all pools' queues.
     waiting: usize,
     /// Minimum number of waiting tasks for which there is memory, whatever the pools.

@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
+pub use super::spec::{
+    FixedNetwork, Host, IpOptions, NetworkError, NetworkPool, PortAddress, Side, SpineLink,
+};
+
 use super::auth::ReplyAuthenticator;
-use super::v6::{self, Network6, PortV6};
+use super::unreachable::{NO_HOSTS, UnreachableSource, UnreachableSources, merge};
+use super::v6::{self, Network6};
 use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
-use crate::policy::signals::Protocol;
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
@@ -16,86 +20,6 @@ use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::Mac;
 use crate::wire::ipv4::v4_bits;
 use crate::wire::{ipv4, task};
-
-/// Hosts behind a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// Clients: tasks arrive, replies leave.
-    Clients,
-    /// Worker servers: tasks leave, replies arrive.
-    Workers,
-    /// Both.
-    Both,
-}
-
-impl Side {
-    /// Returns true if clients may be behind the port.
-    #[inline]
-    #[must_use]
-    pub const fn has_clients(self) -> bool {
-        matches!(self, Self::Clients | Self::Both)
-    }
-
-    /// Returns true if workers may be behind the port.
-    #[inline]
-    #[must_use]
-    pub const fn has_workers(self) -> bool {
-        matches!(self, Self::Workers | Self::Both)
-    }
-}
-
-/// IPv4 options permitted in tasks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IpOptions {
-    /// None.
-    #[default]
-    Refuse,
-    /// Padding and router alert.
-    Harmless,
-}
-
-impl IpOptions {
-    /// Returns true if the port permits these options.
-    #[must_use]
-    pub fn permit(self, options: &[u8]) -> bool {
-        options.is_empty() || self == Self::Harmless && ipv4::are_harmless(options)
-    }
-}
-
-/// Addresses of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortAddress {
-    /// MAC address of the node on this port.
-    pub mac: Mac,
-    /// Address of the node on this port. For an IPv6 address, a number that represents it ([`super::v6`]).
-    pub ip: u32,
-    /// Length of the network's prefix in bits, 0 to 32.
-    pub prefix: u8,
-    /// Hosts behind the port.
-    pub side: Side,
-    /// Router to all other networks, if there is one.
-    pub gateway: Option<u32>,
-    /// IPv4 options permitted in tasks.
-    pub ip_options: IpOptions,
-    /// IPv6 address of the port, instead of `ip`, `prefix` and `gateway`.
-    pub v6: Option<PortV6>,
-}
-
-impl PortAddress {
-    /// Returns true if `address` is on this port's network.
-    #[inline]
-    #[must_use]
-    pub fn reaches(&self, address: u32) -> bool {
-        (address ^ self.ip) & self.mask() == 0
-    }
-
-    /// Returns the mask of the port's network.
-    pub(super) fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
-    }
-}
 
 /// A worker server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,15 +51,6 @@ pub struct Spine {
     pub next_hop: u32,
     /// Slot of the next hop in the neighbour table.
     pub slot: Slot,
-}
-
-/// Link of a leaf's pool to a spine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpineLink {
-    /// Place of the spine.
-    pub spine: u16,
-    /// Protocol: which signals the leaf sends, and when.
-    pub protocol: Protocol,
 }
 
 /// Place of a worker; at a spine, place of a leaf in a pool.
@@ -240,84 +155,6 @@ impl Target {
     }
 }
 
-/// Host of workers: input of [`Network::with_places`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
-    /// Address.
-    pub ip: IpAddr,
-    /// MAC address; `None` if ARP must find it.
-    pub mac: Option<Mac>,
-    /// True if its workers register themselves.
-    pub registers: bool,
-    /// Address that the host had until a short time ago. Replies to packets sent there come from that
-    /// address.
-    pub was: Option<IpAddr>,
-}
-
-/// Pool: input of [`Network::with_places`].
-#[derive(Clone, Debug, Default)]
-pub struct NetworkPool {
-    /// Pool id; `None` if there is no pool.
-    pub id: Option<u16>,
-    /// True if the pool takes no new tasks. Its workers complete the tasks that they have.
-    pub is_closed: bool,
-    /// Places of its members: worker id and index of the host, or `None` for a free place.
-    pub members: Vec<Option<(u16, u16)>>,
-    /// Authenticator of its workers' messages; `None` if they need no proof.
-    pub authenticator: Option<Arc<ReplyAuthenticator>>,
-    /// Address to which clients send tasks, if it is not the node's. At a spine tasks arrive at it; at a leaf
-    /// replies come from it.
-    pub service: Option<IpAddr>,
-    /// Link to a spine, at a leaf.
-    pub link: Option<SpineLink>,
-}
-
-/// Part of a network that stays the same while the node runs.
-#[derive(Clone, Debug, Default)]
-pub struct FixedNetwork {
-    /// UDP port of the node for tasks.
-    pub udp_port: u16,
-    /// Node id, used in its own messages.
-    pub node: u16,
-    /// Ports of the node.
-    pub ports: Vec<PortAddress>,
-    /// Port to workers inside this process, which need no proof.
-    pub inside: Option<usize>,
-    /// True for a spine: its members are leaves, each of which may be in several pools.
-    pub is_spine: bool,
-    /// True if tasks and reports are passed as values, without packets. Hosts then need no MAC addresses, and
-    /// the node does not resolve them.
-    pub is_embedded: bool,
-}
-
-/// Reason why a network is invalid.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NetworkError {
-    /// No port leads to a server.
-    #[error(
-        "no port on the workers' side reaches server {0}; give a port an `ip` in its network, or a `gateway`"
-    )]
-    Unreachable(IpAddr),
-    /// No port leads to a spine.
-    #[error(
-        "no port on the clients' side reaches spine {0}; give a port an `ip` in its network, or a `gateway`"
-    )]
-    UnreachableSpine(IpAddr),
-    /// A pool has servers of both IP versions.
-    #[error(
-        "pool {0} has servers with IPv4 and servers with IPv6 addresses; use one kind for a pool"
-    )]
-    MixedFamilies(u16),
-    /// The service address or spine of a pool has another IP version than its servers.
-    #[error(
-        "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; use one kind for clients, spines and servers of a pool"
-    )]
-    OtherFamily(u16, IpAddr, &'static str),
-    /// The neighbour table has no room for all servers.
-    #[error("more servers than the neighbour table has room for")]
-    TooManyNeighbours,
-}
-
 /// Index of no pool.
 const NO_POOL: u16 = u16::MAX;
 /// Entry of an unused worker id.
@@ -336,35 +173,6 @@ const NO_SERVER: Server = Server {
 /// Minimum time to live of a task that passes routers, or another leaf, on its way to a worker. Hosts start
 /// at 64 or more, and a path through a datacenter has fewer hops than this.
 const ROUTED_TTL_MIN: u8 = 16;
-
-/// Range of addresses that no reply of the node reaches, so no client has them. Its byte order is that of the
-/// addresses to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UnreachableSource {
-    pub network: u32,
-    pub mask: u32,
-}
-
-impl UnreachableSource {
-    /// Returns true if the address is in the range.
-    pub fn is(self, address: u32) -> bool {
-        (address ^ self.network) & self.mask == 0
-    }
-
-    /// Converts to packet byte order.
-    fn to_be(self) -> Self {
-        Self { network: self.network.to_be(), mask: self.mask.to_be() }
-    }
-}
-
-pub(super) type UnreachableSources = Vec<UnreachableSource>;
-
-/// Addresses without hosts: this network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
-pub(super) const NO_HOSTS: [UnreachableSource; 3] = [
-    UnreachableSource { network: 0, mask: 0xFF00_0000 },
-    UnreachableSource { network: 0x7F00_0000, mask: 0xFF00_0000 },
-    UnreachableSource { network: 0xE000_0000, mask: 0xE000_0000 },
-];
 
 /// Returns the addresses that no client can have: the node's own addresses, the first and last address of
 /// each client network, and the networks behind ports with workers only. Workers reply to hosts in those
@@ -392,27 +200,6 @@ fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
         }
     }
     all
-}
-
-/// Merges pairs of networks (address and mask) that form one network, so that a source needs fewer
-/// comparisons.
-pub(super) fn merge(networks: &mut Vec<(u128, u128)>) {
-    // Two networks of one size that differ in one bit.
-    let pair = |networks: &[(u128, u128)]| {
-        networks.iter().enumerate().find_map(|(first, &(network, mask))| {
-            let is_second = |&(second, second_mask): &(u128, u128)| {
-                mask == second_mask && (network ^ second).is_power_of_two()
-            };
-            let second = networks[first + 1..].iter().position(is_second)?;
-            Some((first, first + 1 + second))
-        })
-    };
-    while let Some((first, second)) = pair(networks) {
-        let (network, mask) = networks[first];
-        let bit = network ^ networks[second].0;
-        networks[first] = (network & !bit, mask & !bit);
-        networks.remove(second);
-    }
 }
 
 /// Ports, servers, workers and pools, in tables that need no search.
@@ -1065,13 +852,6 @@ mod tests {
             network(ports, ip, std::slice::from_ref(&pool)).unwrap().least_ttl(0)
         };
         assert_eq!((least(0x0A00_020B), least(0x0A00_090B)), (ipv4::TTL_MIN, ROUTED_TTL_MIN));
-    }
-
-    #[test]
-    fn networks_merge_where_they_make_up_one() {
-        let mut networks = vec![(4, !0), (9, !0), (7, !0), (5, !0), (6, !0)];
-        merge(&mut networks);
-        assert_eq!(networks, [(4, !3), (9, !0)]);
     }
 
     #[test]

@@ -9,8 +9,11 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
+pub use super::spec::PortV6;
+
 use super::fast::template_v6::{CommonPackets, TemplateV6};
-use super::network::{NetworkError, NetworkPool, PortAddress, Side, merge};
+use super::spec::{NetworkError, NetworkPool, PortAddress, Side};
+use super::unreachable::{UnreachableV6, merge, no_hosts_v6};
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::Slot;
 use crate::state::{Member, Neighbours};
@@ -26,30 +29,6 @@ const OLD: u32 = 0xF800_0000;
 
 /// Number of an unknown address.
 pub(super) const UNKNOWN_ADDRESS: u32 = 0;
-
-/// IPv6 address of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortV6 {
-    /// Address of the node on the port.
-    pub ip: u128,
-    /// Length of the network's prefix in bits, 0 to 128.
-    pub prefix: u8,
-    /// Router to all other networks, if there is one.
-    pub gateway: Option<u128>,
-}
-
-impl PortV6 {
-    /// Returns true if `address` is on this port's network.
-    #[must_use]
-    pub fn reaches(&self, address: u128) -> bool {
-        (address ^ self.ip) & self.mask() == 0
-    }
-
-    /// Returns the mask of the port's network.
-    fn mask(&self) -> u128 {
-        u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0)
-    }
-}
 
 /// Returns an IPv6 address as a number; `None` for an IPv4 address.
 fn bits(address: IpAddr) -> Option<u128> {
@@ -100,41 +79,6 @@ pub(super) fn route(
 /// Returns true if `address` is one of the node's own.
 pub(super) fn is_own(ports: &[PortAddress], address: u128) -> bool {
     ports.iter().any(|port| port.v6.is_some_and(|port| port.ip == address))
-}
-
-/// Range of addresses that no reply of the node reaches, in packet byte order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub(super) struct UnreachableV6 {
-    pub network: u128,
-    pub mask: u128,
-}
-
-impl UnreachableV6 {
-    /// Creates the range of a network with this prefix length.
-    fn new(network: u128, prefix: u32) -> Self {
-        let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-        Self { network: network & mask, mask }
-    }
-
-    /// Returns true if the address is in the range. Both must have the same byte order.
-    #[inline(always)]
-    pub fn is(&self, address: u128) -> bool {
-        (address ^ self.network) & self.mask == 0
-    }
-
-    /// Converts to packet byte order.
-    fn to_be(self) -> Self {
-        Self { network: self.network.to_be(), mask: self.mask.to_be() }
-    }
-}
-
-/// Returns the ranges refused by [`ipv6::is_unicast`]: addresses of 96 leading zeros (unspecified, loopback),
-/// mapped IPv4 addresses, link-local addresses and groups.
-fn no_hosts() -> [UnreachableV6; 4] {
-    let v4 = (0xFFFF << 32, 96);
-    let (link_local, groups) = ((0xFE80 << 112, 10), (0xFF << 120, 8));
-    [(0, 96), v4, link_local, groups].map(|(network, prefix)| UnreachableV6::new(network, prefix))
 }
 
 /// Maximum length of a list that is searched for each packet.
@@ -282,7 +226,7 @@ impl Network6 {
             let prefix = if port.side.has_clients() { 128 } else { v6.prefix.into() };
             Some(UnreachableV6::new(v6.ip, prefix))
         };
-        let mut unreachable: Vec<_> = no_hosts().into_iter().collect();
+        let mut unreachable: Vec<_> = no_hosts_v6().into_iter().collect();
         unreachable.extend(self.ports.iter().filter_map(of_port));
         let is_listed =
             |list: &[UnreachableV6], address| list.iter().any(|range| range.is(address));

@@ -4,6 +4,7 @@ pub mod chart;
 pub mod page;
 pub mod plots;
 pub mod run;
+pub mod subject;
 pub mod task;
 
 use std::io::{BufWriter, Write};
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wedjat::state::files::{OpenReport, ReportFile};
 
-pub use run::{Run, Subject};
+pub use run::Run;
+pub use subject::Subject;
 pub use task::{RunTasks, Status, Task};
 
 /// Maximum number of tasks of a run whose tasks are recorded. A task takes about 100 bytes of memory until

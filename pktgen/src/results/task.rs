@@ -9,7 +9,7 @@ use std::str::FromStr;
 use csv::StringRecord;
 use wedjat::state::files;
 
-use super::run::Subject;
+use super::subject::Subject;
 
 /// Columns of the file, in order.
 pub const COLUMNS: [&str; 19] = [

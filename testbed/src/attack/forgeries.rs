@@ -10,7 +10,8 @@ use wedjat::wire::task::{self, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
 
 use super::rigs::memory::{
-    COUNT, HONEST, LEAF_IPS, LEAF_MACS, LIAR, POOL, Pace, Rig, SECOND, Setup, WORKERS, policies,
+    COUNT, HONEST, INTRUDER_MAC, LEAF_IPS, LEAF_MACS, LIAR, POOL, Pace, Rig, SECOND, Setup,
+    WORKERS, policies,
 };
 use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
@@ -277,7 +278,7 @@ fn tag_at_random(frame: &mut Vec<u8>, random: &mut Xoshiro256PlusPlus) {
     // The frame's length fields still exclude the tag. They are read without it, and written again with it.
     if let Ok(untagged) = udp::parse(&frame[..frame.len() - TAG_BYTES], true) {
         let flow = Flow {
-            src_mac: packets::INTRUDER_MAC,
+            src_mac: INTRUDER_MAC,
             dst_mac: LEAF_MACS[WORKERS],
             src: untagged.src,
             dst: untagged.dst,

@@ -11,10 +11,10 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::Header;
 
 use super::rigs::memory::{
-    CLIENTS, HONEST, HONEST_RATE, LEAF_IPS, LEAF_MACS, POOL, Pace, RETURNED, Rig, SECOND, SERVERS,
-    STEP, Setup, WORKERS,
+    ATTACKER_MAC, CLIENTS, HONEST, HONEST_RATE, INTRUDER_MAC, LEAF_IPS, LEAF_MACS, POOL, Pace,
+    RETURNED, Rig, SECOND, SERVERS, STEP, Setup, WORKERS,
 };
-use super::rigs::packets::{self, ATTACKER_MAC, INTRUDER_MAC};
+use super::rigs::packets;
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// ARP packets per second on each side.

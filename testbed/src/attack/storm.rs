@@ -9,10 +9,10 @@ use wedjat::wire::task::{self, Code, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
 
 use super::rigs::memory::{
-    CLIENTS, COUNT, HONEST, HONEST_MACS, LEAF_IPS, LEAF_MACS, POOL, Pace, RACK_MACS, Rig, SECOND,
-    SERVERS, Setup, WORKERS,
+    ATTACKER_MAC, CLIENTS, COUNT, HONEST, HONEST_MACS, INTRUDER_MAC, LEAF_IPS, LEAF_MACS, POOL,
+    Pace, RACK_MACS, Rig, SECOND, SERVERS, Setup, WORKERS,
 };
-use super::rigs::packets::{self, ATTACKER_MAC, CLIENT_PORT, INTRUDER_MAC};
+use super::rigs::packets::{self, CLIENT_PORT};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Packets per second on each side.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use crate::sim::plan;
+use crate::sim::lists;
 use trace::{Costs, LineCost, Map, Moves, OrderPair, Tracer};
 pub use workload::Replies;
 use workload::{CountedBursts, Failure, Plan};
@@ -185,7 +185,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
 /// Returns one plan per combination of policy, workers, replies and cores.
 fn plans(arguments: &Arguments) -> impl Iterator<Item = Plan> + '_ {
     let Arguments { outstanding, warm_up, bursts, seed, .. } = *arguments;
-    let policies = plan::split(&arguments.policy).into_iter();
+    let policies = lists::split(&arguments.policy).into_iter();
     policies.flat_map(move |policy| {
         arguments.workers.iter().flat_map(move |&workers| {
             arguments.replies.iter().flat_map(move |&replies| {

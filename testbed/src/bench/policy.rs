@@ -730,7 +730,7 @@ fn instructions_if_requested(
 /// If a name is unknown, a number is out of range, or valgrind is missing.
 pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     let policies: Vec<String> = match &arguments.policies {
-        Some(list) => crate::sim::plan::split(list).into_iter().map(str::to_owned).collect(),
+        Some(list) => crate::sim::lists::split(list).into_iter().map(str::to_owned).collect(),
         None => {
             let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
             let names = policies.map(|entry| entry.name.to_owned());

@@ -8,6 +8,7 @@ pub mod fabric;
 pub mod failure;
 pub mod hop;
 pub mod knowledge;
+pub mod lists;
 pub mod model;
 pub mod nodes;
 pub mod outcome;

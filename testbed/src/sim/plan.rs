@@ -13,6 +13,7 @@ use wedjat_pktgen::service::Service;
 
 use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
+use super::lists::{list, split};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::Subject;
 use super::script::Action;
@@ -556,31 +557,6 @@ fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
         ));
     }
     Ok(speeds)
-}
-
-/// Splits at commas outside parentheses.
-#[must_use]
-pub fn split(text: &str) -> Vec<&str> {
-    let mut depth = 0_i32;
-    text.split(|c| {
-        depth += i32::from(c == '(') - i32::from(c == ')');
-        c == ',' && depth == 0
-    })
-    .map(str::trim)
-    .filter(|part| !part.is_empty())
-    .collect()
-}
-
-/// Like [`split`], but refuses an empty list.
-///
-/// # Errors
-/// If the list is empty.
-pub fn list<'a>(flag: &str, text: &'a str) -> Result<Vec<&'a str>, String> {
-    Some(split(text)).filter(|parts| !parts.is_empty()).ok_or_else(|| {
-        format!(
-            "--{flag}: an empty list; give at least one value, or omit the flag for the default"
-        )
-    })
 }
 
 /// Parses a whole number of a flag.

@@ -1,7 +1,7 @@
 //! Sweeps: flags that take lists, and their values in each run.
 
 use super::args::SimArgs;
-use super::plan::list;
+use super::lists::list;
 
 /// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are
 /// excluded: racks, nodes, speeds, hops, failures and changes.

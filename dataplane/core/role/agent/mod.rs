@@ -69,7 +69,7 @@ use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::beliefs::Candidate;
-use crate::policy::{Beliefs, Dispatcher, Overflow};
+use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
 use crate::ring::{AgentStatusWords, Place};
 use crate::stage::PortAddress;
@@ -333,7 +333,7 @@ where
             let beliefs = |pool| {
                 let set = self.worker_sets.iter().find(|set| set.pool == Some(pool))?;
                 let id = |member| set.workers.id_of(member).unwrap_or(NO_MEMBER);
-                Some(PoolBeliefs::named(Beliefs::of(set.workers.dispatcher()), id))
+                Some(PoolBeliefs::named(set.workers.dispatcher().beliefs(), id))
             };
             explainer.draft(Some(port as u8), now, packet.bytes(), beliefs);
         }

@@ -9,6 +9,7 @@
 //! docs/explanation/performance.md has the gain of each part. Recognition without vectors stays for machines without
 //! AVX2, and as the reference in tests.
 
+mod pattern;
 pub mod template;
 pub mod template_v6;
 pub mod v6;
@@ -19,13 +20,16 @@ mod vector_v6;
 
 use arrayvec::ArrayVec;
 
-use template::{CodeByte, HEAD, IP, TASK, Template};
+use pattern::CodeByte;
+use template::{HEAD, IP, TASK, Template};
 
 use super::auth::{self, ReplyAuthenticator};
 use super::classify::{self, Answer};
-use super::network::{Network, Side, Target, UnreachableSource};
+use super::network::{Network, Target};
 use super::parse::{self, PREFETCH_AHEAD, Packet};
 use super::rewrite::ReplyRewriter;
+use super::spec::Side;
+use super::unreachable::UnreachableSource;
 use super::{Stages, Verdict, Verdicts, rewrite};
 use crate::io::Buf;
 use crate::limits::BURST;
@@ -307,7 +311,7 @@ fn report(
         && shared.is_none_or(|(neighbours, port)| {
             classify::is_sent_by(network.server(worker.server), neighbours, port, head)
         });
-    let service_ns = match CodeByte::of(head).is_extended() {
+    let service_ns = match CodeByte::at(head[TASK]).is_extended() {
         true => Extension::parse(&frame[TASK..]).service_ns,
         false => 0,
     };

@@ -2,7 +2,9 @@
 //! options and without a reason to refuse them. They are recognised at fixed offsets, by comparing words
 //! under a mask.
 
-use crate::stage::network::{Network, PortAddress};
+use super::pattern::{CodeByte, NOT_ZERO, REPLY_BIT, TOLERANCES, at_least, differing};
+use crate::stage::network::Network;
+use crate::stage::spec::PortAddress;
 use crate::wire::checksum::PartialChecksum;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, udp};
@@ -15,46 +17,6 @@ pub const IP: usize = ether::LEN;
 pub const UDP: usize = ether::LEN + ipv4::LEN;
 /// Offset of the task header.
 pub const TASK: usize = udp::PAYLOAD;
-
-/// Bit that is set in the codes of replies, and in no code of tasks.
-const REPLY_BIT: u8 = Code::TaskDone as u8;
-const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == REPLY_BIT | 1);
-
-/// First byte of a task header. It shows if a packet is a reply, and if its header has an extension.
-#[derive(Clone, Copy, Debug)]
-pub struct CodeByte(u8);
-
-impl CodeByte {
-    /// Reads the value from the first bytes of a packet.
-    #[inline(always)]
-    pub fn of(head: &[u8; HEAD]) -> Self {
-        Self(head[TASK])
-    }
-
-    /// Creates the value from the first byte of a task header.
-    #[inline(always)]
-    pub fn at(first: u8) -> Self {
-        Self(first)
-    }
-
-    /// Returns true for the code of a reply.
-    #[inline(always)]
-    pub fn is_reply(self) -> bool {
-        self.0 & REPLY_BIT != 0
-    }
-
-    /// Returns true if the header has an extension.
-    #[inline(always)]
-    pub fn is_extended(self) -> bool {
-        self.0 & task::EXTENSION_BIT != 0
-    }
-
-    /// Returns the length of the extension in bytes.
-    #[inline(always)]
-    pub fn extension_len(self) -> usize {
-        usize::from(self.is_extended()) * task::EXTENSION_LEN
-    }
-}
 
 /// Bytes and bounds that the first bytes of a frame must match, where the mask has ones.
 ///
@@ -72,24 +34,6 @@ pub struct Pattern {
     pub least_udp_len: u16,
 }
 const _: () = assert!(size_of::<Pattern>() == 128);
-
-/// Number of words in a vector.
-pub const TOLERANCES: usize = 16;
-/// Tolerance of a word that must not be 0. Its expected value has all ones.
-pub const NOT_ZERO: u16 = 0xFFFE;
-
-/// Returns the tolerance of a byte that must be at least `least`. Its expected value is 0xFF, and the byte
-/// behind it must be equal.
-pub const fn at_least(least: u8) -> u16 {
-    (u8::MAX - least) as u16
-}
-
-/// Returns the bits of the word at `at` that differ from the expected ones, in a little-endian number.
-#[inline(always)]
-pub fn differing(head: &[u8], expected: &[u8], mask: &[u8], at: usize) -> u16 {
-    let word = |bytes: &[u8]| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-    (word(head) & word(mask)) ^ word(expected)
-}
 
 impl Pattern {
     /// Number of bytes at a packet's start that hold everything to compare: the Ethernet header, and one
@@ -228,7 +172,7 @@ impl Template {
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
         let head = frame.first_chunk::<HEAD>()?;
-        let code = CodeByte::of(head);
+        let code = CodeByte::at(head[TASK]);
         let pattern = self.pattern(code);
         let least = usize::from(pattern.least_udp_len) + code.extension_len();
         let fits = pattern.fits(head) & lengths_fit(frame, head, least);

@@ -1,8 +1,8 @@
 //! Patterns of fast-path packets over IPv6: the common task and the common reply, whole in one packet and
 //! without a reason to refuse them. They are recognised by their first bytes under a mask.
 
-use super::template::{CodeByte, NOT_ZERO, TOLERANCES, at_least, differing};
-use crate::stage::network::PortAddress;
+use super::pattern::{CodeByte, NOT_ZERO, TOLERANCES, at_least, differing};
+use crate::stage::spec::PortAddress;
 use crate::wire::task::{self, Code};
 use crate::wire::{auth, ether, ipv4, ipv6, udp};
 

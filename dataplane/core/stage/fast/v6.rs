@@ -7,7 +7,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::template::CodeByte;
+use super::pattern::CodeByte;
 use super::template_v6::{HEAD, IP, TASK, TemplateV6, UDP};
 #[cfg(target_arch = "x86_64")]
 use super::vector_v6;
@@ -17,9 +17,10 @@ use crate::limits::BURST;
 use crate::policy::Pick;
 use crate::reason::DropReason;
 use crate::stage::auth::{self, ReplyAuthenticator};
-use crate::stage::network::{Network, Side, Target};
+use crate::stage::network::{Network, Target};
 use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::rewrite::{self, ReplyRewriterV6};
+use crate::stage::spec::Side;
 use crate::stage::v6::{Network6, TargetV6};
 use crate::stage::{Stages, Verdict, Verdicts, classify};
 use crate::state::{Counter, Load, Neighbours, Report};

@@ -13,12 +13,13 @@
 
 use std::arch::x86_64::*;
 
-use super::template::{CodeByte, HEAD, IP, Pattern, TOLERANCES, Template, UDP};
+use super::pattern::{CodeByte, TOLERANCES};
+use super::template::{HEAD, IP, Pattern, TASK, Template, UDP};
 use super::{Fields, LeadingRun};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::stage::network::UnreachableSource;
 use crate::stage::parse::PREFETCH_AHEAD;
+use crate::stage::unreachable::UnreachableSource;
 use crate::wire::ipv4;
 
 /// Number of bytes in a vector.
@@ -114,7 +115,7 @@ fn recognise_avx2<B: Buf>(
         let Some(head) = frame.first_chunk::<HEAD>() else {
             break;
         };
-        let code = CodeByte::of(head);
+        let code = CodeByte::at(head[TASK]);
         let Some(end) = end(template.pattern(code), code, head, frame.len()) else {
             break;
         };

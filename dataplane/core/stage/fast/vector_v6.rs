@@ -10,7 +10,7 @@
 
 use std::arch::x86_64::*;
 
-use super::template::CodeByte;
+use super::pattern::CodeByte;
 use super::template_v6::{HEAD, IP, LEAST, PATTERN, Pattern, TASK, TemplateV6, UDP, VECTORS};
 use super::vector::{
     LAST, VECTOR, add_rest, differing, differing_half, fold, inverted, load, load_tolerance,
@@ -20,7 +20,7 @@ use super::{Fields, LeadingRun};
 use crate::io::Buf;
 use crate::limits::BURST;
 use crate::stage::parse::PREFETCH_AHEAD;
-use crate::stage::v6::UnreachableV6;
+use crate::stage::unreachable::UnreachableV6;
 use crate::wire::{ipv6, udp};
 
 /// Offset of the last vector, at the end of the pattern.

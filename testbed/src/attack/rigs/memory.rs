@@ -46,6 +46,10 @@ pub const RETURNED: usize = 2;
 /// MAC addresses of the honest clients.
 pub const HONEST_MACS: [Mac; 3] =
     [Mac([2, 0, 0, 0, 1, 0x64]), Mac([2, 0, 0, 0, 1, 0x65]), Mac([2, 0, 0, 0, 1, 0x74])];
+/// The attacker's MAC address among the clients.
+pub const ATTACKER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x66]);
+/// The attacker's MAC address among the workers.
+pub const INTRUDER_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x66]);
 /// The pool.
 pub const POOL: u16 = 1;
 /// Number of workers, with ids from 0.
@@ -234,11 +238,11 @@ impl Rig {
         let (mut workers, sent_tasks) = Segment::new(worker_of);
         let pass_all: FrameHook = |_| true;
         let honest = HONEST_MACS.map(|mac| Some(clients.join(mac, &honest_pool, pass_all)));
-        let client_side = clients.join(super::packets::ATTACKER_MAC, &attacker_pool, pass_all);
+        let client_side = clients.join(ATTACKER_MAC, &attacker_pool, pass_all);
         let filter = if setup.liar { liar_kernel_sends } else { server_kernel_sends };
         let [rack_wire, returning_wire] =
             RACK_MACS.map(|mac| workers.join(mac, &honest_pool, filter));
-        let worker_side = workers.join(super::packets::INTRUDER_MAC, &attacker_pool, pass_all);
+        let worker_side = workers.join(INTRUDER_MAC, &attacker_pool, pass_all);
         let servers = if setup.servers == 0 { SERVERS.len() as u16 } else { setup.servers };
         let rack = rack_of(rack_wire, RACK_MACS[0], servers, setup.seed)?;
         let commands = Commands::default();

@@ -7,12 +7,10 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat::wire::{arp, ipv4};
 use wedjat_pktgen::payload::Work;
 
-use super::memory::{CLIENTS, LEAF_IPS, LEAF_MACS, POOL, SERVERS, WORKERS, server_of};
+use super::memory::{
+    ATTACKER_MAC, CLIENTS, INTRUDER_MAC, LEAF_IPS, LEAF_MACS, POOL, SERVERS, WORKERS, server_of,
+};
 
-/// The attacker's MAC address among the clients.
-pub const ATTACKER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x66]);
-/// The attacker's MAC address among the workers.
-pub const INTRUDER_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x66]);
 /// UDP port of clients.
 pub const CLIENT_PORT: u16 = 40_000;
 

@@ -12,9 +12,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
+use wedjat::limits::CORES_MAX;
 
 use super::coherence::{Caches, LINE, Outcome, lines};
-use super::workload::{NO_CORE, WARM};
+
+/// Index of the word for no core.
+pub const NO_CORE: usize = CORES_MAX;
+/// Index of the word for the end of the warm-up.
+pub const WARM: usize = CORES_MAX + 1;
 
 /// A named range of memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -31,7 +31,7 @@ use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Flow, PAYLOAD};
 use wedjat::wire::{arp, task};
 
-use super::trace::{Map, Section};
+use super::trace::{Map, NO_CORE, Section, WARM};
 
 /// Ticks per second: one tick is a nanosecond.
 const HZ: u64 = 1_000_000_000;
@@ -107,10 +107,6 @@ pub struct CountedBursts {
 struct Turns([AtomicU64; CORES_MAX + 2]);
 
 static TURNS: Turns = Turns([const { AtomicU64::new(0) }; CORES_MAX + 2]);
-/// Index of the word for no core.
-pub const NO_CORE: usize = CORES_MAX;
-/// Index of the word for the end of the warm-up.
-pub const WARM: usize = CORES_MAX + 1;
 
 /// Marks a turn in the trace. The fences keep the compiler from moving the leaf's accesses across the store.
 /// All cores run in one thread, so that the processor's order does not matter.

@@ -41,17 +41,6 @@ pub const REGISTERED_NS: u64 = 1_000_000_000;
 /// Maximum idle time of a worker while tasks wait at its agent. An agent reads its workers' queues directly.
 pub const IDLE_AT_AGENT_NS: u64 = 1_000_000;
 
-/// A violated invariant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// Time of the observation, in nanoseconds.
-    pub at_ns: u64,
-    /// Name of the node.
-    pub who: String,
-    /// Description of the violation.
-    pub what: String,
-}
-
 /// Packets at a node's ports since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PortCounts {

@@ -19,8 +19,7 @@ use wedjat::ring::WorkerRegion;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::FaultTarget;
-use super::check::Violation;
-use super::node::{self, InMemory, LocalNodeState, Maker, Memory, Node};
+use super::node::{self, InMemory, LocalNodeState, Maker, Memory, Node, Violation};
 use super::plan::{POOL, Plan, SERVICE, SPINE_IDS};
 use crate::histories;
 use crate::histories::record::{self, History, Operation, Request, Update};

@@ -14,8 +14,7 @@ pub mod plan;
 mod run;
 mod workers;
 
-pub use check::Violation;
 pub use faults::{FaultTarget, Faults, Topology};
-pub use node::{InMemory, LocalNodeState, Maker, Node};
+pub use node::{InMemory, LocalNodeState, Maker, Node, Violation};
 pub use plan::{Plan, PlanOptions};
 pub use run::{Outcome, TaskEnd, run};

@@ -12,7 +12,6 @@ use wedjat::policy::Dispatcher;
 use wedjat::ring::WorkerRegion;
 use wedjat::state::{Counters, Gauge};
 
-use super::check::Violation;
 use super::faults::FaultTarget;
 use super::plan::Plan;
 use crate::lockstep::local::{ControlledNode, LocalAgent, SpreadingEnd};
@@ -20,6 +19,17 @@ use crate::lockstep::{LocalLeaf, Scheduler};
 
 /// Maximum number of packets of a node and its ports.
 const FRAMES: usize = 8192;
+
+/// A violated invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Time of the observation, in nanoseconds.
+    pub at_ns: u64,
+    /// Name of the node.
+    pub who: String,
+    /// Description of the violation.
+    pub what: String,
+}
 
 /// A node driven by the conductor.
 pub trait Node {

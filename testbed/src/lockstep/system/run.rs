@@ -21,9 +21,9 @@ use wedjat_pktgen::results::{self, RunTasks, Status, Subject};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::template::{Task, Template};
 
-use super::check::{self, PortCounts, Violation};
+use super::check::{self, PortCounts};
 use super::faults::{FaultKind, FaultTarget};
-use super::node::{Maker, Node};
+use super::node::{Maker, Node, Violation};
 use super::packets::{Class, Label, PacketEnd, PacketFaults, Wire, WireLedger, flip};
 use super::plan::{Plan, START_NS};
 use super::workers::{Worker, WorkerAction};

@@ -4,8 +4,9 @@
 use wedjat::reason::DropReason;
 use wedjat::state::Member;
 
-use super::super::check::{self, Violation};
+use super::super::check;
 use super::super::faults::FaultTarget;
+use super::super::node::Violation;
 use super::super::packets::PacketEnd;
 use super::super::workers::Worker;
 use super::{Outcome, System, TaskEnd};

@@ -1,0 +1,56 @@
+//! Ledger of tasks: an account of all that were due.
+
+use serde::{Deserialize, Serialize};
+
+/// Ledger of the tasks due in some time.
+///
+/// At the end of a run `scheduled = sent + unsent` and `sent = answered + refused + lost`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Tasks due.
+    pub scheduled: u64,
+    /// Tasks handed to the device.
+    pub sent: u64,
+    /// Tasks sent later than the tolerance.
+    pub late: u64,
+    /// Tasks never handed to the device.
+    pub unsent: u64,
+    /// Tasks answered by a worker.
+    pub answered: u64,
+    /// Tasks with a wrong answer; 0 if answers are not checked.
+    pub wrong: u64,
+    /// Tasks that the scheduler returned undone.
+    pub refused: u64,
+    /// Tasks not answered by the end of the drain.
+    pub lost: u64,
+}
+
+impl Ledger {
+    /// Returns true if every task is counted once.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.scheduled == self.sent + self.unsent
+            && self.sent == self.answered + self.refused + self.lost
+    }
+
+    /// Returns the fraction of tasks sent on time, of tasks due.
+    #[must_use]
+    pub fn adherence(&self) -> f64 {
+        if self.scheduled == 0 {
+            return 0.0;
+        }
+        (self.sent - self.late) as f64 / self.scheduled as f64
+    }
+
+    /// Adds the counts of another core.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.scheduled += other.scheduled;
+        self.sent += other.sent;
+        self.late += other.late;
+        self.unsent += other.unsent;
+        self.answered += other.answered;
+        self.wrong += other.wrong;
+        self.refused += other.refused;
+        self.lost += other.lost;
+    }
+}
