@@ -1,5 +1,6 @@
-//! Account of a leaf, the report at its end, readable for people and programs: sums over all cores, and the result of
-//! the ledger. The ledger is the packet accounting: received = sent on + consumed + dropped + held.
+//! Account of a leaf or agent, the report at its end, and its status line and warnings during the run. The account is
+//! readable for people and programs: sums over all cores, and the result of the ledger. The ledger is the packet
+//! accounting: received = sent on + consumed + dropped + held.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -175,6 +176,7 @@ impl fmt::Display for LeafStats {
         let count = |counter: Counter| self.totals.count(counter);
         writeln!(
             f,
+            // Nothing is held at the end.
             "ledger: received {} = sent {} + consumed {} + dropped {}{}",
             count(Counter::RxPackets),
             self.tx_packets,
@@ -217,6 +219,7 @@ impl fmt::Display for LeafStats {
                 quantity(times, "time")
             )?;
         }
+        // Each core ends its gauge by a poll, so only a core that never polled has one here.
         let stalled_ticks = self.totals.count(Gauge::StallTicks) as f64;
         if stalled_ticks > 0.0 {
             let seconds = stalled_ticks / self.manifest.ticks_hz.max(1) as f64;
@@ -250,7 +253,7 @@ pub struct CoreTime {
     pub ticks_hz: u64,
 }
 
-/// Formats the status line of the last `interval` seconds. `busy` is the fraction of the cores' time in polls
+/// Formats the status line at `seconds` of the run, for the last `interval` seconds. `busy` is the fraction of the cores' time in polls
 /// that returned packets. `stalled` is the fraction without any poll, including stalls that still last. The
 /// cores were idle for the rest.
 #[must_use]
@@ -282,8 +285,8 @@ pub fn line(
     )
 }
 
-/// Returns a warning if the cores did not poll for at least a tenth of their time in the last `interval`
-/// seconds: number and duration of the stalls. Both numbers of ticks are sums over all cores.
+/// Returns a warning if stalls took at least a tenth of the time of all cores in the last `interval` seconds, and at
+/// least one of them has ended: number and duration of the stalls. One that lasts is counted at its end.
 #[must_use]
 pub fn starvation(
     before: &Totals,

@@ -107,7 +107,7 @@ pub enum ClusterError {
         /// Cores of the largest job.
         needed: u32,
     },
-    /// A contention parameter is out of range.
+    /// A contention parameter or `refusal` is out of range.
     #[error("{name} is {value}, but must be from {least} to 1000000")]
     Number {
         /// Name of the parameter.

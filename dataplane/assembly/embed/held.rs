@@ -25,7 +25,7 @@ impl HeldPlaces {
     /// `queued` tasks without a worker.
     pub fn new(queued: usize) -> Self {
         let count = UNRESOLVED_HELD_MAX + BURST + queued;
-        // In descending order, because `take` removes the last: low places are used first.
+        // In descending order: `take` removes the last, so low places are used first.
         let free = (0..count as u32).rev().collect();
         Self { free, count, pushed_out: ArrayVec::new() }
     }

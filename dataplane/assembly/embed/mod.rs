@@ -188,7 +188,7 @@ impl Scheduler {
         let membership = Membership::of(config);
         let stages = crate::stages(config, &membership, macs, &table)?;
         let (cores, commands) = crate::cores(&stages, &table);
-        // The library cannot send signals, so the control refuses changes that link a pool to a spine.
+        // The library cannot send signals. The control refuses links of a pool to a spine.
         let control = Control::of(Arc::clone(&table), membership, cores.without_spines());
         let counters = (0..stages.len()).map(|core| table.counters(core)).collect();
         let (mut contexts, mut pickers) = (Vec::new(), Vec::new());
@@ -306,13 +306,13 @@ impl Scheduler {
         self.control().tend(self.timing.to_ns(now));
     }
 
-    /// Returns true if all contexts have adopted every change and nothing is leaving.
+    /// Returns true after all contexts have adopted every change and nothing is leaving any more.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.control().is_settled()
     }
 
-    /// Locks the control, even if a thread panicked while it held the lock.
+    /// Locks the control, even after a panic of a thread with the lock.
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }

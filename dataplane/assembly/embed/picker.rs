@@ -15,7 +15,7 @@ use super::context::Misuse;
 pub struct TaskDescription {
     /// Caller's id, such as the address of its packet; returned when the task is released.
     pub id: u64,
-    /// Class; 0 if unknown.
+    /// Class; 0 for unknown.
     pub class: u16,
 }
 
@@ -26,7 +26,7 @@ pub struct WorkerReport {
     pub worker: u16,
     /// Tasks left at the worker.
     pub queue: u16,
-    /// Service time of the answered task in nanoseconds; 0 if unknown.
+    /// Service time of the answered task in nanoseconds; 0 for unknown.
     pub service_ns: u32,
     /// True if the report answers a task. Otherwise it is a sign of life with the current queue.
     pub answers: bool,

@@ -51,7 +51,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits at most `longest` until the word differs from `old`. Returns false on timeout.
+    /// Waits at most `longest` until the word differs from `old`, in one sleep. Returns false on timeout, and if it was
+    /// woken without a change; callers loop.
     #[inline]
     pub fn wait(&mut self, signal: Signal<'_>, old: u32, longest: Duration) -> bool {
         let has_changed = || signal.word.load(Acquire) != old;

@@ -328,12 +328,13 @@ impl Policy for Lsq {
             sample_distinct(self.samples.count, view.active(), rng, |member| probed.push(member));
         }
         if !view.active().is_empty() {
-            rng.next_u64(); // the draw among equal members
+            rng.next_u64(); // `first` draws one among equal members; as many draws as for a pick
         }
         probed
     }
 
-    /// Sampling updates members before the best of all is chosen.
+    /// All members are candidates, because samples only update queues before the best of all is chosen. Shared idle
+    /// members come first.
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
         idle_shared(view).unwrap_or_else(Candidates::all)
     }

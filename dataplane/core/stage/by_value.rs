@@ -65,7 +65,8 @@ impl Stages {
         Some(pool)
     }
 
-    /// Like [`Stages::offer`], for a task passed by value.
+    /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must wait on,
+    /// else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
     pub fn offer_reported(&mut self, pool: usize, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {
@@ -91,7 +92,7 @@ impl Stages {
         let worker = self.reported_worker(id)?;
         classify::apply_report(self, &worker, load, service_ns);
         self.counters.add(Counter::Replies, 1);
-        self.freed = true;
+        self.freed = true; // a worker may have room for a waiting task
         Ok(())
     }
 
@@ -102,7 +103,7 @@ impl Stages {
     pub fn take_keep_alive(&mut self, id: u16, load: Load) -> Result<(), DropReason> {
         self.received += 1;
         let worker = self.reported_worker(id)?;
-        classify::note_alive(self, &worker, load, 0);
+        classify::note_alive(self, &worker, load, 0); // 0: no service time
         self.counters.add(Counter::KeepAlives, 1);
         Ok(())
     }

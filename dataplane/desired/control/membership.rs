@@ -122,8 +122,8 @@ impl Pool {
         (0..places).map(speed).collect()
     }
 
-    /// Returns the members' speeds by place, or 1.0 for each if all are equal. For a policy that may still use other
-    /// speeds.
+    /// Returns the members' speeds by place, or 1.0 for each if all are equal. A running policy gets these, because it
+    /// may still have earlier speeds that differed.
     #[must_use]
     pub fn rates(&self, places: usize) -> Box<[f64]> {
         self.speeds(places).unwrap_or_else(|| vec![1.0; places].into_boxed_slice())
@@ -293,7 +293,7 @@ impl Membership {
     }
 
     /// Links the pool at index `pool` to a spine, or to none. Removes a spine without linked pools. Returns false if
-    /// there are too many spines.
+    /// there are too many spines; the membership is invalid then.
     #[must_use]
     pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
         // Without such a pool there is nothing to link.

@@ -200,7 +200,7 @@ fn rivals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts agents with one name, and thus one region, at once. One may run, and a worker must be able to
+/// Starts agents with one name, and thus one region, at once. Exactly one must keep running, and a worker must be able to
 /// attach to it.
 fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
