@@ -31,10 +31,11 @@ pub struct Logs {
 /// Log target of a node's account at its end. `--quiet` does not suppress it.
 pub const ACCOUNT: &str = "account";
 
-/// Names of modules in the log, as the crate `wedjat` has them, and the crates that contain them.
-const MODULES: [(&str, &str); 10] = [
+/// Names of modules in the log, as the crate `wedjat` has them, and the modules' own names.
+const MODULES: [(&str, &str); 11] = [
     ("wedjat::admin", "wedjat_admin"),
     ("wedjat::assembly", "wedjat_assembly"),
+    ("wedjat::command", "wedjat::command"),
     ("wedjat::config", "wedjat_desired::config"),
     ("wedjat::control", "wedjat_desired::control"),
     ("wedjat::controller", "wedjat_fabric"),
@@ -45,12 +46,15 @@ const MODULES: [(&str, &str); 10] = [
     ("wedjat", "wedjat_core"),
 ];
 
-/// Returns a log target of the dataplane by its public name, and every other target as it is.
+/// Returns the path of a module with its head `from` replaced by `to`; `None` for another head.
+fn moved(module: &str, from: &str, to: &str) -> Option<String> {
+    let rest = module.strip_prefix(from)?;
+    (rest.is_empty() || rest.starts_with("::")).then(|| format!("{to}{rest}"))
+}
+
+/// Returns the public name of a log target of the dataplane. Other targets stay unchanged.
 fn public_target(target: &str) -> Cow<'_, str> {
-    let named = MODULES.iter().find_map(|(name, module)| {
-        let rest = target.strip_prefix(module)?;
-        (rest.is_empty() || rest.starts_with("::")).then(|| format!("{name}{rest}"))
-    });
+    let named = MODULES.iter().find_map(|(public, own)| moved(target, own, public));
     named.map_or(Cow::Borrowed(target), Cow::Owned)
 }
 
@@ -59,13 +63,9 @@ fn own_filters(filters: &str) -> String {
     let filters = filters.split(',').map(|filter| {
         let end = filter.find(['=', '/']).unwrap_or(filter.len());
         let (target, rest) = filter.split_at(end);
-        let own = MODULES.iter().find_map(|(name, module)| {
-            let inside = target.strip_prefix(name)?;
-            inside.starts_with("::").then(|| format!("{module}{inside}")).or_else(|| {
-                // `wedjat` alone means all crates, whose names begin with it.
-                (inside.is_empty() && *name != "wedjat").then(|| (*module).to_owned())
-            })
-        });
+        // `wedjat` alone means all crates, whose names begin with it.
+        let mut modules = MODULES.iter().filter(|_| target != "wedjat");
+        let own = modules.find_map(|(public, own)| moved(target, public, own));
         own.unwrap_or_else(|| target.to_owned()) + rest
     });
     filters.collect::<Vec<_>>().join(",")
@@ -147,6 +147,7 @@ mod tests {
             ("wedjat_dpdk::eal", "wedjat::io::dpdk::eal"),
             ("wedjat_core::state::files", "wedjat::state::files"),
             ("wedjat_fabric", "wedjat::controller"),
+            ("wedjat::command::ports", "wedjat::command::ports"),
         ];
         for (own, public) in cases {
             assert_eq!(public_target(own), public);
