@@ -26,7 +26,7 @@ pub struct Status {
     pub members: Vec<Vec<MemberStatus>>,
     /// Counts of each device.
     pub ports: Vec<PortStats>,
-    /// As `wedjat state --json`, without seeds.
+    /// State in the form of `wedjat state --json`, without seeds.
     pub state: Snapshot,
 }
 

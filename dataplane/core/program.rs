@@ -19,7 +19,7 @@ impl Program {
         let _ = PROGRAM.set(self);
     }
 
-    /// Returns the identity of the running program; `unknown` if nobody has set it.
+    /// Returns the identity of the running program; `unknown` if it is not set.
     #[must_use]
     pub fn current() -> Self {
         PROGRAM.get().copied().unwrap_or(Self { revision: "unknown", rustc: "unknown" })

@@ -1,35 +1,29 @@
 //! An agent between a port in memory and workers of the same thread: the test makes every step itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-
-mod peers;
-mod reports;
-mod threads;
-
 use wedjat_core::io::Buf;
 use wedjat_core::io::memory::{Frame, FramePool, RingPort, pair};
-use wedjat_core::policy::Overflow;
-use wedjat_core::policy::{CATALOGUE, Dispatcher, Runs};
+use wedjat_core::policy::{CATALOGUE, Dispatcher, Overflow, Runs};
 use wedjat_core::reason::DropReason;
-use wedjat_core::ring::Place;
-use wedjat_core::ring::WorkerEnd;
+use wedjat_core::ring::{Place, WorkerEnd};
 use wedjat_core::role::agent::*;
 use wedjat_core::state::counters::CounterKind;
 use wedjat_core::state::{Counter, Counters, Gauge};
 use wedjat_core::wire::arp::{self, Operation};
 use wedjat_core::wire::ether::{self, Mac};
-use wedjat_core::wire::task::{self, Extension};
-use wedjat_core::wire::task::{Code, Header, NO_MEMBER};
-use wedjat_core::wire::udp::Datagram;
-use wedjat_core::wire::udp::{self, Flow};
+use wedjat_core::wire::task::{self, Code, Extension, Header, NO_MEMBER};
+use wedjat_core::wire::udp::{self, Datagram, Flow};
 use wedjat_core::wire::{ipv6, ndp};
 
 use super::fixtures::{self, HZ, TIMEOUT, work};
 use crate::rig::{self, AgentHandles, AgentRig};
-use std::net::{Ipv4Addr, Ipv6Addr};
+
+mod peers;
+mod reports;
+mod threads;
 
 /// 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;

@@ -25,9 +25,10 @@ use wedjat_core::stats::LeafStats;
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{Config, PollMode};
 use wedjat_desired::control::{ColocatedCores, Control, Membership};
-use wedjat_dpdk::{Adaptive, StallCounter};
-use wedjat_dpdk::{Device, DeviceError, DeviceOptions, Eal, MbufPool};
-use wedjat_dpdk::{PoolHandle, QueuePort, RssFields, Sleeper};
+use wedjat_dpdk::{
+    Adaptive, Device, DeviceError, DeviceOptions, Eal, MbufPool, PoolHandle, QueuePort, RssFields,
+    Sleeper, StallCounter,
+};
 use wedjat_fabric::NodeId;
 
 use super::causes::Causes;
