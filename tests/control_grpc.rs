@@ -588,7 +588,7 @@ fn reload_applies_atomically() {
         ("'10.0.2.11'", "'10.0.9.11'", "server.ip"),
         ("cores = [1]", "cores = [1, 2]", "`leaf.cores` can't change at run time"),
         ("seed = 7", "seed = 8", "`leaf.seed` can't change"),
-        ("10.0.1.1/24", "10.0.1.5/24", "`port` can't change"),
+        ("10.0.1.1/24", "10.0.1.5/24", "`port.ip` of port 1 can't change"),
         ("pools_max = 6", "pools_max = 7", "`leaf.pools_max` can't change"),
         ("pool = 7\n", "pool = 7\nregisters = true\n", "`server.registers` of 10.0.2.11"),
         ("policy = 'horus'", "policy = 'sed'\nshared_workers = true", "`pool.shared_workers`"),

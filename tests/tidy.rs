@@ -806,7 +806,7 @@ const KEY_TABLES: [(&str, &str, &[&[Key]]); 17] = [
 fn documented_keys_match_the_code() {
     for (page, heading, parts) in KEY_TABLES {
         let rows = parts.iter().flat_map(|part| part.iter()).map(
-            |Key { name, values, default, meaning }| {
+            |Key { name, values, default, meaning, .. }| {
                 format!("| `{name}` | {values} | {default} | {meaning} |\n")
             },
         );

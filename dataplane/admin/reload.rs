@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wedjat_core::policy::Reports;
 use wedjat_core::role::colocated::AGENT_IP;
 use wedjat_core::state::table::Role;
-use wedjat_desired::config::{AgentConfig, Config, ControlConfig, HostConfig};
+use wedjat_desired::config::{AgentConfig, Config, HostConfig, Settings};
 use wedjat_desired::control::{Change, Membership, Pool, Server, Spine, Worker};
 
 /// Computes the changes that turn a node into a configuration that was read. The second membership is that of
@@ -60,45 +60,7 @@ pub fn leaf(
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
     let mut keys = ImmutableKeys::new(started.role == Role::Spine);
-    let (old, new, table) = (&started.leaf, &wanted.leaf, started.role.name());
-    let key = |name: &str| format!("{table}.{name}");
-    keys.same(table, &started.role, &wanted.role);
-    keys.same(&key("id"), &old.id, &new.id);
-    keys.same(&key("udp_port"), &old.udp_port, &new.udp_port);
-    keys.same(&key("cores"), &old.cores, &new.cores);
-    keys.same(&key("state"), &old.state, &new.state);
-    keys.same(&key("state_group"), &old.state_group, &new.state_group);
-    keys.same(&key("seed"), &old.seed, &new.seed);
-    keys.same(&key("mbufs"), &old.mbufs, &new.mbufs);
-    keys.same(&key("poll"), &old.poll, &new.poll);
-    keys.same(&key("connections"), &old.connections, &new.connections);
-    let per_source = (old.multi_packet_per_source, new.multi_packet_per_source);
-    keys.same(&key("multi_packet_per_source"), &per_source.0, &per_source.1);
-    keys.same(
-        &key("connection_timeout_ms"),
-        &old.connection_timeout_ms,
-        &new.connection_timeout_ms,
-    );
-    let timeout = if started.role == Role::Spine { "leaf_timeout_ms" } else { "worker_timeout_ms" };
-    keys.same(&key(timeout), &old.worker_timeout_ms, &new.worker_timeout_ms);
-    let room = ["pools_max", "servers_max", "workers_max", "leaves_max"];
-    keys.room(table, &room, (&old.room, &new.room));
-    keys.same("port", &started.ports, &wanted.ports);
-    keys.control(&started.control, &wanted.control);
-    keys.same("agent", &started.agent.is_some(), &wanted.agent.is_some());
-    if let (Some(old), Some(new)) = (&started.agent, &wanted.agent) {
-        keys.host("agent", old, new);
-    }
-    let pool_key = |config: &Config, id: u16| {
-        let pool = config.pools.iter().find(|pool| pool.id == id)?;
-        pool.key.clone()
-    };
-    for pool in &wanted.pools {
-        let old = started.pools.iter().find(|one| one.id == pool.id).is_some();
-        if (old || pool.key.is_some()) && pool_key(started, pool.id) != pool.key {
-            keys.note(format!("`pool.key_file` of pool {}", pool.id));
-        }
-    }
+    keys.compare(&started.settings, &wanted.settings);
     let of_agent = match (&wanted.agent, of_agent) {
         (Some(wanted), Some(now)) => keys.pools_alone(now, &agent_of(wanted)),
         _ => Vec::new(),
@@ -125,32 +87,7 @@ pub fn agent(
     wanted_membership: &Membership,
 ) -> Result<Vec<Change>, String> {
     let mut keys = ImmutableKeys::new(false);
-    keys.same("agent.core", &started.core, &wanted.core);
-    keys.same("agent.id", &started.id, &wanted.id);
-    keys.same("agent.udp_port", &started.udp_port, &wanted.udp_port);
-    keys.same("agent.state", &started.state, &wanted.state);
-    keys.same("agent.state_group", &started.state_group, &wanted.state_group);
-    keys.same("agent.seed", &started.seed, &wanted.seed);
-    keys.same("agent.mbufs", &started.mbufs, &wanted.mbufs);
-    keys.same("agent.poll", &started.poll, &wanted.poll);
-    keys.same("agent.worker_sends", &started.sends, &wanted.sends);
-    keys.same("agent.leaf", &started.leaves, &wanted.leaves);
-    keys.same("peers", &started.peers, &wanted.peers);
-    keys.same("cosched", &started.jobs, &wanted.jobs);
-    keys.same("port", &started.ports, &wanted.ports);
-    keys.host("agent", &started.host, &wanted.host);
-    keys.control(&started.control, &wanted.control);
-    for pool in &wanted.host.pools {
-        let old = started.host.pools.iter().find(|one| one.id == pool.id);
-        let key = old.and_then(|old| old.key.clone());
-        if (old.is_some() || pool.key.is_some()) && key != pool.key {
-            keys.note(format!("`pool.key_file` of pool {}", pool.id));
-        }
-        let leaf_policy = old.and_then(|old| old.leaf_policy.clone());
-        if (old.is_some() || pool.leaf_policy.is_some()) && leaf_policy != pool.leaf_policy {
-            keys.note(format!("`pool.leaf_policy` of pool {}", pool.id));
-        }
-    }
+    keys.compare(&started.settings, &wanted.settings);
     keys.changes(now, wanted_membership)
 }
 
@@ -173,39 +110,9 @@ impl ImmutableKeys {
         self.lines.push(format!("{what} can't change at run time: restart the node"));
     }
 
-    /// Compares the values of a key.
-    fn same<T: PartialEq>(&mut self, key: &str, old: &T, new: &T) {
-        if old != new {
-            self.note(format!("`{key}`"));
-        }
-    }
-
-    /// Compares maximum numbers, for which memory is reserved at the start. Only the first ones have a key here;
-    /// the rest follows from other settings and is not compared.
-    fn room(
-        &mut self,
-        table: &str,
-        keys: &[&str],
-        (old, new): (&[Option<usize>], &[Option<usize>]),
-    ) {
-        for (key, (old, new)) in keys.iter().zip(old.iter().zip(new)) {
-            self.same(&format!("{table}.{key}"), old, new);
-        }
-    }
-
-    /// Compares `[control]`.
-    fn control(&mut self, old: &ControlConfig, new: &ControlConfig) {
-        self.same("control", old, new);
-    }
-
-    /// Compares the settings of a worker host that are fixed at the start.
-    fn host(&mut self, table: &str, old: &HostConfig, new: &HostConfig) {
-        self.same(&format!("{table}.name"), &old.name, &new.name);
-        self.same(&format!("{table}.slots"), &old.slots, &new.slots);
-        self.same(&format!("{table}.payload"), &old.payload, &new.payload);
-        let timeouts = (old.worker_timeout_ms, new.worker_timeout_ms);
-        self.same(&format!("{table}.worker_timeout_ms"), &timeouts.0, &timeouts.1);
-        self.room(table, &["pools_max", "workers_max"], (&old.room, &new.room));
+    /// Compares the settings that are fixed at the start.
+    fn compare(&mut self, started: &Settings, wanted: &Settings) {
+        started.differences(wanted).into_iter().for_each(|name| self.note(name));
     }
 
     /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
@@ -598,6 +505,19 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_the_controllers_are_refused() {
+        // A node with a controller needs more packet buffers by default.
+        let alone = LEAF.replace("cores = [1]", "cores = [1]\nmbufs = 99999");
+        let following = format!("{alone}[controller]\naddresses = ['unix:/run/fabric.ctl']\n");
+        let now = Membership::of(&parse(LEAF));
+        let error = leaf(&parse(&alone), &parse(&following), &now, None).unwrap_err();
+        assert_eq!(error, "`controller` can't change at run time: restart the node");
+        let (started, wanted) = (parse(&following), parse(&following.replace("fabric", "other")));
+        let error = leaf(&started, &wanted, &now, None).unwrap_err();
+        assert_eq!(error, "`controller.addresses` can't change at run time: restart the node");
+    }
+
+    #[test]
     fn all_immutable_keys_are_named_at_once() {
         let wanted = LEAF
             .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
@@ -634,9 +554,13 @@ mod tests {
         let now = Membership::of_host(&started.host, "10.0.2.11".parse().unwrap());
         let changes = |jobs: &str| agent(&started, &file(jobs), &now, &now);
         assert_eq!(changes(jobs), Ok(Vec::new()));
-        for other in ["", &jobs.replace("idle", "guard"), &jobs.replace("true", "false")] {
+        for (other, name) in [
+            ("", "`cosched`"),
+            (&jobs.replace("idle", "guard"), "`cosched.policy`"),
+            (&jobs.replace("true", "false"), "`cosched.job.command` of job 1"),
+        ] {
             let error = changes(other).unwrap_err();
-            assert_eq!(error, "`cosched` can't change at run time: restart the node");
+            assert_eq!(error, format!("{name} can't change at run time: restart the node"));
         }
     }
 }

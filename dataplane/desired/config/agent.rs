@@ -10,10 +10,11 @@ use super::address::{self, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::cosched::{self, Job};
-use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state_group};
+use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
+use super::settings::Settings;
 use super::{control, ids, port, raw, raw_agent};
 use wedjat_core::limits::{
     AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX,
@@ -83,6 +84,8 @@ pub struct AgentConfig {
     pub controller: Option<FollowConfig>,
     /// `[cosched]`: batch jobs beside its workers.
     pub jobs: Vec<Job>,
+    /// Values of all keys that can't change while the node runs.
+    pub settings: Settings,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
     warnings: Vec<Fault>,
@@ -121,8 +124,6 @@ pub struct HostConfig {
     pub pools: Vec<AgentPool>,
     /// Maximum numbers at run time. Workers count over all pools.
     pub limits: Limits,
-    /// `pools_max` and `workers_max`, if the file sets them.
-    pub room: [Option<usize>; 2],
 }
 
 impl HostConfig {
@@ -208,10 +209,10 @@ impl AgentConfig {
         }
         let raw = toml::from_str::<raw_agent::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
-        let mut faults = Faults::new(text);
+        let mut faults = Faults::new("agent", text);
         let config = agent(&mut faults, &raw, path, text);
-        let warnings = faults.none_or_all().map_err(refuse)?;
-        Ok(AgentConfig { warnings, ..config })
+        let (warnings, settings) = faults.none_or_all().map_err(refuse)?;
+        Ok(AgentConfig { warnings, settings, ..config })
     }
 }
 
@@ -252,7 +253,8 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         Some(_) => ReplyPath::Never,
         None => reply_path(faults, raw, &leaves),
     };
-    let state = entry.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
+    let state = state(faults, entry.state.as_ref());
+    faults.settings.set("agent.worker_sends", sends.name());
     AgentConfig {
         path: path.to_owned(),
         text: text.to_owned(),
@@ -277,6 +279,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         control: control::control(faults, raw.control.as_ref()),
         controller: controller::follow(faults, raw.controller.as_ref()),
         jobs: cosched::jobs(faults, raw.cosched.as_ref(), entry.name.get_ref()),
+        settings: Settings::default(),
         warnings: Vec::new(),
     }
 }
@@ -341,11 +344,9 @@ impl HostSettings<'_> {
         let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
         let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
         let worker_timeout_ms = faults.number(at, key, timeout.0, timeout.1);
-        let (name, room) = (
-            name.clone(),
-            self.room.map(|room| room.and_then(|at| usize::try_from(*at.get_ref()).ok())),
-        );
-        HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits, room }
+        faults.settings.set("agent.payload", payload);
+        let name = name.clone();
+        HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits }
     }
 
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
@@ -524,7 +525,9 @@ fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<
         let allowed = "none, or the policy of leaves whose pool has `reports = \"messages\"`";
         faults.note(at, key, found, allowed);
     }
-    Some(policy).filter(PolicySpec::uses_member_reports)
+    let policy = Some(policy).filter(PolicySpec::uses_member_reports);
+    faults.record(at, policy.as_ref());
+    policy
 }
 
 /// Checks that each policy's bound fits into a worker's ring.

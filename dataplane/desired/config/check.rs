@@ -18,7 +18,7 @@ use wedjat_core::wire::task::UDP_PORT;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, HOST, UniqueKeys, quoted, state_group};
+use super::faults::{Fault, Faults, HOST, UniqueKeys, quoted, state, state_group};
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
 use super::{control, controller, local, port, racks, raw};
@@ -34,7 +34,7 @@ const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
 
 /// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
-    let mut faults = Faults::new(text);
+    let mut faults = Faults::new(raw.role.name(), text);
     let mut leaf = leaf(&mut faults, &raw);
     let mut ports: Vec<_> =
         raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
@@ -91,7 +91,8 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let control = control::control(&mut faults, raw.control.as_ref());
     let controller = controller::follow(&mut faults, raw.controller.as_ref());
     warnings(&mut faults, &raw, &ports, &pools, &servers);
-    let warnings = faults.none_or_all()?;
+    faults.settings.set(&key(&raw, "mbufs"), leaf.mbufs);
+    let (warnings, settings) = faults.none_or_all()?;
     let (path, text) = (path.to_owned(), text.to_owned());
     let role = raw.role;
     Ok(Config {
@@ -106,6 +107,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         agent,
         control,
         controller,
+        settings,
         warnings,
     })
 }
@@ -134,7 +136,14 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
     let connections = node.connections.as_ref();
     let connections = faults.number(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
     let timeout = (0, 65_535);
-    let state = node.state.as_ref().filter(|state| !state.is_empty()).map(Into::into);
+    let state = state(faults, node.state.as_ref());
+    let multi_packet_per_source = faults.number(
+        node.multi_packet_per_source.as_ref(),
+        &key("multi_packet_per_source"),
+        MULTI_PACKET_PER_SOURCE.min(connections),
+        (1, connections.max(1)),
+    );
+    faults.settings.set(&key("multi_packet_per_source"), multi_packet_per_source);
     LeafConfig {
         id,
         udp_port: faults.number(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
@@ -150,12 +159,7 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
         mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
         poll: node.poll.unwrap_or_default(),
         connections,
-        multi_packet_per_source: faults.number(
-            node.multi_packet_per_source.as_ref(),
-            &key("multi_packet_per_source"),
-            MULTI_PACKET_PER_SOURCE.min(connections),
-            (1, connections.max(1)),
-        ),
+        multi_packet_per_source,
         connection_timeout_ms: faults.number(
             node.connection_timeout_ms.as_ref(),
             &key("connection_timeout_ms"),
@@ -171,8 +175,6 @@ fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
             }
         },
         limits: Limits::default(),
-        room: [&node.pools_max, &node.servers_max, &node.workers_max, &node.leaves_max]
-            .map(|room| room.as_ref().and_then(|at| usize::try_from(*at.get_ref()).ok())),
     }
 }
 

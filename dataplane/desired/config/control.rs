@@ -86,7 +86,8 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 /// Parses an address with a port. Records a fault for an invalid one.
 fn address(faults: &mut Faults, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
     let at = at?;
-    let address = at.get_ref().parse().ok();
+    let address: Option<SocketAddr> = at.get_ref().parse().ok();
+    faults.record(at, address);
     if address.is_none() {
         let allowed = "an address and a port such as 127.0.0.1:7070 or [::1]:7070";
         faults.note(at, key, quoted(at), allowed);

@@ -9,6 +9,7 @@ use wedjat_core::state::files;
 
 use super::control::{self, ControlConfig};
 use super::faults::{self, ConfigError, Faults, quoted};
+use super::settings::Settings;
 use super::{raw, raw_controller};
 
 /// Default duration of a leader's lease in seconds.
@@ -80,7 +81,7 @@ pub enum StoreConfig {
 }
 
 /// Checked configuration of a controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ControllerConfig {
     /// Id.
     pub id: u16,
@@ -90,6 +91,8 @@ pub struct ControllerConfig {
     pub socket: Option<PathBuf>,
     /// Addresses for TCP.
     pub control: ControlConfig,
+    /// Values of all keys.
+    pub settings: Settings,
 }
 
 /// Returns all three files of TLS, or none.
@@ -166,9 +169,10 @@ impl ControllerConfig {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         let raw = toml::from_str::<raw_controller::File>(text)
             .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
-        let mut faults = Faults::new(text);
+        let mut faults = Faults::new("controller", text);
         let config = controller(&mut faults, &raw);
-        faults.none_or_all().map(|_| config).map_err(refuse)
+        let (_, settings) = faults.none_or_all().map_err(refuse)?;
+        Ok(Self { settings, ..config })
     }
 }
 
@@ -196,7 +200,7 @@ fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConf
         faults.note(&entry.id, "controller.socket", "none", allowed);
     }
     let id = faults.number(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
-    ControllerConfig { id, store, socket, control }
+    ControllerConfig { id, store, socket, control, settings: Settings::default() }
 }
 
 /// Checks the store: a file or etcd.

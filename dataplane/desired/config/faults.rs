@@ -16,6 +16,7 @@ use wedjat_core::wire::ether::Mac;
 
 use super::address::UNSPECIFIED;
 use super::ids;
+use super::settings::{Reader, Settings, Value};
 
 /// Description of an allowed host address.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
@@ -160,12 +161,15 @@ pub struct Faults {
     all: Vec<Fault>,
     /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
     warnings: Vec<Fault>,
+    /// Settings that a reload compares.
+    pub settings: Reader,
 }
 
 impl Faults {
-    /// Creates a collector for the file with this text.
-    pub fn new(text: &str) -> Self {
+    /// Creates a collector for a file with this text, which belongs to `owner`: leaf, spine, agent or controller.
+    pub fn new(owner: &str, text: &str) -> Self {
         Self {
+            settings: Reader::new(owner, text),
             lines: Lines::of(text),
             lists: ids::Lists::default(),
             all: Vec::new(),
@@ -173,12 +177,13 @@ impl Faults {
         }
     }
 
-    /// Returns all warnings in order of lines, or all faults if there are any.
-    pub fn none_or_all(mut self) -> Result<Vec<Fault>, Vec<Fault>> {
+    /// Returns all warnings in order of lines and the settings, or all faults if there are any.
+    pub fn none_or_all(mut self) -> Result<(Vec<Fault>, Settings), Vec<Fault>> {
         let line = |fault: &Fault| (fault.line == 0, fault.line);
         self.all.sort_by_key(line);
         self.warnings.sort_by_key(line);
-        if self.all.is_empty() { Ok(self.warnings) } else { Err(self.all) }
+        let settings = self.settings.into_settings();
+        if self.all.is_empty() { Ok((self.warnings, settings)) } else { Err(self.all) }
     }
 
     /// Adds a warning with a better value.
@@ -211,6 +216,11 @@ impl Faults {
         self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
     }
 
+    /// Records the canonical form of a value. `None` is the value of a file without the key.
+    pub fn record<T>(&mut self, at: &Spanned<T>, value: Option<impl ToString>) {
+        self.settings.set_at(at, value.map(|value| Value::Text(value.to_string())));
+    }
+
     /// Parses the address of a host. `fits` accepts or refuses it. Records a fault and returns 0.0.0.0 for an
     /// invalid address.
     pub fn host(
@@ -221,6 +231,7 @@ impl Faults {
         allowed: &str,
     ) -> IpAddr {
         let address = at.get_ref().parse().ok().filter(|&address| fits(address));
+        self.record(at, address);
         address.unwrap_or_else(|| {
             self.note(at, key, quoted(at), allowed);
             UNSPECIFIED
@@ -231,6 +242,7 @@ impl Faults {
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
         let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| mac.is_host());
+        self.record(at, mac);
         if mac.is_none() {
             let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
             self.note(at, key, quoted(at), allowed);
@@ -333,6 +345,14 @@ pub fn quoted(at: &Spanned<String>) -> String {
     format!("`{}`", at.get_ref())
 }
 
+/// Returns the path of the state file. Without one, and with an empty text, the state is in process memory.
+pub fn state(faults: &mut Faults, at: Option<&Spanned<String>>) -> Option<PathBuf> {
+    let at = at?;
+    let path = Some(at.get_ref()).filter(|path| !path.is_empty());
+    faults.record(at, path);
+    path.map(Into::into)
+}
+
 /// Returns the group that may read the state file, if the file names one.
 pub fn state_group(
     faults: &mut Faults,
@@ -345,6 +365,7 @@ pub fn state_group(
         faults.unused(Some(name), key, "there is no state file", "`state` beside it");
     }
     let group = files::group(name.get_ref());
+    faults.record(name, group);
     if group.is_none() {
         let found = quoted(name);
         faults.note(name, key, found, "the name or number of a group of this machine");

@@ -18,6 +18,25 @@ pub struct Key {
     pub default: &'static str,
     /// Meaning.
     pub meaning: &'static str,
+    /// True if the membership of a running node has the value. A reload then compares it with the membership, and
+    /// refuses a change only if that object can't change it. A reload refuses any change of all other keys.
+    #[serde(skip)]
+    pub live: bool,
+}
+
+impl Key {
+    /// Returns the key of an object that can change while the node runs.
+    const fn live(self) -> Self {
+        Self { live: true, ..self }
+    }
+
+    /// Returns the value that a file without this key has. `None` if there is none, or if it depends on other keys.
+    #[must_use]
+    pub fn default_value(&self) -> Option<&'static str> {
+        let quoted = self.default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
+        let number = Some(self.default).filter(|default| default.parse::<f64>().is_ok());
+        quoted.filter(|word| !word.contains('`')).or(number)
+    }
 }
 
 /// Table of a configuration file.
@@ -60,7 +79,17 @@ const fn key(
     default: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { name, values, default, meaning }
+    Key { name, values, default, meaning, live: false }
+}
+
+/// Marks keys of an object that can change while the node runs.
+const fn live<const COUNT: usize>(mut keys: [Key; COUNT]) -> [Key; COUNT] {
+    let mut at = 0;
+    while at < COUNT {
+        keys[at] = keys[at].live();
+        at += 1;
+    }
+    keys
 }
 
 /// Creates a section that a file may have once.
@@ -293,7 +322,7 @@ pub const NODE_PORT: &[Key] = &[
 ];
 
 /// Keys of pools of a leaf or spine.
-pub const POOL: &[Key] = &[
+pub const POOL: &[Key] = &live([
     key("id", "0 to 65535", REQUIRED, "Pool id in tasks."),
     key(
         "policy",
@@ -308,18 +337,19 @@ pub const POOL: &[Key] = &[
         "Set `true` if other schedulers also send tasks to these workers. `false` caps reported \
          queue lengths at the node's own sent tasks.",
     ),
-];
+]);
 
 /// Keys of pools of a leaf only.
 pub const LEAF_POOL: &[Key] = &[
-    QUEUE,
-    OVERFLOW,
+    QUEUE.live(),
+    OVERFLOW.live(),
     key(
         "reports",
         "`replies`, `messages`",
         "`replies`",
         "Carrier of load reports: each reply, or messages of the agents.",
-    ),
+    )
+    .live(),
     key(
         "key_file",
         "path",
@@ -327,31 +357,33 @@ pub const LEAF_POOL: &[Key] = &[
         "File with the pool's key. The leaf then accepts replies and registrations only with \
          proof.",
     ),
-    key("spine", "id of a `[[spine]]`", NONE, "Spine that receives the load of this pool."),
+    key("spine", "id of a `[[spine]]`", NONE, "Spine that receives the load of this pool.").live(),
     key(
         "signals",
         "`horus`, `every-reply`, `none`",
         "`horus`",
         "Load signals to the spine. Needs `spine`.",
-    ),
+    )
+    .live(),
     key(
         "service",
         "address",
         NONE,
         "Address for clients; source of replies and refusals. No server may have it.",
-    ),
+    )
+    .live(),
 ];
 
 /// Keys of pools of a spine only.
-pub const SPINE_POOL: &[Key] = &[key(
+pub const SPINE_POOL: &[Key] = &live([key(
     "service",
     "address",
     "the ports' own",
     "Address of the pool's tasks, on the clients' side. The pool's leaves have the same `service`.",
-)];
+)]);
 
 /// Keys of a server behind a leaf.
-pub const SERVER: &[Key] = &[
+pub const SERVER: &[Key] = &live([
     key(
         "ip",
         "address",
@@ -390,10 +422,10 @@ pub const SERVER: &[Key] = &[
         "`true`: the workers register, like those of `wedjat agent` with `leaf`, and receive no \
          tasks before. `false`: the leaf assumes that they are alive and refuses registrations.",
     ),
-];
+]);
 
 /// Keys of a spine above a leaf.
-pub const SPINE_ABOVE: &[Key] = &[
+pub const SPINE_ABOVE: &[Key] = &live([
     key("id", "0 to 32766", REQUIRED, "Id of the spine."),
     key(
         "ip",
@@ -402,10 +434,10 @@ pub const SPINE_ABOVE: &[Key] = &[
         "Address of the spine, in the network of a port on the clients' side or behind its \
          gateway.",
     ),
-];
+]);
 
 /// Keys of a leaf below a spine, in one pool.
-pub const LEAF_BELOW: &[Key] = &[
+pub const LEAF_BELOW: &[Key] = &live([
     key("id", "0 to 32766", REQUIRED, "Id of the leaf."),
     key(
         "ip",
@@ -421,7 +453,7 @@ pub const LEAF_BELOW: &[Key] = &[
         REQUIRED,
         "Workers of the leaf in that pool, until the leaf reports their number.",
     ),
-];
+]);
 
 /// Keys of an agent, also of one on a leaf's core.
 pub const HOST: &[Key] = &[
@@ -498,7 +530,7 @@ pub const AGENT_LEAF: &[Key] = &[
 ];
 
 /// Keys of an agent's pool, also on a leaf's core.
-pub const AGENT_POOL: &[Key] = &[
+pub const AGENT_POOL: &[Key] = &live([
     key("id", "0 to 65535", REQUIRED, "Pool id in tasks."),
     key(
         "policy",
@@ -522,7 +554,7 @@ pub const AGENT_POOL: &[Key] = &[
     ),
     QUEUE,
     OVERFLOW,
-];
+]);
 
 /// Keys of an agent's pool behind leaves in the network.
 pub const REMOTE_POOL: &[Key] = &[

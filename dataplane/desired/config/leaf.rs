@@ -15,6 +15,7 @@ use super::controller::FollowConfig;
 use super::faults::Fault;
 use super::port::PortConfig;
 use super::raw_agent::PollMode;
+use super::settings::Settings;
 
 /// Checked configuration.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Config {
     pub control: ControlConfig,
     /// `[controller]`: the controller that the node follows.
     pub controller: Option<FollowConfig>,
+    /// Values of all keys that can't change while the node runs.
+    pub settings: Settings,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
     pub(super) warnings: Vec<Fault>,
@@ -77,8 +80,6 @@ pub struct LeafConfig {
     pub worker_timeout_ms: u64,
     /// Maximum numbers at run time, never less than the file names.
     pub limits: Limits,
-    /// `pools_max`, `servers_max`, `workers_max` and, of a spine, `leaves_max`, if the file sets them.
-    pub room: [Option<usize>; 4],
 }
 
 /// Pool of a leaf or spine.

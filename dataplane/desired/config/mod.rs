@@ -25,6 +25,7 @@ mod raw;
 mod raw_agent;
 mod raw_control;
 mod raw_controller;
+mod settings;
 
 pub use address::{UNSPECIFIED, is_unicast, v4_bits};
 pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
@@ -37,6 +38,7 @@ pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 pub use peers::PeersConfig;
 pub use port::PortConfig;
 pub use raw_agent::{PollMode, ReplyPath};
+pub use settings::Settings;
 
 use std::path::Path;
 

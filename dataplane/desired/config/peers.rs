@@ -51,13 +51,16 @@ pub(super) fn peers(
 ) -> Option<PeersConfig> {
     let entry = raw.peers.as_ref()?;
     refuse_conflicts(faults, raw, entry, ports);
-    let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse();
+    let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse::<PeerPolicy>();
     let policy = policy.map_err(|error| {
         let allowed = "a policy of nodes without a leaf (docs/reference/agent.md)";
         entry.policy.iter().for_each(|at| faults.note(at, "peers.policy", &error, allowed));
     });
     let default = BEAT_NS / 1000;
     let beat = faults.number(entry.beat_us.as_ref(), "peers.beat_us", default, BEATS_US);
+    if let (Some(at), Ok(policy)) = (&entry.policy, &policy) {
+        faults.record(at, Some(policy.to_string()));
+    }
     let nodes = nodes(faults, entry, ports);
     let port = ports.first()?;
     let own = nodes.iter().position(|node| *node == port.ip);

@@ -105,6 +105,7 @@ impl Keys<'_> {
             faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
             (UNSPECIFIED, 0)
         });
+        faults.record(self.ip, Some(format!("{ip}/{prefix}")));
         let slots = (64, 32_768);
         PortConfig {
             device: self.device.get_ref().clone(),

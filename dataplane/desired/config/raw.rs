@@ -78,7 +78,7 @@ pub struct Node {
     pub id: Spanned<i64>,
     pub udp_port: Option<Spanned<i64>>,
     pub cores: Spanned<Vec<usize>>,
-    pub state: Option<String>,
+    pub state: Option<Spanned<String>>,
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<i64>>,

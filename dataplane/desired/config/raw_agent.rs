@@ -68,7 +68,7 @@ pub struct Agent {
     pub core: usize,
     pub id: Option<Spanned<i64>>,
     pub udp_port: Option<Spanned<i64>>,
-    pub state: Option<String>,
+    pub state: Option<Spanned<String>>,
     pub state_group: Option<Spanned<String>>,
     pub seed: Option<u64>,
     pub mbufs: Option<Spanned<i64>>,
@@ -94,6 +94,17 @@ pub enum ReplyPath {
     Must,
     /// The agent's core.
     Never,
+}
+
+impl ReplyPath {
+    /// Returns the value's word in a file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Try => "try",
+            Self::Must => "must",
+            Self::Never => "never",
+        }
+    }
 }
 
 /// Behaviour of a core without packets.

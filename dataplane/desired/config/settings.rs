@@ -1,0 +1,294 @@
+//! Settings of a node by the full names of their keys. A reload compares them.
+//!
+//! [`SECTIONS`] says which keys a file may have, their defaults, and which of them a running node can change.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use wedjat_core::wire::auth::Key as PoolKey;
+
+use super::keys::{SECTIONS, Section};
+
+/// Values of the keys that a running node can't change. Defaults are included, unless they depend on other keys.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings(BTreeMap<Entry, BTreeMap<String, Value>>);
+
+/// Table of a file, or one of a list of tables.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    /// Name of the section, as in `cosched.job`.
+    section: String,
+    /// Number in the list from 1, or the id of an entry that may come and go at run time. `None` without a list.
+    place: Option<i64>,
+    /// True if entries of this list may come and go at run time.
+    is_live: bool,
+}
+
+/// Value of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Text in canonical form.
+    Text(String),
+    /// Key of a pool, read from the file that the setting names.
+    PoolKey(PoolKey),
+}
+
+impl Settings {
+    /// Returns the names of all settings that differ in `wanted`, and of all tables that only one of the files has.
+    #[must_use]
+    pub fn differences(&self, wanted: &Self) -> Vec<String> {
+        let (none, mut names) = (BTreeMap::new(), Vec::new());
+        // Sections that only one of the files has. Their subsections are not named again.
+        let mut unmatched = BTreeSet::new();
+        for entry in self.0.keys().chain(wanted.0.keys()).collect::<BTreeSet<_>>() {
+            let (old, new) = match (self.0.get(entry), wanted.0.get(entry)) {
+                (Some(_), None) if entry.is_live => continue,
+                (None, Some(new)) if entry.is_live => (&none, new),
+                (Some(old), Some(new)) => (old, new),
+                _ => {
+                    let parent = entry.section.split_once('.').map(|(parent, _)| parent);
+                    unmatched.insert(&entry.section[..]);
+                    if parent.is_none_or(|parent| !unmatched.contains(parent)) {
+                        names.push(entry.name());
+                    }
+                    continue;
+                }
+            };
+            let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+            let differing = keys.into_iter().filter(|key| old.get(*key) != new.get(*key));
+            names.extend(differing.map(|key| entry.name_of(key)));
+        }
+        names
+    }
+}
+
+impl Entry {
+    /// Returns the entry's name for a message, as in "port 2".
+    fn name(&self) -> String {
+        let kind = self.section.rsplit('.').next().unwrap_or_default();
+        self.place.map_or_else(|| format!("`{}`", self.section), |place| format!("{kind} {place}"))
+    }
+
+    /// Returns the name of a key for a message, as in "`port.device` of port 2".
+    fn name_of(&self, key: &str) -> String {
+        let of_entry = self.place.map_or_else(String::new, |_| format!(" of {}", self.name()));
+        format!("`{}.{key}`{of_entry}", self.section)
+    }
+}
+
+/// Settings while a file is checked. Values are those of the file, until a check gives their canonical form.
+#[derive(Default)]
+pub struct Reader {
+    settings: Settings,
+    /// Entry and key of each value, by its place in the text.
+    places: HashMap<usize, (Entry, String)>,
+}
+
+impl Reader {
+    /// Reads the settings of a file that belongs to `owner`.
+    pub fn new(owner: &str, text: &str) -> Self {
+        let mut reader = Self::default();
+        let Ok(root) = DeTable::parse(text) else { return reader };
+        for section in SECTIONS.iter().filter(|section| section.files.contains(&owner)) {
+            let mut tables = vec![root.get_ref()];
+            for name in section.name.split('.') {
+                tables = tables.into_iter().flat_map(|table| subtables(table, name)).collect();
+            }
+            for (index, table) in tables.into_iter().enumerate() {
+                reader.read(section, index, table);
+            }
+        }
+        reader
+    }
+
+    /// Reads a table of a section.
+    fn read(&mut self, section: &Section, index: usize, table: &DeTable<'_>) {
+        let is_live = section.is_list && section.keys().any(|key| key.live);
+        let id = || text_of(table.get("id")?.get_ref()).parse().ok();
+        let place = match (section.is_list, is_live) {
+            (false, _) => None,
+            (_, false) => Some(index as i64 + 1),
+            (_, true) => id(),
+        };
+        let entry = Entry { section: section.name.to_owned(), place, is_live };
+        let mut values = BTreeMap::new();
+        for key in section.keys().filter(|key| !key.live) {
+            let found = table.get(key.name);
+            let value = found.map(|value| text_of(value.get_ref()));
+            if let Some(value) = value.or_else(|| key.default_value().map(str::to_owned)) {
+                values.insert(key.name.to_owned(), Value::Text(value));
+            }
+            let place = found.map(|value| value.span().start);
+            place.map(|place| self.places.insert(place, (entry.clone(), key.name.to_owned())));
+        }
+        if is_live || !values.is_empty() {
+            self.settings.0.entry(entry).or_default().extend(values);
+        }
+    }
+
+    /// Sets the canonical form of the value at this place of the file. `None` is the value of a file without the key.
+    pub fn set_at<T>(&mut self, at: &Spanned<T>, value: Option<Value>) {
+        let Some((entry, key)) = self.places.get(&at.span().start) else { return };
+        let values = self.settings.0.entry(entry.clone()).or_default();
+        match value {
+            Some(value) => values.insert(key.clone(), value),
+            None => values.remove(key),
+        };
+    }
+
+    /// Sets a value that depends on other keys, or on nothing in the file. `name` is as in `leaf.mbufs`.
+    pub fn set(&mut self, name: &str, value: impl ToString) {
+        let (section, key) = name.rsplit_once('.').unwrap_or_default();
+        let entry = Entry { section: section.to_owned(), place: None, is_live: false };
+        if let Some(values) = self.settings.0.get_mut(&entry) {
+            values.insert(key.to_owned(), Value::Text(value.to_string()));
+        }
+    }
+
+    /// Returns the settings.
+    pub fn into_settings(self) -> Settings {
+        self.settings
+    }
+}
+
+/// Returns the tables with this name: one, or those of a list.
+fn subtables<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Vec<&'a DeTable<'i>> {
+    match table.get(name).map(Spanned::get_ref) {
+        Some(DeValue::Table(table)) => vec![table],
+        Some(DeValue::Array(list)) => {
+            list.iter().filter_map(|value| value.get_ref().as_table()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the canonical text of a value. Texts in lists keep their quotes.
+fn text_of(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Integer(digits) => {
+            let value = i64::from_str_radix(digits.as_str(), digits.radix());
+            value.map_or_else(|_| digits.to_string(), |value| value.to_string())
+        }
+        DeValue::Float(digits) => {
+            let value = digits.as_str().parse::<f64>();
+            value.map_or_else(|_| digits.to_string(), |value| value.to_string())
+        }
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(value) => value.to_string(),
+        DeValue::Array(list) => {
+            let item = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
+                DeValue::String(text) => format!("{text:?}"),
+                other => text_of(other),
+            };
+            format!("[{}]", list.iter().map(item).collect::<Vec<_>>().join(", "))
+        }
+        DeValue::Table(table) => {
+            let item = |(name, value): (&Spanned<_>, &Spanned<_>)| {
+                format!("{} = {}", name.get_ref(), text_of(value.get_ref()))
+            };
+            format!("{{{}}}", table.iter().map(item).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::keys::tests::{all, sample, with};
+    use super::super::{AgentConfig, Config, ControllerConfig};
+    use super::*;
+
+    /// Returns the settings of a file.
+    fn settings(file: &str, text: &str) -> Settings {
+        let path = Path::new("file.toml");
+        let settings = match file {
+            "agent" => AgentConfig::parse(path, text).map(|config| config.settings),
+            "controller" => ControllerConfig::parse(path, text).map(|config| config.settings),
+            _ => Config::parse(path, text).map(|config| config.settings),
+        };
+        settings.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Returns the names of the settings that differ.
+    fn differences(file: &str, texts: [&str; 2]) -> Vec<String> {
+        settings(file, texts[0]).differences(&settings(file, texts[1]))
+    }
+
+    #[test]
+    fn tables_and_keys_are_named() {
+        // A node with a controller needs more packet buffers by default.
+        let leaf = with(&sample("leaf", "[leaf]"), "[leaf]", "mbufs", Some("99999"));
+        let follows = leaf.clone() + "[controller]\naddresses = ['unix:/run/fabric.ctl']\n";
+        assert_eq!(differences("leaf", [&leaf, &follows]), ["`controller`"]);
+        assert_eq!(differences("leaf", [&follows, &leaf]), ["`controller`"]);
+        let other = follows.replace("fabric", "other");
+        assert_eq!(differences("leaf", [&follows, &other]), ["`controller.addresses`"]);
+        let port = "[[port]]\ndevice = 'net_memif9'\nside = 'both'\nip = '10.9.0.1/24'\n";
+        let more = leaf.clone() + port;
+        let count = settings("leaf", &leaf).0.keys().filter(|one| one.section == "port").count();
+        assert_eq!(differences("leaf", [&leaf, &more]), [format!("port {}", count + 1)]);
+        let jobs = sample("agent", "[cosched]");
+        let none = sample("agent", "[agent]");
+        assert_eq!(differences("agent", [&none, &jobs]), ["`cosched`"]);
+        let other = jobs.replace("make", "cc");
+        assert_eq!(differences("agent", [&jobs, &other]), ["`cosched.job.command` of job 1"]);
+    }
+
+    #[test]
+    fn spelling_of_a_value_changes_nothing() {
+        let text = sample("leaf", "[leaf]");
+        for (key, first, second) in [
+            ("udp_port", Some("0x4D2"), None),
+            ("connections", Some("65_536"), None),
+            ("state", Some("''"), None),
+            ("multi_packet_per_source", Some("256"), None),
+        ] {
+            let texts = [first, second].map(|value| with(&text, "[leaf]", key, value));
+            assert_eq!(differences("leaf", [&texts[0], &texts[1]]), [""; 0], "{key}");
+        }
+        let ports = ["'02:00:00:00:00:AB'", "'02:00:00:00:00:ab'"];
+        let ports = ports.map(|mac| with(&text, "[[port]]", "mac", Some(mac)));
+        assert_eq!(differences("leaf", [&ports[0], &ports[1]]), [""; 0]);
+    }
+
+    // promise: control.2
+    #[test]
+    fn every_key_is_compared_unless_live() {
+        let mut compared = 0;
+        for (file, header, key) in all() {
+            let text = sample(file, &header);
+            let Some(value) = key.default_value() else { continue };
+            let written = |value: &str| match value.parse::<f64>() {
+                Ok(_) => value.to_owned(),
+                Err(_) if ["true", "false"].contains(&value) => value.to_owned(),
+                Err(_) => format!("'{value}'"),
+            };
+            // Another value of the documented range or list.
+            let words: Vec<_> = key.values.split('`').skip(1).step_by(2).collect();
+            let range = key.values.split_once(" to ").map(|(least, most)| [least, most]);
+            let others = words.into_iter().chain(range.into_iter().flatten());
+            let parses = |other: &&str| key.values.contains('`') || other.parse::<f64>().is_ok();
+            let Some(other) = others.filter(parses).find(|other| *other != value) else { continue };
+            let texts =
+                [value, other].map(|value| with(&text, &header, key.name, Some(&written(value))));
+            let path = Path::new("file.toml");
+            let is_right = match file {
+                "agent" => AgentConfig::parse(path, &texts[1]).is_ok(),
+                "controller" => ControllerConfig::parse(path, &texts[1]).is_ok(),
+                _ => Config::parse(path, &texts[1]).is_ok(),
+            };
+            if !is_right {
+                continue; // this value needs others beside it
+            }
+            let found = differences(file, [&texts[0], &texts[1]]);
+            let name = format!("{}.{}", header.trim_matches(['[', ']']), key.name);
+            let names = found.iter().any(|one| one.starts_with(&format!("`{name}`")));
+            assert_eq!(names, !key.live, "{file}: {name}: {found:?}");
+            compared += 1;
+        }
+        assert!(compared > 30, "{compared} keys are compared");
+    }
+}
