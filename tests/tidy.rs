@@ -805,11 +805,10 @@ const KEY_TABLES: [(&str, &str, &[&[Key]]); 17] = [
 #[test]
 fn documented_keys_match_the_code() {
     for (page, heading, parts) in KEY_TABLES {
-        let rows = parts.iter().flat_map(|part| part.iter()).map(
-            |Key { name, values, default, meaning, .. }| {
-                format!("| `{name}` | {values} | {default} | {meaning} |\n")
-            },
-        );
+        let rows = parts.iter().flat_map(|part| part.iter()).map(|key| {
+            let (Key { name, meaning, .. }, values, default) = (key, key.values(), key.default());
+            format!("| `{name}` | {values} | {default} | {meaning} |\n")
+        });
         let document = format!("docs/reference/{page}.md");
         assert_table(&document, heading, "| key | type | default | meaning |", rows);
     }
@@ -818,6 +817,36 @@ fn documented_keys_match_the_code() {
         keys::SECTIONS.iter().filter(|section| !section.parts.iter().all(|part| is_shown(part)));
     let silent: Vec<_> = sections.map(keys::Section::header).collect();
     assert_none(&silent, "sections with keys that no page of docs/reference has");
+}
+
+/// Keys that one place uses, each with the file of its checked field. The words occur nowhere else.
+const SINGLE_USE_KEYS: [(&str, &str); 2] =
+    [("connection_timeout_ms", "leaf.rs"), ("lease_s", "controller.rs")];
+
+#[test]
+fn a_key_costs_three_files() {
+    let is_test = |path: &Path, line: &str| {
+        let parts = ["tests.rs", "tests", "roles", "reason.rs"]; // reason.rs names keys in its texts
+        let is_text = line.contains("\\n") || line.trim_start().starts_with("//");
+        is_text || path.iter().any(|part| parts.iter().any(|one| part == *one))
+    };
+    for (key, field) in SINGLE_USE_KEYS {
+        let of_node = |(path, _): &(PathBuf, String)| path.starts_with("dataplane");
+        let mut found: Vec<_> = files(".rs").into_iter().filter(of_node).collect();
+        found.retain(|(path, text)| {
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let is_use = |line: &str| {
+                let is_word =
+                    line.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+                is_word.into_iter().any(|word| word == key) && !is_test(path, line)
+            };
+            code.lines().any(is_use)
+        });
+        let paths: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
+        let desired = ["keys.rs", field].map(|file| format!("dataplane/desired/config/{file}"));
+        assert_eq!(paths.len(), 3, "{key} is in {paths:?}");
+        assert!(desired.iter().all(|path| paths.contains(path)), "{key} is in {paths:?}");
+    }
 }
 
 // promise: control.2

@@ -102,7 +102,8 @@ fn print_keys(name: &str, is_json: bool) -> Outcome {
 /// Returns a section as text. Each key has one line with its type and default, and one with its meaning.
 fn text_of(section: &Section) -> String {
     let mut text = format!("{} in the file of: {}\n", section.header(), section.files.join(", "));
-    for Key { name, values, default, meaning, .. } in section.keys() {
+    for key in section.keys() {
+        let (Key { name, meaning, .. }, values, default) = (key, key.values(), key.default());
         text += &format!("  {name}: {values}; default: {default}\n      {meaning}\n");
     }
     text.replace("; default: required\n", "; required\n").replace('`', "")

@@ -10,15 +10,15 @@ use super::address::{self, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::cosched::{self, Job};
-use super::faults::{self, ConfigError, Fault, Faults, UniqueKeys, quoted, state, state_group};
+use super::fault::Fault;
+use super::faults::{self, ConfigError, Faults, UniqueKeys, quoted, state, state_group};
 use super::peers::{self, PeersConfig};
 use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
+use super::read::{File, Table};
 use super::settings::Settings;
-use super::{control, ids, port, raw, raw_agent};
-use wedjat_core::limits::{
-    AGENT_LEAVES_MAX, MBUFS, POOLS_MAX, PORTS_MAX, QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX,
-};
+use super::{control, ids, port, raw_agent};
+use wedjat_core::limits::{AGENT_LEAVES_MAX, POOLS_MAX, PORTS_MAX, SPEEDS, WORKER_ID_MAX};
 use wedjat_core::policy::{Overflow, PolicySpec};
 use wedjat_core::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use wedjat_core::ring::{Place, RegionShape};
@@ -28,7 +28,7 @@ use wedjat_core::state::table::Limits;
 use wedjat_core::wire::auth::{self, Key};
 use wedjat_core::wire::ether::Mac;
 use wedjat_core::wire::peer::VIA_LEN;
-use wedjat_core::wire::task::{EXTENSION_LEN, LEN, UDP_PORT};
+use wedjat_core::wire::task::{EXTENSION_LEN, LEN};
 use wedjat_core::wire::{ipv4, ipv6};
 
 /// Maximum size of a task in bytes over IPv4. Its reply, with an extended header, fits into one Ethernet frame:
@@ -42,9 +42,6 @@ const POOLS: usize = 8;
 const WORKERS_SPARE: usize = 8;
 /// Default number of slots in a worker's ring.
 const SLOTS: usize = 64;
-/// Default time in milliseconds after which the agent excludes a worker that has tasks and answers none.
-const WORKER_TIMEOUT_MS: u64 = 10_000;
-
 /// Checked configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
@@ -207,9 +204,9 @@ impl AgentConfig {
             let allowed = format!("an agent's; `wedjat {role}` runs this one");
             return Err(refuse(vec![Fault::of_file(&format!("a {role}'s file"), &allowed)]));
         }
-        let raw = toml::from_str::<raw_agent::File>(text)
-            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
-        let mut faults = Faults::new("agent", text);
+        let file = File::read("agent", text).map_err(refuse)?;
+        let raw = raw_agent::File::of(&file);
+        let mut faults = Faults::new(file, text);
         let config = agent(&mut faults, &raw, path, text);
         let (warnings, settings) = faults.none_or_all().map_err(refuse)?;
         Ok(AgentConfig { warnings, settings, ..config })
@@ -225,22 +222,18 @@ pub(super) fn is_agents(text: &str) -> bool {
 
 /// Checks the values of an agent's file.
 fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
-    let entry = &raw.agent;
+    let (entry, table) = (&raw.agent, raw.agent.table);
     let mut ports = ports(faults, &raw.port);
     // A longer list is already a fault. The checks below look at all ports for each leaf.
     ports.truncate(PORTS_MAX);
     let settings = HostSettings {
+        table,
         name: &entry.name,
-        slots: entry.slots.as_ref(),
-        payload: entry.payload.as_ref(),
-        worker_timeout_ms: entry.worker_timeout_ms.as_ref(),
-        room: [entry.pools_max.as_ref(), entry.workers_max.as_ref()],
         pools: &raw.pool,
         key: "pool",
         forwards: raw.peers.is_some(),
         is_v6: ports.iter().any(|port| port.ip.is_ipv6()),
     };
-    let id = (0, 0x7FFE);
     let (host, leaves) = (settings.check(faults), leaves(faults, raw, &ports));
     let peers = peers::peers(faults, raw, &ports);
     if let Some(follow) = raw.controller.as_ref() {
@@ -253,30 +246,25 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         Some(_) => ReplyPath::Never,
         None => reply_path(faults, raw, &leaves),
     };
-    let state = state(faults, entry.state.as_ref());
+    let state = state(faults, table);
     faults.settings.set("agent.worker_sends", sends.name());
     AgentConfig {
         path: path.to_owned(),
         text: text.to_owned(),
         host,
-        core: entry.core,
-        id: faults.number(entry.id.as_ref(), "agent.id", 0, id),
-        udp_port: faults.number(entry.udp_port.as_ref(), "agent.udp_port", UDP_PORT, (1, u16::MAX)),
-        state_group: state_group(
-            faults,
-            "agent.state_group",
-            entry.state_group.as_ref(),
-            state.is_some(),
-        ),
+        core: faults.count(table, "core").unwrap_or_default(),
+        id: faults.number(table, "id"),
+        udp_port: faults.number(table, "udp_port"),
+        state_group: state_group(faults, table, state.is_some()),
         state,
-        seed: entry.seed,
-        mbufs: faults.number(entry.mbufs.as_ref(), "agent.mbufs", MBUFS, (1023, 1 << 22)),
-        poll: entry.poll.unwrap_or_default(),
+        seed: faults.count(table, "seed"),
+        mbufs: faults.number(table, "mbufs"),
+        poll: faults.word(table, "poll"),
         sends,
         leaves,
         peers,
         ports,
-        control: control::control(faults, raw.control.as_ref()),
+        control: control::control(faults),
         controller: controller::follow(faults, raw.controller.as_ref()),
         jobs: cosched::jobs(faults, raw.cosched.as_ref(), entry.name.get_ref()),
         settings: Settings::default(),
@@ -287,11 +275,8 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
 /// Checks the workers of a leaf's own host.
 pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> HostConfig {
     let settings = HostSettings {
+        table: raw.table,
         name: &raw.name,
-        slots: raw.slots.as_ref(),
-        payload: raw.payload.as_ref(),
-        worker_timeout_ms: raw.worker_timeout_ms.as_ref(),
-        room: [raw.pools_max.as_ref(), raw.workers_max.as_ref()],
         pools: &raw.pool,
         key: "agent.pool",
         forwards: false,
@@ -302,12 +287,9 @@ pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> 
 
 /// Settings of a host's workers as the file has them.
 struct HostSettings<'a> {
+    /// `[agent]`.
+    table: Table,
     name: &'a Spanned<String>,
-    slots: Option<&'a Spanned<i64>>,
-    payload: Option<&'a Spanned<i64>>,
-    worker_timeout_ms: Option<&'a Spanned<i64>>,
-    /// Maximum numbers of pools and workers at run time.
-    room: [Option<&'a Spanned<i64>>; 2],
     pools: &'a [raw_agent::Pool],
     /// Name of the pools' tables.
     key: &'a str,
@@ -327,23 +309,21 @@ impl HostSettings<'_> {
         }
         let pools = self.pools.iter().filter_map(|entry| pool(faults, entry, self.key));
         let pools: Vec<_> = pools.collect();
-        let slots = faults.number(self.slots, "agent.slots", SLOTS, (2, SLOTS_MAX));
-        if let Some(at) = self.slots.filter(|_| !slots.is_power_of_two()) {
-            faults.note(at, "agent.slots", slots, "a power of two");
+        let slots = faults.number_in(self.table, "slots", SLOTS, (2, SLOTS_MAX));
+        if let Some(at) = faults.at(self.table, "slots").filter(|_| !slots.is_power_of_two()) {
+            faults.note(&at, "agent.slots", slots, "a power of two");
         }
         // A proof makes a reply longer.
         let proof = if pools.iter().any(|pool| pool.key.is_some()) { auth::LEN } else { 0 };
         let payload_max = PAYLOAD_MAX - if self.is_v6 { V6_HEADER_EXTRA } else { 0 };
         let most = payload_max - proof - if self.forwards { VIA_LEN } else { 0 };
-        let payload = faults.number(self.payload, "agent.payload", most, (1, most));
+        let payload = faults.number_in(self.table, "payload", most, (1, most));
         let limits =
             self.limits(faults, &pools, RegionShape { channels: workers(&pools), slots, payload });
         let shape = RegionShape { channels: limits.workers, slots, payload };
         pools_together(faults, self.pools, self.key, &shape);
         bounds(faults, self.pools, self.key, slots);
-        let timeout = (WORKER_TIMEOUT_MS, (0, 3_600_000));
-        let (at, key) = (self.worker_timeout_ms, "agent.worker_timeout_ms");
-        let worker_timeout_ms = faults.number(at, key, timeout.0, timeout.1);
+        let worker_timeout_ms = faults.number(self.table, "worker_timeout_ms");
         faults.settings.set("agent.payload", payload);
         let name = name.clone();
         HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits }
@@ -352,16 +332,15 @@ impl HostSettings<'_> {
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
     /// rings fit.
     fn limits(&self, faults: &mut Faults, pools: &[AgentPool], named: RegionShape) -> Limits {
-        let [pools_max, workers_max] = self.room;
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
         let workers = if more.is_possible() { more.channels } else { least.1 };
         let workers = (workers, (least.1, CHANNELS_MAX.max(least.1)));
         Limits {
-            pools: faults.number(pools_max, "agent.pools_max", pools.0, pools.1),
+            pools: faults.number_in(self.table, "pools_max", pools.0, pools.1),
             servers: 1,
-            workers: faults.number(workers_max, "agent.workers_max", workers.0, workers.1),
+            workers: faults.number_in(self.table, "workers_max", workers.0, workers.1),
         }
     }
 }
@@ -424,7 +403,7 @@ fn leaf(
 /// Returns the sender of replies. If workers report their queues in messages, it is the agent's core, because
 /// the core must see each reply.
 fn reply_path(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> ReplyPath {
-    let configured = raw.agent.worker_sends.unwrap_or_default();
+    let configured = faults.word(raw.agent.table, "worker_sends");
     let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
         return configured;
     };
@@ -455,10 +434,8 @@ fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
 
 /// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
-    let (device, ip) = (&raw.device, &raw.ip);
-    let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
-    let vlan = raw.vlan.as_ref();
-    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6: true }
+    let raw_agent::Port { table, ref device, ref ip, ref mac } = *raw;
+    port::Keys { table, device, ip, mac: mac.as_ref(), may_be_v6: true }
 }
 
 /// Checks a pool. Returns `None` if its policy is invalid.
@@ -473,8 +450,8 @@ fn pool(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<AgentPo
         policy,
         workers,
         speeds,
-        queue: faults.number(raw.queue.as_ref(), &key("queue"), QUEUE, (1, QUEUE_MAX)),
-        overflow: raw.overflow.unwrap_or_default(),
+        queue: faults.number(raw.table, "queue"),
+        overflow: faults.word(raw.table, "overflow"),
         key: key_of(faults, raw, key("key_file").as_str()),
         leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
     })
@@ -490,7 +467,8 @@ fn unused(
     if !policy.entry().holds() {
         let reason = format!("under {policy} no task waits in a queue for all workers");
         let better = "none, or a policy that queues tasks (see `wedjat policies`)";
-        faults.unused(raw.queue.as_ref(), &key("queue"), &reason, better);
+        let queue = faults.at(raw.table, "queue");
+        faults.unused(queue.as_ref(), &key("queue"), &reason, better);
     }
     if !policy.entry().by_rate && key("speeds") == "pool.speeds" {
         let reason = format!("{policy} does not decide by speeds");

@@ -5,37 +5,27 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use toml::Spanned;
-use wedjat_core::limits::{
-    CONNECTIONS, CORES_MAX, MBUFS, MEMBERS_MAX, MULTI_PACKET_PER_SOURCE, PLACES_MAX, POOLS_MAX,
-    PORTS_MAX, QUEUE, QUEUE_MAX, QUEUED_TASKS_MIN, SPEEDS,
-};
-use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::limits::{MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX, QUEUED_TASKS_MIN};
+use wedjat_core::policy::{PolicySpec, Reports};
 use wedjat_core::role::agent::TIMEOUT_MIN_MS;
-use wedjat_core::stage::fabric::SILENT_NS;
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::state::table::{Limits, Role};
-use wedjat_core::wire::task::UDP_PORT;
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::faults::{Fault, Faults, HOST, UniqueKeys, quoted, state, state_group};
+use super::fault::Fault;
+use super::faults::{Faults, UniqueKeys, quoted};
+use super::keys;
 use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
 use super::port::PortConfig;
+use super::read::File;
 use super::{control, controller, local, port, racks, raw};
 
-/// Default time in milliseconds after which a core forgets a multi-packet task.
-const CONNECTION_TIMEOUT_MS: u64 = 100;
-
-/// Default time in milliseconds after which a registered worker counts as silent.
-const WORKER_TIMEOUT_MS: u64 = 100;
-
-/// Default time in milliseconds after which a spine's leaf counts as silent: three heartbeats.
-const LEAF_TIMEOUT_MS: u64 = SILENT_NS / 1_000_000;
-
 /// Returns the checked configuration, or all its faults in order of lines.
-pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<Fault>> {
-    let mut faults = Faults::new(raw.role.name(), text);
-    let mut leaf = leaf(&mut faults, &raw);
+pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<Config, Vec<Fault>> {
+    let mut faults = Faults::new(file, text);
+    let mut leaf = LeafConfig::read(&mut faults, &raw);
+    refuse_foreign_keys(&mut faults, &raw);
     let mut ports: Vec<_> =
         raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
@@ -55,7 +45,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         _ => raw
             .server
             .iter()
-            .map(|server| self::server(&mut faults, server, &pools_with_key))
+            .map(|server| ServerConfig::read(&mut faults, server, &pools_with_key))
             .collect(),
     };
     ports_together(&mut faults, &raw, &ports);
@@ -78,7 +68,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
     let may_wait = raw.controller.is_some() && raw.role == Role::Leaf;
     let controller_queue = if may_wait { QUEUED_TASKS_MIN } else { 0 };
     let needed = buffers_needed(&leaf, &ports, &pools, agent.as_ref(), controller_queue);
-    match &raw.leaf.mbufs {
+    match &faults.at(raw.leaf.table, "mbufs") {
         Some(mbufs) if leaf.mbufs < needed => {
             let allowed = format!(
                 "at least {needed}: the pools' queues and twice the ports' slots, on each core"
@@ -88,7 +78,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config) -> Result<Config, Vec<F
         Some(_) => {}
         None => leaf.mbufs = leaf.mbufs.max(needed),
     }
-    let control = control::control(&mut faults, raw.control.as_ref());
+    let control = control::control(&mut faults);
     let controller = controller::follow(&mut faults, raw.controller.as_ref());
     warnings(&mut faults, &raw, &ports, &pools, &servers);
     faults.settings.set(&key(&raw, "mbufs"), leaf.mbufs);
@@ -120,80 +110,17 @@ fn key(raw: &raw::Config, name: &str) -> String {
 /// Default room for pools, servers and workers that are added at run time.
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
-/// Checks the settings of the node itself.
-fn leaf(faults: &mut Faults, raw: &raw::Config) -> LeafConfig {
-    let (node, key) = (&raw.leaf, |name: &str| key(raw, name));
-    let id = faults.number(Some(&node.id), &key("id"), 0, (0, 0x7FFE));
-    let cores = node.cores.get_ref();
-    if cores.is_empty() || cores.len() > CORES_MAX {
-        let allowed = format!("1 to {CORES_MAX} CPU numbers");
-        faults.note(&node.cores, &key("cores"), format!("{} cores", cores.len()), &allowed);
-    }
-    if let Some(core) = duplicate(cores.iter()) {
-        faults.note(&node.cores, &key("cores"), format!("{core} twice"), "each CPU once");
-    }
-    refuse_foreign_keys(faults, raw);
-    let connections = node.connections.as_ref();
-    let connections = faults.number(connections, &key("connections"), CONNECTIONS, (8, 1 << 24));
-    let timeout = (0, 65_535);
-    let state = state(faults, node.state.as_ref());
-    let multi_packet_per_source = faults.number(
-        node.multi_packet_per_source.as_ref(),
-        &key("multi_packet_per_source"),
-        MULTI_PACKET_PER_SOURCE.min(connections),
-        (1, connections.max(1)),
-    );
-    faults.settings.set(&key("multi_packet_per_source"), multi_packet_per_source);
-    LeafConfig {
-        id,
-        udp_port: faults.number(node.udp_port.as_ref(), &key("udp_port"), UDP_PORT, (1, u16::MAX)),
-        cores: cores.clone(),
-        state_group: state_group(
-            faults,
-            &key("state_group"),
-            node.state_group.as_ref(),
-            state.is_some(),
-        ),
-        state,
-        seed: node.seed,
-        mbufs: faults.number(node.mbufs.as_ref(), &key("mbufs"), MBUFS, (1023, 1 << 22)),
-        poll: node.poll.unwrap_or_default(),
-        connections,
-        multi_packet_per_source,
-        connection_timeout_ms: faults.number(
-            node.connection_timeout_ms.as_ref(),
-            &key("connection_timeout_ms"),
-            CONNECTION_TIMEOUT_MS,
-            (1, 3_600_000),
-        ),
-        worker_timeout_ms: match (raw.role, &node.worker_timeout_ms, &node.leaf_timeout_ms) {
-            (Role::Spine, _, at) => {
-                faults.number(at.as_ref(), "spine.leaf_timeout_ms", LEAF_TIMEOUT_MS, timeout)
-            }
-            (_, at, _) => {
-                faults.number(at.as_ref(), "leaf.worker_timeout_ms", WORKER_TIMEOUT_MS, timeout)
-            }
-        },
-        limits: Limits::default(),
-    }
-}
-
 /// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
 fn refuse_foreign_keys(faults: &mut Faults, raw: &raw::Config) {
-    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
-    let mut refuse = |at: Option<std::ops::Range<usize>>, name: &str, is_fit: bool, owner: &str| {
-        if let Some(at) = at.filter(|_| !is_fit) {
-            let at = Spanned::new(at, ());
+    let (keys, owner) = match raw.role {
+        Role::Spine => (keys::LEAF, "a leaf's"),
+        _ => (keys::SPINE, "a spine's"),
+    };
+    for name in keys.iter().map(|key| key.name) {
+        if let Some(at) = faults.at(raw.leaf.table, name) {
             faults.note(&at, &key(raw, name), format!("a key of {owner}"), "none of these");
         }
-    };
-    let timeout = node.worker_timeout_ms.as_ref();
-    refuse(timeout.map(Spanned::span), "worker_timeout_ms", !is_spine, "a leaf's");
-    refuse(node.servers_max.as_ref().map(Spanned::span), "servers_max", !is_spine, "a leaf's");
-    refuse(node.workers_max.as_ref().map(Spanned::span), "workers_max", !is_spine, "a leaf's");
-    let timeout = node.leaf_timeout_ms.as_ref();
-    refuse(timeout.map(Spanned::span), "leaf_timeout_ms", is_spine, "a spine's");
-    refuse(node.leaves_max.as_ref().map(Spanned::span), "leaves_max", is_spine, "a spine's");
+    }
 }
 
 /// Returns the maximum numbers of pools, servers, and workers of each pool at run time.
@@ -204,7 +131,7 @@ fn limits(
     servers: &[ServerConfig],
     agent: Option<&HostConfig>,
 ) -> Limits {
-    let (node, is_spine) = (&raw.leaf, raw.role == Role::Spine);
+    let is_spine = raw.role == Role::Spine;
     let local = || agent.into_iter().flat_map(|agent| &agent.pools);
     let mut workers = HashMap::<_, usize>::new();
     let of_servers = servers.iter().map(|server| (server.pool, server.workers.len()));
@@ -217,32 +144,25 @@ fn limits(
         servers: (servers.len() + local().count()).max(1),
         workers: pools.iter().map(workers).max().unwrap_or(0).max(1),
     };
-    let mut room = |at, name: &str, spare: usize, named: usize, most| {
-        faults.number(at, &key(raw, name), spare.max(named), (named, most))
+    let mut room = |name: &str, spare: usize, named: usize, most| {
+        faults.number_in(raw.leaf.table, name, spare.max(named), (named, most))
     };
-    let at = node.pools_max.as_ref();
-    let pools = room(at, "pools_max", SPARE.pools, named.pools, POOLS_MAX);
-    let (at, name) = match is_spine {
-        true => (node.leaves_max.as_ref(), "leaves_max"),
-        false => (node.servers_max.as_ref(), "servers_max"),
-    };
-    let servers = room(at, name, SPARE.servers, named.servers, MEMBERS_MAX);
+    let pools = room("pools_max", SPARE.pools, named.pools, POOLS_MAX);
+    let name = if is_spine { "leaves_max" } else { "servers_max" };
+    let servers = room(name, SPARE.servers, named.servers, MEMBERS_MAX);
     // The state has room for `PLACES_MAX` members over all pools.
     let most = (PLACES_MAX / pools.max(1)).min(MEMBERS_MAX).max(named.workers);
     if is_spine {
         return Limits { pools, servers, workers: servers.min(most) };
     }
-    let (at, spare) = (node.workers_max.as_ref(), SPARE.workers.min(most));
-    let workers = room(at, "workers_max", spare, named.workers, most);
+    let workers = room("workers_max", SPARE.workers.min(most), named.workers, most);
     Limits { pools, servers, workers }
 }
 
 /// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
-    let (device, ip) = (&raw.device, &raw.ip);
-    let (mac, queue_slots) = (raw.mac.as_ref(), raw.queue_slots.as_ref());
-    let vlan = raw.vlan.as_ref();
-    port::Keys { device, ip, mac, queue_slots, vlan, checksums: raw.checksums, may_be_v6 }
+    let raw::Port { table, ref device, ref ip, ref mac, .. } = *raw;
+    port::Keys { table, device, ip, mac: mac.as_ref(), may_be_v6 }
 }
 
 /// Returns true if the node supports IPv6. Leaves, spines and programs with the library do. Nodes that follow
@@ -307,17 +227,7 @@ fn pool(
     let link = racks::link(faults, config, raw, context.spines);
     let policy = policy?;
     let reports = reports(faults, config, (raw, &policy), context);
-    Some(PoolConfig {
-        service,
-        link,
-        id: *raw.id.get_ref(),
-        policy,
-        queue: faults.number(raw.queue.as_ref(), "pool.queue", QUEUE, (1, QUEUE_MAX)),
-        overflow: raw.overflow.as_ref().map_or_else(Overflow::default, |at| *at.get_ref()),
-        shared_workers: raw.shared_workers,
-        reports,
-        key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
-    })
+    Some(PoolConfig::read(faults, raw, (policy, reports), (service, link)))
 }
 
 /// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
@@ -354,20 +264,6 @@ fn reports(
     Reports::Replies
 }
 
-/// Checks a server.
-fn server(faults: &mut Faults, raw: &raw::Server, pools_with_key: &HashSet<u16>) -> ServerConfig {
-    // Registration is the default for pools with a key: the proof identifies the server.
-    let proves = pools_with_key.contains(raw.pool.get_ref());
-    ServerConfig {
-        workers: faults.workers(&raw.workers, "server.workers"),
-        ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
-        mac: faults.mac(raw.mac.as_ref(), "server.mac"),
-        pool: *raw.pool.get_ref(),
-        speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
-        registers: raw.registers.unwrap_or(proves),
-    }
-}
-
 /// Collects warnings: settings that are allowed and are probably mistakes.
 fn warnings(
     faults: &mut Faults,
@@ -397,8 +293,11 @@ fn warnings(
         };
         faults.warn(&entry.side, "port.side", found, better);
     }
-    let too_short = |ms: &&Spanned<i64>| (1..TIMEOUT_MIN_MS as i64).contains(ms.get_ref());
-    if let Some(at) = raw.leaf.worker_timeout_ms.as_ref().filter(too_short) {
+    let too_short = |ms: &Spanned<i64>| (1..TIMEOUT_MIN_MS as i64).contains(ms.get_ref());
+    let timeout = (raw.role == Role::Leaf)
+        .then(|| faults.integer(raw.leaf.table, "worker_timeout_ms"))
+        .flatten();
+    if let Some(at) = &timeout.filter(too_short) {
         let better = format!(
             "0, or at least {TIMEOUT_MIN_MS}: workers that register may send no message for that long"
         );
@@ -418,8 +317,10 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
         };
         let reason = format!("under {policy} no task waits for a worker");
         let better = "none, or a policy that queues tasks (see `wedjat policies`)";
-        faults.unused(entry.queue.as_ref(), "pool.queue", &reason, better);
-        faults.unused(entry.overflow.as_ref(), "pool.overflow", &reason, better);
+        let queue = faults.at(entry.table, "queue");
+        faults.unused(queue.as_ref(), "pool.queue", &reason, better);
+        let overflow = faults.at(entry.table, "overflow");
+        faults.unused(overflow.as_ref(), "pool.overflow", &reason, better);
     }
     for entry in &raw.server {
         let Some(PoolConfig { policy, .. }) =
@@ -457,17 +358,6 @@ fn buffers_needed(
     }
     let slots: usize = ports.iter().map(|port| 2 * usize::from(port.queue_slots)).sum();
     u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
-}
-
-/// Returns the first item that occurs again.
-fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
-    let mut seen = std::collections::BTreeSet::new();
-    for item in items {
-        if let Some(item) = seen.replace(item) {
-            return Some(item);
-        }
-    }
-    None
 }
 
 /// Checks the ports together. At least one must be for clients, and one for workers.

@@ -32,7 +32,8 @@ pub struct TlsConfig {
 }
 
 /// Returns the checked table.
-pub fn control(faults: &mut Faults, raw: Option<&raw_control::Control>) -> ControlConfig {
+pub fn control(faults: &mut Faults) -> ControlConfig {
+    let raw = faults.file.entries("control", raw_control::Control::of).pop();
     let Some(raw) = raw else { return ControlConfig::default() };
     let listen = address(faults, raw.listen.as_ref(), "control.listen");
     let files = [&raw.certificate, &raw.key, &raw.clients_ca];

@@ -9,11 +9,9 @@ use wedjat_core::state::files;
 
 use super::control::{self, ControlConfig};
 use super::faults::{self, ConfigError, Faults, quoted};
+use super::raw_control::{Controller, Follow};
+use super::read::File;
 use super::settings::Settings;
-use super::{raw, raw_controller};
-
-/// Default duration of a leader's lease in seconds.
-const LEASE_S: u64 = 5;
 
 /// Address at which a controller listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +114,7 @@ fn tls(
 }
 
 /// Returns `[controller]` of a node.
-pub fn follow(faults: &mut Faults, raw: Option<&raw_controller::Follow>) -> Option<FollowConfig> {
+pub fn follow(faults: &mut Faults, raw: Option<&Follow>) -> Option<FollowConfig> {
     let raw = raw?;
     let files = [&raw.ca, &raw.certificate, &raw.key];
     let tls = tls(faults, files, "controller", "`ca`, `certificate` and `key`");
@@ -167,24 +165,25 @@ impl ControllerConfig {
     /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
-        let raw = toml::from_str::<raw_controller::File>(text)
-            .map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
-        let mut faults = Faults::new("controller", text);
-        let config = controller(&mut faults, &raw);
+        let file = File::read("controller", text).map_err(refuse)?;
+        let mut faults = Faults::new(file, text);
+        let config = controller(&mut faults);
         let (_, settings) = faults.none_or_all().map_err(refuse)?;
         Ok(Self { settings, ..config })
     }
 }
 
 /// Checks the values of a controller's file.
-fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConfig {
-    let entry = &raw.controller;
-    let control = control::control(faults, raw.control.as_ref());
-    if let Some(at) = raw.control.as_ref().and_then(|control| control.metrics.as_ref()) {
+fn controller(faults: &mut Faults) -> ControllerConfig {
+    let entry = Controller::of(&faults.file, faults.file.only("controller"));
+    let control = control::control(faults);
+    let tables = faults.file.of_section("control");
+    let metrics = tables.filter_map(|table| faults.text(table, "metrics")).next();
+    if let Some(at) = metrics {
         let allowed = "no `metrics`: a controller has none; each node serves its own";
-        faults.note(at, "control.metrics", quoted(at), allowed);
+        faults.note(&at, "control.metrics", quoted(&at), allowed);
     }
-    let store = store(faults, entry);
+    let store = store(faults, &entry);
     let socket_beside = |path: &PathBuf| {
         let mut name = path.clone().into_os_string();
         name.push(".ctl");
@@ -199,15 +198,15 @@ fn controller(faults: &mut Faults, raw: &raw_controller::File) -> ControllerConf
         let allowed = "`socket`, or `listen` in [control], where nodes reach it";
         faults.note(&entry.id, "controller.socket", "none", allowed);
     }
-    let id = faults.number(Some(&entry.id), "controller.id", 0, (0, 0x7FFE));
+    let id = faults.number(entry.table, "id");
     ControllerConfig { id, store, socket, control, settings: Settings::default() }
 }
 
 /// Checks the store: a file or etcd.
-fn store(faults: &mut Faults, raw: &raw_controller::Controller) -> StoreConfig {
+fn store(faults: &mut Faults, raw: &Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
-    let lease_s = faults.number(raw.lease_s.as_ref(), "controller.lease_s", LEASE_S, (1, 3600));
+    let lease_s = faults.number(raw.table, "lease_s");
     let prefix = raw.prefix.as_ref().map_or("/wedjat", |at| at.get_ref());
     if let Some(at) =
         raw.prefix.as_ref().filter(|_| !prefix.starts_with('/') || prefix.ends_with('/'))

@@ -16,12 +16,8 @@ use super::faults::{Faults, quoted};
 use super::raw_agent;
 
 /// Returns the jobs of a file. `agent` names the agent whose workers they run beside.
-pub(super) fn jobs(
-    faults: &mut Faults,
-    raw: Option<&Spanned<raw_agent::Cosched>>,
-    agent: &str,
-) -> Vec<Job> {
-    let Some(raw) = raw.map(Spanned::get_ref) else { return Vec::new() };
+pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
+    let Some(raw) = raw else { return Vec::new() };
     let mut setup = Setup::built_in();
     if let Some(at) = &raw.experts {
         match experts(Path::new(at.get_ref())) {
@@ -35,13 +31,15 @@ pub(super) fn jobs(
     let policy =
         parse_value(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
     let class: Option<Class> = parse_value(faults, raw.class.as_ref(), "cosched.class");
-    let processes = (Job::PROCESSES, (1, 1 << 22));
-    let processes =
-        faults.number(raw.processes.as_ref(), "cosched.processes", processes.0, processes.1);
+    let processes = faults.number(raw.table, "processes");
     let setting = Setting { agent: agent.to_owned(), policy, objective, setup, processes };
     let base = Job { class: class.unwrap_or_default(), ..Job::new(setting) };
-    let base = Job { cgroup: raw.cgroup.as_ref().map_or(base.cgroup.clone(), Into::into), ..base };
-    raw.job.iter().filter_map(|raw| job(faults, raw, &base)).collect()
+    let base = Job {
+        cgroup: raw.cgroup.as_ref().map_or(base.cgroup.clone(), |at| at.get_ref().into()),
+        ..base
+    };
+    let jobs = faults.file.entries("cosched.job", raw_agent::Job::of);
+    jobs.iter().filter_map(|raw| job(faults, raw, &base)).collect()
 }
 
 /// Reads a file of experts.
@@ -52,7 +50,8 @@ fn experts(path: &Path) -> Result<Setup, String> {
 
 /// Checks a job. `base` holds the settings that all jobs share.
 fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
-    let command: Vec<OsString> = raw.command.get_ref().iter().map(OsString::from).collect();
+    let command: Vec<OsString> =
+        raw.command.get_ref().iter().map(|at| at.get_ref().into()).collect();
     if command.is_empty() {
         let allowed = "a program and its arguments, as in [\"make\", \"-j4\"]";
         faults.note(&raw.command, "cosched.job.command", "[]", allowed);

@@ -8,6 +8,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::policy::{CATALOGUE, PolicySpec, Runs};
@@ -15,7 +16,10 @@ use wedjat_core::state::files;
 use wedjat_core::wire::ether::Mac;
 
 use super::address::UNSPECIFIED;
+use super::fault::{Fault, Lines};
 use super::ids;
+use super::keys::{DefaultValue, Kind};
+use super::read::{File, Table, word};
 use super::settings::{Reader, Settings, Value};
 
 /// Description of an allowed host address.
@@ -23,34 +27,6 @@ pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:
 
 /// Maximum number of faults, and of warnings, that are printed for a file. The rest is counted.
 const SHOWN_MAX: usize = 100;
-
-/// Fault of a configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Line of the file, from 1; 0 if the fault concerns the whole file.
-    pub line: usize,
-    /// Key, for example `server.ip`.
-    pub key: String,
-    /// Value found.
-    pub found: String,
-    /// Allowed values.
-    pub allowed: String,
-}
-
-impl Fault {
-    /// Creates a fault of the whole file.
-    pub(super) fn of_file(found: &str, allowed: &str) -> Self {
-        let (found, allowed) = (found.to_owned(), allowed.to_owned());
-        Self { line: 0, key: String::new(), found, allowed }
-    }
-
-    /// Returns the file, line and key if known, and the value found.
-    pub(super) fn place_and_found(&self, path: &Path) -> String {
-        let line = if self.line > 0 { format!(":{}", self.line) } else { String::new() };
-        let key = if self.key.is_empty() { String::new() } else { format!(": `{}`", self.key) };
-        format!("{}{line}{key}: found {}", path.display(), self.found)
-    }
-}
 
 /// Error of a refused configuration, with all its faults.
 #[derive(Clone, Debug)]
@@ -104,28 +80,6 @@ pub fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Returns the line, from 1, that holds the byte at `offset`.
-pub fn line_of(text: &str, offset: usize) -> usize {
-    1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&byte| byte == b'\n').count()
-}
-
-/// Offsets of a text's line ends. They make finding a line a binary search instead of a scan.
-struct Lines(Vec<usize>);
-
-impl Lines {
-    /// Finds the line ends of a text.
-    fn of(text: &str) -> Self {
-        Self(
-            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect(),
-        )
-    }
-
-    /// Returns the line, from 1, that holds the byte at `offset`.
-    fn at(&self, offset: usize) -> usize {
-        1 + self.0.partition_point(|end| *end < offset)
-    }
-}
-
 /// Set of keys that may occur once each in a file.
 pub struct UniqueKeys<T>(HashSet<T>);
 
@@ -161,15 +115,18 @@ pub struct Faults {
     all: Vec<Fault>,
     /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
     warnings: Vec<Fault>,
+    /// Tables of the file.
+    pub file: File,
     /// Settings that a reload compares.
     pub settings: Reader,
 }
 
 impl Faults {
-    /// Creates a collector for a file with this text, which belongs to `owner`: leaf, spine, agent or controller.
-    pub fn new(owner: &str, text: &str) -> Self {
+    /// Creates a collector for a file with this text.
+    pub fn new(file: File, text: &str) -> Self {
         Self {
-            settings: Reader::new(owner, text),
+            settings: Reader::new(&file),
+            file,
             lines: Lines::of(text),
             lists: ids::Lists::default(),
             all: Vec::new(),
@@ -296,22 +253,82 @@ impl Faults {
         }
     }
 
-    /// Like [`Faults::within`], for whole numbers. Reads them with TOML's full width, so that a number beyond
-    /// `T` is reported with the allowed range. Returns `default` for a number that is not allowed.
-    pub fn number<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
+    /// Returns the place of a key's value, if the file has the key.
+    pub fn at(&self, table: Table, name: &str) -> Option<Spanned<()>> {
+        self.file.key(table, name).2.map(|at| Spanned::new(at.span(), ()))
+    }
+
+    /// Reads a whole number: the file's, or the default of the key's row. Records a fault for a number that is not in
+    /// the row's range.
+    pub fn number<T: TryFrom<i64> + Default>(&mut self, table: Table, name: &str) -> T {
+        self.optional_number(table, name).unwrap_or_default()
+    }
+
+    /// Like [`Faults::number`], for a key that may have neither a value nor a default.
+    pub fn optional_number<T: TryFrom<i64>>(&mut self, table: Table, name: &str) -> Option<T> {
+        let row = self.file.key(table, name).0;
+        let default = match row.default {
+            DefaultValue::Is(number) => Some(number),
+            _ => None,
+        };
+        let value = match (row.kind, self.integer(table, name)) {
+            (_, None) => default,
+            (Kind::Integer(least, most), Some(_)) => {
+                Some(self.number_in(table, name, default.unwrap_or(least), (least, most)))
+            }
+            (_, Some(at)) => Some(*at.get_ref()),
+        };
+        value.and_then(|value| T::try_from(value).ok())
+    }
+
+    /// Like [`Faults::number`], for a key whose default or range depends on other keys.
+    pub fn number_in<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
         &mut self,
-        at: Option<&Spanned<i64>>,
-        key: &str,
+        table: Table,
+        name: &str,
         default: T,
         (least, most): (T, T),
     ) -> T {
-        let Some(at) = at else { return default };
+        let Some(at) = self.integer(table, name) else { return default };
         let value = T::try_from(*at.get_ref()).ok();
         value.filter(|value| least <= *value && *value <= most).unwrap_or_else(|| {
+            let key = self.file.key(table, name).1;
             let allowed = format!("{} to {}", least.to_string(), most.to_string());
-            self.note(at, key, at.get_ref(), &allowed);
+            self.note(&at, &key, at.get_ref(), &allowed);
             default
         })
+    }
+
+    /// Returns the whole number that the file has.
+    pub fn integer(&self, table: Table, name: &str) -> Option<Spanned<i64>> {
+        self.file.value(table, name)
+    }
+
+    /// Returns `true` or `false` as the file has it.
+    pub fn flag(&self, table: Table, name: &str) -> Option<bool> {
+        self.file.value::<Option<Spanned<_>>>(table, name).map(Spanned::into_inner)
+    }
+
+    /// Reads a whole number from 0 without a documented maximum.
+    pub fn count<T: TryFrom<i64>>(&mut self, table: Table, name: &str) -> Option<T> {
+        let at = self.integer(table, name)?;
+        let value = T::try_from(*at.get_ref()).ok();
+        if value.is_none() {
+            let key = self.file.key(table, name).1;
+            self.note(&at, &key, at.get_ref(), "a whole number from 0");
+        }
+        value
+    }
+
+    /// Returns the text that the file has.
+    pub fn text(&self, table: Table, name: &str) -> Option<Spanned<String>> {
+        self.file.value(table, name)
+    }
+
+    /// Returns the value that the file's word stands for, or the default.
+    pub fn word<T: DeserializeOwned + Default>(&self, table: Table, name: &str) -> T {
+        let text = self.text(table, name);
+        text.and_then(|text| word(text.get_ref())).unwrap_or_default()
     }
 
     /// Checks that a value lies between `least` and `most`. Records a fault and returns the value in any
@@ -346,21 +363,17 @@ pub fn quoted(at: &Spanned<String>) -> String {
 }
 
 /// Returns the path of the state file. Without one, and with an empty text, the state is in process memory.
-pub fn state(faults: &mut Faults, at: Option<&Spanned<String>>) -> Option<PathBuf> {
-    let at = at?;
+pub fn state(faults: &mut Faults, table: Table) -> Option<PathBuf> {
+    let at = &faults.text(table, "state")?;
     let path = Some(at.get_ref()).filter(|path| !path.is_empty());
     faults.record(at, path);
     path.map(Into::into)
 }
 
 /// Returns the group that may read the state file, if the file names one.
-pub fn state_group(
-    faults: &mut Faults,
-    key: &str,
-    name: Option<&Spanned<String>>,
-    has_state: bool,
-) -> Option<u32> {
-    let name = name?;
+pub fn state_group(faults: &mut Faults, table: Table, has_state: bool) -> Option<u32> {
+    let (key, name) =
+        (&faults.file.key(table, "state_group").1, &faults.text(table, "state_group")?);
     if !has_state {
         faults.unused(Some(name), key, "there is no state file", "`state` beside it");
     }

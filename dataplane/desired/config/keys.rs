@@ -1,27 +1,75 @@
 //! Keys of all configuration files: type or range, default and meaning.
 //!
-//! `wedjat check --keys` prints them. The key tables of docs/reference/ are generated from them, and a test compares them with the
-//! fields that the files' readers accept.
+//! The reader of files accepts these keys and no others, checks their types and ranges, and supplies their defaults.
+//! `wedjat check --keys` prints them, and the key tables of docs/reference/ are generated from them. A reload compares
+//! the keys that are not `live`.
 
-use serde::Serialize;
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+use wedjat_core::limits::{self, CONNECTIONS, MBUFS, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
+use wedjat_core::stage::fabric::SILENT_NS;
+use wedjat_core::wire::task::UDP_PORT;
+use wedjat_core::wire::vlan;
+
+use DefaultValue::{Absent, Described, Is, Required, Says};
+use Kind::{Count, Decimal, Flag, Id, Integer, Integers, Number, Numbers, Text, Texts, Word};
 
 /// Key of a configuration file. The texts may have Markdown's backquotes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
     /// Name in the file.
-    #[serde(rename = "key")]
     pub name: &'static str,
-    /// Type or range.
-    #[serde(rename = "type")]
-    pub values: &'static str,
-    /// Default; [`REQUIRED`] if the file must have the key, [`NONE`] if its absence is the default.
-    pub default: &'static str,
+    /// Type and allowed values.
+    pub kind: Kind,
+    /// Value without the key.
+    pub default: DefaultValue,
     /// Meaning.
     pub meaning: &'static str,
     /// True if the membership of a running node has the value. A reload then compares it with the membership, and
     /// refuses a change only if that object can't change it. A reload refuses any change of all other keys.
-    #[serde(skip)]
     pub live: bool,
+}
+
+/// Type of a key's value. A description says what a check allows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Whole number from the first to the second one.
+    Integer(i64, i64),
+    /// Whole number.
+    Count(&'static str),
+    /// Id of a pool, or of another object, from 0 to 65535.
+    Id(&'static str),
+    /// Number from the first to the second one.
+    Number(f64, f64),
+    /// Number.
+    Decimal(&'static str),
+    /// `true` or `false`.
+    Flag,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Text.
+    Text(&'static str),
+    /// List of texts.
+    Texts(&'static str),
+    /// List of whole numbers.
+    Integers(&'static str),
+    /// Table of numbers.
+    Numbers(&'static str),
+}
+
+/// Value of a file without a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultValue {
+    /// None: a file must have the key.
+    Required,
+    /// None: the key is optional.
+    Absent,
+    /// This number.
+    Is(i64),
+    /// This word or text.
+    Says(&'static str),
+    /// A value that depends on other keys or on the machine.
+    Described(&'static str),
 }
 
 impl Key {
@@ -30,12 +78,52 @@ impl Key {
         Self { live: true, ..self }
     }
 
+    /// Returns the type or range, for documents.
+    #[must_use]
+    pub fn values(&self) -> String {
+        match self.kind {
+            Integer(least, most) => format!("{least} to {most}"),
+            Number(least, most) => format!("{least} to {most}"),
+            Flag => "`true`, `false`".to_owned(),
+            Word(words) => {
+                words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+            }
+            Count(text) | Id(text) | Decimal(text) | Text(text) | Texts(text) | Integers(text)
+            | Numbers(text) => text.to_owned(),
+        }
+    }
+
+    /// Returns the default, for documents.
+    #[must_use]
+    pub fn default(&self) -> String {
+        match self.default {
+            Required => "required".to_owned(),
+            Absent => "none".to_owned(),
+            Says(word) => format!("`{word}`"),
+            Is(number) => number.to_string(),
+            Described(text) => text.to_owned(),
+        }
+    }
+
     /// Returns the value that a file without this key has. `None` if there is none, or if it depends on other keys.
     #[must_use]
-    pub fn default_value(&self) -> Option<&'static str> {
-        let quoted = self.default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`'));
-        let number = Some(self.default).filter(|default| default.parse::<f64>().is_ok());
-        quoted.filter(|word| !word.contains('`')).or(number)
+    pub fn default_value(&self) -> Option<String> {
+        match self.default {
+            Is(number) => Some(number.to_string()),
+            Says(word) => Some(word.to_owned()),
+            _ => None,
+        }
+    }
+}
+
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut row = serializer.serialize_struct("Key", 4)?;
+        row.serialize_field("key", self.name)?;
+        row.serialize_field("type", &self.values())?;
+        row.serialize_field("default", &self.default())?;
+        row.serialize_field("meaning", self.meaning)?;
+        row.end()
     }
 }
 
@@ -65,21 +153,12 @@ impl Section {
     }
 }
 
-/// Default of a key that the file must have.
-pub const REQUIRED: &str = "required";
-/// Default of a key whose absence is the default.
-pub const NONE: &str = "none";
 /// Default of MAC addresses.
-const DISCOVERED: &str = "discovered";
+const DISCOVERED: DefaultValue = Described("discovered");
 
 /// Creates a key.
-const fn key(
-    name: &'static str,
-    values: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-) -> Key {
-    Key { name, values, default, meaning, live: false }
+const fn key(name: &'static str, kind: Kind, default: DefaultValue, meaning: &'static str) -> Key {
+    Key { name, kind, default, meaning, live: false }
 }
 
 /// Marks keys of an object that can change while the node runs.
@@ -135,90 +214,100 @@ pub const SECTIONS: &[Section] = &[
     section("controller", &["controller"], &[CONTROLLER]),
 ];
 
+/// Keys that a check refuses with a reason of its own, or warns of, because another file has them there: owner of the
+/// file, header of the section, keys.
+pub(super) const REFUSED: &[(&str, &str, &[Key])] = &[
+    ("leaf", "[leaf]", SPINE),
+    ("spine", "[spine]", LEAF),
+    ("spine", "[[pool]]", LEAF_POOL),
+    ("leaf", "[[agent.pool]]", REMOTE_POOL),
+    ("controller", "[control]", METRICS),
+];
+
 // Keys of several sections.
 
 const POOLS_MAX: Key = key(
     "pools_max",
-    "pools of the file to 1024",
-    "8, at least the pools of the file",
+    Count("pools of the file to 1024"),
+    Described("8, at least the pools of the file"),
     "Room for pools at run time.",
 );
 const QUEUE: Key = key(
     "queue",
-    "1 to 65536",
-    "4096",
+    Integer(1, QUEUE_MAX as i64),
+    Is(limits::QUEUE as i64),
     "Tasks that may wait on each core, for policies that queue tasks (`jbsq`, `cfcfs`).",
 );
 const OVERFLOW: Key = key(
     "overflow",
-    "`drop`, `refuse`",
-    "`drop`",
+    Word(&["drop", "refuse"]),
+    Says("drop"),
     "A task beyond `queue` is dropped as `queue_full`, or returned to its client.",
 );
 
 /// Keys of each node.
 pub const COMMON: &[Key] = &[
-    key("udp_port", "1 to 65535", "1234", "UDP port of tasks."),
+    key("udp_port", Integer(1, 65_535), Is(UDP_PORT as i64), "UDP port of tasks."),
     key(
         "state",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "State file, best in `/dev/shm`, for `wedjat state`, `wedjat ctl`, `wedjat-pktgen --state` \
          and `wedjat-testbed drive --state`. The node writes it every 50 ms per started MiB. \
          During the run `PATH.lock` is beside it.",
     ),
     key(
         "state_group",
-        "group",
-        NONE,
+        Text("group"),
+        Absent,
         "Name or number of a group that, besides the owner, may read the state file with the seed. \
          A node that does not run as root must be in it.",
     ),
     key(
         "seed",
-        "integer from 0",
-        "chosen at start",
+        Count("integer from 0"),
+        Described("chosen at start"),
         "Seed of all random streams. The node logs and reports it.",
     ),
     key(
         "mbufs",
-        "1023 to 4194304",
-        "16383",
+        Integer(1023, 4_194_304),
+        Is(MBUFS as i64),
         "Packet buffers of all ports together, about 2.4 KiB each.",
     ),
     key(
         "poll",
-        "`busy`, `adaptive`",
-        "`busy`",
+        Word(&["busy", "adaptive"]),
+        Says("busy"),
         "Core without packets: polls, or sleeps until a packet arrives. A change needs a restart.",
     ),
 ];
 
 /// Keys of a leaf and of a spine.
 pub const NODE: &[Key] = &[
-    key("id", "0 to 32766", REQUIRED, "Id of the leaf or spine."),
+    key("id", Integer(0, WORKER_ID_MAX as i64), Required, "Id of the leaf or spine."),
     key(
         "cores",
-        "list of 1 to 64 CPU numbers",
-        REQUIRED,
+        Integers("list of 1 to 64 CPU numbers"),
+        Required,
         "Dispatcher cores: pinned threads, each with a queue pair of every port.",
     ),
     key(
         "connections",
-        "8 to 16777216",
-        "65536",
+        Integer(8, 16_777_216),
+        Is(CONNECTIONS as i64),
         "Multi-packet tasks that each core tracks, rounded up to a power of two.",
     ),
     key(
         "multi_packet_per_source",
-        "1 to `connections`",
-        "256, at most `connections`",
+        Count("1 to `connections`"),
+        Described("256, at most `connections`"),
         "Incomplete multi-packet tasks of one source address on each core.",
     ),
     key(
         "connection_timeout_ms",
-        "1 to 3600000",
-        "100",
+        Integer(1, 3_600_000),
+        Is(100),
         "Time without a packet until a core forgets a multi-packet task.",
     ),
     POOLS_MAX,
@@ -228,21 +317,21 @@ pub const NODE: &[Key] = &[
 pub const LEAF: &[Key] = &[
     key(
         "worker_timeout_ms",
-        "0 to 65535",
-        "100",
+        Integer(0, 65_535),
+        Is(100),
         "Silence after which the leaf removes a registered worker, at most an eighth later. 0: \
          never.",
     ),
     key(
         "servers_max",
-        "servers of the file to 32767",
-        "64, at least the entries of the file",
+        Count("servers of the file to 32767"),
+        Described("64, at least the entries of the file"),
         "Room for `[[server]]` entries at run time.",
     ),
     key(
         "workers_max",
-        "workers of the largest pool to 32767",
-        "64, at least the largest pool",
+        Count("workers of the largest pool to 32767"),
+        Described("64, at least the largest pool"),
         "Room for workers of each pool. `pools_max` times `workers_max` is at most 262136.",
     ),
 ];
@@ -251,14 +340,14 @@ pub const LEAF: &[Key] = &[
 pub const SPINE: &[Key] = &[
     key(
         "leaf_timeout_ms",
-        "0 to 65535",
-        "30",
+        Integer(0, 65_535),
+        Is((SILENT_NS / 1_000_000) as i64),
         "Silence after which the spine removes a leaf, at most an eighth later. 0: never.",
     ),
     key(
         "leaves_max",
-        "entries of the file to 32767",
-        "64, at least the entries of the file",
+        Count("entries of the file to 32767"),
+        Described("64, at least the entries of the file"),
         "Room for `[[leaf]]` entries in all, and for leaves of each pool.",
     ),
 ];
@@ -267,30 +356,30 @@ pub const SPINE: &[Key] = &[
 pub const PORT: &[Key] = &[
     key(
         "device",
-        "text",
-        REQUIRED,
+        Text("text"),
+        Required,
         "PCI address (`0000:03:00.0`), EAL name of a `--vdev`, or name and arguments of a new \
          device (`net_memif0,role=server,id=0,socket=wedjat`).",
     ),
-    key("ip", "address/prefix", REQUIRED, "Address of the node on this port, IPv4 or IPv6."),
+    key("ip", Text("address/prefix"), Required, "Address of the node on this port, IPv4 or IPv6."),
     key(
         "mac",
-        "unicast MAC",
-        "the device's",
+        Text("unicast MAC"),
+        Described("the device's"),
         "MAC address of the node on this port. The device then becomes promiscuous.",
     ),
-    key("queue_slots", "64 to 32768", "1024", "Slots of each receive and transmit queue."),
+    key("queue_slots", Integer(64, 32_768), Is(1024), "Slots of each receive and transmit queue."),
     key(
         "vlan",
-        "1 to 4094",
-        NONE,
+        Integer(1, vlan::ID_MAX as i64),
+        Absent,
         "VLAN of the port (802.1Q). The node removes and adds the tag. It frees other packets, \
          also untagged ones, and counts `rx_other_vlan`.",
     ),
     key(
         "checksums",
-        "`verify`, `trust`",
-        "`verify`",
+        Word(&["verify", "trust"]),
+        Says("verify"),
         "IPv4 and UDP checksums that the device has not verified: verify them, or accept and \
          forward them.",
     ),
@@ -300,22 +389,22 @@ pub const PORT: &[Key] = &[
 pub const NODE_PORT: &[Key] = &[
     key(
         "side",
-        "`clients`, `workers`, `both`",
-        REQUIRED,
+        Word(&["clients", "workers", "both"]),
+        Required,
         "Hosts on this port: sources of tasks, of replies, or of both. Each side needs at least \
          one port.",
     ),
     key(
         "gateway",
-        "address",
-        NONE,
+        Text("address"),
+        Absent,
         "Next hop to other networks, in the port's own network. An IPv6 router may also have an \
          address of fe80::/10.",
     ),
     key(
         "ip_options",
-        "`refuse`, `harmless`",
-        "`refuse`",
+        Word(&["refuse", "harmless"]),
+        Says("refuse"),
         "IPv4 options allowed in tasks: none, or padding (NOP, end of list) and router alert; \
          others are dropped as `ipv4_options`. IPv4 ports only.",
     ),
@@ -323,17 +412,17 @@ pub const NODE_PORT: &[Key] = &[
 
 /// Keys of pools of a leaf or spine.
 pub const POOL: &[Key] = &live([
-    key("id", "0 to 65535", REQUIRED, "Pool id in tasks."),
+    key("id", Id("0 to 65535"), Required, "Pool id in tasks."),
     key(
         "policy",
-        "text",
-        REQUIRED,
+        Text("text"),
+        Required,
         "Name from `wedjat policies`, with parameters if needed: `\"lsq-smart(eps=0.2)\"`.",
     ),
     key(
         "shared_workers",
-        "`true`, `false`",
-        "`false`",
+        Flag,
+        Says("false"),
         "Set `true` if other schedulers also send tasks to these workers. `false` caps reported \
          queue lengths at the node's own sent tasks.",
     ),
@@ -345,30 +434,31 @@ pub const LEAF_POOL: &[Key] = &[
     OVERFLOW.live(),
     key(
         "reports",
-        "`replies`, `messages`",
-        "`replies`",
+        Word(&["replies", "messages"]),
+        Says("replies"),
         "Carrier of load reports: each reply, or messages of the agents.",
     )
     .live(),
     key(
         "key_file",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "File with the pool's key. The leaf then accepts replies and registrations only with \
          proof.",
     ),
-    key("spine", "id of a `[[spine]]`", NONE, "Spine that receives the load of this pool.").live(),
+    key("spine", Id("id of a `[[spine]]`"), Absent, "Spine that receives the load of this pool.")
+        .live(),
     key(
         "signals",
-        "`horus`, `every-reply`, `none`",
-        "`horus`",
+        Text("`horus`, `every-reply`, `none`"),
+        Says("horus"),
         "Load signals to the spine. Needs `spine`.",
     )
     .live(),
     key(
         "service",
-        "address",
-        NONE,
+        Text("address"),
+        Absent,
         "Address for clients; source of replies and refusals. No server may have it.",
     )
     .live(),
@@ -377,8 +467,8 @@ pub const LEAF_POOL: &[Key] = &[
 /// Keys of pools of a spine only.
 pub const SPINE_POOL: &[Key] = &live([key(
     "service",
-    "address",
-    "the ports' own",
+    Text("address"),
+    Described("the ports' own"),
     "Address of the pool's tasks, on the clients' side. The pool's leaves have the same `service`.",
 )]);
 
@@ -386,39 +476,39 @@ pub const SPINE_POOL: &[Key] = &live([key(
 pub const SERVER: &[Key] = &live([
     key(
         "ip",
-        "address",
-        REQUIRED,
+        Text("address"),
+        Required,
         "Address of the server, in the network of a port on the workers' side or behind its \
          gateway.",
     ),
     key(
         "mac",
-        "unicast MAC",
+        Text("unicast MAC"),
         DISCOVERED,
         "MAC address of the server. ARP and neighbour discovery never change a configured one.",
     ),
     key(
         "workers",
-        "ids and ranges",
-        REQUIRED,
+        Text("ids and ranges"),
+        Required,
         "Worker ids, 0 to 32766. Each id belongs to one server.",
     ),
     key(
         "pool",
-        "pool id",
-        REQUIRED,
+        Id("pool id"),
+        Required,
         "Pool of these workers. A server in two pools has two entries with the same `ip`.",
     ),
     key(
         "speed",
-        "0.001 to 1000",
-        "1",
+        Number(SPEEDS.0, SPEEDS.1),
+        Is(1),
         "Relative speed of each worker, for policies that decide by rates (`wedjat policies`).",
     ),
     key(
         "registers",
-        "`true`, `false`",
-        "`true` if the pool has a key, else `false`",
+        Flag,
+        Described("`true` if the pool has a key, else `false`"),
         "`true`: the workers register, like those of `wedjat agent` with `leaf`, and receive no \
          tasks before. `false`: the leaf assumes that they are alive and refuses registrations.",
     ),
@@ -426,11 +516,11 @@ pub const SERVER: &[Key] = &live([
 
 /// Keys of a spine above a leaf.
 pub const SPINE_ABOVE: &[Key] = &live([
-    key("id", "0 to 32766", REQUIRED, "Id of the spine."),
+    key("id", Integer(0, WORKER_ID_MAX as i64), Required, "Id of the spine."),
     key(
         "ip",
-        "address",
-        REQUIRED,
+        Text("address"),
+        Required,
         "Address of the spine, in the network of a port on the clients' side or behind its \
          gateway.",
     ),
@@ -438,19 +528,19 @@ pub const SPINE_ABOVE: &[Key] = &live([
 
 /// Keys of a leaf below a spine, in one pool.
 pub const LEAF_BELOW: &[Key] = &live([
-    key("id", "0 to 32766", REQUIRED, "Id of the leaf."),
+    key("id", Integer(0, WORKER_ID_MAX as i64), Required, "Id of the leaf."),
     key(
         "ip",
-        "address",
-        REQUIRED,
+        Text("address"),
+        Required,
         "Address of the leaf, in the network of a port on the workers' side or behind its gateway.",
     ),
-    key("mac", "unicast MAC", DISCOVERED, "MAC address of the leaf."),
-    key("pool", "pool id", REQUIRED, "Pool."),
+    key("mac", Text("unicast MAC"), DISCOVERED, "MAC address of the leaf."),
+    key("pool", Id("pool id"), Required, "Pool."),
     key(
         "workers",
-        "1 to 32766",
-        REQUIRED,
+        Integer(1, WORKER_ID_MAX as i64),
+        Required,
         "Workers of the leaf in that pool, until the leaf reports their number.",
     ),
 ]);
@@ -459,65 +549,65 @@ pub const LEAF_BELOW: &[Key] = &live([
 pub const HOST: &[Key] = &[
     key(
         "name",
-        "text",
-        REQUIRED,
+        Text("text"),
+        Required,
         "Name to which workers attach: socket `/dev/shm/wedjat-NAME`, or with a slash a path.",
     ),
     key(
         "slots",
-        "power of two, 2 to 16384",
-        "64",
+        Count("power of two, 2 to 16384"),
+        Is(64),
         "Tasks in each worker's ring. At least the policy's `k`.",
     ),
     key(
         "payload",
-        "1 to 1445",
-        "the maximum",
+        Integer(1, 1445),
+        Described("the maximum"),
         "Bytes of a task or reply behind the task header. The maximum is 20 lower with an IPv6 \
          port, 16 with a key, 12 with `[peers]`.",
     ),
     POOLS_MAX,
     key(
         "workers_max",
-        "workers of the file to 1024",
-        "8 more than the file has",
+        Count("workers of the file to 1024"),
+        Described("8 more than the file has"),
         "Room for workers of all pools. Each takes `slots` times twice `payload` bytes, 190 KiB \
          by default; all together at most 4 GiB.",
     ),
     key(
         "worker_timeout_ms",
-        "0 to 3600000",
-        "10000",
+        Integer(0, 3_600_000),
+        Is(10_000),
         "Time until the agent excludes a worker that answers none of its tasks. 0: never.",
     ),
 ];
 
 /// Keys of an agent with ports.
 pub const AGENT: &[Key] = &[
-    key("id", "0 to 32766", "0", "Id in the state file."),
+    key("id", Integer(0, WORKER_ID_MAX as i64), Is(0), "Id in the state file."),
     key(
         "core",
-        "CPU number",
-        REQUIRED,
+        Count("CPU number"),
+        Required,
         "CPU of the only dispatcher core. Run one agent for each group of worker cores.",
     ),
     key(
         "leaf",
-        "address",
-        NONE,
+        Text("address"),
+        Absent,
         "Leaf with which the workers register, in the network of a port. Its `[[server]]` has \
          `registers = true`.",
     ),
     key(
         "leaf_mac",
-        "MAC address",
+        Text("MAC address"),
         DISCOVERED,
         "MAC address of the leaf; a configured one never changes.",
     ),
     key(
         "worker_sends",
-        "`try`, `must`, `never`",
-        "`try`",
+        Word(&["try", "must", "never"]),
+        Says("try"),
         "Sender of replies of worker threads: the worker if it has a transmit queue; the worker, \
          or no start; the agent's core.",
     ),
@@ -525,30 +615,30 @@ pub const AGENT: &[Key] = &[
 
 /// Keys of one of an agent's leaves.
 pub const AGENT_LEAF: &[Key] = &[
-    key("ip", "address", REQUIRED, "Address of the leaf, in the network of a port."),
-    key("mac", "MAC address", DISCOVERED, "MAC address of the leaf."),
+    key("ip", Text("address"), Required, "Address of the leaf, in the network of a port."),
+    key("mac", Text("MAC address"), DISCOVERED, "MAC address of the leaf."),
 ];
 
 /// Keys of an agent's pool, also on a leaf's core.
 pub const AGENT_POOL: &[Key] = &live([
-    key("id", "0 to 65535", REQUIRED, "Pool id in tasks."),
+    key("id", Id("0 to 65535"), Required, "Pool id in tasks."),
     key(
         "policy",
-        "text",
-        REQUIRED,
+        Text("text"),
+        Required,
         "Any policy of `wedjat policies`, except a spine's. `cfcfs` is one queue for all workers; \
          measured hand-over and service times set the bound on each ring. `jbsq(k=3)` fixes it.",
     ),
     key(
         "workers",
-        "ids and ranges",
-        REQUIRED,
+        Text("ids and ranges"),
+        Required,
         "Worker ids, as in `\"0-3,8\"`: places for one worker each. More may come at run time.",
     ),
     key(
         "speeds",
-        "table",
-        "all 1",
+        Numbers("table"),
+        Described("all 1"),
         "Relative speeds by id: `{ \"0-3,8\" = 2.0, 9 = 0.5 }`, each 0.001 to 1000. For \
          policies that decide by rates. On a leaf's core the leaf uses them too.",
     ),
@@ -560,15 +650,15 @@ pub const AGENT_POOL: &[Key] = &live([
 pub const REMOTE_POOL: &[Key] = &[
     key(
         "key_file",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "File with the pool's key, the leaf's. The agent signs its workers' messages and accepts \
          acknowledgements only with proof.",
     ),
     key(
         "leaf_policy",
-        "text",
-        NONE,
+        Text("text"),
+        Absent,
         "Policy of the leaves, for `reports = \"messages\"`: it decides when workers report. \
          `worker_sends` becomes `never`. A change needs a restart.",
     ),
@@ -578,16 +668,16 @@ pub const REMOTE_POOL: &[Key] = &[
 pub const PEERS: &[Key] = &[
     key(
         "nodes",
-        "list of 1 to 64 addresses",
-        REQUIRED,
+        Texts("list of 1 to 64 addresses"),
+        Required,
         "All nodes of the rack, including this agent's `port.ip`. The list has the same order \
          in each node's file.",
     ),
-    key("policy", "text", "`malcolm`", "Policy between nodes."),
+    key("policy", Text("text"), Says("malcolm"), "Policy between nodes."),
     key(
         "beat_us",
-        "10 to 1000000",
-        "100",
+        Integer(10, 1_000_000),
+        Is(100),
         "Interval of a node's heartbeats to its peers, in microseconds.",
     ),
 ];
@@ -596,56 +686,61 @@ pub const PEERS: &[Key] = &[
 pub const COSCHED: &[Key] = &[
     key(
         "policy",
-        "text",
-        "`guard`",
+        Text("text"),
+        Says("guard"),
         "Policy of the batch's share: `asax`, `static(50%)`, `aimd`, `guard`, `idle`, `shares`.",
     ),
     key(
         "objective",
-        "text",
-        "p99.9 of the file's time, 500 us in the built-in one",
+        Text("text"),
+        Described("p99.9 of the file's time, 500 us in the built-in one"),
         "Latency objective of tasks, as in `\"p99.9=500us\"`.",
     ),
-    key("experts", "path", "built in", "File of chooser, guard and experts."),
-    key("class", "`idle`, `normal`", "`idle`", "Scheduling class of the batch's threads."),
-    key("cgroup", "path", "`/`", "Parent of the batch's cgroup, in each hierarchy."),
+    key("experts", Text("path"), Described("built in"), "File of chooser, guard and experts."),
+    key(
+        "class",
+        Text("`idle`, `normal`"),
+        Says("idle"),
+        "Scheduling class of the batch's threads.",
+    ),
+    key("cgroup", Text("path"), Says("/"), "Parent of the batch's cgroup, in each hierarchy."),
     key(
         "processes",
-        "1 to 4194304",
-        "1024",
+        Integer(1, 4_194_304),
+        Is(1024),
         "Maximum number of the batch's processes and threads.",
     ),
 ];
 
 /// Keys of a batch job.
 pub const JOB: &[Key] = &[
-    key("command", "list of texts", REQUIRED, "Program and arguments."),
-    key("wall", "time", NONE, "Maximum run time, as in `\"10m\"`."),
-    key("progress", "`cpu`, `lines=TEXT`, `counter`", "`cpu`", "Measure of progress."),
-    key("work", "number above 0", NONE, "Total work, in that measure."),
-    key("log", "path", NONE, "File of the chooser's decisions, for `asax` and `aimd`."),
+    key("command", Texts("list of texts"), Required, "Program and arguments."),
+    key("wall", Text("time"), Absent, "Maximum run time, as in `\"10m\"`."),
+    key("progress", Text("`cpu`, `lines=TEXT`, `counter`"), Says("cpu"), "Measure of progress."),
+    key("work", Decimal("number above 0"), Absent, "Total work, in that measure."),
+    key("log", Text("path"), Absent, "File of the chooser's decisions, for `asax` and `aimd`."),
 ];
 
 /// Keys of a control listener.
 pub const CONTROL: &[Key] = &[
     key(
         "listen",
-        "address and port",
-        NONE,
+        Text("address and port"),
+        Absent,
         "Address of the gRPC service. Without the next three keys a loopback address, to which \
          every user of the host can connect.",
     ),
-    key("certificate", "path", NONE, "Certificate of this process with its chain, in PEM."),
+    key("certificate", Text("path"), Absent, "Certificate of this process with its chain, in PEM."),
     key(
         "key",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "Its private key. The file has mode 0600 or 0400 and belongs to this user or root.",
     ),
     key(
         "clients_ca",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "Authority of client certificates, in PEM. Its clients may change everything.",
     ),
 ];
@@ -653,8 +748,8 @@ pub const CONTROL: &[Key] = &[
 /// Key of a node's metrics.
 pub const METRICS: &[Key] = &[key(
     "metrics",
-    "address and port",
-    NONE,
+    Text("address and port"),
+    Absent,
     "Address of `/metrics` and the status page at `/`, without TLS or access control. It differs \
      from `listen`.",
 )];
@@ -663,50 +758,60 @@ pub const METRICS: &[Key] = &[key(
 pub const FOLLOWER: &[Key] = &[
     key(
         "addresses",
-        "list",
-        REQUIRED,
+        Texts("list"),
+        Required,
         "Addresses of the controllers: `unix:/PATH`, `https://HOST:PORT`, or `http://` on a \
          loopback address.",
     ),
     key(
         "ca",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "Authority of the controllers, in PEM. Needed for `https`, with the next two keys.",
     ),
-    key("certificate", "path", NONE, "Certificate of the node, in PEM."),
-    key("key", "path", NONE, "Private key of the node."),
+    key("certificate", Text("path"), Absent, "Certificate of the node, in PEM."),
+    key("key", Text("path"), Absent, "Private key of the node."),
 ];
 
 /// Keys of a controller.
 pub const CONTROLLER: &[Key] = &[
-    key("id", "0 to 32766", REQUIRED, "Id of the controller."),
+    key("id", Integer(0, WORKER_ID_MAX as i64), Required, "Id of the controller."),
     key(
         "store",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "File with the desired state, mode 0600, for one controller. Needed without `etcd`.",
     ),
     key(
         "etcd",
-        "list of URLs",
-        NONE,
+        Texts("list of URLs"),
+        Absent,
         "Members of etcd 3.4 or later, for several controllers. Instead of `store`.",
     ),
     key(
         "etcd_ca",
-        "path",
-        NONE,
+        Text("path"),
+        Absent,
         "Authority of etcd, in PEM. Needed for `https`, with the next two keys.",
     ),
-    key("etcd_certificate", "path", NONE, "Certificate of this controller for etcd, in PEM."),
-    key("etcd_key", "path", NONE, "Private key of this controller for etcd, in PEM."),
-    key("prefix", "text", "`/wedjat`", "Prefix of all keys in etcd."),
-    key("lease_s", "1 to 3600", "5", "Lease of the leader in seconds. etcd grants at least 2."),
+    key(
+        "etcd_certificate",
+        Text("path"),
+        Absent,
+        "Certificate of this controller for etcd, in PEM.",
+    ),
+    key("etcd_key", Text("path"), Absent, "Private key of this controller for etcd, in PEM."),
+    key("prefix", Text("text"), Says("/wedjat"), "Prefix of all keys in etcd."),
+    key(
+        "lease_s",
+        Integer(1, 3600),
+        Is(5),
+        "Lease of the leader in seconds. etcd grants at least 2.",
+    ),
     key(
         "socket",
-        "path",
-        "`STORE.ctl`; none with `etcd`",
+        Text("path"),
+        Described("`STORE.ctl`; none with `etcd`"),
         "Control socket for this user and root.",
     ),
 ];

@@ -1,19 +1,24 @@
 //! Checked configuration of a leaf or spine.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use wedjat_core::limits::{CORES_MAX, MULTI_PACKET_PER_SOURCE, SPEEDS};
 use wedjat_core::policy::{Overflow, PolicySpec, Reports};
 use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::table::{Limits, Role};
 use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
+use super::address::is_unicast;
 use super::agent::HostConfig;
 use super::control::ControlConfig;
 use super::controller::FollowConfig;
-use super::faults::Fault;
+use super::fault::Fault;
+use super::faults::{Faults, HOST, state, state_group};
 use super::port::PortConfig;
+use super::raw;
 use super::raw_agent::PollMode;
 use super::settings::Settings;
 
@@ -82,6 +87,47 @@ pub struct LeafConfig {
     pub limits: Limits,
 }
 
+impl LeafConfig {
+    /// Reads the settings of the node itself. `limits` depend on the rest of the file.
+    pub(super) fn read(faults: &mut Faults, raw: &raw::Config) -> Self {
+        let (node, table, key) =
+            (&raw.leaf, raw.leaf.table, |name: &str| format!("{}.{name}", raw.role.name()));
+        let cores = node.cores.get_ref();
+        if cores.is_empty() || cores.len() > CORES_MAX {
+            let allowed = format!("1 to {CORES_MAX} CPU numbers");
+            faults.note(&node.cores, &key("cores"), format!("{} cores", cores.len()), &allowed);
+        }
+        if let Some(core) = duplicate(cores.iter()) {
+            faults.note(&node.cores, &key("cores"), format!("{core} twice"), "each CPU once");
+        }
+        let connections = faults.number(table, "connections");
+        let multi_packet_per_source = faults.number_in(
+            table,
+            "multi_packet_per_source",
+            MULTI_PACKET_PER_SOURCE.min(connections),
+            (1, connections.max(1)),
+        );
+        faults.settings.set(&key("multi_packet_per_source"), multi_packet_per_source);
+        let state = state(faults, table);
+        let timeout = if raw.role == Role::Spine { "leaf_timeout_ms" } else { "worker_timeout_ms" };
+        Self {
+            id: faults.number(table, "id"),
+            udp_port: faults.number(table, "udp_port"),
+            cores: cores.clone(),
+            state_group: state_group(faults, table, state.is_some()),
+            state,
+            seed: faults.count(table, "seed"),
+            mbufs: faults.number(table, "mbufs"),
+            poll: faults.word(table, "poll"),
+            connections,
+            multi_packet_per_source,
+            connection_timeout_ms: faults.number(table, "connection_timeout_ms"),
+            worker_timeout_ms: faults.number(table, timeout),
+            limits: Limits::default(),
+        }
+    }
+}
+
 /// Pool of a leaf or spine.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -108,6 +154,28 @@ pub struct PoolConfig {
     pub link: Option<SpineLink>,
 }
 
+impl PoolConfig {
+    /// Reads a pool, with values whose rules depend on other keys.
+    pub(super) fn read(
+        faults: &mut Faults,
+        raw: &raw::Pool,
+        (policy, reports): (PolicySpec, Reports),
+        (service, link): (Option<IpAddr>, Option<SpineLink>),
+    ) -> Self {
+        Self {
+            id: *raw.id.get_ref(),
+            policy,
+            queue: faults.number(raw.table, "queue"),
+            overflow: faults.word(raw.table, "overflow"),
+            shared_workers: faults.flag(raw.table, "shared_workers").unwrap_or_default(),
+            reports,
+            key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
+            service,
+            link,
+        }
+    }
+}
+
 /// Worker server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -123,4 +191,35 @@ pub struct ServerConfig {
     pub speed: f64,
     /// True if the workers register themselves (WORKER_ID, KEEP_ALIVE).
     pub registers: bool,
+}
+
+impl ServerConfig {
+    /// Reads a server.
+    pub(super) fn read(
+        faults: &mut Faults,
+        raw: &raw::Server,
+        pools_with_key: &HashSet<u16>,
+    ) -> Self {
+        // Registration is the default for pools with a key: the proof identifies the server.
+        let proves = pools_with_key.contains(raw.pool.get_ref());
+        Self {
+            workers: faults.workers(&raw.workers, "server.workers"),
+            ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
+            mac: faults.mac(raw.mac.as_ref(), "server.mac"),
+            pool: *raw.pool.get_ref(),
+            speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
+            registers: raw.registers.as_ref().map_or(proves, |at| *at.get_ref()),
+        }
+    }
+}
+
+/// Returns the first item that occurs again.
+fn duplicate<T: Ord>(items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items {
+        if let Some(item) = seen.replace(item) {
+            return Some(item);
+        }
+    }
+    None
 }

@@ -1,8 +1,9 @@
 //! Configuration file of a leaf or spine: TOML, checked completely before anything starts.
 //!
 //! One reading finds all faults of the values. Each fault names the file, the line, the key, the value found
-//! and the allowed values. The reader refuses a text that is not TOML, and a text with unknown keys, missing
-//! keys or wrong types. It reports the first such fault and does not look at values.
+//! and the allowed values. The reader (`read`) refuses a text that is not TOML, and a text with unknown keys, missing
+//! keys or wrong types. It reports all such faults and does not look at values. [`keys`] has the name, type, range and
+//! default of each key.
 
 mod address;
 mod agent;
@@ -11,6 +12,7 @@ mod control;
 mod controller;
 #[cfg_attr(not(feature = "batch"), path = "no_cosched.rs")]
 mod cosched;
+mod fault;
 mod faults;
 pub mod ids;
 mod key;
@@ -24,14 +26,15 @@ mod racks;
 mod raw;
 mod raw_agent;
 mod raw_control;
-mod raw_controller;
+mod read;
 mod settings;
 
 pub use address::{UNSPECIFIED, is_unicast, v4_bits};
 pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
-pub use faults::{ConfigError, Fault};
+pub use fault::Fault;
+pub use faults::ConfigError;
 pub use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
@@ -43,6 +46,8 @@ pub use settings::Settings;
 use std::path::Path;
 
 use wedjat_core::state::table::Role;
+
+use read::File;
 
 impl Config {
     /// Reads and checks the file at `path`.
@@ -85,13 +90,10 @@ impl Config {
             let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
             return Err(refuse(vec![fault]));
         }
-        let raw = match racks::is_spines(text) {
-            true => toml::from_str::<raw::SpineFile>(text).map(raw::Config::from),
-            false => toml::from_str(text),
-        };
-        let mut raw = raw.map_err(|error| refuse(vec![raw::fault_of(&error, text)]))?;
-        raw.is_embedded = is_embedded;
-        check::config(path, text, raw).map_err(refuse)
+        let role = if racks::is_spines(text) { Role::Spine } else { Role::Leaf };
+        let file = File::read(role.name(), text).map_err(refuse)?;
+        let raw = raw::Config::of(&file, role, is_embedded);
+        check::config(path, text, raw, file).map_err(refuse)
     }
 
     /// Returns the configuration if it belongs to a node of this role.

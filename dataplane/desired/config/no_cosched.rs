@@ -1,7 +1,5 @@
 //! `[cosched]` of an agent's file, refused by a build without the feature `batch`.
 
-use toml::Spanned;
-
 use super::faults::Faults;
 use super::raw_agent;
 
@@ -10,14 +8,15 @@ use super::raw_agent;
 pub enum Job {}
 
 /// Refuses the table.
-pub(super) fn jobs(
-    faults: &mut Faults,
-    raw: Option<&Spanned<raw_agent::Cosched>>,
-    _: &str,
-) -> Vec<Job> {
-    if let Some(at) = raw {
+pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, _: &str) -> Vec<Job> {
+    if let Some(entry) = raw {
         let found = "[cosched], and this build lacks the feature `batch`";
-        faults.note(at, "cosched", found, "a build with it (the default)");
+        faults.note(
+            &faults.file.place(entry.table),
+            "cosched",
+            found,
+            "a build with it (the default)",
+        );
     }
     Vec::new()
 }

@@ -4,17 +4,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use wedjat_core::peers::{BEAT_NS, NODES_MAX, PeerPolicy};
+use wedjat_core::peers::{NODES_MAX, PeerPolicy};
 use wedjat_core::policy::PolicySpec;
 
 use super::address::{is_edge, is_unicast, reaches};
 use super::faults::{Faults, UniqueKeys, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, ReplyPath};
-
-/// Allowed beats in microseconds. Shorter beats leave no time for tasks; longer ones make the nodes' reports
-/// stale.
-const BEATS_US: (u64, u64) = (10, 1_000_000);
 
 /// Rack without a leaf, and this agent's number in it.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,8 +52,7 @@ pub(super) fn peers(
         let allowed = "a policy of nodes without a leaf (docs/reference/agent.md)";
         entry.policy.iter().for_each(|at| faults.note(at, "peers.policy", &error, allowed));
     });
-    let default = BEAT_NS / 1000;
-    let beat = faults.number(entry.beat_us.as_ref(), "peers.beat_us", default, BEATS_US);
+    let beat = faults.number(entry.table, "beat_us");
     if let (Some(at), Ok(policy)) = (&entry.policy, &policy) {
         faults.record(at, Some(policy.to_string()));
     }
@@ -108,6 +103,7 @@ fn refuse_conflicts(
     ports: &[PortConfig],
 ) {
     let key = "peers";
+    let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");
     let mut refuse = |found: &str, allowed: &str| faults.note(&entry.nodes, key, found, allowed);
     if let Some(port) = ports.iter().find(|port| port.ip.is_ipv6()) {
         let found = format!("[peers] beside a [[port]] with {}", port.ip);
@@ -130,7 +126,7 @@ fn refuse_conflicts(
         let found = format!("[peers] beside {} [[pool]]", raw.pool.len());
         refuse(&found, "one: the tasks that nodes pass to each other");
     }
-    if raw.agent.worker_sends == Some(ReplyPath::Must) {
+    if sends == ReplyPath::Must {
         let found = "[peers] beside `worker_sends = \"must\"`";
         refuse(found, "one of them: replies of passed tasks leave by the agent's core");
     }
@@ -151,6 +147,8 @@ fn refuse_conflicts(
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use wedjat_core::peers::BEAT_NS;
 
     use super::super::{AgentConfig, ConfigError};
     use super::*;

@@ -7,14 +7,11 @@ use wedjat_core::io::vdev;
 use wedjat_core::limits::PORTS_MAX;
 use wedjat_core::stage::{IpOptions, PortAddress, PortV6, Side};
 use wedjat_core::wire::ether::Mac;
-use wedjat_core::wire::vlan;
 
 use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches, v4_bits};
 use super::faults::{Faults, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
-
-/// Default number of slots of a queue.
-const QUEUE_SLOTS: u16 = 1024;
+use super::read::Table;
 
 /// Port of a leaf or an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,12 +68,10 @@ impl PortConfig {
 
 /// Keys as the file has them.
 pub struct Keys<'a> {
+    pub table: Table,
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
-    pub queue_slots: Option<&'a Spanned<i64>>,
-    pub vlan: Option<&'a Spanned<i64>>,
-    pub checksums: Option<Checksums>,
     /// True if the node supports IPv6.
     pub may_be_v6: bool,
 }
@@ -106,7 +101,6 @@ impl Keys<'_> {
             (UNSPECIFIED, 0)
         });
         faults.record(self.ip, Some(format!("{ip}/{prefix}")));
-        let slots = (64, 32_768);
         PortConfig {
             device: self.device.get_ref().clone(),
             side: Side::Both,
@@ -114,10 +108,10 @@ impl Keys<'_> {
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
             gateway: None,
-            vlan: self.vlan.map(|at| faults.number(Some(at), "port.vlan", 1, (1, vlan::ID_MAX))),
-            trust_checksums: self.checksums == Some(Checksums::Trust),
+            vlan: faults.optional_number(self.table, "vlan"),
+            trust_checksums: faults.word::<Checksums>(self.table, "checksums") == Checksums::Trust,
             ip_options: IpOptions::default(),
-            queue_slots: faults.number(self.queue_slots, "port.queue_slots", QUEUE_SLOTS, slots),
+            queue_slots: faults.number(self.table, "queue_slots"),
         }
     }
 }

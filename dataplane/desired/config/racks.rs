@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use toml::Spanned;
-use wedjat_core::limits::{SPINES_MAX, WORKER_ID_MAX};
+use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
 use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::table::Role;
@@ -54,8 +54,8 @@ pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
 
 /// Returns a leaf below a spine as a server with one worker, itself. Its speed is its number of workers.
 pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
-    let id = faults.number(Some(&raw.id), "leaf.id", 0, (0, WORKER_ID_MAX));
-    let workers = faults.number(Some(&raw.workers), "leaf.workers", 1, (1, WORKER_ID_MAX));
+    let id = faults.number(raw.table, "id");
+    let workers = faults.number::<u16>(raw.table, "workers");
     ServerConfig {
         ip: faults.host(&raw.ip, "leaf.ip", is_unicast, HOST),
         mac: faults.mac(raw.mac.as_ref(), "leaf.mac"),
@@ -103,7 +103,7 @@ pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
     }
     let (mut ids, mut addresses) = (UniqueKeys::new(), UniqueKeys::new());
     for entry in &raw.spine {
-        let id = faults.number(Some(&entry.id), "spine.id", 0, (0, WORKER_ID_MAX));
+        let id = faults.number(entry.table, "id");
         let ip = faults.host(&entry.ip, "spine.ip", is_unicast, HOST);
         if ids.is_again(id) {
             faults.note(&entry.id, "spine.id", format!("{id} again"), "each id once");
@@ -189,8 +189,8 @@ pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
         if let Some(key) = &pool.key_file {
             faults.note(key, "pool.key_file", quoted(key), allowed);
         }
-        if let Some(queue) = &pool.queue {
-            faults.note(queue, "pool.queue", queue.get_ref(), allowed);
+        if let Some(queue) = faults.integer(pool.table, "queue") {
+            faults.note(&queue, "pool.queue", queue.get_ref(), allowed);
         }
     }
 }

@@ -5,82 +5,73 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wedjat_core::policy::Overflow;
 
-use super::{raw_control, raw_controller};
+use super::raw_control::Follow;
+use super::read::{self, Table, entry};
 
-/// File as TOML has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Agent's file.
 pub struct File {
     pub agent: Agent,
-    #[serde(default)]
     pub leaf: Vec<Leaf>,
-    #[serde(default)]
     pub port: Vec<Port>,
-    #[serde(default)]
     pub pool: Vec<Pool>,
-    pub control: Option<raw_control::Control>,
-    pub controller: Option<raw_controller::Follow>,
+    pub controller: Option<Follow>,
     pub peers: Option<Peers>,
-    pub cosched: Option<Spanned<Cosched>>,
+    pub cosched: Option<Cosched>,
 }
 
-/// Rack without a leaf.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Peers {
-    pub nodes: Spanned<Vec<Spanned<String>>>,
-    pub policy: Option<Spanned<String>>,
-    pub beat_us: Option<Spanned<i64>>,
+impl File {
+    /// Returns the contents of a file.
+    pub fn of(file: &read::File) -> Self {
+        Self {
+            agent: Agent::of(file, file.only("agent")),
+            leaf: file.entries("leaf", Leaf::of),
+            port: file.entries("port", Port::of),
+            pool: file.entries("pool", Pool::of),
+            controller: file.entries("controller", Follow::of).pop(),
+            peers: file.entries("peers", Peers::of).pop(),
+            cosched: file.entries("cosched", Cosched::of).pop(),
+        }
+    }
 }
 
-/// Batch jobs beside the workers.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cosched {
-    pub policy: Option<Spanned<String>>,
-    pub objective: Option<Spanned<String>>,
-    pub experts: Option<Spanned<String>>,
-    pub class: Option<Spanned<String>>,
-    pub cgroup: Option<String>,
-    pub processes: Option<Spanned<i64>>,
-    #[serde(default)]
-    pub job: Vec<Job>,
+entry! {
+    /// Rack without a leaf.
+    Peers {
+        nodes: Spanned<Vec<Spanned<String>>>,
+        policy: Option<Spanned<String>>,
+    }
 }
 
-/// A `[[cosched.job]]`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Job {
-    pub command: Spanned<Vec<String>>,
-    pub wall: Option<Spanned<String>>,
-    pub progress: Option<Spanned<String>>,
-    pub work: Option<Spanned<f64>>,
-    pub log: Option<Spanned<String>>,
+entry! {
+    /// Batch jobs beside the workers.
+    Cosched {
+        policy: Option<Spanned<String>>,
+        objective: Option<Spanned<String>>,
+        experts: Option<Spanned<String>>,
+        class: Option<Spanned<String>>,
+        cgroup: Option<Spanned<String>>,
+    }
 }
 
-/// `[agent]`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Agent {
-    pub name: Spanned<String>,
-    pub core: usize,
-    pub id: Option<Spanned<i64>>,
-    pub udp_port: Option<Spanned<i64>>,
-    pub state: Option<Spanned<String>>,
-    pub state_group: Option<Spanned<String>>,
-    pub seed: Option<u64>,
-    pub mbufs: Option<Spanned<i64>>,
-    pub slots: Option<Spanned<i64>>,
-    pub payload: Option<Spanned<i64>>,
-    pub worker_timeout_ms: Option<Spanned<i64>>,
-    pub leaf: Option<Spanned<String>>,
-    pub leaf_mac: Option<Spanned<String>>,
-    pub worker_sends: Option<ReplyPath>,
-    pub poll: Option<PollMode>,
-    pub pools_max: Option<Spanned<i64>>,
-    pub workers_max: Option<Spanned<i64>>,
+entry! {
+    /// A `[[cosched.job]]`.
+    Job {
+        command: Spanned<Vec<Spanned<String>>>,
+        wall: Option<Spanned<String>>,
+        progress: Option<Spanned<String>>,
+        work: Option<Spanned<f64>>,
+        log: Option<Spanned<String>>,
+    }
+}
+
+entry! {
+    /// `[agent]`.
+    Agent {
+        name: Spanned<String>,
+        leaf: Option<Spanned<String>>,
+        leaf_mac: Option<Spanned<String>>,
+    }
 }
 
 /// Sender of replies of workers that are threads of the agent's process.
@@ -129,51 +120,46 @@ pub enum Checksums {
     Trust,
 }
 
-/// One of several leaves.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Leaf {
-    pub ip: Spanned<String>,
-    pub mac: Option<Spanned<String>>,
+entry! {
+    /// One of several leaves.
+    Leaf {
+        ip: Spanned<String>,
+        mac: Option<Spanned<String>>,
+    }
 }
 
-/// A `[[port]]`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Port {
-    pub checksums: Option<Checksums>,
-    pub device: Spanned<String>,
-    pub ip: Spanned<String>,
-    pub mac: Option<Spanned<String>>,
-    pub queue_slots: Option<Spanned<i64>>,
-    pub vlan: Option<Spanned<i64>>,
+entry! {
+    /// A `[[port]]`.
+    Port {
+        device: Spanned<String>,
+        ip: Spanned<String>,
+        mac: Option<Spanned<String>>,
+    }
 }
 
 /// `[agent]` in a leaf's file: the agent's keys without those of ports, which the leaf has.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LocalAgentSection {
+    pub table: Table,
     pub name: Spanned<String>,
-    pub slots: Option<Spanned<i64>>,
-    pub payload: Option<Spanned<i64>>,
-    pub worker_timeout_ms: Option<Spanned<i64>>,
-    pub pools_max: Option<Spanned<i64>>,
-    pub workers_max: Option<Spanned<i64>>,
-    #[serde(default)]
     pub pool: Vec<Pool>,
 }
 
-/// A `[[pool]]` of an agent, or an `[[agent.pool]]` of a leaf.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pool {
-    pub id: Spanned<u16>,
-    pub policy: Spanned<String>,
-    pub workers: Spanned<String>,
-    pub queue: Option<Spanned<i64>>,
-    pub overflow: Option<Overflow>,
-    pub speeds: Option<Spanned<BTreeMap<String, f64>>>,
-    pub key_file: Option<Spanned<String>>,
-    /// Not for pools on a leaf's own core.
-    pub leaf_policy: Option<Spanned<String>>,
+impl LocalAgentSection {
+    /// Returns the contents of the section.
+    pub fn of(file: &read::File, table: Table) -> Self {
+        Self { table, name: file.value(table, "name"), pool: file.entries("agent.pool", Pool::of) }
+    }
+}
+
+entry! {
+    /// A `[[pool]]` of an agent, or an `[[agent.pool]]` of a leaf.
+    Pool {
+        id: Spanned<u16>,
+        policy: Spanned<String>,
+        workers: Spanned<String>,
+        speeds: Option<Spanned<BTreeMap<String, f64>>>,
+        key_file: Option<Spanned<String>>,
+        /// Not for pools on a leaf's own core.
+        leaf_policy: Option<Spanned<String>>,
+    }
 }

@@ -1,16 +1,41 @@
-//! `[control]` of a leaf's or an agent's file, as TOML has it: keys and types are right, values are
-//! unchecked. [`super::keys`] has the meaning of each key.
+//! `[control]` and `[controller]` of all files as TOML has them: keys and types are right, values are unchecked.
+//! [`super::keys`] has the meaning of each key.
 
-use serde::Deserialize;
 use toml::Spanned;
 
-/// `[control]`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Control {
-    pub listen: Option<Spanned<String>>,
-    pub certificate: Option<Spanned<String>>,
-    pub key: Option<Spanned<String>>,
-    pub clients_ca: Option<Spanned<String>>,
-    pub metrics: Option<Spanned<String>>,
+use super::read::{Table, entry};
+
+entry! {
+    /// `[control]`.
+    Control {
+        listen: Option<Spanned<String>>,
+        certificate: Option<Spanned<String>>,
+        key: Option<Spanned<String>>,
+        clients_ca: Option<Spanned<String>>,
+        metrics: Option<Spanned<String>>,
+    }
+}
+
+entry! {
+    /// `[controller]` of a node.
+    Follow {
+        addresses: Spanned<Vec<Spanned<String>>>,
+        ca: Option<Spanned<String>>,
+        certificate: Option<Spanned<String>>,
+        key: Option<Spanned<String>>,
+    }
+}
+
+entry! {
+    /// `[controller]` of a controller.
+    Controller {
+        id: Spanned<i64>,
+        store: Option<Spanned<String>>,
+        etcd: Option<Spanned<Vec<Spanned<String>>>>,
+        etcd_ca: Option<Spanned<String>>,
+        etcd_certificate: Option<Spanned<String>>,
+        etcd_key: Option<Spanned<String>>,
+        prefix: Option<Spanned<String>>,
+        socket: Option<Spanned<String>>,
+    }
 }

@@ -1,14 +1,13 @@
 //! Settings of a node by the full names of their keys. A reload compares them.
 //!
-//! [`SECTIONS`] says which keys a file may have, their defaults, and which of them a running node can change.
+//! [`super::keys::SECTIONS`] says which keys a file may have, their defaults, and which of them a running node can change.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 use wedjat_core::wire::auth::Key as PoolKey;
 
-use super::keys::{SECTIONS, Section};
+use super::read::{File, Item, TableOfFile};
 
 /// Values of the keys that a running node can't change. Defaults are included, unless they depend on other keys.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -86,37 +85,28 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads the settings of a file that belongs to `owner`.
-    pub fn new(owner: &str, text: &str) -> Self {
+    /// Collects the settings of a file.
+    pub fn new(file: &File) -> Self {
         let mut reader = Self::default();
-        let Ok(root) = DeTable::parse(text) else { return reader };
-        for section in SECTIONS.iter().filter(|section| section.files.contains(&owner)) {
-            let mut tables = vec![root.get_ref()];
-            for name in section.name.split('.') {
-                tables = tables.into_iter().flat_map(|table| subtables(table, name)).collect();
-            }
-            for (index, table) in tables.into_iter().enumerate() {
-                reader.read(section, index, table);
-            }
-        }
+        file.tables().for_each(|(_, table)| reader.read(table));
         reader
     }
 
-    /// Reads a table of a section.
-    fn read(&mut self, section: &Section, index: usize, table: &DeTable<'_>) {
+    /// Collects the settings of a table.
+    fn read(&mut self, table: &TableOfFile) {
+        let section = table.section;
         let is_live = section.is_list && section.keys().any(|key| key.live);
-        let id = || text_of(table.get("id")?.get_ref()).parse().ok();
-        let place = match (section.is_list, is_live) {
+        let place = match (section.is_list, table.values.get("id").map(Spanned::get_ref)) {
             (false, _) => None,
-            (_, false) => Some(index as i64 + 1),
-            (_, true) => id(),
+            (_, Some(Item::Integer(id))) if is_live => Some(*id),
+            _ => Some(table.index as i64 + 1),
         };
         let entry = Entry { section: section.name.to_owned(), place, is_live };
         let mut values = BTreeMap::new();
         for key in section.keys().filter(|key| !key.live) {
-            let found = table.get(key.name);
-            let value = found.map(|value| text_of(value.get_ref()));
-            if let Some(value) = value.or_else(|| key.default_value().map(str::to_owned)) {
+            let found = table.values.get(key.name);
+            let value = found.map(|value| value.get_ref().to_string());
+            if let Some(value) = value.or_else(|| key.default_value()) {
                 values.insert(key.name.to_owned(), Value::Text(value));
             }
             let place = found.map(|value| value.span().start);
@@ -152,51 +142,11 @@ impl Reader {
     }
 }
 
-/// Returns the tables with this name: one, or those of a list.
-fn subtables<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Vec<&'a DeTable<'i>> {
-    match table.get(name).map(Spanned::get_ref) {
-        Some(DeValue::Table(table)) => vec![table],
-        Some(DeValue::Array(list)) => {
-            list.iter().filter_map(|value| value.get_ref().as_table()).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Returns the canonical text of a value. Texts in lists keep their quotes.
-fn text_of(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => text.to_string(),
-        DeValue::Integer(digits) => {
-            let value = i64::from_str_radix(digits.as_str(), digits.radix());
-            value.map_or_else(|_| digits.to_string(), |value| value.to_string())
-        }
-        DeValue::Float(digits) => {
-            let value = digits.as_str().parse::<f64>();
-            value.map_or_else(|_| digits.to_string(), |value| value.to_string())
-        }
-        DeValue::Boolean(value) => value.to_string(),
-        DeValue::Datetime(value) => value.to_string(),
-        DeValue::Array(list) => {
-            let item = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
-                DeValue::String(text) => format!("{text:?}"),
-                other => text_of(other),
-            };
-            format!("[{}]", list.iter().map(item).collect::<Vec<_>>().join(", "))
-        }
-        DeValue::Table(table) => {
-            let item = |(name, value): (&Spanned<_>, &Spanned<_>)| {
-                format!("{} = {}", name.get_ref(), text_of(value.get_ref()))
-            };
-            format!("{{{}}}", table.iter().map(item).collect::<Vec<_>>().join(", "))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use super::super::keys::Kind;
     use super::super::keys::tests::{all, sample, with};
     use super::super::{AgentConfig, Config, ControllerConfig};
     use super::*;
@@ -254,7 +204,6 @@ mod tests {
         assert_eq!(differences("leaf", [&ports[0], &ports[1]]), [""; 0]);
     }
 
-    // promise: control.2
     #[test]
     fn every_key_is_compared_unless_live() {
         let mut compared = 0;
@@ -267,13 +216,18 @@ mod tests {
                 Err(_) => format!("'{value}'"),
             };
             // Another value of the documented range or list.
-            let words: Vec<_> = key.values.split('`').skip(1).step_by(2).collect();
-            let range = key.values.split_once(" to ").map(|(least, most)| [least, most]);
-            let others = words.into_iter().chain(range.into_iter().flatten());
-            let parses = |other: &&str| key.values.contains('`') || other.parse::<f64>().is_ok();
-            let Some(other) = others.filter(parses).find(|other| *other != value) else { continue };
+            let others = match key.kind {
+                Kind::Integer(least, most) => [least, most].map(|other| other.to_string()).to_vec(),
+                Kind::Flag => vec!["true".to_owned(), "false".to_owned()],
+                Kind::Word(words) => words.iter().map(|&word| word.to_owned()).collect(),
+                Kind::Text(words) => {
+                    words.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+                }
+                _ => continue,
+            };
+            let Some(other) = others.into_iter().find(|other| *other != value) else { continue };
             let texts =
-                [value, other].map(|value| with(&text, &header, key.name, Some(&written(value))));
+                [value, other].map(|value| with(&text, &header, key.name, Some(&written(&value))));
             let path = Path::new("file.toml");
             let is_right = match file {
                 "agent" => AgentConfig::parse(path, &texts[1]).is_ok(),

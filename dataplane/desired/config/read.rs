@@ -1,0 +1,477 @@
+//! Reader of a file's tables: compares the keys and types with [`SECTIONS`], and keeps the values for the checks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::de::value::{Error, StrDeserializer};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+use wedjat_core::nearest::did_you_mean;
+use wedjat_core::policy::Reports;
+use wedjat_core::stage::{IpOptions, Side};
+
+use super::fault::{Fault, Lines};
+use super::keys::{DefaultValue, Key, Kind, REFUSED, SECTIONS, Section};
+
+/// Tables of a file, with keys and types as [`SECTIONS`] has them. Ranges are unchecked.
+pub struct File {
+    tables: Vec<TableOfFile>,
+}
+
+/// Number of a table in its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Table(usize);
+
+/// Table of a file.
+pub struct TableOfFile {
+    /// Its section.
+    pub section: &'static Section,
+    /// Number in its section, from 0.
+    pub index: usize,
+    /// Keys of other files that a check refuses here.
+    refused: &'static [Key],
+    /// Its place in the text.
+    start: usize,
+    /// Values of its keys.
+    pub values: BTreeMap<&'static str, Spanned<Item>>,
+}
+
+/// Value of a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// Whole number.
+    Integer(i64),
+    /// Other number.
+    Number(f64),
+    /// `true` or `false`.
+    Flag(bool),
+    /// Text.
+    Text(String),
+    /// List of texts, also an empty list.
+    Texts(Vec<Spanned<String>>),
+    /// List of whole numbers.
+    Integers(Vec<i64>),
+    /// Table of numbers.
+    Numbers(BTreeMap<String, f64>),
+    /// Any other value.
+    Other(String),
+}
+
+/// Formats a value in its canonical form. Texts in lists keep their quotes, so that two lists differ if their items do.
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => number.fmt(f),
+            Self::Number(number) => number.fmt(f),
+            Self::Flag(is_set) => is_set.fmt(f),
+            Self::Text(text) | Self::Other(text) => f.write_str(text),
+            Self::Texts(list) => f.debug_list().entries(list.iter().map(Spanned::get_ref)).finish(),
+            Self::Integers(list) => f.debug_list().entries(list).finish(),
+            Self::Numbers(table) => f.debug_map().entries(table).finish(),
+        }
+    }
+}
+
+/// Type of the values of a key.
+pub trait FromItem: Sized {
+    /// Returns the value, if it has this type.
+    fn from_item(item: &Item) -> Option<Self>;
+}
+
+/// Implements [`FromItem`] for the types of some items.
+macro_rules! from_item {
+    ($($type:ty: $pattern:pat => $value:expr,)*) => {
+        $(impl FromItem for $type {
+            fn from_item(item: &Item) -> Option<Self> {
+                match item {
+                    $pattern => $value,
+                    _ => None,
+                }
+            }
+        })*
+    };
+}
+
+from_item! {
+    i64: Item::Integer(number) => Some(*number),
+    u16: Item::Integer(number) => (*number).try_into().ok(),
+    bool: Item::Flag(is_set) => Some(*is_set),
+    String: Item::Text(text) => Some(text.clone()),
+    Vec<Spanned<String>>: Item::Texts(list) => Some(list.clone()),
+    BTreeMap<String, f64>: Item::Numbers(table) => Some(table.clone()),
+    Side: Item::Text(text) => word(text),
+    IpOptions: Item::Text(text) => word(text),
+    Reports: Item::Text(text) => word(text),
+}
+
+impl FromItem for f64 {
+    fn from_item(item: &Item) -> Option<Self> {
+        match item {
+            Item::Number(number) => Some(*number),
+            Item::Integer(number) => Some(*number as Self),
+            _ => None,
+        }
+    }
+}
+
+impl FromItem for Vec<usize> {
+    fn from_item(item: &Item) -> Option<Self> {
+        match item {
+            Item::Integers(list) => list.iter().map(|&number| number.try_into().ok()).collect(),
+            Item::Texts(list) if list.is_empty() => Some(Self::new()),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the value that a word stands for.
+pub fn word<T: DeserializeOwned>(word: &str) -> Option<T> {
+    T::deserialize(StrDeserializer::<Error>::new(word)).ok()
+}
+
+/// Value of a key that a file must have, or may have.
+pub trait Field {
+    /// Creates the field from the file's value.
+    fn of(found: Option<&Spanned<Item>>) -> Self;
+}
+
+impl<T: FromItem> Field for Option<Spanned<T>> {
+    fn of(found: Option<&Spanned<Item>>) -> Self {
+        let found = found?;
+        Some(Spanned::new(found.span(), T::from_item(found.get_ref())?))
+    }
+}
+
+impl<T: FromItem> Field for Spanned<T> {
+    fn of(found: Option<&Spanned<Item>>) -> Self {
+        Option::of(found).expect("the file has each required key, with its type")
+    }
+}
+
+/// Defines an entry of a file: the values of some of its keys with their places. Each field has the name of its key.
+macro_rules! entry {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        pub struct $name {
+            #[allow(dead_code, reason = "not every entry has keys that are read by name")]
+            pub table: Table,
+            $($(#[$about])* pub $field: $type,)*
+        }
+
+        impl $name {
+            /// Returns the values of a table.
+            pub fn of(file: &$crate::config::read::File, table: Table) -> Self {
+                Self { table, $($field: file.value(table, stringify!($field)),)* }
+            }
+        }
+    };
+}
+pub(super) use entry;
+
+impl File {
+    /// Reads a file of `owner`.
+    ///
+    /// # Errors
+    /// If the text is not TOML, has unknown keys, lacks keys, or has values of wrong types. The error holds all of these faults in
+    /// order of lines.
+    pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<Fault>> {
+        let root = DeTable::parse(text).map_err(|error| vec![syntax_fault(&error, text)])?;
+        let mut reader =
+            TypeReader { lines: Lines::of(text), faults: Vec::new(), tables: Vec::new(), owner };
+        reader.table((None, ""), 0, root.span().start, root.get_ref());
+        let TypeReader { mut faults, tables, .. } = reader;
+        faults.sort_by_key(|fault| fault.line);
+        if faults.is_empty() { Ok(Self { tables }) } else { Err(faults) }
+    }
+
+    /// Returns the tables with their numbers.
+    pub fn tables(&self) -> impl Iterator<Item = (Table, &TableOfFile)> {
+        self.tables.iter().enumerate().map(|(at, table)| (Table(at), table))
+    }
+
+    /// Returns the tables of a section.
+    pub fn of_section(&self, name: &str) -> impl Iterator<Item = Table> {
+        self.tables().filter(move |(_, one)| one.section.name == name).map(|(table, _)| table)
+    }
+
+    /// Returns all entries of a section.
+    pub fn entries<T>(&self, section: &str, of: impl Fn(&Self, Table) -> T) -> Vec<T> {
+        self.of_section(section).map(|table| of(self, table)).collect()
+    }
+
+    /// Returns the value of a key.
+    pub fn value<T: Field>(&self, table: Table, name: &str) -> T {
+        T::of(self.key(table, name).2)
+    }
+
+    /// Returns the place of a table.
+    #[cfg_attr(feature = "batch", allow(dead_code, reason = "a build without batch jobs uses it"))]
+    pub fn place(&self, table: Table) -> Spanned<()> {
+        let start = self.tables[table.0].start;
+        Spanned::new(start..start, ())
+    }
+
+    /// Returns the only table of a section; any table of a file without one.
+    pub fn only(&self, name: &str) -> Table {
+        self.of_section(name).next().unwrap_or_default()
+    }
+
+    /// Returns the key of a table with its row, and its value in the file.
+    ///
+    /// # Panics
+    /// If the section has no such key.
+    pub fn key(&self, table: Table, name: &str) -> (&'static Key, String, Option<&Spanned<Item>>) {
+        let TableOfFile { section, refused, values, .. } = &self.tables[table.0];
+        let mut keys = section.keys().chain(*refused);
+        let key = keys.find(|key| key.name == name);
+        let key = key.unwrap_or_else(|| panic!("{} has no key {name}", section.header()));
+        (key, format!("{}.{name}", section.name), values.get(name))
+    }
+}
+
+/// Returns the keys of other files that a check refuses in this section, with a reason of its own.
+fn refused_keys(owner: &str, section: &Section) -> &'static [Key] {
+    let header = section.header();
+    let found = REFUSED.iter().find(|one| (one.0, one.1) == (owner, &header[..]));
+    found.map_or(&[], |(_, _, keys)| keys)
+}
+
+/// Reader of names and types.
+struct TypeReader {
+    owner: &'static str,
+    lines: Lines,
+    faults: Vec<Fault>,
+    tables: Vec<TableOfFile>,
+}
+
+impl TypeReader {
+    /// Adds a fault.
+    fn note(&mut self, at: usize, key: &str, found: String, allowed: &str) {
+        let (line, key, allowed) = (self.lines.at(at), key.to_owned(), allowed.to_owned());
+        self.faults.push(Fault { line, key, found, allowed });
+    }
+
+    /// Reads the file, or a table with its subtables.
+    fn table(
+        &mut self,
+        (section, path): (Option<&'static Section>, &str),
+        index: usize,
+        start: usize,
+        table: &DeTable<'_>,
+    ) {
+        let parent = |name: &'static str| name.rsplit_once('.').unwrap_or(("", name));
+        let subsections: Vec<_> = SECTIONS
+            .iter()
+            .filter(|one| one.files.contains(&self.owner) && parent(one.name).0 == path)
+            .collect();
+        let mut keys: Vec<_> = section.into_iter().flat_map(Section::keys).collect();
+        let documented = keys.len();
+        let refused = section.map_or(&[][..], |section| refused_keys(self.owner, section));
+        keys.extend(refused);
+        let full = |name: &str| format!("{path}.{name}").trim_start_matches('.').to_owned();
+        let (mut values, mut is_known) = (BTreeMap::new(), true);
+        for (name, value) in table {
+            let (at, name) = (name.span().start, &name.get_ref()[..]);
+            if let Some(key) = keys.iter().find(|key| key.name == name) {
+                if let Some(item) = self.value(key.kind, &full(name), value) {
+                    values.insert(key.name, Spanned::new(value.span(), item));
+                }
+            } else if let Some(one) = subsections.iter().find(|one| parent(one.name).1 == name) {
+                self.subtables(one, value);
+            } else {
+                let names = keys[..documented].iter().map(|key| key.name);
+                let names: Vec<_> =
+                    names.chain(subsections.iter().map(|one| parent(one.name).1)).collect();
+                let suggestion = did_you_mean(name, names.iter().copied());
+                let found = format!("the unknown key `{name}`{suggestion}");
+                self.note(at, &full(name), found, &choice(&names));
+                is_known = false;
+            }
+        }
+        let needed = keys[..documented].iter().filter(|key| key.default == DefaultValue::Required);
+        let needed = needed.map(|key| key.name);
+        let own = subsections.iter().find(|one| one.name == self.owner && !one.is_list);
+        for name in needed.chain(own.map(|one| one.name)) {
+            // A misspelt key is not also missing.
+            if is_known && !table.contains_key(name) {
+                let allowed = format!("the key `{name}`, which is needed");
+                self.note(start, path, format!("no key `{name}`"), &allowed);
+            }
+        }
+        if let Some(section) = section {
+            self.tables.push(TableOfFile { section, index, refused, start, values });
+        }
+    }
+
+    /// Reads the table, or the list of tables, of a section.
+    fn subtables(&mut self, section: &'static Section, value: &Spanned<DeValue<'_>>) {
+        let subtable =
+            |reader: &mut Self, index, value: &Spanned<DeValue<'_>>| match value.get_ref() {
+                DeValue::Table(table) => {
+                    let start = value.span().start;
+                    reader.table((Some(section), section.name), index, start, table);
+                }
+                other => {
+                    reader.note(value.span().start, section.name, found(other), "a table");
+                }
+            };
+        match (section.is_list, value.get_ref()) {
+            (false, _) => subtable(self, 0, value),
+            (true, DeValue::Array(list)) => {
+                list.iter().enumerate().for_each(|(index, value)| subtable(self, index, value));
+            }
+            (true, other) => self.note(value.span().start, section.name, found(other), "a list"),
+        }
+    }
+
+    /// Reads the value of a key. Adds a fault if it has another type.
+    fn value(&mut self, kind: Kind, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Item> {
+        let item = item(value.get_ref());
+        let mut wrong = |at: &Spanned<DeValue<'_>>, allowed: &str| {
+            self.note(at.span().start, key, found(at.get_ref()), allowed);
+        };
+        match (kind, &item, value.get_ref()) {
+            (Kind::Integer(..) | Kind::Count(_), Item::Integer(_), _)
+            | (Kind::Id(_), Item::Integer(0..=0xFFFF), _)
+            | (Kind::Number(..) | Kind::Decimal(_), Item::Integer(_) | Item::Number(_), _)
+            | (Kind::Flag, Item::Flag(_), _)
+            | (Kind::Text(_), Item::Text(_), _) => {}
+            (Kind::Word(words), Item::Text(text), _) => {
+                if !words.contains(&&text[..]) {
+                    let suggestion = did_you_mean(text, words.iter().copied());
+                    let found = format!("`{text}`{suggestion}");
+                    self.note(value.span().start, key, found, &choice(words));
+                }
+            }
+            (Kind::Texts(_), _, DeValue::Array(list)) => {
+                let is_wrong = |at: &&Spanned<_>| !matches!(at.get_ref(), DeValue::String(_));
+                list.iter().filter(is_wrong).for_each(|at| wrong(at, "text in quotes"));
+            }
+            (Kind::Integers(_), _, DeValue::Array(list)) => {
+                let is_wrong = |at: &&Spanned<DeValue<'_>>| {
+                    !matches!(self::item(at.get_ref()), Item::Integer(0..))
+                };
+                list.iter().filter(is_wrong).for_each(|at| wrong(at, "a whole number"));
+            }
+            (Kind::Numbers(_), _, DeValue::Table(table)) => {
+                let is_wrong = |at: &&Spanned<DeValue<'_>>| {
+                    !matches!(self::item(at.get_ref()), Item::Integer(_) | Item::Number(_))
+                };
+                table.values().filter(is_wrong).for_each(|at| wrong(at, "a number"));
+            }
+            _ => wrong(value, type_name(kind)),
+        }
+        Some(item)
+    }
+}
+
+/// Names a type for users.
+const fn type_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Integer(..) | Kind::Count(_) => "a whole number",
+        Kind::Id(_) => "a whole number from 0 to 65535",
+        Kind::Number(..) | Kind::Decimal(_) => "a number",
+        Kind::Flag => "true or false",
+        Kind::Word(_) | Kind::Text(_) => "text in quotes",
+        Kind::Texts(_) | Kind::Integers(_) => "a list",
+        Kind::Numbers(_) => "a table",
+    }
+}
+
+/// Lists allowed names.
+fn choice(names: &[&str]) -> String {
+    match names {
+        [one, other] => format!("`{one}` or `{other}`"),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Describes a value of the wrong type: as the file has it, or as a list, a table or a date.
+fn found(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::String(text) => format!("{text:?}"),
+        other => item(other).to_string(),
+    }
+}
+
+/// Returns a value as an item.
+fn item(value: &DeValue<'_>) -> Item {
+    match value {
+        DeValue::String(text) => Item::Text(text.to_string()),
+        DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
+            .map_or_else(|_| Item::Other(digits.to_string()), Item::Integer),
+        DeValue::Float(digits) => {
+            digits.as_str().parse().map_or_else(|_| Item::Other(digits.to_string()), Item::Number)
+        }
+        DeValue::Boolean(is_set) => Item::Flag(*is_set),
+        DeValue::Datetime(date) => Item::Other(date.to_string()),
+        DeValue::Array(list) => {
+            let items: Vec<_> =
+                list.iter().map(|one| Spanned::new(one.span(), item(one.get_ref()))).collect();
+            let text = |one: &Spanned<Item>| match one.get_ref() {
+                Item::Text(text) => Some(Spanned::new(one.span(), text.clone())),
+                _ => None,
+            };
+            let number = |one: &Spanned<Item>| i64::from_item(one.get_ref());
+            let texts = items.iter().map(text).collect::<Option<_>>().map(Item::Texts);
+            texts
+                .or_else(|| items.iter().map(number).collect::<Option<_>>().map(Item::Integers))
+                .unwrap_or_else(|| Item::Other("a list".to_owned()))
+        }
+        DeValue::Table(table) => {
+            let number = |(name, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+                Some((name.get_ref().to_string(), f64::from_item(&item(value.get_ref()))?))
+            };
+            let numbers = table.iter().map(number).collect::<Option<_>>().map(Item::Numbers);
+            numbers.unwrap_or_else(|| Item::Other("a table".to_owned()))
+        }
+    }
+}
+
+/// Returns the fault of a text that is not TOML.
+fn syntax_fault(error: &toml::de::Error, text: &str) -> Fault {
+    let line = Lines::of(text).at(error.span().map_or(0, |span| span.start));
+    let message = error.message();
+    let found = message.split(", expected ").next().unwrap_or_default();
+    let found = found.split("\nexpected").next().unwrap_or_default();
+    let expected = message.split_once("expected ");
+    let allowed = expected.map_or("text in TOML's form", |(_, description)| description);
+    let in_one_line = |text: &str| text.trim_end().replace('\n', ", ");
+    Fault {
+        line,
+        key: key_at(text, line),
+        found: in_one_line(found),
+        allowed: in_one_line(allowed),
+    }
+}
+
+/// Returns the key that a line sets or continues, with the name of its table.
+fn key_at(text: &str, line: usize) -> String {
+    let mut table = "";
+    let mut key = "";
+    // Number of open brackets of a list that spans several lines.
+    let mut open = 0_i32;
+    for content in text.lines().take(line).map(str::trim) {
+        let is_continued = open > 0;
+        open += content.matches('[').count() as i32 - content.matches(']').count() as i32;
+        if is_continued || content.starts_with('#') {
+            continue;
+        }
+        if content.starts_with('[') {
+            table = content.split(']').next().unwrap_or_default().trim_matches('[').trim();
+            (key, open) = ("", 0);
+        } else {
+            key = content.split_once('=').map_or("", |(key, _)| key.trim());
+            open = open.max(0);
+        }
+    }
+    match (table, key) {
+        (table, "") => table.to_owned(),
+        ("", key) => key.to_owned(),
+        (table, key) => format!("{table}.{key}"),
+    }
+}
