@@ -330,7 +330,8 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
         };
         let reason = format!("{policy} does not decide by speeds");
         let better = "none, or a policy that decides by rates (see `wedjat policies`)";
-        faults.unused(entry.speed.as_ref(), "server.speed", &reason, better);
+        let speed = faults.at(entry.table, "speed");
+        faults.unused(speed.as_ref(), "server.speed", &reason, better);
     }
 }
 

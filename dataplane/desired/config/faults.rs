@@ -331,22 +331,18 @@ impl Faults {
         text.and_then(|text| word(text.get_ref())).unwrap_or_default()
     }
 
-    /// Checks that a value lies between `least` and `most`. Records a fault and returns the value in any
-    /// case; returns `default` if the file has none.
-    pub fn within<T: PartialOrd + Copy + ToString>(
-        &mut self,
-        at: Option<&Spanned<T>>,
-        key: &str,
-        default: T,
-        (least, most): (T, T),
-    ) -> T {
-        let Some(at) = at else {
-            return default;
+    /// Like [`Faults::number`], for any number.
+    pub fn decimal(&mut self, table: Table, name: &str) -> f64 {
+        let (row, key, _) = self.file.key(table, name);
+        let default = match row.default {
+            DefaultValue::Is(number) => number as f64,
+            _ => 0.0,
         };
+        let at: Option<Spanned<f64>> = self.file.value(table, name);
+        let (Some(at), Kind::Number(least, most)) = (at, row.kind) else { return default };
         let value = *at.get_ref();
         if !(least <= value && value <= most) {
-            let allowed = format!("{} to {}", least.to_string(), most.to_string());
-            self.note(at, key, value.to_string(), &allowed);
+            self.note(&at, &key, value, &row.values());
         }
         value
     }

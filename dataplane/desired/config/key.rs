@@ -24,7 +24,7 @@ impl Faults {
         let read = read_key(Path::new(at.get_ref()));
         let found = |reason| format!("{}, {reason}", quoted(at));
         let pool_key = read.map_err(|reason| self.note(at, key, found(reason), KEY_FILE)).ok();
-        self.settings.set_at(at, pool_key.clone().map(Value::PoolKey));
+        self.settings.set_at(at, pool_key.clone().map(Box::new).map(Value::PoolKey));
         pool_key
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use wedjat_core::limits::{CORES_MAX, MULTI_PACKET_PER_SOURCE, SPEEDS};
+use wedjat_core::limits::{CORES_MAX, MULTI_PACKET_PER_SOURCE};
 use wedjat_core::policy::{Overflow, PolicySpec, Reports};
 use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::table::{Limits, Role};
@@ -207,7 +207,7 @@ impl ServerConfig {
             ip: faults.host(&raw.ip, "server.ip", is_unicast, HOST),
             mac: faults.mac(raw.mac.as_ref(), "server.mac"),
             pool: *raw.pool.get_ref(),
-            speed: faults.within(raw.speed.as_ref(), "server.speed", 1.0, SPEEDS),
+            speed: faults.decimal(raw.table, "speed"),
             registers: raw.registers.as_ref().map_or(proves, |at| *at.get_ref()),
         }
     }

@@ -109,7 +109,6 @@ entry! {
         mac: Option<Spanned<String>>,
         workers: Spanned<String>,
         pool: Spanned<u16>,
-        speed: Option<Spanned<f64>>,
         registers: Option<Spanned<bool>>,
     }
 }

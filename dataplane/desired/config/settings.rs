@@ -30,7 +30,7 @@ pub enum Value {
     /// Text in canonical form.
     Text(String),
     /// Key of a pool, read from the file that the setting names.
-    PoolKey(PoolKey),
+    PoolKey(Box<PoolKey>),
 }
 
 impl Settings {
