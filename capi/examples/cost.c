@@ -1,4 +1,4 @@
-/* What a call costs from C, to be compared with the same from Rust: see scripts/bench-library.py. */
+/* Cost of a call from C, for comparison with Rust: see scripts/bench-library.py. */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
         __asm__ volatile("" ::: "memory");
     }
     double alone = seconds() - start;
-    if (strcmp(argv[4], "copies") == 0) /* for those who count instructions */
+    if (strcmp(argv[4], "copies") == 0) /* baseline for counts of instructions */
         return 0;
     start = seconds();
     for (unsigned long now = 0; now < rounds; now++) {

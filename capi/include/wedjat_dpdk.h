@@ -1,4 +1,4 @@
-/* The library's calls for those who have their packets in mbufs. Include after DPDK's headers are to be found. */
+/* Calls of the library for packets in mbufs. Needs the include path of DPDK's headers. */
 #ifndef WEDJAT_DPDK_H
 #define WEDJAT_DPDK_H
 
@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-/* The packet that lies in an mbuf. Called by whoever has the mbuf. */
+/* Returns the packet in an mbuf. Called by the owner of the mbuf. */
 static inline struct wedjat_packet wedjat_packet_of(struct rte_mbuf *mbuf)
 {
     const uint64_t checked = RTE_MBUF_F_RX_IP_CKSUM_MASK | RTE_MBUF_F_RX_L4_CKSUM_MASK;
@@ -37,7 +37,7 @@ static inline int32_t wedjat_process_mbufs(const struct wedjat_scheduler *schedu
     struct wedjat_packet packets[WEDJAT_BURST];
     uint32_t at;
 
-    /* A burst too large is refused, and counted, where all other bad calls are. */
+    /* wedjat_process() refuses and counts a burst that is too large. */
     for (at = 0; at < count && at < WEDJAT_BURST; at++) {
         packets[at] = wedjat_packet_of(mbufs[at]);
         rte_prefetch0(packets[at].data);
@@ -46,7 +46,7 @@ static inline int32_t wedjat_process_mbufs(const struct wedjat_scheduler *schedu
 }
 
 /* wedjat_release() for mbufs that `held` keeps by the places of their verdicts; `mbufs` and `verdicts` have room for
- * WEDJAT_BURST. What is returned is to be treated like a burst. Called from where wedjat_release() may be. */
+ * WEDJAT_BURST. Send, drop or free each by its verdict, as with a burst. Called from where wedjat_release() may be. */
 static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
                                            uint64_t now, struct rte_mbuf **held, struct rte_mbuf **mbufs,
                                            struct wedjat_verdict *verdicts)
@@ -58,8 +58,8 @@ static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *schedu
     return count;
 }
 
-/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL when none is due. When the pool is empty, the
- * question is asked at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
+/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL if none is due. If the pool is empty, the
+ * question is repeated at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
  * pool. */
 static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_scheduler *scheduler,
                                                     struct wedjat_context *context, uint64_t now,
@@ -77,7 +77,7 @@ static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_schedule
     return mbuf;
 }
 
-/* Sends packets whose verdicts were WEDJAT_FORWARD. What the device does not take at the second try is freed and counted.
+/* Sends packets whose verdicts were WEDJAT_FORWARD. Packets that the device rejects twice are freed and counted.
  * Called from where wedjat_unsent() may be, by the one thread that sends on this queue. */
 static inline void wedjat_send_mbufs(const struct wedjat_scheduler *scheduler, struct wedjat_context *context,
                                      uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t count)

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn wedjat_process(
         // SAFETY: the caller vouches for the array, and it is aligned.
         let not_forwarded =
             unsafe { process(&mut core.context, port as usize, now, packets, verdicts) };
-        // Only a packet that may not be forwarded can be held, so the usual burst skips the search.
+        // Only a packet with another verdict than to forward can be held, so the usual burst skips the search.
         if not_forwarded.map_err(of_misuse)? > 0 {
             // SAFETY: a verdict has been written for each packet.
             let verdicts = unsafe { std::slice::from_raw_parts(verdicts, packets.len()) };
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn wedjat_process(
 }
 
 /// Decides on the packets. Separate from the checks around it, which would compete for its registers. Returns
-/// the number of packets that may not be forwarded.
+/// the number of packets whose verdict may be another than to forward.
 ///
 /// # Safety
 /// `verdicts` is aligned and has a place for each packet.
@@ -79,9 +79,9 @@ fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 }
 
 /// Decides like wedjat_process(), but does not change the bytes of tasks and replies. `rewrites` receives the
-/// changes for packets that proceed, or that are held with a worker. Neighbour questions still become answers
-/// in place. A task that waits for a worker is rewritten by wedjat_release(). Packets of a port with an IPv6
-/// address need wedjat_decide_v6().
+/// changes for packets that proceed, or that are held with a worker. Neighbour questions and refused tasks
+/// still become answers in place. A task that waits for a worker is rewritten by wedjat_release(). Packets of
+/// a port with an IPv6 address need wedjat_decide_v6().
 ///
 /// # Return value
 /// `count`; or a code, and then nothing has been touched.
@@ -179,7 +179,8 @@ unsafe fn decide<R: From<embed::Rewrite>>(
     Ok(count as i32)
 }
 
-/// Returns the caller's packets. Fails if there are too many, or if the bytes of one are null.
+/// Returns the caller's packets. Fails if there are too many, if the array is null or misaligned, or if the bytes
+/// of a packet are null.
 ///
 /// # Safety
 /// `packets` is null or an array of `count` that no other call uses.

@@ -8,7 +8,7 @@ use wedjat::state::counters::{COUNT, METRICS};
 
 /// Version of the interface. It grows when programs must be recompiled.
 pub const WEDJAT_ABI: u32 = 0;
-/// Maximum number of packets per call.
+/// Maximum number of packets or tasks per call.
 pub const WEDJAT_BURST: u32 = 32;
 /// Bytes of a neighbour question (ARP) if no port has an IPv6 address.
 pub const WEDJAT_QUESTION_SIZE: u32 = 42;

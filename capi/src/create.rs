@@ -1,5 +1,5 @@
-//! Creation and end of a scheduler. Besides changes, only these functions use the allocator, and may read the
-//! system's clock and files.
+//! Creation and end of a scheduler, and its contexts. Of these functions, only creation and end use the
+//! allocator. Creation may read the system's clock and files.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,9 +21,9 @@ const MACS_MAX: usize = 1 << u8::BITS;
 
 /// Creates a scheduler from a configuration of `length` bytes, the text that `wedjat leaf` reads. Allocates
 /// all memory that contexts will ever use. Creates the state file if the configuration names one. A thread,
-/// `wedjat-state`, then copies the state to it every 50 ms. The thread takes no signals, runs only in
-/// otherwise idle CPU time, and uses the CPUs of the calling thread. That should not be pinned to a polling
-/// core. Without a state file the library has no threads.
+/// `wedjat-state`, then copies the state to it every 50 ms per started MiB. The thread takes no signals, runs
+/// only in otherwise idle CPU time, and uses the CPUs of the calling thread. That should not be pinned to a
+/// polling core. Without a state file the library has no threads.
 ///
 /// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, null in `*scheduler`, and the
 /// reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text is cut to fit and

@@ -2,7 +2,7 @@
 //!
 //! Every function checks its arguments as far as possible, and contains faults behind it. No panic crosses
 //! into C. The library prints nothing; the program may request its log records. Only functions that create,
-//! free or change a scheduler, or that attach or detach a worker, use the allocator.
+//! free or change a scheduler, read its workers' states, or attach or detach a worker, use the allocator.
 #![allow(unsafe_code, reason = "takes and gives pointers")]
 
 pub mod calls;

@@ -220,7 +220,7 @@ pub const WEDJAT_WORKER_CONFIGURED: u8 = 0;
 pub const WEDJAT_WORKER_REGISTERED: u8 = 1;
 /// The worker had registered and is silent: it gets no tasks.
 pub const WEDJAT_WORKER_SILENT: u8 = 2;
-/// The worker's server, or the next hop to it, does not answer ARP: the worker gets no tasks.
+/// The worker's server, or the next hop to it, does not answer ARP or neighbour discovery: the worker gets no tasks.
 pub const WEDJAT_WORKER_UNREACHABLE: u8 = 3;
 /// The worker's server registers its workers, and this one has not registered: it gets no tasks.
 pub const WEDJAT_WORKER_UNREGISTERED: u8 = 5;

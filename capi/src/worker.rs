@@ -95,7 +95,7 @@ impl Worker {
         }))
     }
 
-    /// Counts a refused call. An ordinary end of tasks does not count; a damaged region does.
+    /// Counts a refused call, and returns its code. The end of tasks does not count, except for a damaged region.
     fn refuse(&self, code: i32) -> i32 {
         let ends = [WEDJAT_ERROR_STOPPED, WEDJAT_ERROR_SHUT_OUT, WEDJAT_ERROR_AGENT_DIED];
         if !ends.contains(&code) {
@@ -178,7 +178,7 @@ unsafe fn attach(
     worker::Worker::attach(name, &settings).map_err(|error| refuse(error.to_string()))
 }
 
-/// Converts an optional number; -1 for none.
+/// Converts an optional number; -1 for none. The error names the option.
 fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, String)> {
     match (found, T::try_from(found)) {
         (-1, _) => Ok(None),

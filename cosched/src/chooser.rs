@@ -159,8 +159,8 @@ impl Chooser {
         (harm + self.settings.lambda * unhappy).min(1.0)
     }
 
-    /// Learns from the outcome of a decision. The decision is the last one made, or another chooser's for the
-    /// same state.
+    /// Learns from the outcome of a decision, which need not be the last one. In a replay its share and probability
+    /// are those of the logged chooser.
     pub fn learn(
         &mut self,
         decision: &Decision,

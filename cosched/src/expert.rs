@@ -72,7 +72,7 @@ pub struct Expert {
 const SUM_WITHIN: f64 = 1e-9;
 
 impl Expert {
-    /// Checks the expert. The error names the faulty leaf.
+    /// Checks the expert. The error names the faulty key or leaf.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Plan::Tree { bounds, happiness, leaves, .. } = &self.plan else { return Ok(()) };
         for (key, [middle, high]) in [("bounds", bounds), ("happiness", happiness)] {

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn built_in_file_has_trees_and_trusted_rules() {
+    fn built_in_file_has_trees_and_rules() {
         let setup = Setup::built_in();
         let metrics: Vec<_> = setup
             .trees()

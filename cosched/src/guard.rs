@@ -25,9 +25,9 @@ pub struct Observation {
 pub struct GuardSettings {
     /// Objective of the latency percentile, in microseconds.
     pub objective_us: f64,
-    /// Fraction of the objective from which the batch may not grow.
+    /// Fraction of the objective above which the batch may not grow.
     pub near: f64,
-    /// Waiting tasks per worker from which the batch gets nothing.
+    /// Waiting tasks per worker above which the objective counts as missed.
     pub backlog: f64,
     /// Fraction of the workers' time reserved for them beyond their load.
     pub reserve: f64,
@@ -172,8 +172,8 @@ impl Guard {
         self.allowed
     }
 
-    /// Sets the limit to 0 for a time. The time doubles if the last one ended only recently and the batch had
-    /// a share since.
+    /// Sets the limit to 0 for a time. The time doubles, up to its maximum, if the last one ended only recently and
+    /// the batch had a share again.
     fn miss(&mut self, now_ns: u64, share: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
         let is_soon =

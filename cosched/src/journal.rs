@@ -1,4 +1,4 @@
-//! Log of a chooser: one line of JSON per decision, with all its inputs.
+//! Log of a chooser in lines of JSON: its configuration, then each decision with all its inputs, and each outcome.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

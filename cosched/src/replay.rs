@@ -50,7 +50,7 @@ pub struct ReplayResult {
     pub torn: bool,
     /// Decisions for which the same random number would now draw another share.
     pub other_shares: u64,
-    /// Mean loss of all decisions.
+    /// Mean loss of the decisions with an outcome; 0 without any.
     pub mean_loss: f64,
     /// Rounds with an excess risk above the bound.
     pub rounds_above_bound: u64,
@@ -81,7 +81,8 @@ pub struct ReplayedRound {
 /// Replays a log. The result tells how far it differs from the log.
 ///
 /// # Errors
-/// If the log cannot be read, or a line or the settings are invalid. An incomplete last line is no error.
+/// If the log cannot be read or is empty, or a line or the settings are invalid. An incomplete last line is no error,
+/// except as the first.
 pub fn replay(mut log: impl BufRead, overrides: &Overrides) -> Result<ReplayResult, ReplayError> {
     let mut lines = Lines { number: 0, text: String::new(), torn: false };
     let Some(first) = lines.next(&mut log)? else { return Err(ReplayError::Empty) };

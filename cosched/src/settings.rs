@@ -66,7 +66,7 @@ pub struct Settings {
     pub rate: f64,
     /// True to divide gamma by the square root of the round number.
     pub falling: bool,
-    /// Loss for twice the expected time: 1 (section 3.2 of the paper) or 2 (section 4.4).
+    /// Loss for twice the expected time, before the cap of 1: 1 (section 3.2 of the paper) or 2 (section 4.4).
     pub loss_factor: f64,
     /// Weight of the batch job's unhappiness in the loss, in mode balanced: 1 minus its happiness, from 0 to
     /// 1.

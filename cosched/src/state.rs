@@ -54,7 +54,8 @@ pub struct State {
     pub memory: f64,
     /// Fraction of the cores used by the stage: 0 if sequential, 1 if parallel.
     pub stage: f64,
-    /// Elapsed fraction of the job's time.
+    /// Completed fraction of the running job. Beside an agent's workers it is the elapsed fraction of the batch job's
+    /// wall time; 0 without one.
     pub interval: f64,
     /// Progress of the job.
     pub progress: Progress,
@@ -64,7 +65,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// Expected upper limit of the running job: its wall time, or the objective of a percentile.
+    /// Expected value of the running job: its time alone for the same work, or the objective of a percentile.
     pub expected: f64,
     /// Observed value, in the same unit.
     pub observed: f64,

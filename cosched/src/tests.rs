@@ -267,7 +267,11 @@ fn decisions_to_turn(settings: Settings) -> Option<usize> {
 #[test]
 fn fixed_share_and_restart_follow_a_change() {
     let plain = Settings { mode: Mode::Iw, rate: 0.5, ..Settings::default() };
-    assert_eq!(decisions_to_turn(plain.clone()), None, "without them it takes as long again");
+    assert_eq!(
+        decisions_to_turn(plain.clone()),
+        None,
+        "without them 2000 decisions do not suffice"
+    );
     let shared = decisions_to_turn(Settings { fixed_share: 0.02, ..plain.clone() });
     assert!(shared.is_some_and(|turn| turn < 500), "{shared:?}");
     let restarted = decisions_to_turn(Settings { restart: 5.0, ..plain });

@@ -218,8 +218,8 @@ impl<S> Client<S> {
         Self { stream, place, begin_timeout, received: 0 }
     }
 
-    /// Returns the handle of the connection's place. An open request holds a call of it ([`Seat::call`]), so that the
-    /// connection keeps its place.
+    /// Returns the handle of the connection's place. Each open request holds a [`Seat::call`]; while there is one, the
+    /// connection cannot lose its place.
     pub fn seat(&self) -> Seat {
         self.place.seat()
     }

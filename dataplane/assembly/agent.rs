@@ -62,7 +62,8 @@ fn spec(host: &HostConfig, membership: &Membership, node: u16, ticks_hz: u64, se
     let Entries { servers, pools, .. } = membership.entries();
     let (servers, pools) =
         (servers.into_iter().flatten().collect(), pools.into_iter().flatten().collect());
-    // An agent replies to the sender of a task, so its only neighbour is its leaf.
+    // An agent sends replies to the MAC address that the task came from, and finds its leaves and peers itself. So it
+    // needs no ports and neighbours in its state.
     let (role, cores, limits) = (Role::Agent, 1, host.limits);
     Spec { role, node, cores, servers, pools, limits, ticks_hz, seed, ..Spec::default() }
 }

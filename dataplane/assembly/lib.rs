@@ -12,7 +12,7 @@ pub mod peers;
 mod roles;
 pub mod takeover;
 
-// The rig of the tests names the facade's modules.
+// The test rig uses paths of the crate `wedjat` (`wedjat::io`, ...); here this crate stands for it.
 #[cfg(test)]
 use crate as assembly;
 #[cfg(test)]
@@ -104,8 +104,8 @@ const CALL_PORTS: [PortAddress; 2] = {
 };
 
 /// Builds the network around the node at its first membership. `macs` are the addresses of its devices, for
-/// ports without a configured one. The link to the agent on the leaf's core is the last port. Without ports, an
-/// embedding program passes tasks and reports by calls.
+/// ports without a configured one. The link to the agent on the leaf's core follows the configured ports. Without
+/// these, an embedding program passes tasks and reports by calls.
 ///
 /// # Errors
 /// If no port leads to a server.

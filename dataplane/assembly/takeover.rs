@@ -440,7 +440,7 @@ mod tests {
         (Load::tasks(1 + 7 * pool + worker % 5), u32::from(2 + pool + worker % 3))
     }
 
-    /// Takes over a state file's bytes and returns the node.
+    /// Takes over a state file's bytes. Returns the node and the counts, or `None` if the bytes cannot be read.
     fn take_over_file(shape: Shape, bytes: &[u8]) -> Option<(Node, TakeoverCounts)> {
         let folder = tempfile::tempdir().unwrap();
         let mut node = shape.node(&folder.path().join("leaf"));

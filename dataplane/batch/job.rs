@@ -1,7 +1,7 @@
 //! A batch job beside an agent's workers, from the queue to its end.
 //!
 //! A *guard* observes the workers and limits the job's share of their cores' time. A *chooser* picks a share within
-//! that limit once per round; it mixes the votes of *experts* (simple rules) and learns which to follow. An
+//! that limit once per round; it mixes the votes of *experts* (decision trees and rules) and learns which to follow. An
 //! *actuator* applies the share to the job's cgroup, as a quota or a weight.
 
 use std::collections::BTreeSet;
@@ -245,7 +245,7 @@ impl Job {
 /// note.
 ///
 /// # Errors
-/// If the job cannot run, or its agent ends.
+/// If the job cannot run, its agent ends, or its processes or cgroups remain. The note then remains, too.
 pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     let folder = Folder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
@@ -518,7 +518,7 @@ impl<'a> Batch<'a> {
         self.reading.done(self.group.used_ns())
     }
 
-    /// Applies the chosen share, or the guard's limit if that is smaller.
+    /// Applies the chosen share; under a guarded policy at most the guard's limit.
     fn apply_share(&mut self) -> Result<(), CoschedError> {
         let at_ns = self.began.elapsed().as_nanos() as u64;
         let share = match self.job.policy.is_guarded() {

@@ -61,7 +61,7 @@ pub enum CoschedError {
         "CPU {0} is that of the agent's dispatcher, which never leaves it idle: pin the workers elsewhere, or name other cores with --cpus"
     )]
     Dispatcher(usize),
-    /// The CPU does not exist.
+    /// This process may not use the CPU.
     #[error("this process may not use CPU {cpu}; it may use {usable:?}")]
     Cpu {
         /// The given CPU.
@@ -103,7 +103,7 @@ pub enum CoschedError {
     /// Processes are left.
     #[error("processes {0:?} of the batch were killed but do not end; they stay in its cgroup")]
     Unkillable(Vec<u32>),
-    /// The command does not start.
+    /// The command cannot be started or watched.
     #[error("{command}: {error}")]
     Command {
         /// Program.
@@ -111,7 +111,7 @@ pub enum CoschedError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The folder of notes cannot be used.
+    /// The folder of notes, a file in it, or the file of the log cannot be used.
     #[error("{}: {error}", path.display())]
     Notes {
         /// Folder or file.
@@ -119,10 +119,10 @@ pub enum CoschedError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The folder of notes belongs to another user.
+    /// The folder of notes is no folder, belongs to another user, or others may write to it.
     #[error("{} is not a private folder of this user; remove it, or name another one in WEDJAT_COSCHED_DIR", .0.display())]
     Foreign(PathBuf),
-    /// The log cannot be written.
+    /// A decision failed, or could not be logged.
     #[error(transparent)]
     Log(#[from] LoggedError),
     /// The chooser's settings are invalid.

@@ -63,7 +63,7 @@ pub struct Note {
     pub objective: String,
     /// State.
     pub state: JobState,
-    /// Cgroup folders created for it.
+    /// Cgroup folders created for it, or about to be created.
     pub made: CgroupFolders,
     /// Latest figures.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct Figures {
     pub allowed: f64,
     /// Fraction of the workers' time that their tasks need.
     pub load: f64,
-    /// Latency percentile of the last second in microseconds.
+    /// Latency percentile of the last round in microseconds; `None` if no task ended.
     pub tail_us: Option<f64>,
     /// Seconds since the start.
     pub elapsed_seconds: f64,
@@ -91,13 +91,13 @@ pub struct Figures {
     pub done: f64,
     /// Total work.
     pub work: Option<f64>,
-    /// Observations of the workers.
+    /// Observations of the workers with a completed task.
     pub windows: u64,
     /// Observations with a missed objective.
     pub violations: u64,
     /// Decisions.
     pub decisions: u64,
-    /// Threads restored to their scheduling class or CPUs.
+    /// Number of times that a thread's scheduling class or CPUs were restored.
     pub put_back: u64,
 }
 
@@ -125,7 +125,7 @@ impl Folder {
     /// needed.
     ///
     /// # Errors
-    /// If it cannot be created, or belongs to another user.
+    /// If it cannot be created, is no folder, belongs to another user, or others may write to it.
     pub fn open() -> Result<Self, CoschedError> {
         Self::at(Self::path())
     }
@@ -201,17 +201,17 @@ impl Folder {
     /// Appends a job to the queue of its agent.
     ///
     /// # Errors
-    /// If its note cannot be written.
+    /// If the queue cannot be locked, or its note not be written.
     pub fn enter(&self, note: &mut Note) -> Result<(), CoschedError> {
         let _lock = self.lock()?;
         note.turn = self.notes().last().map_or(0, |last| last.turn) + 1;
         self.write(note)
     }
 
-    /// Marks a job as running if it is first in the queue.
+    /// Marks a job as running if it is first in the queue. Returns true if it is.
     ///
     /// # Errors
-    /// If the queue cannot be read.
+    /// If the queue cannot be locked, or its note not be written.
     pub fn take_turn(&self, note: &mut Note) -> Result<bool, CoschedError> {
         let _lock = self.lock()?;
         let notes = self.notes();
@@ -265,7 +265,7 @@ impl Folder {
     }
 }
 
-/// Returns the jobs beside the workers of the agent with this process id.
+/// Returns the running jobs beside the workers of the agent with this process id.
 #[must_use]
 pub fn jobs_of_this_process(agent_pid: u64) -> Vec<Note> {
     let mut jobs = Folder::existing().map(|folder| folder.jobs()).unwrap_or_default();

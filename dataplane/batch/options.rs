@@ -13,7 +13,7 @@ pub enum Policy {
     Asax,
     /// A constant share without guard.
     Static(Share),
-    /// Additive increase of 10% after each harmless second, multiplicative decrease by half after a harmful
+    /// Additive increase of 10% after each harmless round, multiplicative decrease by half after a harmful
     /// one, within the guard's limit.
     Aimd,
     /// All that the guard allows.

@@ -12,7 +12,7 @@ use wedjat_cosched::mechanism::Scheduling;
 
 use super::{CoschedError, Objective};
 
-/// Window of the latency percentile: the shortest time between observations.
+/// Length of the window of the latency percentile. It begins at the last observation before that.
 const WINDOW: Duration = Duration::from_millis(200);
 
 /// Observer of a running agent.
@@ -24,7 +24,7 @@ pub struct AgentMonitor {
     objective: Objective,
     /// Worked time of each channel's worker at the last observation.
     busy_ns: Vec<Option<u64>>,
-    /// Latency counts at the observations in the last window.
+    /// Latency counts at the observations in the last window, and at the one before it.
     observations: VecDeque<(Instant, Times)>,
     /// Latency counts at the last call of `tail`.
     last_tail_times: Times,
@@ -34,7 +34,7 @@ impl AgentMonitor {
     /// Opens the agent with this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If its region cannot be opened.
     pub fn open(name: &str, objective: Objective) -> Result<Self, CoschedError> {
         let region = WorkerRegion::open(&path_of(name))?;
         let watch = region.watch();
@@ -129,7 +129,8 @@ impl AgentMonitor {
         self.workers().into_iter().find(is_normal).map(|worker| worker.place.id)
     }
 
-    /// Returns the measurements since the last observation.
+    /// Observes the workers: their load since the last observation, their waiting tasks, and the latency percentile of
+    /// the last window.
     pub fn look(&mut self, now: Instant) -> Observation {
         // Tells the agent that an observer is active, so that it publishes its status.
         self.watch.ask();
@@ -163,7 +164,7 @@ impl AgentMonitor {
         }
     }
 
-    /// Returns the percentile since the last call, in microseconds, and the number of tasks.
+    /// Returns the percentile since the last call, in microseconds, and the number of tasks. `None` without tasks.
     pub fn tail(&mut self) -> (Option<f64>, u64) {
         let times = self.watch.times();
         let since = times.since(&self.last_tail_times);

@@ -490,7 +490,7 @@ fn change(command: &Command) -> Result<Option<Change>, Box<dyn std::error::Error
         Command::Speed { workers, speed, pool } => {
             format!("set-speed{} workers={workers} speed={speed}", with("pool", pool.as_ref()))
         }
-        // Commands of a fabric are handled before.
+        // Commands of a fabric are handled before. Other commands are no changes.
         _ => return Ok(None),
     };
     Ok(Some(text.parse()?))
@@ -568,7 +568,7 @@ fn tap(arguments: &Arguments, command: &TapCommand, node: &mut Connection) -> Ou
     print_result(arguments, &text, &serde_json::to_value(&tap)?)
 }
 
-/// Waits until drained workers have answered all their tasks.
+/// Waits until drained workers have answered all their tasks. Fails after `timeout`.
 fn wait_for_drain(
     arguments: &Arguments,
     node: &mut Connection,

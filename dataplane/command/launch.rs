@@ -1,4 +1,4 @@
-//! Common options of `wedjat leaf` and `wedjat agent`.
+//! Common options of `wedjat leaf`, `wedjat spine` and `wedjat agent`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -27,7 +27,7 @@ impl Node {
     /// Returns the node's state file.
     ///
     /// # Errors
-    /// If the command names none and the number of running nodes is not one.
+    /// If the command and the environment name none, and the number of running nodes is not one.
     pub fn state_file(&self) -> Result<PathBuf, String> {
         state_file(self.file.clone().or(self.node.clone()))
     }
@@ -36,7 +36,7 @@ impl Node {
 /// Returns the named state file, else that of the environment, else that of the only running node.
 ///
 /// # Errors
-/// If the command names none and the number of running nodes is not one.
+/// If the command and the environment name none, and the number of running nodes is not one.
 pub fn state_file(named: Option<PathBuf>) -> Result<PathBuf, String> {
     let variable = || std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
     match named.or_else(|| variable().map(PathBuf::from)) {

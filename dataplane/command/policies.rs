@@ -38,7 +38,7 @@ fn text() -> String {
     text
 }
 
-/// Describes where a policy runs, why it does not run elsewhere, and the differences there.
+/// Describes where a policy runs, and the differences there.
 fn where_it_runs(entry: &Entry) -> String {
     let mut runs = match entry.runs {
         Runs::Leaf | Runs::LeafHolding => "runs: simulator, leaf, agent",

@@ -78,8 +78,8 @@ fn text(snapshot: &Snapshot) -> String {
     out
 }
 
-/// Formats a pool with its members. A member's drift is the load that a core has sent since the last report. Its idle
-/// list has the members whose last report had no task.
+/// Formats a pool with its members. A member's drift is the load that a core has sent since the last report. A
+/// core's idle list has the members whose last report had no task.
 fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     let _ = writeln!(
         out,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns the CPUs in the process's affinity, which a cpuset narrows. Empty if the system does not report
+/// Returns the CPUs in the calling thread's affinity, which a cpuset narrows. Empty if the system does not report
 /// them.
 #[must_use]
 pub fn usable() -> Vec<usize> {

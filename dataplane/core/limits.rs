@@ -1,4 +1,4 @@
-//! Every limit of the dataplane in one place, with the relations between the limits.
+//! Limits that several parts of the dataplane share, with the relations between them.
 
 /// Maximum number of packets received or sent by one call.
 pub const BURST: usize = 32;

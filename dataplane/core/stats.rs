@@ -253,9 +253,9 @@ pub struct CoreTime {
     pub ticks_hz: u64,
 }
 
-/// Formats the status line at `seconds` of the run, for the last `interval` seconds. `busy` is the fraction of the cores' time in polls
-/// that returned packets. `stalled` is the fraction without any poll, including stalls that still last. The
-/// cores were idle for the rest.
+/// Formats the status line at `seconds` of the run, for the last `interval` seconds. `busy` is the fraction of the
+/// cores' time in polls that returned packets. `stalled` is the fraction without any poll, including stalls that
+/// still last. The cores were idle for the rest.
 #[must_use]
 pub fn line(
     seconds: f64,

@@ -102,7 +102,7 @@ pub enum AttachError {
         /// Ids of its workers.
         known: Vec<u16>,
     },
-    /// All places are taken.
+    /// All requested places are taken.
     #[error(
         "agent `{0}` has a process at every requested worker; end one, or configure more `workers`"
     )]
@@ -155,7 +155,7 @@ pub enum Detached {
     /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]
     AgentDied,
-    /// The position of a task's bytes is outside the region.
+    /// The position or length of a task's bytes is impossible.
     #[error("the agent sent an invalid task; its region may be damaged")]
     BadNotice,
 }
@@ -167,7 +167,7 @@ pub enum WorkerRequest {
     Nothing,
     /// Another task waits behind this one.
     TaskWaits,
-    /// The agent wants to end, and waits for this task.
+    /// The agent wants to end and waits for this task, or has excluded the worker.
     Stop,
 }
 
@@ -187,7 +187,8 @@ impl Worker {
     /// Attaches to the agent with this name (`name` in its configuration; a path if it contains a slash).
     ///
     /// # Errors
-    /// If the agent does not run, is of another version, has no free place, or does not answer.
+    /// If the agent does not run, is of another user or version, has no such worker or no free place, or does not
+    /// answer, or if the thread cannot be pinned or made real-time.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let patience = options.patience.max(attach::PATIENCE);
         let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);

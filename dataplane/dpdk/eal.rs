@@ -100,7 +100,8 @@ impl Eal {
     /// Starts EAL with the user's arguments and those that [`arguments`] adds for `devices`.
     ///
     /// # Errors
-    /// If EAL refuses. The error carries EAL's log and advice. A second start fails as well.
+    /// If the library or a memif socket is not available, or EAL refuses. EAL's refusal carries its log and advice. A
+    /// second start fails as well.
     pub fn init(user: &[String], devices: &[&str]) -> Result<Self, EalError> {
         Self::init_excluding(user, devices, &[])
     }
@@ -473,7 +474,8 @@ struct Pages;
 static PAGES: Mutex<Option<(String, u32)>> = Mutex::new(None);
 
 impl Pages {
-    /// Returns EAL's file prefix; `None` with `--proc-type`, because the files may belong to another process.
+    /// Returns EAL's file prefix; `None` without `--file-prefix`, and with `--proc-type`, because the files may then
+    /// belong to another process.
     fn prefix(arguments: &[String]) -> Option<String> {
         let mut arguments = arguments.iter();
         let is_secondary = |text: &String| is_option(text, "--proc-type");

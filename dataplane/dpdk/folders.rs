@@ -297,7 +297,7 @@ mod tests {
 
     // promise: running.1
     #[test]
-    fn hugepages_of_dead_processes_are_removed_unless_mapped() {
+    fn hugepages_of_dead_processes_are_removed_unless_locked() {
         let home = tempfile::tempdir().unwrap();
         let prefix = eal_prefix(dead());
         let file = |name: &str| {

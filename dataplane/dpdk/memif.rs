@@ -403,7 +403,8 @@ pub struct ServerAddress {
 /// Returns the address of a memif device with these arguments, without creating anything.
 ///
 /// # Errors
-/// If the socket is not available. A server that serves it already is no error.
+/// If an argument is invalid, a user is unknown, or another file is at the socket's path. A server that serves it
+/// already is no error.
 pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let Some(arguments) = Arguments::parse(arguments) else {
@@ -1547,7 +1548,7 @@ mod tests {
 
     // promise: ports.2
     #[test]
-    fn dead_private_socket_is_replaced_live_one_refused() {
+    fn dead_servers_socket_is_replaced_live_one_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("taken").display().to_string();
         let vdev = |users: &str| format!("--vdev=net_memif0,role=server,socket={file}{users}");
@@ -1845,7 +1846,7 @@ mod tests {
 
     // promise: ports.2
     #[test]
-    fn strangers_are_refused() {
+    fn peers_without_known_user_are_refused() {
         let scene = Scene::new("strangers", &at_once());
         let (ours, _theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -1864,7 +1865,7 @@ mod tests {
 
     // promise: ports.2
     #[test]
-    fn client_retries_until_its_server_appears() {
+    fn client_connects_only_to_a_valid_server() {
         let mut relays = Relays::default();
         let vdev = format!("--vdev=net_memif0,socket={}", name("client"));
         relays.interpose(&[vdev], &at_once()).unwrap();

@@ -366,7 +366,7 @@ impl Device {
     /// proves that no thread polls them.
     ///
     /// # Errors
-    /// If a port is missing or the device does not start. The call may be repeated.
+    /// If a port is missing, the device has outlets, or it does not start. The call may be repeated.
     pub fn restart(
         &self,
         ports: &mut [QueuePort],

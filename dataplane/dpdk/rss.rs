@@ -35,7 +35,7 @@ pub struct Rss {
 const KEY: [u8; 2] = [0x6d, 0x5a];
 
 impl RssFields {
-    /// Returns the fields of a device that hashes `fields` (`rss_hf`).
+    /// Returns the fields of a device that hashes `fields` (`rss_hf`). `None` if it hashes no UDP.
     pub fn of(fields: u64) -> Option<Self> {
         let one_end =
             [Self::Source, Self::Destination].into_iter().find(|one| fields & one.only() != 0);

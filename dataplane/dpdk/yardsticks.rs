@@ -148,7 +148,7 @@ impl Distributor {
     /// Creates a distributor, which DPDK never frees: one per process.
     ///
     /// # Errors
-    /// If EAL's memory is insufficient.
+    /// If EAL's memory is insufficient, or `pool` has too few mbufs.
     pub fn new(eal: &Eal, pool: &MbufPool) -> Result<Self, YardstickError> {
         const NAME: &str = "distributor";
         let text = CString::new(NAME).unwrap_or_default();

@@ -69,7 +69,7 @@ mod tests {
             counts[choice.draw(step as f32 / 4000.0)] += 1;
         }
         assert_eq!((counts[2], counts[7], counts[9]), (1000, 2000, 1000));
-        assert_eq!(choice.draw(0.999_999_94), 9, "the last action gets the rest");
+        assert_eq!(choice.draw(0.999_999_94), 9, "the last index gets the rest");
         assert_eq!(choice.draw(0.0), 2);
     }
 }

@@ -4,12 +4,12 @@
 //! actor's feature vector, and d holds the difference between actual and expected draws of each node. The
 //! gradient accumulates the traces: G <- G + error E. After beats 1 to T this gives
 //!
-//! G = decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
+//! G = G_0 + decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
 //! E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
 //!
-//! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes
-//! two multiplications a value and beat and no extra memory traffic, instead of five instructions. Beats
-//! without draws cost nothing.
+//! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
+//! multiply-adds per matrix element and beat, instead of five instructions, and reads each matrix once per batch.
+//! The matrices are stored transposed: a row per feature, a column per node. Beats without draws cost nothing.
 
 use pulp::Simd;
 
@@ -37,8 +37,8 @@ pub struct History {
     errors: [f32; BEATS_MAX],
     /// Number of beats.
     beats: usize,
-    /// Weights of `differences` in gradient and traces, computed vector by vector.
-    draw_weights: Box<[Lane]>,
+    /// Differences times their weights in gradient and traces, for a block of columns.
+    weighted_draws: Box<[Lane]>,
 }
 
 impl History {
@@ -52,7 +52,7 @@ impl History {
             stored: 0,
             errors: [0.0; BEATS_MAX],
             beats: 0,
-            draw_weights: zeros(2 * BEATS_MAX * width * LANES),
+            weighted_draws: zeros(2 * BEATS_MAX * width * LANES),
         }
     }
 
@@ -101,7 +101,7 @@ impl History {
         let before = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
         let width = self.differences.len() / BEATS_MAX * (LANES / S::F32_LANES);
         let (differences, _) = S::as_simd_f32s(self.differences.as_flattened());
-        let (draw_weights, _) = S::as_mut_simd_f32s(self.draw_weights.as_flattened_mut());
+        let (weighted_draws, _) = S::as_mut_simd_f32s(self.weighted_draws.as_flattened_mut());
         let (traces, _) = S::as_mut_simd_f32s(traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(gradient.as_flattened_mut());
         let features = &self.features[..self.stored * self.rows];
@@ -114,24 +114,24 @@ impl History {
                 let (gradient_weight, trace_weight) = weights[usize::from(self.beat[index])];
                 let (gradient_weight, trace_weight) =
                     (simd.splat_f32s(gradient_weight), simd.splat_f32s(trace_weight));
-                let draw_weights = &mut draw_weights[2 * block * index..][..2 * block];
+                let weighted_draws = &mut weighted_draws[2 * block * index..][..2 * block];
                 for (vector, difference) in differences[first..first + block].iter().enumerate() {
-                    draw_weights[vector] = simd.mul_f32s(gradient_weight, *difference);
-                    draw_weights[block + vector] = simd.mul_f32s(trace_weight, *difference);
+                    weighted_draws[vector] = simd.mul_f32s(gradient_weight, *difference);
+                    weighted_draws[block + vector] = simd.mul_f32s(trace_weight, *difference);
                 }
             }
             let beats = Beats {
                 features,
                 rows: self.rows,
-                draw_weights: &draw_weights[..2 * block * self.stored],
+                weighted_draws: &weighted_draws[..2 * block * self.stored],
             };
             let matrices = (&mut *traces, &mut *gradient);
             // Narrow blocks take several rows at a time, to keep as many registers in use.
             match block {
-                1 => beats.rows::<1, 6>(simd, before, matrices, (first, width)),
-                2 => beats.rows::<2, 3>(simd, before, matrices, (first, width)),
-                3 => beats.rows::<3, 1>(simd, before, matrices, (first, width)),
-                _ => beats.rows::<BLOCK, 1>(simd, before, matrices, (first, width)),
+                1 => beats.update_columns::<1, 6>(simd, before, matrices, (first, width)),
+                2 => beats.update_columns::<2, 3>(simd, before, matrices, (first, width)),
+                3 => beats.update_columns::<3, 1>(simd, before, matrices, (first, width)),
+                _ => beats.update_columns::<BLOCK, 1>(simd, before, matrices, (first, width)),
             }
             first += block;
         }
@@ -139,21 +139,21 @@ impl History {
     }
 }
 
-/// Feature vectors of the stored beats, with the weights of a few matrix columns.
+/// Feature vectors of the stored beats, with the weighted draw differences of a few matrix columns.
 struct Beats<'a, S: Simd> {
     /// Features, one value per row for each beat.
     features: &'a [f32],
     /// Number of features, which is that of the matrix's rows.
     rows: usize,
-    /// For each beat, the columns' weights in the gradient, then those in the traces.
-    draw_weights: &'a [S::f32s],
+    /// For each beat, the columns' draw differences times their weight in the gradient, then in the traces.
+    weighted_draws: &'a [S::f32s],
 }
 
 impl<S: Simd> Beats<'_, S> {
     /// Updates `VECTORS` columns of vectors from `first` on in all rows, `ROWS` rows at a time. A row has
     /// `width` vectors; `before` holds the weights of the old traces.
     #[inline(always)]
-    fn rows<const VECTORS: usize, const ROWS: usize>(
+    fn update_columns<const VECTORS: usize, const ROWS: usize>(
         &self,
         simd: S,
         before: (S::f32s, S::f32s),
@@ -194,17 +194,16 @@ impl<S: Simd> Beats<'_, S> {
                 trace[row][at] = simd.mul_f32s(before.1, traces[at]);
             }
         }
-        let draw_weights = self.draw_weights.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
-        for ([gradient_weight, trace_weight], features) in
-            draw_weights.iter().zip(self.features.chunks_exact(self.rows))
+        let weighted_draws = self.weighted_draws.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
+        for ([for_gradient, for_traces], features) in
+            weighted_draws.iter().zip(self.features.chunks_exact(self.rows))
         {
             let features = &features[top..top + ROWS];
             for row in 0..ROWS {
                 let feature = simd.splat_f32s(features[row]);
                 for at in 0..VECTORS {
-                    slope[row][at] =
-                        simd.mul_add_e_f32s(feature, gradient_weight[at], slope[row][at]);
-                    trace[row][at] = simd.mul_add_e_f32s(feature, trace_weight[at], trace[row][at]);
+                    slope[row][at] = simd.mul_add_e_f32s(feature, for_gradient[at], slope[row][at]);
+                    trace[row][at] = simd.mul_add_e_f32s(feature, for_traces[at], trace[row][at]);
                 }
             }
         }

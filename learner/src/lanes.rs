@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exponentials_are_right_to_a_ten_millionth() {
+    fn exponentials_are_right_to_three_ten_millionths() {
         let exp = |of| exp(pulp::Scalar::new(), of);
         for step in 0..=8700 {
             let of = -(step as f32) / 100.0;

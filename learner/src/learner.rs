@@ -3,7 +3,7 @@
 //! The migration actor draws the node for each fresh task, the stealing actor the node that an idle node asks
 //! for a task. The critic estimates the value of a state of loads. Its error in a beat, the
 //! temporal-difference error, tells whether the beat was better than expected. All three follow that error
-//! along their eligibility traces: decaying sums of the past features.
+//! along their eligibility traces: decaying sums of the past features, for the actors times their draws.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
@@ -29,7 +29,7 @@ pub struct Settings {
     pub migration_rate: f32,
     /// Learning rate of the stealing policy.
     pub stealing_rate: f32,
-    /// Rate of the moving mean of rewards.
+    /// Rate at which the estimate of the mean reward follows the temporal-difference error.
     pub average_rate: f32,
     /// Factor applied to logits.
     pub sharpness: f32,
@@ -68,7 +68,7 @@ pub struct Counts<'a> {
 pub struct Beat {
     /// Temporal-difference error of the critic.
     pub td_error: f32,
-    /// Moving mean of rewards.
+    /// Estimate of the mean reward.
     pub average_reward: f32,
 }
 
@@ -162,7 +162,7 @@ impl Actor {
 
     /// Stores the beat's features, draws and error. The stored difference of a node is its fraction of the
     /// draws minus its probability, times the sharpness: the gradient of the draws' mean log-probability by
-    /// the logits.
+    /// the logits. Updates traces and gradient when the history is full.
     #[inline(always)]
     fn store<S: Simd>(
         &mut self,
@@ -221,7 +221,7 @@ pub struct Learner {
     critic: Parameters,
     migration: Actor,
     stealing: Actor,
-    /// Moving mean of rewards.
+    /// Estimate of the mean reward.
     average_reward: f32,
     /// Step counter; only for AdamW.
     steps: Option<Steps>,
@@ -232,8 +232,8 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Creates a learner with random parameters, uniform in +-1/sqrt(number of parameters), before any load
-    /// is known.
+    /// Creates a learner with random parameters, uniform in +-1/sqrt(number of features), before any load is
+    /// known.
     ///
     /// # Panics
     /// If the number of nodes is 0 or above [`NODES_MAX`].
@@ -351,6 +351,9 @@ impl Learner {
 
     /// Marks a node as live or absent. Absent nodes are excluded from features and never drawn; they keep
     /// their parameters.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         self.features.set_live(node, is_live);
         self.decide();
@@ -400,11 +403,11 @@ impl Learner {
     }
 
     /// Learns from one beat: loads at its end, its reward, and this node's draws. Loads of absent nodes are
-    /// ignored but must be finite.
+    /// ignored but must be valid.
     ///
     /// # Errors
-    /// If the number of loads or counts differs from the number of nodes, or a load or the reward is not
-    /// finite.
+    /// If the number of loads or counts differs from the number of nodes, a load is negative or not finite, or
+    /// the reward is not finite.
     pub fn beat(
         &mut self,
         loads: &[f32],

@@ -123,7 +123,7 @@ impl Steps {
         1.0 / self.constants.batch.max(1) as f32
     }
 
-    /// Counts a beat. Returns true for the last of a batch.
+    /// Counts a beat. Returns true for the last of a batch, which counts as a step for the bias corrections.
     pub fn is_due(&mut self) -> bool {
         self.beats += 1;
         let is_due = self.beats >= self.constants.batch;

@@ -16,7 +16,7 @@ pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
     (2.0 / (count * (count - 1.0)) * pairs.max(0.0) / f64::from(scale)) as f32
 }
 
-/// Events of one node in one beat.
+/// Events in one beat, of one node or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Migrated tasks.

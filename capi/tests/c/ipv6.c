@@ -50,7 +50,7 @@ static int is(const uint8_t *at, const char *address)
     return memcmp(at, bytes, sizeof bytes) == 0;
 }
 
-/* What all sums up to that the checksum of UDP or ICMPv6 covers, itself included: 0xffff when it is right. */
+/* Sum of all that the checksum of UDP or ICMPv6 covers, itself included: 0xffff if it is right. */
 static uint16_t sum(const uint8_t *frame)
 {
     uint32_t length = frame[IP + 4] << 8 | frame[IP + 5], total = length + frame[IP + 6];
@@ -165,7 +165,7 @@ static void processes(void)
     CHECK(memcmp(frame, CLIENT_MAC, 6) == 0 && frame[NEXT] == 136 && is(frame + NEXT + 8, LEAF));
     CHECK(frame[NEXT + 24] == 2 && memcmp(frame + NEXT + 26, MACS[0], 6) == 0 && sum(frame) == 0xffff);
 
-    /* What is of the other family, or has no checksum, is refused. */
+    /* Packets of the other family, or without a checksum, are dropped. */
     tasks();
     memset(frames[1] + NEXT + 6, 0, 2);
     CHECK(process(2, 6, packets, 1) == 1 && verdicts[0].action == WEDJAT_DROP);
@@ -173,7 +173,7 @@ static void processes(void)
     CHECK(process(0, 6, packets + 1, 1) == 1 && verdicts[0].reason == WEDJAT_REASON_UDP_NO_CHECKSUM);
 }
 
-/* Values in place of bytes: of ports of both families by the one call, of an IPv6 port not by the other. */
+/* Decisions as values: wedjat_decide_v6() takes packets of both families, wedjat_decide() none of an IPv6 port. */
 static void decides(void)
 {
     static const uint8_t V4[] = {
@@ -209,7 +209,7 @@ static void decides(void)
     CHECK(wedjat_decide(scheduler, context, 2, 4, packets, 1, verdicts, v4) == 1 && v4[0].dst == inet_addr("10.0.1.11"));
 }
 
-/* What can't be is told when the scheduler is made; without ports a server's address is only its host's name. */
+/* Impossible configurations are refused at creation. Without ports a server's address is only its host's name. */
 static void configurations(void)
 {
     static const char TOLD[] =

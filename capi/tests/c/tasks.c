@@ -45,7 +45,7 @@ static int create(const char *config, struct wedjat_scheduler **made)
     return code;
 }
 
-/* Tells of the worker's answer; it has `queue` tasks left. */
+/* Reports a worker's answer; the worker has `queue` tasks left. */
 static int answer(uint16_t worker, uint16_t queue)
 {
     struct wedjat_worker_report report = {.worker = worker, .queue = queue, .flags = WEDJAT_REPORT_ANSWER};
@@ -116,7 +116,7 @@ static void misuse(void)
     CHECK(wedjat_errno(3) == 0 && wedjat_errno(-12345) == EINVAL);
 }
 
-/* Has both pickers take what was changed. */
+/* Makes both pickers adopt the changes. */
 static void take_change(struct wedjat_picker *other, uint64_t *now)
 {
     *now += 1000000000;

@@ -17,7 +17,7 @@
     } while (0)
 
 #define SECOND 1000000000ull
-/* Whatever a busy machine needs; reached only by a test that fails. */
+/* Time limit even for a busy machine; only a failing test reaches it. */
 #define PATIENCE (300 * SECOND)
 
 static struct wedjat_worker *worker;

@@ -364,7 +364,7 @@ impl Engine {
             let guest_job = &self.jobs[guest.job];
             let host_cores = wanted.min(for_host);
             let guest_cores = guest.usable_cores(guest_job).min(for_guest);
-            // Fraction of the memory demand that the allocation's memory does not cover.
+            // Memory demand beyond the allocation's memory, as a fraction of that memory.
             let memory = |job: &Job| job.workflow.memory() * f64::from(job.cores);
             let missing = ((memory(host_job) + memory(guest_job)) / all - 1.0).max(0.0);
             // A guest without cores touches no memory.
@@ -460,7 +460,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Reports the outcome of the last decision to the host's learner.
+    /// Reports the outcome of the last decision to the host's learner. Forgets a decision after which no time has
+    /// passed, or the host has done no work.
     fn learn(&mut self, at: usize) -> Result<(), ClusterError> {
         let allocation = &self.allocations[at];
         let (Some(guest), false) = (&allocation.guest, self.learners.is_empty()) else {
@@ -517,8 +518,8 @@ impl Engine {
 }
 
 impl ActiveJob {
-    /// Sets the speed from the number of cores that the job gets, the fraction of the allocation that its
-    /// neighbour keeps busy, and the fraction of missing memory.
+    /// Sets the speed from the number of cores that the job gets, the fraction of the allocation that its neighbour
+    /// keeps busy, and the missing memory as a fraction of the allocation's memory.
     fn set_speed(
         &mut self,
         job: &Job,

@@ -30,17 +30,19 @@ fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> Cluster
 
 // promise: measurement.4
 #[test]
-fn single_workflow_runs_equally_under_all_arms() {
+fn all_jobs_end_under_every_arm() {
+    // One run per arm: all jobs end, and the used core time is at least their own.
     for cores in SIZES {
         for arm in Arm::ALL {
             let run = experiment(cores, arm, 1).run(&mut |_| None).unwrap();
             assert_eq!(run.jobs, 45);
             assert!(run.core_use > 0.3 && run.core_use <= 1.0 + 1e-9, "{arm:?}: {}", run.core_use);
             assert!(run.waiting_h < run.response_h && run.response_h < run.makespan_h);
-            // Used core time is at least the jobs' own work. It is equal under Slurm, which shares no cores.
+            // Used core time equals the jobs' own work under Slurm, which shares no cores.
             let alone: f64 = jobs::submitted(1)
                 .iter()
                 .map(|job| {
+                    // A stage without `cpu` uses one core.
                     let used = |stage: &jobs::Stage| {
                         stage.part * stage.cpu.map_or(1.0, |cpu| cpu * f64::from(job.cores))
                     };
@@ -135,6 +137,7 @@ fn learner_logs_replay_exactly() {
                 learner.last.as_ref().map_or(0, |round| round.round)
             );
             assert!(again.rounds.len() > 1, "{arm:?} of {:?}", learner.workflow);
+            // The paper's bound holds only for its own updates, not for the two variants.
             assert!(
                 arm == Arm::AsaxIw || arm == Arm::AsaxBalanced || again.rounds_above_bound == 0
             );

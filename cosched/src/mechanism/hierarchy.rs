@@ -120,7 +120,7 @@ impl Hierarchies {
             }
         }
         // A controller mounted in version 1 is not available in version 2. Freezing and CPU accounting need
-        // no controller in version 2. They are taken from the version with the CPU controller.
+        // no controller in version 2. They come from version 2 unless version 1 has them or the CPU controller.
         if let Some(folder) = v2_folder {
             let available =
                 fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();

@@ -20,8 +20,8 @@ impl CgroupFolders {
         Self(folders.collect())
     }
 
-    /// Returns the folders whose names begin with [`PREFIX`]. A damaged or forged list thus cannot remove
-    /// other folders.
+    /// Returns the folders with absolute paths whose names begin with [`PREFIX`]. A damaged or forged list thus
+    /// cannot remove other folders.
     pub(super) fn folders(&self) -> impl Iterator<Item = (Version, &Path)> {
         let is_ours = |path: &Path| {
             path.is_absolute()

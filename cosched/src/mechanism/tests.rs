@@ -62,7 +62,7 @@ impl Tree {
         tree
     }
 
-    /// Creates a machine with one hierarchy of version 1 per controller.
+    /// Creates a machine with one hierarchy of version 1 per controller, except for CPU accounting.
     fn v1() -> Self {
         let mounts = ["cpu", "cpuset", "pids", "freezer"]
             .map(|name| format!("cgroup /sys/fs/cgroup/{name} cgroup rw,relatime,{name} 0 0\n"));
@@ -194,7 +194,7 @@ fn missing_controllers_are_named_and_foreign_groups_kept() {
 }
 
 #[test]
-fn note_identifies_leftovers_of_a_killed_process() {
+fn saved_list_removes_only_own_folders() {
     let tree = Tree::v1();
     let hierarchies = tree.hierarchies();
     let planned = Group::planned(&hierarchies, Path::new("/"), "one");
@@ -204,14 +204,14 @@ fn note_identifies_leftovers_of_a_killed_process() {
     assert_eq!(read, planned);
     Group::reopen(&read, FAKE).remove(Duration::ZERO).unwrap();
     assert!(planned.paths().all(|path| !path.exists()) && planned.paths().count() == 4);
-    // A note that another program wrote.
+    // A list that another program wrote.
     let foreign = tree.0.path().join("sys/fs/cgroup/cpu/system.slice");
     make(&foreign).unwrap();
-    let note: CgroupFolders =
+    let forged: CgroupFolders =
         serde_json::from_value(serde_json::json!([["V1", foreign], ["V1", "wedjat-relative"]]))
             .unwrap();
-    assert_eq!(note.paths().count(), 0);
-    Group::reopen(&note, FAKE).remove(Duration::ZERO).unwrap();
+    assert_eq!(forged.paths().count(), 0);
+    Group::reopen(&forged, FAKE).remove(Duration::ZERO).unwrap();
     assert!(foreign.exists());
 }
 
@@ -249,7 +249,8 @@ fn process_identity_ends_with_the_process() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// Returns a group in this machine's cgroups. `None` if this user may not create one; the reason is printed.
+/// Returns a group in this machine's cgroups. `None` if this user may not create one, which is printed, or if the
+/// machine has no hierarchies.
 fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(

@@ -11,9 +11,9 @@
 //!
 //! After creation no function for packets allocates, makes a system call, prints, or ends the process. With a
 //! `state` in the configuration a scheduler has one thread, `wedjat-state`, which copies the state into that
-//! file every 50 ms. The thread blocks all signals and runs in the idle class, on the CPUs of the thread that
-//! creates the scheduler. Create it on a thread that is not pinned to a polling core. Without `state` there
-//! is no thread.
+//! file every 50 ms per started MiB. The thread blocks all signals and runs in the idle class, on the CPUs of
+//! the thread that creates the scheduler. Create it on a thread that is not pinned to a polling core. Without
+//! `state` there is no thread.
 //!
 //! ```
 //! use wedjat::embed::{Options, Scheduler, Verdict};
@@ -65,7 +65,7 @@ use wedjat_desired::control::{Control, Membership};
 pub struct Options<'a> {
     /// Ticks per second of the clock behind `now`.
     pub ticks_hz: u64,
-    /// MAC addresses of the ports without a configured one, in order.
+    /// MAC addresses of all ports, in order. Used for ports without a configured one.
     pub macs: &'a [Mac],
 }
 
@@ -108,7 +108,7 @@ pub enum EmbedError {
     Ticks,
 }
 
-/// A node without ports.
+/// An embedded node, without devices and threads for packets.
 #[derive(Debug)]
 pub struct Scheduler {
     ports: usize,
@@ -165,8 +165,8 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, a port has no MAC address, or the clock has no ticks. Also if the
-    /// configuration has an agent or spines, or a policy that sends probes.
+    /// If the state file cannot be created, a port has no MAC address, no port leads to a server, or the clock has
+    /// no ticks. Also if the configuration is a spine's, has an agent or spines, or a policy that sends probes.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
@@ -219,14 +219,14 @@ impl Scheduler {
         self.counters.len()
     }
 
-    /// Returns the context of a core, once; it may be sent to another thread. `None` if the configuration has
-    /// no ports.
+    /// Returns the context of a core, once; it may be sent to another thread. `None` for a core that does not
+    /// exist or whose context was returned before, or if the configuration has no ports.
     pub fn context(&mut self, core: usize) -> Option<Context> {
         self.contexts.get_mut(core)?.take()
     }
 
-    /// Returns the picker of a core, once; it may be sent to another thread. `None` if the configuration has
-    /// ports.
+    /// Returns the picker of a core, once; it may be sent to another thread. `None` for a core that does not
+    /// exist or whose picker was returned before, or if the configuration has ports.
     pub fn picker(&mut self, core: usize) -> Option<Picker> {
         self.pickers.get_mut(core)?.take()
     }

@@ -90,11 +90,11 @@ impl Family {
         match self {
             Self::V4 => {
                 let datagram = udp::parse(frame, false)?;
-                Ok(datagram.named(|host| Ipv4Addr::from_bits(host).into()))
+                Ok(datagram.map_addresses(|host| Ipv4Addr::from_bits(host).into()))
             }
             Self::V6 => {
                 let datagram = udp::parse_v6(frame, false)?;
-                Ok(datagram.named(|host| Ipv6Addr::from_bits(host).into()))
+                Ok(datagram.map_addresses(|host| Ipv6Addr::from_bits(host).into()))
             }
         }
     }
@@ -857,8 +857,8 @@ fn full_ring_refuses_tasks_without_a_queue() {
     rig.balanced();
 }
 
-/// Returns the registrations from the wire: code, worker and number of tasks. Checks that they go to the
-/// leaf.
+/// Returns the registrations and keep-alives from the wire: code, worker and number of tasks. Checks that they go to
+/// the leaf.
 fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     let packets = std::iter::from_fn(|| rig.wire.receive());
     let family = rig.family;
@@ -909,7 +909,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             (DropReason::SpoofedReply, acknowledgement(CLIENT, LEAF_MAC, 10, 1, 1)),
             (DropReason::UnknownWorker, acknowledgement(LEAF, LEAF_MAC, 12, 1, 1)),
             (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 10, 2, 1)),
-            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // no such worker
+            (DropReason::NotAsked, acknowledgement(LEAF, LEAF_MAC, 11, 0, 1)), // not attached
         ];
         for (reason, bytes) in forged {
             let before = rig.dropped(reason);
@@ -922,7 +922,8 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         }
         rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
         assert_eq!(rig.agent.registered(), 1);
-        // For any number and timeout from any sender: ten keep-alives per second, as the leaf requested.
+        // Further acknowledgements of any number and timeout change nothing: ten keep-alives per second, as the leaf
+        // requested.
         let before = rig.dropped(DropReason::NotAsked);
         for at in 0..1000_u16 {
             rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));

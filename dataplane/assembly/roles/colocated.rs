@@ -57,12 +57,13 @@ impl Rig {
         let built = rig::colocated(rig::stages(&text(policy), key), sizes);
         let ColocatedRig { both, mut far, frames, handles, .. } = built;
         let mut rig = Self { host: both, wire: far.remove(0), frames, handles, now: 0 };
-        rig.resolve_client();
+        rig.ask_for_leaf();
         rig
     }
 
-    /// Resolves the client, so that its replies need not wait for ARP.
-    fn resolve_client(&mut self) {
+    /// Asks for the leaf's MAC address, as a client does before its first task. The leaf learns the client only
+    /// from its tasks.
+    fn ask_for_leaf(&mut self) {
         let mut question = [0; arp::FRAME_LEN];
         arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);
         assert!(self.wire.send(&question));

@@ -178,7 +178,7 @@ fn text_of(
     text
 }
 
-/// Builds the cores of the node with this configuration and two ports.
+/// Builds the cores of the node with this configuration.
 fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
     controlled(text, key, client_known, depth).0
 }
@@ -313,7 +313,7 @@ fn client_flow() -> Flow {
     }
 }
 
-/// Returns a client's packet with this header and nine further bytes.
+/// Returns a client's packet with this header and nine further bytes; 13 after an extension.
 fn task_of(header: Header) -> Vec<u8> {
     let mut payload = [0xAB; 40];
     header.emit(&mut payload);

@@ -58,7 +58,7 @@ pub enum FabricRequest {
 type Error = Box<dyn std::error::Error>;
 
 /// Returns the request of a command to a controller; `None` for a request to a node. A command that both
-/// accept goes to the controller only if `is_named`.
+/// accept goes to the controller only if `is_named`: the user named a controller with --controller.
 pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
         Command::Topology => return Some(Ok(FabricRequest::Topology)),
@@ -108,10 +108,10 @@ pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequ
     Some(text.parse().map(FabricRequest::Command).map_err(Into::into))
 }
 
-/// Returns the text of a command that creates a pool.
+/// Returns the controller's text of a command that creates a pool.
 fn creation_text(command: &PoolCommand) -> String {
     let PoolCommand::Create { id, fabric, policy, queue, overflow, .. } = command else {
-        return String::new();
+        return String::new(); // never: the caller matched a creation
     };
     let placement = match (fabric.pack, fabric.by_size) {
         (true, _) => "pack",

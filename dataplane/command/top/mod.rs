@@ -21,7 +21,7 @@ Keys: q, Esc and Ctrl-C exit, p pauses.
 Columns: tx/s are packets received and sent on, busy is the share of time in polls that brought packets, away are workers that are
 silent or unreachable. The screen shows the worst workers: first those away, then those with the most outstanding tasks.";
 
-/// Minimum interval: nodes copy their state no more often.
+/// Minimum interval. Nodes copy a state of at most 1 MiB every 50 ms, so that each interval has a new copy.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Arguments of `wedjat top`.

@@ -26,7 +26,7 @@ pub struct Row {
     pub is_bad: bool,
 }
 
-/// Table. The first column is a name, the last one text, and the columns between are numbers.
+/// Table. The first and the last column are aligned to the left, the columns between to the right.
 pub struct Section {
     pub columns: &'static [&'static str],
     pub rows: Vec<Row>,
@@ -54,8 +54,7 @@ pub struct NodeReport {
 pub struct Report(pub Vec<NodeReport>);
 
 impl Report {
-    /// Compares two readings of one file. For a node started in between, the report covers the time since its
-    /// start.
+    /// Compares two readings of one file. A node started in between has no rates and no new drops yet.
     pub fn between(before: &Reading, now: &Reading, workers: usize) -> Self {
         let report_of = |now: &NodeReading| {
             let is_same_run = |before: &&NodeReading| {
@@ -118,14 +117,14 @@ impl Change<'_> {
         NodeReport { head: self.head(moment), sections }
     }
 
-    /// Returns the seconds between the two copies; `None` if no copy was made.
+    /// Returns the seconds between the two copies. `None` if no copy was made, or the node was started in between.
     fn seconds(&self) -> Option<f64> {
         let before = self.before?.written?;
         let seconds = self.now.written?.duration_since(before).ok()?.as_secs_f64();
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// Formats a rate per second as a whole number.
+    /// Formats a rate per second as a whole number; 0 if the time is unknown.
     fn rate(&self, before: u64, now: u64) -> String {
         let seconds = self.seconds();
         let count = now.saturating_sub(before) as f64;

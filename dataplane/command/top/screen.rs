@@ -69,7 +69,8 @@ fn read_changes(path: &Path, before: &mut Reading, workers: usize) -> Result<Rep
     Ok(report)
 }
 
-/// Waits for a key with an action, or for the end of the interval.
+/// Waits for a key with an action, and returns the action. Returns `None` at the end of the interval. A signal counts
+/// as the key to end.
 fn wait(interval: Duration, stop: &AtomicBool) -> io::Result<Option<KeyAction>> {
     let until = Instant::now() + interval;
     loop {
@@ -177,7 +178,7 @@ mod tests {
 
     // promise: control.3
     #[test]
-    fn a_small_terminal_shows_what_fits() {
+    fn terminal_of_any_size_is_drawn() {
         for (width, height) in [(1, 1), (20, 3), (40, 8), (300, 100)] {
             screen(width, height, &Ok(report()));
             screen(width, height, &Err("no state file".to_owned()));

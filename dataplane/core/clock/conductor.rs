@@ -43,7 +43,7 @@ pub enum TurnError {
         /// The time.
         now_ns: u64,
     },
-    /// The node never becomes quiet.
+    /// The node did not become quiet in time, or did not poll.
     #[error(
         "{node} (pid {pid}) does not become quiet at {now_ns} ns: in {waited:?} it polled {polls} times, received {received} \
          packets and sent {sent}; {advice}"
@@ -93,11 +93,11 @@ struct Participant {
 }
 
 impl Conductor {
-    /// Creates a new file with a clock at time 0 for at most `nodes` nodes. Replaces the file of a conductor
-    /// that no longer runs.
+    /// Creates a new file with a clock at time 0 for at most `nodes` nodes (limited to 1 to 256). Replaces the file
+    /// of a conductor that no longer runs.
     ///
     /// # Errors
-    /// If another conductor uses the file, it is not a clock, or the system refuses.
+    /// If another conductor uses the file, it is no valid clock of this version, or the system refuses.
     pub fn create(path: &Path, nodes: usize) -> Result<Self, ClockError> {
         let (clock, lock) = ClockFile::create(path, nodes)?;
         Ok(Self { clock, _lock: lock, patience: PATIENCE, participants: Vec::new() })

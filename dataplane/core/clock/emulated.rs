@@ -112,7 +112,7 @@ impl Clock for EmulatedClock {
         self.last = progress;
         let state = &self.words.state;
         state[state::POLLS].store(self.polls, Relaxed);
-        // After a first quiet poll only the number of polls has changed.
+        // After a first quiet poll no packets have changed; the timer is stored after the second.
         if self.quiet < QUIET_POLLS && !has_worked {
             return;
         }

@@ -238,11 +238,11 @@ fn len_for(nodes: usize) -> usize {
 }
 
 impl ClockFile {
-    /// Creates a clock at time 0 for at most `nodes` nodes. Replaces the file of a conductor that no longer
-    /// runs.
+    /// Creates a clock at time 0 for at most `nodes` nodes (limited to 1 to [`NODES_MAX`]). Replaces the file of a
+    /// conductor that no longer runs.
     ///
     /// # Errors
-    /// If another conductor uses the file, it is not a clock, or the system refuses.
+    /// If another conductor uses the file, it is no valid clock of this version, or the system refuses.
     pub(super) fn create(path: &Path, nodes: usize) -> Result<(Self, File), ClockError> {
         let nodes = nodes.clamp(1, NODES_MAX);
         match Self::open(path) {
@@ -304,7 +304,7 @@ impl ClockFile {
     /// Opens the clock of a running conductor.
     ///
     /// # Errors
-    /// If the file is missing, foreign, damaged, of another version, or without a conductor.
+    /// If the file is missing, foreign, damaged, of another version, or without a conductor, or the system refuses.
     pub fn open(path: &Path) -> Result<Self, ClockError> {
         let io = io_error(path);
         let owned_path = || path.to_owned();

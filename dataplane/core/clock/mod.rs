@@ -78,7 +78,8 @@ pub trait Clock {
     fn polled(&mut self, progress: impl FnOnce() -> Progress);
 
     /// Polls after the end of the loop: calls `is_busy` with the time of each poll, until it has returned false for
-    /// `quiet`, and at most for `longest`. In emulated time, until two consecutive polls find no work.
+    /// `quiet`, and at most for `longest`. In emulated time, until two consecutive polls find no work, or a maximum
+    /// number of polls is reached.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool);
 
     /// Returns the reason why [`Clock::next`] ended the loop, if that was not `stop` or the end of the run.

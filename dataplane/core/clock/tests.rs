@@ -55,7 +55,7 @@ fn nodes_poll_in_turn_until_quiet() {
         let leaf = scope.spawn(|| node(&path, LEAF, 0));
         let agent = scope.spawn(|| node(&path, AGENT, 90));
         let (first, second) = (accept(&mut conductor, LEAF), accept(&mut conductor, AGENT));
-        assert!(conductor.take(LEAF).is_none(), "there is one of that name");
+        assert!(conductor.take(LEAF).is_none(), "the only one of that name has joined");
         for now_ns in [5, 6, 20] {
             conductor.set_now_ns(now_ns);
             let before = conductor.line(first).polls;

@@ -112,7 +112,7 @@ pub enum Refusal {
     /// The device has a peer.
     #[error("the device with id={0} has a peer already")]
     Taken(u32),
-    /// Region numbers do not count from 0 without gaps.
+    /// Region numbers do not count from 0 without gaps, or there are too many regions.
     #[error("region {found}; the next is {expected}, and there may be {REGIONS_MAX}")]
     RegionNumber {
         /// Number in the message.
@@ -136,7 +136,7 @@ pub enum Refusal {
     /// The region cannot be mapped for writing.
     #[error("a region that cannot be written")]
     ReadOnly,
-    /// Ring numbers of a direction do not count from 0 without gaps.
+    /// Ring numbers of a direction do not count from 0 without gaps, or exceed the device's queues.
     #[error("ring {found}; the next of that direction is {expected}, of {allowed}")]
     RingNumber {
         /// Number in the message.
@@ -155,7 +155,7 @@ pub enum Refusal {
     /// The ring has a private header, which drivers do not expect.
     #[error("a private header of {0} bytes")]
     PrivateHeader(u16),
-    /// The ring is outside the added regions.
+    /// The ring is outside the added regions, or its offset is not aligned.
     #[error("a ring of {bytes} bytes at {offset} of region {region}, which has {there}")]
     RingPlace {
         /// Its region.
@@ -167,7 +167,7 @@ pub enum Refusal {
         /// Length of the region.
         there: u64,
     },
-    /// The number of rings differs from the device's queues.
+    /// The client's rings differ from the device's queues in number, or the server offers too few.
     #[error(
         "{} rings to the server and {} to the client; {} and {} are needed",
         .made.to_server, .made.to_client, .needed.to_server, .needed.to_client
@@ -285,7 +285,8 @@ pub fn reason(message: &[u8]) -> String {
 }
 
 impl Descriptor {
-    /// Queries the kernel; assumes the worst for failed queries.
+    /// Queries the kernel. Failed queries of the size, seals and flags count as unfit memory; a failed query of the
+    /// file system counts as no hugetlbfs.
     pub fn of(descriptor: BorrowedFd<'_>) -> Self {
         let seals = fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         let flags = fcntl_getfl(descriptor).unwrap_or(OFlags::empty());

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn exhausted_pool_waits_for_returned_frames() {
+    fn exhausted_pool_serves_returned_frames() {
         let mut pool = FramePool::new(1, 4);
         let mut frame = pool.take().unwrap();
         assert!(pool.take().is_none());

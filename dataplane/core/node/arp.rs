@@ -4,8 +4,8 @@
 //! An unknown host is asked for by broadcast, three times. A known host that needs confirmation is first
 //! probed by unicast, three times, because any host may answer a broadcast. Broadcasts follow only if it is
 //! silent. If another host claims a known host's address, the known host is probed in quick succession, since
-//! packets may meanwhile go to a wrong host. Packets wait for at most three questions. If too many wait, the oldest
-//! is dropped, so that a flood of packets for non-existing hosts does not exclude packets for real ones.
+//! packets may meanwhile go to a wrong host. Packets wait for at most three intervals of questions. If too many wait,
+//! the oldest is dropped, so that a flood of packets for non-existing hosts does not exclude packets for real ones.
 //!
 //! A *slot* is the index of a host's entry in the neighbour table. The table may reuse it for another host, so
 //! packets and questions also store the address.
@@ -242,8 +242,8 @@ impl<B> ArpResolver<B> {
         self.waiting.pop_front().map(|held| held.packet)
     }
 
-    /// Ends the questions for a host that answered none of them, clears its MAC address, and returns its slot. A later
-    /// packet for it starts new questions.
+    /// Ends the questions for a host that answered none of them, clears its MAC address unless another host has its
+    /// slot now, and returns the slot. A later packet for the host starts new questions.
     pub fn next_silent(&mut self, now_ms: u64, neighbours: &Neighbours) -> Option<Slot> {
         let index = self.questions.iter().position(|question| question.is_over(now_ms))?;
         let Question { slot, address, .. } = self.questions.remove(index);

@@ -72,7 +72,7 @@ impl PacketSummary {
     /// Parses an IPv4 frame.
     fn in_ipv4(frame: &[u8]) -> Self {
         if let Ok(datagram) = udp::parse(frame, true) {
-            return Self::in_datagram(frame, datagram.named(v4));
+            return Self::in_datagram(frame, datagram.map_addresses(v4));
         }
         match frame.get(ether::LEN..ether::LEN + ipv4::LEN) {
             Some(packet) => {
@@ -86,7 +86,7 @@ impl PacketSummary {
     /// Parses an IPv6 frame.
     fn in_ipv6(frame: &[u8]) -> Self {
         if let Ok(datagram) = udp::parse_v6(frame, true) {
-            return Self::in_datagram(frame, datagram.named(v6));
+            return Self::in_datagram(frame, datagram.map_addresses(v6));
         }
         if let Ok(message) = ndp::Packet::parse(frame) {
             return Self::Neighbour(message);

@@ -316,7 +316,8 @@ impl TapCore {
         self.recorder.as_mut()?.copy(packets)
     }
 
-    /// Keeps the first `count` copies from `start` on, and discards the rest.
+    /// Keeps the first `count` copies from `start` on, and discards the rest. Without copies (`None`), counts the
+    /// packets as lost.
     pub fn keep(&mut self, start: Option<usize>, count: usize) {
         self.recorder.iter_mut().for_each(|recorder| recorder.keep(start, count));
     }

@@ -40,7 +40,7 @@ impl Timing {
     }
 
     /// Converts ticks to nanoseconds. Multiplies by a factor instead of dividing, because some policies need the time
-    /// at every poll. The error stays below two ticks for years.
+    /// at every poll. The relative error stays below 4e-16: about 12 ns after a year.
     #[inline]
     #[must_use]
     pub fn to_ns(self, ticks: u64) -> u64 {

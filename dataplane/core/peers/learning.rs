@@ -43,7 +43,7 @@ pub struct PeerLearner {
     pub published: Box<[f32]>,
     /// Factor on the loads that rewards use.
     gain: f32,
-    /// True if the parameters never change.
+    /// True if the node learns nothing: the parameters of both policies never change.
     is_frozen: bool,
     /// True if the node forwards fresh tasks.
     pub migrates: bool,

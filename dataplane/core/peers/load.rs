@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_more_than_others_believe() {
+    fn load_never_exceeds_the_accepted_maximum() {
         let mut load = OwnLoad::new(1, 1);
         load.set_waiting(u32::MAX);
         load.add_service_time(u64::from(u32::MAX));

@@ -6,7 +6,7 @@
 //! nothing allocates after the start.
 //!
 //! Time is divided into *beats*. At the end of each, a node sends its waiting work to all peers ([`Heartbeat`]);
-//! the nodes' beats are out of phase. A peer is present from its first heartbeat until it was silent for
+//! the nodes' beats are out of phase. A peer is present from its first heartbeat until it was silent for more than
 //! [`SILENT_BEATS`] of this node's beats. Absent peers receive no tasks and no requests, and do not count in
 //! learning. Beats are numbered. A starting node adopts the number of the present ones, so that all nodes agree on
 //! the time of a *consensus*: the exchange and averaging of their critics' parameters, which takes one beat. The
@@ -40,7 +40,7 @@ use load::{LOAD_MAX, OwnLoad};
 pub const FEATURES: u8 = 1;
 /// Default length of a beat.
 pub const BEAT_NS: u64 = 100_000;
-/// Silent beats after which a peer counts as absent.
+/// Silent beats after which a peer counts as absent at the next one.
 pub const SILENT_BEATS: u64 = 10;
 /// Beats between two consensus rounds.
 pub const CONSENSUS_BEATS: u64 = 2000;

@@ -38,9 +38,11 @@ refusals! {
     Stranger => PeerStranger;
     /// A value is not a number or infinite.
     NotFinite => PeerNotFinite;
-    /// A value is out of range: a negative load, a load without waiting tasks, or impossible counts.
+    /// A value is out of range: a negative or too large load, a load without waiting tasks, an impossible count, or
+    /// a too large parameter.
     OutOfRange => PeerOutOfRange;
-    /// The message is older than an accepted one, or for a consensus round that is over or far ahead.
+    /// The message is older than an accepted one, or has parameters of an absent node, or for a consensus round that is
+    /// over or far ahead.
     Old => PeerOld;
     /// The message was received before.
     Doubled => PeerDoubled;

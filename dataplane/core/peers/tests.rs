@@ -308,7 +308,7 @@ fn critics_agree_once_per_round() {
 
 // promise: agent.4
 #[test]
-fn lost_parts_are_counted_and_partial_updates_dropped() {
+fn lost_parts_of_parameters_are_counted() {
     let nodes = 24; // 373 parameters: two parts
     let mut rack = rack("malcolm", nodes);
     beats(&mut rack, CONSENSUS_BEATS - 1);
@@ -361,7 +361,7 @@ fn missed_beats_are_not_made_up_for() {
 proptest! {
     // promise: agent.4
     #[test]
-    fn whatever_peers_tell_probabilities_are_some(
+    fn any_heartbeats_leave_probabilities_valid(
         beats in proptest::collection::vec(
             (any::<[u8; 48]>(), 0..4_u16, any::<bool>(), any::<u32>(), 0..40_u64),
             1..200,

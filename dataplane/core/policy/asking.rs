@@ -68,7 +68,7 @@ pub(super) struct PendingProbes {
     first: u16,
     /// Index of the waiting task whose probes are sent next.
     next: usize,
-    /// Members that did not answer in time.
+    /// Number of probes without an answer when their task left.
     unanswered: u64,
 }
 

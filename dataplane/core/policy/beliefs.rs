@@ -43,8 +43,8 @@ impl SelectionBasis {
 pub struct Candidates {
     /// Method of selection.
     pub basis: SelectionBasis,
-    /// The members, in the policy's order. Empty if the policy considers all of them, or an idle one shared
-    /// by all cores.
+    /// The members, in the policy's order. Empty if the policy considers all of them, any idle one, or an idle one
+    /// shared by all cores, and while it waits for probes' answers.
     pub members: ProbedMembers,
 }
 

@@ -1,6 +1,5 @@
 //! Central queues: a member holds at most k tasks, and tasks wait at the dispatcher while all members are
-//! full (JBSQ, Kogias et al.: R2P2, ATC 2019). With cFCFS they wait at its single core, and k is the smallest
-//! bound that keeps members busy.
+//! full (JBSQ, Kogias et al.: R2P2, ATC 2019). With cFCFS, k is the smallest bound that keeps members busy.
 //!
 //! A member has k *places*, one for each task that it may hold. A task without a pick (`None`) waits in the
 //! caller's FIFO. The caller offers the first waiting task again after each reply, and from time to time,
@@ -268,8 +267,8 @@ impl FreePlaces {
         self.ranks.open()
     }
 
-    /// Returns a member with a free place, with its queue, and the front. Compares the queue with the view,
-    /// unless this is the only core.
+    /// Returns the front, and a member with a free place with its queue, or `None` if none was found. Compares the
+    /// queue with the view, unless this is the only core.
     #[inline(always)]
     fn find(
         &mut self,

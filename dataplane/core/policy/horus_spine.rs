@@ -83,7 +83,8 @@ impl Shares {
     }
 }
 
-/// Marks racks without any signal as idle. A leaf starts with idle workers too, and signals their first change.
+/// Marks racks without any signal and without outstanding tasks as idle. A leaf starts with idle workers too, and
+/// signals their first change.
 pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {
         let rack = view.active()[place];
@@ -93,7 +94,7 @@ pub(super) fn offer_unreported(view: &mut View) {
     }
 }
 
-/// Maximum number of draws for an idle rack in proportion to size; the last draw counts.
+/// Maximum number of rejected draws for an idle rack in proportion to size; the draw after the last of them counts.
 const DRAWS: usize = 16;
 
 impl HorusSpine {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     /// Sends `tasks` tasks, one every `gap_ns`, with an immediate answer if the member answers at all;
-    /// `service_ns` returns the service time that a member reports.
+    /// `service_ns` returns the service time that a member reports. Returns the number of tasks of each member.
     fn run(
         dispatcher: &mut Dispatcher,
         now_ns: &mut u64,
@@ -233,6 +233,7 @@ mod tests {
             assert!(dispatcher.view().rate(Member(0)) > 0.5, "{policy}");
             // It answers again; its share of the next tasks suffices to measure it.
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
+            // The tasks that it never answered no longer count as its queue.
             let outstanding = dispatcher.view().outstanding(Member(2));
             dispatcher.view_mut().write_off(Member(2), outstanding);
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
@@ -260,7 +261,7 @@ mod tests {
 
     // promise: scheduling.5
     #[test]
-    fn saturation_and_single_task_windows_keep_rates() {
+    fn saturation_and_single_task_windows_keep_rates_finite() {
         for policy in
             ["ppot-learned(c1=0.001, s=1)", "ppot-learned(service-us=1e9)", "ppot-ewma(weight=1)"]
         {
@@ -268,6 +269,7 @@ mod tests {
             // One task per nanosecond, each of which takes four seconds; then one per second.
             for gap_ns in [1, 1_000_000_000] {
                 run(&mut dispatcher, &mut now_ns, (5000, gap_ns), |_| Some(u32::MAX));
+                // Further ticks, so that a new estimate is made.
                 run(&mut dispatcher, &mut now_ns, (50, 2_000_000), |_| Some(u32::MAX));
                 let sound = |member| {
                     let rate = dispatcher.view().rate(Member(member));

@@ -212,8 +212,9 @@ impl Learner {
         Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
     }
 
-    /// Returns true if a window of L tasks takes the member longer than (1 + eps) L / mu* ([`Plan`]). Without
-    /// benchmark tasks, returns true if it owes an answer for longer than (1 + eps) / mu*.
+    /// Returns true if a window of L tasks takes the member longer than `patience` L / mu* ([`Plan`]; the paper's
+    /// patience is 1 + eps). Without benchmark tasks, returns true if it owes an answer for longer than
+    /// `patience` / mu*.
     fn is_too_slow(&self, member: Member, view: &View) -> bool {
         if self.mean_rate == 0.0 {
             return false;

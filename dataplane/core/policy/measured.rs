@@ -29,7 +29,7 @@ const OUTLIER: f64 = 4.0;
 const LONGEST_KEPT: f64 = 0.98;
 /// Minimum silence that counts: hosts stall for this long.
 pub(super) const SILENCE_LEAST_NS: f64 = 1e6;
-/// Silence after which tasks are lost in any case; also the value without measurements.
+/// Silence after which tasks are lost, unless a longer one is configured; also the value without measurements.
 pub(super) const SILENCE_MOST_NS: u64 = 1_000_000_000;
 
 /// Values measured from each reply. A separate value, so that it stays in registers over a run of replies.

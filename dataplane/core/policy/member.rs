@@ -3,9 +3,9 @@
 //! The simulator's models `ct` and `slots` run this for each server. An agent runs it for each worker of a
 //! pool with reports in messages ([`super::Reports::Messages`]); its dispatchers are the pool's leaves.
 //! Otherwise, behind a leaf and in the models `rack` and `fabric`, every reply reports the queue to the core
-//! that it reaches, and reports reach all cores. Then there is no choice: `eps` has no effect, and
-//! `lsq-smart` equals `lsq-update`. An agent cannot address a leaf's core by UDP source port, because it does
-//! not know the leaf's RSS.
+//! that it reaches, and the cores exchange the queues that they know. Then there is no choice: `eps` has no
+//! effect, and `lsq-smart` equals `lsq-update`. An agent cannot address a leaf's core by UDP source port,
+//! because it does not know the leaf's RSS.
 
 use rand::Rng as _;
 
@@ -58,7 +58,8 @@ impl MemberSide {
     }
 
     /// Handles a dispatcher that has just registered the member, which has `queue` tasks. Returns true if the
-    /// member should report: unless it is on another list, or has too many tasks for any.
+    /// member should report. A member with `Reply` or `Never` does not report. A member with `Below` does not if it is
+    /// on another list, or has too many tasks for any.
     #[must_use]
     pub fn on_dispatcher_joined(&mut self, dispatcher: usize, queue: u32) -> bool {
         let reports = match self.notify {
@@ -107,6 +108,7 @@ impl MemberSide {
             Notify::Update(chance) => draw_receiver(if queue == 0 { 1.0 } else { chance }),
             Notify::Below(threshold) => {
                 let reports = queue < threshold && self.list_owner.is_none();
+                // Chance 0 only takes the random number, so that each call takes one.
                 let receiver = draw_receiver(if reports { 1.0 } else { 0.0 });
                 self.list_owner = receiver.or(self.list_owner);
                 receiver

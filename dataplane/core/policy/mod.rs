@@ -167,7 +167,8 @@ impl Caller {
 /// A scheduling policy. Only [`Policy::pick_run`] is mandatory.
 ///
 /// [`View::now_ns`] is valid in every hook. Its resolution is one burst for pools that queue tasks, one tick
-/// of the node otherwise. The caller counts a task as answered ([`View::answered`]) before each `on_reply`.
+/// of the node otherwise. The caller counts a task as answered ([`View::answered`]) before the `on_reply` of its reply.
+/// A report without a reply, for instance in a keep-alive, also leads to an `on_reply`.
 #[enum_dispatch]
 pub trait Policy {
     /// Picks an active member for each task of a run, and counts each task as sent ([`View::sent`]) before

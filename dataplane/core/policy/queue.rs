@@ -107,7 +107,10 @@ impl<T> QueueingDispatcher<T> {
         self.tasks.iter(self.order)
     }
 
-    /// Swaps the memory for waiting tasks for `tasks`, which has enough room, and moves the tasks over.
+    /// Swaps the memory for waiting tasks for `tasks`, and moves the tasks over.
+    ///
+    /// # Panics
+    /// If `tasks` has too little room and does not grow.
     pub fn exchange_memory(&mut self, tasks: &mut Slab<T>) {
         let mut order = Fifo::EMPTY;
         while let Some(task) = self.tasks.pop(&mut self.order) {
@@ -266,7 +269,7 @@ mod tests {
 
     // promise: scheduling.3
     #[test]
-    fn policy_without_queue_refuses_excess_tasks() {
+    fn policy_without_queue_refuses_tasks_without_members() {
         let mut queueing = QueueingDispatcher::new(dispatcher("random", 1));
         assert_eq!(offer(&mut queueing, 'a'), Ok(Some(('a', 0))));
         queueing.set_active(Member(0), false);

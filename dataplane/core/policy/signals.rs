@@ -42,7 +42,7 @@ const IN_FLIGHT_MAX: usize = 8;
 /// Signalling rules of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// The paper's text with the repairs below.
+    /// The paper's text with the repairs that the module's documentation describes.
     Paper,
     /// The paper's literal text: one idle worker suffices for IDLE_ADD, every contradicting task repeats the
     /// message, and the average load is compared with the value sent last.

@@ -64,8 +64,8 @@ impl Slots {
         now_ns.saturating_sub(self.courtesy.1) > COURTESY_NS
     }
 
-    /// Takes a place at a member that has most of its places free under this bound. Also returns true if all
-    /// of them were free.
+    /// Takes a place on this core's list, else one of a member with the most free places. Also returns true if all
+    /// places of the member seemed free under this bound.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
         let has_tokens = || view.peers().is_some_and(Peers::has_tokens);
         if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {

@@ -231,7 +231,7 @@ pub enum PolicyError {
         /// Known parameters.
         known: String,
     },
-    /// A value is no number or out of range.
+    /// A value is no number, out of range, or not whole where it must be.
     #[error("policy `{policy}`: `{parameter}` is {found}, allowed is {allowed}")]
     Value {
         /// Name of the policy.

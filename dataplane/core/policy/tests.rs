@@ -636,7 +636,7 @@ fn readmitted_member_is_idle_for_one_core() {
 
 // promise: scheduling.2
 #[test]
-fn bounded_idle_members_are_taken_once() {
+fn idle_members_are_taken_once_after_policy_change() {
     let mut cores = Cores::new("jbsq(k=3)", 4, 2);
     cores.exchange(true);
     for (index, core) in cores.dispatchers.iter_mut().enumerate() {

@@ -81,7 +81,7 @@ impl Offer {
     /// Decodes a received offer and checks it.
     ///
     /// # Errors
-    /// If the offer cannot be valid.
+    /// If the offer cannot be valid, or the message is a refusal.
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidOffer> {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
@@ -129,11 +129,11 @@ pub(super) fn locked(offer: &Mutex<Offer>) -> MutexGuard<'_, Offer> {
 pub enum OfferError {
     /// Nothing at the path.
     Missing,
-    /// Another kind of file at the path, with its description.
+    /// Another kind of file or socket at the path, with its description.
     Foreign(String),
     /// No process listens any more.
     Dead,
-    /// No answer in time.
+    /// No answer in time, or the end of the connection without one.
     Silent,
     /// Belongs to another user, with this number.
     Owner(u32),
@@ -166,8 +166,8 @@ pub struct ReceivedOffer {
     pub pid: u64,
 }
 
-/// Requests the offer of the agent with the socket at `path`. Waits for it at most `patience`. Refuses an agent of
-/// another user except root.
+/// Requests the offer of the agent with the socket at `path`. Waits at most `patience` for the connection, and as long
+/// for the offer. Refuses an agent of another user except root.
 ///
 /// # Errors
 /// If there is no offer.

@@ -200,7 +200,7 @@ impl WorkerRegion {
     /// dropped. Replaces the socket of an agent that no longer runs.
     ///
     /// # Errors
-    /// If another agent uses the path, the path holds something else, or the system refuses.
+    /// If the shape is impossible, another agent uses the path, the path holds something else, or the system refuses.
     pub fn create(
         path: &Path,
         workers: &[Place],
@@ -244,7 +244,8 @@ impl WorkerRegion {
     /// Gets the region of a running agent with its socket at `path`.
     ///
     /// # Errors
-    /// If there is none, it does not answer, or the region is foreign, damaged or of another version.
+    /// If there is none, it does not answer, it belongs to another user, the system refuses, or the region is foreign,
+    /// damaged or of another version.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
         Self::open_within(path, attach::PATIENCE)
     }
@@ -364,7 +365,7 @@ impl WorkerRegion {
         self.words(channel).control[control::GRANTED].load(Acquire)
     }
 
-    /// Returns the state of a channel's worker; `None` without a grant.
+    /// Returns the state of a channel's worker; `None` without a grant, or while the channel is offered to no worker.
     #[must_use]
     pub fn worker(&self, channel: usize) -> Option<WorkerStatus> {
         let (words, place) = (self.words(channel), self.place(channel)?);

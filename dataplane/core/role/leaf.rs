@@ -324,8 +324,8 @@ where
         patience.holds_back = may_delay && !self.node.reaches_workers();
     }
 
-    /// Announces on all ports with clients that this node now has the address, by gratuitous ARP or an
-    /// unsolicited neighbour advertisement.
+    /// Announces on all ports with clients and the address's IP version that this node now has the address, by
+    /// gratuitous ARP or an unsolicited neighbour advertisement.
     fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
             let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);

@@ -99,7 +99,7 @@ struct UnfinishedTask {
 #[derive(Debug)]
 pub struct PoolQueue {
     tasks: VecDeque<UnfinishedTask>,
-    /// Number of tasks at the front that have lost their credit.
+    /// Number of tasks at the front that have lost their credit, or had none to take.
     reclaimed: usize,
 }
 
@@ -289,7 +289,8 @@ impl AffinityTable {
         true
     }
 
-    /// Empties an entry. An unfinished task returns its credit and its share of the source's bound.
+    /// Empties an unfinished task's entry. The task returns its credit, if it has one, and its share of the source's
+    /// bound. Other entries stay.
     fn forget(&mut self, index: u32) {
         let entry = *self.entry(index);
         if entry.last_packet == 0 || entry.finished {
@@ -410,7 +411,7 @@ mod tests {
             assert_eq!(member(table.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
         assert!(table.insert(key(9), 0, Member(9), 200));
-        assert_eq!(table.expire(200).map(|credit| credit.0), Some(0), "it took a live one's entry");
+        assert_eq!(table.expire(200).map(|credit| credit.0), Some(0), "it took an expired entry");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::wire::{ether, udp};
 /// messages may be replays of ones that an earlier leaf has accepted.
 const BEFORE_START: Duration = Duration::from_secs(300);
 
-/// Returns the first sequence that a leaf accepts for a pool that starts now.
+/// Returns the sequence before which a leaf accepts none for a pool that starts now.
 #[must_use]
 pub fn first_accepted(now: SystemTime) -> u64 {
     auth::sequence_at(now.checked_sub(BEFORE_START).unwrap_or(UNIX_EPOCH))
@@ -131,7 +131,7 @@ impl fmt::Debug for ReplyAuthenticator {
 }
 
 impl ReplyAuthenticator {
-    /// Creates the authenticator of a pool with `members` members. Accepts sequences from `first` on.
+    /// Creates the authenticator of a pool with `members` members. Accepts sequences of laps after that of `first`.
     #[must_use]
     pub fn new(key: Key, members: usize, first: u64) -> Self {
         Self { key, windows: (0..members).map(|_| Window::starting(first)).collect() }

@@ -1,4 +1,4 @@
-//! Stages of one core with one server of eight workers, for tests.
+//! Stages of one core with one server and one pool, for tests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Fixture {
     pub policy: &'static str,
     /// Ids of the members.
     pub members: Vec<u16>,
-    /// Key of the workers' replies. Sequence numbers are accepted from 0 on.
+    /// Key of the workers' replies. Sequence numbers of the first lap are refused.
     pub key: Option<Key>,
     /// Service address, for a spine.
     pub service: Option<IpAddr>,

@@ -239,7 +239,7 @@ impl Stages {
     }
 
     /// Takes drained members of linked pools out of the choice, once the time for in-flight tasks to them is
-    /// over.
+    /// over and no task of the pool waits.
     #[cold]
     pub(super) fn end_lingering(&mut self) {
         for pool in 0..self.dispatchers.len() {

@@ -407,11 +407,11 @@ impl<T> Scratch<T> {
         &mut self.item
     }
 
-    /// Moves it to `path`, for which it was made. With `replace` it replaces an existing file; otherwise
-    /// there must be none. Returns the item and its identity.
+    /// Moves it to `path`, for which it was made. With `replace` it replaces an existing file. Otherwise there must be
+    /// none, as far as the file system can check that. Returns the item and its identity.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// If `path` names no file, or a system call fails.
     pub fn put_at(mut self, path: &Path, replace: bool) -> io::Result<(T, Identity)> {
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
@@ -493,7 +493,8 @@ impl<'a> ReportFile<'a> {
     /// Writes the file under another name and renames it. The file gets the mode of the previous one.
     ///
     /// # Errors
-    /// If a system call fails. The previous file is then unchanged.
+    /// If the path holds anything except a regular file by now, or a system call fails. The previous file is then
+    /// unchanged.
     pub fn write(self, bytes: impl AsRef<[u8]>) -> Result<(), String> {
         within_limits(|| self.try_write(bytes.as_ref())).map_err(|error| self.explain(&error))
     }
@@ -501,7 +502,7 @@ impl<'a> ReportFile<'a> {
     /// Opens the file for a report that is written piece by piece.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// If the path holds anything except a regular file by now, or a system call fails.
     pub fn open(self) -> Result<OpenReport, String> {
         let scratch = self.scratch().map_err(|error| self.explain(&error))?;
         Ok(OpenReport { option: self.option.to_owned(), path: self.path.to_owned(), scratch })

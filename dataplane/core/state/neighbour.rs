@@ -13,9 +13,9 @@
 //!
 //! An entry has three words (five for an IPv6 host): its key, its MAC address with flags, and two times.
 //! These are the last confirmation and the last use by a packet, in milliseconds of the node's clock, which
-//! wrap after 49 days. Only a host that the node has asked for can set a MAC address. A packet with another
-//! MAC address than a resolved entry marks the entry as suspect. The node then asks the known host by unicast,
-//! before it asks all hosts.
+//! wrap after 49 days. A host's packet sets the MAC address only of an unresolved entry, or after a request to
+//! all hosts. A packet with another MAC address than a resolved entry marks the entry as suspect. The node then
+//! asks the known host by unicast, before it asks all hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -49,7 +49,7 @@ const RESOLVED: u64 = 1 << 63;
 const STATIC: u64 = 1 << 62;
 /// Flag of a MAC word after a request to all hosts: the first answer replaces any known address.
 const ASKED: u64 = 1 << 61;
-/// Flag of a MAC word that needs confirmation: another host has claimed the address, or the link went down.
+/// Flag of a MAC word that needs confirmation: another host has claimed the address.
 const SUSPECT: u64 = 1 << 60;
 
 /// Flag of a port's word (at the table's end) while its link is down. The remaining bits count the changes.
@@ -461,7 +461,7 @@ impl Neighbours {
     }
 
     /// Returns the milliseconds since the host was last confirmed; 0 for a configured one. Returns `None` for
-    /// one that needs confirmation at once.
+    /// one that needs confirmation at once or has no MAC address.
     #[must_use]
     pub fn age_ms(&self, slot: Slot, now_ms: u32) -> Option<u32> {
         let word = self.mac_word(slot).load(Relaxed);
@@ -472,8 +472,7 @@ impl Neighbours {
         (word & RESOLVED != 0 && word & SUSPECT == 0).then(|| now_ms.wrapping_sub(confirmed))
     }
 
-    /// Returns true if another host has claimed the address, or the link went down: the known host needs
-    /// confirmation.
+    /// Returns true if another host has claimed the address: the known host needs confirmation.
     #[must_use]
     pub fn is_suspect(&self, slot: Slot) -> bool {
         self.mac_word(slot).load(Relaxed) & SUSPECT != 0

@@ -58,7 +58,7 @@ impl Region {
     /// allocated at once. They stay in memory if this process may lock that much.
     ///
     /// # Errors
-    /// For memory without seals against shortening, for memory shorter than `len`, or if `mmap` fails.
+    /// For memory without seals against resizing, for memory shorter than `len`, or if `mmap` fails.
     pub fn shared(memory: &File, len: usize) -> io::Result<Arc<Self>> {
         let invalid = |text| io::Error::new(io::ErrorKind::InvalidData, text);
         let seals = rustix::fs::fcntl_get_seals(memory).unwrap_or(SealFlags::empty());

@@ -314,9 +314,9 @@ impl Table {
         });
     }
 
-    /// Sets the entries of another epoch, at once for all readers. A member in a formerly free place becomes
-    /// `Configured`. A place that becomes free becomes `Absent`. The caller ensures that no core chooses any of
-    /// these members meanwhile.
+    /// Sets the entries of another epoch, at once for all readers. A member in a formerly free place, or with another
+    /// worker id, becomes `Configured`. A place that becomes free becomes `Absent`. The caller ensures that no core
+    /// chooses any of these members meanwhile.
     ///
     /// # Panics
     /// If there are more entries than places.
@@ -536,7 +536,7 @@ pub fn check_free(path: &Path) -> Result<(), StateError> {
 /// Checks that `path` holds nothing except a state file of this user or root that may be replaced.
 ///
 /// # Errors
-/// If it holds something else.
+/// If it holds something else, this user may not replace it, or a system call fails.
 pub fn check_replaceable(path: &Path) -> Result<(), StateError> {
     let io = |error| StateError::Io { path: path.to_owned(), error };
     let Some(found) = ExistingFile::at(path).map_err(io)? else {

@@ -38,7 +38,8 @@ impl Packet {
     /// Parses the ARP packet in a frame with ARP's EtherType.
     ///
     /// # Errors
-    /// [`DropReason::ArpMalformed`] for other hardware, protocols, lengths or operations.
+    /// [`DropReason::ArpMalformed`] for other hardware, protocols, lengths or operations, a short frame, or a group as
+    /// the sender.
     pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
         let bytes = frame.get(ether::LEN..FRAME_LEN).ok_or(DropReason::ArpMalformed)?;
         if bytes[..6] != HEADER {

@@ -67,7 +67,7 @@ impl Packet {
     ///
     /// # Errors
     /// [`DropReason::NdMalformed`] for messages that RFC 4861 (7.1) discards: from beyond the link, damaged,
-    /// with a wrong length or option, or contradictory.
+    /// with a wrong length or option, or contradictory. Another reason for a wrong IPv6 header.
     pub fn parse(frame: &[u8]) -> Result<Self, DropReason> {
         let packet = frame.get(ether::LEN..).ok_or(DropReason::NdMalformed)?;
         let header = ipv6::parse(packet)?;

@@ -12,8 +12,8 @@ pub const PAYLOAD: usize = ether::LEN + ipv4::LEN + LEN;
 /// Number of bytes before the payload over IPv6.
 pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
-/// Number of bytes that the kernel keeps of a frame with several datagrams, if requested by the leaf: the
-/// headers of Ethernet and IPv4.
+/// Number of bytes to which the leaf's kernel filter cuts a frame that holds several datagrams (segmentation
+/// offload): the headers of Ethernet and IPv4.
 pub const OFFLOADED: usize = ether::LEN + ipv4::LEN;
 /// Number of bytes of the longest frame without jumbo frames.
 const FRAME_MAX: usize = ether::LEN + 1500;
@@ -45,7 +45,7 @@ impl<A> Datagram<A> {
 
     /// Returns the datagram with its addresses as another type.
     #[must_use]
-    pub fn named<B>(self, address: impl Fn(A) -> B) -> Datagram<B> {
+    pub fn map_addresses<B>(self, address: impl Fn(A) -> B) -> Datagram<B> {
         let Self { src, dst, src_port, dst_port, at, end } = self;
         Datagram { src: address(src), dst: address(dst), src_port, dst_port, at, end }
     }
@@ -117,9 +117,11 @@ fn parse_without_options(
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     let is_cut = frame.len() == OFFLOADED || frame.len() > FRAME_MAX;
+    if !is_cut {
+        return reason;
+    }
     let packet = &frame[ether::LEN..];
     let len = match ether::ether_type(frame) {
-        _ if !is_cut => return reason,
         ether::IPV4 if packet[0] >> 4 == 4 => usize::from(u16_at(packet, 2)),
         ether::IPV6 if packet[0] >> 4 == 6 => ipv6::LEN + usize::from(u16_at(packet, 4)),
         _ => return reason,
@@ -127,8 +129,8 @@ fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
     if len > packet.len() { DropReason::SegmentationOffload } else { reason }
 }
 
-/// Returns true if the IP header needs no check or has a valid checksum. Returns false for a frame without an
-/// IP packet.
+/// Returns true for an unfragmented IPv4 packet with a valid header, and for any packet with a whole IPv6 header.
+/// Returns false for other frames.
 #[must_use]
 pub fn ip_header_is_valid(frame: &[u8]) -> bool {
     let Some(packet) = frame.get(ether::LEN..) else { return false };
@@ -196,8 +198,10 @@ pub fn parse_v6_at(
     let is_to_us = ether::is_to(frame, mac);
     let ip = ipv6::parse(packet).map_err(|reason| offloaded_or(reason, frame))?;
     if ip.next == ipv6::ICMP {
+        if !is_to_us && !ether::dst(frame).is_group() {
+            return Err(DropReason::OtherMac);
+        }
         return match ndp::is_one(&packet[ipv6::LEN..]) {
-            _ if !is_to_us && !ether::dst(frame).is_group() => Err(DropReason::OtherMac),
             true => Ok(None),
             false => Err(DropReason::NotUdp),
         };
@@ -280,11 +284,12 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
 }
 
 /// Returns true if the checksum of an IPv6 frame is right. The frame has no extension headers, and its
-/// datagram of `udp_len` bytes is complete. `head` holds the first bytes of the frame.
+/// datagram of `udp_len` bytes is complete. `head` holds the first bytes of the frame; its length is constant, so
+/// the reads from it need no bounds check.
 #[inline]
 #[must_use]
-pub fn checksum_is_valid_v6<const LEN: usize>(
-    head: &[u8; LEN],
+pub fn checksum_is_valid_v6<const HEAD: usize>(
+    head: &[u8; HEAD],
     frame: &[u8],
     udp_len: usize,
 ) -> bool {
@@ -323,8 +328,8 @@ fn put_checksum(segment: &mut [u8], pseudo: PartialChecksum) {
     put_u16(segment, 6, if checksum == 0 { 0xFFFF } else { checksum });
 }
 
-/// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram with its UDP header at
-/// `at`, for a new packet.
+/// Swaps the endpoints (MAC addresses, IP addresses, ports) of a checked datagram with its UDP header at `at`.
+/// Resets the time to live (IPv6: hop limit), because the packet is new.
 pub fn swap_endpoints(frame: &mut [u8], at: usize) {
     ether::emit_addresses(frame, ether::src(frame), ether::dst(frame));
     match ether::ether_type(frame) {

@@ -42,7 +42,7 @@ pub fn cover(frame: &mut [u8]) {
     frame.copy_within(..ADDRESSES, LEN);
 }
 
-/// Reverses [`cover`] with a tag of this VLAN and the lowest priority. Before, the untagged frame begins at [`LEN`];
+/// Reverses [`cover`] with a tag of this VLAN and priority 0. Before, the untagged frame begins at [`LEN`];
 /// afterwards the tagged one begins at 0.
 #[inline]
 pub fn uncover(frame: &mut [u8], id: u16) {

@@ -158,6 +158,7 @@ impl FileStore {
             write.open_table(PARTS)?;
             Ok(write.commit()?)
         })?;
+        // Without replacing a file of that name.
         scratch.keep_at(&self.path, false).map_err(system)
     }
 
@@ -266,6 +267,7 @@ fn replace(database: &Database, fabric: &Fabric) -> Result<(), Failure> {
     write.delete_table(PARTS)?;
     write.delete_table(LOG)?;
     {
+        // Creates the empty log.
         write.open_table(LOG)?;
         let mut parts = write.open_table(PARTS)?;
         for (number, part) in (0..).zip(records::parts(fabric)) {

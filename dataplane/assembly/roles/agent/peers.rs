@@ -45,7 +45,8 @@ struct Node {
     is_up: bool,
 }
 
-/// All nodes, and the client's received frames: sending node and header of each answer.
+/// All nodes, and the client's received frames: node of the source address, which is the one that the client sent
+/// the task to, and header of each answer.
 struct Segment {
     nodes: Vec<Node>,
     frames: FramePool,
@@ -77,12 +78,12 @@ impl Segment {
         };
         let nodes = (0..nodes).map(node).collect();
         let mut segment = Self { nodes, frames, answers: Vec::new(), now: 0 };
-        (0..segment.nodes.len()).for_each(|node| segment.attach_worker(node));
+        (0..segment.nodes.len()).for_each(|node| segment.attach_workers(node));
         segment
     }
 
     /// Attaches both workers of a node.
-    fn attach_worker(&mut self, node: usize) {
+    fn attach_workers(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.workers = (0..2).map(|at| node.handles.claim(at)).collect();
         node.agent.poll(self.now);
@@ -269,7 +270,7 @@ fn idle_node_steals_the_first_waiting_task() {
 #[test]
 fn twice_forwarded_task_keeps_its_first_node() {
     let mut segment = Segment::new("rsteal", 2);
-    // Node 1's queue, of tasks sent to node 0 and forwarded.
+    // Node 1's queue, of tasks sent to node 0 and forwarded. 254 hops: the next is the largest number.
     let via = ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
     let mut body = b"question".to_vec();
     body.resize(8 + VIA_LEN, 0);
@@ -327,7 +328,7 @@ fn node_without_workers_is_not_announced() {
     }
     assert_eq!(segment.count(0, Counter::TasksPassed), 0);
     segment.finish();
-    segment.attach_worker(1);
+    segment.attach_workers(1);
     segment.pass(20 * BEAT);
     assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1]);
     segment.balanced();
@@ -335,7 +336,8 @@ fn node_without_workers_is_not_announced() {
 
 // promise: agent.4
 #[test]
-fn full_queue_refusal_reaches_the_client() {
+fn full_queue_drop_counts_as_failed_task() {
+    // A task beyond the queue is dropped, and the policy between nodes learns of it.
     let mut segment = Segment::of("random", 2, 2);
     segment.pass(20 * BEAT);
     for seq in 0..6 {
@@ -383,7 +385,7 @@ fn learners_hear_each_other_and_agree() {
     segment.balanced();
 }
 
-/// Returns a heartbeat of this node.
+/// Returns a heartbeat of the node `origin`.
 fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
     let mut bytes = vec![0; wedjat_core::wire::peer::HEARTBEAT_LEN];
     Heartbeat { origin, number, load, waiting: 1, done: BeatStatistics::default() }
@@ -480,7 +482,7 @@ fn agent_without_peers_refuses_peer_messages() {
 proptest! {
     // promise: agent.4
     #[test]
-    fn any_words_are_taken_or_counted(
+    fn any_messages_are_taken_or_counted(
         messages in proptest::collection::vec(
             (0..4_u8, 0..4_u8, proptest::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40,
         ),

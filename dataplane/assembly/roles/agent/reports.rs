@@ -155,8 +155,8 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "lsq-smart(eps=0)");
         shared.register_with_leaves();
-        // The last leaf sends it four, each of its peers one. The last leaf's estimate stays right until they
-        // are done.
+        // The last leaf sends it four tasks, each other leaf one. Tasks raise their leaf's estimate; only reports
+        // lower it.
         for (seq, leaf) in [2, 2, 2, 2, 0, 1].into_iter().enumerate() {
             shared.task_from(leaf, 11, seq as u16);
         }
@@ -178,7 +178,7 @@ fn smart_worker_reports_to_the_most_wrong_leaf() {
 
 // promise: scheduling.6
 #[test]
-fn unused_idle_report_moves_to_another_leaf() {
+fn unused_idle_report_is_repeated_every_second() {
     for family in FAMILIES {
         let mut shared = Shared::new(family, "jiq");
         let messages = shared.register_with_leaves();

@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// Handles an event. No task arrives after `end`.
+    /// Handles an event. Schedules no further arrival after `end`.
     fn handle(&mut self, event: Event, end: u64) {
         let case = self.case;
         match event {

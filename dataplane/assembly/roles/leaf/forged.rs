@@ -82,8 +82,8 @@ impl Workers {
         }
     }
 
-    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 100 steps in
-    /// between. Returns the response times in order.
+    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 99 steps in between.
+    /// Returns the response times in ascending order.
     fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
         let mut sent = Vec::new();
         for at in 0..tasks {
@@ -135,7 +135,7 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
         let alone = Workers::new(policy).serve(40, |_| None);
         assert_eq!(alone.len(), 40, "{policy}");
         let mut workers = Workers::new(policy);
-        // 10,000 packets per second: from an unreachable source, from one source, and from a whole network.
+        // 10,000 packets per second, in turn from an unreachable source and from one source.
         let times = workers.serve(40, |at| {
             Some(match at % 4 {
                 0 | 1 => unanswerable_task(unreachable[at as usize / 4 % 6], at as u16),

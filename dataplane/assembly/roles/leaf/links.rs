@@ -159,7 +159,7 @@ fn spine_gets_idle_and_load_signals() {
         for seq in 4..12 {
             assert_eq!(rig.signals_after(CLIENTS, &forwarded_task(seq, false)), []);
         }
-        // Twelve tasks arrived. One worker reports one task; the remaining ones keep their estimates.
+        // Twelve tasks arrived. One worker reports two tasks; the remaining ones keep their estimates.
         let reply_of = |worker, queue| reply(worker, queue);
         assert_eq!(rig.signals_after(WORKERS, &reply_of(10, 2)), []);
         let mut signals = Vec::new();
@@ -270,7 +270,7 @@ fn silent_spine_and_its_return_are_counted() {
 
 // promise: fabric.2
 #[test]
-fn words_of_no_spine_are_refused() {
+fn heartbeats_of_no_spine_are_refused() {
     for family in BOTH {
         let cases = [
             (CLIENT, 90, CLIENTS, "unknown_peer"),

@@ -140,7 +140,7 @@ fn task_proceeds_without_missing_answers() {
 
 // promise: scheduling.6
 #[test]
-fn multi_packet_task_probes_once() {
+fn packets_of_a_probing_task_share_a_worker() {
     for family in BOTH {
         let mut rig = probing_rig(family, "jsq(d=2)");
         let several = |code, more| {

@@ -171,7 +171,8 @@ impl Server {
     }
 }
 
-/// Exchanges packets between leaf and server until the workers are registered. Returns the server's packets.
+/// Exchanges packets between leaf and server for a second, in which workers with the leaf's key register. Returns the
+/// server's packets.
 fn register(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
     let mut sent = Vec::new();
     let mut answers = Vec::new();
@@ -296,7 +297,7 @@ fn replayed_packet_is_refused_on_every_core() {
         let messages = register(&mut cores[0], &mut server);
         let count = |rig: &Rig| rig.drops().iter().map(|(_, count)| count).sum::<u64>();
         for rig in &mut cores {
-            // Replays change neither presence nor load.
+            // Replays count neither as registrations nor as keep-alives.
             let before =
                 [Counter::Registrations, Counter::KeepAlives].map(|counter| rig.count(counter));
             for frame in &messages {

@@ -160,8 +160,7 @@ fn tasks_to_a_service_address_go_to_leaves() {
                 if family == Family::V4 { ipv4::ttl(packet) } else { ipv6::hop_limit(packet) };
             assert_eq!(hops, 63);
             drop(frame);
-            // A pool without a service address is reached at the spine's own. Another address does not bypass
-            // its leaves.
+            // A pool without a service address is reached at the spine's own.
             let own = |pool| {
                 let mut payload = [0; 11];
                 Header::new_task(pool, 6).emit(&mut payload);

@@ -481,7 +481,7 @@ fn servers_come_and_move_while_it_runs() {
     rig.one6(WORKERS, &from("fd00:2::d"), CLIENTS);
     rig.one6(WORKERS, &from("fd00:2::e"), CLIENTS);
     assert_eq!(rig.dropped(WORKERS, &from("fd00:2::f")), Some("spoofed_reply"));
-    // A pool's servers are of one family, and reachable.
+    // A pool's servers are of one family. A server has a host's address, and not the node's own.
     let refused = |control: &mut Control, change: &[&str]| {
         let changes: Vec<_> = change.iter().map(|text| text.parse().unwrap()).collect();
         control.apply_all(&changes).unwrap_err().to_string()

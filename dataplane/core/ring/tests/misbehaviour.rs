@@ -50,6 +50,7 @@ fn forged_or_oversized_answer_is_refused() {
     assert_eq!(channel.outcome(1), Outcome::Refused);
     let area = region.area(0);
     let part = region.shape().part() / 8;
+    // Second word of the first answer's head: its length in the upper half.
     for len in [17, 1000, NO_REPLY - 1] {
         area[part + 1].store(u64::from(len) << 32, Relaxed);
         assert_eq!(channel.outcome(0), Outcome::Refused, "{len} bytes");
@@ -74,7 +75,7 @@ fn overflowing_worker_spoils_only_its_replies() {
     for channel in &mut channels {
         assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
     }
-    // Worker 0 answers its first task and fills all memory after it.
+    // Worker 0 answers its first task and fills all memory behind the head of its answer.
     assert_eq!(worker_ends[0].take(), Ok(true));
     echo(&mut worker_ends[0]);
     let area = region.area(0);

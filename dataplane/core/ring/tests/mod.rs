@@ -85,11 +85,11 @@ fn bursts_stay_ordered_over_many_laps() {
     for lap in 0..100 {
         assert_eq!(channel.sender_mut().send_burst(&notices), 3);
         for notice in &notices {
-            // Only the protocol: offsets of this test differ from those of the slots.
+            // Tests only the notices. They are received directly, because their offsets are not those of the slots.
             assert_eq!(worker_end.receiver_mut().receive(), Some(*notice), "lap {lap}");
         }
         assert_eq!(worker_end.receiver_mut().receive(), None);
-        worker_end.receiver_mut().complete(1);
+        worker_end.receiver_mut().complete(1); // completes all received ones, after 1 ns of work
         assert_eq!(channel.collect(), Ok(3 * lap..3 * lap + 3));
     }
 }

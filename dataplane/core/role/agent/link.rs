@@ -33,7 +33,7 @@ pub enum WorkerLink<T: Work> {
     Copied {
         /// Channel to the worker, a process or a thread.
         channel: Channel,
-        /// Tasks of the worker, by slot.
+        /// Tasks of the worker, by slot. The caller of `collect` takes them out.
         held: Box<[Option<T>]>,
     },
     /// Tasks are handed over to a thread of this process, which completes them.
@@ -121,8 +121,8 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Revokes the grant, and passes each unfinished task to `take_back` with its channel and number. Returns the
-    /// number of these tasks.
+    /// Revokes the grant, and passes each unfinished task to `take_back` with the channel and the task's number in
+    /// it; 0 for a handed task, which needs none. Returns how many tasks were lost.
     pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel, u64)) -> u32 {
         match self {
             Self::Copied { channel, held } => {

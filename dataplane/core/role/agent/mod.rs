@@ -922,7 +922,7 @@ where
         self.worker_sets.iter().for_each(|set| set.workers.stop());
     }
 
-    /// Returns true if workers are threads that get tasks handed over.
+    /// Returns true if a thread that gets tasks handed over is attached.
     #[must_use]
     pub fn has_threads(&self) -> bool {
         self.worker_sets.iter().any(|set| set.workers.has_threads())

@@ -15,7 +15,7 @@ use crate::wire::udp::{self, Datagram, Flow};
 
 /// Fields of a response that depend on its worker.
 #[derive(Clone, Copy, Debug)]
-pub struct Signature<'a> {
+pub struct ReplyFields<'a> {
     /// Worker named by the reply.
     pub worker: u16,
     /// Unfinished tasks of that worker.
@@ -73,12 +73,12 @@ fn is_v6(frame: &[u8]) -> bool {
 /// Removes the addresses of an IPv6 datagram; they stay in its frame.
 #[inline]
 pub(super) fn without_addresses(datagram: Datagram<u128>) -> Datagram {
-    datagram.named(|_| 0)
+    datagram.map_addresses(|_| 0)
 }
 
 impl<B: Buf> Packet<B> {
-    /// Creates the packet of a task with this header; an IPv6 `datagram` has no addresses. Refuses tasks of
-    /// several packets.
+    /// Creates the packet of a task with this header; an IPv6 `datagram` has no addresses. Refuses other
+    /// messages, and tasks of several packets.
     ///
     /// # Errors
     /// The buffer and its drop reason.
@@ -118,7 +118,7 @@ impl<B: Buf> Packet<B> {
         self.forwarded.is_some()
     }
 
-    /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer.
+    /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer. IPv4 only.
     ///
     /// # Errors
     /// Returns the buffer if it is too small.
@@ -153,7 +153,8 @@ impl<B: Buf> Packet<B> {
         (self.header.pool, self.header.dst)
     }
 
-    /// Returns its source MAC address, which is the destination of its reply.
+    /// Returns the source MAC address of its frame: that of the client or its router, or the peer's if a peer
+    /// forwarded it.
     #[inline]
     pub fn sender(&self) -> Mac {
         ether::src(self.buf.bytes())
@@ -171,7 +172,8 @@ impl<B: Buf> Packet<B> {
         self.worker_index = worker_index;
     }
 
-    /// Parses a handed-over packet again, with the note of [`Work::pack`]. `None` if it is no longer a task.
+    /// Parses a handed-over packet again, with the note of [`Work::pack`]. The arrival time is 0 again. Forwarded
+    /// tasks are never handed over. `None` if it is no longer a task.
     #[inline]
     pub fn parse_again(buf: B, note: u32) -> Option<Self> {
         let frame = buf.bytes();
@@ -193,12 +195,12 @@ impl<B: Buf> Packet<B> {
     #[inline]
     pub fn into_reply(
         self,
-        signature: Signature<'_>,
+        fields: ReplyFields<'_>,
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<B, B> {
-        let code = if signature.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
-        self.into_response(code, signature, len, |payload, head| fill(&mut payload[head..]))
+        let code = if fields.left == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
+        self.into_response(code, fields, len, |payload, head| fill(&mut payload[head..]))
     }
 
     /// Same as [`Packet::into_reply`], with any code. `fill` gets the payload and the offset after the header.
@@ -206,13 +208,13 @@ impl<B: Buf> Packet<B> {
     fn into_response(
         self,
         code: Code,
-        signature: Signature<'_>,
+        fields: ReplyFields<'_>,
         len: usize,
         fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
         let frame = self.buf.bytes();
         if is_v6(frame) {
-            return self.into_response_v6(code, signature, len, fill);
+            return self.into_response_v6(code, fields, len, fill);
         }
         let datagram = self.datagram;
         let flow = Flow {
@@ -225,7 +227,7 @@ impl<B: Buf> Packet<B> {
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,
         };
-        self.write(&flow, code, signature, (len, fill))
+        self.write(&flow, code, fields, (len, fill))
     }
 
     /// Same as [`Packet::into_response`], for a task over IPv6. Peers never forward these.
@@ -233,7 +235,7 @@ impl<B: Buf> Packet<B> {
     fn into_response_v6(
         self,
         code: Code,
-        signature: Signature<'_>,
+        fields: ReplyFields<'_>,
         len: usize,
         fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
@@ -247,7 +249,7 @@ impl<B: Buf> Packet<B> {
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,
         };
-        self.write(&flow, code, signature, (len, fill))
+        self.write(&flow, code, fields, (len, fill))
     }
 
     /// Writes a response with `len` bytes after its header, written by `fill`.
@@ -256,10 +258,10 @@ impl<B: Buf> Packet<B> {
         mut self,
         flow: &Flow<A>,
         code: Code,
-        signature: Signature<'_>,
+        fields: ReplyFields<'_>,
         (len, fill): (usize, impl FnOnce(&mut [u8], usize)),
     ) -> Result<B, B> {
-        let Signature { worker, left, service_ns, credential } = signature;
+        let ReplyFields { worker, left, service_ns, credential } = fields;
         let left = left.min(usize::from(u16::MAX)) as u16;
         let task = self.header;
         let authenticated = credential.is_some();
@@ -287,7 +289,7 @@ impl<B: Buf> Packet<B> {
     /// worker's unfinished tasks.
     ///
     /// # Errors
-    /// Returns the buffer if it has IP options or is otherwise too small.
+    /// Returns the buffer if it has IP options, because the bytes then begin elsewhere, or if it is too small.
     pub fn into_refusal(
         self,
         worker: u16,
@@ -300,10 +302,11 @@ impl<B: Buf> Packet<B> {
         }
         let (len, service_ns) = (self.bytes().len(), self.extension.service_ns);
         let left = usize::from(tasks);
-        let signature = Signature { worker, left, service_ns, credential };
+        let fields = ReplyFields { worker, left, service_ns, credential };
         let old_head = self.header.len();
-        self.into_response(Code::TaskRefused, signature, len, |payload, head| {
-            // A header with a proof is longer than the task's, so the bytes move.
+        self.into_response(Code::TaskRefused, fields, len, |payload, head| {
+            // Emitting the header does not write the proof's place, so the task's bytes are still there. A proof
+            // moves them.
             payload.copy_within(old_head..old_head + len, head);
         })
     }

@@ -166,7 +166,7 @@ impl PeerGroup {
         Some(Route { by: (self.own_node() as u16, own), to: (address, mac?) })
     }
 
-    /// Parses the trailer at the start of `bytes`, of a task that the host with MAC address `from` forwarded.
+    /// Parses the trailer at the end of `bytes`, of a task that the host with MAC address `from` forwarded.
     ///
     /// # Errors
     /// The task's drop reason.

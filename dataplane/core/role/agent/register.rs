@@ -3,8 +3,8 @@
 //!
 //! An acknowledgement carries the leaf's timeout, after which the leaf excludes a silent worker. The interval of
 //! messages follows from it, within bounds, so that even forged acknowledgements cannot raise the rate further.
-//! Messages of one worker are at least [`INTERVAL_MIN_MS`] apart, and all together at most
-//! [`MESSAGES_PER_SECOND`] per second.
+//! Messages of one worker are at least [`INTERVAL_MIN_MS`] apart, except one after each decrease of the interval. All
+//! together are at most [`MESSAGES_PER_SECOND`] per second.
 
 use std::net::IpAddr;
 
@@ -23,9 +23,9 @@ const KEEP_ALIVES_PER_TIMEOUT: u64 = 5;
 pub const TIMEOUT_MIN_MS: u64 = 10;
 /// Minimum interval in milliseconds between messages of one worker.
 pub const INTERVAL_MIN_MS: u64 = TIMEOUT_MIN_MS / KEEP_ALIVES_PER_TIMEOUT;
-/// Maximum interval in milliseconds between messages of one worker, also used before the leaf has sent its
-/// timeout. Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf
-/// soon learns of all workers.
+/// Maximum interval in milliseconds between messages of one worker, also used if the leaf excludes no worker.
+/// Independent of longer timeouts: 10 small packets per second are no load, and a restarted leaf soon learns of
+/// all workers.
 const INTERVAL_MAX_MS: u64 = 100;
 /// First and longest interval of repetitions of a WORKER_ID in milliseconds; each repetition doubles it. Short,
 /// because the worker gets no tasks before the acknowledgement.
@@ -75,7 +75,7 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// Creates a registrar. Each worker sends ten times per second until the leaf requests more.
+    /// Creates a registrar. Each acknowledged worker sends ten times per second until the leaf requests more.
     #[must_use]
     pub fn new(
         leaf: IpAddr,
@@ -145,7 +145,7 @@ impl Registrar {
     /// Processes an acknowledgement received at `port` with these source addresses.
     ///
     /// # Errors
-    /// Reason for refusal: it is not from the leaf, or answers no pending question.
+    /// Reason for refusal: it is not from the leaf, names an unknown worker, or answers no pending question.
     pub fn acknowledged(
         &mut self,
         port: usize,

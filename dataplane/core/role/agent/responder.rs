@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::PoolWorkers;
 use super::named_load::NamedLoad;
-use super::packet::{Packet, Signature};
+use super::packet::{Packet, ReplyFields};
 use super::reports::QueueReports;
 use super::response_times::ResponseTimes;
 use super::signer::{Credential, Signer};
@@ -203,9 +203,9 @@ impl<P: Port<Buf: Token>> Responder<P> {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
                 let credential = self.signer.as_deref().and_then(|signer| signer.of(worker));
-                let signature = Signature { worker, left, service_ns, credential };
+                let fields = ReplyFields { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
-                match done.task.into_reply(signature, len, fill) {
+                match done.task.into_reply(fields, len, fill) {
                     Ok(reply) => {
                         self.out.forward(reply, usize::from(port));
                         return Fate::Sent { port, worker: server };

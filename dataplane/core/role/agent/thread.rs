@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::link::Work;
 use super::named_load::NamedLoad;
-use super::packet::{Packet, Signature};
+use super::packet::{Packet, ReplyFields};
 use super::signer::Signer;
 use crate::io::Port;
 use crate::io::Token;
@@ -41,7 +41,7 @@ pub struct ThreadWorker<P: Port<Buf: Token>> {
     consumer: Consumer<P::Buf>,
     /// Own transmit queues, one per port.
     out: Outbox<P>,
-    /// Unfinished tasks by the worker that they name, for the replies.
+    /// Number of unfinished tasks addressed to each worker. A reply reports that of the worker it names.
     load: Arc<NamedLoad>,
     signer: Option<Arc<Signer>>,
     /// Buffer for answers, so that the task's bytes stay readable.
@@ -151,8 +151,8 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         let port = usize::from(task.port);
         let credential = self.signer.as_ref().and_then(|signer| signer.of(worker));
         let reply = self.answer.get(..len).and_then(|answer| {
-            let signature = Signature { worker, left, service_ns, credential };
-            task.into_reply(signature, len, |into| into.copy_from_slice(answer)).ok()
+            let fields = ReplyFields { worker, left, service_ns, credential };
+            task.into_reply(fields, len, |into| into.copy_from_slice(answer)).ok()
         });
         let Some(reply) = reply else {
             return counters.drop(DropReason::BadReply, 1);
@@ -162,7 +162,9 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
         self.out.flush(); // the next task may take long
     }
 
-    /// Counts the answer. Returns the worker that the reply names, and that worker's unfinished tasks.
+    /// Returns the worker that the reply names, and its unfinished tasks. This is the worker to which the task was
+    /// addressed, even if the agent gave the task to this one. It is this worker if the task named none. Counts the
+    /// answer for an addressed worker.
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
@@ -176,6 +178,7 @@ impl<P: Port<Buf: Token>> Drop for ThreadWorker<P> {
     fn drop(&mut self) {
         // A current task means that its service panicked: the task is lost.
         if let Some(task) = self.current.take() {
+            // Counted as answered, so that the named worker's load falls.
             let _ = self.account(&task);
             self.out.counters.drop(DropReason::WorkerLost, 1);
         }

@@ -33,7 +33,7 @@ pub struct Completion<'a, T> {
     pub outcome: Result<Outcome, DropReason>,
     /// Channel to copy the reply from.
     pub channel: &'a Channel,
-    /// Number of the task in the channel; 0 if the task is dropped and has no reply there.
+    /// Number of the task in the channel; meaningless for a dropped task, which has no reply there.
     pub number: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Completion<'a, T> {
 pub enum DetachReason {
     /// It left in order.
     Left,
-    /// Its process ended without notice.
+    /// Its process ended without notice, or its thread panicked.
     Died,
     /// It had tasks and did not answer for too long.
     Silent,
@@ -58,7 +58,7 @@ pub struct AttachStats {
     pub joined: u64,
     /// Workers that left in order.
     pub left: u64,
-    /// Workers whose process ended without notice.
+    /// Workers whose process ended without notice, or whose thread panicked.
     pub died: u64,
     /// Workers excluded for silence.
     pub silent: u64,
@@ -243,7 +243,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.review_members();
     }
 
-    /// Removes the next waiting task, to drop it.
+    /// Removes the next waiting task, to drop or forward it.
     pub fn next_waiting(&mut self) -> Option<T> {
         self.dispatcher.pop()
     }
@@ -631,7 +631,7 @@ impl<T: Work> WorkerSet<T> {
         self.ended
     }
 
-    /// Returns true if workers are threads that get tasks handed over.
+    /// Returns true if a thread that gets tasks handed over is attached.
     #[must_use]
     pub fn has_threads(&self) -> bool {
         let is_thread = |link: &WorkerLink<T>| matches!(link, WorkerLink::Handed(producer) if producer.is_attached());

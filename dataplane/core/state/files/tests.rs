@@ -172,9 +172,9 @@ fn stale_lock_is_taken_over_foreign_file_kept() {
     assert!(!folder.path().join("nowhere").exists());
 }
 
-/// The inspection of another program's socket does not connect to it.
+/// Inspects a socket at which a program listens.
 #[test]
-fn a_program_that_listens_elsewhere_is_not_disturbed() {
+fn listening_socket_is_recognised_and_owned() {
     let (_folder, path) = folder();
     let listener = UnixListener::bind(&path).unwrap();
     let found = ExistingFile::at(&path).unwrap().unwrap();

@@ -55,8 +55,8 @@ pub trait Front: Copy {
 /// Order of members, whose first member receives the next task.
 ///
 /// A run of choices begins with [`Rank::open`] and ends with [`Rank::close`]. In between, the order does not
-/// contain the tasks given out by the front, and only [`Rank::queue`] may be called. A front is passed by
-/// value and consists of one or a few packed numbers, so that it stays in a register.
+/// contain the tasks given out by the front, and only [`Rank::queue`] and the methods with a front may be called. A
+/// front is passed by value and consists of one or a few packed numbers, so that it stays in a register.
 pub trait Rank {
     /// Front of the order.
     type Front: Front;
