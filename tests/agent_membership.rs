@@ -150,12 +150,12 @@ impl Rig {
         assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
         self.workers.work(chance);
         while let Some(packet) = self.wire.receive() {
-            self.answer_arp(packet.bytes());
+            self.take_packet(packet.bytes());
         }
     }
 
-    /// Handles a packet of the agent to its leaf or a client.
-    fn answer_arp(&mut self, bytes: &[u8]) {
+    /// Handles a packet of the agent to its leaf or a client. Ignores ARP.
+    fn take_packet(&mut self, bytes: &[u8]) {
         if ether::ether_type(bytes) == ether::ARP {
             return;
         }
@@ -549,7 +549,7 @@ fn invalid_change_is_refused() {
 
 // promise: membership.1
 #[test]
-fn random_changes_under_load_lose_nothing() {
+fn random_changes_under_load_are_accounted_for() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
         let random = |rng: &mut _| random_change(rng, 10, &[""]);

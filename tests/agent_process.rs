@@ -20,7 +20,7 @@ fn main() {
         Err(_) => {
             processes::a_killed_worker_loses_its_own_tasks_only();
             processes::workers_and_pools_come_and_go_under_load();
-            processes::every_task_is_done_before_the_end();
+            processes::tasks_are_done_or_counted_before_the_end();
             processes::what_can_not_be_is_refused();
             processes::leaf_and_agent_share_a_process_and_a_core();
             processes::who_sleeps_lets_workers_in_and_ends_in_order();
@@ -209,7 +209,7 @@ mod processes {
         (0..region.shape().channels).filter(|&at| region.granted(at) != 0).count()
     }
 
-    /// Waits until `count` workers are granted. A dead worker counts until the agent has seen its end.
+    /// Waits until `count` workers are granted and alive.
     fn wait_for_workers(region: &WorkerRegion, count: usize) {
         let is_in = |at: &usize| region.granted(*at) != 0 && region.has_worker(*at);
         let channels = || 0..region.shape().channels;
@@ -347,8 +347,8 @@ mod processes {
         assert!(account["workers"] == 1 && policy.starts_with("cfcfs"), "{account}");
     }
 
-    /// Runs on emulated time, so that the worker is there before the tasks.
-    pub fn every_task_is_done_before_the_end() {
+    /// Runs on emulated time, so that the worker is there before all tasks but those of the first burst.
+    pub fn tasks_are_done_or_counted_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
         let clock = home.path("clock");
         let mut conductor = Conductor::create(&clock, 1).unwrap();

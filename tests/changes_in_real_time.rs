@@ -237,7 +237,7 @@ fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<Strin
 
 // promise: membership.1
 #[test]
-fn membership_changes_lose_no_task() {
+fn every_task_is_accounted_for_during_changes() {
     let seconds = std::env::var("WEDJAT_SECONDS").ok().and_then(|text| text.parse().ok());
     let time = Duration::from_secs(seconds.unwrap_or(3));
     let folder = tempfile::tempdir().unwrap();

@@ -173,7 +173,7 @@ impl Rack {
                 self.serve(core, frame.bytes());
             }
             while let Some(frame) = self.far[core][CLIENTS].receive() {
-                self.resolve_client(core, frame.bytes());
+                self.take_at_client(core, frame.bytes());
             }
         }
         let acknowledged = self.changing.control.acknowledged();
@@ -233,7 +233,7 @@ impl Rack {
         work.push_back(Work { done: begins + service, core, server, header });
     }
 
-    fn resolve_client(&mut self, core: usize, frame: &[u8]) {
+    fn take_at_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
             return;
@@ -317,7 +317,7 @@ fn policies() -> Vec<&'static str> {
     on_leaf.map(|entry| entry.name).collect()
 }
 
-/// Returns a random change, valid or invalid. It never drains or removes some of pool 7's workers.
+/// Returns a random change, valid or invalid. It never drains or removes workers 10 to 17 of pool 7.
 fn random_change(rng: &mut Xoshiro256PlusPlus, policies: &[&str]) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let policy = policies[usize::from(pick(policies.len() as u16))];

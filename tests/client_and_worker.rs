@@ -85,7 +85,7 @@ fn pairs(folder: &Path) -> Vec<Pair> {
     pairs
 }
 
-/// Ends the worker.
+/// A worker that ends with the test.
 struct WorkerProcess(Child);
 
 impl Drop for WorkerProcess {

@@ -152,7 +152,7 @@ impl Rig {
             std::mem::take(&mut self.elsewhere).iter().for_each(|frame| self.serve(frame));
         }
         while let Some(frame) = self.far[CLIENTS].receive() {
-            self.resolve_client(frame.bytes());
+            self.take_at_client(frame.bytes());
         }
     }
 
@@ -166,7 +166,7 @@ impl Rig {
         assert!(self.far[WORKERS].send(&frames::reply_to(reply, LEAF_MACS[WORKERS])));
     }
 
-    fn resolve_client(&mut self, frame: &[u8]) {
+    fn take_at_client(&mut self, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             let mut bytes = [0; arp::FRAME_LEN];
             ask.answer(CLIENT_MAC).emit(&mut bytes, ask.sender_mac);
@@ -550,7 +550,7 @@ fn invalid_change_is_refused() {
 
 // promise: membership.1
 #[test]
-fn random_changes_under_load_lose_nothing() {
+fn random_changes_under_load_are_accounted_for() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
         let random = |rng: &mut _| random_change(rng, 20, &["", "agent "]);

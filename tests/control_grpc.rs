@@ -841,7 +841,7 @@ fn with_metrics() -> (Node, SocketAddr) {
 
 // promise: control.2
 #[test]
-fn metrics_have_help_and_unit() {
+fn metrics_have_type_unit_and_samples() {
     let (node, address) = with_metrics();
     node.connect().change(&["drain workers=10".parse().unwrap()], None).unwrap();
     let open = get(

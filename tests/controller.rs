@@ -125,7 +125,7 @@ impl Drop for Process {
     }
 }
 
-/// Two leaves with four workers each.
+/// A spine, and two leaves with four workers each.
 const RACKS: [&str; 5] = [
     "add-spine id=1 ip=10.0.1.250",
     "add-leaf id=1 ip=10.0.1.1",

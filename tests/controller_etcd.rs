@@ -278,7 +278,7 @@ fn dead_etcd_member_keeps_the_lead() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     etcd.lease = Duration::from_secs(5);
     let controller = etcd.controller(1);
-    // On a busy machine the controller's own threads may stall, so one lost lead is no failure.
+    // On a busy machine the controller's own threads may stall, so up to two lost leads are no failure.
     let mut lost = Vec::new();
     for leaf in 1..=9 {
         let command = format!("add-leaf id={leaf} ip=10.0.1.{leaf}");

@@ -1,5 +1,5 @@
-//! Controller, leaf and agent as processes, joined by memif. Workers register and join with and without
-//! tasks, and everything continues without the controller.
+//! Controller, leaf and agent as processes, joined by memif. Workers register and join a pool, and
+//! everything continues without the controller.
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -723,7 +723,7 @@ fn reported_tasks_wait_in_order() {
 
 // promise: library.2
 #[test]
-fn wrong_reports_are_refused_unknown_ones_counted() {
+fn wrong_calls_are_refused_unknown_pools_dropped() {
     let mut scheduler = portless_config("random", "");
     let mut picker = scheduler.picker(0).unwrap();
     let tasks = [TaskDescription::default(); BURST + 1];

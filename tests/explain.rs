@@ -475,7 +475,7 @@ fn json(output: &Output) -> Vec<Value> {
 fn a_capture_is_explained_without_a_node() {
     let (reasons, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
     let all: Vec<_> = tasks(2).into_iter().chain(frames).collect();
-    // Without MAC addresses: they are taken from the capture, and ARP requests are answered.
+    // The capture gives port 0's missing MAC address. ARP finds that of the server: its requests are answered.
     let text = config("horus", true).replace(&format!("mac = '{}'\n", LEAF_MACS[0]), "");
     let home = Home::new(&text, &all);
     let told = json(&home.explain("in.pcap", &["--format", "json"]));

@@ -86,7 +86,7 @@ fn rings() {
 
 /// Cheap substitute for the fuzzer, with the same inputs every time.
 #[test]
-fn stages_take_whatever_comes() {
+fn fuzz_bodies_take_random_bytes() {
     let mut state = 7_u64;
     for length in 0..2_000 {
         let input: Vec<u8> = std::iter::repeat_with(|| {

@@ -49,8 +49,8 @@ const V6: [u128; 3] =
 const IP: usize = 14;
 const UDP: usize = 34;
 const UDP_V6: usize = 54;
-/// Time without an answer after which a task counts as dropped by the kernel. Too short a time can fail only
-/// good cases.
+/// Time without an answer after which a refused task counts as dropped by the kernel. Too short a time only
+/// raises the number of dropped cases.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// Change to a good task, before or after its checksums are computed.
@@ -817,7 +817,7 @@ fn random_options(wire: &mut Wire<'_>) {
     });
 }
 
-/// One to three random bytes in the headers. Half of the frames get right checksums again.
+/// One to three random bytes in the headers. Half of the frames with possible lengths get right checksums again.
 fn random_headers(wire: &mut Wire<'_>, is_v6: bool) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(34);
     let end = if is_v6 { UDP_V6 + 8 } else { UDP + 8 };

@@ -933,7 +933,7 @@ fn doctor_fails_where_a_start_would() {
             && said.contains(&format!("in use by another running leaf or agent (pid {id})")),
         "{said}"
     );
-    account_ends(leaf);
+    stop_in_order(leaf);
     assert_eq!(doctor().0, Some(0), "{}", doctor().1);
     home.configure("net_memif0,rolle=server", "");
     refused(
@@ -943,7 +943,7 @@ fn doctor_fails_where_a_start_would() {
 }
 
 /// Stops the leaf in order.
-fn account_ends(leaf: RunningLeaf) {
+fn stop_in_order(leaf: RunningLeaf) {
     let output = leaf.stop("-TERM");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }

@@ -1,5 +1,5 @@
-//! Membership changes of a leaf under traffic: its cores apply the changes between bursts, and nothing is
-//! lost.
+//! Membership changes of a leaf under traffic: its cores apply the changes between bursts, and every task is
+//! answered or counted.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -135,7 +135,7 @@ impl Rig {
                 self.serve(core, frame.bytes(), work_ns);
             }
             while let Some(frame) = self.far[core][CLIENTS].receive() {
-                self.resolve_client(core, frame.bytes());
+                self.take_at_client(core, frame.bytes());
             }
         }
     }
@@ -167,7 +167,7 @@ impl Rig {
         self.at_work.push((self.now + work_ns, core, bytes));
     }
 
-    fn resolve_client(&mut self, core: usize, frame: &[u8]) {
+    fn take_at_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
             return;
@@ -298,7 +298,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
 
 // promise: membership.1
 #[test]
-fn moved_server_keeps_its_workers_tasks() {
+fn moved_server_keeps_its_workers_and_their_places() {
     let mut rig = Rig::new();
     rig.workers_of(7, 50);
     rig.change("move-server ip=10.0.2.12 to=10.0.2.77");
@@ -448,7 +448,7 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
 
 // promise: membership.1
 #[test]
-fn random_changes_under_load_lose_nothing() {
+fn random_changes_under_load_are_accounted_for() {
     for seed in 0..4 {
         let mut rig = Rig::new();
         rig.change_at_random(seed, (600, 3, 20), random_change, |rig, rng| {

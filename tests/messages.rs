@@ -43,7 +43,7 @@ const HELP: [&str; 20] = [
     "completions",
 ];
 
-/// Command lines for which no node, file or device exists. `FOLDER` is an empty folder.
+/// Command lines that reach no node and no device. `FOLDER` has the files `text`, `leaf.toml` and `controller.toml`.
 const COMMANDS: [&str; 30] = [
     "",
     "leave",
@@ -77,7 +77,7 @@ const COMMANDS: [&str; 30] = [
     "cosched run --agent none --objective soon -- true",
 ];
 
-/// Faulty configurations, by their fault.
+/// Faulty configurations, by their fault, and a right one.
 fn configurations() -> Vec<(&'static str, String)> {
     let leaf = "[leaf]\nid = 1\ncores = [0]\n";
     let with = |change: &str, by: &str| {

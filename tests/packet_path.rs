@@ -188,7 +188,8 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
         let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
         let mut told = 0;
         for round in 0..300 {
-            // Explanations are switched off and on repeatedly, and for a while no reader takes them.
+            // Explanations begin anew every 50 rounds, and are off from round 100 to 150. For a while no reader
+            // takes them.
             if round % 50 == 0 {
                 let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
                 let explainer = (round != 100).then_some(explainer);
@@ -215,7 +216,8 @@ fn a_tap_allocates_nothing_on_the_core() {
     let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
     let (mut recorded, mut done) = (0, 0);
     for round in 0..1000 {
-        // The tap is switched off and on repeatedly, and for a while no reader takes its records.
+        // The tap begins anew every 50 rounds, and is off from round 100 to 150. For a while no reader takes its
+        // records.
         if round % 50 == 0 {
             let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
             let recorder = (round != 100).then_some(recorder);

@@ -85,12 +85,12 @@ impl Core {
         self.leaf.poll(now);
         for port in 0..2 {
             while let Some(frame) = self.far[port].receive() {
-                self.resolve(port, frame.bytes().to_vec(), traffic);
+                self.respond(port, frame.bytes().to_vec(), traffic);
             }
         }
     }
 
-    fn resolve(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
+    fn respond(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
             if ask.operation == arp::Operation::Request {
@@ -196,7 +196,7 @@ impl Node {
         wait_until("all are answered", || self.traffic.answered.load(Acquire) >= answered);
     }
 
-    /// Takes the packets passed at these ports so far, sorted.
+    /// Takes all packets passed so far. Returns those of these ports, sorted.
     fn passed(&self, ports: &[usize]) -> Vec<Vec<u8>> {
         let all: Vec<_> = self
             .traffic

@@ -88,7 +88,7 @@ fn every_source_file_says_what_it_is_for() {
 /// Greatest permitted measures of a folder's comments, per thousand: comments that begin with a clause, subordinating words a sentence,
 /// sentences with three or more of them, and sentences with words of no field.
 const PROSE_MAX: [usize; 4] = [10, 480, 15, 5];
-/// Folder with too few comments to be measured by itself.
+/// Comment blocks from which on a folder is measured by itself.
 const COMMENTS_MIN: usize = 150;
 /// Words of a test's name.
 const TEST_WORDS_MAX: usize = 8;

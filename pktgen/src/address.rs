@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gateway_is_the_next_hop() {
+    fn gateway_is_the_next_hop() {
         for (dst, gateway) in [("10.9.1.1", "10.0.1.1"), ("fd00:9::1", "fe80::1")] {
             assert_eq!(new(dst, None, Some(gateway)).unwrap().next_hop(), ip(gateway));
         }

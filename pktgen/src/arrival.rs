@@ -107,7 +107,7 @@ fn parse_bursts(scanner: &mut Scanner<'_>) -> Result<Arrivals, GrammarError> {
     Ok(Arrivals::Bursts { tasks: tasks as u32, mean_ns })
 }
 
-/// Parses one parameter above a limit, which `allowed` describes.
+/// Parses one parameter that is at most 10 and above a limit, which `allowed` describes.
 fn parse_parameter(
     scanner: &mut Scanner<'_>,
     above: f64,

@@ -24,7 +24,7 @@ use crate::args::{
 use crate::failure::Failure;
 use crate::network::{self, Network};
 
-/// Runs a command. Returns false if the result is invalid or the objective was missed.
+/// Runs a command. Returns false if a result is invalid or missing, or the objective was missed.
 pub fn execute(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Run(args) => run(&args),

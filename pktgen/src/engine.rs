@@ -39,13 +39,13 @@ const OUTSTANDING_BITS: std::ops::RangeInclusive<u32> = 12..=22;
 pub enum Phase {
     /// Requesting the next hop's MAC address.
     Resolving,
-    /// The next hop did not answer; the run is over.
+    /// The run ended without the next hop's MAC address: no answer came, or the run was stopped.
     Unresolved,
     /// Sending, without measuring.
     WarmingUp,
     /// Sending and measuring.
     Measuring,
-    /// All tasks are sent; waiting for answers.
+    /// The load has ended. Counting the unsent tasks, and waiting for answers.
     Draining,
     /// The run is over.
     Done,
@@ -112,7 +112,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     outstanding: Outstanding,
     /// Exchange of answers between cores; `None` on a single core.
     exchange: Option<Exchange>,
-    /// Receive times by the device's clock, if it stamps packets.
+    /// Receive times by the device's or the kernel's clock, if it stamps packets.
     stamps: Option<Box<Stamps>>,
     /// Checker of answers, if they are verified.
     oracle: Option<Oracle>,
@@ -202,7 +202,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.exchange = Some(exchange);
     }
 
-    /// Ends latencies at the device's receive time, instead of the poll time.
+    /// Ends latencies at the packets' timestamps, instead of the poll time.
     pub fn stamp(&mut self, stamps: Stamps) {
         self.stamps = Some(Box::new(stamps));
     }
@@ -246,7 +246,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Starts the load once the next hop is known. Until then requests its MAC address.
+    /// Starts the load once the next hop is known. Until then requests its MAC address, and gives up after
+    /// [`RESOLVE_S`].
     fn resolve(&mut self, now: u64) {
         if self.host.next_hop_mac().is_some() {
             return self.start(now);
@@ -482,7 +483,8 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         }
     }
 
-    /// Ends the load now and shortens the measured time. Tasks that are not due yet do not count.
+    /// Ends the load now and shortens the measured time. Tasks that are not due yet do not count. Before the
+    /// load, ends the run; after it, has no effect.
     pub fn stop(&mut self, now: u64) {
         match self.phase {
             Phase::WarmingUp | Phase::Measuring => {
@@ -695,7 +697,7 @@ mod tests {
         }
     }
 
-    /// A task of class 1 every 10 us, and a large one of class 2 every 100 us; the last is due at 9.99 ms.
+    /// A task every 10 us: nine of class 1, then a large one of class 2. The last is due at 9.99 ms.
     fn replayed(repeat: u32) -> Load {
         let line = |i: u32| match i % 10 {
             9 => format!("{},2,8,1000\n", i * 10),
@@ -765,7 +767,7 @@ mod tests {
 
     // promise: measurement.1
     #[test]
-    fn losses_duplicates_and_short_headers_are_counted() {
+    fn losses_and_duplicates_are_counted() {
         for extended in [false, true] {
             let target = Target { extended, ..target() };
             let answers: Answers = |n| match n % 4 {
@@ -800,7 +802,7 @@ mod tests {
     }
 
     #[test]
-    fn full_wire_delays_then_drops_tasks() {
+    fn full_wire_leaves_tasks_unsent() {
         // A wire of 4 frames without a receiver: 4 tasks are sent and lost.
         let pool = FramePool::new(256, 128);
         let (generator_port, peer_port) = memory::pair(4, &pool);
@@ -822,8 +824,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_pool_delays_and_loses_nothing() {
-        // Two buffers: a task waits until the peer has returned one, and then leaves late.
+    fn all_tasks_are_sent_despite_an_empty_pool() {
+        // Two buffers: a task waits until the peer has freed one, and then leaves late.
         let pool = FramePool::new(2, 128);
         let (generator_port, mut peer_port) = memory::pair(1024, &pool);
         let target = Target { next_hop_mac: Some(PEER), ..target() };
@@ -852,7 +854,7 @@ mod tests {
         while !generator.poll(now).is_over() {
             while let Some(mut frame) = peer_port.receive() {
                 // The task itself comes back from its destination: refused. Then once with a foreign
-                // application id.
+                // application id, and once truncated.
                 let bytes = frame.bytes_mut();
                 // Swaps the IP addresses, at bytes 26 and 30 of the frame.
                 let (src, dst) = bytes[26..34].split_at_mut(4);

@@ -46,7 +46,7 @@ impl<P: Port> Port for LoopedPort<'_, P> {
     }
 }
 
-/// Measures the floor for `seconds` at the rate of `load`, on a port that receives what it sends.
+/// Measures the floor for `seconds` at the rate of one core of `load`, on a port that receives what it sends.
 ///
 /// # Errors
 /// If the load cannot be set up.
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_one_turn_of_the_loop() {
+    fn floor_is_at_most_two_loop_turns() {
         let pool = FramePool::new(256, 128);
         let (left, right) = memory::pair(128, &pool);
         let load = Load::new(1e5, "fixed(50us)".parse().unwrap());
@@ -114,8 +114,8 @@ mod tests {
         let tally = measure(&load, 0.01, &mut port, pool.clone(), 1e9, clock).unwrap();
         assert_eq!(tally.measured.answered, tally.measured.scheduled);
         let floor = tally.response().summary();
-        // A task leaves at most one turn after its due time, and returns in the next poll. A turn has two
-        // clock readings.
+        // A task leaves at most one turn after its due time, and returns at the next clock reading. A turn has
+        // two readings.
         assert!(floor.p99.0 <= 0.4, "{floor:?}");
         assert!(floor.p50.0 >= 0.1, "{floor:?}");
         assert_eq!(pool.in_use(), 0);

@@ -42,7 +42,7 @@ pub enum FrameKind {
     NeighbourAnswer,
     /// The next hop's MAC address.
     NextHop(Mac),
-    /// Not for this host.
+    /// Not for this host, or malformed.
     Nothing(DropReason),
 }
 

@@ -148,7 +148,7 @@ impl Load {
         }
     }
 
-    /// Returns the largest number of tasks of one core in any second.
+    /// Returns the number of tasks of one core in a second: a bound for a trace, the mean of a random load.
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let all_cores = self.replay.as_ref().map_or(self.rate_pps, Replay::busiest_second);

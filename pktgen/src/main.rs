@@ -13,7 +13,7 @@ use clap::Parser;
 
 /// Exit status of a run with an invalid result or a missed objective.
 const INVALID: u8 = 1;
-/// Exit status of a run that could not start. Equals clap's status for a wrong command line.
+/// Exit status of a command that failed. Equals clap's status for a wrong command line.
 const FAILED: u8 = 2;
 
 fn main() -> ExitCode {

@@ -177,7 +177,8 @@ fn rfc3339(since_epoch: Duration) -> String {
 /// that a leap day is the last day of its year (Hinnant: chrono-compatible low-level date algorithms,
 /// `civil_from_days`).
 fn civil(days: u64) -> (u64, u64, u64) {
-    // Days of 400, 100, 4 years and one year: 146097, 36524, 1461 (less 1 from day 0) and 365.
+    // 400, 100 and 4 years have 146097, 36524 and 1461 days. The divisors 1460 and 146096 are one less, because a
+    // leap day is the last day of its 4 or 400 years, counted from 0.
     let days = days + 719_468; // since 0000-03-01
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
     let year_of_cycle = (day_of_cycle - day_of_cycle / 1_460 + day_of_cycle / 36_524

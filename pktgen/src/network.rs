@@ -105,7 +105,7 @@ impl Network {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Offers one load, from warm-up to drain. Measures the floor first, at the same rate.
+    /// Offers one load, from warm-up to drain. Measures the floor first, at the same rate per core.
     pub fn offer(&mut self, load: &Load) -> Result<Report, Failure> {
         // Each run has application ids of its own, so that late answers of the run before do not count.
         let load = Load { run: self.runs, ..load.clone() };
@@ -137,7 +137,7 @@ impl Network {
         Ok(Report::new(&load, &tally, &slices, floor, manifest))
     }
 
-    /// Measures the floor at the load's rate, if requested.
+    /// Measures the floor at the load's rate per core, if requested.
     fn measure_floor(&mut self, load: &Load) -> Result<Option<LatencySummary>, Failure> {
         let Some(mut port) = self.floor_port.take() else { return Ok(None) };
         let floor = measure(load, &mut port, &self.pool, &self.eal)?;
@@ -336,7 +336,7 @@ fn pin(core: Option<usize>) {
     }
 }
 
-/// Measures the floor at the load's rate on `port`, which receives what it sends.
+/// Measures the floor at the load's rate per core on `port`, which receives what it sends.
 fn measure(
     load: &Load,
     port: &mut QueuePort,

@@ -39,7 +39,7 @@ struct Slot {
 pub enum Stray {
     /// The task was answered before.
     Duplicate,
-    /// The task was already counted as lost, after many later tasks.
+    /// The task was already counted as lost, or many later tasks followed it.
     Late,
     /// No such task was sent.
     Unknown,
@@ -106,7 +106,7 @@ impl Outstanding {
         lost
     }
 
-    /// Marks the task `seq` as sent.
+    /// Marks the task `seq` as sent, and returns it.
     #[inline]
     pub fn send(&mut self, seq: u32, now: u64) -> Flight {
         let slot = self.slot(seq);

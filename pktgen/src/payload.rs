@@ -61,7 +61,7 @@ impl Work {
     }
 
     /// Reads a task's work from the start of `bytes`. Returns `None` if the service time is incomplete.
-    /// Missing later fields count as 0, so that a spinning task needs only 4 bytes.
+    /// All later fields count as 0 if one is missing, so that a spinning task needs only 4 bytes.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
@@ -93,7 +93,7 @@ pub enum Status {
 pub struct Outcome {
     /// Number of objects read.
     pub objects: u32,
-    /// Operation that was done.
+    /// The task's operation.
     pub operation: u16,
     /// Result.
     pub status: Status,

@@ -27,14 +27,14 @@ impl<P: Port> Reflector<P> {
         Self { port, mac, pending: Burst::new(), answered: 0 }
     }
 
-    /// Returns the number of answered tasks.
+    /// Returns the number of answers sent, those to neighbour requests included.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// Answers received frames. Drops all except tasks and neighbour messages. Receives nothing while answers
-    /// wait for the device.
+    /// Answers received tasks and neighbour requests, and drops all other frames. Receives nothing while
+    /// answers wait for the device.
     #[inline]
     pub fn poll(&mut self) {
         if self.pending.is_empty() {

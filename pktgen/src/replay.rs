@@ -83,7 +83,7 @@ impl Replay {
         self.trace.tasks().len() as f64 / self.pass_s
     }
 
-    /// Returns the largest number of tasks in any second.
+    /// Returns an upper bound of the number of tasks in any second.
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let (tasks, second) = (self.trace.tasks(), (1e9 * self.speed) as u64);

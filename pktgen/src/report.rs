@@ -622,8 +622,7 @@ mod tests {
         tally
     }
 
-    /// Returns a report of ten thousand tasks of 20 us, with these numbers of late, unsent and lost tasks in
-    /// every hundred.
+    /// Returns a report of ten thousand tasks of 20 us, with these percentages of late, unsent and lost tasks.
     fn report(late: u64, unsent: u64, lost: u64) -> Report {
         report_of(&load(), late, unsent, lost, 0)
     }
@@ -679,7 +678,7 @@ mod tests {
     // promise: measurement.2
     #[test]
     fn percentile_needs_enough_undisturbed_slices() {
-        // A stall of 4 us: its slice and the slices before and after are disturbed.
+        // A stall of 4 us: its slice and the one before are disturbed.
         let readings: Vec<_> =
             (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
         let load = load();
@@ -705,7 +704,7 @@ mod tests {
                 "98 of 100 slices undisturbed (98.0%); excluded: 2 slices with 200 tasks"
             )
         );
-        // Late and lost tasks during the stall do not count; those at other times do.
+        // Unsent tasks in undisturbed slices count: 600 of 9800.
         let bad = report_between(&Load { rule, ..load }, &readings, [0, 6, 0, 0]);
         assert!(!bad.valid && bad.reasons[0].contains("93.88%"), "{bad}");
     }

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn derivation_is_fixed_for_ever() {
+    fn derivation_depends_on_seed_purpose_and_core() {
         let seed = StreamSeed::derive(7, "arrivals", 0);
         assert_eq!(seed, StreamSeed::derive(7, "arrivals", 0));
         let others = [

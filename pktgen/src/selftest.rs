@@ -8,8 +8,8 @@ use crate::send::Pacer;
 
 /// Number of drawn tasks.
 const TASKS: u32 = 200_000;
-/// Limit of the deviation of a mean, in standard errors. Independent draws exceed it once in half a million
-/// tests.
+/// Limit of the deviation of a mean, in standard errors. Independent draws exceed it in fewer than one of half
+/// a million tests.
 const ERRORS_MAX: f64 = 5.0;
 
 /// Relative errors of rate and mean.

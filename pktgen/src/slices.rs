@@ -556,7 +556,7 @@ pub struct SlicesReport {
     pub longest_pause_us: Micros,
     /// Total length of the stalls as a fraction of the measured time; stalls of several loops add up.
     pub paused_share: f64,
-    /// Loops with recorded stalls.
+    /// Loops whose stalls were recorded, one name for each.
     pub loops: Vec<String>,
 }
 

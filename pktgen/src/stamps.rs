@@ -56,9 +56,9 @@ impl Anchor {
 /// Statistics of the timestamps of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StampStats {
-    /// Answers timed by the device or the kernel.
+    /// Packets timed by the device or the kernel.
     pub stamped: u64,
-    /// Answers without a stamp, or with an impossible one. Their time is that of the poll that received them.
+    /// Packets without a stamp, or with an impossible one. Their time is that of the poll that received them.
     pub unstamped: u64,
     /// Measured rate of the device's clock in ticks per second; 0 without one. For the kernel's clock, its
     /// units.
@@ -68,7 +68,7 @@ pub struct StampStats {
     /// Uncertainty of a stamp: the resolution plus half the duration of the shortest reading of both clocks
     /// (of the kernel's, the longest accepted one).
     pub uncertainty_ns: f64,
-    /// Mean time from the stamp to the start of the poll that received the answer. Negative if answers arrive
+    /// Mean time from the stamp to the start of the poll that received the packet. Negative if packets arrive
     /// during a poll.
     pub mean_wait_ns: f64,
     /// Number of times that the kernel's clock was set.
@@ -90,7 +90,7 @@ impl StampStats {
         self.clock_steps = self.clock_steps.max(other.clock_steps);
     }
 
-    /// Returns the fraction of answers timed by a stamp.
+    /// Returns the fraction of packets timed by a stamp.
     #[must_use]
     pub fn share(&self) -> f64 {
         self.stamped as f64 / (self.stamped + self.unstamped).max(1) as f64
@@ -146,8 +146,8 @@ impl std::fmt::Debug for Stamps {
 
 impl Stamps {
     /// Creates the conversion for stamps in this field; `read_clocks` reads the device's clock and ours, of
-    /// `hz` ticks per second. Takes two readings some milliseconds apart. `None` if the device's clock cannot
-    /// be read or stalls.
+    /// `hz` ticks per second. Reads both clocks for 20 ms. `None` if the device's clock cannot be read, stalls
+    /// or goes back.
     pub fn new(
         field: StampField,
         hz: f64,
@@ -157,7 +157,7 @@ impl Stamps {
     }
 
     /// Creates the conversion for stamps by the kernel's wall clock, in units of `unit_ns` nanoseconds; `now`
-    /// reads our clock, of `hz` ticks per second. `None` if the wall clock stalls.
+    /// reads our clock, of `hz` ticks per second. `None` if the wall clock stalls or goes back.
     pub fn of_kernel(
         field: StampField,
         unit_ns: u32,

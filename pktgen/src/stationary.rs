@@ -28,7 +28,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Returns the trend of a figure over equal, consecutive windows. Infinite values rank highest.
+/// Returns the trend of a figure over equal, consecutive windows. Infinite values rank highest; NaN is ignored.
 #[must_use]
 pub fn verdict(windows: &[f64]) -> Verdict {
     let windows: Vec<_> = windows.iter().copied().filter(|value| !value.is_nan()).collect();

@@ -15,11 +15,11 @@ use crate::tasks::TaskRecords;
 pub struct Strays {
     /// Further answers to an answered task.
     pub duplicates: u64,
-    /// Answers to tasks that were already counted as lost.
+    /// Answers to tasks that were already counted as lost, or that many later tasks followed.
     pub late_answers: u64,
     /// Answers to tasks that were never sent, or sent by another client.
     pub unknown: u64,
-    /// All other received packets, except neighbour messages.
+    /// All other received packets, except requests for our MAC address and announcements of the next hop's.
     pub foreign: u64,
 }
 

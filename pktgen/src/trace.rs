@@ -662,7 +662,7 @@ mod tests {
         use pcap_file::pcapng::PcapNgWriter;
         use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
         use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
-        // 7.5 us in each unit: microseconds by default, nanoseconds, 2^-30 s.
+        // 8 us in microseconds (the default), 7.5 us in nanoseconds, and 2^-10 s in units of 2^-30 s.
         for (options, units, ns) in [
             (vec![], [1_000_000, 1_000_008], 8_000),
             (vec![IfTsResol(9)], [5, 7_505], 7_500),

@@ -99,12 +99,14 @@ fn answers_have_the_kernels_time() {
         assert_eq!(timestamps["receive"], "kernel", "{option}: {timestamps}");
         let number = |key: &str| timestamps[key].as_f64().unwrap();
         let resolution = number("resolution_ns");
+        // One microsecond or one nanosecond, by the precision that pcap offers.
         assert!((resolution / 1e3 - 1.0).abs() < 0.01 || (resolution - 1.0).abs() < 0.01);
         assert!(number("uncertainty_ns") > resolution, "{timestamps}");
         // Answers received while the clock was set, or while every reading was interrupted, have no stamp.
         let (stamped, unstamped) = (number("stamped"), number("unstamped"));
         assert!(stamped > unstamped, "{timestamps}");
-        // Negative if the machine stalls within a poll: the answers arrive after its start.
+        // The wait runs from the stamp to the start of the poll. It is negative for an answer that arrives during a
+        // poll, as when the machine stalls in one.
         assert!(number("mean_wait_ns") < 1e8, "{timestamps}");
         assert!(report["service_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
     }

@@ -227,7 +227,8 @@ fn keys(figure: &Figure, series: Keys, full: bool) -> Vec<(&'static str, &'stati
 }
 
 /// Returns the flags for the length and the number of runs, ten times as long with `full`. Learning policies
-/// (of the model `nodes`) run for some thousand beats, which are steps of learning, before the measurement.
+/// (of the model `nodes`) run for thousands of beats, which are steps of learning, before the measurement;
+/// with `full`, 7.5 times as long and with three seeds.
 /// The model `slots` counts time in slots.
 fn length(keys: &[(&str, &str)], full: bool) -> Vec<(&'static str, &'static str)> {
     let nodes = keys.contains(&("model", "nodes"));
@@ -353,7 +354,7 @@ mod tests {
 
     // promise: measurement.4
     #[test]
-    fn figure_commands_reproduce_the_points() {
+    fn figure_commands_plan_a_run_per_point() {
         for figure in lines_over_a_flag() {
             let points: Vec<_> = figure.x.1.split(',').map(number).collect();
             assert!(points.iter().all(|x| !x.is_nan()));

@@ -147,7 +147,8 @@ impl StandIns {
     }
 }
 
-/// Starts a task and returns its service time. A task without work is completed without a reply.
+/// Starts a task and returns its service time. `None` for a task without work, which is completed without a
+/// reply.
 #[inline]
 fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
     let Some(work) = Work::parse(task.payload()) else {

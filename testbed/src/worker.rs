@@ -76,8 +76,8 @@ impl fmt::Display for WorkerSummary {
     }
 }
 
-/// Serves tasks until `stop` is set (relaxed: it guards no other data) or the agent is lost. Finishes a task
-/// that has begun.
+/// Serves tasks until `stop` is set (relaxed: it guards no other data), or the agent ends or is lost. Finishes
+/// a task that has begun.
 pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> WorkerSummary {
     let (mut tasks, mut busy) = (0, Duration::ZERO);
     let ended = loop {

@@ -110,8 +110,8 @@ fn every_arm_has_a_row_and_counted_windows() {
 
 // promise: speed.2
 #[test]
-fn zero_tolerance_discards_every_window() {
-    if skipped("zero_tolerance_discards_every_window") {
+fn discarded_windows_give_no_figures() {
+    if skipped("discarded_windows_give_no_figures") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The configurations of examples/ as processes: leaf, agent, a worker and a generator over memif, in any
-//! order.
+//! The configurations of examples/ as processes: leaf, agent, a worker, and a generator before and after
+//! these over memif.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -146,7 +146,7 @@ fn history_with_stale_read_fails() {
 }
 
 #[test]
-fn faults_of_another_store_are_refused() {
+fn unsuitable_or_unknown_faults_are_refused() {
     for (arguments, reason) in [
         (["--store", "file", "--faults", "cut"], "cut is not a fault for --store file"),
         (

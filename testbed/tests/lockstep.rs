@@ -234,7 +234,7 @@ fn periodic_checks_change_nothing() {
 
 // promise: scheduling.3
 #[test]
-fn tasks_wait_in_a_leaf_without_workers() {
+fn tasks_wait_in_leaf_for_idle_workers() {
     let config = config(|args| args.policy = Some("jbsq(k=1)".to_owned()));
     let (outcome, scheduler, idle_picks) = run_of(&config, Box::new).unwrap();
     assert_eq!(

@@ -107,7 +107,7 @@ fn ended_leaf_is_excluded_within_50_ms() {
 
 // promise: emulated-time.2
 #[test]
-fn lost_packets_are_made_good() {
+fn packet_loss_is_accounted_and_excludes_no_leaf() {
     for seed in 1..6 {
         let mut config = config("8,8,8,8", "horus", "horus-spine", "0.7");
         (config.loss, config.seed) = (0.01, seed);

@@ -175,7 +175,7 @@ fn nodes_config(
     }
 }
 
-/// Runs agents and model with this configuration and compares them bit by bit.
+/// Runs agents and model with this configuration, and compares them bit by bit. Returns the agents' figures.
 fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -> RunDetails {
     let details = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();

@@ -234,7 +234,7 @@ fn plots_and_page_are_written() {
 }
 
 #[test]
-fn unwritable_files_are_refused_before_the_run() {
+fn unusable_result_options_are_refused_before_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "x").unwrap();

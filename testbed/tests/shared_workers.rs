@@ -255,7 +255,7 @@ fn one_of_two_leaves_survives_the_other() {
         assert_eq!(
             first_reports,
             each * u64::from(WORKERS),
-            "{policy}: every registered leaf receives reports"
+            "{policy}: each worker reports after its registration"
         );
 
         world.pass(60_000_000, both);

@@ -73,7 +73,7 @@ fn equal_seeds_print_equal_bytes() {
 }
 
 #[test]
-fn every_policy_runs_in_every_model() {
+fn every_leaf_policy_runs_in_three_models() {
     for entry in wedjat::policy::CATALOGUE {
         if entry.runs == wedjat::policy::Runs::Spine {
             continue;
@@ -259,7 +259,7 @@ fn shocks_and_shifts_reach_their_nodes() {
     assert!(shifted.unstable && shifted.mean > 10.0 * usual.mean, "{shifted:?}");
     let shared = run("jsq", "1ms traffic 0-0=0.5");
     assert!(!shared.unstable && shared.mean < usual.mean, "{shared:?} {usual:?}");
-    // A thousand tasks at one node take at least 12.5 ms.
+    // A thousand tasks take one node 12.5 ms on average.
     let shock = run("random", "100ms shock 2=1000");
     assert!(shock.p999 > 10_000.0 && usual.p999 < 5_000.0, "{shock:?} {usual:?}");
     let helped = run("rsteal", "100ms shock 2=1000");
@@ -543,7 +543,7 @@ fn long_queues_do_not_saturate_percentiles() {
         ("tasks", "200000"),
     ]))
     .unwrap();
-    // A third of the tasks waits forever: response times grow evenly to 66,667 mean service times.
+    // A third of the load exceeds the capacity: response times grow evenly to 66,667 mean service times.
     assert!((rows[0].p99 / 66_000.0 - 1.0).abs() < 0.05, "{rows:?}");
     assert!((rows[0].mean / rows[0].p50 - 1.0).abs() < 0.05, "{rows:?}");
 }
@@ -579,7 +579,7 @@ fn the_scenario_of_the_examples_runs() {
 
 // promise: measurement.4
 #[test]
-fn held_tasks_resume_after_total_loss() {
+fn held_tasks_resume_after_losses_fill_workers() {
     // Lost tasks soon fill both workers. Only time frees their places.
     let lossy = [("racks", "2"), ("policy", "jbsq,cfcfs"), ("loss", "0.2"), ("load", "0.5")];
     for row in sim::rows(&args(&[&lossy[..], &[("tasks", "3000")]].concat())).unwrap() {

@@ -31,10 +31,10 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const RACK_MAC: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
 
-/// Random pauses of a loop: rate per second and mean length, both exponential.
+/// Random pauses of a loop: their rate per second, and their mean length. Intervals and lengths are exponential.
 #[derive(Clone, Copy, Debug)]
 struct Pattern {
-    each_s: f64,
+    per_s: f64,
     mean_s: f64,
 }
 
@@ -59,13 +59,13 @@ impl Stops {
 
     /// Draws the next pause. Without a pattern, it never comes.
     fn next(&mut self) {
-        let Some(Pattern { each_s, mean_s }) = self.pattern else {
+        let Some(Pattern { per_s, mean_s }) = self.pattern else {
             self.from = u64::MAX;
             return;
         };
         let mut exponential =
             |mean: f64| (-mean * (1.0 - self.stream.random::<f64>()).ln() * HZ as f64) as u64;
-        self.from = self.to + exponential(1.0 / each_s);
+        self.from = self.to + exponential(1.0 / per_s);
         self.to = self.from + exponential(mean_s);
     }
 
@@ -172,9 +172,9 @@ fn intervals(report: &Report) -> [f64; 3] {
 
 /// Length of each run.
 const SECONDS: f64 = 6.0;
-const SHORT: Pattern = Pattern { each_s: 60.0, mean_s: 0.1e-3 };
-const LONG: Pattern = Pattern { each_s: 3.0, mean_s: 4e-3 };
-const TINY: Pattern = Pattern { each_s: 700.0, mean_s: 0.04e-3 };
+const SHORT: Pattern = Pattern { per_s: 60.0, mean_s: 0.1e-3 };
+const LONG: Pattern = Pattern { per_s: 3.0, mean_s: 4e-3 };
+const TINY: Pattern = Pattern { per_s: 700.0, mean_s: 0.04e-3 };
 /// Pauses of generator and workers, and of the leaf. The cases are many short ones, few long ones, and long
 /// ones of the leaf with short ones of the generator's loop. In the last case, tiny pauses of both disturb
 /// most slices, as on a busy host.
@@ -264,7 +264,7 @@ fn slices_without_recovery_are_not_representative() {
 // promise: measurement.2
 #[test]
 fn disturbed_run_is_invalid_with_the_fix() {
-    let always = Pattern { each_s: 2000.0, mean_s: 1e-3 };
+    let always = Pattern { per_s: 2000.0, mean_s: 1e-3 };
     let report = {
         let run = run(0.8, 1, 0.5, [Some(always), None]);
         run.report(run.load.rule)

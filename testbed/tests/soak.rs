@@ -147,7 +147,7 @@ fn run_follows_its_plan_and_its_text() {
 
 // promise: emulated-time.2
 #[test]
-fn agent_work_time_is_in_every_answer() {
+fn node_work_time_is_in_every_answer() {
     let mean_ns = |node_delay_ns: u64| {
         let options = PlanOptions {
             leaf: Some("round-robin".parse().unwrap()),
@@ -236,7 +236,7 @@ impl Node for DefectiveLeaf {
 
 /// Returns the text of the first violation reported for a leaf with this defect, in an overloaded system
 /// without faults. Without the defect, the same system has no violation.
-fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
+fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
     let options = PlanOptions {
         workers: Some(3),
         leaf: Some("jbsq(k=1)".parse().unwrap()),
@@ -261,21 +261,21 @@ fn violations(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
 // promise: emulated-time.2
 #[test]
 fn leaked_packet_buffer_is_found() {
-    let violation = violations(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
+    let violation = first_violation(false, |leaf| std::mem::forget(leaf.pool.frame(&[0; 60])));
     assert!(violation.contains("packet buffers are in use for"), "{violation}");
 }
 
 // promise: emulated-time.2
 #[test]
 fn uncounted_packet_loss_is_found() {
-    let violation = violations(true, |_| {});
+    let violation = first_violation(true, |_| {});
     assert!(violation.contains("packet counts differ"), "{violation}");
 }
 
 // promise: emulated-time.2
 #[test]
 fn forgotten_worker_is_found_while_tasks_wait() {
-    let violation = violations(false, |leaf| {
+    let violation = first_violation(false, |leaf| {
         leaf.scheduler.leaf_mut().stages_mut().set_active(0, Member(1), false);
     });
     assert!(violation.contains("worker 1 has been idle for"), "{violation}");
@@ -283,12 +283,12 @@ fn forgotten_worker_is_found_while_tasks_wait() {
 
 // promise: emulated-time.2
 #[test]
-fn double_counted_reply_is_found() {
-    let violation = violations(false, |leaf| {
+fn double_counted_packets_are_found() {
+    let violation = first_violation(false, |leaf| {
         leaf.scheduler.leaf().stages().counters().add(Counter::Replies, 1)
     });
     assert!(violation.contains("replies and"), "{violation}");
-    let violation = violations(false, |leaf| {
+    let violation = first_violation(false, |leaf| {
         leaf.scheduler.leaf().stages().counters().add(Counter::RxPackets, 1)
     });
     assert!(

@@ -284,7 +284,7 @@ impl<'a> Script<'a> {
         frame
     }
 
-    /// Builds a payload with room for a header of 11 bytes, often for an extension of 16, and more.
+    /// Builds a payload: kind, pool and worker of a task header, then up to 63 bytes of the input.
     fn payload(&mut self, codes: &[u8]) -> Vec<u8> {
         let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
         payload.extend(self.one_of(&[POOLS[0], POOLS[0], POOLS[1], 8]).to_be_bytes());

@@ -306,8 +306,8 @@ fn with_blocks_of_pages(setup: &str) -> String {
     text
 }
 
-/// Runs a page's commands, compares the outputs that it shows, and returns the folder in which it ran. Returns `None` with a note
-/// where the machine lacks something.
+/// Runs a page's commands, compares the outputs that it shows, and returns the folder in which it ran. Returns
+/// `None` if no block of the page is to be run, and `None` with a note where the machine lacks something.
 pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     let marked = marked(page.path);
     if marked.blocks == marked.skipped.len() {

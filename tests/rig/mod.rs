@@ -149,7 +149,7 @@ impl Workers {
     }
 
     /// Lets each worker serve one of its tasks with probability `chance`, with an empty reply. Removes
-    /// stopped workers.
+    /// workers that stopped or whose grant was revoked.
     pub fn work(&mut self, mut chance: impl FnMut() -> bool) {
         for (id, (end, is_in)) in &mut self.there {
             if !*is_in && end.receiver().is_granted() {

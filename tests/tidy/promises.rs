@@ -41,6 +41,7 @@ pub fn marked_tests(source: &str) -> Result<Vec<MarkedTest>, String> {
     for (at, mark) in lines.iter().enumerate() {
         let Some(ids) = mark.strip_prefix(MARK) else { continue };
         let below = lines[at + 1..].iter();
+        // Lines between the mark and the function's line, up to an empty line or another mark.
         let attributes =
             below.clone().take_while(|line| !line.is_empty() && !line.starts_with(MARK));
         let attributes: Vec<_> =

@@ -273,7 +273,8 @@ impl Prose {
     }
 }
 
-/// Comment blocks of a source file, each as one line of text. Code in fences, lists' headings, tables and marks of promises do not count.
+/// Comment blocks of a source file, each as one line of text. Code in fences, headings, tables and marks of
+/// promises do not count.
 fn comment_blocks(source: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_fenced) = (Vec::new(), String::new(), false);
     let mut end = |block: &mut String| {

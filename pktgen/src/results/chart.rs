@@ -63,7 +63,7 @@ impl<'a> Axis<'a> {
         value.is_finite() && (!self.is_log || value > 0.0)
     }
 
-    /// Returns the scale over the axis's range, or over that of the values. `None` without values.
+    /// Returns the scale over the axis's range, or over that of the values. `None` if there is neither.
     fn scale(&self, values: impl Iterator<Item = f64>) -> Option<Scale> {
         let bounds = values.fold(None, |bounds: Option<(f64, f64)>, value| {
             let (min, max) = bounds.unwrap_or((value, value));
@@ -318,7 +318,7 @@ const TILES_TOP: i32 = 64;
 /// Draws maps of one size below each other.
 ///
 /// # Errors
-/// If they cannot be drawn.
+/// If there is none, or they cannot be drawn.
 pub fn tile_maps(maps: &[TileMap]) -> Result<String, ChartError> {
     let ((width, height), Some(first)) = (TILE_SIZE, maps.first()) else {
         return Err("no map".into());

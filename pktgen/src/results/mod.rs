@@ -54,8 +54,8 @@ impl ResultArgs {
         }
     }
 
-    /// Refuses runs that are too long to record, before the first of them starts. `tasks` is the number of
-    /// tasks of the longest run.
+    /// Refuses runs that are too long to record or too many to draw, before the first of them starts. `tasks`
+    /// is the number of tasks of the longest run.
     ///
     /// # Errors
     /// The limit and the fix.

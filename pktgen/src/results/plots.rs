@@ -42,7 +42,7 @@ pub fn all(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Replaces all characters except letters, digits and dots.
+/// Replaces all characters except letters, digits and dots by single dashes, and leaves out per cent signs.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = label.replace('%', "").chars().map(plain).collect();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_answers_have_only_their_time() {
+    fn runs_without_answers_or_load_lack_plots() {
         let lost = Run::new(run("rack", "horus", 0.5, 300, |_| None));
         let names = |plots: Vec<Plot>| plots.into_iter().map(|plot| plot.name).collect::<Vec<_>>();
         assert_eq!(names(all(&[lost]).unwrap()), ["time-01-horus-at-50"]);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_rise_to_one_task() {
+    fn distributions_are_monotonic_to_one_task() {
         let run = Run::new(run("rack", "horus", 0.5, 1000, |n| Some(n + 1)));
         let cdf = cumulative(&run);
         assert!(cdf.windows(2).all(|pair| pair[0].at.0 <= pair[1].at.0));

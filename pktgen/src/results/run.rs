@@ -10,7 +10,7 @@ use crate::latency::ci95_half_width;
 const BATCHES: usize = 10;
 /// Maximum number of intervals of a time series.
 const INTERVALS_MAX: usize = 100;
-/// Tasks of an interval, from which its percentile is computed.
+/// Smallest mean number of tasks in an interval, so that its percentile means something.
 const TASKS_PER_INTERVAL: usize = 200;
 /// Picoseconds per microsecond.
 const PS_PER_US: f64 = 1e6;
@@ -376,10 +376,9 @@ pub(super) mod tests {
 
     #[test]
     fn percentiles_equal_those_of_the_generator() {
-        // The first `lost_from` of each thousand tasks are lost; 1000 loses none.
-        for lost_from in [0, 50, 1000] {
-            let response =
-                |n: u64| (n % 1000 >= lost_from || lost_from == 1000).then_some(n % 700 + 1);
+        // The first `lost` of each thousand tasks are lost; 1000 loses none.
+        for lost in [0, 50, 1000] {
+            let response = |n: u64| (n % 1000 >= lost || lost == 1000).then_some(n % 700 + 1);
             let run = Run::new(run("pktgen", "", 0.5, 5000, response));
             let mut latency = Latency::default();
             for number in 500..5000 {
@@ -390,7 +389,7 @@ pub(super) mod tests {
             }
             for quantile in [0.1, 0.5, 0.9, 0.94, 0.99, 0.999] {
                 let value = run.responses().quantile(quantile);
-                assert_eq!(value, latency.quantile_ns(quantile) / 1e3, "{lost_from} {quantile}");
+                assert_eq!(value, latency.quantile_ns(quantile) / 1e3, "{lost} {quantile}");
             }
         }
     }

@@ -281,7 +281,7 @@ impl Row<'_> {
         self.record.get(self.header.0[index]?).map(str::trim).filter(|text| !text.is_empty())
     }
 
-    /// Parses the field of a column; `None` if it is empty. `allowed` describes the values for errors.
+    /// Parses the field of a column; `None` if it is empty or missing. `allowed` describes the values for errors.
     fn value<T: FromStr>(&self, column: &str, allowed: &str) -> Result<Option<T>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
         let value = text.parse().map_err(|_| fault(column, text, allowed))?;

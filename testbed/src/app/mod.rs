@@ -21,7 +21,8 @@ pub use tpcc::Tpcc;
 /// A workload as one worker runs it.
 pub trait App {
     /// Performs the task in `work`, the payload after the task header. Writes the answer into `reply` and
-    /// returns its length. An invalid task gets an answer with an error status.
+    /// returns its length; 0 if `reply` is too short for an outcome. An invalid task gets an answer with an error
+    /// status, except from [`Echo`], to which every task is valid.
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize;
 }
 

@@ -166,7 +166,7 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 }
 
 /// Makes one worker appear idle, by forged replies, or by its own if `liar` is true. Checks that it does not
-/// get more than its share of the tasks.
+/// get more than [`SHARE_RATIO`] times its fair share of the tasks.
 fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Result<(), Failure> {
     let mut greatest: f64 = 0.0;
     for policy in policies() {

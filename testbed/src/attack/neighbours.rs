@@ -19,7 +19,7 @@ use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// ARP packets per second on each side.
 const RATE: f64 = 50_000.0;
-/// Number of invented senders.
+/// Number of invented senders among the clients.
 const SENDERS: u32 = 60_000;
 /// Time within which a returned host must be found, ns.
 const FOUND_WITHIN: u64 = 5 * SECOND;
@@ -86,7 +86,7 @@ fn claim(side: usize, number: u32, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
         8 => request(attacker, victim, victim),
         9 => reply([Mac::default(), Mac::BROADCAST, leaf_mac][number as usize % 3], victim),
         10 => request(attacker, leaf, leaf), // the node's own address
-        // Addresses that no host can have: zero and broadcast.
+        // Addresses that no host of the side has: zero, broadcast, and the last one of the leaf's /16.
         _ => request(attacker, [0, u32::MAX, leaf | 0xFFFF][number as usize % 3], leaf),
     };
     packets::arp(&packet, if random.random_bool(0.5) { Mac::BROADCAST } else { leaf_mac })
@@ -100,7 +100,7 @@ fn invented(side: usize, number: u32) -> u32 {
     }
 }
 
-/// Serves an honest client, then also a new one, during a storm of ARP packets.
+/// Serves an honest client, then a new one, during a storm of ARP packets.
 fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     for policy in POLICIES {
         let mut rig = Rig::new(&Setup { policy, seed: budget.seed, ..Setup::default() })?;

@@ -104,7 +104,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Receives the next message and returns its type. Returns `None` after a timeout.
+    /// Receives the next message and returns its type. Returns `None` after a timeout, an error or the end of the
+    /// connection.
     fn receive_type(&self) -> Option<u16> {
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&ANSWER))
             .ok()

@@ -1,5 +1,5 @@
-//! Tasks that could occupy a worker forever in the leaf's count: their replies are undeliverable, or only
-//! their first packet arrives.
+//! Tasks that could occupy a worker forever in the leaf's count: their replies are undeliverable, only
+//! their first packet arrives, or several come in one offloaded packet.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Gauge;
@@ -55,8 +55,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns a packet of a client that leaves segmentation to its device: one large packet with several tasks.
-/// Only its headers arrive, as the kernel delivers it.
+/// Returns what a node receives of an offloaded packet (one large packet with several tasks): only its headers.
+/// Here they are those of a single task.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED);

@@ -106,7 +106,7 @@ fn agent_config(site: &Site, capture: &str, leaf: &str) -> String {
     )
 }
 
-/// Starts worker processes that attach to the agent.
+/// Starts a process with [`AGENT_WORKERS`] workers that attach to the agent.
 fn start_workers(site: &Site) -> Result<Job, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["worker", "--app", "echo", "--workers", &AGENT_WORKERS.to_string(), "--attach"]);

@@ -56,11 +56,12 @@ pub struct Arguments {
 pub struct Figure {
     /// Name of the result.
     pub name: &'static str,
-    /// Median.
+    /// Median of the samples, or a value over all runs.
     pub value: f64,
     /// Unit.
     pub unit: &'static str,
-    /// Ratio to the reference; below 1 is less than the reference. Median of the rounds' ratios.
+    /// Ratio to the reference; below 1 is less than the reference. Median of the rounds' ratios, if the reference
+    /// was measured in the same rounds.
     pub ratio: Option<f64>,
     /// Name of the reference.
     pub against: Option<&'static str>,

@@ -442,7 +442,7 @@ mod emulated {
     /// Time in which the machine's pauses are measured.
     const WATCH_TIME: Duration = Duration::from_secs(2);
     /// Number of one-second rows measured in real time, for the first policy at load [`REAL_LOAD`].
-    const SLICES: usize = 4;
+    const ROWS: usize = 4;
     /// Load of these rows.
     const REAL_LOAD: &str = "0.5";
 
@@ -528,7 +528,7 @@ mod emulated {
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        let loads = [REAL_LOAD; SLICES].join(",");
+        let loads = [REAL_LOAD; ROWS].join(",");
         let policy = arguments.policies.first().map(ToString::to_string).unwrap_or_default();
         command
             .args(["demo", "--clock", "real", "--retries", "0", "--format", "json"])

@@ -253,7 +253,7 @@ fn policies(list: &str) -> String {
 }
 
 /// Runs the flags' request: nodes with faults, several racks, or leaf processes one after another. Returns
-/// false on a violation, or if a run differs from the simulator.
+/// false on a violation, if a run differs from the simulator, or if no task of a run was answered.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(verdict) = soak::run(arguments)? {
         return Ok(verdict);

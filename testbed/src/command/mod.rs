@@ -224,7 +224,7 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             Ok(true)
         }
         Command::BenchCoschedWorker(arguments) => bench::cosched::children::work(&arguments),
-        Command::BenchCoschedJob(arguments) => bench::cosched::children::hold(&arguments),
+        Command::BenchCoschedJob(arguments) => bench::cosched::children::run_job(&arguments),
         Command::Batch(arguments) => batch::run(&arguments),
         Command::Learner(arguments) => learner::run(&arguments),
         Command::CoschedSim(arguments) => cosched_sim::run(&arguments),

@@ -28,7 +28,7 @@ pub enum PortsCommand {
     },
 }
 
-/// Executes a subcommand of a build with ports. Returns false if the result is invalid.
+/// Executes a subcommand of a build with ports. Always returns true: its report itself states an invalid result.
 pub fn execute(command: PortsCommand) -> Result<bool, Failure> {
     let PortsCommand::BenchHost { arguments, format } = command;
     let json = format == Format::Json;

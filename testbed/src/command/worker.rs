@@ -117,7 +117,7 @@ struct Account {
     workers: Vec<WorkerSummary>,
 }
 
-/// Serves until a stop signal. Returns false if a worker lost its agent.
+/// Serves until a stop signal or the end of `--duration`. Returns false if a worker lost its agent.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     // The agent is checked first, because an app may take seconds to start.

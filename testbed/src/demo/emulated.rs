@@ -212,21 +212,21 @@ mod tests {
     }
 
     #[test]
-    fn least_disturbed_slice_counts() {
-        let slice = |calm: f64, ns: f64, reasons: &[&str]| {
+    fn least_disturbed_row_counts() {
+        let row = |calm: f64, ns: f64, reasons: &[&str]| {
             json!({"policy": "horus", "load": 0.5, "slices": {"calm_share": calm}, "reasons": reasons,
                 "calm": {"response_us": {"p50": 80.0, "p99": 400.0}},
                 "response_us": {"p50": 90.0, "p99": 7000.0}, "leaf": {"ns_per_packet": ns}})
         };
-        let slices = json!([slice(0.8, 70.0, &["late"]), slice(0.99, 90.0, &["busy"])]);
-        let real = RealTimeRows::new(slices).unwrap();
+        let rows = json!([row(0.8, 70.0, &["late"]), row(0.99, 90.0, &["busy"])]);
+        let real = RealTimeRows::new(rows).unwrap();
         assert_eq!(real.ns_per_packet(), Some(70.0));
         let remarks = real.remarks();
         assert!(remarks[0].contains("INVALID: busy"), "{remarks:?}");
         let both = "p99 400.0 us in undisturbed slices (99%; p99 of all slices 7000.0 us)";
         assert!(remarks[0].contains(both), "{remarks:?}");
         assert!(remarks[1].contains("70 ns") && remarks[1].contains("14.3 million"), "{remarks:?}");
-        let good = RealTimeRows::new(json!([slice(1.0, 0.0, &[])])).unwrap().remarks();
+        let good = RealTimeRows::new(json!([row(1.0, 0.0, &[])])).unwrap().remarks();
         assert!(good.len() == 1 && good[0].contains("a valid measurement"), "{good:?}");
         assert!(RealTimeRows::new(Value::Null).is_none() && RealTimeRows::new(json!([])).is_none());
     }

@@ -238,7 +238,8 @@ impl LeafProcess {
         self.child.id()
     }
 
-    /// Waits at most `patience` for the end of the process, by polling. Returns the exit status.
+    /// Waits at most `patience` for the end of the process, by polling. Returns the exit status; `None` if it still
+    /// runs.
     pub fn wait_for_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while start.elapsed() < patience {

@@ -69,7 +69,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write("winners", "txt", &commands)
 }
 
-/// Returns the policies whose members are workers, with their default parameters.
+/// Returns the policies whose members are workers, with their default parameters, and `jsq(2)`.
 fn policies() -> String {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let mut names: Vec<_> = entries.map(|entry| entry.name).collect();

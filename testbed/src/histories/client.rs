@@ -289,7 +289,7 @@ impl Bench {
     }
 
     /// Makes a change and reads it after all faults. Waits until all followers have it, and until one has
-    /// received messages over two connections.
+    /// received messages over two connections. Returns the time until the change was stored.
     ///
     /// # Errors
     /// If one of these steps takes too long.

@@ -1,6 +1,6 @@
-//! Controllers as processes, the members of etcd (a replicated store) behind them, and the network between. Each
-//! process is in a network namespace of its own. This process routes between the namespaces, and must have
-//! namespaces of its own too ([`enter_namespaces`]).
+//! Controllers as processes, the members of etcd (a replicated store) behind them, and the network between. With
+//! etcd, each process is in a network namespace of its own. This process routes between the namespaces, and
+//! must have namespaces of its own too ([`enter_namespaces`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -351,7 +351,7 @@ impl Cluster {
     /// Fills the file system of the store, or frees it again.
     ///
     /// # Errors
-    /// If this fails for any reason except a full file system.
+    /// If the file that fills it cannot be created or removed.
     pub fn fill(&self, is_full: bool) -> Result<(), String> {
         let ballast = self.store_folder().join("ballast");
         let describe = |error: std::io::Error| format!("{}: {error}", ballast.display());

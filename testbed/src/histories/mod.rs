@@ -48,7 +48,7 @@ pub struct Setting {
     pub followers: u16,
     /// Path of the command `wedjat`.
     pub wedjat: PathBuf,
-    /// Folder for the controllers' logs.
+    /// Folder for the logs of all processes.
     pub logs: Option<PathBuf>,
 }
 

@@ -58,7 +58,7 @@ impl Field {
 /// Value of an entity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Fixed value from an `add-*` command: an address, or a pool's policy.
+    /// Fixed value from an `add-*` command: an address, or a pool's policy; empty for a server.
     pub made: String,
     /// Settings.
     pub set: Vec<(Field, u64)>,

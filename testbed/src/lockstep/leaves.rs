@@ -29,7 +29,7 @@ use super::fabric::seed_of;
 use super::local::SpreadingEnd;
 use super::workers::Packet;
 use super::{Clients, LocalLeaf, LockstepError, Scheduler, Workers};
-use crate::rack::{Address, Layout, Servers};
+use crate::rack::{Layout, RackPort, Servers};
 use crate::sim::ct::{Config, Dispatchers, Sim};
 use crate::sim::outcome::Outcome;
 
@@ -184,7 +184,7 @@ impl Leaves {
             let (local, ends) = LocalLeaf::new(&node, FRAMES)?;
             let target =
                 Target { pool: POOL, ..Target::new(CLIENT_MAC, CLIENT.to_bits(), LEAF.to_bits()) };
-            let address = Address { mac: SERVERS_MAC, layout, udp_port: UDP_PORT };
+            let address = RackPort { mac: SERVERS_MAC, layout, udp_port: UDP_PORT };
             Ok(Node {
                 local,
                 clients: Clients::new(ends.clients, ends.pool.clone(), &target),

@@ -104,10 +104,10 @@ struct PacketLedger {
 }
 
 /// Sends the tasks of `config` from the clients through the scheduler to the workers and back. The scheduler
-/// must be at time 0 and must not have polled. The run ends early if `stop` is set.
+/// must be at time 0 and must not have polled.
 ///
 /// # Errors
-/// If the scheduler breaks a rule of the run, or the arguments contradict each other.
+/// If the scheduler breaks a rule of the run, the arguments contradict each other, or `stop` is set.
 pub fn run<P, L, S>(
     config: &Config,
     clients: &mut Clients<P, L>,

@@ -7,7 +7,7 @@ use wedjat::wire::ether::Mac;
 use wedjat_pktgen::target::Target;
 
 use crate::demo::LeafConfig;
-use crate::rack::{Address, Layout, Servers};
+use crate::rack::{Layout, RackPort, Servers};
 use crate::sim::rack::Config;
 
 /// Name of the leaf's device on the clients' side.
@@ -71,8 +71,8 @@ impl Setting {
 
     /// Returns the addresses of the workers, with this MAC address.
     #[must_use]
-    pub fn address(&self, mac: Mac) -> Address {
-        Address { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
+    pub fn address(&self, mac: Mac) -> RackPort {
+        RackPort { mac, layout: self.layout, udp_port: wedjat::wire::task::UDP_PORT }
     }
 
     /// Returns the leaf's configuration, with its dispatcher on CPU `core`.

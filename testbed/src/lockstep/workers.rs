@@ -6,7 +6,7 @@ use wedjat::stage::rewrite;
 use wedjat::wire::task::{Extension, Header};
 
 use super::LockstepError;
-use crate::rack::{Address, FrameKind, Reply, Segment};
+use crate::rack::{FrameKind, RackPort, Reply, Segment};
 
 /// Name of this side in errors.
 const SIDE: &str = "workers";
@@ -21,7 +21,7 @@ pub struct Packet<B> {
 /// Workers on one port.
 pub struct Workers<P: Port> {
     port: P,
-    address: Address,
+    address: RackPort,
     incoming: Burst<P::Buf>,
     /// Number of tasks whose worker the leaf estimated to be idle.
     idle_picks: u64,
@@ -31,11 +31,11 @@ pub struct Workers<P: Port> {
 
 impl<P: Port> Workers<P> {
     /// Creates workers at this address.
-    pub fn new(port: P, address: Address) -> Self {
+    pub fn new(port: P, address: RackPort) -> Self {
         Self { port, address, incoming: Burst::new(), idle_picks: 0, probes: Vec::new() }
     }
 
-    /// Receives all waiting packets and passes each task to `on_task`, with its number and its worker's place
+    /// Receives one burst and passes each task to `on_task`, with its number and its worker's place
     /// (the worker's index in the layout). Stores probes, and answers ARP requests. Returns the number of
     /// packets received, and the number of ARP replies sent.
     pub(super) fn receive(
@@ -89,7 +89,7 @@ impl<P: Port> Workers<P> {
         tasks_left: u32,
         service_ns: u32,
     ) {
-        let Address { mac, layout, .. } = self.address;
+        let RackPort { mac, layout, .. } = self.address;
         let reply = Reply { worker: layout.id(place), left: tasks_left, service_ns };
         reply.write(packet.buf.bytes_mut(), packet.segment.at.into(), &packet.header, mac);
     }

@@ -11,9 +11,9 @@ use wedjat_pktgen::neighbour::{self, Message};
 
 use super::Layout;
 
-/// Servers behind one MAC address.
+/// Addresses of a rack's port: its MAC address, the servers behind it and the UDP port of tasks.
 #[derive(Clone, Copy, Debug)]
-pub struct Address {
+pub struct RackPort {
     /// MAC address of the port.
     pub mac: Mac,
     /// The servers and their workers.
@@ -56,7 +56,7 @@ pub enum FrameKind {
     NeighbourAnswer,
 }
 
-impl Address {
+impl RackPort {
     /// Parses a frame. ARP and neighbour discovery are answered in the frame's own buffer.
     ///
     /// # Errors

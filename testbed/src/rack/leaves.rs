@@ -17,7 +17,7 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat::wire::{arp, ndp};
 use wedjat_pktgen::neighbour::Message;
 
-use super::{Address, Layout};
+use super::{Layout, RackPort};
 
 /// Interval at which registrations and timed reports are checked, in seconds.
 const TICK_S: f64 = 100e-6;
@@ -145,7 +145,7 @@ impl<B: Buf> Leaves<B> {
     pub fn send_due<P: Port<Buf = B>>(
         &mut self,
         now: u64,
-        (port, address): (&mut P, &Address),
+        (port, address): (&mut P, &RackPort),
         tasks: impl Fn(Place) -> Option<u16>,
     ) {
         self.reports.note_time(now);
@@ -172,7 +172,7 @@ impl<B: Buf> Leaves<B> {
         &mut self,
         leaf: usize,
         now: u64,
-        address: &Address,
+        address: &RackPort,
         tasks: &impl Fn(Place) -> Option<u16>,
     ) {
         let registrar = &mut self.registrars[leaf];
@@ -190,7 +190,7 @@ impl<B: Buf> Leaves<B> {
 
     /// Builds the packet of a message to a leaf, if the leaf's MAC address is known and a buffer is free. A
     /// message that is left out is repeated or superseded later.
-    fn message_to(&mut self, leaf: usize, header: Header, address: &Address) {
+    fn message_to(&mut self, leaf: usize, header: Header, address: &RackPort) {
         let (Some(mac), Some(server)) =
             (self.registrars[leaf].mac(), address.layout.server_of(header.src))
         else {

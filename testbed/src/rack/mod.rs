@@ -24,7 +24,7 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
 use wedjat_pktgen::payload;
 
-pub use address::{Address, FrameKind, Segment};
+pub use address::{FrameKind, RackPort, Segment};
 pub use layout::{Layout, Servers};
 pub use leaves::LeafOptions;
 use leaves::Leaves;
@@ -67,7 +67,7 @@ impl Default for Options {
 /// The rack on one port.
 pub struct Rack<P: Port> {
     port: P,
-    address: Address,
+    address: RackPort,
     options: Options,
     queues: Queues<Task<P::Buf>>,
     /// True for each living worker, by place (its index in the rack).
@@ -112,7 +112,7 @@ impl<P: Port> Rack<P> {
     pub fn new(port: P, mac: Mac, layout: Layout, options: Options, hz: f64) -> Self {
         Self {
             port,
-            address: Address { mac, layout, udp_port: options.udp_port },
+            address: RackPort { mac, layout, udp_port: options.udp_port },
             queues: Queues::new(layout.workers(), options.outstanding_max),
             alive: vec![true; usize::from(layout.workers())],
             loss: Xoshiro256PlusPlus::seed_from_u64(options.seed),

@@ -185,7 +185,7 @@ mod tests {
         /// Compares with the recurrence itself: end = max(arrival, previous end) + service, polled with any
         /// delay.
         #[test]
-        fn ends_and_lengths_are_those_of_the_recurrence(
+        fn ends_are_those_of_the_recurrence(
             tasks in proptest::collection::vec((0..4_u16, 0..30_u64, 0..40_u64), 1..120), look_every in 1..9_usize,
         ) {
             let mut queues = Queues::new(4, 200);

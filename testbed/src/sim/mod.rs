@@ -39,7 +39,7 @@ use wedjat_pktgen::results::{Results, RunTasks};
 /// task.
 ///
 /// # Errors
-/// Invalid flags, or a failure to write the output.
+/// Invalid flags, a failed run, or a failure to write the output.
 pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
     let args = args.complete()?;
     let format = args.format.clone().unwrap_or_else(|| "text".to_owned());
@@ -70,7 +70,7 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
 /// Returns the rows selected by the flags.
 ///
 /// # Errors
-/// Invalid flags.
+/// Invalid flags, or a failed run.
 pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
     simulate(plan::cells(args)?, &Runs::of(args)?, None)
 }

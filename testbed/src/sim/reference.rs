@@ -293,14 +293,14 @@ fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     }
     key("policy", expected.policy);
     key("load", expected.load);
-    // Nodes without a scheduler run for a fixed time, because they learn per beat.
-    let learns = expected.setup.contains(&("model", "nodes"));
-    if learns && quick {
+    // Nodes run for a fixed time unless `quick` is set, because they learn per beat.
+    let is_nodes = expected.setup.contains(&("model", "nodes"));
+    if is_nodes && quick {
         key("tasks", "400000");
-    } else if learns && !expected.setup.iter().any(|(name, _)| *name == "seconds") {
+    } else if is_nodes && !expected.setup.iter().any(|(name, _)| *name == "seconds") {
         key("seconds", "30");
         key("measure", "10");
-    } else if !learns {
+    } else if !is_nodes {
         key("tasks", if quick { "400000" } else { "1000000" });
         key("slots", if quick { "6000" } else { "100000" });
     }
@@ -308,7 +308,7 @@ fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
         "seeds",
         if quick {
             "2"
-        } else if learns {
+        } else if is_nodes {
             "3"
         } else {
             "6"

@@ -18,7 +18,7 @@ pub enum Event {
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
-    /// Report of a member without a reply.
+    /// Load report of a member that does not come with a reply.
     Refresh(Report),
 }
 

@@ -135,7 +135,8 @@ pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &st
     command
 }
 
-/// Returns a generator's report after checks: no answer is wrong, and the ledgers balance.
+/// Returns a generator's report after checks: no answer is wrong or stray, every class has answers, and the
+/// ledgers balance.
 pub fn verified(output: &Output) -> Value {
     let report = json(output);
     // On a busy machine the figures are invalid, and the status says so. The ledgers balance in any case.

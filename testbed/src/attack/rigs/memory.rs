@@ -177,7 +177,7 @@ pub fn config(setup: &Setup<'_>) -> Result<Config, Failure> {
 
 /// Returns true if a server's kernel sends the reply to the leaf. Replies to its own network and to addresses
 /// that are no host's do not leave for the leaf. The kernel answers no task with source port 0 or IPv4
-/// options.
+/// options. A frame without a UDP datagram always leaves.
 fn server_kernel_sends(frame: &mut [u8]) -> bool {
     let Ok(datagram) = udp::parse(frame, true) else { return true };
     if datagram.dst_port == 0 || datagram.payload() != udp::PAYLOAD {

@@ -15,7 +15,7 @@ use crate::rack::Layout;
 
 /// Timeout, generous enough for a busy machine. Only a broken promise reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum lifetime of a process.
+/// Maximum lifetime of a node.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Number of workers, on two servers or at one agent.
 const WORKERS: u16 = 8;
@@ -178,7 +178,7 @@ impl Site {
         Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
     }
 
-    /// Returns the node's counter `name`; 0 if the state lacks it.
+    /// Returns counter `name` of the node's first core; 0 if the state lacks it or cannot be read.
     ///
     /// # Errors
     /// If `wedjat state` cannot be run.
@@ -193,7 +193,7 @@ impl Site {
     /// Waits until `condition` returns true. `goal` names the awaited state in the error.
     ///
     /// # Errors
-    /// If this does not happen within [`PATIENCE`].
+    /// If this does not happen within [`PATIENCE`], or `condition` fails.
     pub fn until(
         &self,
         goal: &str,
@@ -288,7 +288,7 @@ impl Job {
     /// Waits for the end of the process. Returns its status, its output and its error output.
     ///
     /// # Errors
-    /// If the process does not end.
+    /// If the process does not end within [`PATIENCE`].
     pub fn finish(mut self) -> Result<(ExitStatus, String, String), Failure> {
         let began = Instant::now();
         let status = loop {
@@ -339,7 +339,7 @@ pub fn describe_exit(status: ExitStatus) -> String {
     }
 }
 
-/// Checks that a node still runs, and records the reason of its end otherwise.
+/// Checks that a node still runs, and records the reason of its end otherwise. Returns true if it runs.
 pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess) -> bool {
     let alive = node.check();
     let reason = alive.as_ref().err().map(|error| {

@@ -56,8 +56,8 @@ pub struct Segment {
     /// Reads the number from a frame; see [`Tap`].
     number: fn(&[u8]) -> Option<usize>,
     tap: Tap,
-    /// Index of the host whose frames come first next time.
-    next: usize,
+    /// Index of the host whose frames came first in the last call.
+    first: usize,
 }
 
 impl Segment {
@@ -66,7 +66,7 @@ impl Segment {
     #[must_use]
     pub fn new(number: fn(&[u8]) -> Option<usize>) -> (Self, Tap) {
         let tap = Tap::new();
-        (Self { hosts: Vec::new(), number, tap: tap.clone(), next: 0 }, tap)
+        (Self { hosts: Vec::new(), number, tap: tap.clone(), first: 0 }, tap)
     }
 
     /// Adds a host with this MAC address and returns its end of the wire. Its frames are copied into buffers
@@ -102,9 +102,9 @@ impl Port for Segment {
     /// host does not starve the rest.
     fn rx_burst(&mut self, burst: &mut Burst<Frame>) -> usize {
         let (before, count) = (burst.len(), self.hosts.len());
-        self.next = (self.next + 1) % count.max(1);
+        self.first = (self.first + 1) % count.max(1);
         for step in 0..count {
-            let host = &mut self.hosts[(self.next + step) % count];
+            let host = &mut self.hosts[(self.first + step) % count];
             while !burst.is_full() {
                 let Some(mut frame) = host.wire.receive() else { break };
                 if (host.filter)(frame.bytes_mut()) {

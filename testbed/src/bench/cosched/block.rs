@@ -205,7 +205,7 @@ struct Flags {
 /// Runs a block.
 ///
 /// # Errors
-/// If the worker or the batch cannot run, or a task is missing from the accounts.
+/// If the worker or the batch cannot run, or a reply was invalid.
 pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     let folder = tempfile::tempdir()?;
     let agent = folder.path().join("agent");
@@ -493,7 +493,7 @@ fn steps(
 }
 
 /// Returns the batch's share of the core from 100 ms after `from` until `to`, and the milliseconds after
-/// which its share stayed small.
+/// which its share stayed small. `None` without samples in that time.
 fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     let after: Vec<_> = samples.iter().filter(|it| it.0 >= from && it.0 < to).collect();
     let settled = after.iter().position(|it| it.0 >= from + STEP_NS)?;
@@ -514,7 +514,7 @@ fn learner(block: &Block, log: &Path) -> Result<Learner, Failure> {
 }
 
 /// Returns the mean rate of a batch that runs alone, in units per second: over its undisturbed windows, or
-/// over all if none is undisturbed.
+/// over all if none is undisturbed. `None` without windows.
 #[must_use]
 pub fn rate(windows: &[Window]) -> Option<f64> {
     let has_calm = windows.iter().any(|window| window.is_calm);
@@ -529,7 +529,7 @@ mod tests {
 
     // promise: speed.2
     #[test]
-    fn lost_tasks_make_percentiles_infinite() {
+    fn percentile_among_lost_tasks_is_none() {
         let mut times: Vec<u32> = (1..=1000).map(|us| us * 1000).rev().collect();
         assert_eq!(percentile_us(&mut times, 0.999), Some(999.0));
         assert_eq!(percentile_us(&mut times, 0.5), Some(500.0));

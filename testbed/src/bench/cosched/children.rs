@@ -1,5 +1,6 @@
-//! Child processes of a block: the worker, and the job that runs a batch in the same way as `wedjat cosched
-//! run`. The job writes a *note*, a file with its figures, from which the benchmark reads.
+//! Child processes of a block (one measurement with one setting): the worker, and the job that runs a batch in
+//! the same way as `wedjat cosched run`. The job writes a *note*, a file with its figures, from which the
+//! benchmark reads.
 
 use std::fs::File;
 use std::io::Read;
@@ -26,8 +27,9 @@ use crate::worker::serve;
 
 /// Longest wait for a child process, generous enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// Longest spin of a worker before it sleeps. A polling worker has [`ALWAYS`], longer than any wait.
+/// Longest spin of a worker before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+/// Spin of a polling worker: longer than any wait for a task.
 const ALWAYS: Duration = Duration::from_secs(1);
 /// Environment variable with the folder of the job's notes.
 const NOTES: &str = "WEDJAT_COSCHED_DIR";
@@ -52,7 +54,7 @@ pub struct WorkerArguments {
     pace: Vec<f64>,
 }
 
-/// Serves tasks until the agent stops.
+/// Serves tasks until the agent stops. Returns true if it ended in order.
 ///
 /// # Errors
 /// If the worker cannot attach, or loses its agent.
@@ -120,13 +122,15 @@ pub struct JobReport {
     pub figures: Figures,
 }
 
-/// Runs a batch until SIGTERM. Reports a job that would be refused as harmful, and runs it by force.
+/// Runs a batch until it ends, its wall time is over, or SIGTERM. Reports a job that would be refused as harmful, and
+/// runs it by force. Returns true: it ended in order.
 ///
 /// # Errors
-/// If the batch cannot run even by force.
-pub fn hold(arguments: &JobArguments) -> Result<bool, Failure> {
+/// If the batch cannot run even by force, or its agent ends.
+pub fn run_job(arguments: &JobArguments) -> Result<bool, Failure> {
     let signals = Signals::default();
     let ends = Arc::clone(&signals.ends);
+    // Two requests to end: the batch ends at once, without grace.
     signal_hook::flag::register_usize(signal_hook::consts::SIGTERM, ends, 2)?;
     let mut setup = Setup::built_in();
     setup.settings.mode = arguments.mode.unwrap_or(setup.settings.mode);
@@ -194,7 +198,7 @@ impl Process {
         }
     }
 
-    /// Waits for a successful exit and returns the standard output.
+    /// Waits for a successful exit, however long it takes, and returns the standard output.
     ///
     /// # Errors
     /// If the process fails.
@@ -296,7 +300,7 @@ impl JobSetup<'_> {
     /// Starts the job and waits until its batch has a process.
     ///
     /// # Errors
-    /// If the job ends before that.
+    /// If the job ends before that, or starts no process within [`PATIENCE`].
     pub fn start(&self) -> Result<RunningBatch, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bench-cosched-job").arg("--agent").arg(self.agent).env(NOTES, self.notes);
@@ -378,7 +382,7 @@ impl RunningBatch {
     /// Ends the batch and returns the job's report.
     ///
     /// # Errors
-    /// If the job had ended before, or did not exit successfully.
+    /// If the job did not exit successfully, or printed no report.
     pub fn end(self) -> Result<JobReport, Failure> {
         self.process.terminate();
         let printed = self.process.wait_for_output()?;

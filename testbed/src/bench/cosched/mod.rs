@@ -48,7 +48,7 @@ pub const EXAMPLE: &str = "Examples:
 const TIMES_UNLOADED: f64 = 5.0;
 /// Time for which the CPUs must be quiet before a block begins, with `--patience`.
 const QUIET: Duration = Duration::from_millis(500);
-/// Number of windows in the measurement of that latency.
+/// Number of windows in the measurement of the latency without batch.
 const UNLOADED_WINDOWS: usize = 16;
 /// Fraction of its rate alone that a batch wants. Learning mode `balanced` also counts how far the batch lags
 /// behind it.
@@ -293,7 +293,7 @@ fn wait_for_quiet(arguments: &Arguments) {
     }
 }
 
-/// Measures the objective's percentile without batch under the smallest load.
+/// Measures the objective's percentile without batch under 20% load.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
     let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
     let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };

@@ -193,8 +193,8 @@ impl Load {
         match self {
             Self::Steady(part) => part,
             Self::Bursts => {
-                let [(long, much), (longer, little)] = Self::BURSTS;
-                (long as f64 * much + longer as f64 * little) / (long + longer) as f64
+                let [(high_ns, high), (low_ns, low)] = Self::BURSTS;
+                (high_ns as f64 * high + low_ns as f64 * low) / (high_ns + low_ns) as f64
             }
         }
     }
@@ -205,8 +205,8 @@ impl Load {
         match self {
             Self::Steady(part) => part,
             Self::Bursts => {
-                let [(long, much), (longer, little)] = Self::BURSTS;
-                if since_ns % (long + longer) < long { much } else { little }
+                let [(high_ns, high), (low_ns, low)] = Self::BURSTS;
+                if since_ns % (high_ns + low_ns) < high_ns { high } else { low }
             }
         }
     }
@@ -250,9 +250,9 @@ pub enum Purpose {
     Control,
     /// Batch on an idle core.
     Alone,
-    /// With and without batch in turn, under the smallest load.
+    /// With and without batch in turn, under 20% load.
     Pair,
-    /// Steps from the smallest to the largest load, sampled at short intervals.
+    /// Steps from 20% to 80% load, sampled at short intervals.
     Step,
 }
 
@@ -263,7 +263,7 @@ pub struct Block {
     pub cell: Cell,
     /// Purpose of the block.
     pub purpose: Purpose,
-    /// Seed of arrivals, service times and the chooser.
+    /// Seed of arrivals, service times and the learner's choices.
     pub seed: u64,
     /// Phases of load.
     pub phases: Vec<Phase>,
@@ -286,7 +286,8 @@ pub struct Choice {
     pub windows: usize,
     /// Repetitions of all loads in a block, for slow arms.
     pub laps: usize,
-    /// Windows of each half of a pair, and of each half of a step; 0 leaves both out.
+    /// Windows of the blocks for the bars (required values): of each half of a pair, and, rounded up to a multiple
+    /// of 3, of each load of the steps. 0 leaves both out.
     pub bar_windows: usize,
 }
 
@@ -300,7 +301,7 @@ impl Choice {
     ///    harms least.
     /// 2. Arms with different mechanisms, beside each further worker, with the first batch.
     /// 3. Further batches, which differ in their effect on caches, memory and processes, beside the first
-    ///    worker: the mechanism alone, the guard, and for memory also a quota and a learner.
+    ///    worker: the idle class alone, the guard, and for memory also a quota and a learner.
     fn has(&self, cell: Cell) -> bool {
         let Cell { worker, arm, batch } = cell;
         let is_chosen = self.arms.contains(&arm)
@@ -397,7 +398,8 @@ impl Choice {
         let (worker, batch) = (WorkerKind::ParkedFifo, self.batches[0]);
         let measured =
             |part, windows| Phase { load: Load::Steady(part), windows, is_measured: true };
-        // The order of the pair alternates with the seed, so that a slow phase affects both arms.
+        // The order of the pair alternates with the seed, so that a slow spell of the machine affects
+        // both arms.
         let mut pair = [Arm::None, Arm::Idle].map(|arm| Block {
             cell: Cell { worker, arm, batch },
             purpose: Purpose::Pair,
@@ -407,6 +409,7 @@ impl Choice {
         if seed.is_multiple_of(2) {
             pair.reverse();
         }
+        // Each step: three windows of low load, then three of high load. Repeated until each load has `bar_windows`.
         let step = [measured(0.2, 3), measured(0.8, 3)];
         let steps = std::iter::repeat_n(step, self.bar_windows.div_ceil(3)).flatten();
         let step = Block {

@@ -263,7 +263,7 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
     bars
 }
 
-/// Evaluates the pairs with and without batch under the smallest load: cost for the tasks and gain of the
+/// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the
 /// batch.
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let of = |arm: Arm| -> Vec<&Window> {

@@ -129,7 +129,7 @@ pub fn event(line: &[u8]) -> Option<Event> {
     })
 }
 
-/// Parses a number; `None` if a byte is no digit or the number has more than 64 bits.
+/// Parses a number; `None` without digits, if a byte is no digit, or if the number has more than 64 bits.
 fn number(digits: &[u8], radix: u64) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -206,7 +206,7 @@ enum Order {
 #[derive(Clone, Copy)]
 struct Access {
     core: usize,
-    /// Number of instructions that the core executed before it in this round.
+    /// Number of instructions of the core in this round, up to that of the access.
     time: u64,
     instruction: u64,
     address: u64,
@@ -303,7 +303,8 @@ impl Tracer {
         }
     }
 
-    /// Changes the current core. Ends the round if the core already had its turn.
+    /// Changes the current core, or ends the warm-up. Ends the round at the end of the warm-up, and if the core
+    /// already had its turn.
     fn start_turn(&mut self, turn: usize) {
         if turn == WARM {
             self.end_round();
@@ -462,7 +463,7 @@ mod tests {
 
     // promise: speed.2
     #[test]
-    fn private_memory_costs_nothing() {
+    fn only_shared_lines_have_moves() {
         let costs = rounds(3, "I  400,4\n M 00002000,8\n", "I  400,4\n M 00002040,8\n");
         assert_eq!(costs.all, OrderPair::default());
         // The same stack address stands for a separate stack on each core.

@@ -389,7 +389,7 @@ impl Workload {
     /// Runs the bursts of all cores in turn: first the warm-up, then the measured bursts.
     ///
     /// # Errors
-    /// If the leaf drops a packet.
+    /// If the leaf drops a packet, or a task is missing at the end.
     pub fn run(&mut self) -> Result<CountedBursts, Failure> {
         for round in 0..self.plan.warm_up + self.plan.bursts {
             if round == self.plan.warm_up {
@@ -495,8 +495,8 @@ impl Workload {
         }
     }
 
-    /// Lets the next burst arrive at a core: at most `replies` replies and about as many tasks, in random
-    /// order. The number of tasks keeps the system at its target.
+    /// Lets the next burst arrive at a core: answers to ARP, then at most `replies` replies and at most half a
+    /// burst of tasks, in random order. The number of tasks keeps the system at its target.
     fn arrive(&mut self, core: usize, replies: usize) {
         let arp_answers = self.answer(core, BURST);
         let room = (BURST - arp_answers) / 2;

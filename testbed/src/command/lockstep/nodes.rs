@@ -119,13 +119,13 @@ impl<'a> Processes<'a> {
         name: Name,
         links: &[usize],
     ) -> Result<usize, String> {
-        let (began, mut turn_number) = (Instant::now(), None);
+        let (began, mut number) = (Instant::now(), None);
         loop {
             process.check().map_err(|error| error.to_string())?;
             let mut shared = self.shared.borrow_mut();
-            turn_number = turn_number.or_else(|| shared.conductor.take(name));
+            number = number.or_else(|| shared.conductor.take(name));
             let is_linked = || links.iter().all(|&link| shared.devices[link].link().up);
-            match turn_number {
+            match number {
                 Some(number) if is_linked() => return Ok(number),
                 _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".to_owned()),
                 _ if began.elapsed() > PATIENCE => {
@@ -228,7 +228,7 @@ impl Node for ProcessNode {
         conductor.turn(self.number)
     }
 
-    /// Sends a packet to the node. Returns false without a buffer, or if the device is full.
+    /// Sends a packet to the node. Returns false without a buffer that fits it, or if the device is full.
     fn give(&mut self, port: usize, frame: &[u8]) -> bool {
         let shared = &mut *self.shared.borrow_mut();
         let buf = shared.pool.take().and_then(|mut buf| buf.resize(frame.len()).then_some(buf));

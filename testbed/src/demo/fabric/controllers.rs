@@ -181,7 +181,8 @@ impl Controllers {
     /// leader answers. If the command was not answered, the leader's version shows if it was stored.
     ///
     /// # Errors
-    /// If no controller leads, or the leader does not execute it.
+    /// If no controller leads, its version is neither `version` nor the one before, or it does not execute the
+    /// command.
     pub fn store_command(&self, command: &Command, version: u64) -> Result<(), String> {
         let (began, mut reason) = (Instant::now(), "no controller leads".to_owned());
         loop {
@@ -212,7 +213,7 @@ impl Controllers {
     /// it and checks that it refuses `write`.
     ///
     /// # Errors
-    /// If no controller leads, or the deposed one writes.
+    /// If no controller leads, `takeover` fails, or the deposed one writes.
     pub fn depose_leader(
         &self,
         takeover: impl FnOnce() -> Result<(), String>,

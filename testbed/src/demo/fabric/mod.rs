@@ -112,11 +112,11 @@ pub struct Row {
     pub at_ms: u64,
     /// Number of tasks neither answered nor returned.
     pub lost: u64,
-    /// Recovery time in milliseconds; `None` if the event was not run.
+    /// Recovery time in milliseconds; `None` if the event was not run or had no effect on tasks.
     pub recovered_ms: Option<f64>,
     /// Maximum recovery time.
     pub bound_ms: f64,
-    /// True if the recovery met the bound, without forbidden losses; `None` if the event was not run.
+    /// True if the recovery met the bound, without forbidden losses; `None` without a recovery time.
     pub holds: Option<bool>,
     /// Note for the reader.
     pub note: String,
@@ -389,11 +389,11 @@ fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row
     (0..SCHEDULE.len()).map(row).collect()
 }
 
-/// Returns the note of an event.
-fn note(event: FabricEvent, has_run: bool) -> &'static str {
+/// Returns the note of an event. `is_timed`: it has a recovery time.
+fn note(event: FabricEvent, is_timed: bool) -> &'static str {
     match event {
         FabricEvent::LeaderStopped | FabricEvent::LeaderKilled | FabricEvent::MemberKilled
-            if !has_run =>
+            if !is_timed =>
         {
             "not run: needs etcd and --controllers etcd"
         }
@@ -401,7 +401,7 @@ fn note(event: FabricEvent, has_run: bool) -> &'static str {
         FabricEvent::LeaderKilled | FabricEvent::MemberKilled => {
             "real time; emulated time was stopped"
         }
-        _ if !has_run => "no effect",
+        _ if !is_timed => "no effect",
         _ => "",
     }
 }
@@ -439,7 +439,8 @@ impl EventImpact<'_> {
     /// Returns the event's name, its recovery time, the bound, and true if it may lose tasks.
     ///
     /// A node that fails or leaves has recovered with the last task sent to it. A node that joins or returns
-    /// has recovered with the first.
+    /// has recovered with the first. A killed spine has recovered with the last lost task; a controller's fault
+    /// ends with its command.
     fn judge(
         &self,
         event: FabricEvent,

@@ -394,7 +394,7 @@ impl Faults {
         for_wire.or_else(for_all).map_or(0.0, |rate| rate.probability)
     }
 
-    /// Returns the time after which nothing is cut, paused or killed.
+    /// Returns the time after which nothing is cut, paused or killed, and no worker has left.
     #[must_use]
     pub fn end_ns(&self) -> u64 {
         self.intervals.iter().map(|fault| fault.to_ns).max().unwrap_or(0)

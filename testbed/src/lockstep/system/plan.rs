@@ -70,7 +70,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Parts of a plan that the user chose. Parts that are `None` are drawn.
+/// Parts of a plan that the user chose. Parts that are `None` are drawn, except the numbers of spines, leaves
+/// and agents, which have defaults.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "as in `Plan`")]
 pub struct PlanOptions {
@@ -95,7 +96,7 @@ pub struct PlanOptions {
 }
 
 impl Plan {
-    /// Creates the plan of this seed. Parts without an option are drawn from the seed.
+    /// Creates the plan of this seed. Parts without an option or a default are drawn from the seed.
     ///
     /// # Errors
     /// If an option is invalid; the error names it.

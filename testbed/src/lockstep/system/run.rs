@@ -107,7 +107,7 @@ pub struct Outcome {
     pub refused: u64,
     /// Tasks without answer or refusal, by the reason for the loss of their last packet.
     pub lost: BTreeMap<String, u64>,
-    /// Answers to tasks that were already answered.
+    /// Answers and refusals of tasks that were already answered or refused.
     pub again: u64,
     /// Mean time to the first answer, in nanoseconds.
     pub mean_ns: f64,
@@ -268,10 +268,11 @@ struct System<'a> {
     frames: Vec<(usize, Vec<u8>)>,
 }
 
-/// Runs a plan on the nodes of `maker`. The run ends early if `stop` is set.
+/// Runs a plan on the nodes of `maker`.
 ///
 /// # Errors
-/// If a node cannot be created, or does not become quiet. Violations are part of the outcome instead.
+/// If a node cannot be created or does not become quiet, an act fails, or `stop` is set. Violations are part of
+/// the outcome instead.
 pub fn run(
     plan: &Plan,
     maker: &mut dyn Maker,
@@ -734,7 +735,7 @@ impl<'a> System<'a> {
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
-    /// Delivers a packet to the clients. The first answer to each task must have the task's own payload.
+    /// Delivers a packet to the clients. Each answer must have its task's own payload.
     fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
         match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
