@@ -1,8 +1,8 @@
 /* A program with a header and sockets of its own, whose tasks wedjat gives workers.
  *
  * own_header CONFIGURATION PORT: serves on that UDP port for ever. The configuration has no ports, one core, and a pool 1. Every
- * packet begins with eight bytes: 'h' a worker is there, 't' a task, or 'r' its reply; how many tasks the worker has left; the
- * worker's id in two bytes, and in four a ticket, which a worker copies from the task into its reply. */
+ * packet begins with eight bytes: 'h' a worker is there, 't' a task, 'r' its reply, or 'f' a task that is refused; how many tasks the
+ * worker has left; the worker's id in two bytes, and in four a ticket, which a worker copies from the task into its reply. */
 #define _DEFAULT_SOURCE
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -53,6 +53,26 @@ static void go(uint64_t ticket, uint16_t worker)
         check(wedjat_lost(scheduler, picker, worker, 1), "");
 }
 
+/* Acts on the choice for a task, of wedjat_pick() or wedjat_release_tasks(). */
+static void act(uint64_t ticket, struct wedjat_choice choice)
+{
+    struct task *task = &tasks[ticket % TASKS];
+    switch (choice.action) {
+    case WEDJAT_FORWARD:
+        go(ticket, choice.worker);
+        break;
+    case WEDJAT_HOLD: /* until wedjat_release_tasks() returns it */
+        break;
+    case WEDJAT_DROP:
+        fprintf(stderr, "own_header: a task is dropped: %s\n", wedjat_reason_name(choice.reason));
+        break;
+    default: /* WEDJAT_ANSWER: the queue is full, under overflow = "refuse" */
+        task->bytes[0] = 'f';
+        sendto(own, task->bytes, task->length, 0, (void *)&task->client, sizeof task->client);
+        break;
+    }
+}
+
 static void take(uint8_t *bytes, size_t length, const struct sockaddr_in *from)
 {
     static uint32_t last;
@@ -73,11 +93,10 @@ static void take(uint8_t *bytes, size_t length, const struct sockaddr_in *from)
         tasks[last % TASKS] = (struct task){.client = *from, .length = length};
         memcpy(tasks[last % TASKS].bytes, bytes, length);
         check(wedjat_pick(scheduler, picker, 1, now_ns(), &task, 1, &choice), "");
-        if (choice.action == WEDJAT_FORWARD)
-            go(last, choice.worker);
-        break; /* WEDJAT_HOLD: until it is released */
+        act(last, choice);
+        break;
     }
-    case 'r':
+    case 'r': /* a report of an unknown worker is counted, and no error */
         check(wedjat_report(scheduler, picker, &report, 1), "");
         struct task *answered = &tasks[ntohl(ticket) % TASKS];
         sendto(own, bytes, length, 0, (void *)&answered->client, sizeof answered->client);
@@ -117,8 +136,7 @@ int main(int argc, char **argv)
             take(bytes, length, &from);
         while ((count = wedjat_release_tasks(scheduler, picker, now_ns(), released, WEDJAT_BURST)) > 0)
             for (int at = 0; at < count; at++)
-                if (released[at].choice.action == WEDJAT_FORWARD)
-                    go(released[at].id, released[at].choice.worker);
+                act(released[at].id, released[at].choice);
         check(count, "");
     }
 }
