@@ -104,7 +104,11 @@ impl<C> Commands<C> {
     }
 
     /// Reports that the core now uses the membership of this epoch, and returns the command.
+    ///
+    /// # Panics
+    /// If the epoch is older than the current one.
     pub fn acknowledge(&self, epoch: u64, done: C) {
+        assert!(epoch >= self.epoch(), "epoch {epoch} after {}", self.epoch());
         // Release: a thread that reads the epoch also sees what the core published before.
         self.0.epoch.store(epoch, Release);
         // There is room if senders check it before each command. Otherwise a leak is better than freeing
@@ -513,7 +517,13 @@ impl<T> Node<T> {
                 dispatcher.view().note_queued(dispatcher.waiting());
             }
         }
-        counters.set(Gauge::Held, (queued + self.resolver.held() + at_caller) as u64);
+        counters.set(Gauge::Held, (self.held() + at_caller) as u64);
+    }
+
+    /// Returns the number of packets that wait here for a worker or a next hop.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.stages.waiting() + self.resolver.held()
     }
 
     /// Executes pending commands.

@@ -179,6 +179,7 @@ where
         }
         self.send_signals(now);
         self.flush();
+        self.node.stages.counters().check_ledger(|| self.node.held());
         self.time.end(received > 0);
         received
     }

@@ -431,6 +431,24 @@ impl Counters {
         Totals::read(std::slice::from_ref(self))
     }
 
+    /// Checks the ledger of this core between two bursts, in debug builds: the packets received equal the sum of those
+    /// sent on, consumed, dropped and held. `held` counts the packets held now, because the gauge is set later.
+    ///
+    /// # Panics
+    /// In debug builds, if the ledger does not balance.
+    #[inline]
+    pub fn check_ledger(&self, held: impl FnOnce() -> usize) {
+        if cfg!(debug_assertions) {
+            let (totals, held) = (self.totals(), held() as u64);
+            let received = totals.count(Counter::RxPackets);
+            assert!(
+                received == totals.released() + held,
+                "ledger: {held} held, {:?}",
+                totals.named()
+            );
+        }
+    }
+
     /// Same as [`Totals::balances`], for this core.
     #[must_use]
     pub fn balances(&self) -> bool {
@@ -516,12 +534,16 @@ impl Totals {
         self.count(Counter::Originated).saturating_sub(unsent)
     }
 
+    /// Returns the number of received packets that the node no longer holds: sent on, consumed or dropped.
+    fn released(&self) -> u64 {
+        self.sent() + self.count(Counter::Consumed) + self.dropped()
+    }
+
     /// Returns true if the packets received equal the sum of those sent on, consumed, dropped and held. Exact
     /// only between bursts of the cores.
     #[must_use]
     pub fn balances(&self) -> bool {
-        let out = self.sent() + self.count(Counter::Consumed) + self.count(Gauge::Held);
-        self.count(Counter::RxPackets) == out + self.dropped()
+        self.count(Counter::RxPackets) == self.released() + self.count(Gauge::Held)
     }
 }
 

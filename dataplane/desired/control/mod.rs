@@ -12,6 +12,7 @@ mod agent;
 mod change;
 mod colocated;
 mod difference;
+mod invariants;
 mod leaf;
 mod membership;
 
@@ -500,6 +501,7 @@ impl<C: Cores> Control<C> {
     /// Moves all cores to another membership: prepares the objects, changes the state, and sends the updates.
     fn issue(&mut self, next: Membership, of_agent: &[Change]) -> Result<u64, ChangeError> {
         self.make_ready()?;
+        invariants::check(&self.membership, &next, self.cores.is_spine());
         let ready = self.cores.prepare(&self.table, &next, of_agent)?;
         self.table.change(&next.entries());
         let differences = Differences { from: &self.membership, to: &next };

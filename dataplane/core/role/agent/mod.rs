@@ -308,6 +308,10 @@ where
             self.send_queue_reports();
         }
         self.responder.out.flush();
+        // Threads count their replies themselves, later.
+        if self.responder.threads.is_empty() {
+            self.responder.out.counters.check_ledger(|| self.held());
+        }
         self.time.end(received > 0 || replied > 0);
         received
     }

@@ -1,0 +1,89 @@
+//! Invariants of a change, checked before any core gets it. Cores refer to pools, servers and workers by place, so a
+//! place that changed its content at once would give one worker the tasks and the load of another.
+
+use std::collections::BTreeSet;
+
+use super::membership::Membership;
+
+/// Checks the change from one membership to the next one. A `spine`'s members are leaves, which may be in several pools.
+///
+/// # Panics
+/// If the epoch does not grow by one, a place passes from one pool or worker to another without having been empty, a
+/// pool or a worker has two places, or a worker's server does not exist. Each of these is a defect of the control.
+pub(super) fn check(from: &Membership, to: &Membership, is_spine: bool) {
+    assert_eq!(to.epoch, from.epoch + 1, "epoch of the next membership");
+    assert!(to.pools.len() >= from.pools.len(), "a pool's place has disappeared");
+    let (mut pools, mut workers) = (BTreeSet::new(), BTreeSet::new());
+    for (at, pool) in to.pools.iter().enumerate() {
+        let Some(pool) = pool else { continue };
+        assert!(pools.insert(pool.id), "pool {} has two places", pool.id);
+        let old = from.pools.get(at).and_then(Option::as_ref);
+        if let Some(old) = old {
+            assert_eq!(old.id, pool.id, "place {at} passes from one pool to another");
+        }
+        if is_spine {
+            workers.clear();
+        }
+        for (place, worker) in pool.members.iter().enumerate() {
+            let Some(worker) = worker else { continue };
+            assert!(workers.insert(worker.id), "worker {} has two places", worker.id);
+            let old = old.and_then(|old| old.members.get(place).copied().flatten());
+            if let Some(old) = old {
+                assert_eq!(old.id, worker.id, "place {place} of pool {} passes on", pool.id);
+            }
+            let server = to.servers.get(usize::from(worker.server)).copied().flatten();
+            assert!(server.is_some(), "worker {} has no server", worker.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{Pool, Worker};
+    use super::*;
+    use crate::config::Config;
+
+    /// Returns a leaf with the workers 0 to 3 in one pool, and the same leaf one epoch later.
+    fn two() -> (Membership, Membership) {
+        let text = "[leaf]\nid = 1\ncores = [1]\n[[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n\
+                    [[pool]]\nid = 1\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n";
+        let config = Config::parse(Path::new("leaf.toml"), text);
+        let from = Membership::of(&config.unwrap_or_else(|error| panic!("{error}")));
+        let mut to = from.clone();
+        to.epoch += 1;
+        (from, to)
+    }
+
+    /// Returns the first pool.
+    fn pool(of: &mut Membership) -> &mut Pool {
+        of.pools[0].as_mut().unwrap()
+    }
+
+    /// Returns true if the change violates an invariant. `change` breaks the next membership.
+    fn is_violated(is_spine: bool, change: impl Fn(&mut Membership)) -> bool {
+        let (from, mut to) = two();
+        change(&mut to);
+        std::panic::catch_unwind(|| check(&from, &to, is_spine)).is_err()
+    }
+
+    #[test]
+    fn invariants_of_a_change_are_checked() {
+        assert!(!is_violated(false, |_| {}));
+        assert!(is_violated(false, |to| to.epoch += 1));
+        assert!(is_violated(false, |to| to.pools.clear()));
+        assert!(is_violated(false, |to| pool(to).id = 2));
+        assert!(is_violated(false, |to| pool(to).members.swap(0, 1)));
+        assert!(is_violated(false, |to| pool(to).members.push(Some(Worker::new(3, 0, 1.0)))));
+        assert!(is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 7, 1.0)))));
+        // A place may become empty, and an empty one may get any worker.
+        assert!(!is_violated(false, |to| pool(to).members[1] = None));
+        assert!(!is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 0, 1.0)))));
+        let again = |to: &mut Membership| {
+            let members = vec![Some(Worker::new(3, 0, 1.0))];
+            to.pools.push(Some(Pool { id: 2, members, ..pool(to).clone() }));
+        };
+        assert!(is_violated(false, again) && !is_violated(true, again));
+    }
+}
