@@ -122,9 +122,9 @@ metrics! {
         Registrations => "registrations", "packets";
         /// Accepted KEEP_ALIVE messages.
         KeepAlives => "keep_alives", "packets";
-        /// Registered workers removed for silence. A spine counts leaves, once per pool.
+        /// Silent or unreachable workers removed. A spine counts leaves, once per pool.
         WorkersLost => "workers_lost", "workers";
-        /// Silent workers that came back. A spine counts leaves, once per pool.
+        /// Silent or unreachable workers that came back. A spine counts leaves, once per pool.
         WorkersBack => "workers_back", "workers";
         /// Tasks that will not be answered. At a spine, tasks of leaves that fell silent: those of the last
         /// message and those sent since. A program with its own header reports them itself.
