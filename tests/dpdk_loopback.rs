@@ -160,7 +160,7 @@ fn null(eal: &Eal, pool: &MbufPool) {
     let two = DeviceOptions { queues: 2, promiscuous: true, rss, ..DeviceOptions::default() };
     let (device, mut ports) = Device::open(eal, "net_null0,size=64", pool, &two).unwrap();
     assert_eq!(ports.len(), 2);
-    // The device supports RSS over the four-tuple only, and is not configured for the source alone.
+    // The request for the source alone is not met: this device supports RSS over the four-tuple only.
     assert_eq!(device.rss(), Some(RssFields::FourTuple));
     let mut burst = Burst::new();
     for port in &mut ports {
@@ -211,6 +211,7 @@ fn replay(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// Checks that a second thread may take mbufs, and that the first may free them after the second has ended.
 fn another_thread(eal: &Eal, pool: &MbufPool) {
     let _already_known = eal.register_thread().unwrap();
     let (eal, ours) = (eal.clone(), pool.clone());

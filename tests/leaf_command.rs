@@ -143,10 +143,10 @@ fn dropped(account: &Value) -> u64 {
     account["drops"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-/// A leaf in the background, killed when dropped.
-struct RunningLeaf(Option<Child>);
+/// A process in the background, killed when dropped.
+struct RunningProcess(Option<Child>);
 
-impl RunningLeaf {
+impl RunningProcess {
     fn start(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(Some(command.spawn().unwrap()))
@@ -160,7 +160,7 @@ impl RunningLeaf {
     }
 }
 
-impl Drop for RunningLeaf {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
             let _ = child.kill();
@@ -226,10 +226,10 @@ fn two_cores_run_and_stop_in_order() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     for signal in ["-TERM", "-INT"] {
-        let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+        let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
         let before = home.all_receive(&[0; 2]);
         home.all_receive(&before); // another process sees the counters of both cores rise
-        wait_until("it is told to run", || {
+        wait_until("its state says that it runs", || {
             home.state().is_some_and(|state| state["running"] == true)
         });
 
@@ -253,7 +253,7 @@ fn members_and_policy_change_under_traffic() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let mut command = home.leaf(&["--duration", LIFETIME, "--stats", "-", "--changes", "-"]);
-    let mut leaf = RunningLeaf::start({
+    let mut leaf = RunningProcess::start({
         command.stdin(Stdio::piped());
         command
     });
@@ -345,7 +345,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
         let _ = writeln!(io::stderr(), "SKIPPED: there is no prometheus (Debian: prometheus)");
         return;
     };
-    let _prometheus = RunningLeaf(Some(prometheus));
+    let _prometheus = RunningProcess(Some(prometheus));
     wait_until("Prometheus has scraped the node", || {
         let answer = get(address, &format!("/api/v1/query?query={metric}%3E0"));
         answer.contains(&format!("\"__name__\":\"{metric}\""))
@@ -363,7 +363,7 @@ fn histograms_of_a_running_leaf_grow() {
     let config = fs::read_to_string(home.path("leaf.toml")).unwrap()
         + &format!("[control]\nmetrics = '{metrics}'\n");
     fs::write(home.path("leaf.toml"), config).unwrap();
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME]));
     let value = |sample: &str| {
         let text = get(metrics, "/metrics");
         let of = |line: &str| line.strip_prefix(sample)?.trim().parse::<f64>().ok();
@@ -414,7 +414,7 @@ fn running_leaf_is_changed_and_watched() {
     // Under nohup the tests ignore SIGHUP, and so would the leaf.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
-    let leaf = RunningLeaf::start(command);
+    let leaf = RunningProcess::start(command);
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     let shown = answered(&home, &["show"]);
     assert_eq!((&shown["version"], &shown["role"]), (&1.into(), &"leaf".into()));
@@ -476,7 +476,7 @@ fn running_leaf_is_changed_and_watched() {
     let shown = answered(&home, &["show"]);
     let good = shown["ports"][0]["xstats"]["rx_good_packets"].as_u64();
     assert!(good > Some(0), "{}", shown["ports"]);
-    // A tap on real devices, during traffic.
+    // A tap on the leaf's DPDK devices, during traffic.
     let file = home.path("tap.pcap").display().to_string();
     let tap = answered(&home, &["tap", "start", "--file", &file, "--packets", "1000"]);
     let devices = shown["ports"].as_array().unwrap().iter().map(|port| port["device"].clone());
@@ -538,7 +538,7 @@ fn running_agent_is_changed_and_watched() {
     let mut command = Command::new(WEDJAT);
     command.args(["agent", "--duration", LIFETIME, "--stats", "-", "--config"]);
     command.arg(home.path("agent.toml"));
-    let agent = RunningLeaf::start(command);
+    let agent = RunningProcess::start(command);
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     assert_eq!(answered(&home, &["show"])["role"], "agent");
     assert_eq!(answered(&home, &["add-workers", "8-9", "--pool", "7"])["version"], 2);
@@ -579,7 +579,7 @@ fn colocated_leaf_and_agent_are_changed() {
         fs::write(home.path("leaf.toml"), text).unwrap();
     };
     config("'20-21'\n");
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     wait_until("it answers", || ctl(&home, &["show"]).status.success());
     let drained = |id: u16| {
         let shown = answered(&home, &["show"]);
@@ -623,7 +623,7 @@ fn leaf_survives_tampering_with_its_state_file() {
     let packets = traffic();
     let home = Home::new([&packets, &packets], ",infinite_rx=1");
     let state = home.path("state");
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     let mut received = home.all_receive(&[0; 2]);
     let shorten = |len| fs::File::options().write(true).open(&state).unwrap().set_len(len).unwrap();
     let deeds: [&dyn Fn(); 4] = [
@@ -652,7 +652,7 @@ fn garbage_is_accounted_for() {
     let tap = home.path("tap");
     let tap = tap.to_str().unwrap();
     let arguments = ["--duration", LIFETIME, "--stats", "-", "--pcap", tap];
-    let leaf = RunningLeaf::start(home.leaf(&arguments));
+    let leaf = RunningProcess::start(home.leaf(&arguments));
     home.wait_for_all(6_000);
     let account = account(&leaf.stop("-TERM"));
     let received = account["rx_packets"].as_u64().unwrap();
@@ -680,13 +680,13 @@ fn leaf_ends_and_writes_its_account() {
         assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
         account
     };
-    // The time is real. On a stalled machine no packet may pass, but the leaf ends.
+    // Runs for 300 ms of real time. On a stalled machine it may receive nothing, but it ends.
     let account = told(&home.leaf(&arguments("300ms")).output().unwrap());
     assert!(account["rx_packets"].as_u64() <= Some(400), "{account}");
-    // Prevents that the next leaf's state is mistaken for this one's.
+    // Otherwise this leaf's state could be mistaken for the next leaf's.
     fs::remove_file(home.path("state")).unwrap();
     // A leaf stopped after the last packet accounts for all packets.
-    let leaf = RunningLeaf::start(home.leaf(&arguments(LIFETIME)));
+    let leaf = RunningProcess::start(home.leaf(&arguments(LIFETIME)));
     home.wait_for_all(400);
     let account = told(&leaf.stop("-TERM"));
     assert_eq!((&account["rx_packets"], &account["scheduled"]), (&400.into(), &200.into()));
@@ -711,7 +711,7 @@ fn foreign_state_files_are_refused() {
     refused(&show(), &["state file"]);
 
     let mut other = whole.clone();
-    other[8..16].copy_from_slice(&0x99_u64.to_ne_bytes());
+    other[8..16].copy_from_slice(&0x99_u64.to_ne_bytes()); // printed in hexadecimal
     fs::write(&state, &other).unwrap();
     refused(&show(), &["state file", "layout version 99", "use the `wedjat` that wrote it"]);
 
@@ -739,6 +739,8 @@ fn failed_start_names_the_cause() {
     refused(&home.leaf(&[]).output().unwrap(), &["net_memif7", "--vdev"]);
     home.configure("net_af_packet0,iface=nosuch0", "");
     refused(&home.leaf(&[]).output().unwrap(), &["nosuch0"]);
+    home.configure("net_memif0,rolle=server", "");
+    refused(&home.leaf(&[]).output().unwrap(), &["`rolle`", "did you mean `role`"]);
 
     home.configure("net_null0", "");
     let eal = home.leaf(&["--", "--no-such-option"]).output().unwrap();
@@ -824,13 +826,13 @@ fn vanished_peer_may_return() {
         + &port(&virtio, "workers", "10.9.0.2/16", "02:00:00:00:09:02");
     fs::write(home.path("front.toml"), leaf(last, "front", &ports, "10.9.0.1")).unwrap();
 
-    let under_test = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let under_test = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     wait_until("the leaf runs without a peer", || home.received() == [0]);
     for _ in 0..4 {
         let before = home.first("rx_packets");
         let mut peer = Command::new(WEDJAT);
         peer.args(["leaf", "--duration", LIFETIME, "--config"]).arg(home.path("front.toml"));
-        let peer = RunningLeaf::start(peer);
+        let peer = RunningProcess::start(peer);
         wait_until("tasks come from the peer", || home.first("rx_packets") > before + 1_000);
         drop(peer); // killed
         // The leaf under test keeps polling and receives no more packets.
@@ -844,8 +846,8 @@ fn vanished_peer_may_return() {
     assert!(account["scheduled"].as_u64() > Some(4_000), "{account}");
 }
 
-/// A leaf that waits for the server of its memif client ends at once when stopped. A wait to the end would
-/// make it fail.
+/// A leaf that waits for the server of its memif client ends at once when stopped. A wait until `--patience` is over
+/// would fail the leaf.
 // promise: running.1
 #[test]
 fn stop_ends_the_wait_for_a_peer() {
@@ -856,11 +858,12 @@ fn stop_ends_the_wait_for_a_peer() {
         let account = home.path("account.json");
         let patience = format!("{}s", 2 * PATIENCE.as_secs());
         let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
-        let mut leaf = RunningLeaf::start(home.leaf(&arguments));
+        let mut leaf = RunningProcess::start(home.leaf(&arguments));
         wait_until("it has a state file", || {
             assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it has ended");
             home.path("state").exists()
         });
+        // SIGUSR1 has no effect.
         let pid = leaf.0.as_ref().unwrap().id().to_string();
         assert!(Command::new("kill").args(["-s", "USR1", &pid]).status().unwrap().success());
         let output = leaf.stop(&format!("-{signal}"));
@@ -924,8 +927,8 @@ fn doctor_fails_where_a_start_would() {
         (output.status.code(), text(&output.stdout))
     };
     assert_eq!(doctor().0, Some(0), "{}", doctor().1);
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME]));
-    home.all_receive(&[]);
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME]));
+    home.all_receive(&[]); // any number of packets, even 0: the state file lists all cores
     let id = leaf.0.as_ref().unwrap().id();
     let (code, said) = doctor();
     assert!(
@@ -935,15 +938,10 @@ fn doctor_fails_where_a_start_would() {
     );
     stop_in_order(leaf);
     assert_eq!(doctor().0, Some(0), "{}", doctor().1);
-    home.configure("net_memif0,rolle=server", "");
-    refused(
-        &home.leaf(&["--duration", "1s"]).output().unwrap(),
-        &["`rolle`", "did you mean `role`"],
-    );
 }
 
 /// Stops the leaf in order.
-fn stop_in_order(leaf: RunningLeaf) {
+fn stop_in_order(leaf: RunningProcess) {
     let output = leaf.stop("-TERM");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
@@ -960,7 +958,7 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let mut command = home.leaf(&["--duration", LIFETIME]);
     let log = home.path("log");
     command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
-    let leaf = RunningLeaf(Some(command.spawn().unwrap()));
+    let leaf = RunningProcess(Some(command.spawn().unwrap()));
     let said = || fs::read_to_string(&log).unwrap();
     let cause = "packets were refused as `udp_checksum`. UDP checksum present and wrong.";
     wait_until("the cause is named", || said().contains(cause));
@@ -971,8 +969,8 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("side = 'both'", "side = 'both'\nchecksums = 'trust'")).unwrap();
     let _ = fs::remove_file(home.path("state"));
-    let all = tasks.len() as u64 * cpus().len().min(2) as u64;
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let all = 2 * tasks.len() as u64; // with a single core, it gets both queues' packets
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     home.wait_for_all(all);
     let account = account(&leaf.stop("-TERM"));
     assert!(account["drops"].get("udp_checksum").is_none(), "{account}");
@@ -1000,7 +998,7 @@ fn vlan_port_strips_and_adds_its_tag() {
     let port = format!("{files}'\nside = 'both'\nvlan = 12");
     let text = text.replace("'\nside = 'both'", &port);
     fs::write(&path, text).unwrap();
-    let leaf = RunningLeaf::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
+    let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     let all = 2 * 90; // with a single core, it gets both queues' packets
     home.wait_for_all(all * 7 / 9);
     let account = account(&leaf.stop("-TERM"));

@@ -47,12 +47,16 @@ fn a_leaf_without_descriptors_logs_one_line() {
     let mut socket = home.state().into_os_string();
     socket.push(".ctl");
     let _client = UnixStream::connect(&socket).unwrap();
-    let lines = || home.output()[1].matches("cannot accept connections").count();
+    let log = || {
+        let [_, stderr] = home.output();
+        stderr
+    };
+    let lines = || log().matches("cannot accept connections").count();
     wait_until("the log has it", || lines() > 0);
-    assert!(home.output()[1].contains("ulimit -n"), "{}", home.output()[1]);
+    assert!(log().contains("ulimit -n"), "{}", log());
     // Time of about ten retries.
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(lines(), 1, "{}", home.output()[1]);
+    assert_eq!(lines(), 1, "{}", log());
     limit(own.current);
     let mut show = Command::new(WEDJAT);
     show.args(["ctl", "--node"]).arg(home.state()).arg("show").stdout(Stdio::null());
@@ -125,8 +129,8 @@ fn a_full_disk_leaves_the_previous_report() {
     disk.fill();
     let ended = leaf.end("-TERM");
     assert!(!ended.status.success(), "it must not hide that there is no account");
-    let text = &home.output()[1];
-    assert!(text.contains("--stats") && text.contains("make room"), "{text}");
+    let [_, stderr] = home.output();
+    assert!(stderr.contains("--stats") && stderr.contains("make room"), "{stderr}");
     assert_eq!(fs::read_to_string(&stats).unwrap(), "the previous account");
     let left: Vec<_> = fs::read_dir(disk.0.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "the report and the filler: {left:?}");
@@ -151,12 +155,13 @@ fn an_exit_leaves_no_hugepage_file() {
             command.args(more);
             command
         });
-        assert!(files() > 0, "EAL has no hugepage: {}", home.output()[1]);
+        let [_, stderr] = home.output();
+        assert!(files() > 0, "EAL has no hugepage: {stderr}");
         leaf.ended_by("-TERM");
         assert_eq!(files(), 0, "{more:?}");
         fs::remove_file(home.state()).unwrap();
     }
-    // An error after the start of EAL, and an error of EAL itself.
+    // Errors after the start of EAL, and errors of EAL itself.
     let text = fs::read_to_string(home.path("leaf.toml")).unwrap();
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_pcap0,rx_pcap=/nowhere,"))
         .unwrap();
@@ -164,11 +169,15 @@ fn an_exit_leaves_no_hugepage_file() {
         let mut command = home.leaf(&[]);
         with_pages(&mut command, pages.folder());
         assert!(!ChildProcess::start(command.args(more)).output().status.success());
-        assert_eq!(files(), 0, "{more:?}: {}", home.output()[1]);
+        let [_, stderr] = home.output();
+        assert_eq!(files(), 0, "{more:?}: {stderr}");
     };
+    // The driver cannot open the capture of the port's device.
     fails(&[]);
+    // No driver has the name of the port's device.
     fs::write(home.path("leaf.toml"), text.replace("net_pcap0,", "net_nothing0,")).unwrap();
     fails(&[]);
     fs::write(home.path("leaf.toml"), text).unwrap();
+    // No driver has the name of an additional device in EAL's arguments.
     fails(&["--vdev", "net_nothing0"]);
 }

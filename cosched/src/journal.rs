@@ -103,7 +103,7 @@ impl<W: Write> LoggingChooser<W> {
         at_ns: u64,
         state: &State,
         limit: Share,
-    ) -> Result<Share, LoggedError> {
+    ) -> Result<Share, LoggingError> {
         self.pending.clear();
         self.decide_concurrent(at_ns, state, limit).map(|(_, share)| share)
     }
@@ -115,7 +115,7 @@ impl<W: Write> LoggingChooser<W> {
         at_ns: u64,
         state: &State,
         limit: Share,
-    ) -> Result<(u64, Share), LoggedError> {
+    ) -> Result<(u64, Share), LoggingError> {
         let draw = self.random.next_u64() >> (u64::BITS - DRAW_BITS);
         let decision = self.chooser.decide(state, limit, draw)?;
         let Decision { share, probability, mixture, .. } = decision;
@@ -133,7 +133,7 @@ impl<W: Write> LoggingChooser<W> {
         &mut self,
         at_ns: u64,
         outcome: &Outcome,
-    ) -> Result<Option<LearningUpdate>, LoggedError> {
+    ) -> Result<Option<LearningUpdate>, LoggingError> {
         match self.number.checked_sub(1) {
             Some(last) => self.learn_of(last, at_ns, outcome),
             None => Ok(None),
@@ -146,7 +146,7 @@ impl<W: Write> LoggingChooser<W> {
         number: u64,
         at_ns: u64,
         outcome: &Outcome,
-    ) -> Result<Option<LearningUpdate>, LoggedError> {
+    ) -> Result<Option<LearningUpdate>, LoggingError> {
         let Some(decision) = self.pending.remove(&number) else { return Ok(None) };
         let update = self.chooser.learn(&decision, outcome)?;
         let LearningUpdate { loss, risk, ended, restarted } = update.clone();
@@ -177,7 +177,7 @@ fn write_line(log: &mut impl Write, record: &Record) -> io::Result<()> {
 
 /// Reason why a decision failed or was not logged.
 #[derive(Debug, thiserror::Error)]
-pub enum LoggedError {
+pub enum LoggingError {
     /// The measurement is invalid.
     #[error(transparent)]
     State(#[from] StateError),

@@ -30,7 +30,7 @@ pub use chooser::{Chooser, Decision, LearningUpdate, Round};
 pub use expert::{Expert, Metric, Plan};
 pub use file::{FileError, Setup};
 pub use guard::{Guard, GuardSettings, GuardSettingsError, Observation};
-pub use journal::{LoggedError, LoggingChooser, Record};
+pub use journal::{LoggingChooser, LoggingError, Record};
 pub use replay::{Overrides, ReplayError, ReplayResult, replay};
 pub use settings::{HappinessFormula, Mode, Settings, SettingsError};
 pub use share::{Distribution, SHARES, Share};

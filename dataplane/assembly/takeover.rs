@@ -76,8 +76,9 @@ impl PreviousState {
         counts
     }
 
-    /// Applies the loads of workers that the node still has. Walks the node's own pools and looks each worker
-    /// up in the snapshot, so no index of the snapshot reaches the node.
+    /// Applies the beliefs (load, outstanding tasks, presence) about workers that the node still has. Of all cores
+    /// only one adopts the outstanding tasks, so their sum stays. Walks the node's own pools and looks each worker up
+    /// in the snapshot, so no index of the snapshot reaches the node.
     fn take_loads(&self, stages: &mut [Stages]) -> usize {
         let Some(network) = stages.first().map(|core| core.network().clone()) else { return 0 };
         let mut count = 0;
@@ -93,8 +94,8 @@ impl PreviousState {
                 let server = network.member_address(pool, member);
                 let server = server.filter(|&server| v4_bits(server) != Some(AGENT_IP));
                 let one = server.and_then(|server| before.get(&(target.worker, server)));
-                // A worker that may not register could never end its silence. A spine's leaves do not
-                // register: they send signals.
+                // A silent worker becomes active again by registering. One that may not register therefore
+                // starts as configured. A spine's leaves do not register, but their signals end a silence.
                 let worker = network.worker(target.worker);
                 let registers = network.is_spine()
                     || worker.is_some_and(|worker| network.server(worker.server).registers);
@@ -317,7 +318,7 @@ mod tests {
         let at = bytes.len() / 2;
         bytes[at..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
-        let _ = read(&config); // the copy in the other place may be whole
+        let _ = read(&config); // the other copy in the file may be whole
         bytes[16..].fill(0xA5);
         std::fs::write(&state, &bytes).unwrap();
         let error = read(&config).unwrap_err().to_string();
@@ -530,7 +531,7 @@ mod tests {
     #[test]
     fn takeover_bounds_wrong_values_of_a_valid_copy() {
         /// Words near the limits of counts, indices and flags.
-        const WORTH: [u64; 8] =
+        const EDGE_WORDS: [u64; 8] =
             [0, 1, 7, 0xFFFF, 1 << 31, u64::MAX, 1 << 63 | 0x7FFF << 32 | 9, 3 << 62];
         let states = SHAPES.map(Shape::state);
         let mut rng = wedjat_core::policy::Rng::seed_from_u64(7);
@@ -550,7 +551,7 @@ mod tests {
                     let at = rng.random_range(..most);
                     words[at] = match rng.random_range(..3_u32) {
                         0 => words[at] ^ 1 << rng.random_range(..64_u32),
-                        1 => WORTH[rng.random_range(..WORTH.len())],
+                        1 => EDGE_WORDS[rng.random_range(..EDGE_WORDS.len())],
                         _ => words[rng.random_range(..words.len())],
                     };
                 }

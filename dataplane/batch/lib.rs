@@ -25,7 +25,7 @@ use std::io;
 use std::path::PathBuf;
 
 use wedjat_cosched::mechanism::GroupError;
-use wedjat_cosched::{GuardSettingsError, LoggedError, SettingsError};
+use wedjat_cosched::{GuardSettingsError, LoggingError, SettingsError};
 
 use wedjat_core::ring::RegionError;
 
@@ -124,7 +124,7 @@ pub enum CoschedError {
     Foreign(PathBuf),
     /// A decision failed, or could not be logged.
     #[error(transparent)]
-    Log(#[from] LoggedError),
+    Log(#[from] LoggingError),
     /// The chooser's settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),

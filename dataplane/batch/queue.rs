@@ -16,7 +16,7 @@ use wedjat_core::ring::region::path_of;
 /// Interval of checks for workers and for the end of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Thread that starts a process per job, which starts the batch in its cgroup. Only that process forks: the
+/// Thread that starts one process per job. That process starts the batch in its cgroup, and only it forks: the
 /// standard library starts a plain command like this one by `posix_spawn`. A fork of the agent would mark its pages
 /// copy-on-write and delay its dispatcher.
 #[derive(Debug)]

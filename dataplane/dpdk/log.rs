@@ -52,7 +52,8 @@ fn level_of_line(line: &str, level: log::Level) -> log::Level {
     if HARMLESS.iter().any(|start| line.starts_with(start)) { log::Level::Debug } else { level }
 }
 
-/// Logs the captured lines of a start as warnings. By default DPDK logs only warnings and errors.
+/// Logs the lines captured while EAL started. Their levels are lost. By default DPDK logs only warnings and errors, so
+/// they count as warnings, except `HARMLESS` ones.
 pub(super) fn log_captured(text: &str) {
     for line in text.lines() {
         log::log!(target: TARGET, level_of_line(line, log::Level::Warn), "{line}");

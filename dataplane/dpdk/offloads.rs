@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use wedjat_core::wire::udp::OFFLOADED;
+use wedjat_core::wire::udp::OFFLOADED_LEN;
 
 /// Offset of `gso_size` in the kernel's `struct __sk_buff`.
 const GSO_SIZE: i16 = 176;
@@ -37,7 +37,7 @@ const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instru
 static FILTER: [Instruction; 6] = [
     instruction(0x61, 0x10, GSO_SIZE, 0), // r0 = skb->gso_size
     instruction(0x15, 0x00, 2, 0),        // if r0 == 0 skip 2
-    instruction(0xB4, 0x00, 0, OFFLOADED as i32), // r0 = OFFLOADED
+    instruction(0xB4, 0x00, 0, OFFLOADED_LEN as i32), // r0 = OFFLOADED_LEN
     instruction(0x95, 0x00, 0, 0),        // return r0
     instruction(0xB4, 0x00, 0, -1),       // r0 = all
     instruction(0x95, 0x00, 0, 0),        // return r0
@@ -55,7 +55,7 @@ struct Load {
     log: u64,
 }
 
-/// Attaches a filter to these sockets. It cuts packets with several datagrams to [`OFFLOADED`] bytes.
+/// Attaches a filter to these sockets. It cuts packets with several datagrams to [`OFFLOADED_LEN`] bytes.
 ///
 /// # Errors
 /// If the kernel refuses the filter, for example without CAP_BPF.

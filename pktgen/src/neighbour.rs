@@ -83,7 +83,7 @@ impl Message {
         }
     }
 
-    /// Returns the drop reason for a host that neither has the address nor requested it.
+    /// Returns the drop reason for a message that the host does not answer and does not need.
     #[must_use]
     pub fn reason(&self) -> DropReason {
         match self {
@@ -194,7 +194,7 @@ mod tests {
 
     /// Returns a request of duplicate address detection: without source address and without the sender's MAC
     /// address.
-    fn doubtful_question(target: u128) -> Vec<u8> {
+    fn duplicate_address_request(target: u128) -> Vec<u8> {
         let mut frame = vec![0; ndp::FRAME_LEN];
         let (question, to) = ndp::Packet::question(REQUESTER, 0, target, None);
         question.emit(&mut frame, to, false);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn unspecified_source_is_answered_by_multicast() {
         let target = 0xFD00 << 112 | 1;
-        let frame = doubtful_question(target);
+        let frame = duplicate_address_request(target);
         let mut buf = FramePool::new(1, 128).frame(&frame).unwrap();
         assert_eq!(answer(&mut buf, OWNER, |ip| ip == Ipv6Addr::from_bits(target)), Ok(()));
         assert_eq!(buf.bytes().len(), ndp::FRAME_LEN);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn other_messages_are_ignored() {
-        let mut echo = doubtful_question(1 << 64);
+        let mut echo = duplicate_address_request(1 << 64);
         echo[54] = 128; // an echo request
         assert!(!Message::is_one(&echo));
         assert!(!Message::is_one(&echo[..54]) && !Message::is_one(&echo[..14]));

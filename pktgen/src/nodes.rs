@@ -106,9 +106,9 @@ impl Core {
     /// Adds the newest stalls of the node, which has counted `count` stalls. Stalls read before are in the
     /// set already.
     fn take(&mut self, count: u64, newest: &[Stall]) {
-        // The file has only the newest `PAUSES` stalls. The node has overwritten the first of the new ones.
+        // The file has only the newest `PAUSES` stalls. If more are new, the first of them are overwritten.
         if count.saturating_sub(self.count) > PAUSES as u64 {
-            let last = self.stalls.last().map_or(0, |pause| pause.to);
+            let last = self.stalls.last().map_or(0, |stall| stall.to);
             self.unknown_from = self.unknown_from.or(Some(last));
         }
         if count > self.count {
@@ -120,11 +120,11 @@ impl Core {
     /// Returns the stalls in the form for reports. If they are not complete, stalls may be missing after the
     /// last one.
     fn watched(self, index: usize, is_complete: bool) -> LoopWatch {
-        let last = self.stalls.last().map_or(0, |pause| pause.to);
+        let last = self.stalls.last().map_or(0, |stall| stall.to);
         let unknown_from = self.unknown_from.or((!is_complete).then_some(last));
-        let pauses =
-            self.stalls.iter().map(|pause| slices::Pause { from: pause.from, to: pause.to });
-        let pauses = Pauses::from_stalls(pauses.collect(), unknown_from);
+        let stalls =
+            self.stalls.iter().map(|stall| slices::Pause { from: stall.from, to: stall.to });
+        let pauses = Pauses::from_stalls(stalls.collect(), unknown_from);
         LoopWatch { name: format!("the scheduler's core {index}"), pauses }
     }
 }
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     /// Returns stalls of 50 ticks, one each 100 ticks.
-    fn pauses(times: std::ops::Range<u64>) -> Vec<Stall> {
+    fn stalls(times: std::ops::Range<u64>) -> Vec<Stall> {
         times.map(|at| Stall { from: 100 * at, to: 100 * at + 50 }).collect()
     }
 
@@ -142,15 +142,15 @@ mod tests {
     #[test]
     fn every_stall_is_read_once_and_gaps_show() {
         let mut core = Core { count: 7, ..Core::default() };
-        core.take(10, &pauses(0..10));
-        core.take(12, &pauses(0..12));
+        core.take(10, &stalls(0..10));
+        core.take(12, &stalls(0..12));
         assert_eq!((core.stalls.len(), core.unknown_from), (12, None));
         let capacity = PAUSES as u64;
-        core.take(13 + capacity, &pauses(13..13 + capacity));
+        core.take(13 + capacity, &stalls(13..13 + capacity));
         assert_eq!(core.unknown_from, Some(1150));
         // The last known stall of a node ended at 350. The node stops writing, so it may have stalled since.
         let mut silent = Core::default();
-        silent.take(1, &pauses(3..4));
+        silent.take(1, &stalls(3..4));
         assert_eq!(silent.watched(0, false).pauses.unknown_from(), Some(350));
     }
 }

@@ -203,7 +203,7 @@ pub(crate) fn arguments(keys: &[(&str, &str)]) -> Result<SimArgs, String> {
 }
 
 /// Returns the command for a figure whose numbers no single run of the simulator prints.
-fn again(name: &str, full: bool) -> String {
+fn command_of_figure(name: &str, full: bool) -> String {
     format!("wedjat-testbed figures --only {name}{}\n", if full { " --full" } else { "" })
 }
 

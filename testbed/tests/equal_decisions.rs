@@ -76,7 +76,7 @@ struct Rig {
     now_ns: u64,
     /// Number of the next task.
     sent: u16,
-    /// True if packets carry an IP option, which keeps them out of the fast path.
+    /// True if tasks and replies carry an IP option, which keeps them out of the fast path.
     with_options: bool,
 }
 
@@ -150,7 +150,7 @@ impl Rig {
         assert!(self.workers.send(&self.frame(header, extension, 1)));
     }
 
-    /// Sends a report without a reply: a keep-alive to the leaf itself.
+    /// Sends a report without a reply: a keep-alive to the leaf itself, always without an IP option.
     fn refresh(&mut self, report: &Report) {
         let queue = (report.load.0 >> 16) as u16;
         let alive = Header::keep_alive(POOL, FIRST + report.member.0, queue, 0);
@@ -181,6 +181,7 @@ impl Rig {
             while let Some(frame) = self.workers.receive() {
                 let datagram = udp::parse(frame.bytes(), false).unwrap();
                 let header = Header::parse(&frame.bytes()[datagram.payload()..]).unwrap();
+                // In a task, `qlen` is 1 if the worker was chosen as idle.
                 decisions.push((header.seq, header.dst, header.qlen == 1));
             }
             if decisions.len() == before {
@@ -197,6 +198,7 @@ fn replay(entry: &Entry, policy: &PolicySpec, record: &[Event], with_options: bo
     let mut events = record.iter().peekable();
     while let Some(event) = events.next() {
         match event {
+            // The simulator advances the policies' time before each event, a leaf by itself less often.
             Event::Time(now_ns) => {
                 rig.now_ns = *now_ns;
                 rig.leaf.stages_mut().tick(*now_ns, *now_ns);
@@ -242,8 +244,8 @@ fn dataplane_and_simulator_decide_equally() {
     assert!(held > 0, "some tasks had to wait");
 }
 
-/// Returns a picker (the scheduler without packets, for programs that report tasks in calls) with the same
-/// configuration without ports.
+/// Returns a picker (the scheduler without packets, for programs that report tasks in calls). It has the leaf's
+/// configuration without ports, and with a server for each speed of the workers.
 fn picker(policy: &PolicySpec) -> Picker {
     let text = text(policy);
     let ports = text.find("[[port]]").unwrap()..text.find("[[pool]]").unwrap();
@@ -270,6 +272,7 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
     for event in record {
         let mut found = Vec::new();
         match event {
+            // Leaf and picker advance the policies' time by themselves.
             Event::Time(now_ns) => (now, rig.now_ns) = (*now_ns, *now_ns),
             Event::Offer(_) => continue,
             Event::Arrival(task) => {

@@ -2,7 +2,7 @@
 //!
 //! A comment block is a run of comment lines of one file. Four numbers describe a folder: the share of blocks that begin with a clause
 //! ("What ...", "Whoever ..."), subordinating words a sentence, the share of sentences with three or more of them, and the share of
-//! sentences with words of no field. A bad comment can meet the limits, too: they are a floor.
+//! sentences with words of no field. The limits are in `tests/tidy.rs`. A bad comment can meet them, too: they are a floor.
 
 use super::promises;
 
@@ -88,7 +88,7 @@ const ODD_PHRASES: [&str; 45] = [
     "anew",
 ];
 
-/// Names that no type has: participles, pronouns, question words, and words that name no thing of the field.
+/// Names that no type may have: participles, pronouns, question words, and words that name no thing of the field.
 pub const FORBIDDEN_TYPES: [&str; 122] = [
     "About",
     "Accepted",
@@ -308,7 +308,8 @@ fn comment_blocks(source: &str) -> Vec<String> {
     blocks
 }
 
-/// Sentences of a block with three words or more; code in backquotes counts as one word.
+/// Sentences of a block with three words or more; code in backquotes counts as one word. A sentence also ends at a colon
+/// or semicolon.
 fn sentences(block: &str) -> Vec<String> {
     let text: String = block
         .split('`')

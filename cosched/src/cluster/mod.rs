@@ -122,7 +122,7 @@ pub enum ClusterError {
     Settings(#[from] SettingsError),
     /// A decision failed, or could not be logged.
     #[error(transparent)]
-    Logged(#[from] crate::journal::LoggedError),
+    Logged(#[from] crate::journal::LoggingError),
     /// The log could not be opened or closed.
     #[error("the log of decisions: {0}")]
     Log(#[from] std::io::Error),

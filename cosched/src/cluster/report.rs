@@ -72,9 +72,9 @@ pub struct PerWorkflow {
     pub workflow: Workflow,
     /// Hours from start to end of a job.
     pub runtime_h: MeanDeviation,
-    /// CPU use of its jobs' cores, by hosts and guests together.
+    /// Used fraction of its jobs' cores over time, by hosts and guests together.
     pub cpu: f64,
-    /// Memory use of its jobs' cores, by hosts and guests together.
+    /// Used fraction of the memory of these cores over time, by hosts and guests together.
     pub memory: f64,
 }
 

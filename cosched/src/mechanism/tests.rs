@@ -12,6 +12,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::share::Share;
 
+/// The kernel's number of the idle class.
+const IDLE_CLASS: u32 = libc::SCHED_IDLE as u32;
+
 /// Creates a cgroup with the kernel's files; the hierarchy in its path selects them.
 fn make(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
@@ -237,7 +240,9 @@ fn process_identity_ends_with_the_process() {
     assert!(process.is_alive() && threads_of(child.id()) == [child.id()]);
     set_class(child.id(), Class::Idle).unwrap();
     let scheduling = Scheduling::of(child.id()).unwrap();
-    assert!(scheduling.class == 5 && !scheduling.is_real_time() && !scheduling.cpus.is_empty());
+    assert!(
+        scheduling.class == IDLE_CLASS && !scheduling.is_real_time() && !scheduling.cpus.is_empty()
+    );
     child.kill().unwrap();
     // Exited, but not reaped yet.
     let began = Instant::now();
@@ -289,7 +294,7 @@ fn batch_starts_in_its_cgroup_and_always_ends() {
     assert!(!output.contains("real\n"), "{output}");
     assert!(group.processes().contains(&child.id()));
     let scheduling = Scheduling::of(child.id()).unwrap();
-    assert_eq!((scheduling.class, &scheduling.cpus), (5, &limits.cpus));
+    assert_eq!((scheduling.class, &scheduling.cpus), (IDLE_CLASS, &limits.cpus));
     let _ = group.set_quota(0.1);
     let _ = group.freeze(true);
     assert!(group.kill(Duration::from_secs(60), || drop(child.try_wait())), "all of it has ended");

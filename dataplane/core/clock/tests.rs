@@ -107,13 +107,15 @@ fn node_stops_while_time_is_paused() {
         assert_eq!(waiting.join().unwrap(), None);
     });
     assert!(clock.ended().is_ok(), "that is an orderly end");
+    // Emulated time uses neither limit. Polls until two polls in a row are quiet: the fifth and the sixth.
+    let (quiet, longest) = (Duration::ZERO, Duration::ZERO);
     let mut polls = 0;
-    clock.drain(Duration::ZERO, Duration::ZERO, |_| {
+    clock.drain(quiet, longest, |_| {
         polls += 1;
         polls < 5
     });
     assert_eq!(polls, 6);
-    clock.drain(Duration::ZERO, Duration::ZERO, |_| true); // gives up on a node that never becomes quiet
+    clock.drain(quiet, longest, |_| true); // gives up on a node that never becomes quiet
 }
 
 // promise: emulated-time.2
@@ -175,6 +177,7 @@ fn invalid_clock_is_refused_with_the_fix() {
 
     let bytes = fs::read(&path).unwrap();
     drop(conductor);
+    // A copy has no lock, like the file of a dead conductor.
     fs::write(&path, &bytes).unwrap();
     assert!(open_error(&path).contains("ended"), "{}", open_error(&path));
     // Opens the file after a change of one byte of the header: the version is at 8, the number of nodes at 24.

@@ -14,9 +14,8 @@ use crate::wire::peer::BeatStatistics;
 
 /// Factor from load (microseconds per worker slot) to the learner's input.
 const SCALE: f32 = 1e-3;
-/// Largest input. Policies see loads directly, the critic up to the fourth power. With inputs a hundred times
-/// larger a policy would become certain and stop learning. Rewards use the unlimited loads, so that an
-/// overloaded rack still separates better from worse.
+/// Maximum input. The critic uses powers of it up to the fourth. With inputs of 100 a policy would become certain and
+/// stop learning. Rewards use the loads without this limit, to compare overloaded states.
 const INPUT_MAX: f32 = 1.0;
 /// Weight of a beat in the moving mean of the critic's squared error.
 const LOSS_SHARE: f64 = 1e-3;
@@ -149,7 +148,8 @@ impl PeerLearner {
 
     /// Prepares this critic's parameters for sending in a consensus round.
     pub fn start_consensus(&mut self, round: u64) {
-        self.consensus.open(round, false);
+        let is_over = false;
+        self.consensus.open(round, is_over);
         let values = self.learner.critic();
         self.published.iter_mut().zip(values).for_each(|(published, value)| *published = *value);
     }

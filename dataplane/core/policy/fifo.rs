@@ -1,4 +1,5 @@
-//! FIFO lists of tasks that share one memory: any number of lists over one [`Slab`], so that no task allocates.
+//! FIFO lists of tasks that share one memory: any number of lists over one [`Slab`], so that tasks need no memory of
+//! their own. A slab made by [`Slab::with_room`] never allocates later.
 
 /// Link of a list's last item.
 const END: u32 = u32::MAX;
@@ -75,11 +76,11 @@ impl<T> Slab<T> {
     pub fn add(&mut self, item: T) -> u32 {
         match self.insert(item) {
             Ok(slot) => slot,
-            Err(_) => panic!("all places are taken"),
+            Err(_) => panic!("all slots are in use"),
         }
     }
 
-    /// Inserts an item into a new slot of a full slab.
+    /// Inserts an item into a new slot of a full slab, or returns it if the slab may not grow.
     #[cold]
     fn grow(&mut self, item: T) -> Result<u32, T> {
         if !self.grows || self.entries.len() >= END as usize {
@@ -214,7 +215,7 @@ impl<T> std::ops::Index<u32> for Slab<T> {
 
     #[inline]
     fn index(&self, slot: u32) -> &T {
-        self.get(slot).expect("something is at the place")
+        self.get(slot).expect("the slot holds an item")
     }
 }
 
@@ -223,7 +224,7 @@ impl<T> std::ops::Index<u32> for Slab<T> {
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, slot: u32) -> &mut T {
-        self.get_mut(slot).expect("something is at the place")
+        self.get_mut(slot).expect("the slot holds an item")
     }
 }
 
@@ -273,8 +274,8 @@ mod tests {
                 }
                 Step::Move => {
                     let moved = lists[index].pop(&slab);
-                    prop_assert_eq!(moved.map(|place| slab[place]), models[index].front().copied());
-                    moved.inspect(|&place| lists[(index + 1) % 3].push(place, &mut slab));
+                    prop_assert_eq!(moved.map(|slot| slab[slot]), models[index].front().copied());
+                    moved.inspect(|&slot| lists[(index + 1) % 3].push(slot, &mut slab));
                     let moved = models[index].pop_front();
                     models[(index + 1) % 3].extend(moved);
                 }
@@ -283,7 +284,7 @@ mod tests {
                 prop_assert!(slab.iter(*list).eq(model));
                 prop_assert_eq!(list.len() as usize, model.len());
                 prop_assert_eq!(list.is_empty(), model.is_empty());
-                prop_assert_eq!(list.first().map(|place| slab[place]), model.front().copied());
+                prop_assert_eq!(list.first().map(|slot| slab[slot]), model.front().copied());
             }
             most = most.max(models.iter().map(VecDeque::len).sum());
         }
@@ -304,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again_the_last_first() {
+    fn last_freed_slot_is_reused_first() {
         let mut slab = Slab::default();
-        let places: Vec<_> = ["a", "b", "c"].map(|item| slab.add(item)).into();
-        assert_eq!(places, [0, 1, 2]);
+        let slots: Vec<_> = ["a", "b", "c"].map(|item| slab.add(item)).into();
+        assert_eq!(slots, [0, 1, 2]);
         assert_eq!((slab.remove(1), slab.remove(1), slab.remove(0)), (Some("b"), None, Some("a")));
         assert_eq!((slab.get(1), slab.get(7)), (None, None));
         assert_eq!([slab.insert("d"), slab.insert("e"), slab.insert("f")], [Ok(0), Ok(1), Ok(3)]);
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn without_places_nothing_is_taken() {
+    fn slab_without_slots_takes_nothing() {
         let (mut slab, mut list) = (Slab::with_room(0), Fifo::EMPTY);
         assert_eq!((slab.push(&mut list, 'a'), slab.pop(&mut list)), (Err('a'), None));
         assert_eq!((slab.insert('b'), list.len(), list.first()), (Err('b'), 0, None));

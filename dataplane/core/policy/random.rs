@@ -43,6 +43,7 @@ impl Policy for Random {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        // The choice ignores the loads; the state file shows them.
         view.take_loads(reports)
     }
 }
@@ -65,6 +66,7 @@ impl Policy for WeightedRandom {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        // The choice ignores the loads; the state file shows them.
         view.take_loads(reports)
     }
 

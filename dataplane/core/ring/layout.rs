@@ -7,7 +7,7 @@
 //! | per channel: claim | u64: claim, process, last orderly departure, name, thread | worker, on attaching and leaving |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker |
-//! | per channel: slots | two u64 per slot: number, length; position, class | dispatcher |
+//! | per channel: slots | two u64 per slot: one of number and length, one of position and class | dispatcher |
 //! | per channel: area | per slot: ids and bytes of the task; number, length and bytes of the reply | both in turn |
 //! | watch | u64: see [`super::watch`] | dispatcher, observers |
 //!

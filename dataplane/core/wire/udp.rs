@@ -14,7 +14,7 @@ pub const PAYLOAD_V6: usize = ether::LEN + ipv6::LEN + LEN;
 
 /// Number of bytes to which the leaf's kernel filter cuts a frame that holds several datagrams (segmentation
 /// offload): the headers of Ethernet and IPv4.
-pub const OFFLOADED: usize = ether::LEN + ipv4::LEN;
+pub const OFFLOADED_LEN: usize = ether::LEN + ipv4::LEN;
 /// Number of bytes of the longest frame without jumbo frames.
 const FRAME_MAX: usize = ether::LEN + 1500;
 
@@ -116,7 +116,7 @@ fn parse_without_options(
 /// `reason`.
 #[cold]
 fn offloaded_or(reason: DropReason, frame: &[u8]) -> DropReason {
-    let is_cut = frame.len() == OFFLOADED || frame.len() > FRAME_MAX;
+    let is_cut = frame.len() == OFFLOADED_LEN || frame.len() > FRAME_MAX;
     if !is_cut {
         return reason;
     }
@@ -356,7 +356,7 @@ pub fn update_checksum(segment: &mut [u8], delta: ChecksumDelta) {
     put_u16(segment, 6, checksum);
 }
 
-/// Same as [`update_checksum`], with a folded delta.
+/// Same as [`update_checksum`], with a folded delta. A folded delta is in the order of the packet's bytes in memory.
 #[inline(always)]
 pub fn update_checksum_folded(segment: &mut [u8], delta: FoldedDelta) {
     let checksum = delta.apply_udp(u16::from_ne_bytes([segment[6], segment[7]]));
@@ -482,9 +482,13 @@ mod tests {
     #[test]
     fn cut_packet_has_its_own_reason() {
         let v4 = frame(&[7; 640]);
-        let cut = |frame: &[u8]| frame[..OFFLOADED].to_vec();
+        let cut = |frame: &[u8]| frame[..OFFLOADED_LEN].to_vec();
         assert_eq!(parse(&cut(&v4), false), Err(DropReason::SegmentationOffload));
-        assert_eq!(parse(&v4[..OFFLOADED + 8], false), Err(DropReason::Ipv4Header), "not our cut");
+        assert_eq!(
+            parse(&v4[..OFFLOADED_LEN + 8], false),
+            Err(DropReason::Ipv4Header),
+            "not our cut"
+        );
         // Without the filter the device's buffer cuts the packet.
         let long = frame(&[7; 4000]);
         assert_eq!(parse(&long[..1966], false), Err(DropReason::SegmentationOffload));
@@ -492,7 +496,7 @@ mod tests {
         assert_eq!(parse_v6(&cut(&v6), false), Err(DropReason::SegmentationOffload));
         let mac = ether::dst(&v6);
         assert_eq!(parse_v6_at(mac, &cut(&v6), false), Err(DropReason::SegmentationOffload));
-        assert_eq!(parse_v6(&v6[..OFFLOADED - 1], false), Err(DropReason::Runt));
+        assert_eq!(parse_v6(&v6[..OFFLOADED_LEN - 1], false), Err(DropReason::Runt));
     }
 
     #[test]

@@ -18,17 +18,15 @@ fn patient() -> Options {
     Options { patience: PATIENCE, ..Options::default() }
 }
 
-/// Grants an attaching worker, like an agent between two bursts. A new claim takes the grant from the former
-/// worker.
-fn grant_claim(channel: &mut Channel) -> bool {
+/// Grants the claim of an attaching worker, like an agent between two bursts. A new claim takes the grant from the
+/// former worker.
+fn grant_claim(channel: &mut Channel) {
     let sender = channel.sender_mut();
     let claim = sender.claim();
-    if claim == sender.granted() {
-        return claim != 0;
+    if claim != sender.granted() {
+        sender.revoke();
+        sender.grant(claim);
     }
-    sender.revoke();
-    sender.grant(claim);
-    claim != 0
 }
 
 /// Attaches a worker from a second thread, while this one plays the agent and grants the claim.
@@ -184,7 +182,7 @@ fn excluded_worker_is_notified_and_may_return() {
 fn places_are_chosen_and_refused_by_name() {
     let region = region(4);
     let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
-    // Too short for a grant, which no thread gives.
+    // No thread grants the claim here, so a short wait is enough.
     let hasty = Options { patience: Duration::from_millis(1), ..Options::default() };
     let chosen = Options { worker: Some(2), ..hasty.clone() };
     let refused = Worker::join("here", &region, &chosen).unwrap_err();

@@ -95,7 +95,7 @@ pub struct Task {
     pub status: Status,
     /// False for tasks of the warm-up.
     pub measured: bool,
-    /// True if the task was sent later than the tolerance.
+    /// True if the task was sent after its due time by more than the tolerance.
     pub late: bool,
 }
 
@@ -284,7 +284,7 @@ impl Row<'_> {
     /// Parses the field of a column; `None` if it is empty or missing. `allowed` describes the values for errors.
     fn value<T: FromStr>(&self, column: &str, allowed: &str) -> Result<Option<T>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
-        let value = text.parse().map_err(|_| fault(column, text, allowed))?;
+        let value = text.parse().map_err(|_| field_error(column, text, allowed))?;
         Ok(Some(value))
     }
 
@@ -292,7 +292,8 @@ impl Row<'_> {
     fn ps(&self, column: &str) -> Result<Option<u64>, String> {
         let Some(text) = self.field(column) else { return Ok(None) };
         let ps = ps_of(text);
-        ps.map(Some).ok_or_else(|| fault(column, text, "nanoseconds with up to three decimals"))
+        ps.map(Some)
+            .ok_or_else(|| field_error(column, text, "nanoseconds with up to three decimals"))
     }
 
     /// Parses a flag, as this program or Python writes it.
@@ -301,7 +302,7 @@ impl Row<'_> {
             None => Ok(default),
             Some("1" | "true" | "True") => Ok(true),
             Some("0" | "false" | "False") => Ok(false),
-            Some(text) => Err(fault(column, text, "0 or 1")),
+            Some(text) => Err(field_error(column, text, "0 or 1")),
         }
     }
 
@@ -321,7 +322,7 @@ impl Row<'_> {
         let name = self.field("status").unwrap_or_default();
         let status = Status::ALL.iter().find(|(_, known)| *known == name);
         let names = || Status::ALL.map(|(_, name)| name).join(", ");
-        let &(status, _) = status.ok_or_else(|| fault("status", name, &names()))?;
+        let &(status, _) = status.ok_or_else(|| field_error("status", name, &names()))?;
         let response_ps = self.ps("response_ns")?;
         if status.has_response() != response_ps.is_some() {
             let fill = if status.has_response() { "empty" } else { "given" };
@@ -346,8 +347,8 @@ impl Row<'_> {
     }
 }
 
-/// Returns the message for a field.
-fn fault(column: &str, text: &str, allowed: &str) -> String {
+/// Returns the error message for a field.
+fn field_error(column: &str, text: &str, allowed: &str) -> String {
     format!("{column} is `{text}`, but must be {allowed}")
 }
 

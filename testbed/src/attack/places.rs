@@ -59,7 +59,7 @@ pub static ATTACKS: &[Attack] = &[
 /// Here they are those of a single task.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
-    packet.truncate(udp::OFFLOADED);
+    packet.truncate(udp::OFFLOADED_LEN);
     packet
 }
 

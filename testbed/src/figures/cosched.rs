@@ -8,7 +8,7 @@ use wedjat_cosched::cluster::{
     Arm, ClusterReport, Contention, Experiment, MeanDeviation, Workflow,
 };
 
-use super::{Output, again, draw};
+use super::{Output, command_of_figure, draw};
 
 /// Numbers of cores of the cluster.
 const SIZES: [u32; 3] = [64, 128, 256];
@@ -85,6 +85,7 @@ fn report(cores: u32, arm: Arm, full: bool) -> Result<ClusterReport, String> {
         // A job that refused to share is asked again after 60 s, the default of `cosched-sim`.
         let (contention, experts) = (Contention::default(), experts.clone());
         let run = Experiment { cores, arm, experts, contention, refusal: 60.0, seed };
+        // No learner gets a log.
         run.run(&mut |_| None).map_err(|error| error.to_string())
     };
     let runs = (1..=if full { 100 } else { 10 }).map(run).collect::<Result<_, _>>()?;
@@ -96,7 +97,7 @@ fn finish(out: &Output, name: &str, full: bool, plot: &str, table: &str) -> Resu
     let seeds = if full { 100 } else { 10 };
     let command = format!(
         "{}wedjat-testbed cosched-sim --cores 64,128,256 --seeds {seeds}\n",
-        again(name, full)
+        command_of_figure(name, full)
     );
     out.write(name, "svg", plot)?;
     out.write(name, "csv", table)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Output, again, arguments, command, draw};
+use super::{Output, arguments, command, command_of_figure, draw};
 use crate::sim::failure::{Failure, spine_failures};
 use crate::sim::model::Model;
 use crate::sim::plan;
@@ -21,7 +21,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut table =
         "piece,ratio,messages_mean,messages_most,notice_us,aborted_mean,share_mean,pool_share_mean\n"
             .to_owned();
-    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
+    let (mut commands, mut lines) = (command_of_figure(NAME, full), Vec::new());
     for piece in PIECES {
         let (mut mean, mut maximum) = (Vec::new(), Vec::new());
         for ratio in RATIOS {

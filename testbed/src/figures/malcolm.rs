@@ -12,7 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat_learner::{Choice, Counts, Learner, Settings};
 
 use super::Quantity::{Mean, P99};
-use super::{Figure, Keys, Output, again, arguments, command, draw, length};
+use super::{Figure, Keys, Output, arguments, command, command_of_figure, draw, length};
 use crate::sim::plan;
 use crate::sim::rows;
 use crate::sim::stats::Observer;
@@ -150,7 +150,7 @@ pub(super) fn means(out: &Output, full: bool) -> Result<(), String> {
         ("malcolm-7b", UNEQUAL, ("load", "0.4"), "unequal nodes, load 0.4"),
     ] {
         let mut table = "series,service,mean,p50,p99,lost,unstable\n".to_owned();
-        let (mut commands, mut lines) = (again(name, full), Vec::new());
+        let (mut commands, mut lines) = (command_of_figure(name, full), Vec::new());
         for &(label, policy) in ALL {
             let mut points = Vec::new();
             for (index, service) in WORKLOADS.into_iter().enumerate() {
@@ -194,7 +194,7 @@ pub(super) fn changes(out: &Output, full: bool) -> Result<(), String> {
     for (name, load, action, description) in CHANGES {
         let at = format!("{before} {action}");
         let mut table = "series,time_s,mean_us\n".to_owned();
-        let (mut commands, mut lines) = (again(name, full), Vec::new());
+        let (mut commands, mut lines) = (command_of_figure(name, full), Vec::new());
         for &(label, policy) in ALL {
             // A central queue has no nodes that could change.
             if label == "central" {
@@ -243,7 +243,7 @@ pub(super) fn cost(out: &Output, full: bool) -> Result<(), String> {
     let axes = ("nodes", "ns on this machine");
     out.write(name, "svg", &draw("Malcolm: cost of learning", axes, &lines)?)?;
     out.write(name, "csv", &table)?;
-    out.write(name, "txt", &again(name, full))
+    out.write(name, "txt", &command_of_figure(name, full))
 }
 
 /// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted

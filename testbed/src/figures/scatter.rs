@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::thread;
 
-use super::{Output, again, arguments, command, draw};
+use super::{Output, arguments, command, command_of_figure, draw};
 use crate::sim::fabric::{Place, for_each_pool};
 use crate::sim::model::Model;
 use crate::sim::plan;
@@ -31,7 +31,7 @@ struct Pool {
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut table =
         "policy,variance_from,variance_to,pools,p99_mean,p99_deviation,unstable\n".to_owned();
-    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
+    let (mut commands, mut lines) = (command_of_figure(NAME, full), Vec::new());
     for policy in POLICIES {
         let mut pools = Vec::new();
         let keys = PIECES.map(|piece| keys(policy, piece, full));

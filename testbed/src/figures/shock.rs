@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Output, again, arguments, command, draw};
+use super::{Output, arguments, command, command_of_figure, draw};
 use crate::sim::plan;
 use crate::sim::stats::Observer;
 use crate::sim::stats::STRETCHES;
@@ -27,7 +27,7 @@ const TIMES_PER_1000: f64 = 12.5;
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let (tasks, at) = if full { ("8000000", "2s shuffle") } else { ("800000", "200ms shuffle") };
     let mut table = "series,time,mean\n".to_owned();
-    let (mut commands, mut lines) = (again(NAME, full), Vec::new());
+    let (mut commands, mut lines) = (command_of_figure(NAME, full), Vec::new());
     for (policy, label) in POLICIES {
         let keys = [
             ("model", "ct"),

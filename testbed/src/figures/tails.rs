@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Output, again, arguments, command, draw};
+use super::{Output, arguments, command, command_of_figure, draw};
 use crate::sim::model::Model;
 use crate::sim::plan;
 use crate::sim::slots;
@@ -23,7 +23,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let mut tails = "policy,slots,share_of_tasks_that_take_longer\n".to_owned();
     let mut incasts = "policy,dispatchers,share_of_slots_with_at_least_so_many\n".to_owned();
     let (mut delays, mut senders) = (Vec::new(), Vec::new());
-    let mut commands = again(NAME, full);
+    let mut commands = command_of_figure(NAME, full);
     for policy in POLICIES {
         let keys = [
             ("model", "slots"),

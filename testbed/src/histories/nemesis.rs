@@ -129,8 +129,8 @@ pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec
         }
         let Some(fault) = remaining.pop() else { return periods };
         let (min, max) = fault.length();
-        // Short faults are as likely as long ones: messages in flight at the end of a short fault are still
-        // fresh.
+        // The logarithm of the length is uniform, so short faults are frequent: after one, old messages are
+        // still in flight.
         let length = min * (max / min).powf(stream.random());
         let to = from + lease.mul_f64(length);
         if to > time {

@@ -138,7 +138,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
     }
     let workers = racks.iter().sum();
-    // A digest serves the comparison with a run of the process.
+    // A digest is compared with that of a leaf process in lockstep, which has no benchmarks.
     let as_process = digest(args)?;
     if as_process && racks.len() > 1 {
         let found = racks.len();
@@ -251,6 +251,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         // Racks, speeds and tasks are set for each pool later. Two racks give the hops of several racks.
         pool: rack(&two_racks, policy, load)?,
     };
+    // Tasks of the whole fabric, of which each pool later gets its part.
     config.pool.tasks = tasks(args, load * config.workers())?;
     Ok(config)
 }
@@ -277,7 +278,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
     })
 }
 
-/// Returns the parameters of model `ct`.
+/// Returns the parameters of model `ct` (continuous time).
 fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
     let (speeds, speed_unit, dispatchers) = servers(args)?;
     let common = common(args)?;
@@ -360,6 +361,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
                     .to_owned(),
             );
         }
+        // The second argument has no effect, because `--tasks` is given.
         Some(_) => config.tasks = tasks(args, config.load)?,
         None if args.warmup.is_some() => {
             return Err(
@@ -428,8 +430,8 @@ struct Common {
     warmup: f64,
 }
 
-/// Returns the number of tasks of a run: `--tasks`, or enough for [`SETTLED`] mean service times at `per_service`
-/// arrivals per mean service time.
+/// Returns the number of tasks of a run: `--tasks`, or [`USUAL_TASKS`], or more if [`SETTLED`] mean service times
+/// need more, at `per_service` arrivals per mean service time.
 fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     match &args.tasks {
         Some(text) => Ok(integer("tasks", text, 1..=1 << 40)? as u64),

@@ -28,8 +28,8 @@ pub struct ReferenceResult {
     quick: bool,
 }
 
-/// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times the sum of both
-/// confidence intervals.
+/// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times the sum of the half-widths
+/// of both confidence intervals.
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
 /// Tolerances for learning nodes, whose result depends on their random start.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
@@ -70,7 +70,7 @@ const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("delay", "0us"),
 ];
 
-/// A row of [`EXPECTED`]: set-up, policy, load, mean, its interval, p99, quick.
+/// A row of [`EXPECTED`]: set-up, policy, load, mean, half its interval, p99, quick.
 const fn row(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -179,9 +179,10 @@ pub const EXPECTED: &[ReferenceResult] = &[
     row(ONE, "random", "0.5", (2.0, 0.0, 9.21), true),
     // M/M/100 with one queue: Erlang's C formula.
     row(HUNDRED, "jbsq(1)", "0.95", (1.10129, 0.0, 0.0), true),
-    // Many servers: the sum of rho^(2^k - 2) over k; for ppot independent of the speeds.
+    // Many servers: the sum of rho^(2^k - 2) over k from 1; for ppot independent of the speeds.
     row(MANY, "jsq(2)", "0.9", (2.614, 0.0, 0.0), true),
     row(MANY_10, "ppot", "0.9", (2.614, 0.0, 0.0), true),
+    // From independent programs.
     row(NODES, "central", "0.7", (276.0, 0.0, 1957.0), false),
     row(NODES, "central", "0.8", (276.0, 0.0, 1958.0), false),
     row(NODES, "central", "0.9", (289.0, 0.0, 1973.0), true),
@@ -209,6 +210,7 @@ pub const EXPECTED: &[ReferenceResult] = &[
     unstable(NODES_EXP, "random", "0.508"),
     stable(NODES_EXP, "po2", "0.685"),
     unstable(NODES_EXP, "po2", "0.725"),
+    // From independent programs.
     row(NODES_TWO_FAST, "po2", "0.6", (0.0, 0.0, 201.0), false),
     unstable(NODES_TWO_FAST, "po2", "0.65"),
 ];

@@ -1,4 +1,4 @@
-//! Pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
+//! Tests of pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
 //! accepts.
 
 use wedjat_core::policy::Reports;
@@ -33,6 +33,7 @@ impl Rig {
 
     /// Returns the estimated tasks of a worker.
     fn estimated(&self, worker: u16) -> u64 {
+        // 16.16 fixed point
         self.leaf.stages().dispatcher(0).unwrap().view().estimated_load(Member(worker - 10)) >> 16
     }
 
@@ -128,6 +129,7 @@ fn workers_are_busy_before_their_first_report() {
                 rig.wait(50_000_000);
             }
             assert_eq!(idle(&rig), 0, "{policy}");
+            // Largest queue with which a worker is on the list: one task under `jbt(r=2)`, otherwise none.
             let queue = u16::from(policy == "jbt(r=2)");
             rig.send_load(&report(15, queue, 1));
             rig.send_load(&report(12, queue, 1));

@@ -116,7 +116,7 @@ pub struct Step {
 
 /// Result of a learner.
 #[derive(Clone, Debug, Serialize)]
-pub struct Learner {
+pub struct LearnerResult {
     /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
@@ -134,8 +134,8 @@ pub struct BlockResult {
     /// Steps up in load, for blocks of steps.
     pub steps: Vec<Step>,
     /// Result of the learner, if there is one.
-    pub learner: Option<Learner>,
-    /// Reason why the batch would have been refused.
+    pub learner: Option<LearnerResult>,
+    /// Reason why `wedjat cosched run` would refuse this batch; here it runs nevertheless.
     pub refused: Option<String>,
     /// Number of tasks sent.
     pub tasks: u64,
@@ -180,7 +180,8 @@ impl Snapshot {
     }
 
     /// Computes the CPU time of foreign processes from `self` to `next`, in nanoseconds. The accounts of
-    /// running threads lag by some milliseconds.
+    /// running threads lag by some milliseconds, so a part may seem to exceed the whole, and differences saturate
+    /// at 0.
     fn foreign_ns(&self, next: &Self) -> u64 {
         let increase = |value: fn(&Self) -> u64| value(next).saturating_sub(value(self));
         let ours_ns =
@@ -247,7 +248,7 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
         Purpose::Step => steps(block, &dispatched.phases_ns, &windows, &samples),
         _ => Vec::new(),
     };
-    let learner = log.map(|log| learner(block, &log)).transpose()?;
+    let learner = log.map(|log| replay_learner(block, &log)).transpose()?;
     let measured = windows.into_iter().zip(phase_of_each(&block.phases));
     Ok(BlockResult {
         windows: measured
@@ -507,10 +508,10 @@ fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
 }
 
 /// Replays the log of a learner.
-fn learner(block: &Block, log: &Path) -> Result<Learner, Failure> {
+fn replay_learner(block: &Block, log: &Path) -> Result<LearnerResult, Failure> {
     let file = File::open(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let replayed = replay(BufReader::new(file), &Overrides::default())?;
-    Ok(Learner { cell: block.cell, seed: block.seed, replayed })
+    Ok(LearnerResult { cell: block.cell, seed: block.seed, replayed })
 }
 
 /// Returns the mean rate of a batch that runs alone, in units per second: over its undisturbed windows, or
@@ -554,14 +555,14 @@ mod tests {
 
     // promise: speed.2
     #[test]
-    fn step_is_held_when_the_batch_shrinks() {
+    fn step_ends_when_the_batch_shrinks() {
         const MS: u64 = 1_000_000;
         // All of the core for 60 ms, then 1 ms in 100.
         let at =
             |ms: u64| (ms * MS, if ms <= 60 { ms * MS } else { 60 * MS + (ms - 60) * MS / 100 });
         let samples: Vec<_> = (0..50).map(|sample| at(sample * 10)).collect();
-        let (share, held_ms) = step(0, 500 * MS, &samples).unwrap();
-        assert!((share - 0.01).abs() < 1e-9 && held_ms == 60.0, "{share} {held_ms}");
+        let (share, above_limit_ms) = step(0, 500 * MS, &samples).unwrap();
+        assert!((share - 0.01).abs() < 1e-9 && above_limit_ms == 60.0, "{share} {above_limit_ms}");
         assert!(step(0, 50 * MS, &samples).is_none());
         let all: Vec<_> = (0..50).map(|sample| (sample * 10 * MS, sample * 10 * MS)).collect();
         assert_eq!(step(0, 500 * MS, &all), Some((1.0, 490.0)));

@@ -179,7 +179,7 @@ impl Arguments {
 struct Measurements {
     windows: Vec<Window>,
     steps: Vec<block::Step>,
-    learners: Vec<block::Learner>,
+    learners: Vec<block::LearnerResult>,
     /// Reason of the refusal for each cell that `wedjat cosched run` would have refused.
     refused: BTreeMap<Cell, String>,
     /// Units of work per second that each batch completed alone, by seed.

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use wedjat::state::files::ReportFile;
 
-use super::block::{Learner, STEP_SHARE, Setting, Step, Window, percentile_us};
+use super::block::{LearnerResult, STEP_SHARE, Setting, Step, Window, percentile_us};
 use super::plan::{Arm, Cell, Choice, Load, Purpose, WorkerKind};
 use super::{Failure, Measurements};
 use crate::batch::Batch;
@@ -131,7 +131,7 @@ pub struct Report {
     /// Steps up in load under the guard.
     pub steps: Vec<Step>,
     /// Results of the learners.
-    pub learners: Vec<Learner>,
+    pub learners: Vec<LearnerResult>,
     /// All measured windows.
     #[serde(skip)]
     all: Vec<Window>,
@@ -481,7 +481,7 @@ impl Report {
 type Lines = Vec<(String, Vec<(f64, f64)>)>;
 
 /// Returns the weight of each expert over the rounds, from equal weights on.
-fn alphas(learner: &Learner) -> Lines {
+fn alphas(learner: &LearnerResult) -> Lines {
     let replayed = &learner.replayed;
     let even = 1.0 / replayed.experts.len().max(1) as f64;
     let line = |(index, name): (usize, &String)| {
@@ -493,7 +493,7 @@ fn alphas(learner: &Learner) -> Lines {
 }
 
 /// Returns the excess risk and its bound over the rounds.
-fn risks(learner: &Learner) -> Lines {
+fn risks(learner: &LearnerResult) -> Lines {
     let line = |name: &str, value: fn(&wedjat_cosched::Round) -> f64| {
         let rounds = learner.replayed.rounds.iter();
         (name.to_owned(), rounds.map(|it| (it.round.round as f64, value(&it.round))).collect())
@@ -611,7 +611,7 @@ impl Report {
             f,
             "\nlearners: decisions, rounds, mean loss, excess risk and its bound, experts with the largest final weights"
         )?;
-        for Learner { cell, seed, replayed } in &self.learners {
+        for LearnerResult { cell, seed, replayed } in &self.learners {
             let last = replayed.rounds.last().map(|it| &it.round);
             let (risk, bound) = last.map_or((0.0, 0.0), |it| (it.excess_risk.max(0.0), it.bound));
             let mut experts: Vec<_> = last

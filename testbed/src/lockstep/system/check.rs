@@ -1,5 +1,6 @@
 //! Invariants that hold in every run, with any faults. They are checked after each turn of a node, and at the
-//! end.
+//! end. The functions here check the state of one node. The run itself checks idle workers, the nodes' packets of
+//! tasks, and the answers at the clients.
 //!
 //! - The node's counts of received and sent packets equal the counts on its wires.
 //! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by kind of
@@ -31,8 +32,9 @@ pub const WRITTEN_OFF_NS: u64 = 12_000_000_000;
 /// Maximum time for which a spine and a leaf may disagree about members: two heartbeats of 10 ms, and half of
 /// one until the check.
 pub const AGREE_NS: u64 = 25_000_000;
-/// Maximum time for which a node may differ from its controller's desired state after the last delay. The
-/// node retries every 50 ms.
+/// Maximum time for which a node may differ from its controller's desired state. It counts from the latest of
+/// three: the publication of that state, the node's last pending change, and the run's last activity. The node retries
+/// every 50 ms.
 pub const FOLLOW_NS: u64 = 50_000_000 + AGREE_NS;
 /// The same limit as [`AGREE_NS`] on wires that lose packets, and so heartbeats.
 pub const AGREE_WITH_LOSSES_NS: u64 = 300_000_000;
@@ -99,16 +101,16 @@ pub fn ledger(
             "{buffers} packet buffers are in use for {held} held packets: a buffer leaked"
         ));
     }
-    let is_leaf = matches!(target, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
+    let is_leaf_or_spine = matches!(target, FaultTarget::Leaf(_) | FaultTarget::Spine(_));
     let originated_classes =
         [Class::Registration, Class::Acknowledgement, Class::Signal, Class::Arp];
     let (originated_arrived, originated) =
         (port_counts.of(&originated_classes), totals.originated_sent());
-    // A refusal can be forwarded or originated: a leaf forwards an agent's refusal, and below a spine also
-    // its own refusal, like a reply. Otherwise a leaf counts its own refusal as originated. The rest of the
-    // originated packets are therefore refusals, at most as many as the leaf made.
+    // A leaf counts a refusal that it forwards for an agent as forwarded. Below a spine it counts its own refusals
+    // as forwarded too, otherwise as originated. Originated packets beyond the four classes above are therefore the
+    // node's own refusals, at most as many as it made.
     let originated_refusals = originated.saturating_sub(originated_arrived);
-    let max_refusals = if is_leaf { totals.count(Counter::Refused) } else { 0 };
+    let max_refusals = if is_leaf_or_spine { totals.count(Counter::Refused) } else { 0 };
     let forwarded_arrived = port_counts.of(&[Class::Task, Class::Reply, Class::Refusal])
         - originated_refusals.min(max_refusals);
     if forwarded_arrived != forwarded
@@ -121,37 +123,36 @@ pub fn ledger(
              {originated_arrived} arrived"
         ));
     }
-    match is_leaf {
+    match is_leaf_or_spine {
         true => leaf_counts(counters, held, port_counts),
         false => agent_counts(counters, held, port_counts),
     }
 }
 
-/// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets that wait
-/// for a neighbour's MAC address (by ARP), or that waited in vain, are excepted.
+/// Compares a leaf's counts of tasks, replies and refusals with the packets at its ports. Packets counted but not
+/// sent are excepted. They wait for a neighbour's MAC address (by ARP), or were dropped: the address stayed unknown,
+/// too many packets waited for it, the port was down or full, or there was no route.
 fn leaf_counts(counters: &Counters, held: u64, port_counts: &PortCounts) -> Option<String> {
     let read = |counter| counters.read(counter);
     let (scheduled, replies) = (read(Counter::Scheduled), read(Counter::Replies));
     let (refused, tasks) = (read(Counter::Refused), port_counts.of(&[Class::Task]));
     let answers = port_counts.of(&[Class::Reply, Class::Refusal]);
-    // With several leaves, a wrong MAC address sends a leaf replies for clients without a route there.
-    let neighbour_reasons = [
+    // No route: with several leaves, a wrong MAC address can bring a leaf a reply for a client to which it has no
+    // route.
+    let unsent_reasons = [
         DropReason::NeighbourUnresolved,
         DropReason::NeighbourQueueFull,
         DropReason::PortDown,
         DropReason::TxFull,
         DropReason::NoRoute,
     ];
-    let waited: u64 = neighbour_reasons.iter().map(|&reason| counters.dropped(reason)).sum();
-    let unresolved_tasks = held - counters.read(Gauge::Queued) + waited;
+    let dropped: u64 = unsent_reasons.iter().map(|&reason| counters.dropped(reason)).sum();
+    let unsent = held - counters.read(Gauge::Queued) + dropped;
     let counted = scheduled + replies + refused;
-    if counted != tasks + answers + unresolved_tasks
-        || scheduled < tasks
-        || replies + refused < answers
-    {
+    if counted != tasks + answers + unsent || scheduled < tasks || replies + refused < answers {
         return Some(format!(
             "it counts {scheduled} scheduled tasks, {replies} replies and {refused} refused tasks; {tasks} tasks and \
-             {answers} answers and refusals arrived, and {unresolved_tasks} wait or waited for a neighbour"
+             {answers} answers and refusals arrived, and {unsent} were counted but not sent"
         ));
     }
     None
@@ -203,7 +204,11 @@ pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
 /// Returns the reason why a member lacks its normal state without faults: registered, and at a spine with the
 /// right number of workers.
 #[must_use]
-pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>) -> Option<String> {
+pub fn missing_reason(
+    dispatcher: &Dispatcher,
+    member: Member,
+    workers: Option<u16>,
+) -> Option<String> {
     let view = dispatcher.view();
     let (presence, reported) = (view.presence(member), view.workers_of(member));
     if presence != Presence::Registered || !view.is_active(member) {
@@ -213,8 +218,9 @@ pub fn is_missing(dispatcher: &Dispatcher, member: Member, workers: Option<u16>)
     Some(format!("has {wanted} workers, but reported {reported:?}"))
 }
 
-/// Returns the first task or packet still outstanding on a quiet node. Spines are checked for held packets
-/// only: their view of a leaf is as old as the leaf's last message.
+/// Returns the first task or packet still outstanding on a quiet node. Stranded tasks are excepted: all workers of
+/// their pool are drained. Spines are checked for held packets only: their view of a leaf is as old as the leaf's last
+/// message.
 #[must_use]
 pub fn outstanding(target: FaultTarget, state: &LocalNodeState<'_>) -> Option<String> {
     let LocalNodeState { held, waiting, stranded, dispatcher, .. } = *state;

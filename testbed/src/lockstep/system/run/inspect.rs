@@ -187,7 +187,7 @@ impl System<'_> {
         let state = |target| self.sites[topology.index(target)].node.as_ref()?.inside();
         let missing = |target, (place, member, workers): (usize, FaultTarget, Option<u16>)| {
             let reason =
-                check::is_missing(state(target)?.dispatcher?, Member(place as u16), workers)?;
+                check::missing_reason(state(target)?.dispatcher?, Member(place as u16), workers)?;
             Some((target, format!("{member} {reason}")))
         };
         let spines = 1..=topology.spines;
