@@ -82,7 +82,8 @@ mod tests {
         assert!(!is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 0, 1.0)))));
         let again = |to: &mut Membership| {
             let members = vec![Some(Worker::new(3, 0, 1.0))];
-            to.pools.push(Some(Pool { id: 2, members, ..pool(to).clone() }));
+            let second = Pool { id: 2, members, ..pool(to).clone() };
+            to.pools.push(Some(second));
         };
         assert!(is_violated(false, again) && !is_violated(true, again));
     }
