@@ -14,8 +14,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest turn of a node. Generous, because the machine may stall for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Line number of a node that has left for good.
-const NO_LINE: usize = usize::MAX;
+/// Panic message for the number of a node that has left for good.
+const NO_SUCH_NODE: &str = "the node has left for good";
 
 /// A node's published state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,8 @@ pub struct Conductor {
     _lock: File,
     /// Longest turn of a node.
     patience: Duration,
-    participants: Vec<Participant>,
+    /// The nodes by their numbers; `None` after a node has left for good.
+    participants: Vec<Option<Participant>>,
 }
 
 /// A joined node.
@@ -126,14 +127,15 @@ impl Conductor {
     /// joined.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
-            let is_taken = self.participants.iter().any(|participant| participant.line == line);
+            let is_taken = self.participants.iter().flatten().any(|it| it.line == line);
             // A joining node stores its name last, with Release.
             let name = self.clock.words(line).state[state::NODE].load(Acquire);
             !is_taken && self.clock.has_node(line) && name == node.word()
         })?;
         let words = self.clock.words(line);
         let turn = words.turn().word.load(Relaxed);
-        self.participants.push(Participant { node, line, words, waiter: Waiter::default(), turn });
+        let waiter = Waiter::default();
+        self.participants.push(Some(Participant { node, line, words, waiter, turn }));
         Some(self.participants.len() - 1)
     }
 
@@ -143,7 +145,7 @@ impl Conductor {
     /// # Panics
     /// If there is no node with that number.
     pub fn forget(&mut self, node: usize) {
-        self.participants[node].line = NO_LINE;
+        self.participants[node] = None;
     }
 
     /// Lets a node poll until it is quiet. Returns its published state.
@@ -155,7 +157,7 @@ impl Conductor {
     /// If there is no node with that number.
     #[inline]
     pub fn turn(&mut self, node: usize) -> Result<Line, TurnError> {
-        let participant = &mut self.participants[node];
+        let participant = self.participants[node].as_mut().expect(NO_SUCH_NODE);
         participant.turn = participant.turn.wrapping_add(1);
         participant.words.turn().set(participant.turn);
         if !participant.wait() {
@@ -170,13 +172,13 @@ impl Conductor {
     /// If there is no node with that number.
     #[must_use]
     pub fn line(&self, node: usize) -> Line {
-        self.participants[node].line()
+        self.participants[node].as_ref().expect(NO_SUCH_NODE).line()
     }
 
     /// Ends the run: all nodes end in order.
     pub fn end(&mut self) {
         self.clock.end();
-        for participant in &mut self.participants {
+        for participant in self.participants.iter_mut().flatten() {
             participant.turn = participant.turn.wrapping_add(1);
             participant.words.turn().set(participant.turn);
         }

@@ -94,6 +94,21 @@ fn dead_conductor_ends_its_node() {
     });
 }
 
+/// The number of a forgotten node must not reach the lines: they belong to the conductor or to other nodes.
+#[test]
+#[should_panic(expected = "has left for good")]
+fn forgotten_node_gets_no_turn() {
+    let (_folder, path) = folder();
+    let mut conductor = Conductor::create(&path, 1).unwrap().with_patience(Duration::ZERO);
+    let first = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
+    let number = accept(&mut conductor, LEAF);
+    drop(first);
+    conductor.forget(number);
+    let _second = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
+    assert_eq!(accept(&mut conductor, LEAF), 1, "it gets its own number");
+    let _ = conductor.turn(number);
+}
+
 // promise: emulated-time.1
 #[test]
 fn node_stops_while_time_is_paused() {
