@@ -285,20 +285,24 @@ pub fn reason(message: &[u8]) -> String {
 }
 
 impl Descriptor {
-    /// Queries the kernel. Failed queries of the size, seals and flags count as unfit memory; a failed query of the
-    /// file system counts as no hugetlbfs.
+    /// Queries the kernel. A failed query counts as unfit memory.
     pub fn of(descriptor: BorrowedFd<'_>) -> Self {
         let seals = fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
         let flags = fcntl_getfl(descriptor).unwrap_or(OFlags::empty());
         // The field's type differs between machines; the number has 32 bits.
-        let system = fstatfs(descriptor).map(|system| system.f_type as u32);
+        let system = fstatfs(descriptor).ok().map(|system| system.f_type as u32);
         Self {
             bytes: fstat(descriptor).map_or(0, |status| status.st_size.try_into().unwrap_or(0)),
-            keeps_its_size: seals.contains(SealFlags::SHRINK) && system != Ok(HUGETLBFS),
+            keeps_its_size: keeps_its_size(seals, system),
             is_writable: flags & OFlags::RWMODE == OFlags::RDWR
                 && !seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE),
         }
     }
+}
+
+/// Returns true for memory with these seals on this file system (`None` if unknown) whose accesses never fail.
+fn keeps_its_size(seals: SealFlags, system: Option<u32>) -> bool {
+    seals.contains(SealFlags::SHRINK) && system.is_some_and(|system| system != HUGETLBFS)
 }
 
 /// Position of a ring, from the message that adds it.
@@ -507,4 +511,18 @@ fn u64_at(message: &[u8], offset: usize) -> u64 {
 /// Writes `bytes` at `offset`.
 fn put(message: &mut [u8; MESSAGE_BYTES], offset: usize, bytes: &[u8]) {
     message[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_file_system_counts_as_unfit() {
+        let tmpfs = Some(0x0102_1994);
+        assert!(keeps_its_size(SealFlags::SHRINK, tmpfs));
+        assert!(!keeps_its_size(SealFlags::SHRINK, Some(HUGETLBFS)));
+        assert!(!keeps_its_size(SealFlags::SHRINK, None));
+        assert!(!keeps_its_size(SealFlags::GROW, tmpfs));
+    }
 }
