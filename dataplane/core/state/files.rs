@@ -6,7 +6,7 @@
 //! therefore uses the inspected file, whatever happens to the path meanwhile.
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -294,6 +294,12 @@ impl Entry {
         Ok(Self { folder, name, is_kept: true })
     }
 
+    /// Gives the file a second name in the folder, which must be free.
+    fn link_as(&self, name: &OsStr) -> io::Result<()> {
+        let (folder, no_flags) = (&self.folder, AtFlags::empty());
+        Ok(rustix::fs::linkat(folder, &self.name, folder, name, no_flags)?)
+    }
+
     /// Returns the metadata of the file with this name, without following a link.
     fn stat(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW)?)
@@ -408,7 +414,7 @@ impl<T> Scratch<T> {
     }
 
     /// Moves it to `path`, for which it was made. With `replace` it replaces an existing file. Otherwise there must be
-    /// none, as far as the file system can check that. Returns the item and its identity.
+    /// none. Returns the item and its identity.
     ///
     /// # Errors
     /// If `path` names no file, or a system call fails.
@@ -416,17 +422,21 @@ impl<T> Scratch<T> {
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
         };
-        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         let (folder, scratch) = (&self.entry.folder, self.entry.name.as_str());
         let identity = Identity::of(&self.entry.stat()?);
-        match rustix::fs::renameat_with(folder, scratch, folder, name, flags) {
-            // Not every file system can check and rename in one step.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                rustix::fs::renameat(folder, scratch, folder, name)?
+        let flags = RenameFlags::NOREPLACE;
+        let result = match replace {
+            true => rustix::fs::renameat(folder, scratch, folder, name),
+            false => rustix::fs::renameat_with(folder, scratch, folder, name, flags),
+        };
+        match result {
+            // Not every file system can check and rename in one step. A new link is also checked.
+            Err(Errno::INVAL | Errno::NOSYS) if !replace => self.entry.link_as(name)?,
+            result => {
+                result?;
+                self.entry.is_kept = true;
             }
-            result => result?,
         }
-        self.entry.is_kept = true;
         Ok((self.item, identity))
     }
 }

@@ -88,6 +88,22 @@ fn new_file_is_private_from_the_start() {
     assert!(ExistingFile::at(&path).unwrap().unwrap().is_socket());
 }
 
+/// File systems without RENAME_NOREPLACE.
+// promise: input.3
+#[test]
+fn link_in_place_of_rename_replaces_nothing() {
+    let (folder, path) = folder();
+    fs::write(&path, "kept").unwrap();
+    let scratch = Scratch::file(&path, None).unwrap();
+    let name = path.file_name().unwrap();
+    assert_eq!(scratch.entry.link_as(name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"kept");
+    fs::remove_file(&path).unwrap();
+    scratch.entry.link_as(name).unwrap();
+    drop(scratch);
+    assert_eq!(names(&folder), ["name"]);
+}
+
 #[test]
 fn path_may_exceed_a_socket_address() {
     let (folder, _) = folder();
