@@ -20,7 +20,7 @@ pub trait Actuator {
 pub struct Quota {
     /// Number of CPUs that a full share would use.
     cpus: f64,
-    /// Share that is set.
+    /// Share that is set; `None` if unknown: at first, and after a failure.
     current: Option<Share>,
 }
 
@@ -41,19 +41,20 @@ impl Actuator for Quota {
         if self.current == Some(share) {
             return Ok(());
         }
-        let previous = self.current.replace(share);
+        let previous = self.current.take();
         // Without a freezer, a share of 0 becomes the smallest quota. The quota is set before the thaw, so
         // that the batch never runs with the old one.
         match share {
-            Share::NONE if group.freeze(true)? => Ok(()),
+            Share::NONE if group.freeze(true)? => {}
             _ => {
                 group.set_quota(share.part() * self.cpus)?;
-                if previous == Some(Share::NONE) {
+                if previous.is_none_or(|previous| previous == Share::NONE) {
                     group.freeze(false)?;
                 }
-                Ok(())
             }
         }
+        self.current = Some(share);
+        Ok(())
     }
 }
 
@@ -72,8 +73,9 @@ impl Actuator for Weight {
     }
 
     fn give(&mut self, group: &Group, share: Share) -> Result<(), GroupError> {
-        if !std::mem::replace(&mut self.is_set, true) {
+        if !self.is_set {
             group.set_least_weight()?;
+            self.is_set = true;
         }
         let is_frozen = share == Share::NONE;
         if is_frozen != self.is_frozen {

@@ -196,6 +196,33 @@ fn missing_controllers_are_named_and_foreign_groups_kept() {
     assert_eq!(nothing.hierarchies().missing().count(), Controller::ALL.len());
 }
 
+// promise: batch.2
+#[test]
+fn failed_share_is_set_by_the_next_call() {
+    let tree = Tree::v2("cpuset cpu io pids\n");
+    let group = tree.group().unwrap();
+    let file = |name: &str| tree.0.path().join("sys/fs/cgroup/unified/wedjat-one").join(name);
+    let (mut quota, mut weight) = (Quota::of(1), Weight::default());
+    let half = Share::at_most(0.5);
+    for (actuator, name) in
+        [(&mut quota as &mut dyn Actuator, "cpu.max"), (&mut weight, "cpu.weight")]
+    {
+        fs::remove_file(file(name)).unwrap();
+        actuator.give(&group, half).unwrap_err();
+        fs::write(file(name), "").unwrap();
+        actuator.give(&group, half).unwrap();
+        assert_ne!(fs::read_to_string(file(name)).unwrap(), "", "{name}");
+    }
+    // A frozen batch that could not be thawed is thawed by the next call.
+    quota.give(&group, Share::NONE).unwrap();
+    fs::remove_file(file("cpu.max")).unwrap();
+    quota.give(&group, half).unwrap_err();
+    fs::write(file("cpu.max"), "").unwrap();
+    quota.give(&group, half).unwrap();
+    assert_eq!(tree.read("unified/wedjat-one/cgroup.freeze"), "0");
+    group.remove(Duration::ZERO).unwrap();
+}
+
 #[test]
 fn saved_list_removes_only_own_folders() {
     let tree = Tree::v1();
