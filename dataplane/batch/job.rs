@@ -399,9 +399,7 @@ impl<'a> Batch<'a> {
         if status.is_none() {
             status = final_status;
         }
-        let done = self.measure();
-        self.note.figures.done = done;
-        self.reading.end();
+        self.note.figures.done = self.reading.end(self.group.used_ns());
         if let Some(chooser) = self.chooser.take() {
             chooser.into_log().map_err(|error| CoschedError::Log(error.into()))?;
         }

@@ -66,10 +66,15 @@ impl Reading {
         }
     }
 
-    /// Waits until all output of an ended batch has been forwarded.
-    pub fn end(self) {
-        if let Self::Lines { thread, .. } = self {
-            let _ = thread.join(); // the thread cannot panic
+    /// Waits until all output of an ended batch has been forwarded. Returns the completed work as [`Reading::done`].
+    #[must_use]
+    pub fn end(self, cpu_ns: Option<u64>) -> f64 {
+        match self {
+            Self::Lines { count, thread } => {
+                let _ = thread.join(); // the thread cannot panic
+                count.load(Relaxed) as f64
+            }
+            other => other.done(cpu_ns),
         }
     }
 }
@@ -128,10 +133,7 @@ mod tests {
         let text = b"frame 1\nnothing\n\xFF frame 2\nframe 3 without an end";
         let reading =
             count_lines(&text[..], fs::File::create(&path).unwrap(), "frame".to_owned()).unwrap();
-        let Reading::Lines { count, .. } = &reading else { panic!() };
-        let count = Arc::clone(count);
-        reading.end();
-        assert_eq!(count.load(Relaxed), 3);
+        assert_eq!(reading.end(None), 3.0);
         assert_eq!(fs::read(&path).unwrap(), text);
     }
 
