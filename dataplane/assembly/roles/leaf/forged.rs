@@ -135,14 +135,14 @@ fn unanswerable_and_incomplete_tasks_block_no_client() {
         let alone = Workers::new(policy).serve(40, |_| None);
         assert_eq!(alone.len(), 40, "{policy}");
         let mut workers = Workers::new(policy);
-        // 10,000 packets per second, in turn from an unreachable source and from one source.
+        // 10,000 packets per second: half from unreachable sources, a quarter from one source, and a quarter from a
+        // whole network.
         let times = workers.serve(40, |at| {
-            Some(match at % 4 {
-                0 | 1 => unanswerable_task(unreachable[at as usize / 4 % 6], at as u16),
+            (at % 2 == 0).then(|| match at / 2 % 4 {
+                0 | 1 => unanswerable_task(unreachable[at as usize / 8 % 6], at as u16),
                 2 => unfinished_task(CLIENT, at as u16),
-                _ => unfinished_task(0x0A00_0110 + at / 4 % 200, at as u16),
+                _ => unfinished_task(0x0A00_0110 + at / 8 % 200, at as u16),
             })
-            .filter(|_| at % 2 == 0)
         });
         assert_eq!(times.len(), 40, "{policy}: {:?}", workers.rig.drops());
         assert!(times[39] <= 2 * alone[39], "{policy}: {} instead of {}", times[39], alone[39]);
