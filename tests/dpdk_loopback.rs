@@ -3,7 +3,11 @@
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use wedjat::io::dpdk::{Device, DeviceError, DeviceOptions, Eal, EalError, MbufPool, RssFields};
+use std::time::Duration;
+
+use wedjat::io::dpdk::{
+    Device, DeviceError, DeviceOptions, Distributor, Eal, EalError, MbufPool, RssFields,
+};
 use wedjat::io::pcap::{read_frames, write_frames};
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::limits::BURST;
@@ -21,6 +25,7 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     let devices = [
         "net_ring0,",
         "net_null0,size=64",
+        "net_null1,size=64",
         &format!("net_pcap0,rx_pcap={rx},tx_pcap={tx}"),
         &format!("net_pcap1,rx_pcap={rx},infinite_rx=1"),
     ];
@@ -41,6 +46,8 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     absent(&eal, &pool);
     loopback(&eal, &pool);
     null(&eal, &pool);
+    outlets(&eal, &pool);
+    yardstick(&eal);
     capture(&eal, &pool);
     assert_eq!(read_frames(&sink).unwrap(), captured().collect::<Vec<_>>());
     replay(&eal, &pool);
@@ -173,6 +180,30 @@ fn null(eal: &Eal, pool: &MbufPool) {
     assert_eq!(device.stats().rx_packets, 2 * BURST as u64);
     drop((device, ports));
     assert_eq!(pool.in_use(), 0);
+}
+
+/// A restart needs the outlets, too.
+fn outlets(eal: &Eal, pool: &MbufPool) {
+    let options = DeviceOptions { outlets: 2, ..DeviceOptions::default() };
+    let (device, mut ports, mut outlets) =
+        Device::open_with_outlets(eal, "net_null1,size=64", pool, &options).unwrap();
+    assert_eq!((ports.len(), outlets.len()), (1, 2));
+    let without = device.restart(&mut ports, Duration::ZERO);
+    assert!(matches!(without, Err(DeviceError::Ports { queues: 3, given: 1, .. })), "{without:?}");
+    device.restart_with_outlets(&mut ports, &mut outlets, Duration::ZERO).unwrap();
+    let mut burst = Burst::new();
+    assert_eq!(ports[0].rx_burst(&mut burst), BURST);
+    assert_eq!(outlets[1].tx_burst(&mut burst), BURST);
+    drop((device, ports, outlets));
+    assert_eq!(pool.in_use(), 0);
+}
+
+/// A pool that is too small for a distributor.
+fn yardstick(eal: &Eal) {
+    let small = MbufPool::new(eal, "small", 4).unwrap();
+    let error = Distributor::new(eal, &small).err().unwrap().to_string();
+    assert!(error.contains("needs 8 mbufs, and its pool has 4"), "{error}");
+    assert_eq!(small.in_use(), 0);
 }
 
 /// Frames of different lengths and contents.

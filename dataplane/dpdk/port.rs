@@ -215,14 +215,16 @@ pub enum DeviceError {
         /// Name of the device.
         name: String,
     },
-    /// A call of `restart` lacked some ports.
-    #[error("device {name:?} restarts with all of its {queues} ports in hand, not {given}")]
+    /// A call of `restart` lacked some ports or outlets.
+    #[error(
+        "device {name:?} restarts with all of its {queues} ports and outlets in hand, not {given}"
+    )]
     Ports {
         /// Name of the device.
         name: String,
-        /// Number of its ports.
+        /// Number of its ports and outlets.
         queues: u16,
-        /// Number of ports given.
+        /// Number of ports and outlets given.
         given: usize,
     },
 }
@@ -372,7 +374,21 @@ impl Device {
         ports: &mut [QueuePort],
         wait_for_peer: Duration,
     ) -> Result<(), DeviceError> {
-        let given = ports.iter().filter(|port| Arc::ptr_eq(&port.device, &self.0)).count();
+        self.restart_with_outlets(ports, &mut [], wait_for_peer)
+    }
+
+    /// Like [`Device::restart`], for a device with outlets. `outlets` are all of them.
+    ///
+    /// # Errors
+    /// If a port or an outlet is missing, or the device does not start. The call may be repeated.
+    pub fn restart_with_outlets(
+        &self,
+        ports: &mut [QueuePort],
+        outlets: &mut [Outlet],
+        wait_for_peer: Duration,
+    ) -> Result<(), DeviceError> {
+        let all = ports.iter().chain(outlets.iter().map(|outlet| &outlet.0));
+        let given = all.filter(|port| Arc::ptr_eq(&port.device, &self.0)).count();
         if given != usize::from(self.0.queues) {
             return Err(DeviceError::Ports {
                 name: self.0.name.clone(),
@@ -381,8 +397,8 @@ impl Device {
             });
         }
         let log = LogCapture::start();
-        // Every port is borrowed here, so no thread polls. A running device keeps its number of queues, whatever the
-        // server refuses.
+        // Every port and outlet is borrowed here, so no thread polls. A running device keeps its number of queues,
+        // whatever the server refuses.
         let started = self.0.stop().and_then(|()| {
             let options = DeviceOptions { wait_for_peer, ..DeviceOptions::default() };
             self.0.start(&options, u32::MAX)

@@ -151,6 +151,12 @@ impl Distributor {
     /// If EAL's memory is insufficient, or `pool` has too few mbufs.
     pub fn new(eal: &Eal, pool: &MbufPool) -> Result<Self, YardstickError> {
         const NAME: &str = "distributor";
+        let mut handle = pool.handle();
+        let packets: Vec<_> = std::iter::from_fn(|| handle.take()).take(DEPTH_MAX).collect();
+        if packets.len() < DEPTH_MAX {
+            let reason = format!("it needs {DEPTH_MAX} mbufs, and its pool has {}", packets.len());
+            return Err(YardstickError { name: NAME, reason });
+        }
         let text = CString::new(NAME).unwrap_or_default();
         // SAFETY: the name is a C string that outlives the call, which copies it.
         let distributor = unsafe {
@@ -158,11 +164,6 @@ impl Distributor {
         };
         let distributor =
             NonNull::new(distributor).map(Shared).ok_or_else(|| YardstickError::of(NAME))?;
-        let mut pool = pool.handle();
-        let packets: Vec<_> = std::iter::from_fn(|| pool.take()).take(DEPTH_MAX).collect();
-        if packets.len() < DEPTH_MAX {
-            return Err(YardstickError::of(NAME));
-        }
         Ok(Self { distributor, packets, _eal: eal.clone() })
     }
 
