@@ -160,8 +160,13 @@ unsafe fn attach(
     let mut settings = worker::Options::default();
     if !options.is_null() {
         // SAFETY: `size` comes first in every version of the options.
-        if unsafe { (&raw const (*options).size).read() } != size_of::<WorkerOptions>() {
-            return Err((WEDJAT_ERROR_OPTIONS, String::new()));
+        let size = unsafe { (&raw const (*options).size).read() };
+        let own_size = size_of::<WorkerOptions>();
+        if size != own_size {
+            let text = format!(
+                "options.size: found {size}; allowed: {own_size}, sizeof(struct wedjat_worker_options) in this library's header"
+            );
+            return Err((WEDJAT_ERROR_OPTIONS, text));
         }
         // SAFETY: aligned, and of the size of the type, as the caller states.
         let options = unsafe { &*options };

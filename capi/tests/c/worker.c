@@ -42,7 +42,8 @@ static void attaching(const char *agent)
     CHECK(strstr(detail, "options.cpu: found -2") != NULL && wedjat_free((void *)made) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_attach(NULL, NULL, &made, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_attach(agent, NULL, NULL, NULL, 0) == WEDJAT_ERROR_NULL);
-    CHECK(wedjat_worker_attach(agent, &other, &made, NULL, 0) == WEDJAT_ERROR_OPTIONS);
+    CHECK(wedjat_worker_attach(agent, &other, &made, detail, sizeof detail) == WEDJAT_ERROR_OPTIONS);
+    CHECK(strstr(detail, "options.size: found 8; allowed: ") != NULL && made == NULL);
     CHECK(wedjat_worker_attach(agent, NULL, (void *)((char *)&made + 1), NULL, 0) == WEDJAT_ERROR_ALIGNMENT);
     int code = wedjat_worker_attach(agent, &options, &worker, detail, sizeof detail);
     if (code != 0)
