@@ -30,11 +30,13 @@ static void stop(int signal)
     stopped = signal;
 }
 
-/* Packets that are made here, which is ARP: few, and not the library's to count. */
+/* Packets that are made here: answers and questions. */
 static void send_own(uint16_t port, struct rte_mbuf *mbuf)
 {
-    if (rte_eth_tx_burst(port, 0, &mbuf, 1) == 0)
+    if (rte_eth_tx_burst(port, 0, &mbuf, 1) == 0) {
         rte_pktmbuf_free(mbuf);
+        wedjat_unsent_own(scheduler, context, 1);
+    }
 }
 
 static void act(struct rte_mbuf **mbufs, const struct wedjat_verdict *verdicts, int count)

@@ -446,8 +446,13 @@ fn questions_are_asked_in_buffers_of_a_pool() {
     assert!(application.context.ask(1, &mut pool).is_none(), "asked once");
     // No request is sent while the pool is empty. It is repeated later.
     assert!(application.context.ask(200_000_001, &mut pool).is_none());
+    let own = [Counter::Originated, Counter::OriginatedUnsent];
+    assert_eq!(own.map(|counter| application.context.counters().read(counter)), [2, 1]);
     drop(question);
     assert!(application.context.ask(400_000_001, &mut pool).is_some());
+    application.context.unsent_own(100);
+    let counts = own.map(|counter| application.context.counters().read(counter));
+    assert_eq!(counts, [3, 3], "no more than was made");
 }
 
 // promise: library.2

@@ -58,8 +58,8 @@ static inline int32_t wedjat_release_mbufs(const struct wedjat_scheduler *schedu
     return count;
 }
 
-/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL if none is due. If the pool is empty, the
- * question is repeated at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
+/* wedjat_question() as an mbuf of the pool's, to be sent out of `*port`; NULL if none is due. If the pool is empty or its
+ * mbufs are too small, the question counts as unsent and is repeated at its next time. Called from where wedjat_question() may be, and by a thread that may take from the
  * pool. */
 static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_scheduler *scheduler,
                                                     struct wedjat_context *context, uint64_t now,
@@ -68,12 +68,18 @@ static inline struct rte_mbuf *wedjat_question_mbuf(const struct wedjat_schedule
     uint8_t frame[WEDJAT_QUESTION_SIZE_V6];
     int32_t length = wedjat_question(scheduler, context, now, frame, sizeof(frame), port);
     struct rte_mbuf *mbuf;
+    char *data;
 
     if (length <= 0)
         return NULL;
     mbuf = rte_pktmbuf_alloc(pool);
-    if (mbuf != NULL)
-        rte_memcpy(rte_pktmbuf_append(mbuf, length), frame, length);
+    data = mbuf != NULL ? rte_pktmbuf_append(mbuf, length) : NULL;
+    if (data == NULL) {
+        rte_pktmbuf_free(mbuf);
+        wedjat_unsent_own(scheduler, context, 1);
+        return NULL;
+    }
+    rte_memcpy(data, frame, length);
     return mbuf;
 }
 

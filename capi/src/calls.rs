@@ -286,6 +286,27 @@ pub unsafe extern "C" fn wedjat_unsent(
     })
 }
 
+/// Reports `count` answers (WEDJAT_ANSWER) and questions that the port rejected, or that had no buffer. They count
+/// as `originated_unsent`. Returns 0 or a code.
+///
+/// # Called from
+/// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
+/// secondary. After fork(), parent or child, not both. Not a signal handler.
+///
+/// # Safety
+/// Same as wedjat_unsent().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_unsent_own(
+    scheduler: *const Scheduler,
+    context: *mut Context,
+    count: u32,
+) -> i32 {
+    with_context(scheduler, context, |core| {
+        core.context.unsent_own(u64::from(count));
+        Ok(0)
+    })
+}
+
 /// Writes the next neighbour question that is due (ARP or neighbour discovery) into `frame`, of `size` bytes,
 /// and its port into `*port`. `size` is at least WEDJAT_QUESTION_SIZE, or WEDJAT_QUESTION_SIZE_V6 if a port
 /// has an IPv6 address. Call it in every iteration of the loop, after wedjat_release(), until it returns 0.

@@ -15,7 +15,9 @@ static const char CONFIG[] =
     "[leaf]\nid = 1\ncores = [0]\nseed = 7\n"
     "[[port]]\ndevice = 'any'\nside = 'both'\nip = '10.0.0.1/16'\nmac = '02:00:00:00:00:01'\n"
     "[[pool]]\nid = 7\npolicy = 'random'\n"
-    "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n";
+    "[[pool]]\nid = 8\npolicy = 'random'\n"
+    "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n"
+    "[[server]]\nip = '10.0.2.12'\nworkers = '14'\npool = 8\n";
 
 /* A client's task, its UDP checksum left out. */
 static const uint8_t TASK[] = {
@@ -56,9 +58,10 @@ static void write_task(struct rte_mbuf *mbuf)
 static int primary(void)
 {
     struct rte_mempool *pool = rte_pktmbuf_pool_create("packets", 1023, 0, 0, RTE_MBUF_DEFAULT_BUF_SIZE, 0);
+    struct rte_mempool *small = rte_pktmbuf_pool_create("small", 3, 0, 0, RTE_PKTMBUF_HEADROOM + 16, 0);
     struct rte_ring *there = rte_ring_create("there", 64, 0, 0), *back = rte_ring_create("back", 64, 0, 0);
     struct rte_mbuf *mbufs[WEDJAT_BURST];
-    if (pool == NULL || there == NULL || back == NULL || rte_pktmbuf_alloc_bulk(pool, mbufs, WEDJAT_BURST) != 0)
+    if (pool == NULL || small == NULL || there == NULL || back == NULL || rte_pktmbuf_alloc_bulk(pool, mbufs, WEDJAT_BURST) != 0)
         return fail("primary: no memory");
     for (int at = 0; at < WEDJAT_BURST; at++)
         write_task(mbufs[at]);
@@ -72,7 +75,18 @@ static int primary(void)
             memcmp(rte_pktmbuf_mtod_offset(mbufs[at], uint8_t *, 30), "\12\0\2\13", 4) != 0)
             return fail("primary: a packet does not go to the server");
     rte_pktmbuf_free_bulk(mbufs, WEDJAT_BURST);
-    return rte_mempool_in_use_count(pool) == 0 ? 0 : fail("primary: a packet is missing");
+    return rte_mempool_in_use_count(pool) == 0 && rte_mempool_in_use_count(small) == 0 ? 0 : fail("primary: a packet is missing");
+}
+
+/* Returns a counter's value by its name. */
+static uint64_t counter(const struct wedjat_scheduler *scheduler, const char *name)
+{
+    uint64_t values[128] = {0};
+    wedjat_counters(scheduler, values, RTE_DIM(values));
+    for (size_t at = 0; at < RTE_DIM(values) && wedjat_counter_name(at) != NULL; at++)
+        if (strcmp(wedjat_counter_name(at), name) == 0)
+            return values[at];
+    return UINT64_MAX;
 }
 
 static int secondary(void)
@@ -84,6 +98,7 @@ static int secondary(void)
     struct wedjat_scheduler *scheduler;
     struct wedjat_context *context;
     char detail[1024];
+    uint8_t port;
     if (there == NULL || back == NULL)
         return fail("secondary: no rings");
     if (wedjat_create(CONFIG, strlen(CONFIG), &options, &scheduler, detail, sizeof detail) != 0)
@@ -96,6 +111,11 @@ static int secondary(void)
     for (int at = 0; at < WEDJAT_BURST; at++)
         if (verdicts[at].action != WEDJAT_FORWARD || verdicts[at].worker < 10 || verdicts[at].worker > 13)
             return fail("secondary: a task is not forwarded");
+    /* The question for the second server's address does not fit into these mbufs. */
+    if (wedjat_release(scheduler, context, rte_rdtsc(), verdicts, WEDJAT_BURST) != 0 ||
+        wedjat_question_mbuf(scheduler, context, rte_rdtsc(), rte_mempool_lookup("small"), &port) != NULL ||
+        counter(scheduler, "originated") != 1 || counter(scheduler, "originated_unsent") != 1)
+        return fail("secondary: a question without room is not counted as unsent");
     rte_ring_enqueue_bulk(back, (void **)mbufs, WEDJAT_BURST, NULL);
     return wedjat_free(scheduler);
 }

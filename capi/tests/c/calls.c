@@ -226,6 +226,8 @@ static void holds(void)
         CHECK(verdicts[at].action == WEDJAT_DROP && verdicts[at].reason == WEDJAT_REASON_SHUTDOWN);
     CHECK(wedjat_release(scheduler, context, 3, verdicts, WEDJAT_BURST) == 0);
     CHECK(wedjat_unsent(scheduler, context, 3) == 0);
+    CHECK(wedjat_unsent_own(scheduler, context, 2) == 0);
+    CHECK(counter("originated") == 1 && counter("originated_unsent") == 1);
     CHECK(counter("held") == 0 && counter("forwarded") == 5 && counter("tx_full") == 3 && counter("shutdown") == 3);
     CHECK(counter("rx_packets") == counter("forwarded") + counter("shutdown") + counter("consumed"));
     CHECK(counter("bad_calls") == 1);
@@ -353,13 +355,14 @@ static void null(void)
     CHECK(wedjat_release(scheduler, context, 1, NULL, 1) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_release(scheduler, NULL, 1, verdicts, 1) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_abandon(scheduler, NULL) == WEDJAT_ERROR_NULL);
+    CHECK(wedjat_unsent_own(scheduler, NULL, 1) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_load(NULL, &options, (void *)&other, NULL, 0) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_places(NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_question(scheduler, context, 1, NULL, 64, &port) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_question(scheduler, context, 1, frame, 64, NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_context(scheduler, 1, NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_counters(scheduler, NULL, 9) == WEDJAT_ERROR_NULL);
-    unharmed(12);
+    unharmed(13);
 }
 
 static void burst(void)

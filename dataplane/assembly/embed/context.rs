@@ -339,10 +339,18 @@ impl Context {
         }
     }
 
+    /// Reports answers and questions that were lost for lack of a buffer, or that the port rejected and the owner freed.
+    /// Counts no more packets than were made.
+    pub fn unsent_own(&mut self, packets: u64) {
+        let counters = self.node.stages.counters();
+        let sent = counters.read(Counter::Originated) - counters.read(Counter::OriginatedUnsent);
+        counters.add(Counter::OriginatedUnsent, packets.min(sent));
+    }
+
     /// Sends an answer or question made here. If the port rejects it, it is freed and counted.
     pub fn send_own<P: Port>(&mut self, port: &mut P, packet: P::Buf) {
         if port.tx_burst(&mut Burst::from_iter([packet])) == 0 {
-            self.node.stages.counters().add(Counter::OriginatedUnsent, 1);
+            self.unsent_own(1);
         }
     }
 
@@ -371,15 +379,16 @@ impl Context {
         self.node.stages.network().ports().get(port).is_some_and(|port| port.v6.is_some())
     }
 
-    /// Like [`Context::question`], but in a buffer from the pool. Also returns the port to send it out of. If
-    /// the pool is empty, the question is repeated at its next time.
+    /// Like [`Context::question`], but in a buffer from the pool. Also returns the port to send it out of. Without a
+    /// buffer the question counts as unsent, and is repeated at its next time.
     pub fn ask<A: Pool>(&mut self, now: u64, pool: &mut A) -> Option<(A::Buf, usize)> {
         let mut frame = [0; QUESTION_LEN];
         let question = self.question(now, &mut frame)?;
-        let mut packet = pool.take()?;
-        if !packet.resize(question.len) {
+        let buffer = pool.take().and_then(|mut buf| buf.resize(question.len).then_some(buf));
+        let Some(mut packet) = buffer else {
+            self.unsent_own(1);
             return None;
-        }
+        };
         packet.bytes_mut().copy_from_slice(&frame[..question.len]);
         Some((packet, usize::from(question.port)))
     }
