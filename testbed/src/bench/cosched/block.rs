@@ -370,10 +370,7 @@ fn wait_for_admission(
     };
     while !is_ready(worker.id()) {
         if worker.has_ended() || began.elapsed() > PATIENCE {
-            return Err(worker
-                .wait_for_output()
-                .err()
-                .unwrap_or("the worker did not attach".into()));
+            return Err(worker.into_failure());
         }
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -198,6 +198,19 @@ impl Process {
         }
     }
 
+    /// Returns the error of a process that did not become ready in time. Terminates it if it still runs.
+    pub fn into_failure(mut self) -> Failure {
+        let (name, is_late) = (self.name, !self.has_ended());
+        if is_late {
+            self.terminate();
+        }
+        match self.wait_for_output() {
+            _ if is_late => format!("{name} was not ready within {PATIENCE:?}").into(),
+            Err(error) => error,
+            Ok(_) => format!("{name} ended before it was ready").into(),
+        }
+    }
+
     /// Waits for a successful exit, however long it takes, and returns the standard output.
     ///
     /// # Errors
@@ -339,10 +352,7 @@ impl JobSetup<'_> {
                     return Ok(RunningBatch { process, folder, note });
                 }
                 _ if process.has_ended() || began.elapsed() > PATIENCE => {
-                    return Err(process
-                        .wait_for_output()
-                        .err()
-                        .unwrap_or("the batch ended".into()));
+                    return Err(process.into_failure());
                 }
                 _ => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -387,5 +397,23 @@ impl RunningBatch {
         self.process.terminate();
         let printed = self.process.wait_for_output()?;
         Ok(serde_json::from_str(&printed)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_process_is_terminated_and_reported() {
+        let start = |script| Process::start(Command::new("sh").args(["-c", script]), "it").unwrap();
+        let text = start("exec sleep 1000").into_failure().to_string();
+        assert_eq!(text, "it was not ready within 300s");
+        let mut ended = start("echo reason >&2; exit 3");
+        while !ended.has_ended() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let text = ended.into_failure().to_string();
+        assert!(text.contains("exit status: 3") && text.contains("reason"), "{text}");
     }
 }
