@@ -75,7 +75,7 @@ impl std::fmt::Display for Timestamps {
         let percent = stats.share() * 1e2;
         write!(
             f,
-            ", uncertainty at most {uncertainty_ns:.0} ns; {stamped} answers ({percent:.1}%) have a timestamp, {unstamped} do \
+            ", uncertainty at most {uncertainty_ns:.0} ns; {stamped} packets ({percent:.1}%) have a timestamp, {unstamped} do \
              not; the poll after a timestamp began {:.1} us later on average",
             mean_wait_ns / 1e3
         )?;
@@ -196,6 +196,14 @@ fn civil(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_received_packets_count_for_timestamps() {
+        let stats = StampStats { stamped: 3, unstamped: 1, ..StampStats::default() };
+        let timestamps = Timestamps { receive: "device", reason: None, stats: Some(stats) };
+        let text = timestamps.to_string();
+        assert!(text.contains("3 packets (75.0%) have a timestamp, 1 do not"), "{text}");
+    }
 
     #[test]
     fn times_are_written_in_utc() {

@@ -165,7 +165,7 @@ impl Network {
                 generator.stamp(self.clock(stamping)?);
             }
         }
-        // Number of cores that have not ended. Relaxed accesses suffice: the join synchronizes all data.
+        // Number of busy cores. Relaxed accesses suffice: the join synchronizes all data.
         let busy = AtomicUsize::new(generators.len());
         let (eal, stop, cores) = (&self.eal, &*self.stop, &self.cores);
         // Uses separate threads even for one core, so that the main thread keeps its affinity.
@@ -174,7 +174,7 @@ impl Network {
                 .into_iter()
                 .enumerate()
                 .map(|(i, generator)| {
-                    let (core, busy) = (cores.get(i).copied(), &busy);
+                    let (core, busy) = (cores.get(i).copied(), BusyCore(&busy));
                     scope.spawn(move || run_core(generator, core, eal, stop, busy))
                 })
                 .collect();
@@ -307,6 +307,16 @@ fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, 
     }
 }
 
+/// A core that the other threads wait for. Dropping it ends their wait, so that an error or a panic of the core
+/// ends it too.
+struct BusyCore<'a>(&'a AtomicUsize);
+
+impl Drop for BusyCore<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Runs one core's generator to its end. Then keeps receiving for the cores that are still running: their
 /// answers may arrive at this core's queue.
 fn run_core(
@@ -314,13 +324,14 @@ fn run_core(
     core: Option<usize>,
     eal: &Eal,
     stop: &AtomicBool,
-    busy: &AtomicUsize,
+    busy: BusyCore<'_>,
 ) -> Result<(QueuePort, Tally), String> {
     pin(core);
     let lcore = eal.register_thread().map_err(|error| error.to_string())?;
     generator.run(|| eal.now(), stop);
-    busy.fetch_sub(1, Ordering::Relaxed);
-    while busy.load(Ordering::Relaxed) > 0 {
+    let busy_cores = busy.0;
+    drop(busy);
+    while busy_cores.load(Ordering::Relaxed) > 0 {
         generator.receive(eal.now());
     }
     let (port, pool, tally) = generator.into_parts();
@@ -388,7 +399,7 @@ pub fn reflect(args: &ReflectArgs) -> Result<(), Failure> {
         scope.spawn(|| reflect_until(reflectors, args.core, eal, stop, end)).join()
     });
     wedjat_pktgen::report::print_line(format_args!(
-        "answered {}",
+        "answered {} tasks and neighbour requests",
         answered.map_err(|_| "the reflecting core panicked")??
     ))?;
     Ok(())
@@ -459,7 +470,22 @@ fn target(args: &NetworkArgs, addresses: Addresses, device_mac: Mac) -> Target {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
     use super::*;
+
+    #[test]
+    fn failed_core_is_not_busy() {
+        let busy = AtomicUsize::new(2);
+        let fail = |_busy: BusyCore<'_>| Err::<(), _>("no lcore");
+        assert!(fail(BusyCore(&busy)).is_err());
+        let panicked: Result<(), _> = catch_unwind(AssertUnwindSafe(|| {
+            let _busy = BusyCore(&busy);
+            resume_unwind(Box::new("a panic"))
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(busy.into_inner(), 0);
+    }
 
     #[test]
     fn device_is_found_or_created() {
