@@ -85,6 +85,13 @@ enum FabricEvent {
     RackDrained,
 }
 
+impl FabricEvent {
+    /// Returns true for faults of controllers and their store, which need etcd.
+    fn is_of_controllers(self) -> bool {
+        matches!(self, Self::LeaderStopped | Self::LeaderKilled | Self::MemberKilled)
+    }
+}
+
 /// All events with their times in milliseconds.
 const SCHEDULE: [(FabricEvent, u64); 10] = [
     (FabricEvent::LeafKilled, 100),
@@ -116,7 +123,8 @@ pub struct Row {
     pub recovered_ms: Option<f64>,
     /// Maximum recovery time.
     pub bound_ms: f64,
-    /// True if the recovery met the bound, without forbidden losses; `None` without a recovery time.
+    /// True if the recovery met the bound, without forbidden losses. False without an effect on tasks, which
+    /// shows no recovery. `None` if the event was not run.
     pub holds: Option<bool>,
     /// Note for the reader.
     pub note: String,
@@ -374,7 +382,10 @@ fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row
             .collect();
         let impact = EventImpact { ended: &outcome.ended, lost: &lost, from_ns, to_ns };
         let (event, recovered_ms, bound_ms, may_lose) = impact.judge(kind, plan, command_times);
-        let holds = recovered_ms.map(|ms| ms <= bound_ms && (may_lose || lost.is_empty()));
+        let was_run = recovered_ms.is_some() || !kind.is_of_controllers();
+        let holds = was_run.then(|| {
+            recovered_ms.is_some_and(|ms| ms <= bound_ms) && (may_lose || lost.is_empty())
+        });
         let note = note(kind, recovered_ms.is_some());
         Row {
             event,
@@ -392,16 +403,12 @@ fn rows(plan: &Plan, outcome: &Outcome, command_times: &CommandTimes) -> Vec<Row
 /// Returns the note of an event. `is_timed`: it has a recovery time.
 fn note(event: FabricEvent, is_timed: bool) -> &'static str {
     match event {
-        FabricEvent::LeaderStopped | FabricEvent::LeaderKilled | FabricEvent::MemberKilled
-            if !is_timed =>
-        {
-            "not run: needs etcd and --controllers etcd"
-        }
+        _ if !is_timed && event.is_of_controllers() => "not run: needs etcd and --controllers etcd",
+        _ if !is_timed => "no effect",
         FabricEvent::LeaderStopped => "real time; after it resumes, its first write is refused",
         FabricEvent::LeaderKilled | FabricEvent::MemberKilled => {
             "real time; emulated time was stopped"
         }
-        _ if !is_timed => "no effect",
         _ => "",
     }
 }
@@ -426,9 +433,9 @@ impl EventImpact<'_> {
         to.map(|(_, passed_ns)| passed_ns).filter(move |passed_ns| span.contains(passed_ns))
     }
 
-    /// Returns the time from the event to the last task sent to a leaf; 0 if there was none.
-    fn last_sent_ms(&self, leaf: u16) -> f64 {
-        self.sent_times(leaf).max().map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns))
+    /// Returns the time from the event to the last task sent to a leaf.
+    fn last_sent_ms(&self, leaf: u16) -> Option<f64> {
+        self.sent_times(leaf).max().map(|last_ns| ms_after(last_ns, self.from_ns))
     }
 
     /// Returns the time from the event to the first task sent to a leaf.
@@ -451,7 +458,7 @@ impl EventImpact<'_> {
         let command_time = || command_times.get(&event).copied();
         match event {
             FabricEvent::LeafKilled => {
-                ("a leaf is killed", Some(self.last_sent_ms(KILLED_LEAF)), EXCLUSION_MS, true)
+                ("a leaf is killed", self.last_sent_ms(KILLED_LEAF), EXCLUSION_MS, true)
             }
             FabricEvent::LeafBack => {
                 ("the leaf is restarted", self.first_sent_ms(KILLED_LEAF), CHANGE_MS, false)
@@ -463,7 +470,7 @@ impl EventImpact<'_> {
             }
             FabricEvent::LinkCut => (
                 "a link from spine to leaf is cut",
-                Some(self.last_sent_ms(CUT_LEAF)),
+                self.last_sent_ms(CUT_LEAF),
                 EXCLUSION_MS,
                 true,
             ),
@@ -488,9 +495,8 @@ impl EventImpact<'_> {
                     |task: &&TaskEnd| task.worker.is_some_and(|worker| workers.contains(&worker));
                 let sent =
                     self.ended.iter().filter(is_of_rack).filter_map(|task| Some(task.leaf?.1));
-                let last = sent.filter(|sent_ns| *sent_ns >= self.from_ns).max();
-                let last = last.map_or(0.0, |last_ns| ms_after(last_ns, self.from_ns));
-                ("a rack is drained", Some(last), CHANGE_MS, false)
+                let last_sent_ms = sent.max().map(|last_ns| ms_after(last_ns, self.from_ns));
+                ("a rack is drained", last_sent_ms, CHANGE_MS, false)
             }
         }
     }
@@ -512,4 +518,29 @@ pub fn table(rows: &[Row]) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_without_effect_does_not_hold() {
+        let setting = Setting {
+            spine: "horus-spine".parse().unwrap(),
+            leaf: "horus".parse().unwrap(),
+            service: "exp(2ms)".to_owned(),
+            load: 0.3,
+            seed: 1,
+            real: RealControllers::None,
+            wedjat: None,
+        };
+        let plan = plan(&setting).unwrap();
+        let rows = rows(&plan, &Outcome::default(), &CommandTimes::new());
+        for (row, (event, _)) in rows.iter().zip(SCHEDULE) {
+            let was_run = !event.is_of_controllers();
+            assert_eq!((row.recovered_ms, row.holds), (None, was_run.then_some(false)), "{row:?}");
+            assert_eq!(row.note == "no effect", was_run, "{row:?}");
+        }
+    }
 }
