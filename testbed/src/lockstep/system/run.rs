@@ -197,6 +197,24 @@ struct TaskState {
     last_loss: Option<PacketEnd>,
 }
 
+impl TaskState {
+    /// Counts an answer or refusal. The first answer sets the time, also after a refusal.
+    fn receive(&mut self, refused: bool, now: u64) {
+        match refused {
+            true => self.refusals += 1,
+            false => {
+                self.answers += 1;
+                self.answered_ns.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Returns the time to the first answer.
+    fn response_ns(&self) -> Option<u64> {
+        self.answered_ns.map(|answered_ns| answered_ns - self.sent_ns)
+    }
+}
+
 /// Clients of a leaf or spine.
 struct Client {
     host: Host,
@@ -261,8 +279,6 @@ struct System<'a> {
     /// Start of the nodes' disagreement about members, after the last fault.
     disagreement_ns: Option<u64>,
     digest: Digest,
-    /// Sum of all response times.
-    response_ns: f64,
     outcome: Outcome,
     /// Buffer for the frames of a turn, by port.
     frames: Vec<(usize, Vec<u8>)>,
@@ -338,7 +354,6 @@ impl<'a> System<'a> {
             next_check_ns: 0,
             disagreement_ns: None,
             digest: Digest::default(),
-            response_ns: 0.0,
             outcome: Outcome::default(),
             frames: Vec::new(),
         })
@@ -746,16 +761,8 @@ impl<'a> System<'a> {
                 let task = &mut self.tasks[number];
                 let is_expected = answer.refused || answer_hash == task.answer_hash;
                 task.copies -= 1;
-                match answer.refused {
-                    true => task.refusals += 1,
-                    false => task.answers += 1,
-                }
-                if task.answers + task.refusals > 1 {
-                    self.outcome.again += 1;
-                } else if !answer.refused {
-                    self.response_ns += (self.now - task.sent_ns) as f64;
-                    task.answered_ns = Some(self.now);
-                }
+                task.receive(answer.refused, self.now);
+                self.outcome.again += u64::from(task.answers + task.refusals > 1);
                 if !is_expected {
                     let target = self.plan.topology.target(client);
                     self.violate(target, format!("task {number} got a wrong answer"));
@@ -945,5 +952,20 @@ impl<'a> System<'a> {
             }
         }
         self.sites[index].sent.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_after_a_refusal_has_a_time() {
+        let mut task = TaskState { sent_ns: 10, ..TaskState::default() };
+        task.receive(true, 20);
+        assert_eq!((task.refusals, task.answers, task.response_ns()), (1, 0, None));
+        task.receive(false, 40);
+        task.receive(false, 70);
+        assert_eq!((task.refusals, task.answers, task.response_ns()), (1, 2, Some(30)));
     }
 }

@@ -9,7 +9,7 @@ use super::super::faults::FaultTarget;
 use super::super::node::Violation;
 use super::super::packets::PacketEnd;
 use super::super::workers::Worker;
-use super::{Outcome, System, TaskEnd};
+use super::{Outcome, System, TaskEnd, TaskState};
 
 impl System<'_> {
     /// Adds a node's drops to the outcome.
@@ -266,7 +266,8 @@ impl System<'_> {
             }
         }
         outcome.tasks = self.tasks.len() as u64;
-        outcome.mean_ns = self.response_ns / outcome.answered as f64;
+        let response_ns: u64 = self.tasks.iter().filter_map(TaskState::response_ns).sum();
+        outcome.mean_ns = response_ns as f64 / outcome.answered as f64;
         (outcome.digest, outcome.end_ns) = (self.digest.to_string(), self.now);
         outcome
     }
