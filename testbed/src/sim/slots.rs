@@ -148,6 +148,7 @@ pub fn run_counting(config: &Config) -> Result<(Outcome, Vec<u64>), String> {
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits));
     sim.end_rest();
     let outcome = Outcome {
+        lost: sim.in_system,
         messages: sim.messages + probes,
         resubmits,
         imbalance,
@@ -378,5 +379,28 @@ impl Node {
         while let Some((first, member)) = self.next() {
             self.enqueue(first, 0, member, index, servers);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_left_at_the_limit_are_lost() {
+        let config = Config {
+            speeds: vec![1.0],
+            dispatchers: 1,
+            whole: false,
+            policy: "random".parse().unwrap(),
+            load: 4.0,
+            slots: 100,
+            warmup: 0.0,
+            seed: 1,
+            observer: Observer { records_tasks: true, ..Observer::hidden() },
+        };
+        let outcome = run(&config).unwrap();
+        let lost = outcome.ended.iter().filter(|task| task.status == Status::Lost).count() as u64;
+        assert!(lost > 0 && outcome.lost == lost, "{} and {lost}", outcome.lost);
     }
 }

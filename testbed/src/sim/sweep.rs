@@ -5,7 +5,7 @@ use super::lists::list;
 
 /// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are
 /// excluded: racks, nodes, speeds, hops, failures and changes.
-const LISTS: [&str; 29] = [
+const LISTS: [&str; 30] = [
     "cores",
     "exchange",
     "replies",
@@ -15,6 +15,7 @@ const LISTS: [&str; 29] = [
     "signals",
     "hop",
     "hop-dist",
+    "node-delay",
     "loss",
     "servers",
     "dispatchers",
@@ -91,21 +92,25 @@ pub fn variants(args: &SimArgs) -> Result<Vec<Variant>, String> {
 mod tests {
     use super::*;
 
-    /// Two lists give all pairs, and a comma in parentheses does not split a value.
+    /// Three lists give all triples, and a comma in parentheses does not split a value.
     // promise: measurement.4
     #[test]
     fn every_combination_and_commas_in_parentheses() {
         let args = SimArgs {
             hop: Some("1us, 5us".to_owned()),
             service: Some("exp(9us),mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned()),
+            node_delay: Some("0us,2us".to_owned()),
             tasks: Some("10".to_owned()),
             ..SimArgs::default()
         };
         let all = variants(&args).unwrap();
         let hops: Vec<_> = all.iter().map(|variant| variant.args.hop.as_deref()).collect();
-        assert_eq!(hops, [Some("1us"), Some("5us"), Some("1us"), Some("5us")]);
+        let [short, long] = [Some("1us"), Some("5us")];
+        assert_eq!(hops, [short, short, long, long, short, short, long, long]);
         let mix = "mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned();
-        assert_eq!(all[3].swept, [("service", mix), ("hop", "5us".to_owned())]);
+        let [hop, node_delay] = ["5us", "2us"].map(str::to_owned);
+        assert_eq!(all[7].swept, [("service", mix), ("hop", hop), ("node-delay", node_delay)]);
+        assert_eq!(all[7].args.node_delay.as_deref(), Some("2us"));
         assert!(all.iter().all(|variant| variant.args.tasks == args.tasks));
     }
 }
