@@ -191,7 +191,7 @@ fn shares(budget: &Budget, account: &mut Account, rate: f64, liar: bool) -> Resu
         );
         // The leaf counts a reply as surplus if its worker has no outstanding task.
         let surplus = rig.counters().read(Counter::SurplusReplies);
-        account.tried("of them above the fair share", if liar { 0 } else { surplus });
+        account.tried("surplus replies", if liar { 0 } else { surplus });
         account.check_ledger(policy, rig.counters().balances());
     }
     account.figure("greatest share, in fair shares", greatest);

@@ -268,7 +268,7 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             _ => {
                 let from = random.random_range(0..8) * PAGE;
                 bytes.copy_within(from..from + PAGE, offset / PAGE * PAGE);
-                format!("page {} replaced by the page of byte {offset}", from / PAGE)
+                format!("the page of byte {offset} replaced by page {}", from / PAGE)
             }
         };
         fs::write(fabric.store(), bytes)?;

@@ -115,7 +115,7 @@ pub struct DispatchCounts {
     pub answered: u64,
     /// Number of tasks refused because the queue was full.
     pub refused: u64,
-    /// Number of tasks without a reply at the end of the drain.
+    /// Number of tasks that the dispatcher or the worker still holds at the end of the drain.
     pub unanswered: u64,
     /// Number of invalid replies.
     pub wrong: u64,
@@ -260,12 +260,10 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
             }
         }
     }
-    let refused = counts.refused + accounts.refused;
-    let unanswered = counts.tasks.len() as u64 - accounts.answered - refused - accounts.wrong;
     DispatchCounts {
         answered: accounts.answered,
-        refused,
-        unanswered,
+        refused: counts.refused + accounts.refused,
+        unanswered: rig.workers.held() as u64,
         wrong: accounts.wrong,
         phases_ns,
         ..counts
