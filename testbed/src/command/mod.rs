@@ -139,8 +139,8 @@ pub enum Command {
     /// Run the batch of bench-cosched
     #[command(hide = true)]
     BenchCoschedJob(bench::cosched::children::JobArguments),
-    /// Run a synthetic batch job of bench-cosched without end, and count its work in the file named by
-    /// WEDJAT_PROGRESS
+    /// Run a synthetic batch job of bench-cosched until its --units are done or it is killed, and count its work
+    /// in the file named by WEDJAT_PROGRESS
     #[command(after_help = batch::EXAMPLE)]
     Batch(batch::Arguments),
     /// Compare the learner of nodes without a scheduler with a trace of another implementation

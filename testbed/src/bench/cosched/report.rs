@@ -507,7 +507,9 @@ fn write_csv(path: &Path, lines: &[impl Serialize]) -> Result<(), Failure> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for (index, line) in lines.iter().enumerate() {
         let line = serde_json::to_value(line)?;
-        let fields = line.as_object().ok_or("a chart line without expert names")?;
+        let fields = line
+            .as_object()
+            .ok_or_else(|| format!("{}: row {} has no named columns", path.display(), index + 1))?;
         if index == 0 {
             writer.write_record(fields.keys()).map_err(named)?;
         }
@@ -647,5 +649,16 @@ impl Report {
             write!(f, "\n{verdict}: {name}: {value}, {bar}\n  {of}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_without_columns_is_named() {
+        let error = write_csv(Path::new("rows.csv"), &[1]).unwrap_err().to_string();
+        assert!(error.contains("rows.csv: row 1 has no named columns"), "{error}");
     }
 }

@@ -205,7 +205,7 @@ impl Wire {
         match topology.are_joined(from, to) {
             true => Ok(Self { from, to, one_way }),
             false => Err(format!(
-                "not a wire connects {from} and {to}; wires connect clients and their leaf, as in clients1-leaf1, leaves and \
+                "no wire connects {from} and {to}; wires connect clients and their leaf, as in clients1-leaf1, leaves and \
                  agents, as in leaf1-agent1, and with spines also spines and all clients to leaves and spines, as in \
                  spine1-leaf1"
             )),
@@ -619,7 +619,7 @@ mod tests {
             ("kill=worker1@1ms..2ms", "`kill", "only leave or pause", "leave=worker0"),
             ("leave=leaf1@1ms..2ms", "`leave", "only workers can leave", "leave=worker0"),
             ("kill=clients1@1ms..2ms", "`kill", "clients cannot fail", "cut their wire"),
-            ("cut=clients1-agent1@1ms..2ms", "`cut", "not a wire connects", "clients1-leaf1"),
+            ("cut=clients1-agent1@1ms..2ms", "`cut", "no wire connects", "clients1-leaf1"),
             ("cut=leaf1@1ms..2ms", "`cut", "not a wire", "leaf1-agent1"),
             (
                 "pause=leaf1@1ms..5ms,kill=leaf1@2ms..3ms",
