@@ -754,45 +754,80 @@ fn tcp_requires_a_client_certificate() {
     assert_eq!(connection.show().unwrap().version, 1);
 }
 
+/// Parses a configuration with these lines of `[control]`.
+fn parse_control(folder: &Path, control: &str) -> Result<ControlConfig, String> {
+    let text = text(&folder.join("state"), &format!("[control]\n{control}"));
+    let config = Config::parse(Path::new("leaf.toml"), &text);
+    config.map(|config| config.control).map_err(|error| error.to_string())
+}
+
+/// Starts the server of a valid configuration with these lines of `[control]`.
+fn start_control(folder: &Path, control: &str) -> Result<Option<Server>, String> {
+    let config = parse_control(folder, control).unwrap();
+    Server::start(&config, None, handle(), &[]).map_err(|error| error.to_string())
+}
+
+/// Asserts that each of these lines of `[control]` is refused with its text.
+fn assert_refused(cases: &[(&str, &str)]) {
+    let folder = tempfile::tempdir().unwrap();
+    for (control, says) in cases {
+        let error = parse_control(folder.path(), control).unwrap_err();
+        assert!(error.contains(says), "{control}: {error}");
+    }
+}
+
 // promise: control.1
 #[test]
 fn plain_tcp_is_loopback_only() {
+    assert_refused(&[
+        ("listen = '0.0.0.0:7070'", "control.listen"),
+        ("listen = '[::]:7070'", "without TLS"),
+    ]);
     let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
-    let parse = |more: &str| Config::parse(Path::new("leaf.toml"), &text(&state, more));
-    for (more, says) in [
-        ("[control]\nlisten = '0.0.0.0:7070'\n", "control.listen"),
-        ("[control]\nlisten = '[::]:7070'\n", "without TLS"),
-        ("[control]\nlisten = '127.0.0.1:7070'\nkey = 'k'\n", "all of `certificate`, `key` and"),
-        ("[control]\nlisten = 'localhost'\n", "an address and a port"),
-        ("[control]\nmetrics = '9464'\n", "control.metrics"),
-        ("[control]\nport = 7\n", "control.port"),
-    ] {
-        let error = parse(more).unwrap_err().to_string();
-        assert!(error.contains(says), "{more}: {error}");
-    }
-    let start = |more: &str| {
-        let config = parse(more).unwrap_or_else(|error| panic!("{error}"));
-        Server::start(&config.control, None, handle(), &[])
-    };
-    let refused = |more: &str| start(more).unwrap_err().to_string();
+    let server = start_control(folder.path(), "listen = '127.0.0.1:0'").unwrap();
+    assert!(server.is_some_and(|server| server.listen.is_some()));
+}
+
+// promise: control.1
+#[test]
+fn invalid_control_key_is_named() {
+    assert_refused(&[
+        ("listen = '127.0.0.1:7070'\nkey = 'k'", "all of `certificate`, `key` and"),
+        ("listen = 'localhost'", "an address and a port"),
+        ("metrics = '9464'", "control.metrics"),
+        ("port = 7", "control.port"),
+    ]);
+}
+
+// promise: control.1
+#[test]
+fn unusable_tls_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let start =
+        |files: &str| start_control(folder.path(), &format!("listen = '127.0.0.1:0'\n{files}"));
+    let refused = |files: &str| start(files).map(|_| ()).unwrap_err();
     let files = tls_files(folder.path());
-    let listen = "[control]\nlisten = '127.0.0.1:0'\n";
-    assert!(start(&format!("{listen}{files}")).unwrap().is_some());
+    assert!(start(&files).unwrap().is_some());
     fs::set_permissions(folder.path().join("node.key"), fs::Permissions::from_mode(0o644)).unwrap();
-    let error = refused(&format!("{listen}{files}"));
+    let error = refused(&files);
     assert!(error.contains("`control.key`") && error.contains("mode 0644"), "{error}");
     tls_files(folder.path());
-    fs::set_permissions(folder.path().join("node.key"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(folder.path().join("node.pem"), "no certificate").unwrap();
-    let error = refused(&format!("{listen}{files}"));
+    let error = refused(&files);
     assert!(error.contains("files in PEM"), "{error}");
-    let error = refused(&format!("{listen}{}", files.replace("ca.pem", "missing.pem")));
+    let error = refused(&files.replace("ca.pem", "missing.pem"));
     assert!(error.contains("`control.clients_ca`") && error.contains("missing.pem"), "{error}");
+}
+
+// promise: control.1
+#[test]
+fn server_needs_a_free_address() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(start_control(folder.path(), "").unwrap().is_none(), "nothing to listen at");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = refused(&format!("[control]\nmetrics = '{}'\n", taken.local_addr().unwrap()));
+    let metrics = format!("metrics = '{}'", taken.local_addr().unwrap());
+    let error = start_control(folder.path(), &metrics).map(|_| ()).unwrap_err();
     assert!(error.contains("`control.metrics`") && error.contains("a free port"), "{error}");
-    assert!(start("").unwrap().is_none(), "nothing to listen at");
 }
 
 // promise: control.1
