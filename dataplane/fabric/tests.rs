@@ -1,5 +1,9 @@
 //! Tests of commands on a fabric: effects, refusals, and invariants.
 
+#[path = "../../tests/golden/mod.rs"]
+mod golden;
+mod steps;
+
 use proptest::prelude::*;
 
 use super::*;
