@@ -1,22 +1,19 @@
-//! Node that follows a controller: changes from its current to the desired membership, as far as they can be
-//! made at once.
-//!
-//! A membership is the set of a node's pools, servers and workers. A removed object is *leaving* until its tasks
-//! are answered, and it blocks changes that conflict with it.
+//! Node that follows a controller: changes from its membership to the desired state, as far as they can be made at
+//! once.
 
 use std::collections::BTreeSet;
 
 use wedjat_core::policy::Reports;
-use wedjat_desired::control::{Change, Membership, Pool, Server, Worker};
+use wedjat_desired::control::{Change, Membership};
+use wedjat_desired::plan::Plan;
+use wedjat_desired::state::Desired;
 
-use super::reload::ImmutableKeys;
-
-/// Result of applying a desired membership.
+/// Result of applying a desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowResult {
     /// Version of the node's membership that all cores use.
     pub version: u64,
-    /// True if the desired membership is reached. Otherwise something must leave first, and the caller must
+    /// True if the desired state is reached. Otherwise something must leave first, and the caller must
     /// repeat the request.
     pub is_complete: bool,
 }
@@ -58,128 +55,39 @@ pub enum FollowerKind {
 /// Settings that cannot change at run time, one line each.
 pub fn changes(
     now: &Membership,
-    wanted: &Membership,
+    wanted: &Desired,
     follows: &FollowerKind,
 ) -> Result<(Vec<Change>, bool), String> {
-    let mut is_complete = true;
-    let mut next = wanted.clone();
-    for pool in next.pools.iter_mut().flatten() {
-        let old_pool = now.pool(pool.id).map(|(_, old)| old);
+    let is_spine = *follows == FollowerKind::Spine;
+    let (current, mut wanted) = (now.desired(is_spine), wanted.clone());
+    for (id, pool) in &mut wanted.pools {
         // Settings that a controller does not know stay as in the node's file.
-        pool.shared_workers = old_pool.is_some_and(|old| old.shared_workers);
-        pool.reports = old_pool.map_or(Reports::Replies, |old| old.reports);
-        // True unless the worker is still elsewhere or its server is leaving.
-        let is_possible_now = |worker: &Worker| {
-            let ip = server_of(wanted, worker).map(|server| server.ip);
-            // A spine's member is a leaf, which may be in several pools.
-            let of_pool = (*follows == FollowerKind::Spine).then_some(pool.id);
-            let is_elsewhere = find(now, of_pool, worker.id).is_some_and(|(old_pool, old)| {
-                let old_ip = server_of(now, old).map(|server| server.ip);
-                old.is_leaving || old_pool.id != pool.id || old_ip != ip
-            });
-            !is_elsewhere && !is_leaving(now, ip)
-        };
-        for place in &mut pool.members {
-            let must_wait = place.as_ref().is_some_and(|worker| !is_possible_now(worker));
-            if must_wait || old_pool.is_some_and(|old| old.is_leaving) {
-                (*place, is_complete) = (None, false);
-            }
-        }
-    }
-    // A pool or server cannot be added again before it has left.
-    for place in &mut next.pools {
-        let is_leaving = |id| now.pool(id).is_some_and(|(_, old)| old.is_leaving);
-        if place.as_ref().is_some_and(|pool| is_leaving(pool.id)) {
-            (*place, is_complete) = (None, false);
-        }
-    }
-    for place in &mut next.servers {
-        if place.is_some_and(|server| is_leaving(now, Some(server.ip))) {
-            (*place, is_complete) = (None, false);
-        }
+        let old = current.pools.get(id);
+        pool.shared_workers = old.is_some_and(|old| old.shared_workers);
+        pool.reports = old.map_or(Reports::Replies, |old| old.reports);
     }
     if let FollowerKind::Agent(known) = follows {
-        keep_unknown(now, &mut next, known);
+        keep_unknown(&current, &mut wanted, known);
     }
-    let mut changes = ImmutableKeys::new(*follows == FollowerKind::Spine).changes(now, &next)?;
-    drop_implied_removals(now, &mut changes);
-    if *follows == FollowerKind::Leaf {
-        is_complete &= drains(now, &next, &mut changes);
+    // A controller drains servers of leaves. Their agents serve the tasks that they have.
+    if *follows != FollowerKind::Leaf {
+        wanted.keep_drains(&current);
     }
-    Ok((changes, is_complete))
+    Plan::new(now, &wanted, is_spine).possible()
 }
 
-/// Drops removals of workers whose pool or server is leaving already.
-fn drop_implied_removals(now: &Membership, changes: &mut Vec<Change>) {
-    let stays = |pool: Option<u16>, id: u16| {
-        let found = find(now, pool, id);
-        let ip = found.and_then(|(_, worker)| Some(server_of(now, worker)?.ip));
-        found.is_some_and(|(pool, _)| !pool.is_leaving) && !is_leaving(now, ip)
-    };
-    changes.retain_mut(|change| match change {
-        &mut Change::RemoveWorkers { pool, ref mut workers } => {
-            workers.retain(|id| stays(pool, *id));
-            !workers.is_empty()
-        }
-        _ => true,
-    });
-}
-
-/// Adds the agent's workers and pools that did not come from the controller to `next`, so that they stay.
-fn keep_unknown(now: &Membership, next: &mut Membership, known: &KnownState) {
-    for pool in now.pools.iter().flatten() {
-        let stays = |worker: &&Worker| !known.workers.contains(&worker.id) && !worker.is_leaving;
-        let kept_workers: Vec<_> = pool.members.iter().flatten().filter(stays).copied().collect();
-        let is_wanted = |worker: &Worker| next.worker(worker.id).is_some();
-        let kept_workers: Vec<_> =
-            kept_workers.into_iter().filter(|worker| !is_wanted(worker)).map(Some).collect();
-        let wanted_pool =
-            next.pools.iter_mut().flatten().find(|wanted_pool| wanted_pool.id == pool.id);
-        match wanted_pool {
-            Some(wanted_pool) => wanted_pool.members.extend(kept_workers),
-            None if pool.is_leaving
-                || kept_workers.is_empty() && known.pools.contains(&pool.id) => {}
-            None => next.pools.push(Some(Pool { members: kept_workers, ..pool.clone() })),
+/// Adds the agent's workers and pools that did not come from the controller to `wanted`, so that they stay.
+fn keep_unknown(current: &Desired, wanted: &mut Desired, known: &KnownState) {
+    let workers = current.workers.iter().filter(|((_, id), _)| !known.workers.contains(id));
+    for (key, worker) in workers {
+        wanted.workers.entry(*key).or_insert(*worker);
+    }
+    for (id, pool) in &current.pools {
+        let has_workers = wanted.workers.values().any(|worker| worker.pool == *id);
+        if has_workers || !known.pools.contains(id) {
+            wanted.pools.entry(*id).or_insert_with(|| pool.clone());
         }
     }
-}
-
-/// Returns a worker's server.
-fn server_of<'a>(of: &'a Membership, worker: &Worker) -> Option<&'a Server> {
-    of.servers.get(usize::from(worker.server))?.as_ref()
-}
-
-/// Finds a worker in any pool or in one.
-fn find(of: &Membership, pool: Option<u16>, id: u16) -> Option<(&Pool, &Worker)> {
-    let (pool, place) = pool.map_or_else(|| of.worker(id), |pool| of.place(pool, id))?;
-    let pool = of.pools[pool].as_ref()?;
-    Some((pool, pool.members[place].as_ref()?))
-}
-
-/// Returns true if the server with this address is leaving.
-fn is_leaving(now: &Membership, ip: Option<std::net::IpAddr>) -> bool {
-    now.servers.iter().flatten().any(|server| Some(server.ip) == ip && server.is_leaving)
-}
-
-/// Adds drains and undrains of workers whose state differs. Returns false if a drained worker must join first: it
-/// joins undrained.
-fn drains(now: &Membership, next: &Membership, changes: &mut Vec<Change>) -> bool {
-    let (mut drained, mut undrained, mut is_complete) = (Vec::new(), Vec::new(), true);
-    for (_, worker) in next.workers() {
-        match find(now, None, worker.id) {
-            Some((_, old)) if old.is_drained == worker.is_drained => {}
-            Some(_) if worker.is_drained => drained.push(worker.id),
-            Some(_) => undrained.push(worker.id),
-            None => is_complete &= !worker.is_drained,
-        }
-    }
-    if !drained.is_empty() {
-        changes.push(Change::Drain { workers: drained });
-    }
-    if !undrained.is_empty() {
-        changes.push(Change::Undrain { workers: undrained });
-    }
-    is_complete
 }
 
 #[cfg(test)]
@@ -187,6 +95,7 @@ mod tests {
     use std::path::Path;
 
     use wedjat_desired::config::Config;
+    use wedjat_desired::control::Worker;
 
     use super::*;
 
@@ -202,7 +111,8 @@ mod tests {
 
     /// Returns the changes of a leaf as text, and true if they are complete.
     fn texts(now: &Membership, wanted: &Membership) -> (Vec<String>, bool) {
-        let (changes, is_complete) = changes(now, wanted, &FollowerKind::Leaf).unwrap();
+        let (changes, is_complete) =
+            changes(now, &wanted.desired(false), &FollowerKind::Leaf).unwrap();
         (changes.iter().map(ToString::to_string).collect(), is_complete)
     }
 
@@ -237,7 +147,7 @@ mod tests {
         let mut known = KnownState::default();
         let texts = |wanted: &Membership, known: &KnownState| {
             let (changes, is_complete) =
-                changes(&now, wanted, &FollowerKind::Agent(known.clone())).unwrap();
+                changes(&now, &wanted.desired(false), &FollowerKind::Agent(known.clone())).unwrap();
             assert!(is_complete);
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };

@@ -4,24 +4,21 @@
 //! `started` is the configuration with which the node started. The current membership may differ from it, because
 //! operators can change a running node.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use wedjat_core::policy::Reports;
-use wedjat_core::role::colocated::AGENT_IP;
 use wedjat_core::state::table::Role;
 use wedjat_desired::config::{AgentConfig, Config, HostConfig, Settings};
-use wedjat_desired::control::{Change, Membership, Pool, Server, Spine, Worker};
+use wedjat_desired::control::{Change, Membership};
+use wedjat_desired::plan::{Obstacle, Plan};
 
 /// Computes the changes that turn a node into a configuration that was read. The second membership is that of
 /// the agent on the node's core, if there is one.
-pub type Delta =
+pub type Comparison =
     Box<dyn Fn(&Membership, Option<&Membership>) -> Result<Vec<Change>, String> + Send>;
 
 /// Reads and checks the configuration file. It runs on its own thread, so that a stalled file system does not
 /// delay other requests.
-pub type Reader = Arc<dyn Fn() -> Result<Delta, String> + Send + Sync>;
+pub type Reader = Arc<dyn Fn() -> Result<Comparison, String> + Send + Sync>;
 
 /// Returns the reader of the file that a leaf or spine started with.
 #[must_use]
@@ -59,20 +56,16 @@ pub fn leaf(
     now: &Membership,
     of_agent: Option<&Membership>,
 ) -> Result<Vec<Change>, String> {
-    let mut keys = ImmutableKeys::new(started.role == Role::Spine);
-    keys.compare(&started.settings, &wanted.settings);
+    let settings = settings(&started.settings, &wanted.settings);
     let of_agent = match (&wanted.agent, of_agent) {
-        (Some(wanted), Some(now)) => keys.pools_alone(now, &agent_of(wanted)),
-        _ => Vec::new(),
+        (Some(wanted), Some(now)) => pools_of_agent(wanted, now),
+        _ => Plan::default(),
     };
-    let changes = keys.changes(now, &Membership::of(wanted))?;
+    let of_leaf = members(now, &Membership::of(wanted), started.role == Role::Spine);
     // The leaf's changes also remove the agent's workers, so they precede the removal of its pools.
-    Ok([changes, of_agent].concat())
-}
-
-/// Returns the membership of the agent on a leaf's core, as in the leaf's file.
-fn agent_of(host: &HostConfig) -> Membership {
-    Membership::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP)))
+    let changes = [of_leaf.changes, of_agent.changes].concat();
+    let obstacles = [settings, of_agent.obstacles, of_leaf.obstacles].concat();
+    Plan { changes, obstacles }.complete()
 }
 
 /// Computes the changes that turn the running configuration of an agent into `wanted`. The agent started with
@@ -86,313 +79,35 @@ pub fn agent(
     now: &Membership,
     wanted_membership: &Membership,
 ) -> Result<Vec<Change>, String> {
-    let mut keys = ImmutableKeys::new(false);
-    keys.compare(&started.settings, &wanted.settings);
-    keys.changes(now, wanted_membership)
+    let settings = settings(&started.settings, &wanted.settings);
+    let Plan { changes, obstacles } = members(now, wanted_membership, false);
+    Plan { changes, obstacles: [settings, obstacles].concat() }.complete()
 }
 
-/// Keys that differ and cannot change at run time.
-pub(super) struct ImmutableKeys {
-    /// Messages, one per key.
-    lines: Vec<String>,
-    /// True for a spine, whose members may be in several pools.
-    is_spine: bool,
+/// Returns the settings that differ. All of them are fixed at the start.
+fn settings(started: &Settings, wanted: &Settings) -> Vec<Obstacle> {
+    started.differences(wanted).into_iter().map(Obstacle::Fixed).collect()
 }
 
-impl ImmutableKeys {
-    /// Creates an empty list.
-    pub(super) const fn new(is_spine: bool) -> Self {
-        Self { lines: Vec::new(), is_spine }
-    }
-
-    /// Adds the message for a key or an object.
-    fn note(&mut self, what: String) {
-        self.lines.push(format!("{what} can't change at run time: restart the node"));
-    }
-
-    /// Compares the settings that are fixed at the start.
-    fn compare(&mut self, started: &Settings, wanted: &Settings) {
-        started.differences(wanted).into_iter().for_each(|name| self.note(name));
-    }
-
-    /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
-    /// that still has workers is not removed yet.
-    fn pools_alone(&mut self, now: &Membership, wanted: &Membership) -> Vec<Change> {
-        let mut changes = ReloadChanges::default();
-        self.pools_of(&mut changes, now, wanted);
-        let has_workers =
-            |id| now.workers().any(|(at, _)| now.pool(id).is_some_and(|(pool, _)| pool == at));
-        let changes = changes.in_order().into_iter().filter(|change| match change {
-            Change::RemovePool { id } => !has_workers(*id),
-            _ => true,
-        });
-        changes.map(|change| Change::OfAgent(Box::new(change))).collect()
-    }
-
-    /// Computes the changes from one membership to another.
-    pub(super) fn changes(
-        mut self,
-        now: &Membership,
-        wanted: &Membership,
-    ) -> Result<Vec<Change>, String> {
-        let mut changes = ReloadChanges::default();
-        self.servers(&mut changes, now, wanted);
-        self.pools_of(&mut changes, now, wanted);
-        self.workers(&mut changes, now, wanted);
-        if self.lines.is_empty() { Ok(changes.in_order()) } else { Err(self.lines.join("\n")) }
-    }
-
-    /// Compares all servers.
-    fn servers(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
-        let entries = |of: &Membership, ip| -> Vec<Server> {
-            of.servers.iter().flatten().filter(|one| one.ip == ip).copied().collect()
-        };
-        for server in wanted.servers.iter().flatten() {
-            let old = entries(now, server.ip);
-            if old.iter().any(|old| old.is_leaving) {
-                self.lines.push(format!("server {} is leaving: wait until it has left", server.ip));
-            } else if old.is_empty() {
-                if !changes.add_server(server) {
-                    self.note(format!("entries of server {} that differ", server.ip));
-                }
-            } else {
-                self.server(changes, &old, server);
-            }
-        }
-        let staying = now.servers.iter().flatten().filter(|one| !one.is_leaving);
-        for server in staying.filter(|one| entries(wanted, one.ip).is_empty()) {
-            changes.remove_server(server.ip);
-        }
-    }
-
-    /// Compares a server. A server of several pools has one entry per pool.
-    fn server(&mut self, changes: &mut ReloadChanges, old: &[Server], new: &Server) {
-        let mut same_registration =
-            old.iter().filter(|old| old.registers == new.registers).peekable();
-        if same_registration.peek().is_none() {
-            return self.note(format!("`server.registers` of {}", new.ip));
-        }
-        let change = Change::MoveServer { ip: new.ip, to: new.ip, mac: new.mac };
-        if same_registration.all(|old| old.mac != new.mac) && !changes.servers.contains(&change) {
-            changes.servers.push(change);
-        }
-    }
-
-    /// Compares all pools, without their workers.
-    fn pools_of(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
-        for pool in wanted.pools.iter().flatten() {
-            match now.pool(pool.id) {
-                None if pool.reports == Reports::Messages => {
-                    self.note(format!("`pool.reports` of pool {}", pool.id));
-                }
-                None => {
-                    changes.pools.push(Change::AddPool {
-                        id: pool.id,
-                        policy: pool.policy.clone(),
-                        queue: pool.queue,
-                        overflow: pool.overflow,
-                        shared_workers: pool.shared_workers,
-                        key_file: None, // a pool with a key is refused above
-                    });
-                    changes.fabric((now, None), (wanted, pool));
-                }
-                Some((_, old)) if old.is_leaving => {
-                    self.lines.push(format!("pool {} is leaving: wait until it has left", pool.id));
-                }
-                Some((_, old)) => {
-                    self.pool(changes, old, pool);
-                    changes.fabric((now, Some(old)), (wanted, pool));
-                }
-            }
-        }
-        let staying = now.pools.iter().flatten().filter(|pool| !pool.is_leaving);
-        for pool in staying.filter(|pool| wanted.pool(pool.id).is_none()) {
-            changes.removed.push(Change::RemovePool { id: pool.id });
-            changes.removed_pools.push(pool.id);
-        }
-    }
-
-    /// Compares a pool that exists before and after.
-    fn pool(&mut self, changes: &mut ReloadChanges, old: &Pool, new: &Pool) {
-        let id = new.id;
-        if old.shared_workers != new.shared_workers {
-            self.note(format!("`pool.shared_workers` of pool {id}"));
-        }
-        if old.reports != new.reports {
-            self.note(format!("`pool.reports` of pool {id}"));
-        }
-        if old.policy != new.policy {
-            changes.pools.push(Change::SetPolicy { pool: id, policy: new.policy.clone() });
-        }
-        if (old.queue, old.overflow) != (new.queue, new.overflow) {
-            let (queue, overflow) = (new.queue, new.overflow);
-            changes.pools.push(Change::SetQueue { pool: id, queue, overflow });
-        }
-    }
-
-    /// Compares the workers of all pools.
-    fn workers(&mut self, changes: &mut ReloadChanges, now: &Membership, wanted: &Membership) {
-        let (current, desired) = (self.places(now), self.places(wanted));
-        for (key, place) in &desired {
-            let id = place.worker.id;
-            match current.get(key) {
-                None => changes.add_worker(place),
-                Some(old) if old.worker.is_leaving => {
-                    self.lines.push(format!("worker {id} is leaving: wait until it has left"));
-                }
-                Some(old) if (old.pool, old.server) != (place.pool, place.server) => {
-                    self.lines.push(format!(
-                        "worker {id} is in pool {} at {} and can't move to pool {} at {} in one reload: remove it, and add it in the next",
-                        old.pool, old.server, place.pool, place.server
-                    ));
-                }
-                Some(old) if old.worker.speed != place.worker.speed => {
-                    changes.set_speed(key.0, place);
-                }
-                Some(_) => {}
-            }
-        }
-        let removed = current
-            .iter()
-            .filter(|(key, old)| !desired.contains_key(key) && !old.worker.is_leaving);
-        let removed = removed.filter(|(_, old)| !changes.removes(old));
-        let mut removed_ids = BTreeMap::<Option<u16>, Vec<u16>>::new();
-        removed.for_each(|(&(pool, id), _)| removed_ids.entry(pool).or_default().push(id));
-        let removed_ids = removed_ids.into_iter();
-        let removed_ids =
-            removed_ids.map(|(pool, workers)| Change::RemoveWorkers { pool, workers });
-        // Single workers precede removed servers and pools.
-        changes.removed.splice(0..0, removed_ids);
-    }
-
-    /// Returns all workers by id. For a spine the key also has the pool: a leaf may be in several.
-    fn places(&self, membership: &Membership) -> BTreeMap<(Option<u16>, u16), WorkerPlace> {
-        let placed = |(pool, worker): (usize, &Worker)| {
-            let pool = membership.pools[pool].as_ref()?.id;
-            let server = membership.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
-            let key = (self.is_spine.then_some(pool), worker.id);
-            Some((key, WorkerPlace { worker: *worker, pool, server }))
-        };
-        membership.workers().filter_map(placed).collect()
-    }
+/// Computes the changes from one membership to another. A file says nothing of drains.
+fn members(now: &Membership, wanted: &Membership, is_spine: bool) -> Plan {
+    let mut wanted = wanted.desired(is_spine);
+    wanted.keep_drains(&now.desired(is_spine));
+    Plan::new(now, &wanted, is_spine)
 }
 
-/// Worker with its pool and server.
-struct WorkerPlace {
-    worker: Worker,
-    pool: u16,
-    server: IpAddr,
-}
-
-/// Changes, grouped by the order in which they are made.
-#[derive(Default)]
-struct ReloadChanges {
-    servers: Vec<Change>,
-    pools: Vec<Change>,
-    /// Removals of workers, servers and pools.
-    removed: Vec<Change>,
-    workers: Vec<Change>,
-    /// Removed servers and pools. Their workers leave with them.
-    removed_servers: Vec<IpAddr>,
-    removed_pools: Vec<u16>,
-}
-
-impl ReloadChanges {
-    /// Returns the changes. New servers and pools precede the workers that need them.
-    fn in_order(self) -> Vec<Change> {
-        [self.servers, self.pools, self.removed, self.workers].concat()
-    }
-
-    /// Adds a server. Returns false if it has another entry with different values.
-    fn add_server(&mut self, server: &Server) -> bool {
-        let Server { ip, mac, registers, .. } = *server;
-        let change = Change::AddServer { ip, mac, registers };
-        let has_address =
-            |one: &&Change| matches!(one, Change::AddServer { ip: at, .. } if *at == ip);
-        match self.servers.iter().find(has_address) {
-            Some(earlier) => *earlier == change,
-            None => {
-                self.servers.push(change);
-                true
-            }
-        }
-    }
-
-    /// Removes a server, once for all of its entries.
-    fn remove_server(&mut self, ip: IpAddr) {
-        if !self.removed_servers.contains(&ip) {
-            self.removed_servers.push(ip);
-            self.removed.push(Change::RemoveServer { ip });
-        }
-    }
-
-    /// Returns true if a worker leaves with its server or pool.
-    fn removes(&self, worker: &WorkerPlace) -> bool {
-        self.removed_servers.contains(&worker.server) || self.removed_pools.contains(&worker.pool)
-    }
-
-    /// Adds a worker, to an earlier change if only its id differs.
-    fn add_worker(&mut self, place: &WorkerPlace) {
-        let same = self.workers.iter_mut().find_map(|change| match change {
-            Change::AddWorkers { server, pool, workers, speed }
-                if (*server, *pool, *speed)
-                    == (Some(place.server), place.pool, place.worker.speed) =>
-            {
-                Some(workers)
-            }
-            _ => None,
-        });
-        match same {
-            Some(workers) => workers.push(place.worker.id),
-            None => self.workers.push(Change::AddWorkers {
-                server: Some(place.server),
-                pool: place.pool,
-                workers: vec![place.worker.id],
-                speed: place.worker.speed,
-            }),
-        }
-    }
-
-    /// Sets a worker's speed, with an earlier change if only its id differs.
-    fn set_speed(&mut self, of_pool: Option<u16>, place: &WorkerPlace) {
-        let same = self.workers.iter_mut().find_map(|change| match change {
-            Change::SetSpeed { pool, workers, speed }
-                if (*pool, *speed) == (of_pool, place.worker.speed) =>
-            {
-                Some(workers)
-            }
-            _ => None,
-        });
-        match same {
-            Some(workers) => workers.push(place.worker.id),
-            None => self.workers.push(Change::SetSpeed {
-                pool: of_pool,
-                workers: vec![place.worker.id],
-                speed: place.worker.speed,
-            }),
-        }
-    }
-
-    /// Adds the changes of a pool's service address and of its link to a spine. `old` is the pool in `now`.
-    fn fabric(
-        &mut self,
-        (now, old): (&Membership, Option<&Pool>),
-        (wanted, new): (&Membership, &Pool),
-    ) {
-        let pool = new.id;
-        if old.and_then(|old| old.service) != new.service {
-            self.pools.push(Change::SetService { pool, ip: new.service });
-        }
-        let link = wanted.link_of(new);
-        if old.and_then(|old| now.link_of(old)) != link {
-            self.pools.push(match link {
-                Some((Spine { id: spine, ip }, signals)) => {
-                    Change::LinkPool { pool, spine, ip, signals }
-                }
-                None => Change::UnlinkPool { pool },
-            });
-        }
-    }
+/// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
+/// that still has workers is not removed yet.
+fn pools_of_agent(wanted: &HostConfig, now: &Membership) -> Plan {
+    let wanted = Membership::of_colocated_agent(wanted).desired(false);
+    let mut next = now.desired(false);
+    let has_workers =
+        |id: &u16| now.workers().any(|(at, _)| now.pool(*id).is_some_and(|(pool, _)| pool == at));
+    next.pools.retain(|id, _| has_workers(id));
+    next.pools.extend(wanted.pools);
+    let Plan { mut changes, obstacles } = Plan::new(now, &next, false);
+    changes.iter_mut().for_each(|change| *change = Change::OfAgent(Box::new(change.clone())));
+    Plan { changes, obstacles }
 }
 
 #[cfg(test)]
@@ -473,7 +188,8 @@ mod tests {
         };
         let first = pool(1, "jsq", "20-22");
         let started = agent(&first);
-        let now = (Membership::of(&started), agent_of(started.agent.as_ref().unwrap()));
+        let of_agent = Membership::of_colocated_agent(started.agent.as_ref().unwrap());
+        let now = (Membership::of(&started), of_agent);
         let changes = |wanted: &str| {
             let changes = leaf(&started, &agent(wanted), &now.0, Some(&now.1)).unwrap();
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()

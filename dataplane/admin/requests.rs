@@ -13,11 +13,12 @@ use wedjat_core::state::Table;
 use wedjat_core::state::table::Snapshot;
 use wedjat_core::stats::PortStats;
 use wedjat_desired::control::{Change, ChangeError, Control, Cores, LocalWorker, Membership};
+use wedjat_desired::state::Desired;
 
 use super::answer::{Answer, TAKEN_MAX};
 use super::explain::{ExplainSession, ExplainSpec};
 use super::follow::{ControllerLink, FollowResult, FollowerKind};
-use super::reload::{Delta, Reader};
+use super::reload::{Comparison, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 
@@ -106,9 +107,9 @@ enum Request {
     /// Reload whose file is not read yet.
     Reload(Reload),
     /// Reload whose file was read.
-    Apply(Delta, Reload),
+    Apply(Comparison, Reload),
     Follow {
-        wanted: Box<Membership>,
+        wanted: Box<Desired>,
         follows: FollowerKind,
         since: Instant,
         answer: Answer<Result<FollowResult, RequestError>>,
@@ -207,7 +208,7 @@ impl Handle {
     /// Requests the changes that lead to a controller's desired state.
     pub fn follow(
         &self,
-        wanted: Membership,
+        wanted: Desired,
         follows: FollowerKind,
         answer: impl FnOnce(Result<FollowResult, RequestError>) + Send + 'static,
     ) {
@@ -243,7 +244,7 @@ impl Handle {
 /// A read of the configuration on a thread of its own.
 struct ReadJob {
     began: Instant,
-    result: Receiver<Result<Delta, String>>,
+    result: Receiver<Result<Comparison, String>>,
     /// Reload that waits for the read; `None` after the time limit.
     reload: Option<Reload>,
 }
@@ -485,11 +486,11 @@ impl<C: Cores> Requests<C> {
                 self.reloads.push_back(reload);
                 self.read();
             }
-            Request::Apply(delta, reload) => match self.reload(&delta, reload.dry_run) {
+            Request::Apply(comparison, reload) => match self.reload(&comparison, reload.dry_run) {
                 Err(RequestError::Change(ChangeError::Busy))
                     if reload.since.elapsed() < TAKEN_MAX =>
                 {
-                    return Some(Request::Apply(delta, reload));
+                    return Some(Request::Apply(comparison, reload));
                 }
                 Err(error) => reload.refuse(error),
                 Ok(reloaded) if reload.dry_run => (reload.answer)(Ok(reloaded)),
@@ -542,7 +543,7 @@ impl<C: Cores> Requests<C> {
     /// Applies the changes toward `wanted` that can be made now.
     fn follow(
         &mut self,
-        wanted: &Membership,
+        wanted: &Desired,
         follows: &FollowerKind,
     ) -> Result<FollowResult, RequestError> {
         let next = super::follow::changes(self.control.membership(), wanted, follows);
@@ -556,7 +557,9 @@ impl<C: Cores> Requests<C> {
         if let Some(mut job) = self.read_job.take() {
             match job.result.try_recv() {
                 Ok(result) => match (job.reload, result) {
-                    (Some(reload), Ok(delta)) => self.next.push_back(Request::Apply(delta, reload)),
+                    (Some(reload), Ok(comparison)) => {
+                        self.next.push_back(Request::Apply(comparison, reload))
+                    }
                     (Some(reload), Err(error)) => reload.refuse(RequestError::Reload(error)),
                     // The reload was refused because the read took too long.
                     (None, _) => log::info!("reads the configuration again"),
@@ -588,9 +591,13 @@ impl<C: Cores> Requests<C> {
     }
 
     /// Computes the changes of a reload, and applies them unless it is a dry run.
-    fn reload(&mut self, delta: &Delta, dry_run: bool) -> Result<ReloadResult, RequestError> {
+    fn reload(
+        &mut self,
+        comparison: &Comparison,
+        dry_run: bool,
+    ) -> Result<ReloadResult, RequestError> {
         let (now, agent_membership) = (self.control.membership(), self.control.of_agent());
-        let changes = delta(now, agent_membership).map_err(RequestError::Reload)?;
+        let changes = comparison(now, agent_membership).map_err(RequestError::Reload)?;
         if dry_run {
             self.control.after(&changes)?;
             return Ok(ReloadResult { version: self.control.membership().epoch, changes });

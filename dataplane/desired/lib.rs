@@ -7,3 +7,5 @@
 
 pub mod config;
 pub mod control;
+pub mod plan;
+pub mod state;

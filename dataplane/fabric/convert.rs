@@ -1,19 +1,20 @@
 //! Conversion between messages of the fabric's gRPC service and values.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use tonic::{Code, Status};
 use wedjat_admin::refusal;
 use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::control::{overflow_name, overflow_named};
+use wedjat_desired::state::{Delta, Server, Worker, WorkerKey};
 
 use super::command::CommandError;
 use super::fabric::PoolSettings;
 use super::generated as proto;
 use super::place::Placement;
-use super::view::{Delta, NodeId, PoolView, Position, RackView, ServerView, View, WorkerView};
+use super::view::{NodeId, PoolView, Position, View};
 
 /// Version of the protocol between controllers and nodes.
 pub const PROTOCOL: u32 = 1;
@@ -103,41 +104,52 @@ fn pool_view(pool: proto::Pool) -> Result<(u16, PoolView), MessageError> {
 
 /// Returns the message that sends a delta to a node.
 #[must_use]
-pub fn message(term: u64, version: u64, snapshot: bool, delta: &Delta) -> proto::FollowReply {
-    let server = |(ip, server): (&Ipv4Addr, &ServerView)| proto::Server {
-        ip: ip.to_string(),
-        mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
-        registers: server.registers,
-    };
-    let rack = |(&(pool, leaf), rack): (&(u16, u16), &RackView)| proto::Rack {
-        pool: pool.into(),
-        leaf: leaf.into(),
-        address: rack.ip.to_string(),
-        workers: rack.workers,
-    };
-    let ids = |ids: &[u16]| ids.iter().copied().map(u32::from).collect();
-    let removed_rack =
-        |&(pool, leaf): &(u16, u16)| proto::PoolsRack { pool: pool.into(), leaf: leaf.into() };
+pub fn message(
+    term: u64,
+    version: u64,
+    snapshot: bool,
+    delta: &Delta<PoolView>,
+) -> proto::FollowReply {
     let put = &delta.put;
+    let servers = put.servers.iter().flat_map(|(ip, entries)| {
+        entries.iter().map(|server| proto::Server {
+            ip: ip.to_string(),
+            mac: server.mac.map_or_else(String::new, |mac| mac.to_string()),
+            registers: server.registers,
+        })
+    });
+    let rack = |(key, rack): (&WorkerKey, &Worker)| {
+        Some(proto::Rack {
+            pool: key.0?.into(),
+            leaf: key.1.into(),
+            address: rack.server.to_string(),
+            workers: rack.speed as u32,
+        })
+    };
+    let removed = delta.workers.iter();
+    let removed_racks = removed.clone().filter_map(|&(pool, leaf)| {
+        Some(proto::PoolsRack { pool: pool?.into(), leaf: leaf.into() })
+    });
+    let removed_workers = removed.filter(|(pool, _)| pool.is_none()).map(|&(_, id)| id.into());
     proto::FollowReply {
         term,
         version,
         snapshot,
         pools: put.pools.iter().map(|(&id, view)| pool(id, &view.settings, view.spine)).collect(),
-        servers: put.servers.iter().map(server).collect(),
+        servers: servers.collect(),
         workers: group_equal(&put.workers),
-        racks: put.racks.iter().map(rack).collect(),
-        gone_pools: ids(&delta.pools),
+        racks: put.workers.iter().filter_map(rack).collect(),
+        gone_pools: delta.pools.iter().copied().map(u32::from).collect(),
         gone_servers: delta.servers.iter().map(ToString::to_string).collect(),
-        gone_workers: ids(&delta.workers),
-        gone_racks: delta.racks.iter().map(removed_rack).collect(),
+        gone_workers: removed_workers.collect(),
+        gone_racks: removed_racks.collect(),
     }
 }
 
 /// Groups workers that differ only in their ids.
-fn group_equal(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
+fn group_equal(all: &BTreeMap<WorkerKey, Worker>) -> Vec<proto::Workers> {
     let mut groups = BTreeMap::<_, proto::Workers>::new();
-    for (&id, worker) in all {
+    for (&(_, id), worker) in all.iter().filter(|((pool, _), _)| pool.is_none()) {
         let key = (worker.server, worker.pool, worker.is_drained, worker.speed.to_bits());
         let group = groups.entry(key).or_insert_with(|| proto::Workers {
             ids: Vec::new(),
@@ -155,7 +167,8 @@ fn group_equal(all: &BTreeMap<u16, WorkerView>) -> Vec<proto::Workers> {
 ///
 /// # Errors
 /// If a part of the message is invalid. The error describes it.
-pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
+pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolView>, MessageError> {
+    let server = |text: &str| address(text).map(IpAddr::V4);
     let mut put = View::default();
     for message in from.pools {
         let (id, pool) = pool_view(message)?;
@@ -164,29 +177,29 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta, MessageError> {
     for message in from.servers {
         // An invalid MAC address counts as none: the leaf finds it by ARP.
         let mac = if message.mac.is_empty() { None } else { message.mac.parse::<Mac>().ok() };
-        put.servers.insert(address(&message.ip)?, ServerView { mac, registers: message.registers });
+        let entry = Server { mac, registers: message.registers };
+        put.servers.entry(server(&message.ip)?).or_default().insert(entry);
     }
     for message in from.workers {
-        let (server, pool) = (address(&message.server)?, to_u16(message.pool)?);
+        let (server, pool) = (server(&message.server)?, to_u16(message.pool)?);
         let (speed, is_drained) = (message.speed, message.drained);
         for id in workers(&message.ids)? {
-            put.workers.insert(id, WorkerView { server, pool, speed, is_drained });
+            put.workers.insert((None, id), Worker { server, pool, speed, is_drained });
         }
     }
     for message in from.racks {
-        let rack = RackView { ip: address(&message.address)?, workers: message.workers };
-        put.racks.insert((to_u16(message.pool)?, to_u16(message.leaf)?), rack);
+        let (server, pool) = (server(&message.address)?, to_u16(message.pool)?);
+        let speed = f64::from(message.workers);
+        let rack = Worker { server, pool, speed, is_drained: false };
+        put.workers.insert((Some(pool), to_u16(message.leaf)?), rack);
     }
-    let to_ids = |ids: Vec<u32>| ids.into_iter().map(to_u16).collect::<Result<_, _>>();
-    let servers = from.gone_servers.iter().map(|ip| address(ip)).collect::<Result<_, _>>()?;
-    let racks = from.gone_racks.iter().map(|one| Ok((to_u16(one.pool)?, to_u16(one.leaf)?)));
-    Ok(Delta {
-        put,
-        pools: to_ids(from.gone_pools)?,
-        servers,
-        workers: to_ids(from.gone_workers)?,
-        racks: racks.collect::<Result<_, MessageError>>()?,
-    })
+    let to_ids = |ids: Vec<u32>| ids.into_iter().map(to_u16).collect::<Result<Vec<_>, _>>();
+    let servers = from.gone_servers.iter().map(|ip| server(ip)).collect::<Result<_, _>>()?;
+    let workers = to_ids(from.gone_workers)?.into_iter().map(|id| Ok((None, id)));
+    let racks = from.gone_racks.iter();
+    let racks = racks.map(|one| Ok((Some(to_u16(one.pool)?), to_u16(one.leaf)?)));
+    let workers = workers.chain(racks).collect::<Result<_, MessageError>>()?;
+    Ok(Delta { put, pools: to_ids(from.gone_pools)?, servers, workers })
 }
 
 /// Returns the node that sent a hello.

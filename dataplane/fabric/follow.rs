@@ -24,10 +24,9 @@ use wedjat_admin::{
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{PolicySpec, Reports};
 use wedjat_core::stage::UnknownWorker;
-use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::Presence;
 use wedjat_desired::config::{ControllerAddress, FollowConfig};
-use wedjat_desired::control::{Membership, Pool, Server, Spine, Worker};
+use wedjat_desired::state::{Desired, Pool, Server, Spine};
 
 use super::client::connect;
 use super::convert;
@@ -254,9 +253,9 @@ impl Follower {
         if snapshot {
             self.view = View::default();
         }
-        self.view.take(delta);
+        self.view.apply(delta);
         self.known.pools.extend(self.view.pools.keys());
-        self.known.workers.extend(self.view.workers.keys());
+        self.known.workers.extend(self.view.workers.keys().map(|(_, id)| id));
         self.position = received;
         Ok(())
     }
@@ -360,96 +359,52 @@ fn presences(node: &NodeSnapshot) -> proto::Seen {
     found
 }
 
-/// Returns the membership that a node should have: its pools, servers and workers. Its epoch is 0, because the
-/// node counts epochs itself.
+/// Returns the state that a node should have, by its view.
 ///
 /// # Errors
-/// If the membership is impossible. The error is the reason.
-pub fn wanted(node: NodeId, view: &View) -> Result<Membership, String> {
+/// If this release does not know a policy. The error is the reason.
+pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
+    let pool = |(&id, pool): (&u16, &PoolView)| Ok((id, pool_of(node, id, pool)?));
+    let pools = view.pools.iter().map(pool).collect::<Result<_, String>>()?;
     let mut wanted =
-        Membership { epoch: 0, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
-    let host = |ip: Ipv4Addr, mac, registers| Server {
-        ip: ip.into(),
-        mac,
-        registers,
-        is_leaving: false,
-        was: None,
-    };
+        Desired { pools, servers: view.servers.clone(), workers: view.workers.clone() };
     match node {
-        NodeId::Leaf(_) => {
-            let servers = view.servers.iter();
-            let servers = servers.map(|(&ip, one)| Some(host(ip, one.mac, one.registers)));
-            wanted.servers.extend(servers);
+        NodeId::Leaf(_) => {}
+        NodeId::Agent(ip) => {
+            let host = Server { mac: None, registers: true };
+            wanted.servers.insert(ip.into(), [host].into());
         }
-        NodeId::Agent(ip) => wanted.servers.push(Some(host(ip, None, true))),
         NodeId::Spine(_) => {
-            let leaves: BTreeSet<Ipv4Addr> = view.racks.values().map(|rack| rack.ip).collect();
-            let leaves = leaves.into_iter().map(|ip| Some(host(ip, None, false)));
-            wanted.servers.extend(leaves);
+            for rack in wanted.workers.values_mut() {
+                let leaf = Server { mac: None, registers: false };
+                wanted.servers.insert(rack.server, [leaf].into());
+                rack.speed = rack.speed.max(1.0);
+            }
         }
-    }
-    for (&id, pool) in &view.pools {
-        let pool = pool_of(node, view, (id, pool), &mut wanted)?;
-        wanted.pools.push(Some(pool));
     }
     Ok(wanted)
 }
 
-/// Returns a pool with its members. Their servers are in `wanted` already; the pool's spine is added to it.
-fn pool_of(
-    node: NodeId,
-    view: &View,
-    (id, pool): (u16, &PoolView),
-    wanted: &mut Membership,
-) -> Result<Pool, String> {
+/// Returns the settings of a pool at this node.
+fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let settings = &pool.settings;
     let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
     let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
+    let signals = Protocol::below(&spine_policy);
     let policy = match node {
         NodeId::Leaf(_) => parse(&settings.policy)?,
         NodeId::Agent(_) => parse(&settings.agent_policy)?,
-        NodeId::Spine(_) => spine_policy.clone(),
+        NodeId::Spine(_) => spine_policy,
     };
-    let place = |ip: Ipv4Addr| {
-        let index = wanted.servers.iter().position(|one| one.is_some_and(|one| one.ip == ip));
-        index
-            .map(|index| index as u16)
-            .ok_or_else(|| format!("pool {id}: server {ip} is not among the servers"))
-    };
-    let mut members = Vec::new();
-    for (&worker, state) in view.workers.iter().filter(|(_, worker)| worker.pool == id) {
-        let one = Worker::new(worker, place(state.server)?, state.speed);
-        members.push(Some(Worker { is_drained: state.is_drained, ..one }));
-    }
-    // A spine's members are racks. The speed of a rack is its number of workers.
-    for (&(_, leaf), rack) in view.racks.range((id, 0)..=(id, u16::MAX)) {
-        members.push(Some(Worker::new(leaf, place(rack.ip)?, f64::from(rack.workers.max(1)))));
-    }
-    let spine = pool.spine.map(|(id, ip)| Some(Spine { id, ip: ip.into() }));
-    let link = spine.map(|spine| {
-        let known = wanted.spines.iter().position(|one| *one == spine);
-        let spine = known.unwrap_or_else(|| {
-            wanted.spines.push(spine);
-            wanted.spines.len() - 1
-        });
-        SpineLink { spine: spine as u16, protocol: Protocol::below(&spine_policy) }
-    });
+    let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     Ok(Pool {
-        id,
         policy,
         queue: settings.queue,
         overflow: settings.overflow,
         // A fabric has no such settings: the node keeps those of its file.
         shared_workers: false,
         reports: Reports::Replies,
-        authenticator: None,
-        key: None,
-        service: settings
-            .address
-            .filter(|_| settings.spines > 0 && !matches!(node, NodeId::Agent(_)))
-            .map(IpAddr::V4),
-        link,
-        is_leaving: false,
-        members,
+        service: settings.address.filter(|_| has_service).map(IpAddr::V4),
+        link: pool.spine.map(|(id, ip)| (Spine { id, ip: ip.into() }, signals)),
     })
 }

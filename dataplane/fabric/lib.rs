@@ -34,7 +34,7 @@ pub use lease::{Clock, Lease};
 pub use place::{Placement, Rack, link, take};
 pub use server::{Controller, ControllerError};
 pub use store::{StoreError, keep};
-pub use view::{Delta, NodeId, PoolView, Position, RackView, ServerView, View, WorkerView};
+pub use view::{NodeId, PoolView, Position, View};
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 use wedjat_desired::config::ids;
+use wedjat_desired::state::Delta;
 
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
@@ -136,18 +137,18 @@ impl Service {
         let old = before.replace((term, Arc::clone(fabric))).filter(|(old, _)| *old == term);
         let Some((_, old)) = old else {
             *view = fabric.view(node);
-            let all = View::default().delta(view);
+            let all = Delta::between(&View::default(), view);
             return Some(convert::message(term, fabric.version, true, &all));
         };
         let delta = fabric.delta_of_pools(&old, node, view, &self.changed(term, &old, fabric));
         // Only few changes need the whole view.
-        let delta = delta.unwrap_or_else(|| view.delta(&fabric.view(node)));
+        let delta = delta.unwrap_or_else(|| Delta::between(view, &fabric.view(node)));
         // A node that was removed from the fabric gets the version, even if its view was empty.
         if delta.is_empty() && fabric.has(node) {
             return None;
         }
         let message = convert::message(term, fabric.version, false, &delta);
-        view.take(delta);
+        view.apply(delta);
         Some(message)
     }
 

@@ -2,9 +2,11 @@
 
 #[path = "../../tests/golden/mod.rs"]
 mod golden;
+#[path = "steps/tests.rs"]
 mod steps;
 
 use proptest::prelude::*;
+use wedjat_desired::state::Delta;
 
 use super::*;
 
@@ -64,8 +66,9 @@ fn pool_gets_workers_and_spines_by_strategy() {
     assert_eq!(racks_of(&fabric, 1), [(1, 6), (2, 3)]);
     assert_eq!(fabric.pools[&1].settings.spine_policy, "racksched");
     let view = fabric.view(NodeId::Spine(1));
-    assert_eq!(view.racks.keys().copied().collect::<Vec<_>>(), [(7, 1), (7, 2)]);
-    assert_eq!(view.racks[&(7, 2)].workers, 2);
+    let racks: Vec<_> = view.workers.keys().copied().collect();
+    assert_eq!(racks, [(Some(7), 1), (Some(7), 2)]);
+    assert_eq!(view.workers[&(Some(7), 2)].speed, 2.0);
     let view = fabric.view(NodeId::Leaf(3));
     assert_eq!((view.workers.len(), view.servers.len()), (2, 2));
     assert_eq!(view.pools[&7].spine, Some((2, "10.0.0.2".parse().unwrap())));
@@ -198,7 +201,7 @@ fn drained_server_is_notified_and_gives_no_workers() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus");
     let drained = after(&fabric, "drain-server ip=10.0.1.11");
     let view = drained.view(NodeId::Leaf(1));
-    assert!(view.workers[&0].is_drained && !view.workers[&4].is_drained);
+    assert!(view.workers[&(None, 0)].is_drained && !view.workers[&(None, 4)].is_drained);
     // The leaf sends no more tasks to the agent, which serves the tasks that it has.
     let agent = NodeId::Agent([10, 0, 1, 11].into());
     assert_eq!(drained.view(agent), fabric.view(agent));
@@ -276,12 +279,12 @@ proptest! {
             for (which, (node, view, received)) in views.iter_mut().enumerate() {
                 if (at + which) % (1 + which % 3) == 0 {
                     let now = next.view(*node);
-                    let delta = view.delta(&now);
+                    let delta = Delta::between(view, &now);
                     let changed = next.changed_pools(received);
                     if let Some(soon) = next.delta_of_pools(received, *node, view, &changed) {
                         prop_assert_eq!(&soon, &delta);
                     }
-                    view.take(delta);
+                    view.apply(delta);
                     prop_assert_eq!(&*view, &now);
                     *received = next.clone();
                 }

@@ -1,14 +1,14 @@
-//! View of one node: its part of a fabric, and deltas between two versions of it.
+//! View of one node: its part of a fabric.
 //!
 //! A spine sees its pools and the racks linked to it. A leaf sees the pools, servers and workers of its rack. An
 //! agent sees the pools and workers of its host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use wedjat_core::wire::ether::Mac;
+use wedjat_desired::state::{Delta, Desired, Server, Worker};
 
 use super::fabric::{Fabric, Leaf, Pool, PoolSettings};
 
@@ -59,113 +59,9 @@ pub struct PoolView {
     pub spine: Option<(u16, Ipv4Addr)>,
 }
 
-/// Server in its leaf's view.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerView {
-    /// MAC address; `None` to find it by ARP.
-    pub mac: Option<Mac>,
-    /// True if its workers register themselves.
-    pub registers: bool,
-}
-
-/// Worker of a pool.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WorkerView {
-    /// Server.
-    pub server: Ipv4Addr,
-    /// Pool.
-    pub pool: u16,
-    /// Relative speed.
-    pub speed: f64,
-    /// True if it gets no new tasks.
-    pub is_drained: bool,
-}
-
-/// Rack of a pool in its spine's view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RackView {
-    /// Address of its leaf.
-    pub ip: Ipv4Addr,
-    /// Number of workers that the pool has there.
-    pub workers: u32,
-}
-
-/// Part of a fabric that one node receives.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
-    /// Pools, by id.
-    pub pools: BTreeMap<u16, PoolView>,
-    /// Servers of a leaf that have workers of pools.
-    pub servers: BTreeMap<Ipv4Addr, ServerView>,
-    /// Workers of pools at a leaf or agent, by id.
-    pub workers: BTreeMap<u16, WorkerView>,
-    /// Racks of a spine, by pool and leaf.
-    pub racks: BTreeMap<(u16, u16), RackView>,
-}
-
-/// Delta between two views.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Delta {
-    /// New and changed entries.
-    pub put: View,
-    /// Removed pools.
-    pub pools: Vec<u16>,
-    /// Removed servers.
-    pub servers: Vec<Ipv4Addr>,
-    /// Removed workers.
-    pub workers: Vec<u16>,
-    /// Removed racks.
-    pub racks: Vec<(u16, u16)>,
-}
-
-impl Delta {
-    /// Returns true if it changes nothing.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// Returns the new and changed entries of `to`, and the keys that only `from` has.
-fn changes<K: Ord + Copy, V: PartialEq + Clone>(
-    from: &BTreeMap<K, V>,
-    to: &BTreeMap<K, V>,
-) -> (BTreeMap<K, V>, Vec<K>) {
-    let put = to.iter().filter(|(key, value)| from.get(key) != Some(*value));
-    let removed = from.keys().filter(|key| !to.contains_key(key));
-    (put.map(|(key, value)| (*key, value.clone())).collect(), removed.copied().collect())
-}
-
-impl View {
-    /// Computes the delta from this view to another.
-    #[must_use]
-    pub fn delta(&self, to: &Self) -> Delta {
-        let (pools, removed_pools) = changes(&self.pools, &to.pools);
-        let (servers, removed_servers) = changes(&self.servers, &to.servers);
-        let (workers, removed_workers) = changes(&self.workers, &to.workers);
-        let (racks, removed_racks) = changes(&self.racks, &to.racks);
-        Delta {
-            put: Self { pools, servers, workers, racks },
-            pools: removed_pools,
-            servers: removed_servers,
-            workers: removed_workers,
-            racks: removed_racks,
-        }
-    }
-
-    /// Applies a delta.
-    pub fn take(&mut self, delta: Delta) {
-        let Delta { put, pools, servers, workers, racks } = delta;
-        pools.iter().for_each(|removed| _ = self.pools.remove(removed));
-        servers.iter().for_each(|removed| _ = self.servers.remove(removed));
-        workers.iter().for_each(|removed| _ = self.workers.remove(removed));
-        racks.iter().for_each(|removed| _ = self.racks.remove(removed));
-        self.pools.extend(put.pools);
-        self.servers.extend(put.servers);
-        self.workers.extend(put.workers);
-        self.racks.extend(put.racks);
-    }
-}
+/// Part of a fabric that one node receives. The workers of a spine's pool are racks, by pool and leaf; the speed of a
+/// rack is its number of workers.
+pub type View = Desired<PoolView>;
 
 impl Fabric {
     /// Returns true if the fabric has this node.
@@ -222,7 +118,7 @@ impl Fabric {
         node: NodeId,
         view: &View,
         changed: &[u16],
-    ) -> Option<Delta> {
+    ) -> Option<Delta<PoolView>> {
         let NodeId::Leaf(id) = node else { return None };
         let (leaf, old) = (self.leaves.get(&id)?, before.leaves.get(&id)?);
         if !Arc::ptr_eq(leaf, old) || self.spines != before.spines {
@@ -252,13 +148,13 @@ impl Fabric {
             let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
                 continue;
             };
-            let is_drained = server.is_drained;
-            let entry = WorkerView { server: state.server, pool, speed: state.speed, is_drained };
-            view.workers.insert(worker, entry);
+            let (ip, is_drained) = (IpAddr::V4(state.server), server.is_drained);
+            let entry = Worker { server: ip, pool, speed: state.speed, is_drained };
+            view.workers.insert((None, worker), entry);
             // Workers of one server mostly have adjacent ids, so this adds most servers only once.
             if last_server != Some(state.server) {
-                let entry = ServerView { mac: server.mac, registers: server.registers };
-                view.servers.insert(state.server, entry);
+                let entry = Server { mac: server.mac, registers: server.registers };
+                view.servers.insert(ip, [entry].into());
                 last_server = Some(state.server);
             }
         }
@@ -277,7 +173,9 @@ impl Fabric {
             for (&leaf, _) in entry.links.iter().filter(|(_, spine)| **spine == id) {
                 let Some(rack) = self.leaves.get(&leaf) else { continue };
                 let workers = rack.pools.get(&pool).copied().unwrap_or_default();
-                view.racks.insert((pool, leaf), RackView { ip: rack.ip, workers });
+                let (server, speed) = (IpAddr::V4(rack.ip), f64::from(workers));
+                let rack = Worker { server, pool, speed, is_drained: false };
+                view.workers.insert((Some(pool), leaf), rack);
                 let new_view = || PoolView { settings: entry.settings.clone(), spine: None };
                 view.pools.entry(pool).or_insert_with(new_view);
             }

@@ -13,7 +13,7 @@ pub const IPV6: u16 = 0x86DD;
 pub const ARP: u16 = 0x0806;
 
 /// A MAC address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {

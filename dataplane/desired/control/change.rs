@@ -143,6 +143,20 @@ pub enum Change {
     OfAgent(Box<Self>),
 }
 
+impl Change {
+    /// Replaces the workers of a change of workers.
+    #[must_use]
+    pub(crate) fn of_workers(mut self, ids: Vec<u16>) -> Self {
+        if let Self::AddWorkers { workers, .. }
+        | Self::RemoveWorkers { workers, .. }
+        | Self::SetSpeed { workers, .. } = &mut self
+        {
+            *workers = ids;
+        }
+        self
+    }
+}
+
 /// Reason why a change is refused. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChangeError {

@@ -7,6 +7,7 @@
 //! All places exist from the start (`workers_max` and similar keys). A free one is an inactive member, so policies need
 //! no rule for it. The alternative, a new state for each membership, would make every core move its estimates.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -24,6 +25,7 @@ use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{AgentPool, Config, HostConfig, v4_bits};
+use crate::state::{self, Desired, Spine, WorkerKey};
 
 /// A worker host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +40,6 @@ pub struct Server {
     pub is_leaving: bool,
     /// Former address, for a short time after a move: replies may still come from it.
     pub was: Option<IpAddr>,
-}
-
-/// A spine above a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spine {
-    /// Id.
-    pub id: u16,
-    /// Address.
-    pub ip: IpAddr,
 }
 
 /// A worker; at a spine a leaf, which may be in several pools.
@@ -411,5 +404,46 @@ impl Membership {
         pools.flat_map(|(at, pool)| {
             pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
         })
+    }
+    /// Iterates over all workers, each with its pool and server, and true if it is leaving.
+    pub fn placed(
+        &self,
+        is_spine: bool,
+    ) -> impl Iterator<Item = (WorkerKey, (state::Worker, bool))> {
+        self.workers().filter_map(move |(pool, worker)| {
+            let pool = self.pools[pool].as_ref()?.id;
+            let server = self.servers.get(usize::from(worker.server)).copied().flatten()?.ip;
+            let Worker { id, speed, is_drained, is_leaving, .. } = *worker;
+            let placed = state::Worker { server, pool, speed, is_drained };
+            Some(((is_spine.then_some(pool), id), (placed, is_leaving)))
+        })
+    }
+
+    /// Returns the membership as a desired state. Leaving objects are absent, and so are workers of leaving pools and
+    /// servers.
+    #[must_use]
+    pub fn desired(&self, is_spine: bool) -> Desired {
+        let settings = |pool: &Pool| state::Pool {
+            policy: pool.policy.clone(),
+            queue: pool.queue,
+            overflow: pool.overflow,
+            shared_workers: pool.shared_workers,
+            reports: pool.reports,
+            service: pool.service,
+            link: self.link_of(pool),
+        };
+        let pools = self.pools.iter().flatten().filter(|pool| !pool.is_leaving);
+        let pools: BTreeMap<_, _> = pools.map(|pool| (pool.id, settings(pool))).collect();
+        let mut servers = BTreeMap::<_, BTreeSet<_>>::new();
+        for server in self.servers.iter().flatten().filter(|server| !server.is_leaving) {
+            let entry = state::Server { mac: server.mac, registers: server.registers };
+            servers.entry(server.ip).or_default().insert(entry);
+        }
+        let stays = |one: &state::Worker| {
+            pools.contains_key(&one.pool) && servers.contains_key(&one.server)
+        };
+        let workers = self.placed(is_spine).filter(|(_, (one, leaves))| !leaves && stays(one));
+        let workers = workers.map(|(key, (worker, _))| (key, worker)).collect();
+        Desired { pools, servers, workers }
     }
 }

@@ -29,7 +29,7 @@ pub use change::{Values, Verbs, check_queue, check_speed, overflow_named, signal
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;
-pub use membership::{Membership, Pool, Server, Spine, Worker};
+pub use membership::{Membership, Pool, Server, Worker};
 
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
@@ -40,6 +40,7 @@ use wedjat_core::state::{Member, Table};
 use wedjat_core::wire::auth::Key;
 
 use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
+use crate::state::Spine;
 use membership::{authenticator, settle};
 
 /// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.

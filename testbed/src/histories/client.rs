@@ -497,7 +497,7 @@ impl Follower {
         let (version, term) = (message.version, message.term);
         let position = Position { version, term };
         let mut view = if message.snapshot { View::default() } else { self.view.clone() };
-        view.take(delta(message).map_err(|error| error.to_string())?);
+        view.apply(delta(message).map_err(|error| error.to_string())?);
         let mut hasher = DefaultHasher::new();
         format!("{view:?}").hash(&mut hasher);
         let pools = view

@@ -449,8 +449,8 @@ impl Follower {
 
 /// Returns the members in a node's desired state: pool, id, and whether the member is drained.
 fn members_of(view: &View) -> BTreeSet<(u16, u16, bool)> {
-    let workers = view.workers.iter().map(|(&id, worker)| (worker.pool, id, worker.is_drained));
-    workers.chain(view.racks.keys().map(|&(pool, leaf)| (pool, leaf, false))).collect()
+    let workers = view.workers.iter();
+    workers.map(|(&(_, id), worker)| (worker.pool, id, worker.is_drained)).collect()
 }
 
 impl Node for Follower {

@@ -15,6 +15,7 @@ use wedjat_core::state::Table;
 use wedjat_core::state::table::{Entries, Limits, Role, Spec};
 use wedjat_desired::config::{AgentConfig, Config, UNSPECIFIED};
 use wedjat_desired::control::{Change, ChangeError, Control, Cores, Differences, Membership};
+use wedjat_desired::state::Delta;
 
 use super::{build, golden};
 use crate::{Fabric, NodeId, View, convert, wanted};
@@ -230,11 +231,11 @@ impl Recording {
 
     /// Follows the fabric's version as this node, with at most `tries` attempts.
     fn follow(&mut self, what: &str, node: NodeId, fabric: &Fabric, tries: usize) {
-        let delta = self.view.delta(&fabric.view(node));
+        let delta = Delta::between(&self.view, &fabric.view(node));
         let message = convert::message(1, fabric.version, false, &delta);
-        self.view.take(convert::delta(message).unwrap());
+        self.view.apply(convert::delta(message).unwrap());
         self.known.pools.extend(self.view.pools.keys());
-        self.known.workers.extend(self.view.workers.keys());
+        self.known.workers.extend(self.view.workers.keys().map(|(_, id)| id));
         let kind = match node {
             NodeId::Leaf(_) => FollowerKind::Leaf,
             NodeId::Spine(_) => FollowerKind::Spine,

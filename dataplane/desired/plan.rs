@@ -1,0 +1,277 @@
+//! Changes that lead a node from its membership to a desired state.
+//!
+//! A removed object is *leaving* until its tasks are answered. It blocks changes that conflict with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use wedjat_core::policy::Reports;
+
+use crate::control::{Change, Membership};
+use crate::state::{Delta, Desired, Pool, Server, Spine, Worker, WorkerKey};
+
+/// Part of a desired state that cannot be reached now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Key or object that cannot change while the node runs.
+    Fixed(String),
+    /// Reason to wait: an object must leave or join first.
+    Pending(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(what) => write!(f, "{what} can't change at run time: restart the node"),
+            Self::Pending(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// Changes that are possible now, and the obstacles to the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Changes in the order in which they are made.
+    pub changes: Vec<Change>,
+    /// Obstacles: servers, pools, workers.
+    pub obstacles: Vec<Obstacle>,
+}
+
+impl Plan {
+    /// Computes the changes from a node's membership to a desired state. At a spine, members may be in several pools.
+    #[must_use]
+    pub fn new(now: &Membership, wanted: &Desired, is_spine: bool) -> Self {
+        let current = now.desired(is_spine);
+        let delta = Delta::between(&current, wanted);
+        let obstacles = Vec::new();
+        let planner = Planner { now, current, delta, is_spine, obstacles };
+        planner.plan()
+    }
+
+    /// Returns the changes if they lead to the whole desired state.
+    ///
+    /// # Errors
+    /// The obstacles, one per line.
+    pub fn complete(self) -> Result<Vec<Change>, String> {
+        if self.obstacles.is_empty() {
+            return Ok(self.changes);
+        }
+        let lines: Vec<_> = self.obstacles.iter().map(ToString::to_string).collect();
+        Err(lines.join("\n"))
+    }
+
+    /// Returns the changes that are possible now, and true if these are all.
+    ///
+    /// # Errors
+    /// Settings that cannot change at run time, one per line.
+    pub fn possible(self) -> Result<(Vec<Change>, bool), String> {
+        let is_complete = self.obstacles.is_empty();
+        let (fixed, _) =
+            self.obstacles.into_iter().partition(|one| matches!(one, Obstacle::Fixed(_)));
+        let changes = Self { changes: self.changes, obstacles: fixed }.complete()?;
+        Ok((changes, is_complete))
+    }
+}
+
+/// Comparison of a node's membership with a desired state.
+struct Planner<'a> {
+    now: &'a Membership,
+    /// State of the membership without leaving objects.
+    current: Desired,
+    delta: Delta,
+    is_spine: bool,
+    obstacles: Vec<Obstacle>,
+}
+
+impl Planner<'_> {
+    /// Returns the plan. New servers and pools precede the workers that need them, and removals precede new workers,
+    /// which may need their room.
+    fn plan(mut self) -> Plan {
+        let (servers, pools) = (self.servers(), self.pools());
+        let (removed, workers) = self.workers();
+        let removed_servers = self.delta.servers.iter().map(|&ip| Change::RemoveServer { ip });
+        let removed_pools = self.delta.pools.iter().map(|&id| Change::RemovePool { id });
+        let removed_servers = removed_servers.chain(removed_pools).collect();
+        let changes = [servers, pools, removed, removed_servers, workers].concat();
+        Plan { changes, obstacles: self.obstacles }
+    }
+
+    fn fixed(&mut self, what: String) {
+        self.obstacles.push(Obstacle::Fixed(what));
+    }
+
+    fn pending(&mut self, reason: String) {
+        self.obstacles.push(Obstacle::Pending(reason));
+    }
+
+    /// Returns true if the server with this address is leaving.
+    fn is_server_leaving(&self, ip: IpAddr) -> bool {
+        self.now.servers.iter().flatten().any(|server| server.ip == ip && server.is_leaving)
+    }
+
+    /// Returns true if the pool with this id is leaving.
+    fn is_pool_leaving(&self, id: u16) -> bool {
+        self.now.pool(id).is_some_and(|(_, pool)| pool.is_leaving)
+    }
+
+    /// Returns the changes of new and changed servers.
+    fn servers(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (ip, entries) in std::mem::take(&mut self.delta.put.servers) {
+            if self.is_server_leaving(ip) {
+                self.pending(format!("server {ip} is leaving: wait until it has left"));
+                continue;
+            }
+            for Server { mac, registers } in entries.iter().copied() {
+                let Some(old) = self.current.servers.get(&ip) else {
+                    match entries.len() {
+                        1 => changes.push(Change::AddServer { ip, mac, registers }),
+                        _ => self.fixed(format!("entries of server {ip} that differ")),
+                    }
+                    continue;
+                };
+                let mut same = old.iter().filter(|old| old.registers == registers).peekable();
+                if same.peek().is_none() {
+                    self.fixed(format!("`server.registers` of {ip}"));
+                } else if same.all(|old| old.mac != mac) {
+                    changes.push(Change::MoveServer { ip, to: ip, mac });
+                }
+            }
+        }
+        changes
+    }
+
+    /// Returns the changes of new and changed pools, without their workers.
+    fn pools(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (id, pool) in std::mem::take(&mut self.delta.put.pools) {
+            if self.is_pool_leaving(id) {
+                self.pending(format!("pool {id} is leaving: wait until it has left"));
+                continue;
+            }
+            let old = self.current.pools.get(&id).cloned();
+            if old.as_ref().is_some_and(|old| old.shared_workers != pool.shared_workers) {
+                self.fixed(format!("`pool.shared_workers` of pool {id}"));
+            }
+            // A new pool has reports by replies.
+            if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
+                self.fixed(format!("`pool.reports` of pool {id}"));
+            }
+            changes.extend(changes_of_pool(id, old.as_ref(), &pool));
+        }
+        changes
+    }
+
+    /// Returns the removals of workers, and the changes of new and changed ones.
+    fn workers(&mut self) -> (Vec<Change>, Vec<Change>) {
+        let places: BTreeMap<_, _> = self.now.placed(self.is_spine).collect();
+        let mut changed = Groups::default();
+        let (mut drained, mut undrained) = (Vec::new(), Vec::new());
+        let mut removed: BTreeSet<WorkerKey> = self.delta.workers.iter().copied().collect();
+        for (key, wanted) in std::mem::take(&mut self.delta.put.workers) {
+            let (Worker { server, pool, speed, is_drained }, id) = (wanted, key.1);
+            let old = places.get(&key);
+            let is_blocked = self.is_pool_leaving(pool) || self.is_server_leaving(server);
+            match old {
+                Some((_, true)) => {
+                    self.pending(format!("worker {id} is leaving: wait until it has left"));
+                }
+                Some((old, _)) if (old.pool, old.server) != (pool, server) => {
+                    self.pending(format!(
+                        "worker {id} is in pool {} at {} and can't move to pool {pool} at {server} in one reload: remove it, and add it in the next",
+                        old.pool, old.server
+                    ));
+                    removed.insert(key);
+                }
+                _ if is_blocked => {} // the pool or the server is an obstacle already
+                Some((old, _)) => {
+                    if old.speed != speed {
+                        let change = Change::SetSpeed { pool: key.0, workers: Vec::new(), speed };
+                        changed.add(change, id);
+                    }
+                    if old.is_drained != is_drained {
+                        let workers = if is_drained { &mut drained } else { &mut undrained };
+                        workers.push(id);
+                    }
+                }
+                None => {
+                    let (server, workers) = (Some(server), Vec::new());
+                    changed.add(Change::AddWorkers { server, pool, workers, speed }, id);
+                    if is_drained {
+                        self.pending(format!("worker {id} must join before it is drained"));
+                    }
+                }
+            }
+        }
+        // Workers leave with their servers and pools.
+        let stays = |key: &WorkerKey| {
+            self.current.workers.get(key).is_some_and(|old| {
+                !self.delta.servers.contains(&old.server) && !self.delta.pools.contains(&old.pool)
+            })
+        };
+        let mut removals = Groups::default();
+        for (pool, id) in removed.into_iter().filter(stays) {
+            removals.add(Change::RemoveWorkers { pool, workers: Vec::new() }, id);
+        }
+        let mut workers = changed.changes();
+        workers.extend((!drained.is_empty()).then_some(Change::Drain { workers: drained }));
+        workers.extend((!undrained.is_empty()).then_some(Change::Undrain { workers: undrained }));
+        (removals.changes(), workers)
+    }
+}
+
+/// Changes of workers, without the workers, and the workers of each.
+#[derive(Default)]
+struct Groups(Vec<(Change, Vec<u16>)>);
+
+impl Groups {
+    /// Adds a worker to the changes. `change` names no worker.
+    fn add(&mut self, change: Change, id: u16) {
+        match self.0.iter_mut().find(|(earlier, _)| *earlier == change) {
+            Some((_, ids)) => ids.push(id),
+            None => self.0.push((change, vec![id])),
+        }
+    }
+
+    /// Returns the changes with their workers.
+    fn changes(self) -> Vec<Change> {
+        self.0.into_iter().map(|(change, ids)| change.of_workers(ids)).collect()
+    }
+}
+
+/// Returns the changes of a pool that is new or differs from `old`.
+fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let Pool { queue, overflow, shared_workers, .. } = *new;
+    match old {
+        None => changes.push(Change::AddPool {
+            id,
+            policy: new.policy.clone(),
+            queue,
+            overflow,
+            shared_workers,
+            key_file: None, // a pool with a key is refused before
+        }),
+        Some(old) => {
+            if old.policy != new.policy {
+                changes.push(Change::SetPolicy { pool: id, policy: new.policy.clone() });
+            }
+            if (old.queue, old.overflow) != (queue, overflow) {
+                changes.push(Change::SetQueue { pool: id, queue, overflow });
+            }
+        }
+    }
+    if old.and_then(|old| old.service) != new.service {
+        changes.push(Change::SetService { pool: id, ip: new.service });
+    }
+    if old.and_then(|old| old.link) != new.link {
+        changes.push(match new.link {
+            Some((Spine { id: spine, ip }, signals)) => {
+                Change::LinkPool { pool: id, spine, ip, signals }
+            }
+            None => Change::UnlinkPool { pool: id },
+        });
+    }
+    changes
+}

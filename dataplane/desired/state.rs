@@ -1,0 +1,156 @@
+//! Desired state of one node: its pools, servers and workers, and the delta between two such states.
+//!
+//! The configuration file, a controller and the node's own membership give the same form, so one comparison serves
+//! reloads and followers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::wire::ether::Mac;
+
+/// A spine above a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spine {
+    /// Id.
+    pub id: u16,
+    /// Address.
+    pub ip: IpAddr,
+}
+
+/// Settings of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Policy.
+    pub policy: PolicySpec,
+    /// Maximum number of tasks that wait on each core, for policies with a queue.
+    pub queue: usize,
+    /// Treatment of further tasks.
+    pub overflow: Overflow,
+    /// True if other schedulers send tasks to its workers, too.
+    pub shared_workers: bool,
+    /// At a leaf: source of its workers' load reports.
+    pub reports: Reports,
+    /// Address at which clients reach it, if not the node's own.
+    pub service: Option<IpAddr>,
+    /// At a leaf: spine that receives its signals, and their rules.
+    pub link: Option<(Spine, Protocol)>,
+}
+
+/// One entry of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    /// MAC address; `None` if it is resolved.
+    pub mac: Option<Mac>,
+    /// True if its workers register themselves.
+    pub registers: bool,
+}
+
+/// A worker; at a spine a leaf.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Worker {
+    /// Address of its server.
+    pub server: IpAddr,
+    /// Id of its pool.
+    pub pool: u16,
+    /// Relative speed; for a leaf its number of workers.
+    pub speed: f64,
+    /// True if it gets no new tasks until it is undrained.
+    pub is_drained: bool,
+}
+
+/// Id of a worker. At a spine also its pool, because a leaf may be in several.
+pub type WorkerKey = (Option<u16>, u16);
+
+/// Desired state of a node. A controller's pools have settings of their own kind, `P`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired<P = Pool> {
+    /// Pools by id.
+    pub pools: BTreeMap<u16, P>,
+    /// Servers by address. A server of several pools may have several entries.
+    pub servers: BTreeMap<IpAddr, BTreeSet<Server>>,
+    /// Workers.
+    pub workers: BTreeMap<WorkerKey, Worker>,
+}
+
+impl<P> Default for Desired<P> {
+    fn default() -> Self {
+        Self { pools: BTreeMap::new(), servers: BTreeMap::new(), workers: BTreeMap::new() }
+    }
+}
+
+/// Delta between two states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delta<P = Pool> {
+    /// New and changed entries.
+    pub put: Desired<P>,
+    /// Removed pools.
+    pub pools: Vec<u16>,
+    /// Removed servers.
+    pub servers: Vec<IpAddr>,
+    /// Removed workers.
+    pub workers: Vec<WorkerKey>,
+}
+
+impl<P> Default for Delta<P> {
+    fn default() -> Self {
+        let put = Desired::default();
+        Self { put, pools: Vec::new(), servers: Vec::new(), workers: Vec::new() }
+    }
+}
+
+/// Returns the new and changed entries of `to`, and the keys that only `from` has.
+fn changes<K: Ord + Copy, V: PartialEq + Clone>(
+    from: &BTreeMap<K, V>,
+    to: &BTreeMap<K, V>,
+) -> (BTreeMap<K, V>, Vec<K>) {
+    let put = to.iter().filter(|(key, value)| from.get(key) != Some(*value));
+    let removed = from.keys().filter(|key| !to.contains_key(key));
+    (put.map(|(key, value)| (*key, value.clone())).collect(), removed.copied().collect())
+}
+
+/// Removes and adds entries.
+fn update<K: Ord, V>(map: &mut BTreeMap<K, V>, removed: &[K], put: BTreeMap<K, V>) {
+    removed.iter().for_each(|key| _ = map.remove(key));
+    map.extend(put);
+}
+
+impl<P: Clone + PartialEq> Delta<P> {
+    /// Computes the delta from one state to another.
+    #[must_use]
+    pub fn between(from: &Desired<P>, to: &Desired<P>) -> Self {
+        let (pools, removed_pools) = changes(&from.pools, &to.pools);
+        let (servers, removed_servers) = changes(&from.servers, &to.servers);
+        let (workers, removed_workers) = changes(&from.workers, &to.workers);
+        Self {
+            put: Desired { pools, servers, workers },
+            pools: removed_pools,
+            servers: removed_servers,
+            workers: removed_workers,
+        }
+    }
+
+    /// Returns true if it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl<P> Desired<P> {
+    /// Applies a delta.
+    pub fn apply(&mut self, delta: Delta<P>) {
+        let Delta { put, pools, servers, workers } = delta;
+        update(&mut self.pools, &pools, put.pools);
+        update(&mut self.servers, &servers, put.servers);
+        update(&mut self.workers, &workers, put.workers);
+    }
+
+    /// Takes the drains of workers from another state.
+    pub fn keep_drains(&mut self, of: &Self) {
+        for (key, worker) in &mut self.workers {
+            worker.is_drained = of.workers.get(key).is_some_and(|old| old.is_drained);
+        }
+    }
+}
