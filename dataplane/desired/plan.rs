@@ -123,19 +123,22 @@ impl Planner<'_> {
                 self.pending(format!("server {ip} is leaving: wait until it has left"));
                 continue;
             }
-            for Server { mac, registers } in entries.iter().copied() {
-                let Some(old) = self.current.servers.get(&ip) else {
-                    match entries.len() {
-                        1 => changes.push(Change::AddServer { ip, mac, registers }),
-                        _ => self.fixed(format!("entries of server {ip} that differ")),
+            let Some(old) = self.current.servers.get(&ip).cloned() else {
+                match entries.first() {
+                    Some(&Server { mac, registers }) if entries.len() == 1 => {
+                        changes.push(Change::AddServer { ip, mac, registers });
                     }
-                    continue;
-                };
+                    _ => self.fixed(format!("entries of server {ip} that differ")),
+                }
+                continue;
+            };
+            for Server { mac, registers } in entries {
                 let mut same = old.iter().filter(|old| old.registers == registers).peekable();
+                let change = Change::MoveServer { ip, to: ip, mac };
                 if same.peek().is_none() {
                     self.fixed(format!("`server.registers` of {ip}"));
-                } else if same.all(|old| old.mac != mac) {
-                    changes.push(Change::MoveServer { ip, to: ip, mac });
+                } else if same.all(|old| old.mac != mac) && !changes.contains(&change) {
+                    changes.push(change);
                 }
             }
         }
