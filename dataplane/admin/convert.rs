@@ -440,9 +440,9 @@ fn pool_message(node: &NodeSnapshot, pool: &Pool, state: Option<&PoolSnapshot>) 
     };
     proto::Pool {
         id: pool.id.into(),
-        policy: pool.policy.to_string(),
-        queue: pool.queue as u64,
-        overflow: overflow_name(pool.overflow).to_owned(),
+        policy: pool.settings.policy.to_string(),
+        queue: pool.settings.queue as u64,
+        overflow: overflow_name(pool.settings.overflow).to_owned(),
         waiting: state.map_or(0, |state| state.queued.iter().sum()),
         scheduled: node.tally.scheduled(pool.id),
         leaving: pool.is_leaving,

@@ -110,7 +110,7 @@ impl ExplainContext<'_> {
             candidates.push(proto::Candidate { chosen: true, with_this: true, ..one });
         }
         proto::Beliefs {
-            policy: pool.map_or_else(String::new, |pool| pool.policy.to_string()),
+            policy: pool.map_or_else(String::new, |pool| pool.settings.policy.to_string()),
             // A later packet of a task goes to the worker of the first one, without a decision.
             basis: if record.follows { "first" } else { beliefs.basis.name() }.to_owned(),
             // Number of waiting tasks, and the queue's bound.

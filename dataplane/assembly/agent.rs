@@ -19,7 +19,7 @@ use wedjat_core::role::colocated;
 use wedjat_core::state::table::{Entries, Role, Spec, agents_file};
 use wedjat_core::state::{StateError, Table};
 use wedjat_desired::config::{
-    AgentConfig, AgentPool, Config, HostConfig, LeafAddress, PeersConfig, UNSPECIFIED,
+    AgentConfig, Config, HostConfig, LeafAddress, PeersConfig, PoolConfig, UNSPECIFIED,
 };
 use wedjat_desired::control::{AgentCores, AgentParts, Control, Membership};
 
@@ -82,8 +82,8 @@ fn worker_sets<B: Buf + Token>(
     for (index, pool) in host.pools.iter().enumerate() {
         let view = table.view(0, index);
         let seed = stream_seed(table.seed(), 0, index);
-        let mut dispatcher = Dispatcher::new(&pool.policy, view, Core::ONLY, seed)
-            .with_queue(pool.queue, pool.overflow);
+        let mut dispatcher = Dispatcher::new(&pool.settings.policy, view, Core::ONLY, seed)
+            .with_queue(pool.settings.queue, pool.settings.overflow);
         let speeds = membership.pools[index].as_ref();
         if let Some(speeds) = speeds.and_then(|pool| pool.speeds(dispatcher.view().members())) {
             dispatcher.set_rates(&speeds);
@@ -122,7 +122,7 @@ pub fn parts<B: Buf + Token, A>(
 
 /// Returns the reports of workers' queues to `leaves` leaves, if pools of the agent send any in messages.
 fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueReports> {
-    let notify = |pool: &AgentPool| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
+    let notify = |pool: &PoolConfig| Some((pool.id, pool.leaf_policy.as_ref()?.notify()));
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
     // Random stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));

@@ -45,6 +45,7 @@ use wedjat_core::state::{StateError, Table};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::Config;
 use wedjat_desired::control::{LeafCores, Membership};
+use wedjat_desired::state::Pool;
 
 /// Returns the configured seed, or one from the current time. The state shows the seed, so that the run can
 /// be repeated.
@@ -198,8 +199,9 @@ pub fn stages_of_core(
     let (ticks_hz, seed, limits) = (table.ticks_hz(), table.seed(), table.limits());
     let dispatchers = membership.pools.iter().flatten().enumerate().map(|(pool, entry)| {
         let seed = stream_seed(seed, index, pool);
-        let mut dispatcher = Dispatcher::new(&entry.policy, table.view(index, pool), core, seed)
-            .with_queue(entry.queue, entry.overflow);
+        let Pool { policy, queue, overflow, .. } = &entry.settings;
+        let mut dispatcher = Dispatcher::new(policy, table.view(index, pool), core, seed)
+            .with_queue(*queue, *overflow);
         let places = dispatcher.view().members();
         // A spine needs the leaves' numbers of workers even if all are equal.
         let speeds = match config.role {
@@ -224,8 +226,8 @@ pub fn stages_of_core(
     );
     stages.set_worker_timeout(config.leaf.worker_timeout_ms.saturating_mul(1_000_000));
     for (pool, entry) in config.pools.iter().enumerate() {
-        stages.set_shared_workers(pool, entry.shared_workers);
-        stages.set_reports(pool, entry.reports);
+        stages.set_shared_workers(pool, entry.settings.shared_workers);
+        stages.set_reports(pool, entry.settings.reports);
     }
     // A controller may add pools that queue tasks.
     if config.controller.is_some() {

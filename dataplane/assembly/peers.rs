@@ -8,7 +8,7 @@ use wedjat_core::peers::Settings;
 use wedjat_core::policy::{Rng, stream_seed};
 use wedjat_core::role::agent::PeerGroup;
 use wedjat_core::state::Table;
-use wedjat_desired::config::{AgentConfig, AgentPool, v4_bits};
+use wedjat_desired::config::{AgentConfig, PoolConfig, v4_bits};
 
 /// Creates the exchange of tasks between the configured agent and its peers, if it has any.
 #[must_use]
@@ -50,6 +50,6 @@ pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Op
 
 /// Returns the number of tasks that a worker of the pool may have at once; one if the policy chooses its
 /// bound.
-fn tasks_of_each(pool: &AgentPool) -> u32 {
-    pool.policy.bound().unwrap_or(1)
+fn tasks_of_each(pool: &PoolConfig) -> u32 {
+    pool.settings.policy.bound().unwrap_or(1)
 }

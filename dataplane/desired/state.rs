@@ -38,6 +38,15 @@ pub struct Pool {
     pub link: Option<(Spine, Protocol)>,
 }
 
+impl Pool {
+    /// Creates the settings of a pool with a policy and a queue.
+    #[must_use]
+    pub const fn new(policy: PolicySpec, queue: usize, overflow: Overflow) -> Self {
+        let (shared_workers, reports, service, link) = (false, Reports::Replies, None, None);
+        Self { policy, queue, overflow, shared_workers, reports, service, link }
+    }
+}
+
 /// One entry of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Server {

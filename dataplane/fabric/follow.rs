@@ -21,8 +21,8 @@ use wedjat_admin::{
     ControllerLink, FollowResult, FollowerKind, Handle, KnownState, NodeSnapshot, RequestError,
     stay_on,
 };
+use wedjat_core::policy::PolicySpec;
 use wedjat_core::policy::signals::Protocol;
-use wedjat_core::policy::{PolicySpec, Reports};
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::state::Presence;
 use wedjat_desired::config::{ControllerAddress, FollowConfig};
@@ -397,14 +397,8 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
         NodeId::Spine(_) => spine_policy,
     };
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
-    Ok(Pool {
-        policy,
-        queue: settings.queue,
-        overflow: settings.overflow,
-        // A fabric has no such settings: the node keeps those of its file.
-        shared_workers: false,
-        reports: Reports::Replies,
-        service: settings.address.filter(|_| has_service).map(IpAddr::V4),
-        link: pool.spine.map(|(id, ip)| (Spine { id, ip: ip.into() }, signals)),
-    })
+    let service = settings.address.filter(|_| has_service).map(IpAddr::V4);
+    let link = pool.spine.map(|(id, ip)| (Spine { id, ip: ip.into() }, signals));
+    // The node keeps other settings of its file.
+    Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })
 }

@@ -211,7 +211,7 @@ fn named(membership: &Membership) -> NamedPools {
             Some((at as u16, (worker.id, server.ip)))
         });
         // The state file keeps 32 bytes of a policy's name.
-        let policy = pool.policy.to_string().chars().take(32).collect();
+        let policy = pool.settings.policy.to_string().chars().take(32).collect();
         (pool.id, (policy, workers.collect()))
     });
     pools.collect()

@@ -178,8 +178,10 @@ impl Scheduler {
         if config.role == Role::Spine || !config.spines.is_empty() {
             return Err(EmbedError::Fabric);
         }
-        let needs_probes =
-            |pool: &&PoolConfig| pool.reports == Reports::Messages && pool.policy.probes();
+        let needs_probes = |pool: &&PoolConfig| {
+            let settings = &pool.settings;
+            settings.reports == Reports::Messages && settings.policy.probes()
+        };
         if let Some(pool) = config.pools.iter().find(needs_probes) {
             return Err(EmbedError::Asks(pool.id));
         }

@@ -13,13 +13,14 @@ use super::cosched::{self, Job};
 use super::fault::Fault;
 use super::faults::{self, ConfigError, Faults, UniqueKeys, quoted, state, state_group};
 use super::peers::{self, PeersConfig};
+use super::pool::{self, PoolConfig};
 use super::port::PortConfig;
 use super::raw_agent::{PollMode, ReplyPath};
 use super::read::{File, Table};
 use super::settings::Settings;
 use super::{control, ids, port, raw_agent};
 use wedjat_core::limits::{AGENT_LEAVES_MAX, POOLS_MAX, PORTS_MAX, SPEEDS, WORKER_ID_MAX};
-use wedjat_core::policy::{Overflow, PolicySpec};
+use wedjat_core::policy::PolicySpec;
 use wedjat_core::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
 use wedjat_core::ring::{Place, RegionShape};
 use wedjat_core::stage::PortAddress;
@@ -118,7 +119,7 @@ pub struct HostConfig {
     /// Milliseconds after which the agent excludes a worker that has tasks and answers none; 0 for never.
     pub worker_timeout_ms: u64,
     /// `[[pool]]`, or `[[agent.pool]]` in a leaf's file.
-    pub pools: Vec<AgentPool>,
+    pub pools: Vec<PoolConfig>,
     /// Maximum numbers at run time. Workers count over all pools.
     pub limits: Limits,
 }
@@ -127,7 +128,7 @@ impl HostConfig {
     /// Returns all workers in the order of the pools.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
-        let places_of = |pool: &AgentPool| {
+        let places_of = |pool: &PoolConfig| {
             let pool_id = pool.id;
             pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
         };
@@ -152,27 +153,6 @@ pub struct LeafAddress {
     pub mac: Option<Mac>,
     /// Index of the port that leads to the leaf.
     pub port: usize,
-}
-
-/// Pool of an agent.
-#[derive(Clone, Debug)]
-pub struct AgentPool {
-    /// Id.
-    pub id: u16,
-    /// Policy.
-    pub policy: PolicySpec,
-    /// Global ids of the workers, one worker core each.
-    pub workers: Vec<u16>,
-    /// Relative speed of each worker.
-    pub speeds: Vec<f64>,
-    /// Maximum number of queued tasks, for policies that queue tasks.
-    pub queue: usize,
-    /// Treatment of tasks that exceed the queue.
-    pub overflow: Overflow,
-    /// Key that signs the workers' messages.
-    pub key: Option<Key>,
-    /// Policy of the leaves if members report their queues in messages; `None` if replies carry the reports.
-    pub leaf_policy: Option<PolicySpec>,
 }
 
 impl AgentConfig {
@@ -307,7 +287,7 @@ impl HostSettings<'_> {
             let allowed = "a name such as host1, or a path";
             faults.note(self.name, "agent.name", quoted(self.name), allowed);
         }
-        let pools = self.pools.iter().filter_map(|entry| pool(faults, entry, self.key));
+        let pools = self.pools.iter().filter_map(|entry| pool_of(faults, entry, self.key));
         let pools: Vec<_> = pools.collect();
         let slots = faults.number_in(self.table, "slots", SLOTS, (2, SLOTS_MAX));
         if let Some(at) = faults.at(self.table, "slots").filter(|_| !slots.is_power_of_two()) {
@@ -331,7 +311,7 @@ impl HostSettings<'_> {
 
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
     /// rings fit.
-    fn limits(&self, faults: &mut Faults, pools: &[AgentPool], named: RegionShape) -> Limits {
+    fn limits(&self, faults: &mut Faults, pools: &[PoolConfig], named: RegionShape) -> Limits {
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
@@ -346,7 +326,7 @@ impl HostSettings<'_> {
 }
 
 /// Returns the number of workers in all pools.
-fn workers(pools: &[AgentPool]) -> usize {
+fn workers(pools: &[PoolConfig]) -> usize {
     pools.iter().map(|pool| pool.workers.len()).sum()
 }
 
@@ -439,19 +419,17 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
 }
 
 /// Checks a pool. Returns `None` if its policy is invalid.
-fn pool(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<AgentPool> {
+fn pool_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PoolConfig> {
     let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
     let speeds = speeds(faults, raw, &workers, &key("speeds"));
     unused(faults, raw, &policy, &key);
-    Some(AgentPool {
+    Some(PoolConfig {
         id: *raw.id.get_ref(),
-        policy,
+        settings: pool::settings(faults, raw.table, policy),
         workers,
         speeds,
-        queue: faults.number(raw.table, "queue"),
-        overflow: faults.word(raw.table, "overflow"),
         key: key_of(faults, raw, key("key_file").as_str()),
         leaf_policy: leaf_policy(faults, raw, key("leaf_policy").as_str()),
     })
@@ -577,6 +555,8 @@ fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, sha
 
 #[cfg(test)]
 mod tests {
+    use wedjat_core::policy::Overflow;
+
     use super::*;
     use crate::config::v4_bits;
 
@@ -619,7 +599,7 @@ overflow = "refuse"
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
         assert_eq!(
-            (config.host.pools[1].queue, config.host.pools[1].overflow),
+            (config.host.pools[1].settings.queue, config.host.pools[1].settings.overflow),
             (4096, Overflow::Refuse)
         );
     }

@@ -16,10 +16,12 @@ use super::agent::HostConfig;
 use super::fault::Fault;
 use super::faults::{Faults, UniqueKeys, quoted};
 use super::keys;
-use super::leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+use super::leaf::{Config, LeafConfig, ServerConfig};
+use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::read::File;
 use super::{control, controller, local, port, racks, raw};
+use crate::state::{Pool, Spine};
 
 /// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<Config, Vec<Fault>> {
@@ -29,12 +31,9 @@ pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<C
     let mut ports: Vec<_> =
         raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
-    // In reverse order, so that the first of several spines with the same id counts.
-    let spine_places = spines.iter().enumerate().map(|(index, (id, _))| (*id, index as u16)).rev();
-    let spine_places = spine_places.collect();
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
-    let context = PoolContext { spines: &spine_places, local: &local };
+    let context = PoolContext { spines: &spines, local: &local };
     let pools = raw.pool.iter();
     let pools: Vec<_> =
         pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
@@ -206,8 +205,8 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
 
 /// Context for the checks of a pool's entry.
 struct PoolContext<'a> {
-    /// Places of spines, by id.
-    spines: &'a HashMap<u16, u16>,
+    /// Spines of the file.
+    spines: &'a [Spine],
     /// Ids of pools with workers on the leaf's own core.
     local: &'a HashSet<u16>,
 }
@@ -311,10 +310,8 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
     let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
-        let Some(PoolConfig { policy, .. }) = pool(&entry.id).filter(|pool| !queues_tasks(pool))
-        else {
-            continue;
-        };
+        let Some(pool) = pool(&entry.id).filter(|pool| !queues_tasks(pool)) else { continue };
+        let policy = &pool.settings.policy;
         let reason = format!("under {policy} no task waits for a worker");
         let better = "none, or a policy that queues tasks (see `wedjat policies`)";
         let queue = faults.at(entry.table, "queue");
@@ -323,11 +320,10 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
         faults.unused(overflow.as_ref(), "pool.overflow", &reason, better);
     }
     for entry in &raw.server {
-        let Some(PoolConfig { policy, .. }) =
-            pool(&entry.pool).filter(|pool| !pool.policy.entry().by_rate)
-        else {
+        let Some(policy) = pool(&entry.pool).map(|pool| &pool.settings.policy) else { continue };
+        if policy.entry().by_rate {
             continue;
-        };
+        }
         let reason = format!("{policy} does not decide by speeds");
         let better = "none, or a policy that decides by rates (see `wedjat policies`)";
         let speed = faults.at(entry.table, "speed");
@@ -337,8 +333,9 @@ fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
 
 /// Returns true if tasks of this pool may wait for a worker, or for answers to probes.
 fn queues_tasks(pool: &PoolConfig) -> bool {
-    let probes = pool.reports == Reports::Messages && pool.policy.probes();
-    pool.policy.entry().holds() || probes
+    let Pool { policy, reports, .. } = &pool.settings;
+    let probes = *reports == Reports::Messages && policy.probes();
+    policy.entry().holds() || probes
 }
 
 /// Returns the minimum number of packet buffers. Queued tasks hold buffers. Without free buffers the ports
@@ -352,7 +349,7 @@ fn buffers_needed(
     controller_queue: usize,
 ) -> u32 {
     let queueing = pools.iter().filter(|pool| queues_tasks(pool));
-    let queues: usize = queueing.map(|pool| pool.queue).sum();
+    let queues: usize = queueing.map(|pool| pool.settings.queue).sum();
     let queues = queues.max(controller_queue) + agent.map_or(0, local::buffers_needed);
     if queues == 0 {
         return 0;

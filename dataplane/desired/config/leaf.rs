@@ -5,10 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use wedjat_core::limits::{CORES_MAX, MULTI_PACKET_PER_SOURCE};
-use wedjat_core::policy::{Overflow, PolicySpec, Reports};
-use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::table::{Limits, Role};
-use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
 use super::address::is_unicast;
@@ -17,10 +14,12 @@ use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::fault::Fault;
 use super::faults::{Faults, HOST, state, state_group};
+use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::raw;
 use super::raw_agent::PollMode;
 use super::settings::Settings;
+use crate::state::Spine;
 
 /// Checked configuration.
 #[derive(Clone, Debug)]
@@ -40,8 +39,8 @@ pub struct Config {
     /// `[[server]]`. At a spine `[[leaf]]`: each leaf is its own only worker, with its number of workers as
     /// speed.
     pub servers: Vec<ServerConfig>,
-    /// `[[spine]]` of a leaf: ids and addresses.
-    pub spines: Vec<(u16, IpAddr)>,
+    /// `[[spine]]` of a leaf.
+    pub spines: Vec<Spine>,
     /// `[agent]`: worker cores of the leaf's own host.
     pub agent: Option<HostConfig>,
     /// `[control]`.
@@ -124,54 +123,6 @@ impl LeafConfig {
             connection_timeout_ms: faults.number(table, "connection_timeout_ms"),
             worker_timeout_ms: faults.number(table, timeout),
             limits: Limits::default(),
-        }
-    }
-}
-
-/// Pool of a leaf or spine.
-#[derive(Clone, Debug)]
-pub struct PoolConfig {
-    /// Id.
-    pub id: u16,
-    /// Policy.
-    pub policy: PolicySpec,
-    /// Maximum number of queued tasks on each core, for policies that queue tasks.
-    pub queue: usize,
-    /// Treatment of tasks that exceed the queue.
-    pub overflow: Overflow,
-    /// True if other schedulers send tasks to these workers too. A report may then name more tasks than this
-    /// leaf sent.
-    pub shared_workers: bool,
-    /// Way in which workers report their queues. With messages, several leaves share the workers.
-    pub reports: Reports,
-    /// Key. With a key, the leaf accepts the workers' replies and registrations only with a proof, a tag made with the
-    /// key.
-    pub key: Option<Key>,
-    /// Service address that clients use, if it is not the node's own. A spine takes tasks to it, and leaves
-    /// reply from it.
-    pub service: Option<IpAddr>,
-    /// At a leaf, the spine that receives signals of this pool, by its index, and the rules of these signals.
-    pub link: Option<SpineLink>,
-}
-
-impl PoolConfig {
-    /// Reads a pool, with values whose rules depend on other keys.
-    pub(super) fn read(
-        faults: &mut Faults,
-        raw: &raw::Pool,
-        (policy, reports): (PolicySpec, Reports),
-        (service, link): (Option<IpAddr>, Option<SpineLink>),
-    ) -> Self {
-        Self {
-            id: *raw.id.get_ref(),
-            policy,
-            queue: faults.number(raw.table, "queue"),
-            overflow: faults.word(raw.table, "overflow"),
-            shared_workers: faults.flag(raw.table, "shared_workers").unwrap_or_default(),
-            reports,
-            key: faults.key(raw.key_file.as_ref(), "pool.key_file"),
-            service,
-            link,
         }
     }
 }

@@ -98,6 +98,6 @@ fn addresses(
 /// Returns the number of packet buffers that tasks at the agent can hold.
 pub fn buffers_needed(config: &HostConfig) -> usize {
     let queues_tasks = |runs| runs == Runs::LeafHolding;
-    let queues = config.pools.iter().filter(|pool| queues_tasks(pool.policy.entry().runs));
-    queues.map(|pool| pool.queue).sum::<usize>() + config.limits.workers * config.slots
+    let queues = config.pools.iter().filter(|pool| queues_tasks(pool.settings.policy.entry().runs));
+    queues.map(|pool| pool.settings.queue).sum::<usize>() + config.limits.workers * config.slots
 }

@@ -21,6 +21,7 @@ mod leaf;
 mod local;
 #[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 mod peers;
+mod pool;
 mod port;
 mod racks;
 mod raw;
@@ -30,15 +31,16 @@ mod read;
 mod settings;
 
 pub use address::{UNSPECIFIED, is_unicast, v4_bits};
-pub use agent::{AgentConfig, AgentPool, HostConfig, LeafAddress, PAYLOAD_MAX};
+pub use agent::{AgentConfig, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
 pub use fault::Fault;
 pub use faults::ConfigError;
 pub use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
-pub use leaf::{Config, LeafConfig, PoolConfig, ServerConfig};
+pub use leaf::{Config, LeafConfig, ServerConfig};
 pub use peers::PeersConfig;
+pub use pool::PoolConfig;
 pub use port::PortConfig;
 pub use raw_agent::{PollMode, ReplyPath};
 pub use settings::Settings;

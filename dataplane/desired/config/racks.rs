@@ -9,14 +9,15 @@ use std::net::IpAddr;
 use toml::Spanned;
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
-use wedjat_core::stage::network::SpineLink;
 use wedjat_core::state::table::Role;
 
 use super::address::is_unicast;
 use super::faults::{Faults, HOST, UniqueKeys, quoted, some_ids};
-use super::leaf::{PoolConfig, ServerConfig};
+use super::leaf::ServerConfig;
+use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::raw;
+use crate::state::Spine;
 
 /// Returns true if the text is a spine's file: it has a table `spine`. A leaf's file may have a list of that
 /// name.
@@ -95,8 +96,8 @@ pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerCon
 }
 
 /// Returns the spines of a leaf.
-pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
-    let mut spines: Vec<(u16, IpAddr)> = Vec::new();
+pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<Spine> {
+    let mut spines = Vec::new();
     if raw.spine.len() > SPINES_MAX {
         let found = format!("{} spines", raw.spine.len());
         faults.note(&raw.spine[SPINES_MAX].id, "spine", found, &format!("at most {SPINES_MAX}"));
@@ -111,7 +112,7 @@ pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<(u16, IpAddr)> {
         if !ip.is_unspecified() && addresses.is_again(ip) {
             faults.note(&entry.ip, "spine.ip", quoted(&entry.ip), "each address once");
         }
-        spines.push((id, ip));
+        spines.push(Spine { id, ip });
     }
     spines
 }
@@ -121,8 +122,8 @@ pub fn link(
     faults: &mut Faults,
     raw: &raw::Config,
     pool: &raw::Pool,
-    spines: &HashMap<u16, u16>,
-) -> Option<SpineLink> {
+    spines: &[Spine],
+) -> Option<(Spine, Protocol)> {
     if let (None, Some(signals)) = (&pool.spine, &pool.signals) {
         let found = "rules without a `spine` to signal";
         faults.note(signals, "pool.signals", found, "none, or a `spine` beside them");
@@ -132,7 +133,8 @@ pub fn link(
         faults.note(at, "pool.spine", at.get_ref(), "none in a spine's file");
         return None;
     }
-    let spine = spines.get(at.get_ref()).copied();
+    // The first of several spines with the same id counts.
+    let spine = spines.iter().find(|spine| spine.id == *at.get_ref()).copied();
     if spine.is_none() {
         faults.note(at, "pool.spine", at.get_ref(), "the id of a [[spine]]");
     }
@@ -143,7 +145,7 @@ pub fn link(
             Protocol::Paper
         }),
     };
-    Some(SpineLink { spine: spine?, protocol })
+    Some((spine?, protocol))
 }
 
 /// Returns the service address of a pool.
@@ -206,7 +208,8 @@ pub fn services_together(
     let addresses: HashSet<_> = servers.iter().map(|server| server.ip).collect();
     for entry in &raw.pool {
         let pool = by_id.get(entry.id.get_ref());
-        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.service)) else {
+        let (Some(at), Some(ip)) = (&entry.service, pool.and_then(|pool| pool.settings.service))
+        else {
             continue;
         };
         if addresses.contains(&ip) {

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{Overflow, Reports};
-use wedjat_core::stage::network::SpineLink;
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::wire::ether::Mac;
 
 use super::*;
+use crate::state::Spine;
 
 /// Leaf's file without faults.
 const GOOD: &str = r#"
@@ -52,12 +52,15 @@ fn the_reference_is_read() {
     assert_eq!(config.leaf.seed, Some(7));
     assert_eq!((config.ports[0].ip, config.ports[0].prefix), (IpAddr::from([10, 0, 1, 1]), 24));
     assert_eq!(config.ports[1].side, Side::Workers);
-    assert_eq!(config.pools[0].policy.to_string(), "horus");
-    assert_eq!((config.pools[0].queue, config.pools[0].overflow), (4096, Overflow::Drop));
+    assert_eq!(config.pools[0].settings.policy.to_string(), "horus");
+    assert_eq!(
+        (config.pools[0].settings.queue, config.pools[0].settings.overflow),
+        (4096, Overflow::Drop)
+    );
     assert_eq!(config.servers[0].workers, (0..32).collect::<Vec<_>>());
     assert_eq!(config.servers[0].mac, Some(Mac([2, 0, 0, 0, 2, 11])));
     assert_eq!(config.servers[0].speed, 1.0);
-    assert!(!config.servers[0].registers && !config.pools[0].shared_workers);
+    assert!(!config.servers[0].registers && !config.pools[0].settings.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 256);
 }
 
@@ -66,7 +69,7 @@ fn the_reference_is_read() {
 fn trust_settings_are_explicit() {
     let text = GOOD.replace("\"horus\"", "\"horus\"\nshared_workers = true") + "registers = true\n";
     let config = parse(&text.replace("seed = 7", "multi_packet_per_source = 9")).unwrap();
-    assert!(config.servers[0].registers && config.pools[0].shared_workers);
+    assert!(config.servers[0].registers && config.pools[0].settings.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 9);
     let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
     assert_eq!(few.leaf.multi_packet_per_source, 64, "no more than there are at all");
@@ -79,12 +82,20 @@ fn message_reports_require_a_suitable_policy() {
         let lines = format!("\"{policy}\"\nreports = \"messages\"");
         parse(&GOOD.replace("\"horus\"", &lines))
     };
-    assert_eq!(parse(GOOD).unwrap().pools[0].reports, Reports::Replies);
+    assert_eq!(parse(GOOD).unwrap().pools[0].settings.reports, Reports::Replies);
     for policy in ["lsq-update", "lsq-smart(eps=0.1)", "hlsq-smart", "jiq", "jbt(r=3)", "pi"] {
-        assert_eq!(with_messages(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+        assert_eq!(
+            with_messages(policy).unwrap().pools[0].settings.reports,
+            Reports::Messages,
+            "{policy}"
+        );
     }
     for policy in ["lsq-sample", "hlsq-sample(d=3)", "jsq(d=2)", "ppot", "ppot-ll"] {
-        assert_eq!(with_messages(policy).unwrap().pools[0].reports, Reports::Messages, "{policy}");
+        assert_eq!(
+            with_messages(policy).unwrap().pools[0].settings.reports,
+            Reports::Messages,
+            "{policy}"
+        );
     }
     // The answer to a probe could reach any core.
     let lines = "\"jsq(d=2)\"\nreports = \"messages\"";
@@ -174,12 +185,12 @@ fn ipv6_is_read_and_families_must_fit_together() {
     assert_eq!(config.warnings(), [""; 0]);
     let with_messages =
         parse(&V6.replacen("\"horus\"", "\"lsq-update\"\nreports = \"messages\"", 1)).unwrap();
-    assert_eq!(with_messages.pools[0].reports, Reports::Messages);
+    assert_eq!(with_messages.pools[0].settings.reports, Reports::Messages);
     let linked =
         "[[spine]]\nid = 9\nip = \"fd00:1::9\"\n[[pool]]\nspine = 9\nservice = \"fd00:1::c8\"\n";
     let linked = parse(&V6.replacen("[[pool]]\n", linked, 1)).unwrap();
-    assert_eq!(linked.spines, [(9, address("fd00:1::9"))]);
-    assert_eq!(linked.pools[0].service, Some(address("fd00:1::c8")));
+    assert_eq!(linked.spines, [Spine { id: 9, ip: address("fd00:1::9") }]);
+    assert_eq!(linked.pools[0].settings.service, Some(address("fd00:1::c8")));
     let second = "[[server]]\nip = \"10.0.2.11\"\nworkers = \"4\"\npool = 1\n";
     for (old, new, parts) in [
         ("fd00:1::1/64", "fe80::1/64", &["leaf.toml:8: `port.ip`", "fd00:1::1/64"][..]),
@@ -517,7 +528,10 @@ fn a_pool_may_have_a_key() {
 fn central_queues_need_buffers() {
     let central = GOOD.replace("\"horus\"", "\"jbsq(k=3)\"\nqueue = 20000\noverflow = \"refuse\"");
     let config = parse(&central).unwrap();
-    assert_eq!((config.pools[0].queue, config.pools[0].overflow), (20_000, Overflow::Refuse));
+    assert_eq!(
+        (config.pools[0].settings.queue, config.pools[0].settings.overflow),
+        (20_000, Overflow::Refuse)
+    );
     assert_eq!(config.leaf.mbufs, 20_000 + 4 * 1024, "as many as are needed unless told");
     let with = |mbufs: u32| central.replace("seed = 7", &format!("mbufs = {mbufs}"));
     assert!(parse(&with(24_096)).is_ok());
@@ -628,7 +642,7 @@ workers = 16
 fn a_spines_file_has_leaves_for_workers() {
     let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
     assert_eq!((config.role, config.leaf.id, config.leaf.worker_timeout_ms), (Role::Spine, 90, 30));
-    assert_eq!(config.pools[0].service, Some(IpAddr::from([10, 0, 1, 100])));
+    assert_eq!(config.pools[0].settings.service, Some(IpAddr::from([10, 0, 1, 100])));
     let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
     assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
     assert_eq!((config.leaf.limits.servers, config.leaf.limits.workers), (64, 64));
@@ -640,7 +654,10 @@ fn a_spines_file_has_leaves_for_workers() {
     ]);
     let text = over_v6.fold(SPINE.to_owned(), |text, (old, new)| text.replace(old, new));
     let v6 = Config::parse(Path::new("spine.toml"), &text).unwrap();
-    assert_eq!(v6.pools[0].service.map(|ip| ip.to_string()).as_deref(), Some("fd00:1::100"));
+    assert_eq!(
+        v6.pools[0].settings.service.map(|ip| ip.to_string()).as_deref(),
+        Some("fd00:1::100")
+    );
     assert!(v6.servers.iter().all(|leaf| leaf.ip.is_ipv6()));
     for (old, new, part) in [
         ("fd00:3::12", "10.0.3.12", "`leaf.ip`"),
@@ -701,11 +718,11 @@ fn leaf_names_spines_and_signal_settings() {
     };
     let parse = |keys: &str| Config::parse(Path::new("leaf.toml"), &linked(keys));
     let config = parse("spine = 90\nservice = \"10.0.9.1\"").unwrap();
-    let link = SpineLink { spine: 0, protocol: Protocol::Paper };
-    assert_eq!((config.spines.len(), config.pools[0].link), (1, Some(link)));
+    let link = (Spine { id: 90, ip: IpAddr::from([10, 0, 1, 3]) }, Protocol::Paper);
+    assert_eq!((config.spines.len(), config.pools[0].settings.link), (1, Some(link)));
     let protocol_for = |signals: &str| {
         let config = parse(&format!("spine = 90\nsignals = \"{signals}\"")).unwrap();
-        config.pools[0].link.unwrap().protocol
+        config.pools[0].settings.link.unwrap().1
     };
     assert_eq!(
         (protocol_for("every-reply"), protocol_for("none")),

@@ -85,7 +85,7 @@ impl<B: Buf + Token> AgentCores<B> {
         }
         let server = membership.servers.first().copied().flatten();
         let address = server.map_or(UNSPECIFIED, |server| server.ip);
-        let rooms = membership.pools.iter().flatten().map(|pool| pool.queue).collect();
+        let rooms = membership.pools.iter().flatten().map(|pool| pool.settings.queue).collect();
         Self { parts, address, channels, free, rooms }
     }
 }
@@ -241,7 +241,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 (difference, Some(to)) => {
                     if difference == Difference::Queue {
                         let room = &mut self.rooms[pool];
-                        *room = to.queue.max(*room);
+                        *room = to.settings.queue.max(*room);
                         steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
                     }
                     let setting = difference.setting(to, table.limits().workers, Core::ONLY);
@@ -299,13 +299,13 @@ impl<B: Buf + Token> AgentCores<B> {
     /// Adds the step that begins a pool, without workers.
     fn begin(&mut self, steps: &mut Vec<Step<B>>, (pool, to): (usize, &Pool), table: &Table) {
         let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
-        let dispatcher =
-            Dispatcher::new(&to.policy, view, Core::ONLY, seed).with_queue(to.queue, to.overflow);
+        let dispatcher = Dispatcher::new(&to.settings.policy, view, Core::ONLY, seed)
+            .with_queue(to.settings.queue, to.settings.overflow);
         let nobody = Vec::<(Place, wedjat_core::ring::Channel)>::new();
         let workers = WorkerSet::new(dispatcher, nobody, self.parts.timeout);
         let new = PoolWorkers { pool: Some(to.id), workers };
         self.rooms.resize(self.rooms.len().max(pool + 1), 0);
-        self.rooms[pool] = to.queue;
+        self.rooms[pool] = to.settings.queue;
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 

@@ -44,9 +44,9 @@ impl Difference {
         Some(match self {
             Self::Rates => Setting::Rates(to.rates(members)),
             Self::Policy => {
-                Setting::Policy(Box::new(PreparedPolicy::new(&to.policy, members, core)))
+                Setting::Policy(Box::new(PreparedPolicy::new(&to.settings.policy, members, core)))
             }
-            Self::Queue => Setting::Queue(to.queue, to.overflow),
+            Self::Queue => Setting::Queue(to.settings.queue, to.settings.overflow),
             _ => return None,
         })
     }
@@ -72,7 +72,9 @@ impl Differences<'_> {
     /// Returns the indices of pools in both memberships with a changed policy, members or speeds.
     pub fn touched(&self) -> Vec<usize> {
         let both = |&pool: &usize| match (self.from.pools.get(pool), &self.to.pools[pool]) {
-            (Some(Some(from)), Some(to)) => from.policy != to.policy || from.members != to.members,
+            (Some(Some(from)), Some(to)) => {
+                from.settings.policy != to.settings.policy || from.members != to.members
+            }
             _ => false,
         };
         (0..self.to.pools.len()).filter(both).collect()
@@ -109,6 +111,7 @@ impl Differences<'_> {
         if from.members != to.members && (from.has_speeds() || to.has_speeds()) {
             differences.push(Difference::Rates);
         }
+        let (from, to) = (&from.settings, &to.settings);
         if from.policy != to.policy {
             differences.push(Difference::Policy);
         }

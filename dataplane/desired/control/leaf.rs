@@ -332,15 +332,15 @@ fn push_forgotten(steps: &mut Vec<Step>, pool: usize, difference: Difference) {
 fn begin(steps: &mut Vec<Step>, (pool, to): (usize, &Pool), table: &Table, core: Core, seed: u64) {
     let view = table.view(core.index, pool);
     let seed = stream_seed(seed, core.index, pool);
-    let mut dispatcher =
-        Dispatcher::new(&to.policy, view, core, seed).with_queue(to.queue, to.overflow);
+    let mut dispatcher = Dispatcher::new(&to.settings.policy, view, core, seed)
+        .with_queue(to.settings.queue, to.settings.overflow);
     let places = dispatcher.view().members();
     if let Some(speeds) = to.speeds(places) {
         dispatcher.set_rates(&speeds);
     }
     let new = NewPool {
         dispatcher,
-        shared_workers: to.shared_workers,
+        shared_workers: to.settings.shared_workers,
         unfinished: AffinityTable::queue_of_a_pool(),
     };
     steps.push(Step::Begin { new: Box::new(Some(new)), pool });

@@ -14,7 +14,6 @@ use std::time::SystemTime;
 
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
-use wedjat_core::policy::{Overflow, PolicySpec, Reports};
 use wedjat_core::role::colocated;
 use wedjat_core::stage::Network;
 use wedjat_core::stage::auth::{ReplyAuthenticator, first_accepted};
@@ -24,7 +23,7 @@ use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
-use crate::config::{AgentPool, Config, HostConfig, v4_bits};
+use crate::config::{Config, HostConfig, PoolConfig, v4_bits};
 use crate::state::{self, Desired, Spine, WorkerKey};
 
 /// A worker host.
@@ -76,24 +75,12 @@ impl Worker {
 pub struct Pool {
     /// Id in packets.
     pub id: u16,
-    /// Policy.
-    pub policy: PolicySpec,
-    /// Maximum number of tasks that wait on each core, for policies with a queue.
-    pub queue: usize,
-    /// Treatment of further tasks.
-    pub overflow: Overflow,
-    /// True if other schedulers send tasks to its workers, too.
-    pub shared_workers: bool,
-    /// At a leaf: source of its workers' load reports.
-    pub reports: Reports,
+    /// Settings.
+    pub settings: state::Pool,
     /// At a leaf: check of the proofs, tags made with a key, in its workers' messages.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
     /// At an agent: key of its workers' signatures.
     pub key: Option<Key>,
-    /// Address at which clients reach it, if not the node's own.
-    pub service: Option<IpAddr>,
-    /// At a leaf: link to the spine that receives its signals.
-    pub link: Option<SpineLink>,
     /// True if it accepts no new tasks, and ends once its tasks are answered.
     pub is_leaving: bool,
     /// Members by place.
@@ -101,6 +88,15 @@ pub struct Pool {
 }
 
 impl Pool {
+    /// Creates a pool without members. With a key, messages of its workers need a proof.
+    pub(super) fn new(id: u16, settings: state::Pool, key: Option<Key>, limits: Limits) -> Self {
+        let first = first_accepted(SystemTime::now());
+        let authenticator =
+            key.clone().map(|key| ReplyAuthenticator::new(key, limits.workers, first));
+        let (authenticator, members) = (authenticator.map(Arc::new), Vec::new());
+        Self { id, settings, authenticator, key, is_leaving: false, members }
+    }
+
     /// Returns the members' speeds by place; `None` if all are equal.
     #[must_use]
     pub fn speeds(&self, places: usize) -> Option<Box<[f64]>> {
@@ -144,11 +140,6 @@ pub struct Membership {
     pub pools: Vec<Option<Pool>>,
 }
 
-/// Creates the check of a pool's proofs with this key.
-pub(super) fn authenticator(key: &Key, limits: Limits, first: u64) -> Arc<ReplyAuthenticator> {
-    Arc::new(ReplyAuthenticator::new(key.clone(), limits.workers, first))
-}
-
 /// Stores a value at the first place that is free and that `is_usable` accepts, or appends it.
 pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl Fn(usize) -> bool) {
     let free_place = (0..places.len()).find(|&at| places[at].is_none() && is_usable(at));
@@ -162,25 +153,16 @@ impl Membership {
     /// Returns the membership of a configuration: servers in its order, and last this host if it has workers.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let (limits, first) = (config.leaf.limits, first_accepted(SystemTime::now()));
-        let spines = config.spines.iter().map(|&(id, ip)| Some(Spine { id, ip })).collect();
-        let mut membership = Self { epoch: 1, servers: Vec::new(), spines, pools: Vec::new() };
-        for pool in &config.pools {
-            membership.pools.push(Some(Pool {
-                id: pool.id,
-                policy: pool.policy.clone(),
-                queue: pool.queue,
-                overflow: pool.overflow,
-                shared_workers: pool.shared_workers,
-                reports: pool.reports,
-                authenticator: pool.key.as_ref().map(|key| authenticator(key, limits, first)),
-                key: None,
-                service: pool.service,
-                link: pool.link,
-                is_leaving: false,
-                members: Vec::new(),
-            }));
-        }
+        let pool = |pool: &PoolConfig| {
+            let (settings, key) = (pool.settings.clone(), pool.key.clone());
+            Some(Pool::new(pool.id, settings, key, config.leaf.limits))
+        };
+        let mut membership = Self {
+            epoch: 1,
+            servers: Vec::new(),
+            spines: config.spines.iter().copied().map(Some).collect(),
+            pools: config.pools.iter().map(pool).collect(),
+        };
         for server in &config.servers {
             let &crate::config::ServerConfig { ip, mac, registers, speed, .. } = server;
             let speeds = vec![speed; server.workers.len()];
@@ -210,23 +192,11 @@ impl Membership {
     #[must_use]
     pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
         let host_server = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
-        let pool = |pool: &AgentPool| {
+        let pool = |pool: &PoolConfig| {
             let workers = pool.workers.iter().zip(&pool.speeds);
-            let member = |(&id, &speed)| Some(Worker::new(id, 0, speed));
-            Some(Pool {
-                id: pool.id,
-                policy: pool.policy.clone(),
-                queue: pool.queue,
-                overflow: pool.overflow,
-                shared_workers: false,
-                reports: Reports::Replies,
-                authenticator: None,
-                key: pool.key.clone(),
-                service: None,
-                link: None,
-                is_leaving: false,
-                members: workers.map(member).collect(),
-            })
+            let members = workers.map(|(&id, &speed)| Some(Worker::new(id, 0, speed))).collect();
+            let (settings, key) = (pool.settings.clone(), pool.key.clone());
+            Some(Pool { members, ..Pool::new(pool.id, settings, key, host.limits) })
         };
         let pools = host.pools.iter().map(pool).collect();
         Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
@@ -262,7 +232,7 @@ impl Membership {
         };
         let pool = |pool: &Pool| PoolSpec {
             id: pool.id,
-            policy: pool.policy.to_string(),
+            policy: pool.settings.policy.to_string(),
             workers: pool.members.iter().map(worker).collect(),
         };
         Entries {
@@ -272,17 +242,10 @@ impl Membership {
         }
     }
 
-    /// Returns the spine that receives a pool's signals, with their rules.
-    #[must_use]
-    pub fn link_of(&self, pool: &Pool) -> Option<(Spine, Protocol)> {
-        let SpineLink { spine, protocol } = pool.link?;
-        Some((self.spines.get(usize::from(spine)).copied().flatten()?, protocol))
-    }
-
     /// Returns true if any pool is linked to a spine.
     #[must_use]
     pub fn has_links(&self) -> bool {
-        self.pools.iter().flatten().any(|pool| pool.link.is_some())
+        self.pools.iter().flatten().any(|pool| pool.settings.link.is_some())
     }
 
     /// Links the pool at index `pool` to a spine, or to none. Removes a spine without linked pools. Returns false if
@@ -291,21 +254,15 @@ impl Membership {
     pub(super) fn link(&mut self, pool: usize, to: Option<(Spine, Protocol)>) -> bool {
         // Without such a pool there is nothing to link.
         let Some(Some(linked_pool)) = self.pools.get_mut(pool) else { return true };
-        let old_link = linked_pool.link.take();
-        if let Some(old_spine) = old_link.map(|link| link.spine)
-            && !self
-                .pools
-                .iter()
-                .flatten()
-                .any(|pool| pool.link.is_some_and(|link| link.spine == old_spine))
+        let old = std::mem::replace(&mut linked_pool.settings.link, to);
+        let old_place = old.and_then(|(spine, _)| self.spine_place(spine.id));
+        if let (Some((old, _)), Some(place)) = (old, old_place)
+            && !self.links().any(|(spine, _)| spine.id == old.id)
         {
-            self.spines[usize::from(old_spine)] = None;
+            self.spines[place] = None;
         }
-        let Some((spine, protocol)) = to else { return true };
-        let is_same = |one: &Option<Spine>| one.is_some_and(|one| one.id == spine.id);
-        let place = self.spines.iter().position(is_same).unwrap_or_else(|| {
-            // Same place if only its address changed.
-            let old_place = old_link.map(|link| usize::from(link.spine));
+        let Some((spine, _)) = to else { return true };
+        let place = self.spine_place(spine.id).unwrap_or_else(|| {
             old_place
                 .filter(|&place| self.spines[place].is_none())
                 .or_else(|| self.spines.iter().position(Option::is_none))
@@ -315,10 +272,23 @@ impl Membership {
             self.spines.push(None);
         }
         self.spines[place] = Some(spine);
-        if let Some(Some(pool)) = self.pools.get_mut(pool) {
-            pool.link = Some(SpineLink { spine: place as u16, protocol });
+        // Other pools may be linked to the spine at its former address.
+        for (linked, _) in self.links() {
+            if linked.id == spine.id {
+                *linked = spine;
+            }
         }
         self.spines.len() <= SPINES_MAX
+    }
+
+    /// Iterates over the links of all pools.
+    fn links(&mut self) -> impl Iterator<Item = &mut (Spine, Protocol)> {
+        self.pools.iter_mut().flatten().filter_map(|pool| pool.settings.link.as_mut())
+    }
+
+    /// Returns the place of a spine.
+    fn spine_place(&self, id: u16) -> Option<usize> {
+        self.spines.iter().position(|one| one.is_some_and(|one| one.id == id))
     }
 
     /// Creates the network around a node: the map from packets to pools and members, and from members to addresses.
@@ -358,8 +328,10 @@ impl Membership {
                 is_closed: pool.is_leaving,
                 members: members(pool),
                 authenticator: pool.authenticator.clone(),
-                service: pool.service,
-                link: pool.link,
+                service: pool.settings.service,
+                link: pool.settings.link.and_then(|(spine, protocol)| {
+                    Some(SpineLink { spine: self.spine_place(spine.id)? as u16, protocol })
+                }),
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
         });
@@ -423,17 +395,8 @@ impl Membership {
     /// servers.
     #[must_use]
     pub fn desired(&self, is_spine: bool) -> Desired {
-        let settings = |pool: &Pool| state::Pool {
-            policy: pool.policy.clone(),
-            queue: pool.queue,
-            overflow: pool.overflow,
-            shared_workers: pool.shared_workers,
-            reports: pool.reports,
-            service: pool.service,
-            link: self.link_of(pool),
-        };
         let pools = self.pools.iter().flatten().filter(|pool| !pool.is_leaving);
-        let pools: BTreeMap<_, _> = pools.map(|pool| (pool.id, settings(pool))).collect();
+        let pools: BTreeMap<_, _> = pools.map(|pool| (pool.id, pool.settings.clone())).collect();
         let mut servers = BTreeMap::<_, BTreeSet<_>>::new();
         for server in self.servers.iter().flatten().filter(|server| !server.is_leaving) {
             let entry = state::Server { mac: server.mac, registers: server.registers };

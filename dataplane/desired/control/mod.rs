@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
@@ -34,14 +33,13 @@ pub use membership::{Membership, Pool, Server, Worker};
 use wedjat_core::limits::SPINES_MAX;
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{PolicySpec, Reports, Runs};
-use wedjat_core::stage::auth::first_accepted;
 use wedjat_core::state::table::Limits;
 use wedjat_core::state::{Member, Table};
 use wedjat_core::wire::auth::Key;
 
 use crate::config::{KEY_FILE, UNSPECIFIED, read_key};
-use crate::state::Spine;
-use membership::{authenticator, settle};
+use crate::state::{self, Spine};
+use membership::settle;
 
 /// Time after which unanswered tasks of a leaving worker count as lost, and its place becomes free.
 pub const LEAVING_NS: u64 = 10_000_000_000;
@@ -370,25 +368,10 @@ impl<C: Cores> Control<C> {
                     let (what, is_leaving) = (format!("pool {id}"), pool.is_leaving);
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
-                let (policy, members, is_leaving) = (policy.clone(), Vec::new(), false);
+                let settings = state::Pool::new(policy.clone(), queue, overflow);
+                let settings = state::Pool { shared_workers, ..settings };
                 let key = key_file.as_deref().map(key_in).transpose()?;
-                let authenticator = key
-                    .as_ref()
-                    .map(|key| authenticator(key, self.limits, first_accepted(SystemTime::now())));
-                let pool = Pool {
-                    id,
-                    policy,
-                    queue,
-                    overflow,
-                    shared_workers,
-                    reports: Reports::Replies,
-                    authenticator,
-                    key,
-                    service: None,
-                    link: None,
-                    is_leaving,
-                    members,
-                };
+                let pool = Pool::new(id, settings, key, self.limits);
                 // Tasks that waited for the ended pool may not have been dropped yet.
                 settle(&mut next.pools, pool, |at| self.queued(at) == 0);
                 check_limit(next.pools.len(), self.limits.pools, "pool", "pools_max")
@@ -399,7 +382,7 @@ impl<C: Cores> Control<C> {
             }
             Change::SetPolicy { pool, ref policy } => {
                 check_policy(policy, self.cores.is_spine())?;
-                let changed = pool_of(next, pool)?;
+                let changed = &mut pool_of(next, pool)?.settings;
                 if changed.reports == Reports::Messages && changed.policy != *policy {
                     let reason = "its workers report their queues as their own policy requires";
                     let reason = format!("{reason}; restart leaves and agents with the other one");
@@ -409,7 +392,7 @@ impl<C: Cores> Control<C> {
                 Ok(())
             }
             Change::SetQueue { pool, queue, overflow } => {
-                let pool = pool_of(next, pool)?;
+                let pool = &mut pool_of(next, pool)?.settings;
                 (pool.queue, pool.overflow) = (queue, overflow);
                 Ok(())
             }
@@ -434,7 +417,7 @@ impl<C: Cores> Control<C> {
         pool: u16,
         to: Option<(Spine, Protocol)>,
     ) -> Result<(), ChangeError> {
-        let by_messages = pool_of(next, pool)?.reports == Reports::Messages;
+        let by_messages = pool_of(next, pool)?.settings.reports == Reports::Messages;
         if let Some((spine, _)) = to {
             if by_messages {
                 let reason = "a leaf's signals repeat what replies report, and this pool's replies report nothing";
@@ -698,7 +681,7 @@ fn set_service(
     if let Some(ip) = ip.filter(|&ip| is_taken(ip)) {
         return refused(what(ip), "a server has that address");
     }
-    pool_of(membership, id)?.service = ip;
+    pool_of(membership, id)?.settings.service = ip;
     Ok(())
 }
 

@@ -1,0 +1,53 @@
+//! Pools of a file.
+
+use std::net::IpAddr;
+
+use wedjat_core::policy::signals::Protocol;
+use wedjat_core::policy::{PolicySpec, Reports};
+use wedjat_core::wire::auth::Key;
+
+use super::faults::Faults;
+use super::raw;
+use super::read::Table;
+use crate::state::{Pool, Spine};
+
+/// Checked pool.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Id.
+    pub id: u16,
+    /// Settings.
+    pub settings: Pool,
+    /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
+    /// signs its workers' messages.
+    pub key: Option<Key>,
+    /// At an agent: global ids of the workers, one worker core each. A leaf's servers name their workers.
+    pub workers: Vec<u16>,
+    /// At an agent: relative speed of each worker.
+    pub speeds: Vec<f64>,
+    /// At an agent: policy of the leaves if members report their queues in messages; `None` if replies carry the
+    /// reports.
+    pub leaf_policy: Option<PolicySpec>,
+}
+
+impl PoolConfig {
+    /// Reads a pool of a leaf or spine, with values whose rules depend on other keys.
+    pub(super) fn read(
+        faults: &mut Faults,
+        raw: &raw::Pool,
+        (policy, reports): (PolicySpec, Reports),
+        (service, link): (Option<IpAddr>, Option<(Spine, Protocol)>),
+    ) -> Self {
+        let shared_workers = faults.flag(raw.table, "shared_workers").unwrap_or_default();
+        let settings = settings(faults, raw.table, policy);
+        let settings = Pool { shared_workers, reports, service, link, ..settings };
+        let key = faults.key(raw.key_file.as_ref(), "pool.key_file");
+        let (id, workers, speeds) = (*raw.id.get_ref(), Vec::new(), Vec::new());
+        Self { id, settings, key, workers, speeds, leaf_policy: None }
+    }
+}
+
+/// Reads the settings that pools of all nodes have.
+pub fn settings(faults: &mut Faults, table: Table, policy: PolicySpec) -> Pool {
+    Pool::new(policy, faults.number(table, "queue"), faults.word(table, "overflow"))
+}
