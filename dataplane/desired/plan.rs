@@ -278,3 +278,110 @@ fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
     }
     changes
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Two pools, and a server with an entry for each.
+    const FILE: &str = "[leaf]\nid = 1\ncores = [1]\n\
+        [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n\
+        [[spine]]\nid = 9\nip = '10.0.2.9'\n\
+        [[pool]]\nid = 1\npolicy = 'sed'\n[[pool]]\nid = 2\npolicy = 'jbsq(k=2)'\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '0-3'\npool = 1\n\
+        [[server]]\nip = '10.0.2.11'\nworkers = '4-5'\npool = 2\nregisters = true\n";
+
+    /// Returns the membership of a file.
+    fn membership(text: &str) -> Membership {
+        let config = Config::parse(Path::new("leaf.toml"), text);
+        Membership::of(&config.unwrap_or_else(|error| panic!("{error}")))
+    }
+
+    /// Returns the changes from the file above to another, and the obstacles.
+    fn plan(now: &Membership, text: &str) -> (Vec<String>, Vec<String>) {
+        let plan = Plan::new(now, &membership(text).desired(false), false);
+        let changes = plan.changes.iter().map(ToString::to_string).collect();
+        (changes, plan.obstacles.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn equal_states_need_no_change() {
+        let now = membership(FILE);
+        assert_eq!(Plan::new(&now, &now.desired(false), false), Plan::default());
+        let spine = Delta::between(&now.desired(true), &now.desired(true));
+        assert!(spine.is_empty());
+    }
+
+    #[test]
+    fn delta_leads_from_one_state_to_the_other() {
+        let from = membership(FILE).desired(false);
+        let to = FILE.replace("0-3", "1-7,9").replace("4-5", "10");
+        let to = to.replace("'sed'", "'sed'\nspine = 9\nservice = '10.0.2.80'");
+        let to = membership(&to).desired(false);
+        let (mut there, mut back) = (from.clone(), to.clone());
+        there.apply(Delta::between(&from, &to));
+        back.apply(Delta::between(&to, &from));
+        assert_eq!((there, back), (to, from));
+    }
+
+    #[test]
+    fn entries_of_a_server_move_together() {
+        let now = membership(FILE);
+        let moved = FILE.replace("2.11'\n", "2.11'\nmac = '02:00:00:00:02:0b'\n");
+        let change = "move-server ip=10.0.2.11 to=10.0.2.11 mac=02:00:00:00:02:0b".to_owned();
+        assert_eq!(plan(&now, &moved), (vec![change], Vec::new()));
+        let more = "[[server]]\nip = '10.0.2.12'\nworkers = '8'\npool = 1\n\
+            [[server]]\nip = '10.0.2.12'\nworkers = '9'\npool = 2\nregisters = true\n";
+        let (_, obstacles) = plan(&now, &format!("{FILE}{more}"));
+        assert_eq!(obstacles.len(), 1, "{obstacles:?}");
+        assert!(obstacles[0].starts_with("entries of server 10.0.2.12 that differ can't change"));
+    }
+
+    #[test]
+    fn settings_of_a_pool_change_alone() {
+        let lines = "'jbsq(k=3)'\nqueue = 9\noverflow = 'refuse'\nspine = 9\nsignals = 'none'";
+        let changes = [
+            "set-policy pool=2 policy=jbsq(k=3, silence-ms=0)",
+            "set-queue pool=2 queue=9 overflow=refuse",
+            "link-pool pool=2 spine=9 ip=10.0.2.9 signals=none",
+        ];
+        let changes = changes.map(ToOwned::to_owned).to_vec();
+        let now = membership(FILE);
+        assert_eq!(plan(&now, &FILE.replace("'jbsq(k=2)'", lines)), (changes, Vec::new()));
+        let fixed = FILE.replace("'sed'", "'sed'\nshared_workers = true");
+        let (_, obstacles) = plan(&now, &fixed);
+        let fixed = "`pool.shared_workers` of pool 1 can't change at run time: restart the node";
+        assert_eq!(obstacles, [fixed]);
+    }
+
+    #[test]
+    fn leaving_objects_block_what_needs_them() {
+        let mut now = membership(FILE);
+        now.pools[0].as_mut().unwrap().is_leaving = true;
+        let (changes, obstacles) = plan(&now, FILE);
+        assert_eq!(
+            (changes.len(), &obstacles[..]),
+            (0, &["pool 1 is leaving: wait until it has left".to_owned()][..])
+        );
+        // A worker that is wanted elsewhere leaves first.
+        let now = membership(FILE);
+        let (changes, obstacles) = plan(&now, &FILE.replace("0-3", "0-2").replace("4-5", "3-5"));
+        assert_eq!(changes, ["remove-workers workers=3"]);
+        assert!(obstacles[0].starts_with("worker 3 is in pool 1 at 10.0.2.11"), "{obstacles:?}");
+        // Its pool's removal suffices.
+        let (first, rest) = FILE.split_once("[[pool]]\nid = 1").unwrap();
+        let (_, rest) = rest.split_once("'sed'\n").unwrap();
+        let rest = rest.replace("workers = '0-3'\npool = 1", "workers = '6'\npool = 2");
+        let rest = rest.replace(
+            "[[server]]\nip = '10.0.2.11'\nworkers = '6'",
+            "[[server]]\nip = '10.0.2.13'\nworkers = '6'",
+        );
+        let (changes, obstacles) = plan(&now, &format!("{first}{rest}"));
+        let added = "add-workers server=10.0.2.13 pool=2 workers=6";
+        assert_eq!(changes, ["add-server ip=10.0.2.13", "remove-pool id=1", added]);
+        assert!(obstacles.is_empty(), "{obstacles:?}");
+    }
+}
