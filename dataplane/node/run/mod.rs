@@ -466,12 +466,12 @@ fn describe(
     account.seeds = [(kind.to_owned(), seed)].into();
     let mut names = Vec::new();
     for (index, pool) in membership.pools.iter().enumerate() {
-        let Some(Pool { id, policy, .. }) = pool else { continue };
+        let Some(Pool { id, settings, .. }) = pool else { continue };
         for core in 0..cores.len() {
             account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, index));
         }
-        names.push(policy.to_string());
-        account.policies.insert(*id, policy.to_string());
+        names.push(settings.policy.to_string());
+        account.policies.insert(*id, settings.policy.to_string());
     }
     names.dedup();
     account.policy = names.join(", ");
