@@ -8,7 +8,7 @@
 //! there are buffers, so no reply is lost on it.
 
 use super::agent::{AttachStats, Parts};
-use super::{Agent, Leaf};
+use super::{Agent, CoreRole, Leaf};
 use crate::clock::Progress;
 use crate::io::Token;
 use crate::io::link::{DeviceOrWire, End};
@@ -156,17 +156,6 @@ where
         }
     }
 
-    /// Runs the leaf's due tick after a sleep of the poll loop, so that its policies have the current time.
-    pub fn catch_up(&mut self, now: u64) {
-        self.leaf.catch_up(now);
-    }
-
-    /// Returns the progress of both, and the next time at which either has work.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
-        self.leaf.progress().and(self.agent.progress())
-    }
-
     /// Returns the number of tasks at this host.
     #[must_use]
     pub fn held(&self) -> usize {
@@ -211,5 +200,28 @@ where
             DeviceOrWire::Link(_) => None,
         };
         ports.into_iter().filter_map(device).collect()
+    }
+}
+
+impl<P, A> CoreRole for Colocated<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    #[inline]
+    fn poll(&mut self, now: u64) -> usize {
+        Self::poll(self, now)
+    }
+
+    fn catch_up(&mut self, now: u64) {
+        self.leaf.catch_up(now);
+    }
+
+    fn progress(&self) -> Progress {
+        self.leaf.progress().and(self.agent.progress())
+    }
+
+    fn held(&self) -> usize {
+        Self::held(self)
     }
 }

@@ -11,7 +11,7 @@ use std::slice;
 
 use sampler::Sampler;
 
-use super::PollTime;
+use super::{CoreRole, PollTime};
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::BURST;
@@ -421,25 +421,6 @@ where
         self.flush();
     }
 
-    /// Returns its progress, and the time of its next timer.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
-        let tick = self.node.next_tick();
-        // While packets are held, every tick counts: other cores may free places for waiting tasks, and questions
-        // for MAC addresses are sent at ticks.
-        let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
-        let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
-        self.out.progress(tick, tick.saturating_add(delay))
-    }
-
-    /// Runs a due tick after the poll loop has slept and before it processes new packets, so that policies have
-    /// the current time.
-    pub fn catch_up(&mut self, now: u64) {
-        if now >= self.node.next_tick() {
-            self.tick(now);
-        }
-    }
-
     /// Returns the epoch of its membership.
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -455,6 +436,32 @@ where
     /// Returns the stages, for changes between polls.
     pub fn stages_mut(&mut self) -> &mut Stages {
         &mut self.node.stages
+    }
+}
+
+impl<P, A> CoreRole for Leaf<P, A>
+where
+    P: Port,
+    A: Pool<Buf = P::Buf>,
+{
+    #[inline]
+    fn poll(&mut self, now: u64) -> usize {
+        Self::poll(self, now)
+    }
+
+    fn catch_up(&mut self, now: u64) {
+        if now >= self.node.next_tick() {
+            self.tick(now);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let tick = self.node.next_tick();
+        // While packets are held, every tick counts: other cores may free places for waiting tasks, and questions
+        // for MAC addresses are sent at ticks.
+        let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
+        let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
+        self.out.progress(tick, tick.saturating_add(delay))
     }
 }
 

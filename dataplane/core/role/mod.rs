@@ -5,11 +5,30 @@ pub mod agent;
 pub mod colocated;
 pub mod leaf;
 
+use crate::clock::Progress;
 use crate::state::{Counter, Counters};
 
 pub use agent::Agent;
 pub use colocated::Colocated;
 pub use leaf::Leaf;
+
+/// Role of a core, as its poll loop sees it.
+pub trait CoreRole {
+    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
+    fn poll(&mut self, now: u64) -> usize;
+
+    /// Runs a due tick after the poll loop has slept and before it processes new packets, so that policies have
+    /// the current time.
+    fn catch_up(&mut self, _now: u64) {}
+
+    /// Returns its progress, and the time of its next timer.
+    fn progress(&self) -> Progress;
+
+    /// Returns the number of tasks at this host.
+    fn held(&self) -> usize {
+        0
+    }
+}
 
 /// Counts busy and empty polls, and the ticks of busy ones. A poll lasts until the next one starts, so one clock
 /// reading per poll suffices.

@@ -4,12 +4,14 @@
 pub mod agent;
 mod attach_log;
 mod causes;
-mod colocated;
+mod launch;
 pub mod leaf;
+mod poll;
 mod stalls;
 mod supervisor;
 mod telemetry;
 pub mod threads;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,24 +26,20 @@ use self::supervisor::Supervisor;
 use crossbeam_queue::ArrayQueue;
 
 use wedjat_admin::pcap::CaptureError;
-use wedjat_admin::{Handle, Requests, TapPoints};
-use wedjat_core::clock::{ClockError, ClockFile};
+use wedjat_admin::{Handle, Requests};
+use wedjat_core::clock::ClockError;
 use wedjat_core::cpus;
-use wedjat_core::node::tap::TapCommands;
 use wedjat_core::policy::stream_seed;
-use wedjat_core::program::Program;
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::stage::network::NetworkError;
-use wedjat_core::state::{Counters, StateError, Totals};
+use wedjat_core::state::table::Role;
+use wedjat_core::state::{Counters, StateError, Table, Totals};
 use wedjat_core::stats::{self, CoreTime, LeafStats, Manifest, PortStats};
 use wedjat_desired::config::ControlConfig;
 use wedjat_desired::config::FollowConfig;
 use wedjat_desired::control::{Cores, Membership, Pool};
 use wedjat_dpdk::{Device, DeviceError, Eal, EalError, PoolError};
 use wedjat_fabric::{FollowerThread, NodeId};
-
-/// Time without a packet and without held tasks after which a stopping core ends.
-const QUIET: Duration = Duration::from_millis(20);
 
 /// Options of a run, beyond the configuration.
 #[derive(Clone, Debug, Default)]
@@ -157,38 +155,6 @@ pub enum LaunchError {
         /// Text of the error.
         reason: String,
     },
-}
-
-/// Returns the ticks per second of the nodes' clock.
-fn ticks_hz(clock: Option<&ClockFile>, eal: &Eal) -> u64 {
-    clock.map_or(eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
-}
-
-/// Returns a reader of the nodes' clock, in its ticks.
-fn ticks(clock: Option<&ClockFile>, eal: &Eal) -> Box<dyn Fn() -> u64> {
-    match clock.cloned() {
-        Some(clock) => Box::new(move || clock.now_ns()),
-        None => {
-            let eal = eal.clone();
-            Box::new(move || eal.now())
-        }
-    }
-}
-
-/// Returns the points at which a tap can record, for a node with these cores and devices.
-fn tap_points(
-    cores: Vec<TapCommands>,
-    devices: &[Device],
-    (clock, eal): (Option<&ClockFile>, &Eal),
-    cpus: &[usize],
-) -> TapPoints {
-    TapPoints {
-        cores,
-        ports: devices.iter().map(|device| device.name().to_owned()).collect(),
-        clock: ticks(clock, eal),
-        ticks_hz: ticks_hz(clock, eal),
-        cpus: cpus.to_vec(),
-    }
 }
 
 /// Logs a device's link event, from the watching thread. One exit of a memif peer may be logged twice: the link goes
@@ -363,7 +329,7 @@ impl Watch<'_> {
     /// each second.
     fn until_ended<T>(
         &self,
-        cores: &[&CoreThread<T>],
+        cores: &[CoreThread<T>],
         mut check: impl FnMut(Duration),
         mut report: impl FnMut(&str),
     ) {
@@ -441,34 +407,25 @@ fn port_stats(device: &Device) -> PortStats {
     }
 }
 
-/// Returns the manifest of a run, with the text of its configuration.
-fn manifest(config: &str, eal: &Eal, ticks_hz: u64) -> Manifest {
-    Manifest {
-        revision: Program::current().revision.to_owned(),
-        rustc: Program::current().rustc.to_owned(),
-        dpdk: wedjat_dpdk::version().unwrap_or_default(),
-        eal: eal.arguments().to_vec(),
-        ticks_hz,
-        config: config.to_owned(),
-    }
-}
-
-/// Adds the cores, the seeds, and the last workers and policies to the account. `kind` is the key of the node's own
-/// seed. Each pool's policy has a random stream of its own on each core, whose seed is derived from the node's.
-fn describe(
-    account: &mut LeafStats,
-    kind: &str,
-    membership: &Membership,
+/// Returns the account of these cores, the seeds, and the last workers and policies. The role's name is the key of the
+/// node's own seed. Each pool's policy has a random stream of its own on each core, whose seed derives from the node's.
+fn ledger(
+    role: Role,
+    table: &Table,
     cores: &[usize],
-    seed: u64,
-) {
+    membership: &Membership,
+    (seconds, manifest): (f64, Manifest),
+) -> LeafStats {
+    let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
+    let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
     account.cores = cores.to_vec();
-    account.seeds = [(kind.to_owned(), seed)].into();
+    account.seeds = [(role.name().to_owned(), table.seed())].into();
     let mut names = Vec::new();
     for (index, pool) in membership.pools.iter().enumerate() {
         let Some(Pool { id, settings, .. }) = pool else { continue };
         for core in 0..cores.len() {
-            account.seeds.insert(format!("core{core}.pool{id}"), stream_seed(seed, core, index));
+            let seed = stream_seed(table.seed(), core, index);
+            account.seeds.insert(format!("core{core}.pool{id}"), seed);
         }
         names.push(settings.policy.to_string());
         account.policies.insert(*id, settings.policy.to_string());
@@ -476,6 +433,7 @@ fn describe(
     names.dedup();
     account.policy = names.join(", ");
     account.workers = membership.workers().count();
+    account
 }
 
 #[cfg(test)]

@@ -103,7 +103,8 @@ pub fn run_with<S: Serve>(
             spawn(reply_path, eal.clone(), cpu, spin, work(host.places()[index]))
         })
     };
-    start(config, options, &region, Some(&mut start_threads), stop, report)
+    let create_region = || Ok(Arc::clone(&region));
+    start(config, options, create_region, Some(&mut start_threads), stop, report)
 }
 
 /// Way in which a worker's replies are sent, with the worker's end of its channel or the data to attach.

@@ -12,7 +12,7 @@ use wedjat::io::{Buf, Burst, Port};
 use wedjat::node::Timing;
 use wedjat::peers::Settings;
 use wedjat::ring::WorkerRegion;
-use wedjat::role::{Agent, Leaf};
+use wedjat::role::{Agent, CoreRole as _, Leaf};
 use wedjat::state::Table;
 use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{self, Extension};

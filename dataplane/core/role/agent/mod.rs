@@ -58,7 +58,7 @@ use packet::without_addresses;
 use responder::{NO_SET, Responder, named};
 use response_times::ResponseTimes;
 
-use super::PollTime;
+use super::{CoreRole, PollTime};
 use crate::clock::Progress;
 use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
@@ -314,19 +314,6 @@ where
         }
         self.time.end(received > 0 || replied > 0);
         received
-    }
-
-    /// Returns its progress, and the time of its next timer: a tick or the end of a beat. Ticks may be late while no
-    /// packets arrive, but a heartbeat may not.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
-        let beat = self
-            .peers
-            .as_ref()
-            .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
-        let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
-        let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
-        Progress { awaits_workers: self.held() > 0, ..progress }
     }
 
     /// Same as [`Agent::take`], and explains the packet's outcome.
@@ -949,6 +936,33 @@ where
         self.responder.out.counters.set(Gauge::Queued, 0);
         self.responder.out.flush();
         self.responder.out.ports.into_iter().collect()
+    }
+}
+
+impl<P, A> CoreRole for Agent<P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
+    #[inline]
+    fn poll(&mut self, now: u64) -> usize {
+        Self::poll(self, now)
+    }
+
+    /// The next timer is a tick or the end of a beat. Ticks may be late while no packets arrive, but a heartbeat may
+    /// not.
+    fn progress(&self) -> Progress {
+        let beat = self
+            .peers
+            .as_ref()
+            .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+        let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
+        let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
+        Progress { awaits_workers: self.held() > 0, ..progress }
+    }
+
+    fn held(&self) -> usize {
+        Self::held(self)
     }
 }
 

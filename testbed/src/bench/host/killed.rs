@@ -20,7 +20,7 @@ use wedjat::reason::DropReason;
 use wedjat::ring::WorkerRegion;
 use wedjat::role::Agent;
 use wedjat::role::agent::{AttachStats, Death};
-use wedjat::run::agent;
+use wedjat::run::workers;
 use wedjat::state::{Counter, Counters};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::engine::{Generator, Phase};
@@ -81,7 +81,7 @@ pub fn kill_one(
         let start = |id| Process::start(program, &path, id, worker_cpu);
         let is_over = || running.is_finished();
         let workers = supervise(start, &signals, &region, is_over, || {
-            agent::report_deaths(&region, &deaths);
+            workers::report_deaths(&region, &deaths);
         });
         signals.stop.store(true, Release);
         (running.join(), workers)
@@ -153,7 +153,7 @@ fn supervise(
     drop(killed);
     while !is_over() {
         check_deaths();
-        std::thread::sleep(agent::WATCH);
+        std::thread::sleep(workers::WATCH);
     }
     Ok(workers)
 }

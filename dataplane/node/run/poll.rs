@@ -1,0 +1,130 @@
+//! Thread of a dispatcher core: its poll loop, on the clock chosen at the start, over its queues or over taps that
+//! record all packets.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use wedjat_admin::pcap::Tap;
+use wedjat_core::clock::{Clock, ClockError, EmulatedClock};
+use wedjat_core::io::Port;
+use wedjat_core::node::refusals::Refusals;
+use wedjat_core::node::tap::TapCommands;
+use wedjat_core::role::CoreRole;
+use wedjat_core::role::agent::AttachStats;
+use wedjat_core::state::Counters;
+use wedjat_desired::config::PollMode;
+use wedjat_dpdk::{Adaptive, Eal, Mbuf, QueuePort, Sleeper, StallCounter};
+
+/// Time without a packet and without held tasks after which a stopping core ends.
+pub const QUIET: Duration = Duration::from_millis(20);
+
+/// Sums of an agent's attach statistics, and the number of workers registered at its end.
+pub type AgentEnd = (AttachStats, usize);
+
+/// The ports, the end of the core's agent, if it has one, and the reason why emulated time ended.
+pub type PollResult<P> = (Vec<P>, Option<AgentEnd>, Result<(), ClockError>);
+
+/// Parts of a role on one core, on the way to its thread.
+pub trait CoreParts: Send + 'static {
+    /// Joins the parts to the ports, and polls until `stop` is set and the core has drained.
+    fn poll<P: Port<Buf = Mbuf>>(
+        self,
+        ports: Vec<P>,
+        watch: CoreWatch,
+        clock: impl Clock,
+        stop: &AtomicBool,
+    ) -> PollResult<P>;
+}
+
+/// A core's links to observers on other threads.
+#[derive(Clone, Default)]
+pub struct CoreWatch {
+    pub tap: TapCommands,
+    pub refusals: Refusals,
+}
+
+/// State for the thread of a core.
+pub struct CoreSetup<C> {
+    pub eal: Eal,
+    pub parts: C,
+    /// Queues of this core, one per device.
+    pub ports: Vec<QueuePort>,
+    pub watch: CoreWatch,
+    pub counters: Counters,
+    pub polling: PollMode,
+    /// Emulated time instead of the time-stamp counter.
+    pub clock: Option<EmulatedClock>,
+    pub stop: Arc<AtomicBool>,
+    /// Name for captures of all packets, and this core's index.
+    pub pcap: Option<(PathBuf, usize)>,
+}
+
+impl<C: CoreParts> CoreSetup<C> {
+    /// Runs the core to its end. Returns the end of its agent, if it has one.
+    pub fn run(mut self) -> Result<Option<AgentEnd>, String> {
+        let ports = std::mem::take(&mut self.ports);
+        let sleeps = self.polling == PollMode::Adaptive && self.clock.is_none();
+        let sleeper = sleeps.then(|| Sleeper::new(&ports)).transpose();
+        let sleeper = sleeper.map_err(|error| error.to_string())?;
+        let Some((path, index)) = self.pcap.take() else {
+            let (_, end, clock) = self.poll(ports, sleeper);
+            return clock.map(|()| end).map_err(|error| error.to_string());
+        };
+        let tapped = ports.into_iter().enumerate().map(|(port, queue)| {
+            let mut name = path.clone().into_os_string();
+            name.push(format!(".port{port}.core{index}.pcap"));
+            let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Tap::new(queue, &PathBuf::from(name), since_epoch).map_err(|error| error.to_string())
+        });
+        let (tapped, end, clock) = self.poll(tapped.collect::<Result<Vec<_>, _>>()?, sleeper);
+        for (port, tap) in tapped.into_iter().enumerate() {
+            if tap.recorded() == 0 {
+                log::info!(
+                    "--pcap: no packet passed port {port} on core {index}: its file is empty"
+                );
+            }
+            tap.finish().map_err(|error| error.to_string())?;
+        }
+        clock.map(|()| end).map_err(|error| error.to_string())
+    }
+
+    /// Polls on the chosen clock. The loop is compiled for each.
+    fn poll<P: Port<Buf = Mbuf>>(self, ports: Vec<P>, sleeper: Option<Sleeper>) -> PollResult<P> {
+        let Self { eal, parts, watch, counters, clock, stop, .. } = self;
+        if let Some(clock) = clock {
+            return parts.poll(ports, watch, clock, &stop);
+        }
+        let tsc = StallCounter::new(eal, counters.clone());
+        match sleeper {
+            Some(sleeper) => parts.poll(ports, watch, Adaptive::new(tsc, sleeper, counters), &stop),
+            None => parts.poll(ports, watch, tsc, &stop),
+        }
+    }
+}
+
+/// Polls a core's role until `stop` is set, and then until its ports are quiet and it holds no task, at most for
+/// `drain_max`. Returns the time of the last poll.
+#[inline(always)]
+pub fn poll_until_stopped(
+    role: &mut impl CoreRole,
+    clock: &mut impl Clock,
+    stop: &AtomicBool,
+    drain_max: Duration,
+) -> u64 {
+    let mut last = 0;
+    while let Some(now) = clock.next(stop) {
+        if clock.has_slept() {
+            role.catch_up(now);
+        }
+        role.poll(now);
+        last = now;
+        clock.polled(|| role.progress());
+    }
+    clock.drain(QUIET, drain_max, |now| {
+        last = now;
+        role.poll(now) > 0 || role.held() > 0
+    });
+    last
+}

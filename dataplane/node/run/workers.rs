@@ -1,0 +1,70 @@
+//! Workers of an agent, as the watching thread sees them: processes, watched by their locks in the region, or threads.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+use wedjat_core::ring::WorkerRegion;
+use wedjat_core::role::agent::Death;
+
+use super::attach_log::AttachLog;
+
+/// Interval between checks of workers' locks, signals and time.
+pub const WATCH: Duration = Duration::from_millis(5);
+/// Time in which threads must end after the agent.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Interval between checks of the threads.
+const JOIN_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Watch over the workers that attach to a region.
+#[derive(Debug)]
+pub struct WorkerWatch {
+    region: Arc<WorkerRegion>,
+    /// Queue of dead workers for the core.
+    deaths: Arc<ArrayQueue<Death>>,
+    attach_log: AttachLog,
+}
+
+impl WorkerWatch {
+    /// Creates the watch over a region without workers. The core takes deaths from the queue.
+    #[must_use]
+    pub fn new(region: Arc<WorkerRegion>, deaths: Arc<ArrayQueue<Death>>) -> Self {
+        let attach_log = AttachLog::new(&region);
+        Self { region, deaths, attach_log }
+    }
+
+    /// Reports dead workers to the core, and logs attached and departed ones.
+    pub fn check(&mut self) {
+        report_deaths(&self.region, &self.deaths);
+        self.attach_log.update(&self.region);
+    }
+}
+
+/// Reports dead workers to the core: granted ones with a free lock. Reads the claim before the lock. So the death
+/// carries the claim of the dead worker, and the core ignores it if a successor has the grant by then.
+pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
+    for channel in 0..region.shape().channels {
+        let claim = region.granted(channel);
+        if claim != 0 && !region.has_worker(channel) {
+            // If the queue is full, the next check finds the death again.
+            let _ = deaths.push(Death { channel, claim });
+        }
+    }
+}
+
+/// Waits a limited time for the threads. Abandons a thread that does not end.
+pub(super) fn join_threads(threads: Vec<JoinHandle<()>>) {
+    let start = Instant::now();
+    while !threads.iter().all(JoinHandle::is_finished) && start.elapsed() < PATIENCE {
+        std::thread::sleep(JOIN_INTERVAL);
+    }
+    for thread in threads {
+        let name = thread.thread().name().unwrap_or("a worker").to_owned();
+        if !thread.is_finished() {
+            log::warn!("{name} is still busy with a task and is abandoned");
+        } else if thread.join().is_err() {
+            log::error!("{name} ended by a panic; its tasks are counted as worker_lost");
+        }
+    }
+}
