@@ -11,6 +11,7 @@
 //! packets and questions also store the address.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 
@@ -99,6 +100,16 @@ pub struct ArpQuestion {
 }
 
 impl ArpQuestion {
+    /// Creates a question to all hosts behind a port.
+    #[must_use]
+    pub fn broadcast(port: u8, host: IpAddr) -> Self {
+        let (address, v6) = match host {
+            IpAddr::V4(host) => (host.to_bits(), None),
+            IpAddr::V6(host) => (0, Some(host.to_bits())),
+        };
+        Self { port, address, to: Mac::BROADCAST, v6 }
+    }
+
     /// Returns the length of the frame, Ethernet header included.
     #[must_use]
     pub fn frame_len(&self) -> usize {

@@ -5,12 +5,14 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
+use super::arp::ArpQuestion;
 use super::refusals::Refusals;
 use super::tap::TapCore;
 use crate::clock::Progress;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
+use crate::stage::PortAddress;
 use crate::state::{Counter, Counters};
 
 /// Ports of a core with their output; see the module's documentation.
@@ -109,6 +111,17 @@ impl<P: Port> Outbox<P> {
         };
         fill(packet.bytes_mut());
         self.originate(packet, port);
+    }
+
+    /// Queues a question for a host's MAC address. `own` is the node's address on the port.
+    pub fn ask<A: Pool<Buf = P::Buf>>(
+        &mut self,
+        pool: &mut A,
+        own: &PortAddress,
+        question: &ArpQuestion,
+    ) {
+        let (port, len) = (usize::from(question.port), question.frame_len());
+        self.make(pool, port, len, |frame| question.emit(own, frame));
     }
 
     /// Sends all queued packets.

@@ -297,11 +297,8 @@ where
             self.review_patience(now);
         }
         while let Some(question) = self.node.next_question(now) {
-            let port = usize::from(question.port);
-            let address = *self.node.stages.network().port(port);
-            self.out.make(&mut self.pool, port, question.frame_len(), |frame| {
-                question.emit(&address, frame)
-            });
+            let address = *self.node.stages.network().port(usize::from(question.port));
+            self.out.ask(&mut self.pool, &address, &question);
         }
         while let Some(address) = self.node.stages.next_announcement() {
             self.announce(address);

@@ -64,6 +64,7 @@ use crate::io::Token;
 use crate::io::{Buf, Burst, Pool, Port};
 use crate::limits::PORTS_MAX;
 use crate::node::Timing;
+use crate::node::arp::ArpQuestion;
 use crate::node::explain::{Fate, Moment, PoolBeliefs};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
@@ -705,26 +706,10 @@ where
         }
     }
 
-    /// Asks for the MAC address of a host behind a port.
+    /// Asks for the MAC address of a host in a port's network.
     fn ask_for(&mut self, port: usize, host: IpAddr) {
-        let address = self.addresses[port];
-        let out = &mut self.responder.out;
-        match (address.v6, host) {
-            (Some(own), IpAddr::V6(host)) => {
-                let question = ndp::Packet::question(address.mac, own.ip, host.to_bits(), None);
-                let (question, to) = question;
-                out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
-                    question.emit(frame, to, false);
-                });
-            }
-            (None, IpAddr::V4(host)) => {
-                let question = arp::Packet::request(address.mac, address.ip, host.to_bits());
-                out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-                    question.emit(frame, Mac::BROADCAST);
-                });
-            }
-            _ => {} // the configuration check ensures that each leaf is in its port's network
-        }
+        let question = ArpQuestion::broadcast(port as u8, host);
+        self.responder.out.ask(&mut self.pool, &self.addresses[port], &question);
     }
 
     /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values. Commands

@@ -9,14 +9,16 @@
 //! has the rest. A reply by way of the first node would cost that node two packets, and its death would lose the task.
 //! So clients and nodes share one network behind one port.
 
+use std::net::Ipv4Addr;
+
 use crate::io::{Pool, Port, Token};
+use crate::node::arp::ArpQuestion;
 use crate::node::explain::Fate;
 use crate::peers::{Peers, Refusal, Settings};
 use crate::reason::DropReason;
 use crate::ring::Outcome;
 use crate::state::nodes::{NodeView, Nodes};
 use crate::state::{Counter, Gauge};
-use crate::wire::arp;
 use crate::wire::ether::Mac;
 use crate::wire::peer::{
     self, ForwardingTrailer, HEARTBEAT_LEN, Heartbeat, Origin, Parameters, REQUEST_LEN,
@@ -387,10 +389,9 @@ where
         let (own, own_node) = (self.addresses[0], group.own_node());
         for (_, hop) in group.hops.iter_mut().enumerate().filter(|(node, _)| *node != own_node) {
             if hop.must_ask(now, self.timing.ticks_hz) {
-                let question = arp::Packet::request(own.mac, own.ip, hop.address);
-                self.responder.out.make(&mut self.pool, hop.port, arp::FRAME_LEN, |frame| {
-                    question.emit(frame, Mac::BROADCAST);
-                });
+                let host = Ipv4Addr::from_bits(hop.address).into();
+                let question = ArpQuestion::broadcast(hop.port as u8, host);
+                self.responder.out.ask(&mut self.pool, &own, &question);
             }
         }
         let set = self.worker_sets.iter().find(|set| set.pool == Some(group.pool));
