@@ -18,11 +18,10 @@ use wedjat_core::role::{Agent, Leaf};
 use wedjat_core::stage::auth::ReplyAuthenticator;
 use wedjat_core::stage::network::NetworkError;
 use wedjat_core::state::StateError;
-use wedjat_core::state::table::Role;
 use wedjat_core::wire::arp::{self, Operation};
 use wedjat_core::wire::ether::{self, Mac};
 use wedjat_core::wire::{ipv4, ipv6, ndp, udp, vlan};
-use wedjat_desired::config::{AgentConfig, Config, PortConfig};
+use wedjat_desired::config::{AgentConfig, Config, NodeConfig, PortConfig};
 use wedjat_desired::control::{Membership, signer};
 
 use super::convert::explain_spec;
@@ -85,11 +84,11 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the node's ports.
-    fn ports(&self) -> &[PortConfig] {
+    /// Returns the settings that every node has.
+    fn node(&self) -> NodeConfig<'_> {
         match self {
-            Self::Leaf(config) => &config.ports,
-            Self::Agent(config) => &config.ports,
+            Self::Leaf(config) => config.node(),
+            Self::Agent(config) => config.node(),
         }
     }
 
@@ -101,22 +100,6 @@ impl Source {
         };
         let servers = servers.iter().map(|server| server.ip);
         servers.filter(|&server| port.reaches(server)).collect()
-    }
-
-    /// Returns the node's role.
-    fn role(&self) -> Role {
-        match self {
-            Self::Leaf(config) => config.role,
-            Self::Agent(_) => Role::Agent,
-        }
-    }
-
-    /// Returns true if the node follows a controller.
-    fn has_controller(&self) -> bool {
-        match self {
-            Self::Leaf(config) => config.controller.is_some(),
-            Self::Agent(config) => config.controller.is_some(),
-        }
     }
 }
 
@@ -181,7 +164,7 @@ impl Offline {
     /// Reads the capture, and determines MAC addresses from it.
     fn of(source: Source, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
         let packets = pcap::read_packets(capture)?;
-        let ports = source.ports();
+        let ports = source.node().ports;
         let is_device = |device: &str, name: &str| device == name || vdev::name(device) == name;
         let named = |name: &str| ports.iter().position(|one| is_device(&one.device, name));
         let index = |name: &str| name.parse().ok().filter(|&index: &usize| index < ports.len());
@@ -204,7 +187,7 @@ impl Offline {
         };
         offline.find_macs();
         offline.find_hosts();
-        if offline.source.has_controller() {
+        if offline.source.node().controller.is_some() {
             offline.note("pools and workers of the controller are unknown");
         }
         let cut = offline.packets.iter().filter(|one| one.len as usize > one.bytes.len()).count();
@@ -229,8 +212,8 @@ impl Offline {
 
     /// Determines the ports' MAC addresses: configured, or destinations in the capture.
     fn find_macs(&mut self) {
-        for index in 0..self.source.ports().len() {
-            let port = &self.source.ports()[index];
+        for index in 0..self.source.node().ports.len() {
+            let port = &self.source.node().ports[index];
             let (ip, device) = (port.ip, port.device.clone());
             let found = port.mac.or_else(|| {
                 let sent_to_node = |one: &CapturedPacket| sent_to(&one.bytes, ip);
@@ -261,7 +244,8 @@ impl Offline {
             let Some((ip, mac)) = sender(frame) else { continue };
             let is_neighbour =
                 |(port, &port_mac): (&PortConfig, &Mac)| port.reaches(ip) && mac != port_mac;
-            if !mac.is_group() && self.source.ports().iter().zip(&self.macs).any(is_neighbour) {
+            if !mac.is_group() && self.source.node().ports.iter().zip(&self.macs).any(is_neighbour)
+            {
                 self.hosts.entry(ip).or_insert(mac);
             }
         }
@@ -279,7 +263,7 @@ impl Offline {
         let by_destination = || self.macs.iter().position(|&mac| mac == dst);
         let by_source = || {
             let (ip, _) = sender(frame)?;
-            self.source.ports().iter().position(|port| port.reaches(ip))
+            self.source.node().ports.iter().position(|port| port.reaches(ip))
         };
         Some(self.port.or_else(by_destination).or_else(by_source).unwrap_or(0))
     }
@@ -302,10 +286,10 @@ impl Offline {
         let _ = node.tap.push(order); // there is room
         node.poll(BEGIN);
         let first = self.packets.first().map_or(Duration::ZERO, |packet| packet.time);
-        let ports = self.source.ports().iter().map(|port| port.device.clone()).collect();
+        let ports = self.source.node().ports.iter().map(|port| port.device.clone()).collect();
         let stamps = Stamps::from(BEGIN, first, TICKS_HZ);
         let explaining = ExplainSession::new(vec![records], ports, stamps, Box::new(|| ()));
-        let (role, membership) = (self.source.role(), &node.membership);
+        let (role, membership) = (self.source.node().role, &node.membership);
         let context =
             ExplainContext { role, membership: &membership.clone(), explaining: &explaining };
         let mut remaining = count;
@@ -331,7 +315,7 @@ impl Offline {
 
     /// Returns a packet as the port's device would deliver it: complete, and without the port's VLAN tag.
     fn frame(&self, packet: &CapturedPacket, port: usize) -> Vec<u8> {
-        let config = &self.source.ports()[port];
+        let config = &self.source.node().ports[port];
         let mut frame = packet.bytes.clone();
         frame.truncate(FRAME_BYTES);
         if frame.len() < packet.len as usize {

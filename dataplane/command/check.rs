@@ -138,7 +138,7 @@ fn check_controller(path: &Path) -> Outcome {
 /// Prints the warnings and a summary of an agent's file.
 fn check_agent(path: &Path) -> Outcome {
     let config = AgentConfig::load(path)?;
-    for warning in config.warnings() {
+    for warning in config.node().warnings() {
         print(&format!("warning: {warning}\n"))?;
     }
     let workers = config.host.places().len();

@@ -31,9 +31,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let request = match arguments.config.as_deref() {
         None => doctor::Request { eal: eal.to_vec(), ..doctor::Request::default() },
         Some(path) if AgentConfig::is_agents(path) => {
-            doctor::Request::of_agent(&AgentConfig::load(path)?, eal)
+            doctor::Request::of(&AgentConfig::load(path)?.node(), eal)
         }
-        Some(path) => doctor::Request::of(&Config::load(path)?, eal),
+        Some(path) => doctor::Request::of(&Config::load(path)?.node(), eal),
     };
     let findings = doctor::run(&request);
     print(&doctor::render(&findings))?;

@@ -22,7 +22,7 @@ use wedjat_core::io::vdev;
 use wedjat_core::ring::region;
 use wedjat_core::state::files::{Scratch, within_limits};
 use wedjat_core::state::table;
-use wedjat_desired::config::{AgentConfig, Config, ControlConfig, PortConfig};
+use wedjat_desired::config::{ControlConfig, NodeConfig};
 
 /// Planned start.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Request {
     pub eal: Vec<String>,
     /// Shared state file.
     pub state: Option<PathBuf>,
-    /// Warnings of the configuration: [`wedjat_desired::config::Config::warnings`].
+    /// Warnings of the configuration: [`NodeConfig::warnings`].
     pub warnings: Vec<String>,
     /// Group that may read the state file.
     pub state_group: Option<u32>,
@@ -50,43 +50,19 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns the needs of a leaf or spine with this configuration and these arguments for EAL.
+    /// Returns the needs of a node with this configuration and these arguments for EAL.
     #[must_use]
-    pub fn of(config: &Config, eal: &[String]) -> Self {
+    pub fn of(config: &NodeConfig<'_>, eal: &[String]) -> Self {
         Self {
-            cores: config.leaf.cores.clone(),
-            state: config.leaf.state.clone(),
-            state_group: config.leaf.state_group,
-            region: config.agent.as_ref().map(|agent| region::path_of(&agent.name)),
-            ..Self::common(&config.ports, config.warnings(), &config.control, eal)
-        }
-    }
-
-    /// Returns the needs of an agent with this configuration and these arguments for EAL.
-    #[must_use]
-    pub fn of_agent(config: &AgentConfig, eal: &[String]) -> Self {
-        Self {
-            cores: vec![config.core],
-            state: config.state.clone(),
-            state_group: config.state_group,
-            region: Some(region::path_of(&config.host.name)),
-            jobs: config.jobs.clone(),
-            ..Self::common(&config.ports, config.warnings(), &config.control, eal)
-        }
-    }
-
-    /// Returns the needs that all nodes have.
-    fn common(
-        ports: &[PortConfig],
-        warnings: Vec<String>,
-        control: &ControlConfig,
-        eal: &[String],
-    ) -> Self {
-        Self {
-            devices: ports.iter().map(|port| port.device.clone()).collect(),
+            cores: config.cores.to_vec(),
+            devices: config.ports.iter().map(|port| port.device.clone()).collect(),
             eal: eal.to_vec(),
-            warnings,
-            control: control.clone(),
+            state: config.state.map(Path::to_owned),
+            warnings: config.warnings(),
+            state_group: config.state_group,
+            region: config.host.map(|host| region::path_of(&host.name)),
+            control: config.control.clone(),
+            jobs: config.jobs.to_vec(),
             ..Self::default()
         }
     }

@@ -86,16 +86,10 @@ pub struct AgentConfig {
     pub settings: Settings,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
-    warnings: Vec<Fault>,
+    pub(super) warnings: Vec<Fault>,
 }
 
 impl AgentConfig {
-    /// Returns the file's warnings, like [`super::Config::warnings`].
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        faults::lines(&self.path, &self.warnings)
-    }
-
     /// Returns the address of each port. `macs` are the devices' MAC addresses.
     pub fn addresses(
         &self,

@@ -19,6 +19,7 @@ mod key;
 pub mod keys;
 mod leaf;
 mod local;
+mod node;
 #[cfg_attr(not(feature = "peers"), path = "no_peers.rs")]
 mod peers;
 mod pool;
@@ -39,6 +40,7 @@ pub use faults::ConfigError;
 pub use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, ServerConfig};
+pub use node::NodeConfig;
 pub use peers::PeersConfig;
 pub use pool::PoolConfig;
 pub use port::PortConfig;
@@ -113,11 +115,10 @@ impl Config {
         Err(ConfigError { path: self.path, faults: vec![fault] })
     }
 
-    /// Returns warnings: settings that are allowed and are probably mistakes. Each is one line with the file,
-    /// line, key, value found and a better value, in order of lines. A warning does not stop a leaf.
+    /// Returns its warnings: see [`NodeConfig::warnings`].
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        faults::lines(&self.path, &self.warnings)
+        self.node().warnings()
     }
 }
 

@@ -23,7 +23,7 @@ use wedjat_desired::control::{AgentCores, Membership, signer};
 use wedjat_dpdk::{Device, Eal, Mbuf, Outlet, PoolHandle};
 use wedjat_fabric::NodeId;
 
-use super::launch::{Assembly, Machine, NodeRole, Settings, launch};
+use super::launch::{Assembly, Machine, NodeRole, launch};
 use super::poll::{AgentEnd, CoreParts, CoreWatch, PollResult, QUIET, poll_until_stopped};
 use super::workers::WorkerWatch;
 use super::{LaunchError, Options, telemetry};
@@ -76,29 +76,8 @@ pub(super) fn start<'a>(
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
-    let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
-    let settings = Settings {
-        role: Role::Agent,
-        id: config.id,
-        node: NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into()),
-        cores: &[config.core],
-        poll: config.poll,
-        mbufs: config.mbufs,
-        ports: &config.ports,
-        outlets: match config.sends {
-            ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => {
-                config.host.places().len()
-            }
-            _ => 0,
-        },
-        state: config.state.as_deref(),
-        control: &config.control,
-        controller: config.controller.as_ref(),
-        warnings: config.warnings(),
-        text: &config.text,
-    };
     let create = || Ok(AgentRole { config, region: create_region()?, start_threads, senders: 0 });
-    launch(&settings, options, create, stop, report)
+    launch(&config.node(), options, create, stop, report)
 }
 
 /// Creates the region to which the host's workers attach. Refuses a second agent of that name.
@@ -121,14 +100,29 @@ impl NodeRole for AgentRole<'_> {
     type Core = AgentCore;
     type Account = AgentStats;
 
-    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError> {
-        let table = agent::table(self.config, machine.ticks_hz())?;
-        telemetry::show(&machine.eal, Role::Agent, &table);
-        Ok(table)
+    fn id(&self) -> NodeId {
+        let leaf = self.config.leaves.first();
+        let port = &self.config.ports[leaf.map_or(0, |leaf| leaf.port)];
+        NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into())
     }
 
     fn membership(&self) -> Membership {
         agent::membership(self.config)
+    }
+
+    fn outlets(&self) -> usize {
+        match self.config.sends {
+            ReplyPath::Try | ReplyPath::Must if self.start_threads.is_some() => {
+                self.config.host.places().len()
+            }
+            _ => 0,
+        }
+    }
+
+    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError> {
+        let table = agent::table(self.config, machine.ticks_hz())?;
+        telemetry::show(&machine.eal, Role::Agent, &table);
+        Ok(table)
     }
 
     fn assemble(

@@ -1,7 +1,6 @@
-//! Launch of a node: the sequence from its settings to its account, the same for a leaf, a spine and an agent. A
+//! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent. A
 //! [`NodeRole`] supplies what differs.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -17,7 +16,7 @@ use wedjat_core::state::Table;
 use wedjat_core::state::table::Role;
 use wedjat_core::stats::{LeafStats, Manifest};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::{ControlConfig, FollowConfig, PollMode, PortConfig};
+use wedjat_desired::config::{NodeConfig, PollMode};
 use wedjat_desired::control::{Cores, Membership};
 use wedjat_dpdk::{
     Device, DeviceError, DeviceOptions, Eal, MbufPool, Outlet, QueuePort, RssFields,
@@ -32,30 +31,6 @@ use super::{all_port_stats, check_cpus, follow, join, ledger, log_link_event, po
 
 /// Interval at which the watching thread checks signals and time.
 const WATCH: Duration = Duration::from_millis(20);
-
-/// Settings of a node, whatever its role.
-pub struct Settings<'a> {
-    pub role: Role,
-    /// Id in the clock file.
-    pub id: u16,
-    /// Name at a controller.
-    pub node: NodeId,
-    /// CPUs of the dispatcher cores.
-    pub cores: &'a [usize],
-    pub poll: PollMode,
-    /// Total number of packet buffers.
-    pub mbufs: u32,
-    pub ports: &'a [PortConfig],
-    /// Number of transmit queues of each device for worker threads.
-    pub outlets: usize,
-    /// State file, beside which the control interface has its sockets.
-    pub state: Option<&'a Path>,
-    pub control: &'a ControlConfig,
-    pub controller: Option<&'a FollowConfig>,
-    pub warnings: Vec<String>,
-    /// Text of the file, for the manifest.
-    pub text: &'a str,
-}
 
 /// EAL, packet buffers and clock of a node.
 pub struct Machine {
@@ -94,7 +69,7 @@ impl Machine {
     }
 }
 
-/// Role of a node: what a leaf and an agent do differently. The functions are in the order of their calls.
+/// Role of a node: what a leaf and an agent do differently.
 pub trait NodeRole: Sized {
     /// Cores as the control drives them.
     type Cores: Cores;
@@ -103,11 +78,19 @@ pub trait NodeRole: Sized {
     /// Account of a run.
     type Account;
 
-    /// Creates the node's state, and shows it in telemetry. The devices are not open yet.
-    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError>;
+    /// Returns the node's id at a controller.
+    fn id(&self) -> NodeId;
 
     /// Returns the first membership.
     fn membership(&self) -> Membership;
+
+    /// Returns the number of transmit queues of each device for worker threads.
+    fn outlets(&self) -> usize {
+        0
+    }
+
+    /// Creates the node's state, and shows it in telemetry. The devices are not open yet.
+    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError>;
 
     /// Builds cores and control around the open devices. `outlets` are the transmit queues of each for worker
     /// threads.
@@ -148,27 +131,27 @@ pub struct Assembly<R: NodeRole> {
 /// Then come the mempool, the state and the devices, in this order, and a thread per core. The calling thread watches
 /// these until all have ended.
 pub fn launch<R: NodeRole>(
-    settings: &Settings<'_>,
+    config: &NodeConfig<'_>,
     options: &Options,
     create: impl FnOnce() -> Result<R, LaunchError>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<R::Account, LaunchError> {
-    check_cpus(settings.cores)?;
-    let cpus = cpus::except(settings.cores);
-    settings.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    check_cpus(config.cores)?;
+    let cpus = cpus::except(config.cores);
+    config.warnings().iter().for_each(|warning| log::warn!("{warning}"));
     let clock = options.clock.as_deref().map(ClockFile::open).transpose()?;
     let mut role = create()?;
-    let names: Vec<_> = settings.ports.iter().map(|port| port.device.as_str()).collect();
-    let eal = Eal::init_excluding(&options.eal, &names, settings.cores)?;
-    let mbufs = MbufPool::new(&eal, "wedjat", settings.mbufs)?;
+    let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
+    let eal = Eal::init_excluding(&options.eal, &names, config.cores)?;
+    let mbufs = MbufPool::new(&eal, "wedjat", config.mbufs)?;
     let machine = Machine { mbufs, clock, eal };
     let table = role.create_state(&machine)?;
     let ledger = |membership: &Membership, seconds| {
-        let manifest = machine.manifest(settings.text);
-        ledger(settings.role, &table, settings.cores, membership, (seconds, manifest))
+        let manifest = machine.manifest(config.text);
+        ledger(config.role, &table, config.cores, membership, (seconds, manifest))
     };
-    let opened = open_devices(settings, &machine, options.patience, stop);
+    let opened = open_devices(config, role.outlets(), &machine, (options.patience, stop));
     if let Err(DeviceError::Stopped { name }) = &opened {
         log::info!("stopped while {name} waited for its peer");
         let ledger = ledger(&role.membership(), 0.0);
@@ -188,32 +171,32 @@ pub fn launch<R: NodeRole>(
         ticks_hz: machine.ticks_hz(),
         cpus: cpus.clone(),
     });
-    let sockets = (settings.control, settings.state);
+    let sockets = (config.control, config.state);
     let interface = ControlInterface::open(&requests, options, sockets, &cpus)?;
-    let (controller, node) = (settings.controller, settings.node);
-    let _following = follow(controller, node, &interface.handle, newcomers, &cpus)?;
+    let (controller, id) = (config.controller, role.id());
+    let _following = follow(controller, id, &interface.handle, newcomers, &cpus)?;
     let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
     let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
     let mut causes = Causes::of(refusals, counters.clone());
     let started = Instant::now();
-    let (thread, kind) = match settings.role {
+    let (thread, kind) = match config.role {
         Role::Leaf => ("dispatch", NodeKind::Leaf),
         Role::Spine => ("dispatch", NodeKind::Spine),
         Role::Agent => ("agent", NodeKind::Agent),
     };
     let mut running = Vec::new();
-    let cores = settings.cores.iter().zip(cores).zip(watches).enumerate();
+    let cores = config.cores.iter().zip(cores).zip(watches).enumerate();
     for (index, ((&cpu, parts), watch)) in cores {
-        let node = Node { kind, id: settings.id, core: index as u16 };
+        let node = Node { kind, id: config.id, core: index as u16 };
         let clock = machine.clock.as_ref().map(|clock| clock.join(node)).transpose()?;
-        let always_polls = clock.is_none() && settings.poll == PollMode::Busy;
+        let always_polls = clock.is_none() && config.poll == PollMode::Busy;
         let setup = CoreSetup {
             eal: machine.eal.clone(),
             parts,
             ports: queues.iter_mut().map(|ports| ports.remove(0)).collect(),
             watch,
             counters: counters[index].clone(),
-            polling: settings.poll,
+            polling: config.poll,
             clock,
             stop: Arc::clone(stop),
             pcap: options.pcap.clone().map(|path| (path, index)),
@@ -240,7 +223,7 @@ pub fn launch<R: NodeRole>(
         duration: options.duration,
         stop,
         counters: &counters,
-        cpus: if machine.clock.is_none() { settings.cores } else { &[] },
+        cpus: if machine.clock.is_none() { config.cores } else { &[] },
         ticks_hz: machine.ticks_hz(),
         interval,
         started,
@@ -248,7 +231,7 @@ pub fn launch<R: NodeRole>(
     watch.until_ended(&running, check, report);
     // All are joined, also after the first error.
     let ends: Vec<_> =
-        settings.cores.iter().zip(running).map(|(&cpu, core)| join(cpu, core)).collect();
+        config.cores.iter().zip(running).map(|(&cpu, core)| join(cpu, core)).collect();
     let ends = ends.into_iter().collect::<Result<Vec<_>, _>>()?;
     workers::join_threads(threads);
 
@@ -269,23 +252,23 @@ struct Devices {
     outlets: Vec<Vec<Outlet>>,
 }
 
-/// Opens the devices, each with a queue pair per core and the transmit queues for worker threads.
+/// Opens the devices, each with a queue pair per core and up to `outlets` transmit queues for worker threads.
 fn open_devices(
-    settings: &Settings<'_>,
+    config: &NodeConfig<'_>,
+    outlets: usize,
     machine: &Machine,
-    patience: Option<Duration>,
-    stop: &Arc<AtomicBool>,
+    (patience, stop): (Option<Duration>, &Arc<AtomicBool>),
 ) -> Result<Devices, DeviceError> {
     let mut opened = Devices { devices: Vec::new(), queues: Vec::new(), outlets: Vec::new() };
-    for port in settings.ports {
+    for port in config.ports {
         let options = DeviceOptions {
-            queues: settings.cores.len() as u16,
+            queues: config.cores.len() as u16,
             rss: match port.side {
                 Side::Clients => RssFields::Source,
                 Side::Workers => RssFields::Destination,
                 Side::Both => RssFields::FourTuple,
             },
-            outlets: settings.outlets as u16,
+            outlets: outlets as u16,
             rx_slots: port.queue_slots,
             tx_slots: port.queue_slots,
             // Needed to receive packets to a configured MAC address that differs from the device's own.
@@ -293,7 +276,7 @@ fn open_devices(
             multicast: port.ip.is_ipv6(),
             trust_checksums: port.trust_checksums,
             vlan: port.vlan,
-            interrupts: settings.poll == PollMode::Adaptive,
+            interrupts: config.poll == PollMode::Adaptive,
             stop: Arc::clone(stop),
             ..DeviceOptions::patient(patience)
         };

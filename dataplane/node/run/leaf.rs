@@ -25,7 +25,7 @@ use wedjat_dpdk::{Device, Mbuf, Outlet, PoolHandle};
 use wedjat_fabric::NodeId;
 
 use super::agent;
-use super::launch::{Assembly, Machine, NodeRole, Settings, launch};
+use super::launch::{Assembly, Machine, NodeRole, launch};
 use super::poll::{AgentEnd, CoreParts, CoreWatch, PollResult, poll_until_stopped};
 use super::workers::WorkerWatch;
 use super::{LaunchError, Options, ledger, telemetry};
@@ -44,30 +44,11 @@ pub fn run(
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
-    let leaf = &config.leaf;
-    let settings = Settings {
-        role: config.role,
-        id: leaf.id,
-        node: match config.role {
-            Role::Spine => NodeId::Spine(leaf.id),
-            _ => NodeId::Leaf(leaf.id),
-        },
-        cores: &leaf.cores,
-        poll: leaf.poll,
-        mbufs: leaf.mbufs,
-        ports: &config.ports,
-        outlets: 0,
-        state: leaf.state.as_deref(),
-        control: &config.control,
-        controller: config.controller.as_ref(),
-        warnings: config.warnings(),
-        text: &config.text,
-    };
     let create = || {
         let region = config.agent.as_ref().map(agent::region).transpose()?;
         Ok(LeafRole { config, region, predecessor: None, agent: None, agent_parts: None })
     };
-    launch(&settings, options, create, stop, report)
+    launch(&config.node(), options, create, stop, report)
 }
 
 /// Role of a leaf or spine.
@@ -100,6 +81,17 @@ impl NodeRole for LeafRole<'_> {
     type Core = LeafCore;
     type Account = LeafStats;
 
+    fn id(&self) -> NodeId {
+        match self.config.role {
+            Role::Spine => NodeId::Spine(self.config.leaf.id),
+            _ => NodeId::Leaf(self.config.leaf.id),
+        }
+    }
+
+    fn membership(&self) -> Membership {
+        Membership::of(self.config)
+    }
+
     fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError> {
         self.predecessor = takeover::read(self.config).unwrap_or_else(|error| {
             // Not fatal: the node's own state file is created next, and reports a real obstacle as an error.
@@ -118,10 +110,6 @@ impl NodeRole for LeafRole<'_> {
             self.agent = Some(LocalAgent { host, table: agent_table });
         }
         Ok(table)
-    }
-
-    fn membership(&self) -> Membership {
-        Membership::of(self.config)
     }
 
     fn assemble(
