@@ -49,10 +49,11 @@ mod processes {
     use std::time::Instant;
 
     use serde_json::Value;
-    use wedjat::clock::{Conductor, Node, NodeKind};
+    use wedjat::clock::{Conductor, Node};
     use wedjat::io::pcap::{read_frames, write_frames};
     use wedjat::ring::WorkerRegion;
     use wedjat::state::Snapshot;
+    use wedjat::state::table::Role;
     use wedjat::wire::arp;
     use wedjat::wire::ether::Mac;
     use wedjat::wire::task::Header;
@@ -68,7 +69,7 @@ mod processes {
     /// Id of the worker to become, for a worker process; any if unset.
     const WORKER: &str = "WEDJAT_TEST_WORKER";
     const WORKERS: usize = 3;
-    const NODE: Node = Node { kind: NodeKind::Agent, id: 6, core: 0 };
+    const NODE: Node = Node { role: Role::Agent, id: 6, core: 0 };
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
     const ADDRESS: u32 = 0x0A00_020B;
     const CLIENT: u32 = 0x0A00_0102;

@@ -12,7 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::clock::{Conductor, Node, NodeKind};
+use wedjat::clock::{Conductor, Node};
+use wedjat::state::table::Role;
 
 use processes::PATIENCE;
 
@@ -129,8 +130,8 @@ fn join(conductor: &mut Conductor, child: &mut Child, node: Node) -> usize {
 #[test]
 fn nodes_take_turns_and_end_with_their_conductor() {
     for (role, node_name) in [
-        ("leaf", Node { kind: NodeKind::Leaf, id: 5, core: 0 }),
-        ("agent", Node { kind: NodeKind::Agent, id: 6, core: 0 }),
+        ("leaf", Node { role: Role::Leaf, id: 5, core: 0 }),
+        ("agent", Node { role: Role::Agent, id: 6, core: 0 }),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let clock = folder.path().join("clock");

@@ -26,6 +26,7 @@ use super::waiter::Signal;
 use crate::ring::lock::{is_held, is_locked, lock};
 use crate::state::files::{advice, open_again};
 use crate::state::region::{ALIGN, Region, Slice};
+use crate::state::table::Role;
 
 /// "WEDJATck": a clock, of a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATck");
@@ -71,23 +72,11 @@ pub(super) mod state {
     pub const COUNT: usize = 6;
 }
 
-/// Kind of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum NodeKind {
-    /// A dispatcher core of a leaf.
-    Leaf = 1,
-    /// An agent's core.
-    Agent = 2,
-    /// A dispatcher core of a spine.
-    Spine = 3,
-}
-
 /// Name of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Kind.
-    pub kind: NodeKind,
+    /// Role.
+    pub role: Role,
     /// Configured id.
     pub id: u16,
     /// Dispatcher core.
@@ -96,19 +85,14 @@ pub struct Node {
 
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            NodeKind::Leaf => "leaf",
-            NodeKind::Agent => "agent",
-            NodeKind::Spine => "spine",
-        };
-        write!(f, "{kind} {} core {}", self.id, self.core)
+        write!(f, "{} {} core {}", self.role.name(), self.id, self.core)
     }
 }
 
 impl Node {
-    /// Returns the name as one number.
+    /// Returns the name as one number, never 0.
     pub(super) fn word(self) -> u64 {
-        u64::from(self.kind as u8) << 32 | u64::from(self.id) << 16 | u64::from(self.core)
+        (self.role as u64 + 1) << 32 | u64::from(self.id) << 16 | u64::from(self.core)
     }
 }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use conductor::{Conductor, Line, TurnError};
 pub use emulated::EmulatedClock;
-pub use file::{ClockError, ClockFile, Node, NodeKind, VERSION};
+pub use file::{ClockError, ClockFile, Node, VERSION};
 
 /// A node's progress since its start, and its timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::state::table::Role;
 
-const LEAF: Node = Node { kind: NodeKind::Leaf, id: 3, core: 0 };
-const AGENT: Node = Node { kind: NodeKind::Agent, id: 9, core: 0 };
+const LEAF: Node = Node { role: Role::Leaf, id: 3, core: 0 };
+const AGENT: Node = Node { role: Role::Agent, id: 9, core: 0 };
 
 /// Creates a folder. Returns it with the path of a missing file in it.
 fn folder() -> (tempfile::TempDir, PathBuf) {

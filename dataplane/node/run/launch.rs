@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
 use wedjat_admin::{Requests, TapPoints};
-use wedjat_core::clock::{ClockFile, Node, NodeKind};
+use wedjat_core::clock::{ClockFile, Node};
 use wedjat_core::cpus;
 use wedjat_core::program::Program;
 use wedjat_core::stage::{Side, UnknownWorker};
@@ -179,15 +179,11 @@ pub fn launch<R: NodeRole>(
     let refusals = watches.iter().map(|watch| watch.refusals.clone()).collect();
     let mut causes = Causes::of(refusals, counters.clone());
     let started = Instant::now();
-    let (thread, kind) = match config.role {
-        Role::Leaf => ("dispatch", NodeKind::Leaf),
-        Role::Spine => ("dispatch", NodeKind::Spine),
-        Role::Agent => ("agent", NodeKind::Agent),
-    };
+    let thread = if config.role == Role::Agent { "agent" } else { "dispatch" };
     let mut running = Vec::new();
     let cores = config.cores.iter().zip(cores).zip(watches).enumerate();
     for (index, ((&cpu, parts), watch)) in cores {
-        let node = Node { kind, id: config.id, core: index as u16 };
+        let node = Node { role: config.role, id: config.id, core: index as u16 };
         let clock = machine.clock.as_ref().map(|clock| clock.join(node)).transpose()?;
         let always_polls = clock.is_none() && config.poll == PollMode::Busy;
         let setup = CoreSetup {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wedjat::clock::{Conductor, Node, NodeKind};
+use wedjat::clock::{Conductor, Node};
+use wedjat::state::table::Role;
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::demo::{LeafProcess, leaf};
 use wedjat_testbed::lockstep::setting::{CLIENTS_DEVICE, QUEUE, Setting, WORKERS_DEVICE};
@@ -115,7 +116,7 @@ impl Leaves {
         leaf: &mut LeafProcess,
     ) -> Result<usize, Failure> {
         let began = Instant::now();
-        let node = Node { kind: NodeKind::Leaf, id: 1, core: 0 };
+        let node = Node { role: Role::Leaf, id: 1, core: 0 };
         let is_linked = || self.clients.link().up && self.workers.link().up;
         let mut number = None;
         loop {

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use wedjat::clock::{Conductor, Line, Node as Name, NodeKind, TurnError};
+use wedjat::clock::{Conductor, Line, Node as Name, TurnError};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
+use wedjat::state::table::Role;
 use wedjat_testbed::demo::LeafProcess;
 use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
 use wedjat_testbed::lockstep::system::{
@@ -155,24 +156,24 @@ impl Maker for Processes<'_> {
         // Prevents a takeover: a new node would continue with the state of the old one. Nodes in memory have
         // no state file.
         let _ = std::fs::remove_file(&state);
-        let node = |kind, id| Name { kind, id, core: 0 };
+        let node = |role, id| Name { role, id, core: 0 };
         let two_ports = |pair: u16| vec![2 * usize::from(pair), 2 * usize::from(pair) + 1];
         let (role, name, text, links) = match target {
             FaultTarget::Spine(number) => (
                 "spine",
-                node(NodeKind::Spine, SPINE_IDS + number),
+                node(Role::Spine, SPINE_IDS + number),
                 plan.spine_text(number, self.core, Some(&state)),
                 two_ports(number - 1),
             ),
             FaultTarget::Leaf(number) => (
                 "leaf",
-                node(NodeKind::Leaf, number),
+                node(Role::Leaf, number),
                 plan.leaf_text(number, self.core, Some(&state)),
                 two_ports(spines + number - 1),
             ),
             FaultTarget::Agent(number) => (
                 "agent",
-                node(NodeKind::Agent, AGENT_IDS + number),
+                node(Role::Agent, AGENT_IDS + number),
                 plan.agent_text(number, self.core, &workers.display().to_string()),
                 vec![usize::from(2 * (spines + leaves) + number - 1)],
             ),
