@@ -14,16 +14,16 @@ use wedjat_core::ring::{Producer, RegionError, WorkerRegion};
 use wedjat_core::role::Agent;
 use wedjat_core::role::agent::{AttachStats, NamedLoad, Parts, Signer, WorkerLink};
 use wedjat_core::stage::PortAddress;
+use wedjat_core::state::Counters;
 use wedjat_core::state::table::Role;
-use wedjat_core::state::{Counters, Table};
 use wedjat_core::stats::{AgentStats, LeafStats};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{AgentConfig, HostConfig, ReplyPath, v4_bits};
-use wedjat_desired::control::{AgentCores, Membership, signer};
-use wedjat_dpdk::{Device, Eal, Mbuf, Outlet, PoolHandle};
+use wedjat_desired::control::signer;
+use wedjat_dpdk::{Eal, Mbuf, Outlet, PoolHandle};
 use wedjat_fabric::NodeId;
 
-use super::launch::{Assembly, Machine, NodeRole, launch};
+use super::launch::{NodeParts, Runtime};
 use super::poll::{AgentEnd, CoreParts, CoreWatch, PollResult, QUIET, poll_until_stopped};
 use super::workers::WorkerWatch;
 use super::{LaunchError, Options, telemetry};
@@ -68,108 +68,66 @@ pub(super) type StartThreadWorkers<'a> =
 
 /// Runs the agent around the region of its workers, processes or threads. Starts worker threads after the devices,
 /// whose transmit queues they need, and before the dispatcher, which needs their channels.
-pub(super) fn start<'a>(
-    config: &'a AgentConfig,
+pub(super) fn start(
+    config: &AgentConfig,
     options: &Options,
     create_region: impl FnOnce() -> Result<Arc<WorkerRegion>, LaunchError>,
-    start_threads: Option<StartThreadWorkers<'a>>,
+    start_threads: Option<StartThreadWorkers<'_>>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
-    let create = || Ok(AgentRole { config, region: create_region()?, start_threads, senders: 0 });
-    launch(&config.node(), options, create, stop, report)
+    let (runtime, region) = Runtime::start(config.node(), options, stop, create_region)?;
+    let table = agent::table(config, runtime.ticks_hz())?;
+    telemetry::show(&runtime.eal, Role::Agent, &table);
+    let (host, membership) = (&config.host, agent::membership(config));
+    let outlets = match config.sends {
+        ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => host.places().len(),
+        _ => 0,
+    };
+    let Some(mut devices) = runtime.open_devices(outlets)? else {
+        let role_and_cores = (Role::Agent, &[config.core][..]);
+        let ledger = runtime.account(role_and_cores, &table, &membership, 0.0);
+        return Ok(account(host, ledger, AgentEnd::default(), 0));
+    };
+    let signer = signer(&membership, None).map(Arc::new);
+    let shared_region = start_threads.is_none().then(|| Arc::clone(&region));
+    let outlets = std::mem::take(&mut devices.outlets);
+    let thread_workers = start_threads
+        .map(|start_threads| start_threads(&runtime.eal, outlets, signer.as_ref()))
+        .transpose()?
+        .unwrap_or_default();
+    let ThreadWorkers { load, counters, producers, threads } = thread_workers;
+    let (senders, mut producers) = (counters.len(), producers.into_iter());
+    let link = |channel: usize| match producers.next().flatten() {
+        Some(producer) => WorkerLink::from(producer),
+        None => WorkerLink::from(region.channel(channel)),
+    };
+    let mut parts = agent::parts(config, &table, link, runtime.mbufs.handle());
+    region.watch().set_core(config.core);
+    parts.watch = Some(region.watch());
+    let workers = WorkerWatch::new(region, Arc::clone(&parts.deaths));
+    let core_parts = (shared_region, parts.commands.clone());
+    let control = agent::control(config, &table, core_parts, signer.clone());
+    let seed = table.seed();
+    log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
+    let macs = devices.devices.iter().map(|device| Mac(device.mac()));
+    let addresses = config.addresses(macs).collect();
+    let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
+    let parts = NodeParts {
+        id: NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into()),
+        cores: vec![AgentCore { parts, addresses, load, counters, signer }],
+        requests: Requests::new(control, Arc::clone(&table), reload::agents_reader(config)),
+        newcomers: None,
+        workers: Some(workers),
+        threads,
+    };
+    let (ledger, end, _) = runtime.run(&table, devices, parts, report)?;
+    Ok(account(host, ledger, end.unwrap_or_default(), senders))
 }
 
 /// Creates the region to which the host's workers attach. Refuses a second agent of that name.
 pub(super) fn region(host: &HostConfig) -> Result<Arc<WorkerRegion>, RegionError> {
     WorkerRegion::create_for(&path_of(&host.name), &host.places(), host.shape()).map(Arc::new)
-}
-
-/// Role of an agent.
-struct AgentRole<'a> {
-    config: &'a AgentConfig,
-    region: Arc<WorkerRegion>,
-    /// Starts the workers, if they are threads.
-    start_threads: Option<StartThreadWorkers<'a>>,
-    /// Number of threads that send their replies themselves.
-    senders: usize,
-}
-
-impl NodeRole for AgentRole<'_> {
-    type Cores = AgentCores<Mbuf>;
-    type Core = AgentCore;
-    type Account = AgentStats;
-
-    fn id(&self) -> NodeId {
-        let leaf = self.config.leaves.first();
-        let port = &self.config.ports[leaf.map_or(0, |leaf| leaf.port)];
-        NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into())
-    }
-
-    fn membership(&self) -> Membership {
-        agent::membership(self.config)
-    }
-
-    fn outlets(&self) -> usize {
-        match self.config.sends {
-            ReplyPath::Try | ReplyPath::Must if self.start_threads.is_some() => {
-                self.config.host.places().len()
-            }
-            _ => 0,
-        }
-    }
-
-    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError> {
-        let table = agent::table(self.config, machine.ticks_hz())?;
-        telemetry::show(&machine.eal, Role::Agent, &table);
-        Ok(table)
-    }
-
-    fn assemble(
-        &mut self,
-        machine: &Machine,
-        table: &Arc<Table>,
-        devices: &[Device],
-        outlets: Queues,
-    ) -> Result<Assembly<Self>, LaunchError> {
-        let (config, region) = (self.config, &self.region);
-        let signer = signer(&self.membership(), None).map(Arc::new);
-        let start_threads = self.start_threads.take();
-        let shared_region = start_threads.is_none().then(|| Arc::clone(region));
-        let thread_workers = start_threads
-            .map(|start_threads| start_threads(&machine.eal, outlets, signer.as_ref()))
-            .transpose()?
-            .unwrap_or_default();
-        let ThreadWorkers { load, counters, producers, threads } = thread_workers;
-        self.senders = counters.len();
-        let mut producers = producers.into_iter();
-        let link = |channel: usize| match producers.next().flatten() {
-            Some(producer) => WorkerLink::from(producer),
-            None => WorkerLink::from(region.channel(channel)),
-        };
-        let mut parts = agent::parts(config, table, link, machine.mbufs.handle());
-        region.watch().set_core(config.core);
-        parts.watch = Some(region.watch());
-        let workers = WorkerWatch::new(Arc::clone(region), Arc::clone(&parts.deaths));
-        let core_parts = (shared_region, parts.commands.clone());
-        let control = agent::control(config, table, core_parts, signer.clone());
-        let requests = Requests::new(control, Arc::clone(table), reload::agents_reader(config));
-        let (name, seed) = (&config.host.name, table.seed());
-        log::info!("agent {name} runs on CPU {} with seed {seed}", config.core);
-        let addresses = config.addresses(devices.iter().map(|device| Mac(device.mac()))).collect();
-        let core = AgentCore { parts, addresses, load, counters, signer };
-        let (newcomers, workers) = (None, Some(workers));
-        Ok(Assembly { cores: vec![core], requests, newcomers, workers, threads })
-    }
-
-    fn account(
-        self,
-        ledger: LeafStats,
-        end: Option<AgentEnd>,
-        _: Option<&Membership>,
-    ) -> AgentStats {
-        account(&self.config.host, ledger, end.unwrap_or_default(), self.senders)
-    }
 }
 
 /// Returns the account of the host's agent, which had this number of threads that send their replies themselves.

@@ -5,30 +5,28 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use wedjat_admin::{Requests, reload};
-use wedjat_assembly::takeover::{self, PreviousState, TakeoverCounts};
+use wedjat_assembly::takeover::{self, TakeoverCounts};
 use wedjat_core::clock::Clock;
 use wedjat_core::io::Port;
 use wedjat_core::io::link::{self, DeviceOrWire};
 use wedjat_core::node::{Commands, Timing};
 use wedjat_core::quantity;
-use wedjat_core::ring::WorkerRegion;
 use wedjat_core::role::agent::Parts;
 use wedjat_core::role::{Colocated, Leaf};
 use wedjat_core::stage::Stages;
-use wedjat_core::state::Table;
 use wedjat_core::state::table::Role;
 use wedjat_core::stats::LeafStats;
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::{Config, HostConfig};
-use wedjat_desired::control::{AgentCores, ColocatedCores, Control, Membership};
-use wedjat_dpdk::{Device, Mbuf, Outlet, PoolHandle};
+use wedjat_desired::config::Config;
+use wedjat_desired::control::{ColocatedCores, Control, Membership};
+use wedjat_dpdk::{Mbuf, PoolHandle};
 use wedjat_fabric::NodeId;
 
 use super::agent;
-use super::launch::{Assembly, Machine, NodeRole, launch};
-use super::poll::{AgentEnd, CoreParts, CoreWatch, PollResult, poll_until_stopped};
+use super::launch::{NodeParts, Runtime};
+use super::poll::{CoreParts, CoreWatch, PollResult, poll_until_stopped};
 use super::workers::WorkerWatch;
-use super::{LaunchError, Options, ledger, telemetry};
+use super::{LaunchError, Options, telemetry};
 
 /// Maximum time after a stop request in which a core without an agent still forwards packets in flight.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
@@ -44,145 +42,92 @@ pub fn run(
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<LeafStats, LaunchError> {
-    let create = || {
-        let region = config.agent.as_ref().map(agent::region).transpose()?;
-        Ok(LeafRole { config, region, predecessor: None, agent: None, agent_parts: None })
+    let create_region = || Ok(config.agent.as_ref().map(agent::region).transpose()?);
+    let (runtime, region) = Runtime::start(config.node(), options, stop, create_region)?;
+    let predecessor = takeover::read(config).unwrap_or_else(|error| {
+        // Not fatal: the node's own state file is created next, and reports a real obstacle as an error.
+        log::info!("takes over nothing: {error}");
+        None
+    });
+    let table = wedjat_assembly::table(config, runtime.ticks_hz())?;
+    telemetry::show(&runtime.eal, config.role, &table);
+    let create_agent = |(host, region)| {
+        let pool = runtime.mbufs.handle();
+        let (parts, agent_table, control) =
+            wedjat_assembly::agent::colocated(config, host, &table, &region, pool)?;
+        telemetry::show(&runtime.eal, Role::Agent, &agent_table);
+        let workers = WorkerWatch::new(region, Arc::clone(&parts.deaths));
+        Ok::<_, LaunchError>(((host, agent_table), ((parts, workers), control)))
     };
-    launch(&config.node(), options, create, stop, report)
-}
-
-/// Role of a leaf or spine.
-struct LeafRole<'a> {
-    config: &'a Config,
-    /// Memory shared with the agent's workers, until the agent has it.
-    region: Option<Arc<WorkerRegion>>,
-    /// State of the previous process, read before this node's own replaces it.
-    predecessor: Option<PreviousState>,
-    agent: Option<LocalAgent<'a>>,
-    /// Parts of the agent, until its core has them.
-    agent_parts: Option<AgentParts>,
-}
-
-/// Agent on the leaf's core.
-struct LocalAgent<'a> {
-    host: &'a HostConfig,
-    table: Arc<Table>,
-}
-
-/// Parts of an agent for the core, the watching thread and the leaf's control.
-struct AgentParts {
-    core: Parts<Mbuf, PoolHandle>,
-    workers: WorkerWatch,
-    control: Control<AgentCores<Mbuf>>,
-}
-
-impl NodeRole for LeafRole<'_> {
-    type Cores = ColocatedCores<Mbuf>;
-    type Core = LeafCore;
-    type Account = LeafStats;
-
-    fn id(&self) -> NodeId {
-        match self.config.role {
-            Role::Spine => NodeId::Spine(self.config.leaf.id),
-            _ => NodeId::Leaf(self.config.leaf.id),
-        }
-    }
-
-    fn membership(&self) -> Membership {
-        Membership::of(self.config)
-    }
-
-    fn create_state(&mut self, machine: &Machine) -> Result<Arc<Table>, LaunchError> {
-        self.predecessor = takeover::read(self.config).unwrap_or_else(|error| {
-            // Not fatal: the node's own state file is created next, and reports a real obstacle as an error.
-            log::info!("takes over nothing: {error}");
-            None
-        });
-        let table = wedjat_assembly::table(self.config, machine.ticks_hz())?;
-        telemetry::show(&machine.eal, self.config.role, &table);
-        if let Some((host, region)) = self.config.agent.as_ref().zip(self.region.take()) {
-            let pool = machine.mbufs.handle();
-            let (core, agent_table, control) =
-                wedjat_assembly::agent::colocated(self.config, host, &table, &region, pool)?;
-            telemetry::show(&machine.eal, Role::Agent, &agent_table);
-            let workers = WorkerWatch::new(region, Arc::clone(&core.deaths));
-            self.agent_parts = Some(AgentParts { core, workers, control });
-            self.agent = Some(LocalAgent { host, table: agent_table });
-        }
-        Ok(table)
-    }
-
-    fn assemble(
-        &mut self,
-        machine: &Machine,
-        table: &Arc<Table>,
-        devices: &[Device],
-        _: Vec<Vec<Outlet>>,
-    ) -> Result<Assembly<Self>, LaunchError> {
-        let (config, membership) = (self.config, self.membership());
-        let macs = devices.iter().map(|device| Mac(device.mac()));
-        let mut stages = wedjat_assembly::stages(config, &membership, macs, table)?;
-        if let Some(predecessor) = self.predecessor.take() {
-            let now_ms = Timing { ticks_hz: machine.ticks_hz() }.to_ms(machine.ticks()());
-            let TakeoverCounts { members, hosts } =
-                predecessor.take_over(&mut stages, table, now_ms as u32);
-            let age = predecessor.age().as_millis();
-            log::info!(
-                "took over loads of {} and MAC addresses of {}, which were written {age} ms ago",
-                quantity(members, "member"),
-                quantity(hosts, "host")
-            );
-        }
-        let controller = config.controller.as_ref();
-        let newcomers = controller.map(|_| wedjat_assembly::watch_unknown_workers(&mut stages));
+    let agent = config.agent.as_ref().zip(region).map(create_agent).transpose()?;
+    let (agent, agent_parts) = agent.unzip();
+    let (parts_and_workers, agent_control) = agent_parts.unzip();
+    let (mut agent_parts, workers) = parts_and_workers.unzip();
+    let (role_and_cores, membership) =
+        ((config.role, &config.leaf.cores[..]), Membership::of(config));
+    let Some(devices) = runtime.open_devices(0)? else {
+        return Ok(runtime.account(role_and_cores, &table, &membership, 0.0));
+    };
+    let macs = devices.devices.iter().map(|device| Mac(device.mac()));
+    let mut stages = wedjat_assembly::stages(config, &membership, macs, &table)?;
+    if let Some(predecessor) = predecessor {
+        let now_ms = Timing { ticks_hz: runtime.ticks_hz() }.to_ms(runtime.ticks()());
+        let TakeoverCounts { members, hosts } =
+            predecessor.take_over(&mut stages, &table, now_ms as u32);
+        let age = predecessor.age().as_millis();
         log::info!(
-            "{} {} runs on {} with seed {}",
-            config.role.name(),
-            config.leaf.id,
-            quantity(config.leaf.cores.len(), "core"),
-            table.seed()
+            "took over loads of {} and MAC addresses of {}, which were written {age} ms ago",
+            quantity(members, "member"),
+            quantity(hosts, "host")
         );
-        let neighbours = table.neighbours();
-        for (port, device) in devices.iter().enumerate().filter(|(_, device)| !device.link().up) {
-            log::info!("port {port}, {}: no link yet", device.name());
-            neighbours.set_link(port, false);
-        }
-        let (mut agent, workers, agent_control) = match self.agent_parts.take() {
-            Some(AgentParts { core, workers, control }) => {
-                (Some(core), Some(workers), Some(control))
-            }
-            None => (None, None, None),
-        };
-        let (leaf_cores, commands) = wedjat_assembly::cores(&stages, table);
-        let control = ColocatedCores::new(leaf_cores, agent_control);
-        let control = Control::of(Arc::clone(table), membership, control);
-        let requests = Requests::new(control, Arc::clone(table), reload::leafs_reader(config))
-            .with_agent(self.agent.as_ref().map(|agent| Arc::clone(&agent.table)));
-        let cores = stages.into_iter().zip(commands).map(|(stages, commands)| LeafCore {
-            stages,
-            commands,
-            pool: machine.mbufs.handle(),
-            mbufs: config.leaf.mbufs as usize,
-            is_patient: machine.clock.is_none(),
-            agent: agent.take(), // a leaf with an agent has one core
-        });
-        let cores = cores.collect();
-        Ok(Assembly { cores, requests, newcomers, workers, threads: Vec::new() })
     }
-
-    fn account(
-        self,
-        mut account: LeafStats,
-        end: Option<AgentEnd>,
-        of_agent: Option<&Membership>,
-    ) -> LeafStats {
-        let Some((agent, membership)) = self.agent.zip(of_agent) else { return account };
-        let seconds_and_manifest = (account.seconds, account.manifest.clone());
-        let (role, cores) = (Role::Agent, &self.config.leaf.cores[..1]);
-        let ledger = ledger(role, &agent.table, cores, membership, seconds_and_manifest);
-        account.agent = end.map(|end| Box::new(agent::account(agent.host, ledger, end, 0)));
-        account
+    let controller = config.controller.as_ref();
+    let newcomers = controller.map(|_| wedjat_assembly::watch_unknown_workers(&mut stages));
+    log::info!(
+        "{} {} runs on {} with seed {}",
+        config.role.name(),
+        config.leaf.id,
+        quantity(config.leaf.cores.len(), "core"),
+        table.seed()
+    );
+    let neighbours = table.neighbours();
+    let unlinked = devices.devices.iter().enumerate().filter(|(_, device)| !device.link().up);
+    for (port, device) in unlinked {
+        log::info!("port {port}, {}: no link yet", device.name());
+        neighbours.set_link(port, false);
     }
+    let (leaf_cores, commands) = wedjat_assembly::cores(&stages, &table);
+    let control = ColocatedCores::new(leaf_cores, agent_control);
+    let control = Control::of(Arc::clone(&table), membership, control);
+    let agent_table = agent.as_ref().map(|(_, table)| Arc::clone(table));
+    let requests = Requests::new(control, Arc::clone(&table), reload::leafs_reader(config));
+    let cores = stages.into_iter().zip(commands).map(|(stages, commands)| LeafCore {
+        stages,
+        commands,
+        pool: runtime.mbufs.handle(),
+        mbufs: config.leaf.mbufs as usize,
+        is_patient: runtime.clock.is_none(),
+        agent: agent_parts.take(), // a leaf with an agent has one core
+    });
+    let parts = NodeParts {
+        id: match config.role {
+            Role::Spine => NodeId::Spine(config.leaf.id),
+            _ => NodeId::Leaf(config.leaf.id),
+        },
+        cores: cores.collect(),
+        requests: requests.with_agent(agent_table),
+        newcomers,
+        workers,
+        threads: Vec::new(),
+    };
+    let (mut account, end, requests) = runtime.run(&table, devices, parts, report)?;
+    let agent = agent.zip(end).zip(requests.control().of_agent());
+    account.agent = agent.map(|(((host, table), end), membership)| {
+        let role_and_cores = (Role::Agent, &config.leaf.cores[..1]);
+        let ledger = runtime.account(role_and_cores, &table, membership, account.seconds);
+        Box::new(agent::account(host, ledger, end, 0))
+    });
+    Ok(account)
 }
 
 /// Parts of a leaf's core.

@@ -29,15 +29,13 @@ use wedjat_admin::pcap::CaptureError;
 use wedjat_admin::{Handle, Requests};
 use wedjat_core::clock::ClockError;
 use wedjat_core::cpus;
-use wedjat_core::policy::stream_seed;
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::stage::network::NetworkError;
-use wedjat_core::state::table::Role;
-use wedjat_core::state::{Counters, StateError, Table, Totals};
-use wedjat_core::stats::{self, CoreTime, LeafStats, Manifest, PortStats};
+use wedjat_core::state::{Counters, StateError, Totals};
+use wedjat_core::stats::{self, CoreTime, PortStats};
 use wedjat_desired::config::ControlConfig;
 use wedjat_desired::config::FollowConfig;
-use wedjat_desired::control::{Cores, Membership, Pool};
+use wedjat_desired::control::Cores;
 use wedjat_dpdk::{Device, DeviceError, Eal, EalError, PoolError};
 use wedjat_fabric::{FollowerThread, NodeId};
 
@@ -405,35 +403,6 @@ fn port_stats(device: &Device) -> PortStats {
         interfaces_removed: u64::from(device.is_removed()),
         xstats: BTreeMap::new(),
     }
-}
-
-/// Returns the account of these cores, the seeds, and the last workers and policies. The role's name is the key of the
-/// node's own seed. Each pool's policy has a random stream of its own on each core, whose seed derives from the node's.
-fn ledger(
-    role: Role,
-    table: &Table,
-    cores: &[usize],
-    membership: &Membership,
-    (seconds, manifest): (f64, Manifest),
-) -> LeafStats {
-    let counters: Vec<_> = (0..cores.len()).map(|core| table.counters(core)).collect();
-    let mut account = LeafStats::of(Totals::read(&counters), seconds, manifest);
-    account.cores = cores.to_vec();
-    account.seeds = [(role.name().to_owned(), table.seed())].into();
-    let mut names = Vec::new();
-    for (index, pool) in membership.pools.iter().enumerate() {
-        let Some(Pool { id, settings, .. }) = pool else { continue };
-        for core in 0..cores.len() {
-            let seed = stream_seed(table.seed(), core, index);
-            account.seeds.insert(format!("core{core}.pool{id}"), seed);
-        }
-        names.push(settings.policy.to_string());
-        account.policies.insert(*id, settings.policy.to_string());
-    }
-    names.dedup();
-    account.policy = names.join(", ");
-    account.workers = membership.workers().count();
-    account
 }
 
 #[cfg(test)]
