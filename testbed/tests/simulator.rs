@@ -1,6 +1,14 @@
 //! The simulator: agreement with published results, determinism, and rejected input.
 
-use wedjat_testbed::sim::{self, SimArgs, reference};
+#[path = "../../tests/golden/mod.rs"]
+mod golden;
+
+use std::io::Write as _;
+
+use wedjat::policy::{CATALOGUE, Runs};
+use wedjat_testbed::sim::digest::Digest;
+use wedjat_testbed::sim::stats::Observer;
+use wedjat_testbed::sim::{self, Row, SimArgs, plan, print, reference};
 
 /// Parses flags of `wedjat-testbed sim` with their values.
 fn args(keys: &[(&str, &str)]) -> SimArgs {
@@ -72,10 +80,70 @@ fn equal_seeds_print_equal_bytes() {
     }
 }
 
+// A change that is not meant to alter decisions leaves the file as it is.
+#[test]
+fn decisions_equal_the_recorded_rows() {
+    let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
+    let policies: Vec<_> = policies.map(|entry| entry.name).collect();
+    let policies = policies.join(",");
+    let script = "2ms speed 0-1=0.5; 3ms shuffle; 6ms load 0.6";
+    let of_nodes = "1ms speed 0-1=0.5; 2ms load 0.9; 3ms traffic 0-1=0.8; 4ms shock 1-2=90; 5ms down 2; 8ms up 2";
+    let models = [
+        &[("policy", &*policies), ("racks", "16"), ("digest", "yes")][..],
+        &[("policy", &*policies), ("racks", "16"), ("speeds", "8x1,8x3"), ("at", script)],
+        &[("policy", &*policies), ("racks", "16"), ("cores", "2"), ("replies", "any")],
+        &[("policy", "jbsq,horus"), ("racks", "16"), ("cores", "3"), ("exchange", "2us,shared")],
+        &[("policy", "horus,rs-h,cfcfs"), ("racks", "8,4,8,8"), ("loss", "0.01")],
+        &[
+            ("policy", "horus,racksched,jbsq"),
+            ("racks", "8,4,8,8"),
+            ("signals", "paper,paper-text,horus-sim"),
+            ("at", script),
+            ("fail", "leaf:2@2ms,spine@4ms"),
+        ],
+        &[("model", "ct"), ("policy", &*policies), ("delay", "5us"), ("digest", "yes")],
+        &[("model", "ct"), ("policy", &*policies), ("speeds", "50x1,50x3"), ("at", script)],
+        &[("model", "ct"), ("policy", "lsq-sample,jsq(d=2)"), ("delay", "9us"), ("probes", "now")],
+        &[("model", "slots"), ("policy", &*policies), ("speeds", "50x1,50x2")],
+        &[
+            ("model", "nodes"),
+            ("policy", "malcolm,frozen,rsteal,po2,jsq,jbt,central"),
+            ("nodes", "2x8,2x3"),
+            ("digest", "yes"),
+        ],
+        &[
+            ("model", "nodes"),
+            ("policy", "malcolm,frozen,rsteal,po2,jsq,jbt"),
+            ("nodes", "2x8,2x3"),
+            ("queue", "30"),
+            ("beat", "50us"),
+            ("at", of_nodes),
+        ],
+        &[("model", "fabric"), ("policy", "horus"), ("leaves", "16"), ("pools", "2")],
+    ];
+    let short = [("load", "0.8"), ("tasks", "3000"), ("slots", "300")];
+    let observer = Observer { records_tasks: true, ..Observer::hidden() };
+    let mut text = Vec::new();
+    for cell in
+        models.iter().flat_map(|keys| plan::cells(&args(&[&short, *keys].concat())).unwrap())
+    {
+        let outcome = cell.model.run(1, &observer).unwrap();
+        let mut digest = Digest::default();
+        for task in &outcome.ended {
+            let worker = task.worker.map_or(u64::MAX, u64::from);
+            digest.add([task.number, worker, task.scheduled_ps, task.service_ps.unwrap_or(0)]);
+            digest.add([task.response_ps.unwrap_or(0), task.status as u64, task.class.into(), 0]);
+        }
+        print::print(&[Row::new(cell.subject, vec![outcome], None)], "json", &mut text).unwrap();
+        writeln!(text, "{digest} is the digest of the log of tasks").unwrap();
+    }
+    golden::assert_golden("simulator.txt", std::str::from_utf8(&text).unwrap());
+}
+
 #[test]
 fn every_leaf_policy_runs_in_three_models() {
-    for entry in wedjat::policy::CATALOGUE {
-        if entry.runs == wedjat::policy::Runs::Spine {
+    for entry in CATALOGUE {
+        if entry.runs == Runs::Spine {
             continue;
         }
         for model in ["rack", "slots", "ct"] {
