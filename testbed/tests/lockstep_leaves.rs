@@ -180,14 +180,9 @@ fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -
     let details = nodes::run(config).unwrap_or_else(|error| panic!("{name}: {error}"));
     let (model, peers) = wedjat_testbed::sim::nodes::run_with_peers(config).unwrap();
     assert_eq!(details.faults, Vec::<String>::new(), "{name}");
-    assert_eq!(Some(details.record), model.record, "{name}");
-    let passed = model.passed.unwrap();
-    assert_eq!(
-        (details.passed.migrations, details.passed.steals, details.passed.stolen),
-        (passed.migrations, passed.steals, passed.stolen),
-        "{name}"
-    );
-    assert_eq!((details.messages, details.lost), (model.messages, model.lost), "{name}");
+    let outcome = &details.outcome;
+    assert_eq!((outcome.record, outcome.passed), (model.record, model.passed), "{name}");
+    assert_eq!((outcome.messages, outcome.lost), (model.messages, model.lost), "{name}");
     assert_eq!(details.peers.len(), peers.len());
     for (node, (agent, model)) in details.peers.iter().zip(&peers).enumerate() {
         assert_eq!(agent.probabilities(), model.probabilities(), "{name}: node {node}");
@@ -207,22 +202,23 @@ fn assert_nodes_equal(config: &wedjat_testbed::sim::nodes::Config, name: &str) -
 fn peer_agents_decide_as_the_simulators_nodes() {
     for policy in ["frozen", "rsteal", "random", "jsq", "po2", "jbt(below=1)"] {
         let details = assert_nodes_equal(&nodes_config(policy, |_| ()), policy);
-        let passes = [details.passed.migrations > 100, details.passed.stolen > 100];
+        let passed = details.outcome.passed.unwrap();
+        let passes = [passed.migrations > 100, passed.stolen > 100];
         let expected = match policy {
             "random" => [false, false],
             "rsteal" => [false, true],
             // Depends on the initial random policies.
-            "frozen" => [true, details.passed.stolen > 100],
+            "frozen" => [true, passed.stolen > 100],
             _ => [true, false],
         };
-        assert_eq!(passes, expected, "{policy}: {:?}", details.passed);
+        assert_eq!(passes, expected, "{policy}: {passed:?}");
     }
     // Longer delays, and queues that fill up now and then.
     let far = nodes_config("frozen", |args| {
         args.delay = Some("50us".to_owned());
         args.queue = Some("8".to_owned());
     });
-    assert!(assert_nodes_equal(&far, "far").lost > 0);
+    assert!(assert_nodes_equal(&far, "far").outcome.lost > 0);
 }
 
 // promise: agent.4, emulated-time.1
@@ -237,5 +233,6 @@ fn agents_learn_as_the_simulators_nodes() {
         let totals = peers.totals();
         assert!(totals.beats > 4000 && totals.agreed >= 2 && totals.lost_chunks == 0, "{totals:?}");
     }
-    assert!(details.passed.migrations > 100 && details.passed.stolen > 0, "{:?}", details.passed);
+    let passed = details.outcome.passed.unwrap();
+    assert!(passed.migrations > 100 && passed.stolen > 0, "{passed:?}");
 }

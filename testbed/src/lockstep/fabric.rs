@@ -10,12 +10,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use rand::Rng as _;
 use wedjat::clock::Line;
 use wedjat::config::Config as NodeConfig;
 use wedjat::io::Buf;
 use wedjat::io::memory::RingPort;
-use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::signals::{Protocol, Signal};
 use wedjat::policy::stream_seed;
 use wedjat::role::Leaf;
@@ -24,7 +22,6 @@ use wedjat::wire::arp;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{self, Datagram};
-use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::results::Status;
 use wedjat_pktgen::target::Target;
@@ -32,13 +29,12 @@ use wedjat_pktgen::template::{Task, Template};
 
 use super::{LocalLeaf, LockstepError, Scheduler};
 use crate::rack::Reply;
-use crate::sim::digest::{Digest, Record};
-use crate::sim::events::{Events, event};
-use crate::sim::hop::{TICK_PS, TICKS_PER_US, from_ns, to_ns};
+use crate::sim::engine::{Due, Engine, Flight};
+use crate::sim::events::event;
+use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
-use crate::sim::rack::{Config, Streams, loss_below, reported_ns, service_at, signal};
+use crate::sim::rack::{Config, Route, reported_ns, signal, ticks_of};
 use crate::sim::script::Action;
-use crate::sim::stats::{Recorder, TaskEnd};
 
 /// Id of the only pool.
 const POOL: u16 = 1;
@@ -83,30 +79,13 @@ pub struct Report {
     pub faults: Vec<String>,
 }
 
-/// A task in flight.
-struct Flight {
-    /// Time of its arrival at the spine, in ticks.
-    arrived: u64,
-    /// Start of its service.
-    started: u64,
-    /// Service time at speed 1, in ticks.
-    service: u64,
-    number: u64,
-    class: u16,
-    rack: u16,
-    worker: u16,
-    /// The task's packet, on its way to a leaf or at a worker.
+/// Packet of a task.
+#[derive(Default)]
+struct Packet {
+    /// The packet, on its way to a leaf or at a worker.
     frame: Vec<u8>,
     /// Headers of the packet that the leaf sent to the worker; the reply needs them.
     headers: Option<(Datagram, Header)>,
-}
-
-impl Flight {
-    /// Returns the task's end for the record.
-    fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
-        let (number, class, arrived) = (self.number, self.class, self.arrived);
-        TaskEnd { number, class, worker, arrived, service: Some(self.service), response }
-    }
 }
 
 /// A spine or a leaf.
@@ -132,26 +111,14 @@ struct Run<'a> {
     host: Host,
     /// Packet of a client's task.
     template: Template,
-    /// Current time in ticks.
-    now: u64,
-    events: Events,
-    flights: Slab<Flight>,
-    /// Slot in `flights` of each task in flight, by task number.
+    /// Engine of the model.
+    engine: Engine<Route<Packet>>,
+    /// Slot of each task in flight, by task number.
     slots: Vec<Option<u32>>,
-    /// Queue of each worker.
-    queues: Vec<Fifo>,
     /// Packets of signals in flight, by the event's packed signal.
     signals: HashMap<u64, Vec<u8>>,
     /// Last idle signal of each rack.
     last_idle_signal: HashMap<usize, u8>,
-    schedule: Schedule,
-    streams: Streams,
-    /// A packet is lost if a random number is below this.
-    loss_below: u64,
-    recorder: Recorder,
-    /// Number of tasks that no worker has finished, and number of replies in flight.
-    busy: (u64, u64),
-    digest: Digest,
     report: Report,
 }
 
@@ -276,34 +243,19 @@ impl<'a> Run<'a> {
             next_hop_mac: Some(mac(0, UP)),
             ..Target::new(CLIENT_MAC, CLIENT.to_bits(), SERVICE.to_bits())
         };
-        let (schedule, _) = config.schedules()?;
         let first_worker = |rack| config.racks[..rack].iter().sum();
-        let mut run = Self {
+        Ok(Self {
             config,
             nodes,
             first_worker: (0..config.racks.len()).map(first_worker).collect(),
             host: target.host(),
             template: Template::new(&target.frame(APP)),
-            now: 0,
-            events: Events::default(),
-            flights: Slab::default(),
+            engine: config.engine(true)?,
             slots: vec![None; config.tasks as usize],
-            queues: vec![Fifo::EMPTY; config.speeds.len()],
             signals: HashMap::new(),
             last_idle_signal: HashMap::new(),
-            schedule,
-            streams: Streams::new(config.seed),
-            loss_below: loss_below(config.loss),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
-            busy: (0, 0),
-            digest: Digest::default(),
             report: Report::default(),
-        };
-        for (number, step) in config.script.iter().enumerate() {
-            let ticks = (step.at_ns * TICKS_PER_US / 1e3) as u64;
-            run.events.push(ticks, event::pack(event::SCRIPT, number as u64));
-        }
-        Ok(run)
+        })
     }
 
     /// Runs all arrivals, timers and events in order. At equal times, an arrival comes before events, and events
@@ -312,49 +264,36 @@ impl<'a> Run<'a> {
         for index in 0..self.nodes.len() {
             self.turn(index)?;
         }
-        let mut remaining = self.config.tasks;
-        let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
         let mut end = u64::MAX;
         loop {
             let timers = self.nodes.iter().filter(|node| node.local.is_some());
             let timer = timers.map(|node| from_ns(node.line.timer_ns)).min().unwrap_or(u64::MAX);
-            let next = self.events.next_time();
-            if remaining == 0 && self.busy == (0, 0) && end == u64::MAX {
-                end = self.now + from_ns(AFTER_NS);
+            if self.engine.is_over() && end == u64::MAX {
+                end = self.engine.now + from_ns(AFTER_NS);
             }
-            if next.min(timer) > end {
+            if self.engine.events.next_time().min(timer) > end {
                 return Ok(());
             }
-            if remaining > 0 && arrival <= next.min(timer) {
-                self.now = arrival;
-                self.arrive()?;
-                remaining -= 1;
-                arrival = self.schedule.advance(&mut self.streams.arrivals);
-                continue;
-            }
-            if timer < next {
-                self.now = timer.max(self.now);
-                let is_due =
-                    |node: &Node| node.local.is_some() && from_ns(node.line.timer_ns) <= timer;
-                let due = self.nodes.iter().position(is_due).unwrap_or(0);
-                self.turn(due)?;
-                continue;
-            }
-            let Some((time, event)) = self.events.pop() else { return Ok(()) };
-            self.now = time;
-            let (kind, argument) = event::unpack(event);
-            match kind {
-                event::AT_LEAF => self.at_leaf(argument as u32)?,
-                event::AT_WORKER => self.at_worker(argument as u32),
-                event::DONE => self.done(argument as u32),
-                event::REPLY => self.reply(argument as u32)?,
+            match self.engine.advance(timer) {
+                None => return Ok(()),
+                Some(Due::Arrival) => self.arrive()?,
+                Some(Due::Timer) => {
+                    let is_due =
+                        |node: &Node| node.local.is_some() && from_ns(node.line.timer_ns) <= timer;
+                    let due = self.nodes.iter().position(is_due).unwrap_or(0);
+                    self.turn(due)?;
+                }
+                Some(Due::Event(event::AT_LEAF, slot)) => self.at_leaf(slot as u32)?,
+                Some(Due::Event(event::AT_WORKER, slot)) => self.engine.at_worker(slot as u32),
+                Some(Due::Event(event::DONE, slot)) => self.done(slot as u32),
+                Some(Due::Event(event::REPLY, slot)) => self.reply(slot as u32)?,
                 // Signals in flight belong to their packets in `signals`.
-                event::SIGNAL => {
-                    if let Some(frame) = self.signals.remove(&argument) {
+                Some(Due::Event(event::SIGNAL, signal)) => {
+                    if let Some(frame) = self.signals.remove(&signal) {
                         self.deliver(0, DOWN, &frame)?;
                     }
                 }
-                _ => self.act(argument as usize),
+                Some(Due::Event(_, step)) => self.act(step as usize),
             }
         }
     }
@@ -364,63 +303,40 @@ impl<'a> Run<'a> {
     fn act(&mut self, step: usize) {
         if let Action::FailLeaf(rack) = self.config.script[step].action {
             let node = &mut self.nodes[rack + 1];
-            node.ended = Some(self.now);
+            node.ended = Some(self.engine.now);
             let cores = node.local.take().into_iter().flat_map(LocalLeaf::into_cores);
             cores.for_each(|core| drop(core.close()));
         }
     }
 
-    /// Draws whether a packet sent now is lost.
-    fn loses(&mut self) -> bool {
-        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
-    }
-
-    /// Schedules the arrival of a packet after this many hops. A leaf also needs time to process a task before
-    /// it sends the task to a worker.
-    fn send(&mut self, hops: u32, kind: u64, argument: u64) {
-        let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
-        self.events.push(time + processing, event::pack(kind, argument));
+    /// Forwards a task, unless its packet is lost.
+    fn send_task(&mut self, hops: u32, kind: u64, slot: u32) {
+        match self.engine.loses() {
+            true => self.lose(slot, "task"),
+            false => self.engine.send(hops, kind, slot.into()),
+        }
     }
 
     /// Removes a task that was lost at this place, and counts it.
     fn lose(&mut self, slot: u32, place: &'static str) {
         *self.report.lost.entry(place).or_default() += 1;
-        self.busy.0 -= 1;
-        let Self { flights, recorder, .. } = self;
-        recorder.end(TICK_PS, || flights[slot].end(None, Err(Status::Lost)));
-        self.slots[self.flights[slot].number as usize] = None;
-        self.flights.remove(slot);
+        self.slots[self.engine.flights[slot].number as usize] = None;
+        self.engine.lose(slot, Status::Lost);
     }
 
     /// Sends a client's next task to the spine.
     fn arrive(&mut self) -> Result<(), LockstepError> {
-        let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
-        let number = self.recorder.arrive(self.busy.0);
-        self.busy.0 += 1;
-        let flight = Flight {
-            arrived: self.now,
-            started: 0,
-            service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
-            number,
-            class,
-            rack: 0,
-            worker: 0,
-            frame: Vec::new(),
-            headers: None,
-        };
-        let task = Task {
-            seq: number as u32,
-            service_ns: reported_ns(flight.service, 1.0),
-            class: flight.class,
-        };
-        let slot = self.flights.add(flight);
+        let slot = self.engine.arrive(&self.config.service, ticks_of, Route::default());
+        let Flight { number, service, class, .. } = self.engine.flights[slot];
+        let task = Task { seq: number as u32, service_ns: reported_ns(service, 1.0), class };
         self.slots[number as usize] = Some(slot);
         let mut frame = vec![0; self.template.frame_len()];
         self.template.write(&mut frame, task);
         self.deliver(0, UP, &frame)?;
         // The spine does not queue: it dropped any task that it did not forward.
-        if self.slots[number as usize].is_some_and(|slot| self.flights[slot].frame.is_empty()) {
+        if self.slots[number as usize]
+            .is_some_and(|slot| self.engine.flights[slot].route.packet.frame.is_empty())
+        {
             self.lose(slot, "no leaf");
         }
         Ok(())
@@ -428,82 +344,47 @@ impl<'a> Run<'a> {
 
     /// Delivers a task to its leaf. An ended leaf loses it.
     fn at_leaf(&mut self, slot: u32) -> Result<(), LockstepError> {
-        let rack = usize::from(self.flights[slot].rack);
+        let route = &mut self.engine.flights[slot].route;
+        let rack = usize::from(route.rack);
         if self.nodes[rack + 1].ended.is_some() {
             self.lose(slot, "leaf");
             return Ok(());
         }
-        let frame = std::mem::take(&mut self.flights[slot].frame);
+        let frame = std::mem::take(&mut route.packet.frame);
         self.deliver(rack + 1, UP, &frame)
     }
 
-    /// Queues a task at its worker.
-    fn at_worker(&mut self, slot: u32) {
-        let queue = &mut self.queues[usize::from(self.flights[slot].worker)];
-        queue.push(slot, &mut self.flights);
-        if queue.len() == 1 {
-            self.start(slot);
-        }
-    }
-
-    /// Starts a task at its worker.
-    fn start(&mut self, slot: u32) {
-        let flight = &mut self.flights[slot];
-        flight.started = self.now;
-        let ticks = service_at(flight.service, self.config.speeds[usize::from(flight.worker)]);
-        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(slot)));
-    }
-
-    /// Ends a task at its worker, starts the worker's next one, and sends the reply.
+    /// Ends a task at its worker, and sends the reply.
     fn done(&mut self, slot: u32) {
-        let worker = usize::from(self.flights[slot].worker);
-        self.queues[worker].pop(&self.flights);
-        let (next, remaining) = (self.queues[worker].first(), self.queues[worker].len());
-        if let Some(next) = next {
-            self.start(next);
-        }
-        let flight = &mut self.flights[slot];
-        let (number, ticks) = (flight.number, self.now - flight.arrived);
-        let member = worker - self.first_worker[usize::from(flight.rack)];
-        let service_ns = reported_ns(flight.service, self.config.speeds[worker]);
-        if let Some((datagram, header)) = &flight.headers {
-            let reply = Reply { worker: member as u16, left: remaining, service_ns };
-            reply.write(&mut flight.frame, datagram.at.into(), header, SERVERS_MAC);
-        }
-        let started = flight.started;
-        self.recorder.done(number, ticks);
-        let Self { flights, recorder, .. } = self;
-        recorder.end(TICK_PS, || flights[slot].end(Some(worker), Ok(ticks)));
-        self.digest.add([number, member as u64, started, ticks]);
-        self.busy.0 -= 1;
-        if self.loses() {
+        let Flight { number, worker, route: Route { rack, .. }, .. } = self.engine.flights[slot];
+        self.engine.done(slot, worker as usize - self.first_worker[usize::from(rack)]);
+        if !self.engine.reply(self.config.hops.worker_leaf, slot) {
             *self.report.lost.entry("reply").or_default() += 1;
-            self.forget(slot);
-        } else {
-            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(slot));
-            self.busy.1 += 1;
+            self.slots[number as usize] = None;
         }
-    }
-
-    /// Removes a task that is finished or lost.
-    fn forget(&mut self, slot: u32) {
-        self.slots[self.flights[slot].number as usize] = None;
-        self.flights.remove(slot);
     }
 
     /// Delivers a reply to its leaf.
     fn reply(&mut self, slot: u32) -> Result<(), LockstepError> {
-        self.busy.1 -= 1;
-        let flight = &mut self.flights[slot];
-        let (rack, frame) = (usize::from(flight.rack), std::mem::take(&mut flight.frame));
+        self.engine.end_await();
+        // Frees the slot at the same point as the simulator, so that both reuse slots in the same order.
+        let Some(flight) = self.engine.flights.remove(slot) else { return Ok(()) };
+        let Flight { number, worker, queue, service, .. } = flight;
+        let (rack, mut packet) = (usize::from(flight.route.rack), flight.route.packet);
         if self.nodes[rack + 1].ended.is_some() {
             *self.report.lost.entry("reply at leaf").or_default() += 1;
-            self.forget(slot);
+            self.slots[number as usize] = None;
             return Ok(());
         }
-        // Frees the slot at the same point as the simulator, so that both reuse slots in the same order.
-        self.flights.remove(slot);
-        self.deliver(rack + 1, DOWN, &frame)
+        if let Some((datagram, header)) = &packet.headers {
+            let reply = Reply {
+                worker: (worker as usize - self.first_worker[rack]) as u16,
+                left: queue.into(),
+                service_ns: reported_ns(service, self.config.speeds[worker as usize]),
+            };
+            reply.write(&mut packet.frame, datagram.at.into(), header, SERVERS_MAC);
+        }
+        self.deliver(rack + 1, DOWN, &packet.frame)
     }
 
     /// Delivers a frame to a node's port and gives the node a turn. A frame for an ended node vanishes; callers
@@ -513,14 +394,14 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         if !self.nodes[index].ports[port].send(frame) {
-            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
+            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.engine.now) });
         }
         self.turn(index)
     }
 
     /// Gives a node a turn and handles the frames that it sends.
     fn turn(&mut self, index: usize) -> Result<(), LockstepError> {
-        let now_ns = to_ns(self.now);
+        let now_ns = to_ns(self.engine.now);
         let node = &mut self.nodes[index];
         let Some(local) = &mut node.local else { return Ok(()) };
         node.line = local.turn(now_ns)?;
@@ -546,8 +427,11 @@ impl<'a> Run<'a> {
         if ether::ether_type(&frame) == ether::ARP {
             return self.resolve(index, port, frame);
         }
-        let invalid =
-            |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
+        let invalid = |reason| LockstepError::Packet {
+            side: "nodes",
+            now_ns: to_ns(self.engine.now),
+            reason,
+        };
         let datagram = udp::parse(&frame, false).map_err(invalid)?;
         let payload = &frame[datagram.payload()..];
         let header = Header::parse(payload).map_err(invalid)?;
@@ -564,29 +448,23 @@ impl<'a> Run<'a> {
             // A task from the spine to the leaf that it chose.
             (0, DOWN, Code::NewTask) => {
                 let rack = usize::from(header.dst) - 1;
-                let now = self.now;
                 if let Some(ended) = self.nodes[rack + 1].ended {
-                    self.report.chosen_after_ns.insert(rack, to_ns(now - ended));
+                    self.report.chosen_after_ns.insert(rack, to_ns(self.engine.now - ended));
                 }
                 let slot = self.slot("task", seq32)?;
-                (self.flights[slot].rack, self.flights[slot].frame) = (rack as u16, frame);
-                match self.loses() {
-                    true => self.lose(slot, "task"),
-                    false => self.send(self.config.hops.spine_leaf, event::AT_LEAF, slot.into()),
-                }
+                let route = &mut self.engine.flights[slot].route;
+                (route.rack, route.packet.frame) = (rack as u16, frame);
+                self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, slot);
                 Ok(())
             }
             // A task from a leaf to the worker that it chose.
             (1.., DOWN, Code::NewTask) => {
                 let slot = self.slot("task", seq32)?;
+                let flight = &mut self.engine.flights[slot];
                 let worker = self.first_worker[index - 1] + usize::from(header.dst);
-                let flight = &mut self.flights[slot];
-                flight.worker = worker as u16;
-                (flight.headers, flight.frame) = (Some((datagram, header)), frame);
-                match self.loses() {
-                    true => self.lose(slot, "task"),
-                    false => self.send(self.config.hops.leaf_worker, event::AT_WORKER, slot.into()),
-                }
+                flight.worker = worker as u32;
+                flight.route.packet = Packet { frame, headers: Some((datagram, header)) };
+                self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, slot);
                 Ok(())
             }
             // A leaf's signal to the spine.
@@ -602,7 +480,7 @@ impl<'a> Run<'a> {
     /// Returns the slot of a task in flight.
     fn slot(&self, packet: &'static str, number: u32) -> Result<u32, LockstepError> {
         let slot = self.slots.get(number as usize).copied().flatten();
-        slot.ok_or(LockstepError::Stray { packet, number, now_ns: to_ns(self.now) })
+        slot.ok_or(LockstepError::Stray { packet, number, now_ns: to_ns(self.engine.now) })
     }
 
     /// Counts a leaf's signal and sends it on its way to the spine. `average` is the load in a load signal.
@@ -620,15 +498,15 @@ impl<'a> Run<'a> {
             *repeated += u64::from(last == Some(header.code as u8));
         }
         let packed = signal::pack(rack, header.seq, signal);
-        if !self.loses() {
+        if !self.engine.loses() {
             self.signals.insert(packed, frame);
-            self.send(self.config.hops.leaf_spine, event::SIGNAL, packed);
+            self.engine.send(self.config.hops.leaf_spine, event::SIGNAL, packed);
         }
     }
 
     /// Delivers a frame to the clients. An answer or refusal must belong to a task in flight.
     fn receive_at_clients(&mut self, mut frame: &mut [u8]) -> Result<(), LockstepError> {
-        let now_ns = to_ns(self.now);
+        let now_ns = to_ns(self.engine.now);
         let source = udp::parse(frame, false).map(|datagram| datagram.src);
         match self.host.receive(&mut frame, false) {
             FrameKind::Answer(answer) => {
@@ -641,8 +519,8 @@ impl<'a> Run<'a> {
                 if answer.refused {
                     let slot = self.slot("the refusal of task", number)?;
                     self.report.refused += 1;
-                    self.busy.0 -= 1;
-                    self.forget(slot);
+                    self.slots[number as usize] = None;
+                    self.engine.lose(slot, Status::Refused);
                     return Ok(());
                 }
                 // The slot is taken, so that a second answer is an error.
@@ -669,8 +547,11 @@ impl<'a> Run<'a> {
         port: usize,
         mut frame: Vec<u8>,
     ) -> Result<(), LockstepError> {
-        let invalid =
-            |reason| LockstepError::Packet { side: "nodes", now_ns: to_ns(self.now), reason };
+        let invalid = |reason| LockstepError::Packet {
+            side: "nodes",
+            now_ns: to_ns(self.engine.now),
+            reason,
+        };
         let packet = arp::Packet::parse(&frame).map_err(invalid)?;
         // A leaf's request for a server.
         if port == DOWN && index > 0 {
@@ -713,23 +594,17 @@ impl<'a> Run<'a> {
             }
             self.report.counted.push(counted);
         }
-        let Self { slots, flights, recorder, .. } = &mut self;
-        let rest = (0..).zip(&*slots).filter_map(|(number, slot)| {
-            let flight = flights.get((*slot)?).filter(|flight| flight.number == number)?;
-            Some(flight.end(None, Err(Status::Lost)))
-        });
-        recorder.end_rest(TICK_PS, rest);
+        self.engine.end_rest(&self.slots);
         // Tasks at workers or on their way there, and replies on their way back, of leaves that have ended.
         let stranded = self.slots.iter().flatten().count() as u64;
         if stranded > 0 {
             *self.report.lost.entry("kept").or_default() += stranded;
         }
-        let record = Record { digest: self.digest, answered: self.report.answered };
+        self.engine.answered = self.report.answered;
         let outcome = Outcome {
             lost: self.report.lost.values().sum(),
             messages: self.report.signals,
-            record: Some(record),
-            ..Outcome::of(self.recorder, self.config.speeds.len(), TICKS_PER_US)
+            ..self.engine.finish(TICKS_PER_US)
         };
         (outcome, self.report)
     }

@@ -8,8 +8,8 @@
 //! A task's start and response time equal those of the simulator under the same seeds, to the picosecond;
 //! [`crate::sim::digest`] hashes them all into one number.
 //!
-//! Simulator and conductor draw from the same streams (`rack::Streams`) in the same order. They also agree on
-//! the order of simultaneous events ([`crate::sim::events`]).
+//! Simulator and conductor run on the same engine ([`crate::sim::engine`]), and draw from its streams in the same
+//! order. They also agree on the order of simultaneous events ([`crate::sim::events`]).
 //!
 //! Each question has a conductor of its own. [`mod@run`], [`fabric`], [`leaves`] and [`nodes`] follow a model of the
 //! simulator step by step and must equal it. [`system`] plays several nodes with faults. It checks invariants from

@@ -24,11 +24,11 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::{LocalAgent, LockstepError, Scheduler};
-use crate::sim::digest::{Digest, Record};
-use crate::sim::events::{Events, event::pack, event::unpack};
+use crate::sim::engine::{Due, Engine, Flight};
+use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
-use crate::sim::nodes::{Config, settings};
-use crate::sim::outcome::ForwardedTasks;
+use crate::sim::nodes::{Config, kind, settings};
+use crate::sim::outcome::{ForwardedTasks, Outcome};
 
 /// Id of the only pool.
 const POOL: u16 = 1;
@@ -43,31 +43,11 @@ const CLIENT_PORT: u16 = 40_000;
 /// Application number of all tasks.
 const APP: u32 = 1;
 
-/// Kinds of events, in the model's order. An event also carries its packet, or its finished task.
-mod kind {
-    /// A task from another node arrives.
-    pub const TASK: u64 = 0;
-    /// A worker completes a task.
-    pub const DONE: u64 = 1;
-    /// A request for a task arrives.
-    pub const STEAL_REQUEST: u64 = 2;
-    /// A heartbeat arrives.
-    pub const HEARTBEAT: u64 = 3;
-    /// A part of a node's learned parameters arrives.
-    pub const PARAMETERS: u64 = 4;
-}
-
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct RunDetails {
-    /// Digest of the finished tasks.
-    pub record: Record,
-    /// Packets between nodes.
-    pub messages: u64,
-    /// Tasks dropped by full nodes.
-    pub lost: u64,
-    /// Tasks forwarded or stolen between nodes.
-    pub passed: ForwardedTasks,
+    /// The model's outcome of such a run.
+    pub outcome: Outcome,
     /// Learned state of each node at the end.
     pub peers: Vec<Peers>,
     /// Errors in the nodes' ledgers.
@@ -105,46 +85,18 @@ struct Node {
     dropped: u64,
 }
 
-/// A task in flight.
-#[derive(Clone, Copy)]
-struct Flight {
-    /// Time of its arrival at the first node, in ticks.
-    arrived: u64,
-    /// Start of its service.
-    started: u64,
-    /// Service time, in ticks.
-    service: u64,
-    /// Node that received the task from the client.
-    origin: usize,
-    /// Node that serves the task.
-    node: usize,
-}
-
 /// State of a run.
 struct Run<'a> {
     config: &'a Config,
-    /// Current time in ticks.
-    now: u64,
-    /// Delay between two nodes in ticks.
-    delay: u64,
-    events: Events,
+    /// Engine of the model. A task's route is the node that received it from the client. Its slot is its number,
+    /// because no task is removed.
+    engine: Engine<usize>,
     nodes: Vec<Node>,
-    /// Tasks, by number.
-    flights: Vec<Flight>,
     /// Packets in flight between nodes, with their receivers.
     packets: Slab<(usize, Vec<u8>)>,
     /// Stream of the nodes that clients choose.
     choice: Stream,
-    service: Stream,
-    /// Tasks that no worker has finished.
-    in_system: u64,
-    lost: u64,
-    /// Answers that reached the clients.
-    answered: u64,
-    /// Packets between nodes.
-    messages: u64,
     passed: ForwardedTasks,
-    digest: Digest,
 }
 
 /// Returns a node's address.
@@ -203,24 +155,14 @@ impl<'a> Run<'a> {
                 "nodes in lockstep: omit --at, and give --beat in whole microseconds".to_owned()
             );
         }
-        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let nodes = (0..config.workers.len()).map(|index| Node::new(config, index));
         Ok(Self {
             config,
-            now: 0,
-            delay: from_ns(config.delay_ns),
-            events: Events::default(),
+            engine: config.engine(true)?,
             nodes: nodes.collect::<Result<_, _>>()?,
-            flights: Vec::new(),
             packets: Slab::default(),
-            choice: stream("nodes"),
-            service: stream("service"),
-            in_system: 0,
-            lost: 0,
-            answered: 0,
-            messages: 0,
+            choice: StreamSeed::derive(config.seed, "nodes", 0).stream(),
             passed: ForwardedTasks::default(),
-            digest: Digest::default(),
         })
     }
 
@@ -241,55 +183,36 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs all arrivals, timers and events in order. At equal times, an arrival comes before events, and events
-    /// before timers.
+    /// Runs all arrivals, timers and events in order, as the simulator does.
     fn run_events(&mut self) -> Result<(), LockstepError> {
-        let (mut schedule, _) = self.config.schedules().map_err(LockstepError::Arguments)?;
-        let mut arrivals = StreamSeed::derive(self.config.seed, "arrivals", 0).stream();
-        let mut remaining = self.config.tasks;
-        let mut arrival = schedule.advance(&mut arrivals);
-        while remaining > 0 || self.in_system > 0 {
+        loop {
             let due = |node: &Node| from_ns(node.line.timer_ns);
             let timers = self.nodes.iter().map(due).zip(0..);
             let (timer, node) = timers.min().unwrap_or((u64::MAX, 0));
-            let next = self.events.next_time();
-            if remaining > 0 && arrival <= next.min(timer) {
-                self.now = arrival;
-                remaining -= 1;
-                self.arrive()?;
-                arrival = schedule.advance(&mut arrivals);
-            } else if timer < next {
-                if timer < self.now {
-                    let (timer_ns, now_ns) = (to_ns(timer), to_ns(self.now));
+            match self.engine.next(timer) {
+                None => return Ok(()),
+                Some(Due::Arrival) => self.arrive()?,
+                Some(Due::Timer) if timer < self.engine.now => {
+                    let (timer_ns, now_ns) = (to_ns(timer), to_ns(self.engine.now));
                     return Err(LockstepError::Timer { timer_ns, now_ns });
                 }
-                self.now = timer;
-                self.turn(node)?;
-            } else {
-                let Some((time, event)) = self.events.pop() else { break };
-                self.now = time;
-                match unpack(event) {
-                    (kind::DONE, number) => self.done(number as u32)?,
-                    (_, slot) => self.deliver(slot as u32)?,
-                }
+                Some(Due::Timer) => self.turn(node)?,
+                Some(Due::Event(event::DONE, number)) => self.done(number as u32)?,
+                Some(Due::Event(_, slot)) => self.deliver(slot as u32)?,
             }
         }
-        Ok(())
     }
 
     /// Sends a client's next task to a random node.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
-        let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
-        let number = self.flights.len();
-        let service = (service_ns * TICKS_PER_US / 1e3) as u64;
-        self.flights.push(Flight { arrived: self.now, started: 0, service, origin, node: origin });
-        self.in_system += 1;
+        let ticks = |ns| (ns * TICKS_PER_US / 1e3) as u64;
+        let number = self.engine.arrive(&self.config.service, ticks, origin);
         let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
         let mut frame = vec![0; udp::PAYLOAD + header.len()];
         header.emit(&mut frame[udp::PAYLOAD..]);
-        let extension = Extension { app: APP, seq32: number as u32, ..Extension::default() };
+        let extension = Extension { app: APP, seq32: number, ..Extension::default() };
         extension.emit(&mut frame[udp::PAYLOAD..]);
         let flow = Flow {
             src_mac: CLIENT_MAC,
@@ -312,28 +235,28 @@ impl<'a> Run<'a> {
     /// Puts a frame into a node's port and gives the node a turn.
     fn put_frame(&mut self, node: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if !self.nodes[node].far.send(frame) {
-            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.now) });
+            return Err(LockstepError::Full { side: "nodes", now_ns: to_ns(self.engine.now) });
         }
         self.turn(node)
     }
 
     /// Lets a worker answer the task that it has finished, and wakes its node.
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
-        let Flight { arrived, started, node, .. } = self.flights[number as usize];
-        let service_ns = to_ns(self.now - started);
-        let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(self.now) };
+        let Flight { worker: node, started, .. } = self.engine.flights[number];
+        let (node, now) = (node as usize, self.engine.now);
+        let service_ns = to_ns(now - started);
+        let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(now) };
         let mut workers = self.nodes[node].workers.iter_mut();
         let worker = workers.find(|worker| worker.task == Some(number)).ok_or(stray)?;
         worker.task = None;
         worker.end.answer(|_, _| 0, || service_ns);
-        self.digest.add([u64::from(number), node as u64, started, self.now - arrived]);
-        self.in_system -= 1;
+        self.engine.complete(number, node);
         self.turn(node)
     }
 
     /// Gives a node a turn, handles the packets that it sends, and lets its workers take tasks.
     fn turn(&mut self, node: usize) -> Result<(), LockstepError> {
-        let now_ns = to_ns(self.now);
+        let now_ns = to_ns(self.engine.now);
         self.nodes[node].line = self.nodes[node].local.turn(now_ns)?;
         while let Some(frame) = self.nodes[node].far.receive() {
             self.on_frame(node, frame.bytes())?;
@@ -344,16 +267,15 @@ impl<'a> Run<'a> {
             if worker.end.receiver().is_granted() && worker.end.take() == Ok(true) {
                 let number = worker.end.ids().seq;
                 worker.task = Some(number);
-                let flight = &mut self.flights[number as usize];
-                (flight.started, flight.node) = (self.now, node);
-                self.events.push(self.now + flight.service, pack(kind::DONE, u64::from(number)));
+                self.engine.flights[number].worker = node as u32;
+                self.engine.start(number);
             }
         }
         // Tasks dropped since the last turn end here.
         let lost = local.agent().counters().dropped(DropReason::QueueFull) - *dropped;
         *dropped += lost;
-        self.in_system -= lost;
-        self.lost += lost;
+        self.engine.in_system -= lost;
+        self.engine.lost += lost;
         Ok(())
     }
 
@@ -363,19 +285,19 @@ impl<'a> Run<'a> {
         if ether::ether_type(frame) == ether::ARP {
             return self.resolve(from, frame);
         }
-        let now_ns = to_ns(self.now);
+        let now_ns = to_ns(self.engine.now);
         let invalid = |reason| LockstepError::Packet { side: "nodes", now_ns, reason };
         let datagram = udp::parse(frame, false).map_err(invalid)?;
         let payload = &frame[datagram.payload()..usize::from(datagram.end)];
         let header = Header::parse(payload).map_err(invalid)?;
         if header.code.is_reply() {
             let number = Extension::parse(payload).seq32;
-            let origin =
-                self.flights.get(number as usize).map(|flight| address(flight.origin).to_bits());
+            let flight = self.engine.flights.get(number);
+            let origin = flight.map(|flight| address(flight.route).to_bits());
             // The answer must come from the node that received the task.
             let is_right = (ether::dst(frame), datagram.dst, datagram.dst_port, Some(datagram.src))
                 == (CLIENT_MAC, CLIENT.to_bits(), CLIENT_PORT, origin);
-            self.answered += 1;
+            self.engine.answered += 1;
             let stray = LockstepError::Stray { packet: "the answer to task", number, now_ns };
             return if is_right { Ok(()) } else { Err(stray) };
         }
@@ -383,16 +305,16 @@ impl<'a> Run<'a> {
         let receiver = nodes.into_iter().find(|&node| mac(node) == ether::dst(frame));
         let receiver = receiver.ok_or_else(|| invalid(DropReason::OtherMac))?;
         let kind = match header.code {
-            Code::PassedTask => kind::TASK,
+            Code::PassedTask => kind::AT_NODE,
             Code::StealRequest => kind::STEAL_REQUEST,
             Code::Heartbeat => kind::HEARTBEAT,
             Code::Parameters => kind::PARAMETERS,
             _ => return Err(invalid(DropReason::TaskRole)),
         };
-        self.messages += 1;
         self.passed.steals += u64::from(kind == kind::STEAL_REQUEST);
         let slot = self.packets.add((receiver, frame.to_vec()));
-        self.events.push(self.now + self.delay, pack(kind, u64::from(slot)));
+        self.engine.messages += 1;
+        self.engine.send(1, kind, slot.into());
         Ok(())
     }
 
@@ -429,16 +351,15 @@ impl<'a> Run<'a> {
                 ));
             }
         }
-        if self.answered + self.lost != self.config.tasks {
-            faults.push(format!("{} answers to {} tasks", self.answered, self.config.tasks));
+        let (answered, lost, tasks) = (self.engine.answered, self.engine.lost, self.config.tasks);
+        if answered + lost != tasks {
+            faults.push(format!("{answered} answers to {tasks} tasks"));
         }
-        RunDetails {
-            record: Record { digest: self.digest, answered: self.config.tasks - self.lost },
-            messages: self.messages,
-            lost: self.lost,
-            passed: self.passed,
-            peers,
-            faults,
-        }
+        let outcome = Outcome {
+            passed: Some(self.passed),
+            servers: self.config.workers.iter().sum(),
+            ..self.engine.finish(TICKS_PER_US)
+        };
+        RunDetails { outcome, peers, faults }
     }
 }

@@ -9,7 +9,8 @@
 /// miss.
 const ARITY: usize = 4;
 
-/// Events in 64 bits: the kind, then its argument, for example the number of a task.
+/// Events in 64 bits: the kind, then its argument, for example the slot of a task. A kind of one model may share its
+/// number with a kind of another.
 pub mod event {
     /// A task arrives at its leaf.
     pub const AT_LEAF: u64 = 0;
@@ -21,14 +22,20 @@ pub mod event {
     pub const REPLY: u64 = 3;
     /// A leaf's signal arrives at the spine. The argument is the packed signal.
     pub const SIGNAL: u64 = 4;
+    /// A load report arrives at its dispatcher. The argument packs dispatcher, member and queue.
+    pub const REPORT: u64 = 5;
     /// All queues are sampled.
-    pub const SAMPLE: u64 = 5;
+    pub const SAMPLE: u64 = 7;
     /// A step of the script.
-    pub const SCRIPT: u64 = 6;
+    pub const SCRIPT: u64 = 8;
     /// A leaf repeats its idleness signal.
-    pub const REPEAT: u64 = 7;
+    pub const REPEAT: u64 = 9;
     /// A core of a leaf receives messages of other cores.
-    pub const EXCHANGE: u64 = 8;
+    pub const EXCHANGE: u64 = 10;
+    /// The answers to a task's probes have arrived.
+    pub const ANSWERED: u64 = 11;
+    /// A task's probes have arrived at the servers.
+    pub const PROBES: u64 = 12;
     /// Number of bits of the argument, which are the low ones.
     pub const KIND_SHIFT: u32 = 60;
 

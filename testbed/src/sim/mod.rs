@@ -3,6 +3,7 @@
 pub mod args;
 pub mod ct;
 pub mod digest;
+pub mod engine;
 pub mod events;
 pub mod fabric;
 pub mod failure;

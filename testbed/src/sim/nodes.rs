@@ -13,22 +13,21 @@
 
 use std::ops::Range;
 
-use hdrhistogram::Histogram;
 use rand::Rng as _;
 use wedjat::peers::{PeerPolicy, Peers, Settings};
-use wedjat::policy::fifo::{Fifo, Slab};
+use wedjat::policy::fifo::Slab;
 use wedjat::wire::peer::{Heartbeat, Parameters};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::digest::{Digest, Record};
-use super::events::{Events, event::pack, event::unpack};
-use super::hop::{TICK_PS, TICKS_PER_US, from_ns, to_ns};
+use super::engine::{Due, Engine, Flight, Setup};
+use super::events::event;
+use super::hop::{Hop, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::{ForwardedTasks, Outcome};
 use super::script::{self, Action, Step};
-use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
+use super::stats::Observer;
 
 /// Ticks per second.
 const HZ: f64 = TICKS_PER_US * 1e6;
@@ -37,24 +36,23 @@ const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// Queues count as overflowing above one lost task in this number. Rare bursts lose fewer.
 const LOST_SHARE: u64 = 1000;
 
-/// Kinds of events, in the order of simultaneous events. An event's number also holds its node or task.
-mod kind {
+/// Kinds of events besides those of [`event`], in the order of simultaneous events. An event's argument holds its
+/// node or task.
+pub(crate) mod kind {
+    use super::event;
+
     /// A task from another node arrives.
-    pub const AT_NODE: u64 = 0;
-    /// A worker completes a task.
-    pub const DONE: u64 = 1;
+    pub const AT_NODE: u64 = event::AT_WORKER;
     /// A request for a task arrives.
-    pub const STEAL_REQUEST: u64 = 2;
+    pub const STEAL_REQUEST: u64 = 3;
     /// A heartbeat arrives at all nodes.
-    pub const HEARTBEAT: u64 = 3;
+    pub const HEARTBEAT: u64 = 4;
     /// A part of a node's parameters arrives at all nodes.
-    pub const PARAMETERS: u64 = 4;
+    pub const PARAMETERS: u64 = 5;
     /// A node's beat is due.
-    pub const BEAT: u64 = 5;
-    /// A step of the script.
-    pub const SCRIPT: u64 = 6;
-    /// All queues are sampled.
-    pub const SAMPLE: u64 = 7;
+    pub const BEAT: u64 = 6;
+    /// All queues are sampled, after the steps of the script.
+    pub const SAMPLE: u64 = event::SCRIPT + 1;
 }
 
 /// Parameters of a run.
@@ -105,6 +103,29 @@ impl Config {
         script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
     }
 
+    /// Creates the engine of a run, which computes the tasks' digest if `is_recorded`. A task's worker is its current
+    /// or next node.
+    ///
+    /// # Errors
+    /// Same as for [`Self::schedules`].
+    pub fn engine<T>(&self, is_recorded: bool) -> Result<Engine<T>, String> {
+        let setup = Setup {
+            tasks: self.tasks,
+            warmup: self.warmup,
+            speeds: &vec![1.0; self.workers.len()],
+            speed_unit: 1.0,
+            schedules: self.schedules()?,
+            hop: Hop::Const(from_ns(self.delay_ns)),
+            node_delay: 0,
+            loss: 0.0,
+            is_recorded,
+            tick_ps: TICK_PS,
+            seed: self.seed,
+            observer: &self.observer,
+        };
+        Ok(Engine::new(setup, self.script.iter().map(|step| from_ns(step.at_ns as u64))))
+    }
+
     /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
@@ -124,29 +145,11 @@ impl Config {
     }
 }
 
-/// A task in flight.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    /// Time of its arrival at the first node, in ticks.
-    arrived: u64,
-    /// Start of its service.
-    started: u64,
-    /// Service time at speed 1, in ticks.
-    service: u64,
-    number: u64,
-    /// Current or next node.
-    node: u16,
-    /// `life` of that node at the start of service: a node that restarted has lost the task.
-    life: u32,
-}
-
 /// A node.
 struct Node {
-    queue: Fifo,
     workers: usize,
     /// Number of busy workers.
     busy: usize,
-    speed: f64,
     /// Learned state and decisions of the node.
     peers: Peers,
     is_up: bool,
@@ -157,13 +160,9 @@ struct Node {
 /// State of a run.
 struct Sim<'a> {
     config: &'a Config,
-    /// Current time in ticks.
-    now: u64,
-    /// Delay between two nodes in ticks.
-    delay: u64,
-    events: Events,
-    /// Tasks in flight. Events and queues refer to them by slot.
-    flights: Slab<Flight>,
+    /// Engine with one worker for each node, which holds the waiting tasks. A task's route is the `life` of its node
+    /// at the start of service: a node that restarted has lost the task.
+    engine: Engine<u32>,
     nodes: Vec<Node>,
     /// Heartbeats in flight, each to all nodes.
     beats: Slab<Heartbeat>,
@@ -171,29 +170,11 @@ struct Sim<'a> {
     parameters: Slab<(Parameters, Vec<f32>)>,
     /// Fraction of the tasks for these nodes, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
-    schedule: Schedule,
-    /// Schedules of the script's load changes, by step; `None` for other steps.
-    changes: Vec<Option<Schedule>>,
-    /// Time at which the current schedule began: its arrivals count from there.
-    schedule_start: u64,
-    /// Number of tasks that clients have not sent yet.
-    remaining: u64,
-    arrivals: Stream,
-    service: Stream,
     /// Stream of the nodes that clients choose.
     choice: Stream,
-    recorder: Recorder,
-    /// Samples of the longest queue over the mean queue, in thousandths.
-    imbalance: Histogram<u64>,
-    /// Tasks that no worker has finished.
-    in_system: u64,
-    lost: u64,
     /// Tasks lost because of full queues.
     refused: u64,
-    /// Packets between nodes.
-    messages: u64,
     passed: ForwardedTasks,
-    digest: Digest,
 }
 
 /// Runs the model.
@@ -238,82 +219,51 @@ pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settin
 impl<'a> Sim<'a> {
     /// Creates all nodes, and schedules their first beats, the first sample and the script.
     fn new(config: &'a Config) -> Result<Self, String> {
-        let (schedule, changes) = config.schedules()?;
-        let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let node = |(index, &workers): (usize, &usize)| Node {
-            queue: Fifo::EMPTY,
             workers,
             busy: 0,
-            speed: 1.0,
             peers: Peers::new(settings(config, index, 0, 0)),
             is_up: true,
             life: 0,
         };
         let mut sim = Self {
             config,
-            now: 0,
-            delay: from_ns(config.delay_ns),
-            events: Events::default(),
-            flights: Slab::default(),
+            engine: config.engine(config.digest)?,
             nodes: config.workers.iter().enumerate().map(node).collect(),
             beats: Slab::default(),
             parameters: Slab::default(),
             traffic: None,
-            schedule,
-            changes,
-            schedule_start: 0,
-            remaining: config.tasks,
-            arrivals: stream("arrivals"),
-            service: stream("service"),
-            choice: stream("nodes"),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
-            imbalance: histogram(),
-            in_system: 0,
-            lost: 0,
+            choice: StreamSeed::derive(config.seed, "nodes", 0).stream(),
             refused: 0,
-            messages: 0,
             passed: ForwardedTasks::default(),
-            digest: Digest::default(),
         };
-        sim.events.push(SAMPLE_TICKS, pack(kind::SAMPLE, 0));
+        sim.engine.after(SAMPLE_TICKS, kind::SAMPLE, 0);
         for node in 0..sim.nodes.len() {
             sim.await_beat(node);
-        }
-        for (number, step) in config.script.iter().enumerate() {
-            sim.events.push(from_ns(step.at_ns as u64), pack(kind::SCRIPT, number as u64));
         }
         Ok(sim)
     }
 
-    /// Runs all arrivals and events in order until all tasks have ended. At equal times an arrival comes first.
+    /// Runs all arrivals and events in order until all tasks have ended.
     fn run(&mut self) {
-        let mut arrival = self.schedule.advance(&mut self.arrivals);
-        while self.remaining > 0 || self.in_system > 0 {
-            if self.remaining > 0 && arrival + self.schedule_start <= self.events.next_time() {
-                self.now = arrival + self.schedule_start;
-                let node = self.draw_node();
-                self.arrive(node);
-                arrival = self.schedule.advance(&mut self.arrivals);
-                continue;
-            }
-            let Some((time, event)) = self.events.pop() else { return };
-            self.now = time;
-            let (kind, argument) = unpack(event);
-            match kind {
-                kind::AT_NODE => self.at_node(argument as u32),
-                kind::DONE => self.done(argument as u32),
-                kind::STEAL_REQUEST => {
-                    self.steal((argument >> 16) as usize, argument as u16 as usize)
+        while let Some(due) = self.engine.next(u64::MAX) {
+            match due {
+                Due::Arrival => {
+                    let node = self.draw_node();
+                    self.arrive(node);
                 }
-                kind::HEARTBEAT => self.heartbeat(argument as u32),
-                kind::PARAMETERS => self.receive_parameters(argument as u32),
-                kind::BEAT => self.beat(argument as u16 as usize, (argument >> 16) as u32),
-                kind::SCRIPT => {
-                    if self.act(argument as usize) {
-                        arrival = self.schedule.advance(&mut self.arrivals);
-                    }
+                Due::Event(kind::AT_NODE, task) => self.at_node(task as u32),
+                Due::Event(event::DONE, task) => self.done(task as u32),
+                Due::Event(kind::STEAL_REQUEST, request) => {
+                    self.steal((request >> 16) as usize, request as u16 as usize);
                 }
-                _ => self.sample(),
+                Due::Event(kind::HEARTBEAT, slot) => self.heartbeat(slot as u32),
+                Due::Event(kind::PARAMETERS, slot) => self.receive_parameters(slot as u32),
+                Due::Event(kind::BEAT, beat) => {
+                    self.beat(beat as u16 as usize, (beat >> 16) as u32)
+                }
+                Due::Event(event::SCRIPT, step) => self.act(step as usize),
+                Due::Event(..) | Due::Timer => self.sample(),
             }
         }
     }
@@ -321,7 +271,7 @@ impl<'a> Sim<'a> {
     /// Returns the time in nanoseconds.
     #[inline]
     fn now_ns(&self) -> u64 {
-        to_ns(self.now)
+        to_ns(self.engine.now)
     }
 
     /// Draws the node that receives the next client task. Under uneven traffic, the lower half of the bits
@@ -345,18 +295,10 @@ impl<'a> Sim<'a> {
     /// Sends a client's task to a node, which accepts or forwards it.
     #[inline]
     fn arrive(&mut self, node: usize) {
-        self.remaining -= 1;
-        let (service_ns, _) = self.config.service.sample_ns(&mut self.service);
-        let number = self.recorder.arrive(self.in_system);
-        self.in_system += 1;
-        let task = self.flights.add(Flight {
-            arrived: self.now,
-            started: 0,
-            service: (service_ns * TICKS_PER_US / 1e3) as u64,
-            number,
-            node: node as u16,
-            life: 0,
-        });
+        let ticks = |ns| (ns * TICKS_PER_US / 1e3) as u64;
+        let task = self.engine.arrive(&self.config.service, ticks, 0);
+        let flight = &mut self.engine.flights[task];
+        (flight.worker, flight.class) = (node as u32, 0); // the model has no classes
         if !self.nodes[node].is_up {
             return self.lose(task);
         }
@@ -372,14 +314,20 @@ impl<'a> Sim<'a> {
     /// Sends a task to another node.
     #[inline]
     fn send(&mut self, task: u32, to: usize) {
-        self.messages += 1;
-        self.flights[task].node = to as u16;
-        self.events.push(self.now + self.delay, pack(kind::AT_NODE, u64::from(task)));
+        self.engine.flights[task].worker = to as u32;
+        self.send_message(kind::AT_NODE, task.into());
+    }
+
+    /// Sends a message to another node, or to all.
+    #[inline]
+    fn send_message(&mut self, kind: u64, argument: u64) {
+        self.engine.messages += 1;
+        self.engine.send(1, kind, argument);
     }
 
     /// Delivers a forwarded or stolen task.
     fn at_node(&mut self, task: u32) {
-        if self.nodes[usize::from(self.flights[task].node)].is_up {
+        if self.nodes[self.engine.flights[task].worker as usize].is_up {
             self.accept(task);
         } else {
             self.lose(task);
@@ -389,85 +337,59 @@ impl<'a> Sim<'a> {
     /// Starts a task at its node, or queues it if all workers are busy. Drops it if the queue is full.
     #[inline]
     fn accept(&mut self, task: u32) {
-        let node = &mut self.nodes[usize::from(self.flights[task].node)];
+        let index = self.engine.flights[task].worker as usize;
+        let (node, queue) = (&mut self.nodes[index], &mut self.engine.workers[index].queue);
         if node.busy < node.workers {
             node.busy += 1;
             return self.start(task);
         }
-        if node.queue.len() >= self.config.queue {
+        if queue.len() >= self.config.queue {
             node.peers.failed();
             self.refused += 1;
             return self.lose(task);
         }
-        node.queue.push(task, &mut self.flights);
-        node.peers.set_waiting(node.queue.len());
+        queue.push(task, &mut self.engine.flights);
+        node.peers.set_waiting(queue.len());
     }
 
     /// Removes a lost task.
     fn lose(&mut self, task: u32) {
-        self.end(task, None, Err(Status::Lost));
-        self.flights.remove(task);
-        self.in_system -= 1;
-        self.lost += 1;
-    }
-
-    /// Records the end of a task.
-    #[inline]
-    fn end(&mut self, task: u32, worker: Option<usize>, response: Result<u64, Status>) {
-        let Flight { number, arrived, service, .. } = self.flights[task];
-        let (class, service) = (0, Some(service));
-        self.recorder.end(TICK_PS, || TaskEnd {
-            number,
-            class,
-            worker,
-            arrived,
-            service,
-            response,
-        });
+        self.engine.lose(task, Status::Lost);
     }
 
     /// Starts a task at a worker of its node.
     #[inline]
     fn start(&mut self, task: u32) {
-        let flight = &mut self.flights[task];
-        let node = &self.nodes[usize::from(flight.node)];
-        (flight.started, flight.life) = (self.now, node.life);
-        let ticks = (flight.service as f64 / node.speed) as u64;
-        self.events.push(self.now + ticks, pack(kind::DONE, u64::from(task)));
+        let flight = &mut self.engine.flights[task];
+        flight.route = self.nodes[flight.worker as usize].life;
+        self.engine.start(task);
     }
 
     /// Ends a task. Its worker takes the next waiting task, if any. If no further task waits, the node may
     /// request one from another node.
     #[inline]
     fn done(&mut self, task: u32) {
-        let flight = self.flights[task];
-        let index = usize::from(flight.node);
+        let Flight { worker, route, started, .. } = self.engine.flights[task];
+        let index = worker as usize;
         let node = &mut self.nodes[index];
-        if flight.life != node.life || !node.is_up {
+        if route != node.life || !node.is_up {
             return self.lose(task);
         }
-        let next = node.queue.pop(&self.flights);
+        let queue = &mut self.engine.workers[index].queue;
+        let next = queue.pop(&self.engine.flights);
         match next {
-            Some(_) => node.peers.set_waiting(node.queue.len()),
+            Some(_) => node.peers.set_waiting(queue.len()),
             None => node.busy -= 1,
         }
-        let victim = node.peers.done(to_ns(self.now - flight.started));
-        let ticks = self.now - flight.arrived;
-        self.recorder.done(flight.number, ticks);
-        self.end(task, Some(index), Ok(ticks));
-        if self.config.digest {
-            self.digest.add([flight.number, index as u64, flight.started, ticks]);
-        }
-        self.flights.remove(task);
-        self.in_system -= 1;
+        let victim = node.peers.done(to_ns(self.engine.now - started));
+        self.engine.complete(task, index);
+        self.engine.flights.remove(task);
         if let Some(next) = next {
             self.start(next);
         }
         if let Some(victim) = victim {
             self.passed.steals += 1;
-            self.messages += 1;
-            let argument = (index as u64) << 16 | victim as u64;
-            self.events.push(self.now + self.delay, pack(kind::STEAL_REQUEST, argument));
+            self.send_message(kind::STEAL_REQUEST, (index as u64) << 16 | victim as u64);
         }
     }
 
@@ -477,8 +399,9 @@ impl<'a> Sim<'a> {
         if !node.is_up || !node.peers.asked() {
             return;
         }
-        if let Some(task) = node.queue.pop(&self.flights) {
-            node.peers.set_waiting(node.queue.len());
+        let queue = &mut self.engine.workers[victim].queue;
+        if let Some(task) = queue.pop(&self.engine.flights) {
+            node.peers.set_waiting(queue.len());
             self.passed.stolen += 1;
             self.send(task, thief);
         }
@@ -488,7 +411,8 @@ impl<'a> Sim<'a> {
     fn await_beat(&mut self, index: usize) {
         let node = &self.nodes[index];
         let argument = u64::from(node.life) << 16 | index as u64;
-        self.events.push(from_ns(node.peers.next_beat_ns()), pack(kind::BEAT, argument));
+        let time = from_ns(node.peers.next_beat_ns());
+        self.engine.events.push(time, event::pack(kind::BEAT, argument));
     }
 
     /// Executes a node's beat, and sends its heartbeat and its new parameters to all nodes. Ignores the beat of
@@ -502,13 +426,13 @@ impl<'a> Sim<'a> {
         }
         let beat = node.peers.beat(now_ns);
         if receivers > 0 {
-            self.messages += receivers;
             let slot = self.beats.add(beat);
-            self.events.push(self.now + self.delay, pack(kind::HEARTBEAT, u64::from(slot)));
+            self.engine.messages += receivers;
+            self.engine.send(1, kind::HEARTBEAT, slot.into());
             for (head, values) in node.peers.parameters() {
-                self.messages += receivers;
                 let slot = self.parameters.add((head, values.to_vec()));
-                self.events.push(self.now + self.delay, pack(kind::PARAMETERS, u64::from(slot)));
+                self.engine.messages += receivers;
+                self.engine.send(1, kind::PARAMETERS, slot.into());
             }
         }
         self.await_beat(index);
@@ -538,40 +462,31 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Executes a scripted event. Returns true if the arrivals changed.
-    fn act(&mut self, number: usize) -> bool {
-        match self.config.script[number].action.clone() {
-            Action::Speed { workers: nodes, speed } => {
-                self.nodes[nodes].iter_mut().for_each(|node| node.speed = speed);
-            }
+    /// Executes a step of the script.
+    fn act(&mut self, step: usize) {
+        match self.config.script[step].action.clone() {
             Action::Traffic { nodes, share } => {
                 // Traffic to all nodes is even again.
                 let all = nodes.len() == self.nodes.len();
                 self.traffic = (!all).then_some((nodes, share));
             }
             Action::Shock { nodes, tasks } => {
-                for task in 0..tasks.min(self.remaining) as usize {
+                let tasks = tasks.min(self.engine.remaining);
+                self.engine.remaining -= tasks;
+                for task in 0..tasks as usize {
                     self.arrive(nodes.start + task % nodes.len());
                 }
             }
             Action::Down(nodes) => nodes.for_each(|node| self.die(node)),
             Action::Up(nodes) => nodes.for_each(|node| self.restore(node)),
-            Action::Load(_) => {
-                if let Some(schedule) = self.changes[number].take() {
-                    (self.schedule, self.schedule_start) = (schedule, self.now);
-                    return true;
-                }
-            }
-            // The parser of the script refuses actions of other models.
-            _ => {}
+            action => self.engine.act(step, &action),
         }
-        false
     }
 
     /// Ends a node. Its queued tasks are lost.
     fn die(&mut self, index: usize) {
         self.nodes[index].is_up = false;
-        while let Some(task) = self.nodes[index].queue.pop(&self.flights) {
+        while let Some(task) = self.engine.workers[index].queue.pop(&self.engine.flights) {
             self.lose(task);
         }
         // The tasks of its workers count as lost at their completion times.
@@ -591,28 +506,26 @@ impl<'a> Sim<'a> {
 
     /// Samples the imbalance of the queues, per worker, with the tasks in service.
     fn sample(&mut self) {
-        let tasks = |node: &Node| node.busy as f64 + f64::from(node.queue.len());
-        let per_worker = self.nodes.iter().map(|node| tasks(node) / node.workers as f64);
-        let longest = per_worker.fold(0.0, f64::max);
-        let workers: usize = self.config.workers.iter().sum();
-        let mean = self.nodes.iter().map(tasks).sum::<f64>() / workers as f64;
-        if mean > 0.0 {
-            record(&mut self.imbalance, (longest / mean * 1e3) as u64);
+        let mut all = 0.0;
+        let mut longest = 0.0_f64;
+        for (node, worker) in self.nodes.iter().zip(&self.engine.workers) {
+            let tasks = node.busy as f64 + f64::from(worker.queue.len());
+            longest = longest.max(tasks / node.workers as f64);
+            all += tasks;
         }
-        self.events.push(self.now + SAMPLE_TICKS, pack(kind::SAMPLE, 0));
+        let workers: usize = self.config.workers.iter().sum();
+        self.engine.sample(longest, all / workers as f64);
+        self.engine.after(SAMPLE_TICKS, kind::SAMPLE, 0);
     }
 
     /// Returns the outcome.
-    fn finish(self) -> Outcome {
-        let record = Record { digest: self.digest, answered: self.config.tasks - self.lost };
+    fn finish(mut self) -> Outcome {
+        self.engine.answered = self.config.tasks - self.engine.lost;
         Outcome {
-            messages: self.messages,
-            lost: self.lost,
             overflows: self.refused > self.config.tasks / LOST_SHARE,
-            imbalance: self.imbalance,
             passed: Some(self.passed),
-            record: self.config.digest.then_some(record),
-            ..Outcome::of(self.recorder, self.config.workers.iter().sum(), TICKS_PER_US)
+            servers: self.config.workers.iter().sum(),
+            ..self.engine.finish(TICKS_PER_US)
         }
     }
 }

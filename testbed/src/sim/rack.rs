@@ -6,25 +6,21 @@
 //! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks,
 //! which measure a worker's speed, work as in [`super::ct`].
 
-use hdrhistogram::Histogram;
-use rand::Rng as _;
 use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
-use wedjat::policy::fifo::{Fifo, Slab};
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{self, Core, Dispatcher, Placement, PolicySpec, Task, stream_seed};
 use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::results::Status;
-use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::digest::{Digest, Record};
-use super::events::{Events, event};
+use super::engine::{BENCHMARK, Due, Engine, Flight, Setup};
+use super::events::event;
 use super::hop::{Hop, Hops, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
-use super::script::{self, Action, Step, shuffle};
-use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
+use super::script::{self, Action, Step};
+use super::stats::Observer;
 use super::watched::{WatchedDispatcher, Watcher};
 
 /// Ticks per second.
@@ -43,11 +39,6 @@ const LEAF_TICK_NS: u64 = Timing { ticks_hz: ClockFile::TICKS_HZ }.tick();
 /// Poll interval of a core with waiting tasks: 1 us. The core checks whether other cores have released credits
 /// of a worker. A credit is the right to send a worker one more task.
 const POLL_TICKS: u64 = TICKS_PER_US as u64;
-
-/// Number that marks benchmark tasks; no other task has it.
-const BENCHMARK: u64 = u64::MAX;
-/// Maximum number of benchmark tasks in a worker's queue. The worker drops further ones.
-const BENCHMARKS_MAX: u32 = 8;
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -140,35 +131,15 @@ enum Packet {
     Reply(Report, bool),
 }
 
-/// A task in flight.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    /// Time of its arrival at the spine, in ticks.
-    arrived: u64,
-    /// Start of its service.
-    started: u64,
-    /// Service time at speed 1, in ticks.
-    service: u64,
-    number: u64,
-    rack: u16,
-    /// Index of its worker in the rack.
-    member: u16,
-    class: u16,
-    /// Tasks at the worker when it answered.
-    queue: u16,
+/// Route of a task.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Route<P> {
+    /// Rack of the task.
+    pub rack: u16,
     /// True if the spine chose the rack from its idle list, the list of racks with idle workers.
-    idle_selected: bool,
-}
-
-/// A worker.
-#[derive(Clone, Debug)]
-struct Worker {
-    /// Tasks in order; the first one runs.
-    queue: Fifo,
-    /// Benchmark tasks that wait.
-    benchmarks: Fifo,
-    runs_benchmark: bool,
-    speed: f64,
+    pub idle_selected: bool,
+    /// Packet of the task, in lockstep.
+    pub packet: P,
 }
 
 /// A leaf.
@@ -193,7 +164,7 @@ struct Leaf<W> {
 
 /// Returns the task as the policy sees it. Benchmark tasks need no decision.
 #[inline]
-fn task_of(flight: &Flight) -> Task {
+fn task_of<P>(flight: &Flight<Route<P>>) -> Task {
     let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
     Task { decision, ..Task::new(flight.class) }
 }
@@ -226,81 +197,18 @@ pub(crate) mod signal {
     }
 }
 
-/// Random streams of a run, one per purpose.
-#[derive(Clone, Debug)]
-pub struct Streams {
-    /// Gaps of arrivals.
-    pub arrivals: Stream,
-    /// Service times, drawn at arrival.
-    pub service: Stream,
-    /// Delays of hops, drawn when packets are sent.
-    pub hops: Stream,
-    /// Losses of packets, drawn when they are sent.
-    pub loss: Stream,
-    /// Shuffles of the speeds.
-    pub shuffles: Stream,
-}
-
-impl Streams {
-    /// Creates the streams of a run with this seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let stream = |purpose| StreamSeed::derive(seed, purpose, 0).stream();
-        Self {
-            arrivals: stream("arrivals"),
-            service: stream("service"),
-            hops: stream("hops"),
-            loss: stream("loss"),
-            shuffles: stream("shuffles"),
-        }
-    }
-}
-
-/// Additional state for a leaf that is modelled like the process.
-#[derive(Clone, Debug, Default)]
-struct Process {
-    /// Next time of the leaf's periodic timer.
-    next_tick_ns: u64,
-    /// Replies in flight.
-    replies: u64,
-    /// Replies that reached the leaf.
-    answered: u64,
-    /// Digest of the completed tasks, to compare with a run of the process.
-    digest: Digest,
-}
-
 /// State of a run.
 pub struct Sim<'a, W> {
     config: &'a Config,
-    /// Current time in ticks.
-    now: u64,
-    events: Events,
-    /// Tasks in flight. Events and queues refer to them by slot.
-    flights: Slab<Flight>,
+    /// Engine with the workers of all racks.
+    engine: Engine<Route<()>>,
     spine: Dispatcher,
     spine_alive: bool,
     /// Number of each leaf's latest signal, to ignore signals that arrive out of order.
     latest: Latest,
     leaves: Vec<Leaf<W>>,
-    workers: Vec<Worker>,
-    schedule: Schedule,
-    /// Schedules of the script's load changes, by step; `None` for other steps.
-    changes: Vec<Option<Schedule>>,
-    /// Time at which the current schedule began: its arrivals count from there.
-    schedule_start: u64,
-    streams: Streams,
-    recorder: Recorder,
-    /// Tasks that no worker has finished.
-    in_system: u64,
-    /// Samples of the longest queue over the mean queue, in thousandths.
-    imbalance: Histogram<u64>,
-    /// Messages besides tasks and replies: signals and benchmark tasks.
-    messages: u64,
-    lost: u64,
-    /// A packet is lost if a random number is below this.
-    loss_below: u64,
-    /// State of the leaf's timer and of the record; `None` if the leaf is not modelled like the process.
-    process: Option<Process>,
+    /// Next time of the leaf's periodic timer; `None` if the leaf is not modelled like the process.
+    next_tick_ns: Option<u64>,
 }
 
 /// Runs the model.
@@ -336,83 +244,41 @@ impl<'a, W: Watcher> Sim<'a, W> {
             leaf
         });
         let leaves: Vec<_> = leaves.collect();
-        let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
-        let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
-        let workers: Vec<_> = config.speeds.iter().map(worker).collect();
-        let (schedule, changes) = config.schedules()?;
         let mut sim = Self {
             config,
-            now: 0,
-            events: Events::default(),
-            flights: Slab::default(),
+            engine: config.engine(config.as_process)?,
             spine,
             spine_alive: true,
             latest: Latest::new(config.racks.len()),
             leaves,
-            workers,
-            schedule,
-            changes,
-            schedule_start: 0,
-            streams: Streams::new(config.seed),
-            recorder: Recorder::new(config.tasks, config.warmup, &config.observer),
-            in_system: 0,
-            imbalance: histogram(),
-            messages: 0,
-            lost: 0,
-            loss_below: loss_below(config.loss),
-            process: config.as_process.then(Process::default),
+            next_tick_ns: config.as_process.then_some(0),
         };
-        sim.events.push(SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+        sim.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
         // Only this protocol repeats signals. The offset by rack keeps the repetitions apart.
         if config.racks.len() > 1 && config.protocol == Protocol::Paper {
             for rack in 0..config.racks.len() as u64 {
-                sim.events.push(REPEAT_TICKS + rack, event::pack(event::REPEAT, rack));
+                sim.engine.after(REPEAT_TICKS + rack, event::REPEAT, rack);
             }
-        }
-        for (number, step) in config.script.iter().enumerate() {
-            let ticks = (step.at_ns * TICKS_PER_US / 1e3) as u64;
-            sim.events.push(ticks, event::pack(event::SCRIPT, number as u64));
         }
         Ok(sim)
     }
 
-    /// Handles arrivals, events and the timer in order of time, until all tasks have ended. At equal times, an
-    /// arrival comes before events, and events before the timer.
+    /// Handles arrivals, events and the timer in order of time, until all tasks have ended.
     fn run(&mut self) {
-        let mut remaining = self.config.tasks;
-        let mut arrival = self.schedule.advance(&mut self.streams.arrivals);
-        while remaining > 0 || self.in_system > 0 || self.awaits_replies() {
-            let (timer, next) = (self.timer(), self.events.next_time());
-            if remaining > 0 && arrival + self.schedule_start <= next.min(timer) {
-                self.now = arrival + self.schedule_start;
-                self.arrive();
-                remaining -= 1;
-                arrival = self.schedule.advance(&mut self.streams.arrivals);
-                continue;
-            }
-            if timer < next {
-                self.now = timer;
-                self.poll(0, None);
-                continue;
-            }
-            let Some((time, event)) = self.events.pop() else { break };
-            self.now = time;
-            let (kind, argument) = event::unpack(event);
-            match kind {
-                event::AT_LEAF => self.at_leaf(argument as u32),
-                event::AT_WORKER => self.at_worker(argument as u32),
-                event::DONE => self.done(argument as u32),
-                event::REPLY => self.reply(argument as u32),
-                event::SIGNAL => self.signal(argument),
-                event::SAMPLE => self.sample(),
-                event::REPEAT => self.repeat(argument as usize),
-                event::EXCHANGE => self.receive(argument as usize),
+        while let Some(due) = self.engine.next(self.timer()) {
+            match due {
+                Due::Arrival => self.arrive(),
+                Due::Timer => self.poll(0, None),
+                Due::Event(event::AT_LEAF, task) => self.at_leaf(task as u32),
+                Due::Event(event::AT_WORKER, task) => self.engine.at_worker(task as u32),
+                Due::Event(event::DONE, task) => self.done(task as u32),
+                Due::Event(event::REPLY, task) => self.reply(task as u32),
+                Due::Event(event::SIGNAL, signal) => self.signal(signal),
+                Due::Event(event::SAMPLE, _) => self.sample(),
+                Due::Event(event::REPEAT, rack) => self.repeat(rack as usize),
+                Due::Event(event::EXCHANGE, core) => self.receive(core as usize),
                 // `event::SCRIPT`
-                _ => {
-                    if self.act(argument as usize) {
-                        arrival = self.schedule.advance(&mut self.streams.arrivals);
-                    }
-                }
+                Due::Event(_, step) => self.act(step as usize),
             }
         }
     }
@@ -420,17 +286,19 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Returns the next time of the leaf's timer. Only a leaf modelled like the process has one.
     #[inline]
     fn timer(&self) -> u64 {
-        let alive = || self.leaves[0].alive;
-        let process = self.process.as_ref().filter(|_| alive());
-        process.map_or(u64::MAX, |process| from_ns(process.next_tick_ns))
+        let next_tick_ns = self.next_tick_ns.filter(|_| self.leaves[0].alive);
+        next_tick_ns.map_or(u64::MAX, from_ns)
     }
 
     /// Returns true if the leaf's timer is due, and re-arms it.
     #[inline]
     fn is_due(&mut self) -> bool {
-        let now_ns = to_ns(self.now);
-        let process = self.process.as_mut().filter(|process| now_ns >= process.next_tick_ns);
-        process.map(|process| process.next_tick_ns = now_ns + LEAF_TICK_NS).is_some()
+        let now_ns = to_ns(self.engine.now);
+        let is_due = self.next_tick_ns.is_some_and(|next_tick_ns| now_ns >= next_tick_ns);
+        if is_due {
+            self.next_tick_ns = Some(now_ns + LEAF_TICK_NS);
+        }
+        is_due
     }
 
     /// Polls a leaf's cores in turn; one of them receives the packet, if any.
@@ -453,7 +321,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 None => {}
             }
             if due {
-                self.leaves[rack].dispatchers[core].tick(to_ns(self.now));
+                self.leaves[rack].dispatchers[core].tick(to_ns(self.engine.now));
             }
             self.exchange(rack, core);
             // A reply frees a place at its worker. At the timer, the policy may have counted tasks as lost,
@@ -478,106 +346,42 @@ impl<'a, W: Watcher> Sim<'a, W> {
             }
         } else if count > 1 {
             // All further cores see the changes of this one after the delay, or at their next poll.
-            let later = self.now + delay.unwrap_or(POLL_TICKS);
             for core in (0..count).filter(|&core| core != receiver) {
-                self.events.push(later, event::pack(event::EXCHANGE, core as u64));
+                self.engine.after(delay.unwrap_or(POLL_TICKS), event::EXCHANGE, core as u64);
             }
         }
     }
 
-    /// Returns true if replies are in flight that must arrive before the end of the run.
-    fn awaits_replies(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.replies > 0)
-    }
-
-    /// Draws whether a packet sent now is lost.
-    #[inline]
-    fn loses(&mut self) -> bool {
-        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
-    }
-
-    /// Schedules the arrival of a packet after this many hops. A leaf also needs time to process a task before
-    /// it sends the task to a worker.
-    #[inline]
-    fn send(&mut self, hops: u32, kind: u64, argument: u64) {
-        let time = self.now + self.config.hop.sample(hops, &mut self.streams.hops);
-        let processing = if kind == event::AT_WORKER { self.config.node_delay } else { 0 };
-        self.events.push(time + processing, event::pack(kind, argument));
-    }
-
-    /// Sends a task on, unless its packet is lost.
-    #[inline]
-    fn send_task(&mut self, hops: u32, kind: u64, task: u32) {
-        if self.loses() {
-            self.lose(task);
-        } else {
-            self.send(hops, kind, u64::from(task));
-        }
-    }
-
-    /// Removes a lost task. Lost benchmark tasks do not count.
-    fn lose(&mut self, task: u32) {
-        if self.flights[task].number != BENCHMARK {
-            self.lost += 1;
-            self.in_system -= 1;
-            self.end(task, None, Err(Status::Lost));
-        }
-        self.flights.remove(task);
-    }
-
-    /// Records the end of a task.
-    #[inline]
-    fn end(&mut self, task: u32, worker: Option<usize>, response: Result<u64, Status>) {
-        let Flight { number, class, arrived, service, .. } = self.flights[task];
-        let service = Some(service);
-        self.recorder.end(TICK_PS, || TaskEnd {
-            number,
-            class,
-            worker,
-            arrived,
-            service,
-            response,
-        });
-    }
-
     /// Starts the next task at the spine, which chooses a rack.
     fn arrive(&mut self) {
-        let (service_ns, class) = self.config.service.sample_ns(&mut self.streams.service);
-        let number = self.recorder.arrive(self.in_system);
-        let mut flight = Flight {
-            arrived: self.now,
-            started: 0,
-            service: (service_ns * (TICKS_PER_US / 1e3)) as u64,
-            number,
-            rack: 0,
-            member: 0,
-            class,
-            queue: 0,
-            idle_selected: false,
-        };
-        self.in_system += 1;
+        let task = self.engine.arrive(&self.config.service, ticks_of, Route::default());
         let mut pick = None;
         if self.leaves.len() > 1 && self.spine_alive {
+            let flight = &mut self.engine.flights[task];
             let mut picks = [None];
-            self.spine.schedule(&[task_of(&flight)], &mut picks);
+            self.spine.schedule(&[task_of(flight)], &mut picks);
             pick = picks[0];
-            flight.rack = pick.map_or(0, |pick| pick.member.0);
-            flight.idle_selected = pick.is_some_and(|pick| pick.idle);
+            flight.route.rack = pick.map_or(0, |pick| pick.member.0);
+            flight.route.idle_selected = pick.is_some_and(|pick| pick.idle);
         }
-        let task = self.flights.add(flight);
         // A single leaf needs no choice by the spine.
         if pick.is_none() && (self.leaves.len() > 1 || !self.spine_alive) {
             self.lose(task);
             return;
         }
-        self.send_task(self.config.hops.spine_leaf, event::AT_LEAF, task);
+        self.engine.send_task(self.config.hops.spine_leaf, event::AT_LEAF, task);
+    }
+
+    /// Removes a lost task.
+    fn lose(&mut self, task: u32) {
+        self.engine.lose(task, Status::Lost);
     }
 
     /// Delivers a task to its leaf, which may then signal the spine.
     #[inline]
     fn at_leaf(&mut self, task: u32) {
-        let flight = self.flights[task];
-        let rack = usize::from(flight.rack);
+        let flight = self.engine.flights[task];
+        let rack = usize::from(flight.route.rack);
         if !self.leaves[rack].alive {
             self.lose(task);
             return;
@@ -588,7 +392,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         if self.leaves.len() > 1 {
             let leaf = &mut self.leaves[rack];
             let idle = leaf.dispatchers[0].view().idle().len();
-            let signal = leaf.signals.on_task(flight.idle_selected, idle);
+            let signal = leaf.signals.on_task(flight.route.idle_selected, idle);
             self.publish(rack, signal);
         }
     }
@@ -596,9 +400,9 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Handles a task at a leaf's core.
     #[inline]
     fn task_at(&mut self, rack: usize, core: usize, task: u32) {
-        let flight = self.flights[task];
         self.tick(rack, core);
-        self.leaves[rack].dispatchers[core].note_arrival(task_of(&flight));
+        let task_seen = task_of(&self.engine.flights[task]);
+        self.leaves[rack].dispatchers[core].note_arrival(task_seen);
         self.offer(rack, core, task);
     }
 
@@ -625,9 +429,9 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// has no benchmark tasks, and needs the time here only if its policy queues tasks.
     #[inline]
     fn tick(&mut self, rack: usize, core: usize) {
-        let now_ns = to_ns(self.now);
+        let now_ns = to_ns(self.engine.now);
         let dispatcher = &mut self.leaves[rack].dispatchers[core];
-        if self.process.is_some() {
+        if self.config.as_process {
             if dispatcher.holds() {
                 dispatcher.tick(now_ns);
             }
@@ -635,19 +439,11 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
         dispatcher.tick(now_ns);
         while let Some(member) = self.leaves[rack].dispatchers[core].next_benchmark() {
-            let task = self.flights.add(Flight {
-                arrived: self.now,
-                started: 0,
-                service: self.leaves[rack].last_service,
-                number: BENCHMARK,
-                rack: rack as u16,
-                member: member.0,
-                class: 0,
-                queue: 0,
-                idle_selected: false,
-            });
-            self.messages += 1;
-            self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
+            let leaf = &self.leaves[rack];
+            let route = Route { rack: rack as u16, ..Route::default() };
+            let worker = leaf.first_worker + member.index();
+            let task = self.engine.add_benchmark(worker, leaf.last_service, route);
+            self.engine.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
         }
     }
 
@@ -655,7 +451,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     #[inline]
     fn offer(&mut self, rack: usize, core: usize, task: u32) {
         let placement =
-            self.leaves[rack].dispatchers[core].offer(task_of(&self.flights[task]), task);
+            self.leaves[rack].dispatchers[core].offer(task_of(&self.engine.flights[task]), task);
         self.dispatch(rack, placement);
     }
 
@@ -667,8 +463,9 @@ impl<'a, W: Watcher> Sim<'a, W> {
             Ok(Some((task, pick))) => {
                 let leaf = &mut self.leaves[rack];
                 leaf.total += leaf.signals.load_of_task();
-                self.flights[task].member = pick.member.0;
-                self.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
+                let worker = leaf.first_worker + pick.member.index();
+                self.engine.flights[task].worker = worker as u32;
+                self.engine.send_task(self.config.hops.leaf_worker, event::AT_WORKER, task);
             }
             Ok(None) => return false,
             Err((task, _)) => self.lose(task),
@@ -676,127 +473,33 @@ impl<'a, W: Watcher> Sim<'a, W> {
         true
     }
 
-    /// Returns the index of a task's worker.
-    #[inline]
-    fn worker_of(&self, task: u32) -> usize {
-        let flight = &self.flights[task];
-        self.leaves[usize::from(flight.rack)].first_worker + usize::from(flight.member)
-    }
-
-    /// Queues a task at its worker.
-    #[inline]
-    fn at_worker(&mut self, task: u32) {
-        let worker = self.worker_of(task);
-        if self.flights[task].number == BENCHMARK {
-            return self.benchmark_at_worker(worker, task);
-        }
-        self.workers[worker].queue.push(task, &mut self.flights);
-        if self.workers[worker].queue.len() == 1 && !self.workers[worker].runs_benchmark {
-            self.start(worker, task);
-        }
-    }
-
-    /// Queues a benchmark task at its worker, which runs it when no other task waits.
-    fn benchmark_at_worker(&mut self, number: usize, task: u32) {
-        let worker = &mut self.workers[number];
-        if worker.benchmarks.len() == BENCHMARKS_MAX {
-            self.flights.remove(task);
-            return;
-        }
-        worker.benchmarks.push(task, &mut self.flights);
-        if worker.queue.is_empty() && !worker.runs_benchmark {
-            self.start_benchmark(number);
-        }
-    }
-
-    /// Starts a benchmark task at an idle worker, if it has one.
-    #[inline]
-    fn start_benchmark(&mut self, number: usize) {
-        let worker = &mut self.workers[number];
-        if let Some(task) = worker.benchmarks.pop(&self.flights) {
-            worker.runs_benchmark = true;
-            self.start(number, task);
-        }
-    }
-
-    /// Ends a benchmark task, starts the worker's next task, and sends the reply.
-    fn benchmark_done(&mut self, number: usize, task: u32) {
-        let worker = &mut self.workers[number];
-        worker.runs_benchmark = false;
-        self.flights[task].queue = worker.queue.len().min(u32::from(u16::MAX)) as u16;
-        match worker.queue.first() {
-            None => self.start_benchmark(number),
-            Some(next) => self.start(number, next),
-        }
-        self.answer(task);
-    }
-
-    /// Sends a reply, unless its packet is lost.
-    #[inline]
-    fn answer(&mut self, task: u32) {
-        if self.loses() {
-            self.flights.remove(task);
-        } else {
-            self.send(self.config.hops.worker_leaf, event::REPLY, u64::from(task));
-            self.process.iter_mut().for_each(|process| process.replies += 1);
-        }
-    }
-
-    /// Starts a task at its worker.
-    #[inline]
-    fn start(&mut self, worker: usize, task: u32) {
-        self.flights[task].started = self.now;
-        let ticks = service_at(self.flights[task].service, self.workers[worker].speed);
-        self.events.push(self.now + ticks, event::pack(event::DONE, u64::from(task)));
-    }
-
-    /// Ends a task at its worker, starts the worker's next one, and sends the reply.
+    /// Ends a task at its worker, and sends the reply.
     #[inline]
     fn done(&mut self, task: u32) {
-        let worker = self.worker_of(task);
-        if self.flights[task].number == BENCHMARK {
-            return self.benchmark_done(worker, task);
-        }
-        let queue = &mut self.workers[worker].queue;
-        queue.pop(&self.flights);
-        let (next, remaining) = (queue.first(), queue.len());
-        match next {
-            None => self.start_benchmark(worker),
-            Some(next) => self.start(worker, next),
-        }
-        let flight = &mut self.flights[task];
-        flight.queue = remaining.min(u32::from(u16::MAX)) as u16;
-        let flight = *flight;
-        let (number, ticks) = (flight.number, self.now - flight.arrived);
-        self.recorder.done(number, ticks);
-        self.end(task, Some(worker), Ok(ticks));
-        if let Some(process) = &mut self.process {
-            process.digest.add([number, u64::from(flight.member), flight.started, ticks]);
-        }
-        self.in_system -= 1;
-        self.answer(task);
+        let Flight { worker, route, .. } = self.engine.flights[task];
+        let first_worker = self.leaves[usize::from(route.rack)].first_worker;
+        self.engine.done(task, worker as usize - first_worker);
+        self.engine.reply(self.config.hops.worker_leaf, task);
     }
 
     /// Delivers a reply to its leaf, which may then signal the spine.
     #[inline]
     fn reply(&mut self, task: u32) {
-        let flight = self.flights[task];
-        self.flights.remove(task);
-        let rack = usize::from(flight.rack);
+        let flight = self.engine.flights[task];
+        self.engine.flights.remove(task);
+        let rack = usize::from(flight.route.rack);
         let has_spine = self.leaves.len() > 1;
-        self.process.iter_mut().for_each(|process| process.replies -= 1);
+        self.engine.end_await();
         if !self.leaves[rack].alive {
             return;
         }
-        self.process.iter_mut().for_each(|process| process.answered += 1);
+        self.engine.answered += 1;
         let core = self.config.cores.of_reply(flight.number);
-        let leaf = &self.leaves[rack];
-        let member = Member(flight.member);
-        let speed = self.workers[leaf.first_worker + member.index()].speed;
+        let worker = flight.worker as usize;
         let report = Report {
-            member,
+            member: Member((worker - self.leaves[rack].first_worker) as u16),
             load: Load::tasks(flight.queue),
-            service_ns: reported_ns(flight.service, speed),
+            service_ns: reported_ns(flight.service, self.engine.workers[worker].speed),
             decision: task_of(&flight).decision,
         };
         self.poll(rack, Some((core, Packet::Reply(report, flight.number == BENCHMARK))));
@@ -814,7 +517,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn release_all(&mut self, rack: usize, core: usize) -> bool {
         let mut moved = false;
         loop {
-            let (leaf, flights) = (&mut self.leaves[rack], &self.flights);
+            let (leaf, flights) = (&mut self.leaves[rack], &self.engine.flights);
             let next = leaf.dispatchers[core].next(|&task| task_of(&flights[task]));
             if !self.dispatch(rack, next) {
                 return moved;
@@ -834,8 +537,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         self.release_freed(0, core);
         // Polls again while tasks wait for other cores' credits.
         if self.leaves[0].dispatchers[core].may_release() {
-            let later = self.now + self.config.cores.delay.unwrap_or(0).max(POLL_TICKS);
-            self.events.push(later, event::pack(event::EXCHANGE, core as u64));
+            let delay = self.config.cores.delay.unwrap_or(0).max(POLL_TICKS);
+            self.engine.after(delay, event::EXCHANGE, core as u64);
         }
     }
 
@@ -853,7 +556,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn release_freed(&mut self, rack: usize, core: usize) -> bool {
         let may_release = self.leaves[rack].dispatchers[core].may_release();
         if may_release {
-            let now_ns = to_ns(self.now);
+            let now_ns = to_ns(self.engine.now);
             self.leaves[rack].dispatchers[core].tick(now_ns);
         }
         may_release && self.release_all(rack, core)
@@ -863,12 +566,12 @@ impl<'a, W: Watcher> Sim<'a, W> {
     #[inline]
     fn publish(&mut self, rack: usize, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
-        self.messages += 1;
+        self.engine.messages += 1;
         let signals_sent = &mut self.leaves[rack].signals_sent;
         *signals_sent = signals_sent.wrapping_add(1);
         let bits = signal::pack(rack, *signals_sent, signal);
-        if !self.loses() {
-            self.send(self.config.hops.leaf_spine, event::SIGNAL, bits);
+        if !self.engine.loses() {
+            self.engine.send(self.config.hops.leaf_spine, event::SIGNAL, bits);
         }
     }
 
@@ -878,7 +581,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         if leaf.alive {
             let signal = leaf.signals.repeat();
             self.publish(rack, signal);
-            self.events.push(self.now + REPEAT_TICKS, event::pack(event::REPEAT, rack as u64));
+            self.engine.after(REPEAT_TICKS, event::REPEAT, rack as u64);
         }
     }
 
@@ -909,7 +612,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// timer, unless a leaf is modelled like the process, which has its own.
     fn sample(&mut self) {
         for rack in 0..self.leaves.len() {
-            if self.leaves[rack].alive && self.process.is_none() {
+            if self.leaves[rack].alive && !self.config.as_process {
                 for core in 0..self.config.cores.count {
                     self.tick(rack, core);
                     // After losses of tasks or replies, only time releases credits.
@@ -918,46 +621,24 @@ impl<'a, W: Watcher> Sim<'a, W> {
             }
         }
         let (mut longest, mut sum) = (0, 0_u64);
-        for worker in &self.workers {
+        for worker in &self.engine.workers {
             longest = longest.max(worker.queue.len());
             sum += u64::from(worker.queue.len());
         }
-        if sum > 0 {
-            let mean = sum as f64 / self.workers.len() as f64;
-            record(&mut self.imbalance, (f64::from(longest) / mean * 1e3) as u64);
-        }
-        self.events.push(self.now + SAMPLE_TICKS, event::pack(event::SAMPLE, 0));
+        let mean = sum as f64 / self.engine.workers.len() as f64;
+        self.engine.sample(longest.into(), mean);
+        self.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
     }
 
-    /// Executes a scripted event. Returns true if the arrivals changed.
-    fn act(&mut self, number: usize) -> bool {
-        let config = self.config;
-        match &config.script[number].action {
-            Action::Speed { workers, speed } => {
-                for worker in workers.clone() {
-                    self.workers[worker].speed = *speed;
-                }
-            }
-            Action::Shuffle => {
-                let mut speeds: Vec<_> = self.workers.iter().map(|worker| worker.speed).collect();
-                shuffle(&mut speeds, &mut self.streams.shuffles);
-                let workers = self.workers.iter_mut().zip(speeds);
-                workers.for_each(|(worker, speed)| worker.speed = speed);
-            }
-            Action::Load(_) => {
-                if let Some(schedule) = self.changes[number].take() {
-                    (self.schedule, self.schedule_start) = (schedule, self.now);
-                    return true;
-                }
-            }
+    /// Executes a step of the script.
+    fn act(&mut self, step: usize) {
+        match &self.config.script[step].action {
             Action::FailLeaf(rack) => self.fail_leaf(*rack),
             Action::LeaveOut(rack) => self.spine.set_active(Member(*rack as u16), false),
             Action::FailSpine => self.spine_alive = false,
             Action::ReplaceSpine => self.replace_spine(),
-            // The parser of the script refuses events of model `nodes`.
-            Action::Traffic { .. } | Action::Shock { .. } | Action::Down(_) | Action::Up(_) => {}
+            action => self.engine.act(step, action),
         }
-        false
     }
 
     /// Fails a leaf. Its queued tasks are lost.
@@ -993,18 +674,9 @@ impl<'a, W: Watcher> Sim<'a, W> {
         let (probes, resubmits) = picks.fold((0, 0), |(probes, resubmits), picks| {
             (probes + picks.messages, resubmits + picks.resubmits)
         });
-        let tasks = self.recorder.arrived();
-        Outcome {
-            messages: self.messages + probes,
-            resubmits,
-            decisions: tasks * if self.leaves.len() > 1 { 2 } else { 1 },
-            imbalance: self.imbalance,
-            lost: self.lost,
-            record: self
-                .process
-                .map(|process| Record { digest: process.digest, answered: process.answered }),
-            ..Outcome::of(self.recorder, self.workers.len(), TICKS_PER_US)
-        }
+        let outcome = self.engine.finish(TICKS_PER_US);
+        let decisions = outcome.tasks * if self.leaves.len() > 1 { 2 } else { 1 };
+        Outcome { messages: outcome.messages + probes, resubmits, decisions, ..outcome }
     }
 }
 
@@ -1055,19 +727,36 @@ impl Config {
         let rate = |load| load * capacity / (self.service.mean_ns() / 1e9);
         script::schedules(&self.arrivals, self.load, &self.script, rate, HZ)
     }
+
+    /// Creates the engine of a run, which computes the tasks' digest if `is_recorded`.
+    ///
+    /// # Errors
+    /// Same as for [`Self::schedules`].
+    pub fn engine<P>(&self, is_recorded: bool) -> Result<Engine<Route<P>>, String> {
+        let setup = Setup {
+            tasks: self.tasks,
+            warmup: self.warmup,
+            speeds: &self.speeds,
+            speed_unit: 1.0,
+            schedules: self.schedules()?,
+            hop: self.hop.clone(),
+            node_delay: self.node_delay,
+            loss: self.loss,
+            is_recorded,
+            tick_ps: TICK_PS,
+            seed: self.seed,
+            observer: &self.observer,
+        };
+        let ticks = |step: &Step| (step.at_ns * TICKS_PER_US / 1e3) as u64;
+        Ok(Engine::new(setup, self.script.iter().map(ticks)))
+    }
 }
 
-/// Returns the threshold for this loss probability: a random number of 64 bits below it means a loss.
-#[must_use]
-pub fn loss_below(probability: f64) -> u64 {
-    (probability * 64.0_f64.exp2()) as u64
-}
-
-/// Returns the service time, in ticks, of a worker of this speed for a service time at speed 1.
+/// Returns a service time in ticks.
 #[inline]
 #[must_use]
-pub fn service_at(service: u64, speed: f64) -> u64 {
-    if speed == 1.0 { service } else { (service as f64 / speed) as u64 }
+pub fn ticks_of(service_ns: f64) -> u64 {
+    (service_ns * (TICKS_PER_US / 1e3)) as u64
 }
 
 /// Returns the service time in nanoseconds that a worker of this speed reports, from ticks at speed 1.

@@ -191,7 +191,7 @@ impl<'a> Sim<'a> {
             arrivals: stream("arrivals"),
             service: stream("service"),
             members: stream("members"),
-            recorder: Recorder::new(expected.max(1), config.warmup, &config.observer),
+            recorder: Recorder::new(expected.max(1), config.warmup, SLOT_PS, &config.observer),
             in_system: 0,
             messages: 0,
             incast: vec![0; config.dispatchers + 1],
@@ -207,7 +207,7 @@ impl<'a> Sim<'a> {
         let lost = queued
             .chain(waiting)
             .map(|(number, slot)| end_of(number, slot, None, Err(Status::Lost)));
-        self.recorder.end_rest(SLOT_PS, lost);
+        self.recorder.end_rest(lost);
     }
 
     /// Adds the slot's arrivals to all dispatchers.
@@ -288,7 +288,7 @@ impl<'a> Sim<'a> {
             for task in server.queue.drain(..completed) {
                 let slots = *slot - task.slot + 1;
                 recorder.done(task.number, slots);
-                recorder.end(SLOT_PS, || task.end(Some(index), Ok(slots)));
+                recorder.end(|| task.end(Some(index), Ok(slots)));
                 self.in_system -= 1;
                 let sender = &mut nodes[usize::from(task.dispatcher)].dispatcher;
                 if self.config.policy.notify() == Notify::Reply {

@@ -100,6 +100,8 @@ pub struct Recorder {
     timeline: Timeline,
     /// Number of tasks in each stretch (equal part) of the timeline.
     stretch: u64,
+    /// Picoseconds per tick.
+    tick_ps: f64,
     observer: Observer,
     /// Recorded tasks.
     ended: Vec<Task>,
@@ -133,9 +135,10 @@ impl Timeline {
 }
 
 impl Recorder {
-    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded.
+    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded, on a clock with ticks of
+    /// `tick_ps` picoseconds.
     #[must_use]
-    pub fn new(tasks: u64, warmup: f64, observer: &Observer) -> Self {
+    pub fn new(tasks: u64, warmup: f64, tick_ps: f64, observer: &Observer) -> Self {
         let warmup = (tasks as f64 * warmup) as u64;
         let (batches, timeline) = (vec![Batch::new(); BATCHES], Timeline::new());
         let stretch = tasks.div_ceil(STRETCHES as u64).max(1);
@@ -147,6 +150,7 @@ impl Recorder {
             arrived: 0,
             timeline,
             stretch,
+            tick_ps,
             observer: observer.clone(),
             ended: Vec::new(),
         }
@@ -179,21 +183,21 @@ impl Recorder {
         batch.sum += ticks as f64;
     }
 
-    /// Records the end of a task, if tasks are recorded, on a clock with ticks of `tick_ps` picoseconds.
+    /// Records the end of a task, if tasks are recorded.
     #[inline]
-    pub fn end(&mut self, tick_ps: f64, end: impl FnOnce() -> TaskEnd) {
+    pub fn end(&mut self, end: impl FnOnce() -> TaskEnd) {
         if self.observer.records_tasks {
-            self.push(tick_ps, end());
+            self.push(end());
         }
     }
 
     /// Adds a task to the recorded ones, with its times in picoseconds.
     #[cold]
-    fn push(&mut self, tick_ps: f64, end: TaskEnd) {
+    fn push(&mut self, end: TaskEnd) {
         let TaskEnd { number, class, worker, arrived, service, response } = end;
-        let ps = |ticks: u64| match tick_ps {
+        let ps = |ticks: u64| match self.tick_ps {
             1.0 => ticks,
-            _ => (ticks as f64 * tick_ps).round() as u64,
+            _ => (ticks as f64 * self.tick_ps).round() as u64,
         };
         self.ended.push(Task {
             number,
@@ -211,11 +215,10 @@ impl Recorder {
     }
 
     /// Records the end of those tasks whose end is not recorded yet.
-    pub fn end_rest(&mut self, tick_ps: f64, rest: impl Iterator<Item = TaskEnd>) {
+    pub fn end_rest(&mut self, rest: impl Iterator<Item = TaskEnd>) {
         if self.observer.records_tasks {
             let numbers: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
-            rest.filter(|end| !numbers.contains(&end.number))
-                .for_each(|end| self.push(tick_ps, end));
+            rest.filter(|end| !numbers.contains(&end.number)).for_each(|end| self.push(end));
         }
     }
 
@@ -278,7 +281,7 @@ mod tests {
 
     #[test]
     fn warm_up_is_excluded_and_batches_equal() {
-        let mut recorder = Recorder::new(1000, 0.1, &Observer::hidden());
+        let mut recorder = Recorder::new(1000, 0.1, 1.0, &Observer::hidden());
         for _ in 0..1000 {
             let number = recorder.arrive(0);
             recorder.done(number, 1 + number);

@@ -9,7 +9,7 @@ use wedjat::wire::{arp, udp};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::faults::{FaultTarget, Faults, PacketFault};
-use crate::sim::rack::loss_below;
+use crate::sim::engine::loss_below;
 
 /// Maximum delay of a held-back packet, in hops. The delay is uniform from 1 to this number; the
 /// delay of a copy is uniform from 0 to one less.

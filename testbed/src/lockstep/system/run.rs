@@ -29,8 +29,8 @@ use super::plan::{Plan, START_NS};
 use super::workers::{Worker, WorkerAction};
 use crate::lockstep::LockstepError;
 use crate::sim::digest::Digest;
+use crate::sim::engine::Streams;
 use crate::sim::events::{Events, event};
-use crate::sim::rack::Streams;
 
 /// Application number of all tasks.
 const APP: u32 = 1;

@@ -1,0 +1,519 @@
+//! Engine of a run: time, calendar, arrivals, tasks in flight, workers and records. All models with continuous
+//! time run on it, and so do the conductors of [`crate::lockstep`] that follow a model.
+//!
+//! Benchmark tasks measure a worker's speed. A worker runs them when idle, without interruption, and queues
+//! only a few. They are no part of the records.
+
+use hdrhistogram::Histogram;
+use rand::Rng as _;
+use wedjat::policy::fifo::{Fifo, Slab};
+use wedjat_pktgen::arrival::Schedule;
+use wedjat_pktgen::results::Status;
+use wedjat_pktgen::seed::{Stream, StreamSeed};
+use wedjat_pktgen::service::Service;
+
+use super::digest::{Digest, Record};
+use super::events::{Events, event};
+use super::hop::Hop;
+use super::outcome::Outcome;
+use super::script::{Action, shuffle};
+use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
+
+/// Number that marks benchmark tasks; no other task has it.
+pub const BENCHMARK: u64 = u64::MAX;
+/// Maximum number of benchmark tasks in a worker's queue. The worker drops further ones.
+const BENCHMARKS_MAX: u32 = 8;
+
+/// Next step of a run.
+#[derive(Clone, Copy, Debug)]
+pub enum Due {
+    /// A task arrives.
+    Arrival,
+    /// An event of the calendar: kind and argument.
+    Event(u64, u64),
+    /// The timer is due.
+    Timer,
+}
+
+/// A task in flight, with times in ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight<T> {
+    /// Time of its arrival.
+    pub arrived: u64,
+    /// Start of its service.
+    pub started: u64,
+    /// Service time at speed 1.
+    pub service: u64,
+    /// Number of the task, in the order of arrival.
+    pub number: u64,
+    /// Index of its worker.
+    pub worker: u32,
+    /// Class; 0 if the model has none.
+    pub class: u16,
+    /// Tasks left at the worker when it completed this one.
+    pub queue: u16,
+    /// Route of the task in its model.
+    pub route: T,
+}
+
+impl<T> Flight<T> {
+    /// Returns the task's end for the record.
+    pub fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+        let &Self { number, class, arrived, service, .. } = self;
+        TaskEnd { number, class, worker, arrived, service: Some(service), response }
+    }
+}
+
+/// A worker, which serves in order of arrival.
+#[derive(Clone, Copy, Debug)]
+pub struct Worker {
+    /// Tasks in order; the first one runs, unless a benchmark task does.
+    pub queue: Fifo,
+    /// Benchmark tasks that wait.
+    benchmarks: Fifo,
+    runs_benchmark: bool,
+    /// Speed from the next task on.
+    pub speed: f64,
+}
+
+/// Random streams of a run, one per purpose.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    /// Gaps of arrivals.
+    pub arrivals: Stream,
+    /// Service times, drawn at arrival.
+    pub service: Stream,
+    /// Delays of hops, drawn when packets are sent.
+    pub hops: Stream,
+    /// Losses of packets, drawn when they are sent.
+    pub loss: Stream,
+    /// Shuffles of the speeds.
+    pub shuffles: Stream,
+}
+
+impl Streams {
+    /// Creates the streams of a run with this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let stream = |purpose| StreamSeed::derive(seed, purpose, 0).stream();
+        Self {
+            arrivals: stream("arrivals"),
+            service: stream("service"),
+            hops: stream("hops"),
+            loss: stream("loss"),
+            shuffles: stream("shuffles"),
+        }
+    }
+}
+
+/// Parameters of an engine.
+pub struct Setup<'a> {
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Fraction of the tasks that is not measured.
+    pub warmup: f64,
+    /// Speed of each worker.
+    pub speeds: &'a [f64],
+    /// The script's speeds are divided by this.
+    pub speed_unit: f64,
+    /// Arrivals of the load, and of each load change in the script, by step.
+    pub schedules: (Schedule, Vec<Option<Schedule>>),
+    /// Delay of a hop.
+    pub hop: Hop,
+    /// Processing time of a dispatcher per task, in ticks.
+    pub node_delay: u64,
+    /// Probability of losing a packet.
+    pub loss: f64,
+    /// True to compute the digest of the tasks, and to await the replies in flight at the end.
+    pub is_recorded: bool,
+    /// Picoseconds per tick.
+    pub tick_ps: f64,
+    /// Seed of all streams.
+    pub seed: u64,
+    /// Observer of the run.
+    pub observer: &'a Observer,
+}
+
+/// State of a run that all models share.
+#[derive(Debug)]
+pub struct Engine<T> {
+    /// Current time in ticks.
+    pub now: u64,
+    /// Calendar.
+    pub events: Events,
+    /// Tasks in flight. Events and queues refer to them by slot.
+    pub flights: Slab<Flight<T>>,
+    /// Workers by index.
+    pub workers: Vec<Worker>,
+    /// Random streams.
+    pub streams: Streams,
+    /// Number of tasks that have not arrived yet.
+    pub remaining: u64,
+    /// Tasks that no worker has finished.
+    pub in_system: u64,
+    /// Replies and reports in flight that a recorded run awaits.
+    awaited: u64,
+    /// Lost tasks.
+    pub lost: u64,
+    /// Replies that reached their dispatcher.
+    pub answered: u64,
+    /// Messages besides tasks and replies.
+    pub messages: u64,
+    /// Measurements of the run.
+    pub recorder: Recorder,
+    /// Arrival time of the next task.
+    arrival: u64,
+    schedule: Schedule,
+    /// Time at which the current schedule began: its arrivals count from there.
+    schedule_start: u64,
+    /// Schedules of the script's load changes, by step; `None` for other steps.
+    changes: Vec<Option<Schedule>>,
+    speed_unit: f64,
+    hop: Hop,
+    node_delay: u64,
+    /// A packet is lost if a random number is below this.
+    loss_below: u64,
+    /// Samples of the longest queue over the mean queue, in thousandths.
+    imbalance: Histogram<u64>,
+    is_recorded: bool,
+    digest: Digest,
+}
+
+impl<T> Engine<T> {
+    /// Creates the engine of a run. The calendar holds the steps of the script, at these times in ticks.
+    #[must_use]
+    pub fn new(setup: Setup<'_>, script: impl Iterator<Item = u64>) -> Self {
+        let Setup { tasks, warmup, speeds, speed_unit, is_recorded, tick_ps, seed, .. } = setup;
+        let (mut schedule, changes) = setup.schedules;
+        let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
+        let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
+        let mut streams = Streams::new(seed);
+        let mut events = Events::default();
+        for (step, time) in script.enumerate() {
+            events.push(time, event::pack(event::SCRIPT, step as u64));
+        }
+        Self {
+            now: 0,
+            events,
+            flights: Slab::default(),
+            workers: speeds.iter().map(worker).collect(),
+            remaining: tasks,
+            in_system: 0,
+            awaited: 0,
+            lost: 0,
+            answered: 0,
+            messages: 0,
+            recorder: Recorder::new(tasks, warmup, tick_ps, setup.observer),
+            arrival: schedule.advance(&mut streams.arrivals),
+            schedule,
+            streams,
+            schedule_start: 0,
+            changes,
+            speed_unit,
+            hop: setup.hop,
+            node_delay: setup.node_delay,
+            loss_below: loss_below(setup.loss),
+            imbalance: histogram(),
+            is_recorded,
+            digest: Digest::default(),
+        }
+    }
+
+    /// Returns true if all tasks have ended, and no awaited reply is in flight.
+    #[inline]
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.remaining + self.in_system + self.awaited == 0
+    }
+
+    /// Advances the time to the next step. `None` at the end of the run: see [`Engine::is_over`]. At equal times,
+    /// an arrival comes before events, and events before the timer. The timer is at time `timer`.
+    #[inline]
+    pub fn next(&mut self, timer: u64) -> Option<Due> {
+        if self.is_over() { None } else { self.advance(timer) }
+    }
+
+    /// Like [`Engine::next`], but continues after the end of the run. `None` if nothing is due.
+    #[inline]
+    pub fn advance(&mut self, timer: u64) -> Option<Due> {
+        let next = self.events.next_time();
+        if self.remaining > 0 && self.arrival <= next.min(timer) {
+            self.now = self.arrival;
+            self.remaining -= 1;
+            self.draw_arrival();
+            return Some(Due::Arrival);
+        }
+        if timer < next {
+            self.now = timer.max(self.now);
+            return Some(Due::Timer);
+        }
+        let (time, event) = self.events.pop()?;
+        self.now = time;
+        let (kind, argument) = event::unpack(event);
+        Some(Due::Event(kind, argument))
+    }
+
+    /// Draws the arrival time of the next task.
+    #[inline]
+    fn draw_arrival(&mut self) {
+        self.arrival = self.schedule_start + self.schedule.advance(&mut self.streams.arrivals);
+    }
+
+    /// Schedules an event in this many ticks.
+    #[inline]
+    pub fn after(&mut self, ticks: u64, kind: u64, argument: u64) {
+        self.events.push(self.now + ticks, event::pack(kind, argument));
+    }
+
+    /// Draws whether a packet sent now is lost.
+    #[inline]
+    pub fn loses(&mut self) -> bool {
+        self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
+    }
+
+    /// Schedules the arrival of a packet after this many hops. A dispatcher also needs time to process a task
+    /// before it sends the task to a worker.
+    #[inline]
+    pub fn send(&mut self, hops: u32, kind: u64, argument: u64) {
+        let delay = self.hop.sample(hops, &mut self.streams.hops);
+        let processing = if kind == event::AT_WORKER { self.node_delay } else { 0 };
+        self.after(delay + processing, kind, argument);
+    }
+
+    /// Sends a task on, unless its packet is lost. Returns false if it is lost.
+    #[inline]
+    pub fn send_task(&mut self, hops: u32, kind: u64, task: u32) -> bool {
+        let is_lost = self.loses();
+        if is_lost {
+            self.lose(task, Status::Lost);
+        } else {
+            self.send(hops, kind, task.into());
+        }
+        !is_lost
+    }
+
+    /// Sends the reply to a task, unless its packet is lost. Returns false if it is lost.
+    #[inline]
+    pub fn reply(&mut self, hops: u32, task: u32) -> bool {
+        let is_lost = self.loses();
+        if is_lost {
+            self.flights.remove(task);
+        } else {
+            self.send(hops, event::REPLY, task.into());
+            self.await_reply();
+        }
+        !is_lost
+    }
+
+    /// Counts a reply that is sent, which a recorded run awaits.
+    #[inline]
+    pub fn await_reply(&mut self) {
+        self.awaited += u64::from(self.is_recorded);
+    }
+
+    /// Counts a reply of [`Engine::await_reply`] that arrives.
+    #[inline]
+    pub fn end_await(&mut self) {
+        self.awaited -= u64::from(self.is_recorded);
+    }
+
+    /// Adds the arriving task, with a random service time; `ticks` converts it from nanoseconds. Returns its slot.
+    #[inline]
+    pub fn arrive(&mut self, service: &Service, ticks: impl Fn(f64) -> u64, route: T) -> u32 {
+        let (service_ns, class) = service.sample_ns(&mut self.streams.service);
+        let number = self.recorder.arrive(self.in_system);
+        self.in_system += 1;
+        self.flights.add(Flight {
+            arrived: self.now,
+            started: 0,
+            service: ticks(service_ns),
+            number,
+            worker: 0,
+            class,
+            queue: 0,
+            route,
+        })
+    }
+
+    /// Adds a benchmark task for a worker, with this service time. Returns its slot.
+    pub fn add_benchmark(&mut self, worker: usize, service: u64, route: T) -> u32 {
+        self.messages += 1;
+        self.flights.add(Flight {
+            arrived: self.now,
+            started: 0,
+            service,
+            number: BENCHMARK,
+            worker: worker as u32,
+            class: 0,
+            queue: 0,
+            route,
+        })
+    }
+
+    /// Returns true for a benchmark task.
+    #[inline]
+    #[must_use]
+    pub fn is_benchmark(&self, task: u32) -> bool {
+        self.flights[task].number == BENCHMARK
+    }
+
+    /// Queues a task at its worker, and starts it if the worker is idle.
+    #[inline]
+    pub fn at_worker(&mut self, task: u32) {
+        let index = self.flights[task].worker as usize;
+        let worker = &mut self.workers[index];
+        if self.flights[task].number == BENCHMARK {
+            return self.benchmark_at_worker(index, task);
+        }
+        worker.queue.push(task, &mut self.flights);
+        if worker.queue.len() == 1 && !worker.runs_benchmark {
+            self.start(task);
+        }
+    }
+
+    /// Queues a benchmark task at its worker, which runs it when no other task waits.
+    fn benchmark_at_worker(&mut self, index: usize, task: u32) {
+        let worker = &mut self.workers[index];
+        if worker.benchmarks.len() == BENCHMARKS_MAX {
+            self.flights.remove(task);
+            return;
+        }
+        worker.benchmarks.push(task, &mut self.flights);
+        if worker.queue.is_empty() && !worker.runs_benchmark {
+            self.start_next(index);
+        }
+    }
+
+    /// Starts a task at its worker.
+    #[inline]
+    pub fn start(&mut self, task: u32) {
+        let flight = &mut self.flights[task];
+        flight.started = self.now;
+        let ticks = service_at(flight.service, self.workers[flight.worker as usize].speed);
+        self.after(ticks, event::DONE, task.into());
+    }
+
+    /// Starts the next task of a free worker: the first of its queue, or a benchmark task.
+    #[inline]
+    fn start_next(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        if let Some(task) = worker.queue.first() {
+            self.start(task);
+        } else if let Some(task) = worker.benchmarks.pop(&self.flights) {
+            worker.runs_benchmark = true;
+            self.start(task);
+        }
+    }
+
+    /// Ends a task at its worker, which starts its next one. Records the end, with `place` as the worker of the
+    /// digest, unless it is a benchmark task. Returns true if it was none.
+    #[inline]
+    pub fn done(&mut self, task: u32, place: usize) -> bool {
+        let Flight { worker: index, number, .. } = self.flights[task];
+        let worker = &mut self.workers[index as usize];
+        let is_benchmark = number == BENCHMARK;
+        if is_benchmark {
+            worker.runs_benchmark = false;
+        } else {
+            worker.queue.pop(&self.flights);
+        }
+        self.flights[task].queue = worker.queue.len().min(u16::MAX.into()) as u16;
+        self.start_next(index as usize);
+        if !is_benchmark {
+            self.complete(task, place);
+        }
+        !is_benchmark
+    }
+
+    /// Records that a worker completed a task.
+    #[inline]
+    pub fn complete(&mut self, task: u32, place: usize) {
+        let flight = &self.flights[task];
+        let ticks = self.now - flight.arrived;
+        self.recorder.done(flight.number, ticks);
+        self.recorder.end(|| flight.end(Some(flight.worker as usize), Ok(ticks)));
+        if self.is_recorded {
+            self.digest.add([flight.number, place as u64, flight.started, ticks]);
+        }
+        self.in_system -= 1;
+    }
+
+    /// Removes a task that ended without an answer, and returns it. Lost benchmark tasks do not count.
+    pub fn lose(&mut self, task: u32, reason: Status) -> Option<Flight<T>> {
+        let flight = self.flights.remove(task)?;
+        if flight.number != BENCHMARK {
+            self.lost += 1;
+            self.in_system -= 1;
+            self.recorder.end(|| flight.end(None, Err(reason)));
+        }
+        Some(flight)
+    }
+
+    /// Ends a run in which tasks are left: all of them are lost. `slots` holds the slot of each task, by number; slots
+    /// of ended tasks may belong to other tasks now.
+    pub fn end_rest(&mut self, slots: &[Option<u32>]) {
+        let Self { flights, recorder, .. } = self;
+        let rest = (0..).zip(slots).filter_map(|(number, slot)| {
+            let flight = flights.get((*slot)?).filter(|flight| flight.number == number)?;
+            Some(flight.end(None, Err(Status::Lost)))
+        });
+        recorder.end_rest(rest);
+        self.lost += std::mem::take(&mut self.in_system);
+    }
+
+    /// Executes a step of the script, if all models know it: new speeds or another load.
+    pub fn act(&mut self, step: usize, action: &Action) {
+        match action {
+            Action::Speed { workers, speed } => {
+                let speed = speed / self.speed_unit;
+                self.workers[workers.clone()].iter_mut().for_each(|worker| worker.speed = speed);
+            }
+            Action::Shuffle => {
+                let mut speeds: Vec<_> = self.workers.iter().map(|worker| worker.speed).collect();
+                shuffle(&mut speeds, &mut self.streams.shuffles);
+                let workers = self.workers.iter_mut().zip(speeds);
+                workers.for_each(|(worker, speed)| worker.speed = speed);
+            }
+            Action::Load(_) => {
+                if let Some(schedule) = self.changes[step].take() {
+                    (self.schedule, self.schedule_start) = (schedule, self.now);
+                    self.draw_arrival();
+                }
+            }
+            // Steps of one model. The parser of the script refuses steps of other models.
+            _ => {}
+        }
+    }
+
+    /// Samples the imbalance: the longest queue over the mean queue.
+    pub fn sample(&mut self, longest: f64, mean: f64) {
+        if mean > 0.0 {
+            record(&mut self.imbalance, (longest / mean * 1e3) as u64);
+        }
+    }
+
+    /// Returns the outcome.
+    #[must_use]
+    pub fn finish(self, ticks_per_unit: f64) -> Outcome {
+        let record = Record { digest: self.digest, answered: self.answered };
+        Outcome {
+            messages: self.messages,
+            lost: self.lost,
+            imbalance: self.imbalance,
+            record: self.is_recorded.then_some(record),
+            ..Outcome::of(self.recorder, self.workers.len(), ticks_per_unit)
+        }
+    }
+}
+
+/// Returns the threshold for this loss probability: a random number of 64 bits below it means a loss.
+#[must_use]
+pub fn loss_below(probability: f64) -> u64 {
+    (probability * 64.0_f64.exp2()) as u64
+}
+
+/// Returns the service time, in ticks, of a worker of this speed for a service time at speed 1.
+#[inline]
+fn service_at(service: u64, speed: f64) -> u64 {
+    if speed == 1.0 { service } else { (service as f64 / speed) as u64 }
+}
