@@ -27,7 +27,7 @@ use super::{LocalAgent, LockstepError, Scheduler};
 use crate::sim::engine::{Due, Engine, Flight};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
-use crate::sim::nodes::{Config, kind, settings};
+use crate::sim::nodes::{Config, kind, settings, ticks_of};
 use crate::sim::outcome::{ForwardedTasks, Outcome};
 
 /// Id of the only pool.
@@ -207,8 +207,7 @@ impl<'a> Run<'a> {
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
-        let ticks = |ns| (ns * TICKS_PER_US / 1e3) as u64;
-        let number = self.engine.arrive(&self.config.service, ticks, origin);
+        let number = self.engine.arrive(&self.config.service, ticks_of, origin);
         let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
         let mut frame = vec![0; udp::PAYLOAD + header.len()];
         header.emit(&mut frame[udp::PAYLOAD..]);

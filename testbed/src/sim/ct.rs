@@ -4,8 +4,8 @@
 //! dispatcher to the end of its service. Tasks, reports and replies take the delay. Answers to probes
 //! ([`super::knowledge`]) take it too, unless configured to be immediate.
 //!
-//! Some policies request benchmark tasks, which measure a server's speed. They are copies of the dispatcher's last
-//! task. A server runs them when idle, without interruption, and queues only a few. Reports exclude them.
+//! Some policies request benchmark tasks ([`super::engine`]). They are copies of the dispatcher's last task. Reports
+//! exclude them.
 //!
 //! The decisions are a separate part ([`Dispatchers`]): either policies driven by this model, or leaves with
 //! their complete dataplane ([`crate::lockstep::leaves`]).

@@ -19,7 +19,7 @@ use super::outcome::Outcome;
 use super::script::{Action, shuffle};
 use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
-/// Number that marks benchmark tasks; no other task has it.
+/// Number of all benchmark tasks; no other task has it.
 pub const BENCHMARK: u64 = u64::MAX;
 /// Maximum number of benchmark tasks in a worker's queue. The worker drops further ones.
 const BENCHMARKS_MAX: u32 = 8;
@@ -348,13 +348,6 @@ impl<T> Engine<T> {
             queue: 0,
             route,
         })
-    }
-
-    /// Returns true for a benchmark task.
-    #[inline]
-    #[must_use]
-    pub fn is_benchmark(&self, task: u32) -> bool {
-        self.flights[task].number == BENCHMARK
     }
 
     /// Queues a task at its worker, and starts it if the worker is idle.

@@ -198,6 +198,13 @@ pub fn run_with_peers(config: &Config) -> Result<(Outcome, Vec<Peers>), String> 
     Ok((sim.finish(), peers))
 }
 
+/// Returns a service time in ticks.
+#[inline]
+#[must_use]
+pub fn ticks_of(service_ns: f64) -> u64 {
+    (service_ns * TICKS_PER_US / 1e3) as u64
+}
+
 /// Returns the settings of node `index` for its start at `now_ns` after `life` restarts.
 #[must_use]
 pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settings {
@@ -295,8 +302,7 @@ impl<'a> Sim<'a> {
     /// Sends a client's task to a node, which accepts or forwards it.
     #[inline]
     fn arrive(&mut self, node: usize) {
-        let ticks = |ns| (ns * TICKS_PER_US / 1e3) as u64;
-        let task = self.engine.arrive(&self.config.service, ticks, 0);
+        let task = self.engine.arrive(&self.config.service, ticks_of, 0);
         let flight = &mut self.engine.flights[task];
         (flight.worker, flight.class) = (node as u32, 0); // the model has no classes
         if !self.nodes[node].is_up {

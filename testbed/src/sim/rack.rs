@@ -3,8 +3,8 @@
 //!
 //! The spine and the leaves are the dataplane's own [`Dispatcher`]s and [`Signals`]. The model covers the
 //! network between them, and workers that serve in order of arrival. A task's response time runs from its
-//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks,
-//! which measure a worker's speed, work as in [`super::ct`].
+//! arrival at the spine to the end of its service; the reply's way back does not count. Benchmark tasks work
+//! as in [`super::ct`].
 
 use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
