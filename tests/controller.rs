@@ -409,8 +409,7 @@ fn registered_workers_join_an_admitting_pool() {
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=0 policy=horus admits=3"]);
     let leaf = Leaf::start(&home, 1);
-    let newcomer =
-        |ip: [u8; 4], worker| UnknownWorker { server: u32::from_be_bytes(ip), worker, pool: 7 };
+    let newcomer = |ip: [u8; 4], worker| UnknownWorker { server: ip.into(), worker, pool: 7 };
     for worker in [20, 21] {
         leaf.newcomers.push(newcomer([10, 0, 2, 77], worker)).unwrap();
     }

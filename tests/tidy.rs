@@ -753,9 +753,10 @@ fn every_account_and_state_key_is_documented() {
     let servers = vec![std::net::Ipv4Addr::new(10, 0, 0, 1).into()];
     let spec = Spec { cores: 1, ports: 1, servers, pools, ticks_hz: 1, ..Spec::default() };
     let table = Table::create(&path, &spec).unwrap();
-    table
-        .neighbours()
-        .set_static(table.neighbours().insert(0, 0x0A00_0002, 0), wedjat::wire::ether::Mac([2; 6]));
+    table.neighbours().set_static(
+        table.neighbours().insert(0, 0x0A00_0002_u32, 0),
+        wedjat::wire::ether::Mac([2; 6]),
+    );
     table.publish();
     let snapshot = Snapshot::open(&path).unwrap();
     let mut keys = BTreeSet::new();

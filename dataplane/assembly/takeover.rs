@@ -217,7 +217,7 @@ mod tests {
                 .set_outstanding(member, busy.into());
         }
         let neighbours = node.table.neighbours();
-        neighbours.learn(neighbours.find(0, 0x0A00_020B).unwrap(), MAC, 1);
+        neighbours.learn(neighbours.find(0, 0x0A00_020B_u32).unwrap(), MAC, 1);
         for member in [0, 1, 3].map(Member) {
             node.stages[0].dispatcher(0).unwrap().view().set_presence(member, Presence::Registered);
         }
@@ -235,7 +235,7 @@ mod tests {
             let mut node = start(&text(&state, policy, 1, "2,1,0"));
             assert_eq!(node.take_over(), TakeoverCounts { members: 5, hosts: 1 }, "{policy}");
             let neighbours = node.table.neighbours();
-            let slot = neighbours.find(0, 0x0A00_020B).unwrap();
+            let slot = neighbours.find(0, 0x0A00_020B_u32).unwrap();
             assert_eq!(neighbours.mac(slot), Some(MAC));
             let view = node.stages[0].dispatcher(0).unwrap().view();
             assert_eq!(view.presence(Member(1)), Presence::Registered, "worker 1");
@@ -422,10 +422,10 @@ mod tests {
             for host in hosts {
                 neighbours.learn(host, MAC, 1);
             }
-            for client in 0..200 {
+            for client in 0..200_u128 {
                 for port in 0..self.ports {
                     let slot = match self.is_v6 {
-                        true => neighbours.insert_v6(port, 0xFD00 << 112 | client, 1),
+                        true => neighbours.insert(port, 0xFD00 << 112 | client, 1),
                         false => neighbours.insert(port, 0x0A00_0064 + client as u32, 1),
                     };
                     neighbours.learn(slot, MAC, 1);

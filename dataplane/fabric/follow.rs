@@ -324,10 +324,12 @@ impl Follower {
     fn unknown_workers(&self) -> Vec<Message> {
         let mut by_server = BTreeMap::<_, BTreeSet<u32>>::new();
         while let Some(one) = self.unknown.as_ref().and_then(|unknown| unknown.pop()) {
-            by_server.entry((one.server, one.pool)).or_default().insert(one.worker.into());
+            // A controller has IPv4 servers only.
+            let IpAddr::V4(server) = one.server else { continue };
+            by_server.entry((server, one.pool)).or_default().insert(one.worker.into());
         }
         let register = |((server, pool), workers): (_, BTreeSet<u32>)| {
-            let (server, pool) = (Ipv4Addr::from_bits(server).to_string(), u32::from(pool));
+            let (server, pool) = (server.to_string(), u32::from(pool));
             Message::Register(proto::Register {
                 server,
                 pool,

@@ -515,7 +515,7 @@ fn network(config: &Config, table: &Table) -> Arc<Network> {
     for server in &config.servers {
         let slot = match server.ip {
             std::net::IpAddr::V4(ip) => neighbours.pin(1, ip.to_bits()),
-            std::net::IpAddr::V6(ip) => neighbours.pin_v6(3, ip.to_bits()),
+            std::net::IpAddr::V6(ip) => neighbours.pin(3, ip.to_bits()),
         };
         let slot = slot.expect("room for all");
         if let Some(mac) = server.mac {

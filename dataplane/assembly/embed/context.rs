@@ -369,7 +369,7 @@ impl Context {
     /// Returns the maximum length of questions: [`QUESTION_LEN`], or less if no port has an IPv6 address.
     #[must_use]
     pub fn question_len(&self) -> usize {
-        let has_v6 = self.node.stages.network().v6().is_some();
+        let has_v6 = self.node.stages.network().ports().iter().any(|port| port.v6.is_some());
         if has_v6 { QUESTION_LEN } else { arp::FRAME_LEN }
     }
 

@@ -282,7 +282,7 @@ mod tests {
     /// Neighbour table with one unresolved host, with address 9 behind port 0.
     fn neighbours() -> (Neighbours, Slot) {
         let table = Neighbours::heap(1, 0);
-        let slot = table.insert(0, 9, 0);
+        let slot = table.insert(0, 9_u32, 0);
         (table, slot)
     }
 

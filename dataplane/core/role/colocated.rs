@@ -19,6 +19,7 @@ use crate::ring::Place;
 use crate::stage::network::Worker;
 use crate::stage::{IpOptions, PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 
 /// Address of the leaf on the wire, 169.254.77.1, from the network that no router forwards (RFC 3927).
@@ -99,8 +100,8 @@ where
             let Some(known) = stages.network().worker(place.id) else { continue };
             let pool = usize::from(known.pool);
             let local = LocalWorker { place, pool, member: known.member, present: false };
-            let is_local =
-                known.ip == AGENT_IP && stages.network().pool_id(pool) == Some(place.pool);
+            let is_local = stages.network().server_address(known.server) == Some(AGENT_IP.to_ip())
+                && stages.network().pool_id(pool) == Some(place.pool);
             if is_local && !self.locals.iter().any(|local| local.is(&known)) {
                 stages.set_active(local.pool, local.member, false);
                 self.locals.push(local);

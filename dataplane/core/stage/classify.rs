@@ -1,18 +1,19 @@
 //! Applies replies, messages of workers, signals of leaves, ARP and neighbour discovery to the state. Picks no
 //! members for tasks.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use super::fabric::{Age, set_idle};
-use super::network::{Network, PortAddress, Server, Side, Worker};
+use super::network::{Family, Network, PortAddress, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
-use super::{Stages, UnknownWorker, Verdict, rewrite, v6};
+use super::{Stages, UnknownWorker, Verdict, rewrite};
 use crate::io::Buf;
 use crate::limits::WORKER_ID_MAX;
 use crate::policy::{self, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::address::Address;
 use crate::wire::arp::{self, Operation};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{self, Code, Extension, Header};
@@ -79,8 +80,8 @@ fn reply(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<(), DropReason> {
-    let answer = Answer::of(&stages.network, frame, parsed)?;
-    let worker = sender(&stages.network, &answer)?;
+    let answer = Answer::read(parsed.payload(frame))?;
+    let worker = sender(&stages.network, frame, parsed, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     verify(&stages.network, port, &worker, frame, parsed)?;
     apply_report(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
@@ -112,10 +113,9 @@ fn verify(
     }
 }
 
-/// Values and source of a worker's reply or message.
+/// Values of a worker's reply or message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Answer {
-    src: u32,
+struct Answer {
     worker: u16,
     pool: u16,
     queue: u16,
@@ -123,28 +123,14 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads the reply in a frame. An IPv6 source is replaced by the number of its server.
-    fn of(network: &Network, frame: &[u8], parsed: &Packet) -> Result<Self, DropReason> {
-        let packet = &frame[ether::LEN..];
-        match network.v6().filter(|_| parsed.is_v6) {
-            None => Self::read(ipv4::src(packet), parsed.payload(frame)),
-            Some(v6) => {
-                let answer = Self::read(v6::UNKNOWN_ADDRESS, parsed.payload(frame))?;
-                let server = network.worker(answer.worker).map(|worker| worker.server);
-                Ok(Self { src: v6.number(ipv6::src(packet), server), ..answer })
-            }
-        }
-    }
-
-    /// Reads the reply in a UDP payload from `src`.
+    /// Reads the reply in a UDP payload.
     ///
     /// # Errors
     /// If the payload has no valid header.
     #[inline(always)]
-    pub(super) fn read(src: u32, payload: &[u8]) -> Result<Self, DropReason> {
+    fn read(payload: &[u8]) -> Result<Self, DropReason> {
         let header = Header::parse(payload)?;
         Ok(Self {
-            src,
             worker: header.src,
             pool: header.pool,
             queue: if header.code == Code::TaskDoneIdle { 0 } else { header.qlen },
@@ -214,10 +200,10 @@ fn presence(
     frame: &mut [u8],
     parsed: &Packet,
 ) -> Result<Verdict, DropReason> {
-    let answer = Answer::of(&stages.network, frame, parsed)?;
-    let worker = sender(&stages.network, &answer).inspect_err(|reason| {
+    let answer = Answer::read(parsed.payload(frame))?;
+    let worker = sender(&stages.network, frame, parsed, &answer).inspect_err(|reason| {
         if *reason == DropReason::UnknownWorker {
-            note_unknown_worker(stages, &answer);
+            note_unknown_worker(stages, source(frame, parsed), &answer);
         }
     })?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
@@ -266,8 +252,8 @@ fn queue_report(
     frame: &[u8],
     parsed: &Packet,
 ) -> Result<Verdict, DropReason> {
-    let answer = Answer::of(&stages.network, frame, parsed)?;
-    let worker = sender(&stages.network, &answer)?;
+    let answer = Answer::read(parsed.payload(frame))?;
+    let worker = sender(&stages.network, frame, parsed, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
     let (pool, member) = (usize::from(worker.pool), worker.member);
     if stages.dispatchers[pool].reports() == Reports::Replies {
@@ -300,12 +286,11 @@ fn queue_report(
 }
 
 /// Queues an unknown worker that registers, if the queue is set and has room.
-fn note_unknown_worker(stages: &Stages, answer: &Answer) {
+fn note_unknown_worker(stages: &Stages, server: IpAddr, answer: &Answer) {
     if let Some(queue) = &stages.unknown_workers
         && answer.worker <= WORKER_ID_MAX
-        && answer.src != v6::UNKNOWN_ADDRESS
     {
-        let Answer { src: server, worker, pool, .. } = *answer;
+        let Answer { worker, pool, .. } = *answer;
         let _ = queue.push(UnknownWorker { server, worker, pool });
     }
 }
@@ -314,24 +299,40 @@ fn note_unknown_worker(stages: &Stages, answer: &Answer) {
 ///
 /// # Errors
 /// The reason for the refusal.
-#[inline(always)]
-pub(super) fn sender(network: &Network, answer: &Answer) -> Result<Worker, DropReason> {
-    let worker = network.worker(answer.worker).ok_or(DropReason::UnknownWorker)?;
-    if !network.is_at(&worker, answer.src) {
-        return Err(DropReason::SpoofedReply);
-    }
+#[inline]
+fn sender(
+    network: &Network,
+    frame: &[u8],
+    parsed: &Packet,
+    answer: &Answer,
+) -> Result<Worker, DropReason> {
+    let worker = match parsed.is_v6 {
+        false => worker_at::<u32>(network, frame, answer.worker),
+        true => worker_at::<u128>(network, frame, answer.worker),
+    }?;
     if network.pool_id(usize::from(worker.pool)) != Some(answer.pool) {
         return Err(DropReason::PoolMismatch);
     }
     Ok(worker)
 }
 
+/// Returns the worker with this id, if the frame comes from its server.
+#[inline]
+fn worker_at<A: Family>(network: &Network, frame: &[u8], id: u16) -> Result<Worker, DropReason> {
+    let tables = network.of::<A>();
+    match tables.worker(id) {
+        Some(entry) if tables.is_at(&entry, A::src(&frame[ether::LEN..])) => Ok(entry.worker),
+        None if network.worker(id).is_none() => Err(DropReason::UnknownWorker),
+        _ => Err(DropReason::SpoofedReply),
+    }
+}
+
 /// Returns the source address of a frame's packet.
 fn source(frame: &[u8], parsed: &Packet) -> IpAddr {
     let packet = &frame[ether::LEN..];
     match parsed.is_v6 {
-        false => Ipv4Addr::from_bits(ipv4::src(packet)).into(),
-        true => Ipv6Addr::from_bits(ipv6::src(packet)).into(),
+        false => ipv4::src(packet).to_ip(),
+        true => ipv6::src(packet).to_ip(),
     }
 }
 
@@ -350,7 +351,7 @@ fn signal(
     }
     let network = &*stages.network;
     let leaf = network.leaf(header.src, network.pool(header.pool))?;
-    if !network.is_at_address(&leaf, source(frame, parsed)) {
+    if !network.is_at(&leaf, source(frame, parsed)) {
         return Err(DropReason::SpoofedSignal);
     }
     is_from_server(network, &stages.neighbours, port, frame, &leaf)
@@ -406,9 +407,11 @@ fn spine_alive(stages: &mut Stages, frame: &[u8], parsed: &Packet) -> Result<Ver
 fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropReason> {
     let address = stages.network.port(port);
     let packet = arp::Packet::parse(frame)?;
-    let outcome = learn_sender(stages, port, &packet);
-    let is_own = packet.target == address.ip
-        || is_service_address(stages, address, Ipv4Addr::from_bits(packet.target));
+    let is_near = address.network().is_some_and(|network| network.reaches(packet.sender));
+    let outcome =
+        if is_near { learn(stages, port, packet.sender, packet.sender_mac) } else { None };
+    let is_own =
+        packet.target == address.ip || is_service_address(stages, address, packet.target.to_ip());
     if is_own && packet.operation == Operation::Request {
         packet.answer(address.mac).emit(frame, packet.sender_mac);
         return Ok(Verdict::Answer);
@@ -422,18 +425,16 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
 
 /// Returns true if hosts behind this port may resolve the address: the port has clients, and the address is a
 /// service address of the node.
-fn is_service_address(stages: &Stages, port: &PortAddress, address: impl Into<IpAddr>) -> bool {
-    port.side.has_clients() && stages.network.is_service(address.into())
+fn is_service_address(stages: &Stages, port: &PortAddress, address: IpAddr) -> bool {
+    port.side.has_clients() && stages.network.is_service(address)
 }
 
-/// Learns the sender of an ARP packet, if it has an entry in the neighbour table.
-fn learn_sender(stages: &Stages, port: usize, packet: &arp::Packet) -> Option<LearnOutcome> {
+/// Learns a host on a port's network, if it has an entry in the neighbour table.
+fn learn<A: Family>(stages: &Stages, port: usize, host: A, mac: Mac) -> Option<LearnOutcome> {
     let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let is_credible = network.port(port).reaches(packet.sender)
-        && !network.is_own(packet.sender)
-        && network.may_be_hosts(packet.sender_mac);
-    let slot = neighbours.find(port, packet.sender).filter(|_| is_credible)?;
-    Some(neighbours.learn(slot, packet.sender_mac, stages.now_ms()))
+    let is_credible = !network.of::<A>().is_own(host) && network.may_be_hosts(mac);
+    let slot = neighbours.find(port, host).filter(|_| is_credible)?;
+    Some(neighbours.learn(slot, mac, stages.now_ms()))
 }
 
 /// Answers a neighbour solicitation, or learns from a message (RFC 4861), like [`arp()`].
@@ -449,7 +450,7 @@ fn neighbour_discovery<B: Buf>(
     let (message, from) = (ndp::Packet::parse(frame)?, ether::src(frame));
     let outcome = learn_host(stages, port, &message, from);
     let is_own = message.target == own_address.ip
-        || is_service_address(stages, address, Ipv6Addr::from_bits(message.target));
+        || is_service_address(stages, address, message.target.to_ip());
     if is_own && message.operation == ndp::Operation::Solicitation {
         let (answer, to) = message.answer(address.mac, from);
         // Resizing fails only in a buffer too small for any answer.
@@ -474,14 +475,10 @@ fn learn_host(
     message: &ndp::Packet,
     from: Mac,
 ) -> Option<LearnOutcome> {
-    let (network, neighbours) = (&stages.network, &stages.neighbours);
     let (host, mac) = match message.operation {
         // A sender that omits the option expects to be known already.
         ndp::Operation::Solicitation => (message.src, message.mac?),
         ndp::Operation::Advertisement => (message.target, message.mac.unwrap_or(from)),
     };
-    let is_own = network.v6().is_some_and(|v6| v6.is_own(host));
-    let slot = neighbours.find_v6(port, host);
-    let slot = slot.filter(|_| !is_own && network.may_be_hosts(mac))?;
-    Some(neighbours.learn(slot, mac, stages.now_ms()))
+    learn(stages, port, host, mac)
 }

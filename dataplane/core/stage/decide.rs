@@ -1,16 +1,18 @@
 //! Computes the changes of [`super::rewrite`] without writing them, for callers that write the bytes
 //! themselves.
 
-use super::network::{Network, NextHop};
+use std::net::IpAddr;
+
+use super::network::{Family, NextHop};
 use super::parse::{Packet, PacketKind};
-use super::rewrite::{ReplyRewriterV6, ReplyRoute};
+use super::rewrite::ReplyRewriter;
 use super::{Stages, Verdict};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
 use crate::wire::ether::{self, Mac};
+use crate::wire::ipv4::v4_bits;
 use crate::wire::task::{Header, NO_MEMBER};
-use crate::wire::{ipv4, ipv6};
 
 /// Changes to a forwarded packet. Its time to live also decreases by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,21 @@ pub struct Rewrite {
     pub task: bool,
 }
 
+impl Rewrite {
+    /// Sets both addresses, which are of one family.
+    fn readdress(&mut self, src: IpAddr, dst: IpAddr) {
+        match (src, dst) {
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                self.v6 = Some(RewriteV6 { src: src.to_bits(), dst: dst.to_bits() });
+            }
+            _ => {
+                (self.src, self.dst) =
+                    (v4_bits(src).unwrap_or_default(), v4_bits(dst).unwrap_or_default());
+            }
+        }
+    }
+}
+
 /// Addresses of a forwarded IPv6 packet. Its hop limit also decreases by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewriteV6 {
@@ -52,19 +69,21 @@ pub fn burst<B: Buf>(
     verdicts: &mut [Verdict],
     rewrites: &mut [Rewrite],
 ) {
-    let (network, neighbours) = (&*stages.network, &stages.neighbours);
     let outputs = verdicts.iter_mut().zip(rewrites);
     for ((packet, parsed), (verdict, rewrite)) in packets.iter_mut().zip(parsed).zip(outputs) {
         *rewrite = Rewrite::default();
         match parsed.kind {
             PacketKind::Task | PacketKind::FirstOfSeveral | PacketKind::Continuation => {
-                *verdict = towards_worker(network, neighbours, packet.bytes(), parsed, rewrite);
-            }
-            PacketKind::Reply if parsed.is_v6 => {
-                *verdict = towards_client_v6(stages, packet.bytes(), parsed, rewrite);
+                *verdict = match parsed.is_v6 {
+                    false => towards_worker::<u32>(stages, packet.bytes(), parsed, rewrite),
+                    true => towards_worker::<u128>(stages, packet.bytes(), parsed, rewrite),
+                };
             }
             PacketKind::Reply => {
-                *verdict = towards_client(stages, packet.bytes(), parsed, rewrite);
+                *verdict = match parsed.is_v6 {
+                    false => towards_client::<u32>(stages, packet.bytes(), parsed, rewrite),
+                    true => towards_client::<u128>(stages, packet.bytes(), parsed, rewrite),
+                };
             }
             // The refusal is an answer, written in place.
             PacketKind::Overflowing => {
@@ -79,81 +98,49 @@ pub fn burst<B: Buf>(
 }
 
 /// Computes the changes that readdress a task to its worker's server.
-fn towards_worker(
-    network: &Network,
-    neighbours: &Neighbours,
+fn towards_worker<A: Family>(
+    stages: &Stages,
     frame: &[u8],
     parsed: &Packet,
     rewrite: &mut Rewrite,
 ) -> Verdict {
     let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
-    let (target, packet) = (network.target(pool, member), &frame[ether::LEN..]);
-    let (src, dst, v6) = match parsed.is_v6 {
-        false => (ipv4::src(packet), u32::from_be_bytes(target.ip), None),
-        true => match network.v6().and_then(|v6| v6.member(pool, member)) {
-            Some(dst) => (0, 0, Some(RewriteV6 { src: ipv6::src(packet), dst })),
-            None => return Verdict::Drop(DropReason::AddressFamily),
-        },
+    let Some(target) = stages.network.of::<A>().member(pool, member) else {
+        return Verdict::Drop(DropReason::AddressFamily);
     };
     *rewrite = Rewrite {
-        src,
-        dst,
-        v6,
         udp_at: parsed.udp_at,
         worker: target.worker,
         idle: parsed.idle,
         task: true,
         ..Rewrite::default()
     };
-    out(neighbours, &target.next_hop, rewrite)
+    rewrite.readdress(A::src(&frame[ether::LEN..]).to_ip(), target.ip.into());
+    out(&stages.neighbours, &target.next_hop, rewrite)
 }
 
 /// Computes the changes that readdress a reply to its client.
-fn towards_client(
+fn towards_client<A: Family>(
     stages: &Stages,
     frame: &[u8],
     parsed: &Packet,
     rewrite: &mut Rewrite,
 ) -> Verdict {
-    let client = ipv4::dst(&frame[ether::LEN..]);
+    let client = A::dst(&frame[ether::LEN..]);
     let (network, neighbours) = (&stages.network, &stages.neighbours);
     let pool = network.pool_index(parsed.pool);
-    let route = match ReplyRoute::to(network, neighbours, client, stages.now_ms(), pool) {
+    let mut replies = ReplyRewriter::<A>::new(network, neighbours, stages.now_ms(), pool);
+    let route = match replies.route_to(client) {
         Ok(route) => route,
         Err(reason) => return Verdict::Drop(reason),
     };
     *rewrite = Rewrite {
-        src: u32::from_be_bytes(route.ip),
-        dst: client,
         udp_at: parsed.udp_at,
         worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
         ..Rewrite::default()
     };
+    rewrite.readdress(route.ip.into(), client.to_ip());
     out(neighbours, &route.next_hop, rewrite)
-}
-
-/// Like [`towards_client`], for a reply over IPv6.
-fn towards_client_v6(
-    stages: &Stages,
-    frame: &[u8],
-    parsed: &Packet,
-    rewrite: &mut Rewrite,
-) -> Verdict {
-    let client = ipv6::dst(&frame[ether::LEN..]);
-    let (network, neighbours) = (&stages.network, &stages.neighbours);
-    let pool = network.pool_index(parsed.pool);
-    let mut replies = ReplyRewriterV6::new(network, neighbours, stages.now_ms(), pool);
-    let (next_hop, src) = match replies.route_to(client) {
-        Ok(route) => route,
-        Err(reason) => return Verdict::Drop(reason),
-    };
-    *rewrite = Rewrite {
-        v6: Some(RewriteV6 { src, dst: client }),
-        udp_at: parsed.udp_at,
-        worker: Header::parse(parsed.payload(frame)).map_or(NO_MEMBER, |header| header.src),
-        ..Rewrite::default()
-    };
-    out(neighbours, &next_hop, rewrite)
 }
 
 /// Sets the MAC addresses for the next hop. Returns the verdict.

@@ -7,12 +7,13 @@
 
 use super::Stages;
 use super::liveness::NeighbourProbe;
+use super::network::Family;
 use super::parse::PREFETCH_AHEAD;
 use crate::io::Buf;
 use crate::limits::PORTS_MAX;
 use crate::state::neighbour::{LearnOutcome, Slot};
 use crate::wire::ether::{self, Mac};
-use crate::wire::{ipv4, ipv6, udp};
+use crate::wire::udp;
 
 /// Time for which all bursts of a port are examined, after a reply there had to wait.
 const URGENT_MS: u32 = 1_000;
@@ -112,36 +113,28 @@ fn is_udp_to(port_mac: Mac, frame: &[u8]) -> bool {
 /// Learns a client from a frame. Returns its slot, its address and the outcome, or `None` if the frame shows
 /// no client. A later stage decides if its task is accepted.
 fn learn_client(stages: &Stages, port: usize, frame: &[u8]) -> Option<(Slot, u32, LearnOutcome)> {
-    if ether::ether_type(frame) == ether::IPV6 {
-        return learn_client_v6(stages, port, frame);
+    match ether::ether_type(frame) {
+        ether::IPV6 => learn_source::<u128>(stages, port, frame),
+        _ => learn_source::<u32>(stages, port, frame),
     }
-    let (network, address) = (&stages.network, stages.network.port(port));
-    let (source, mac) = (ipv4::src(&frame[ether::LEN..]), ether::src(frame));
-    if !address.reaches(source) || !network.is_client(source) || !network.may_be_hosts(mac) {
+}
+
+/// Does the work of [`learn_client`]. The address is in the form of [`crate::state::Neighbours::address`].
+fn learn_source<A: Family>(
+    stages: &Stages,
+    port: usize,
+    frame: &[u8],
+) -> Option<(Slot, u32, LearnOutcome)> {
+    let network = &stages.network;
+    let tables = network.of::<A>();
+    let (source, mac) = (A::src(&frame[ether::LEN..]), ether::src(frame));
+    let is_client = tables.port(port)?.reaches(source) && tables.is_client(source);
+    if !is_client || !network.may_be_hosts(mac) {
         return None;
     }
     let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
     let slot = neighbours.find(port, source);
     let slot = slot.unwrap_or_else(|| neighbours.insert(port, source, now_ms));
-    Some((slot, source, neighbours.learn(slot, mac, now_ms)))
-}
-
-/// Like [`learn_client`], for an IPv6 frame. Returns the address in the form of
-/// [`crate::state::Neighbours::address`].
-fn learn_client_v6(
-    stages: &Stages,
-    port: usize,
-    frame: &[u8],
-) -> Option<(Slot, u32, LearnOutcome)> {
-    let (network, port_v6) = (&stages.network, stages.network.port(port).v6?);
-    let (source, mac) = (ipv6::src(&frame[ether::LEN..]), ether::src(frame));
-    let is_client = network.v6().is_some_and(|v6| v6.is_client(source));
-    if !port_v6.reaches(source) || !is_client || !network.may_be_hosts(mac) {
-        return None;
-    }
-    let (neighbours, now_ms) = (&stages.neighbours, stages.now_ms());
-    let slot = neighbours.find_v6(port, source);
-    let slot = slot.unwrap_or_else(|| neighbours.insert_v6(port, source, now_ms));
     Some((slot, neighbours.address(slot), neighbours.learn(slot, mac, now_ms)))
 }
 

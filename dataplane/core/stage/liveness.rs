@@ -249,9 +249,9 @@ impl Liveness {
     /// message; 0 means never.
     #[must_use]
     pub fn new(timeout_ns: u64, network: &Network, dispatchers: &mut [Dispatcher]) -> Self {
-        // The gateway has no members behind it, but is probed like a server's next hop.
-        let gateway = network.gateway();
-        let gateway = gateway.map(|(port, slot, address)| Hop::new(port as u8, slot, address));
+        // A gateway has no members behind it, but is probed like a server's next hop.
+        let gateways = network.gateways();
+        let hops: Vec<_> = gateways.map(|hop| Hop::new(hop.port, hop.slot, hop.next_hop)).collect();
         let lap_ns = match timeout_ns {
             0 => LAP_MAX_NS,
             timeout_ns => (timeout_ns / CHECKS).clamp(LAP_MIN_NS, LAP_MAX_NS),
@@ -263,8 +263,8 @@ impl Liveness {
             cursor: 0,
             silence_start_ns: 0,
             first: Vec::new(),
-            gateways: usize::from(gateway.is_some()),
-            hops: gateway.into_iter().collect(),
+            gateways: hops.len(),
+            hops,
             out: Vec::new(),
             doubts: Vec::new(),
             doubted_until_ns: 0,

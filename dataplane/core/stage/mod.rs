@@ -24,10 +24,10 @@ pub mod parse;
 pub mod rewrite;
 pub mod schedule;
 mod spec;
+mod tables;
 pub mod takeover;
 mod unreachable;
 pub mod update;
-pub mod v6;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,9 +42,8 @@ pub use spec::{IpOptions, PortAddress, PortV6, Side};
 pub use update::{Capacity, NewPool, Setting, Step, Update};
 
 use fabric::{Fabric, Numbers, OutgoingMessage};
-use fast::template::Template;
-use network::Target;
-use unreachable::UnreachableSources;
+use fast::Tables;
+use network::Destination;
 
 use crossbeam_queue::ArrayQueue;
 
@@ -136,22 +135,15 @@ impl Verdicts for [Verdict] {
 #[derive(Debug)]
 pub struct Recognition {
     network: Arc<Network>,
-    /// Fast-path templates, one per port and pool.
-    templates: Box<[Template]>,
-    /// Unreachable sources, by port: their tasks are refused.
-    unreachable: Box<[UnreachableSources]>,
+    /// Tables of the fast path.
+    fast: (Tables<u32>, Tables<u128>),
 }
 
 impl Recognition {
     /// Builds the tables of a network.
     #[must_use]
     pub fn new(network: Arc<Network>) -> Self {
-        let ports = 0..network.ports().len();
-        Self {
-            unreachable: ports.clone().map(|port| network.sources(port).1).collect(),
-            templates: ports.flat_map(|port| templates_of(&network, port)).collect(),
-            network,
-        }
+        Self { fast: (Tables::new(&network), Tables::new(&network)), network }
     }
 }
 
@@ -164,10 +156,8 @@ pub struct Stages {
     pub(crate) dispatchers: Vec<Dispatcher>,
     pub(crate) affinity: AffinityTable,
     pub(crate) counters: Counters,
-    /// Fast-path templates, one per port and pool.
-    templates: Box<[Template]>,
-    /// Unreachable sources, by port: their tasks are refused.
-    unreachable: Box<[UnreachableSources]>,
+    /// Tables of the fast path.
+    fast: (Tables<u32>, Tables<u128>),
     /// Number of tasks in all pools' queues.
     waiting: usize,
     /// Minimum number of waiting tasks for which there is memory, whatever the pools.
@@ -199,7 +189,7 @@ pub struct Stages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownWorker {
     /// Source address of its registration.
-    pub server: u32,
+    pub server: IpAddr,
     /// Worker id.
     pub worker: u16,
     /// Id of its pool.
@@ -217,12 +207,11 @@ impl Stages {
         counters: Counters,
     ) -> Self {
         assert_eq!(dispatchers.len(), network.pools());
-        let Recognition { network, templates, unreachable } = Recognition::new(network);
+        let Recognition { network, fast } = Recognition::new(network);
         Self {
             liveness: Liveness::new(0, &network, &mut dispatchers),
             learning: learn::LearnSchedule::default(),
-            unreachable,
-            templates,
+            fast,
             network,
             neighbours,
             dispatchers,
@@ -257,11 +246,11 @@ impl Stages {
     ) {
         self.received += packets.len();
         self.learn(port, packets);
-        let mut done = fast::burst(self, port, packets, verdicts);
+        let mut done = fast::burst::<u32, B>(self, port, packets, verdicts);
         if done < packets.len() {
             // A port has IPv4 or IPv6. The IPv4 fast path handles no packet of an IPv6 port.
-            if done == 0 {
-                done = fast::v6::burst(self, port, packets, verdicts);
+            if done == 0 && self.network.port(port).v6.is_some() {
+                done = fast::burst_v6(self, port, packets, verdicts);
                 if done == packets.len() {
                     return;
                 }
@@ -333,7 +322,7 @@ impl Stages {
         let (pool, (member, number)) =
             dispatchers.find_map(|(pool, dispatcher)| Some((pool, dispatcher.next_probe()?)))?;
         self.counters.add(Counter::QueueProbes, 1);
-        let &Target { worker, next_hop, .. } = self.network.target(pool, member);
+        let &Destination { worker, next_hop } = self.network.target(pool, member);
         let (id, ip) = (self.network.pool_id(pool)?, self.network.member_address(pool, member)?);
         let header = Header::queue_probe(id, self.network.node, worker, number);
         let (port, slot) = (next_hop.port, next_hop.slot);
@@ -367,12 +356,6 @@ impl Stages {
             // Another core may have released a place that a waiting task can take.
             self.freed |= self.dispatchers.iter().any(Dispatcher::may_release);
         }
-    }
-
-    /// Returns the fast-path template of a port and a pool.
-    #[inline(always)]
-    fn template(&self, port: usize, pool: usize) -> &Template {
-        &self.templates[port * self.dispatchers.len() + pool]
     }
 
     /// Learns MAC addresses from the sources of tasks, if the port is due.
@@ -667,9 +650,4 @@ impl Stages {
     pub fn neighbours(&self) -> &Neighbours {
         &self.neighbours
     }
-}
-
-/// Builds the fast-path templates of a port, one per pool.
-fn templates_of(network: &Network, port: usize) -> impl Iterator<Item = Template> + '_ {
-    (0..network.pools()).map(move |pool| Template::new(network, port, pool))
 }

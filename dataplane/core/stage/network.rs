@@ -1,31 +1,29 @@
 //! Tables of the networks around the node. A network never changes: cores get another one instead.
+//!
+//! A port and a server have one address, of either family. All servers of a pool have the same family. Addresses
+//! are in the [`Tables`] of their family, so that IPv4 packets do not pay for the length of IPv6 addresses.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
-
 pub use super::spec::{
-    FixedNetwork, Host, IpOptions, NetworkError, NetworkPool, PortAddress, Side, SpineLink,
+    FixedNetwork, Host, IpOptions, NetworkError, NetworkPool, PortAddress, PortNetwork, Side,
+    SpineLink,
 };
+pub use super::tables::{Destination, Gateway, NextHop, Target, Worker};
 
 use super::auth::ReplyAuthenticator;
-use super::unreachable::{NO_HOSTS, UnreachableSource, UnreachableSources, merge};
-use super::v6::{self, Network6};
-use crate::limits::{PORTS_MAX, WORKER_ID_MAX};
+use super::tables::{NO_POOL, Routes, Tables};
 use crate::reason::DropReason;
-use crate::state::neighbour::Slot;
+use crate::state::neighbour::{HostAddress, Slot};
 use crate::state::{Member, Neighbours};
-use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
-use crate::wire::ipv4::v4_bits;
-use crate::wire::{ipv4, task};
+use crate::wire::ipv4;
 
 /// A worker server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Address. For an IPv6 address, a number that represents it.
-    pub ip: u32,
     /// Port to the server.
     pub port: u8,
     /// Next hop to the server: itself or a router, in the form of [`Neighbours::address`].
@@ -53,153 +51,40 @@ pub struct Spine {
     pub slot: Slot,
 }
 
-/// Place of a worker; at a spine, place of a leaf in a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Worker {
-    /// Address of its server.
-    pub ip: u32,
-    /// Index of its pool.
-    pub pool: u16,
-    /// Index in the pool.
-    pub member: Member,
-    /// Index of its server.
-    pub server: u16,
-}
-
-/// Next hop to a host, with the values for packets to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NextHop {
-    /// Bits of the node's MAC address on the port to the next hop.
-    pub src_mac: u64,
-    /// Port to the next hop.
-    pub port: u8,
-    /// Slot of the next hop in the neighbour table: the host itself, or a router.
-    pub slot: Slot,
-}
-
-/// Networks behind the ports of a side, and the router to all others.
-#[derive(Clone, Debug)]
-struct Routes {
-    /// Address, mask and port.
-    networks: ArrayVec<(u32, u32, usize), PORTS_MAX>,
-    /// Port and address of the router.
-    gateway: Option<(usize, u32)>,
-}
-
-impl Routes {
-    /// Creates the routes by the ports whose side has the property `is_side`.
-    fn new(ports: &[PortAddress], is_side: fn(Side) -> bool) -> Self {
-        let of_side = || ports.iter().enumerate().filter(|(_, port)| is_side(port.side));
-        Self {
-            networks: of_side().map(|(index, port)| (port.ip, port.mask(), index)).collect(),
-            gateway: of_side()
-                .find_map(|(index, port)| port.gateway.map(|gateway| (index, gateway))),
-        }
-    }
-
-    /// Returns the port that leads to `address`, and the next hop there.
-    #[inline(always)]
-    fn find(&self, address: u32) -> Option<(usize, u32)> {
-        for &(network, mask, port) in &self.networks {
-            if (address ^ network) & mask == 0 {
-                return Some((port, address));
-            }
-        }
-        self.gateway
-    }
-}
-
-/// Destination of tasks for a pool's member: all values that rewriting needs, in one place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Worker id.
-    pub worker: u16,
-    /// Choice of this worker, in packet byte order.
-    pub choice: [u8; 4],
-    /// Address of its server, in packet byte order.
-    pub ip: [u8; 4],
-    /// Next hop to its server.
-    pub next_hop: NextHop,
-    /// Effect of the address and the hop on an IPv4 header's checksum.
-    pub ip_delta: FoldedDelta,
-    /// Effect of address and choice on a datagram's checksum.
-    pub udp_delta: FoldedDelta,
-}
-
-impl Target {
-    /// Creates the target of a vacant place. No task ever goes there.
-    fn vacant() -> Self {
-        Self::new(task::NO_MEMBER, 0, NextHop { src_mac: 0, port: 0, slot: Slot::NONE })
-    }
-
-    /// Returns true if a worker has this place.
-    #[must_use]
-    pub fn is_occupied(&self) -> bool {
-        self.worker != task::NO_MEMBER
-    }
-
-    /// Creates the target of a worker. Computes the checksum changes of its address and choice once, for all tasks
-    /// to it.
-    fn new(worker: u16, ip: u32, next_hop: NextHop) -> Self {
-        let choice = task::choice_of(worker); // at an odd offset in a packet
-        let address = ChecksumDelta::default().double_word(0, ip);
-        let both = address.straddling_double_word(0, u32::from_be_bytes(choice));
-        Self {
-            worker,
-            choice,
-            ip: ip.to_be_bytes(),
-            next_hop,
-            ip_delta: FoldedDelta::fold(ipv4::hop(address)),
-            udp_delta: FoldedDelta::fold(both),
-        }
-    }
-}
-
-/// Index of no pool.
-const NO_POOL: u16 = u16::MAX;
-/// Entry of an unused worker id.
-const NO_WORKER: Worker = Worker { ip: 0, pool: NO_POOL, member: Member(0), server: 0 };
 /// Port of a free server place.
 const NO_PORT: u8 = u8::MAX;
 /// A free server place.
-const NO_SERVER: Server = Server {
-    ip: 0,
-    port: NO_PORT,
-    next_hop: 0,
-    slot: Slot::NONE,
-    registers: false,
-    is_routed: false,
-};
+const NO_SERVER: Server =
+    Server { port: NO_PORT, next_hop: 0, slot: Slot::NONE, registers: false, is_routed: false };
 /// Minimum time to live of a task that passes routers, or another leaf, on its way to a worker. Hosts start
 /// at 64 or more, and a path through a datacenter has fewer hops than this.
 const ROUTED_TTL_MIN: u8 = 16;
 
-/// Returns the addresses that no client can have: the node's own addresses, the first and last address of
-/// each client network, and the networks behind ports with workers only. Workers reply to hosts in those
-/// networks without the node.
-///
-/// The last address is the network's broadcast address. The first address was one in the past, and Linux
-/// treated it as one up to 5.13. Networks of at most two addresses have neither (RFC 3021).
-fn unreachable(ports: &[PortAddress]) -> UnreachableSources {
-    let of_port = |port: &PortAddress| match port.side.has_clients() {
-        true => UnreachableSource { network: port.ip, mask: u32::MAX },
-        false => UnreachableSource { network: port.ip & port.mask(), mask: port.mask() },
-    };
-    let has_edges =
-        |port: &&PortAddress| port.side.has_clients() && port.v6.is_none() && port.prefix < 31;
-    let edges = |port: &PortAddress| {
-        let (first, last) = (port.ip & port.mask(), port.ip | !port.mask());
-        [first, last].map(|ip| UnreachableSource { network: ip, mask: u32::MAX })
-    };
-    let edges = ports.iter().filter(has_edges).flat_map(edges);
-    let mut all: UnreachableSources =
-        NO_HOSTS.into_iter().chain(ports.iter().map(of_port)).collect();
-    for edge in edges {
-        if !all.iter().any(|range| range.is(edge.network)) {
-            all.push(edge);
-        }
+/// Family of addresses, by the type of an address: the tables of a network have both.
+pub trait Family: HostAddress {
+    /// The other family.
+    type Other: Family;
+
+    /// Returns the tables of this family.
+    fn tables(network: &Network) -> &Tables<Self>;
+}
+
+impl Family for u32 {
+    type Other = u128;
+
+    #[inline(always)]
+    fn tables(network: &Network) -> &Tables<Self> {
+        &network.v4
     }
-    all
+}
+
+impl Family for u128 {
+    type Other = u32;
+
+    #[inline(always)]
+    fn tables(network: &Network) -> &Tables<Self> {
+        &network.v6
+    }
 }
 
 /// Ports, servers, workers and pools, in tables that need no search.
@@ -209,24 +94,15 @@ pub struct Network {
     pub udp_port: u16,
     /// Node id, used in its own messages.
     pub node: u16,
+    v4: Tables<u32>,
+    v6: Tables<u128>,
     ports: Vec<PortAddress>,
-    /// Addresses of the ports.
-    own_addresses: ArrayVec<u32, PORTS_MAX>,
-    to_clients: Routes,
-    gateway: Option<(usize, Slot, u32)>,
     servers: Vec<Server>,
-    /// Addresses of the servers, sorted.
-    server_ips: Vec<u32>,
-    /// Servers that have moved: index, and previous address.
-    moved: Vec<(u16, u32)>,
-    /// Addresses that no client can have, whatever the routes.
-    unreachable: UnreachableSources,
-    workers: Vec<Worker>,
     pool_index: Box<[u16; 1 << 16]>,
     /// Pool ids by index; `None` where there is no pool.
     pool_ids: Vec<Option<u16>>,
-    /// Members of each pool: destinations of tasks.
-    members: Vec<Vec<Target>>,
+    /// Members of each pool.
+    members: Vec<Vec<Destination>>,
     /// Minimum time to live of each pool's tasks.
     least_ttls: Vec<u8>,
     /// Authenticators of the pools with a key, by pool; empty if no pool has a key.
@@ -243,12 +119,10 @@ pub struct Network {
     leaves: Vec<((u16, u16), Worker)>,
     /// Spines of a leaf, each at its fixed place.
     spines: Vec<Option<Spine>>,
-    /// IPv4 service address and link of each pool; empty if no pool has a service address or a link.
-    services: Vec<(Option<u32>, Option<SpineLink>)>,
+    /// Link of each pool to a spine.
+    links: Vec<Option<SpineLink>>,
     /// Service addresses of a spine, sorted.
     service_ips: Vec<IpAddr>,
-    /// IPv6 tables; `None` if no port has an IPv6 address.
-    v6: Option<Box<Network6>>,
 }
 
 impl Network {
@@ -264,25 +138,14 @@ impl Network {
         pools: &[NetworkPool],
         neighbours: &Neighbours,
     ) -> Result<Self, NetworkError> {
-        let FixedNetwork { udp_port, node, mut ports, inside, is_spine, is_embedded } = base;
-        v6::number_ports(&mut ports);
+        let FixedNetwork { udp_port, node, ports, inside, is_spine, is_embedded } = base;
         let mut network = Self {
             udp_port,
             node,
-            own_addresses: ports
-                .iter()
-                .filter(|port| port.v6.is_none())
-                .map(|port| port.ip)
-                .collect(),
-            to_clients: Routes::new(&ports, Side::has_clients),
-            unreachable: unreachable(&ports),
-            gateway: None,
-            v6: ports.iter().any(|port| port.v6.is_some()).then(Box::default),
+            v4: Tables::new(&ports, is_spine, neighbours)?,
+            v6: Tables::new(&ports, is_spine, neighbours)?,
             ports,
             servers: Vec::with_capacity(hosts.len()),
-            server_ips: Vec::with_capacity(hosts.len()),
-            moved: Vec::new(),
-            workers: vec![NO_WORKER; usize::from(WORKER_ID_MAX) + 1],
             members: Vec::with_capacity(pools.len()),
             least_ttls: Vec::with_capacity(pools.len()),
             pool_index: Box::new([NO_POOL; 1 << 16]),
@@ -294,7 +157,7 @@ impl Network {
             hosts: Vec::new(),
             leaves: Vec::new(),
             spines: Vec::with_capacity(spines.len()),
-            services: Vec::new(),
+            links: pools.iter().map(|pool| pool.link).collect(),
             service_ips: Vec::new(),
         };
         // Pools refer to spines and hosts, so these come first.
@@ -304,15 +167,12 @@ impl Network {
         for host in hosts {
             network.add_host(host.as_ref(), neighbours)?;
         }
-        network.server_ips.sort_unstable();
         for (index, pool) in pools.iter().enumerate() {
             network.add_pool(index as u16, pool)?;
         }
+        network.v4.complete();
+        network.v6.complete();
         network.leaves.sort_unstable_by_key(|(place, _)| *place);
-        if pools.iter().any(|pool| pool.service.is_some() || pool.link.is_some()) {
-            let service = |pool: &NetworkPool| pool.service.and_then(v4_bits);
-            network.services = pools.iter().map(|pool| (service(pool), pool.link)).collect();
-        }
         if is_spine {
             let servers = hosts.iter().zip(&network.servers);
             let leaf_hosts =
@@ -324,23 +184,9 @@ impl Network {
             network.service_ips = pools.iter().filter_map(|pool| pool.service).collect();
             network.service_ips.sort_unstable();
             network.service_ips.dedup();
-            // No client has a service address.
-            let services = network.service_ips.iter().filter_map(|&ip| v4_bits(ip));
-            let own_services =
-                services.map(|network| UnreachableSource { network, mask: u32::MAX });
-            network.unreachable.extend(own_services);
         }
         if pools.iter().any(|pool| pool.authenticator.is_some()) {
             network.authenticators = pools.iter().map(|pool| pool.authenticator.clone()).collect();
-        }
-        if let Some((port, address)) = network.to_clients.gateway {
-            let slot = neighbours.pin(port, address).ok_or(NetworkError::TooManyNeighbours)?;
-            network.gateway = Some((port, slot, address));
-        }
-        if let Some(v6) = &mut network.v6 {
-            let of_pools = (pools, &network.least_ttls[..], is_spine);
-            v6.complete(&network.ports, of_pools, network.udp_port, neighbours)?;
-            network.gateway = network.gateway.or(v6.gateway());
         }
         Ok(network)
     }
@@ -351,32 +197,21 @@ impl Network {
         host: Option<&Host>,
         neighbours: &Neighbours,
     ) -> Result<(), NetworkError> {
-        let Some(host @ &Host { ip, mac, registers, was: previous }) = host else {
+        self.v4.add_host(host);
+        self.v6.add_host(host);
+        let Some(&Host { ip, mac, registers, .. }) = host else {
             self.servers.push(NO_SERVER);
             return Ok(());
         };
-        let index = self.servers.len();
         let hop = self.pin_hop(ip, Side::has_workers, neighbours);
-        let (port, next_hop, slot) = hop.ok_or(NetworkError::Unreachable(ip))?;
-        let is_routed = match ip {
-            IpAddr::V4(ip) => ip.to_bits() != next_hop,
-            IpAddr::V6(ip) => !self.ports[port].v6.is_some_and(|port| port.reaches(ip.to_bits())),
-        };
-        let ip = v4_bits(ip).unwrap_or_else(|| v6::number_of_server(index));
+        let (port, is_routed, slot) = hop.ok_or(NetworkError::Unreachable(ip))?;
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
         // An embedded node sends no packets, so any MAC address makes the host a known one.
         if let Some(mac) = mac.or(self.is_embedded.then_some(Mac([0; 6]))) {
             neighbours.set_static(slot, mac);
         }
-        self.server_ips.push(ip);
-        if let Some(v6) = &mut self.v6 {
-            v6.add_host(index, host.ip, previous);
-        }
-        self.moved.extend(previous.map(|previous| match previous {
-            IpAddr::V4(previous) => (index as u16, previous.to_bits()),
-            IpAddr::V6(_) => (index as u16, v6::number_of_old(index)),
-        }));
-        self.servers.push(Server { ip, port: port as u8, next_hop, slot, registers, is_routed });
+        let next_hop = neighbours.address(slot);
+        self.servers.push(Server { port, next_hop, slot, registers, is_routed });
         Ok(())
     }
 
@@ -391,71 +226,75 @@ impl Network {
             return Ok(());
         };
         let hop = self.pin_hop(ip, Side::has_clients, neighbours);
-        let (port, next_hop, slot) = hop.ok_or(NetworkError::UnreachableSpine(ip))?;
+        let (port, _, slot) = hop.ok_or(NetworkError::UnreachableSpine(ip))?;
         let slot = slot.ok_or(NetworkError::TooManyNeighbours)?;
-        self.spines.push(Some(Spine { id, ip, port: port as u8, next_hop, slot }));
+        self.spines.push(Some(Spine { id, ip, port, next_hop: neighbours.address(slot), slot }));
         Ok(())
     }
 
-    /// Pins the next hop to `ip` behind a port of a side. Returns the port, the hop in the form of
-    /// [`Neighbours::address`], and its slot if there is room. Returns `None` if no port leads there.
+    /// Pins the next hop to `ip` behind a port of a side. Returns the port, true if the hop is a router, and its
+    /// slot if there is room. Returns `None` if no port leads there.
     fn pin_hop(
         &self,
         ip: IpAddr,
         is_side: fn(Side) -> bool,
         neighbours: &Neighbours,
-    ) -> Option<(usize, u32, Option<Slot>)> {
+    ) -> Option<(u8, bool, Option<Slot>)> {
+        fn pin<A: HostAddress>(
+            address: A,
+            routes: &Routes<A>,
+            neighbours: &Neighbours,
+        ) -> Option<(u8, bool, Option<Slot>)> {
+            let (port, next_hop) = routes.find(address)?;
+            Some((port as u8, next_hop != address, neighbours.pin(port, next_hop)))
+        }
         match ip {
-            IpAddr::V4(ip) => {
-                let (port, next_hop) = Routes::new(&self.ports, is_side).find(ip.to_bits())?;
-                Some((port, next_hop, neighbours.pin(port, next_hop)))
-            }
-            IpAddr::V6(ip) => {
-                let (port, next_hop) = v6::route(&self.ports, is_side, ip.to_bits())?;
-                let slot = neighbours.pin_v6(port, next_hop);
-                Some((port, slot.map_or(0, |slot| neighbours.address(slot)), slot))
-            }
+            IpAddr::V4(ip) => pin(ip.to_bits(), &Routes::new(&self.ports, is_side), neighbours),
+            IpAddr::V6(ip) => pin(ip.to_bits(), &Routes::new(&self.ports, is_side), neighbours),
         }
     }
 
-    /// Checks that a pool's service address and spine have the IP version of its servers.
+    /// Checks that a pool's servers, service address and spine have one IP version.
     fn check_families(&self, pool: &NetworkPool) -> Result<(), NetworkError> {
-        let Some(&(_, server)) = pool.members.iter().flatten().next() else { return Ok(()) };
-        let is_v6 = v6::is_number(self.servers[usize::from(server)].ip);
+        let id = pool.id.unwrap_or_default();
+        let servers = pool.members.iter().flatten().map(|&(_, server)| server);
+        let mut is_v6 = servers.map(|server| self.v6.server(server).is_some());
+        let Some(is_v6_pool) = is_v6.next() else { return Ok(()) };
+        if is_v6.any(|is_v6| is_v6 != is_v6_pool) {
+            return Err(NetworkError::MixedFamilies(id));
+        }
         let spine = pool.link.and_then(|link| self.spine(usize::from(link.spine)));
         let service = pool.service.map(|ip| (ip, "service address"));
         let addresses = service.into_iter().chain(spine.map(|spine| (spine.ip, "spine")));
-        match { addresses }.find(|(ip, _)| ip.is_ipv6() != is_v6) {
+        match { addresses }.find(|(ip, _)| ip.is_ipv6() != is_v6_pool) {
             None => Ok(()),
-            Some((ip, kind)) => {
-                Err(NetworkError::OtherFamily(pool.id.unwrap_or_default(), ip, kind))
-            }
+            Some((ip, kind)) => Err(NetworkError::OtherFamily(id, ip, kind)),
         }
     }
 
     /// Adds the next pool. All hosts must have been added before.
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
         self.check_families(places)?;
-        if let Some(v6) = &mut self.v6 {
-            v6.add_pool(places)?;
-        }
         if let Some(id) = places.id.filter(|_| !places.is_closed) {
             self.pool_index[usize::from(id)] = pool;
         }
-        let targets = places.members.iter().enumerate().map(|(member, place)| {
-            let &Some((id, server)) = place else { return Target::vacant() };
-            let Server { ip, port, slot, .. } = self.servers[usize::from(server)];
-            let member = Member(member as u16);
-            let worker = Worker { ip, pool, member, server };
-            match self.is_spine {
-                true => self.leaves.push(((id, pool), worker)),
-                false => self.workers[usize::from(id)] = worker,
-            }
-            let mac = self.ports[usize::from(port)].mac.to_bits();
-            Target::new(id, ip, NextHop { src_mac: mac, port, slot })
-        });
-        let targets = targets.collect();
-        self.members.push(targets);
+        let destination = |place: &Option<(u16, u16)>| {
+            let &Some((worker, server)) = place else { return Destination::VACANT };
+            let Server { port, slot, .. } = self.servers[usize::from(server)];
+            let src_mac = self.ports[usize::from(port)].mac.to_bits();
+            Destination { worker, next_hop: NextHop { src_mac, port, slot } }
+        };
+        let destinations: Vec<_> = places.members.iter().map(destination).collect();
+        self.v4.add_pool(pool, places, &destinations);
+        self.v6.add_pool(pool, places, &destinations);
+        self.members.push(destinations);
+        if self.is_spine {
+            let leaves = (0..).zip(&places.members).filter_map(|(member, place)| {
+                let (id, server) = (*place)?;
+                Some(((id, pool), Worker { pool, member: Member(member), server }))
+            });
+            self.leaves.extend(leaves);
+        }
         let is_routed = |&(_, server): &(u16, u16)| self.servers[usize::from(server)].is_routed;
         let is_routed = self.is_spine || places.members.iter().flatten().any(is_routed);
         self.least_ttls.push(if is_routed { ROUTED_TTL_MIN } else { ipv4::TTL_MIN });
@@ -504,30 +343,15 @@ impl Network {
         self.spines().any(|spine| spine.ip == address)
     }
 
-    /// Returns the IPv4 address to which clients send tasks of a pool (by index), if it is not the node's.
-    #[inline]
-    #[must_use]
-    pub fn service(&self, pool: usize) -> Option<u32> {
-        self.services.get(pool).and_then(|(service, _)| *service)
-    }
-
     /// Returns true if clients send tasks of a pool (by index) to another address than the node's.
     pub(super) fn has_service(&self, pool: usize) -> bool {
-        let of_v6 = |v6: &Network6| v6.service(pool).is_some();
-        self.service(pool).is_some() || self.v6().is_some_and(of_v6)
+        self.v4.service(pool).is_some() || self.v6.service(pool).is_some()
     }
 
     /// Returns the link of a leaf's pool (by index) to a spine.
     #[must_use]
     pub fn link(&self, pool: usize) -> Option<SpineLink> {
-        self.services.get(pool).and_then(|(_, link)| *link)
-    }
-
-    /// Returns the IPv4 address at which tasks of a pool (by index) arrive on a port.
-    #[inline]
-    #[must_use]
-    pub fn task_address(&self, port: usize, pool: usize) -> u32 {
-        self.service(pool).filter(|_| self.is_spine).unwrap_or(self.ports[port].ip)
+        self.links.get(pool).copied().flatten()
     }
 
     /// Returns the leaves of a spine, sorted by address, each address once.
@@ -571,22 +395,10 @@ impl Network {
         authenticator.filter(|_| self.local_port != Some(port))
     }
 
-    /// Returns the port that leads to a client's address, and the next hop there.
+    /// Returns the tables of a family.
     #[inline(always)]
-    #[must_use]
-    pub fn client_route(&self, address: u32) -> Option<(usize, u32)> {
-        self.to_clients.find(address)
-    }
-
-    /// Returns true if the address may be a client's: a reply to it passes the node, and leaves by one of its
-    /// ports. The address is neither the node's own, nor a server's, nor one to which servers reply without
-    /// the node.
-    #[must_use]
-    pub fn is_client(&self, address: u32) -> bool {
-        let is_listed = |ranges: &UnreachableSources| ranges.iter().any(|range| range.is(address));
-        !is_listed(&self.unreachable)
-            && self.server_ips.binary_search(&address).is_err()
-            && self.to_clients.find(address).is_some()
+    pub(super) fn of<A: Family>(&self) -> &Tables<A> {
+        A::tables(self)
     }
 
     /// Returns the minimum time to live, or hop limit, with which a task for a pool (by index) must arrive to
@@ -594,33 +406,6 @@ impl Network {
     #[must_use]
     pub fn least_ttl(&self, pool: usize) -> u8 {
         self.least_ttls.get(pool).copied().unwrap_or(ipv4::TTL_MIN)
-    }
-
-    /// Returns two values for checking sources of tasks at the port at `index`. The first is the network of
-    /// all clients, if there is no router to others. The second are the unreachable sources within it, in
-    /// packet byte order.
-    pub(super) fn sources(&self, index: usize) -> (Option<(u32, u32)>, UnreachableSources) {
-        let mut unreachable = self.unreachable.clone();
-        let is_listed = |ranges: &UnreachableSources, ip| ranges.iter().any(|range| range.is(ip));
-        for &ip in &self.server_ips {
-            if !is_listed(&unreachable, ip) {
-                unreachable.push(UnreachableSource { network: ip, mask: u32::MAX });
-            }
-        }
-        let client_network = self.to_clients.gateway.is_none().then(|| {
-            let port = &self.ports[index];
-            (port.ip & port.mask(), port.mask())
-        });
-        if let Some((network, mask)) = client_network {
-            unreachable.retain(|range| (range.network ^ network) & range.mask & mask == 0);
-        }
-        let bits = |range: UnreachableSource| (u128::from(range.network), u128::from(range.mask));
-        let mut networks = unreachable.into_iter().map(bits).collect();
-        merge(&mut networks);
-        let source = |(network, mask): (u128, u128)| {
-            UnreachableSource { network: network as u32, mask: mask as u32 }.to_be()
-        };
-        (client_network, networks.into_iter().map(source).collect())
     }
 
     /// Returns true if a host may have this MAC address: it is neither zero, nor a group's, nor one of the
@@ -643,40 +428,25 @@ impl Network {
         &self.ports
     }
 
-    /// Returns true if `address` is one of the node's own.
+    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the other one, or
+    /// does not exist.
     #[inline]
-    #[must_use]
-    pub fn is_own(&self, address: u32) -> bool {
-        self.own_addresses.contains(&address)
-    }
-
-    /// Returns the IPv6 tables, if there are any.
-    #[inline]
-    #[must_use]
-    pub fn v6(&self) -> Option<&Network6> {
-        self.v6.as_deref()
-    }
-
-    /// Returns true if IPv4 packets may concern the pool at this index: it has no IPv6 servers, or does not
-    /// exist.
-    #[inline]
-    pub(super) fn takes_v4(&self, pool: usize) -> bool {
-        self.v6.as_ref().is_none_or(|v6| !v6.has_pool(pool))
+    pub(super) fn takes<A: Family>(&self, pool: usize) -> bool {
+        self.of::<A::Other>().members(pool).is_empty()
     }
 
     /// Returns true if the address is the node's own. No server or client may have it.
     #[must_use]
     pub fn is_own_address(&self, address: IpAddr) -> bool {
         match address {
-            IpAddr::V4(address) => self.is_own(address.to_bits()),
-            IpAddr::V6(address) => v6::is_own(&self.ports, address.to_bits()),
+            IpAddr::V4(address) => self.v4.is_own(address.to_bits()),
+            IpAddr::V6(address) => self.v6.is_own(address.to_bits()),
         }
     }
 
-    /// Returns the router to clients on other networks: port, slot and address.
-    #[must_use]
-    pub fn gateway(&self) -> Option<(usize, Slot, u32)> {
-        self.gateway
+    /// Returns the routers to clients on other networks.
+    pub fn gateways(&self) -> impl Iterator<Item = Gateway> {
+        self.v4.gateway.into_iter().chain(self.v6.gateway)
     }
 
     /// Returns all servers.
@@ -714,58 +484,50 @@ impl Network {
     #[inline]
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<Worker> {
-        self.workers.get(usize::from(id)).copied().filter(|worker| worker.pool != NO_POOL)
+        let v6 = || self.v6.worker(id).map(|place| place.worker);
+        self.v4.worker(id).map(|place| place.worker).or_else(v6)
     }
 
-    /// Returns the destination of tasks for a pool's member.
+    /// Returns a pool's member.
     #[inline]
     #[must_use]
-    pub fn target(&self, pool: usize, member: Member) -> &Target {
+    pub fn target(&self, pool: usize, member: Member) -> &Destination {
         &self.members[pool][member.index()]
     }
 
     /// Returns the address of the server of a pool's member; `None` for a vacant place.
     #[must_use]
     pub fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
-        if let Some(v6) = self.v6().filter(|v6| v6.has_pool(pool)) {
-            return v6.member(pool, member).map(|ip| Ipv6Addr::from_bits(ip).into());
-        }
-        let target = self.target(pool, member);
-        target.is_occupied().then(|| Ipv4Addr::from(target.ip).into())
+        let v6 = || Some(self.v6.member(pool, member)?.ip.into());
+        self.v4.member(pool, member).map(|target| target.ip.into()).or_else(v6)
     }
 
     /// Returns the members of the pool at this index.
     #[must_use]
-    pub fn members(&self, pool: usize) -> &[Target] {
+    pub fn members(&self, pool: usize) -> &[Destination] {
         &self.members[pool]
     }
 
     /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {
-        self.members.iter().flatten().filter(|target| target.is_occupied()).count()
+        self.members.iter().flatten().filter(|member| member.is_occupied()).count()
+    }
+
+    /// Returns the address of the server at this index; `None` for a free place.
+    #[must_use]
+    pub fn server_address(&self, index: u16) -> Option<IpAddr> {
+        let v6 = || self.v6.server(index).map(Address::to_ip);
+        self.v4.server(index).map(Address::to_ip).or_else(v6)
     }
 
     /// Returns true for the address of a worker's server, and for the one that it had until a short time ago.
-    #[inline(always)]
-    pub(super) fn is_at(&self, worker: &Worker, address: u32) -> bool {
-        worker.ip == address || self.was_at(worker, address)
-    }
-
-    /// Like [`Network::is_at`], for an address of either IP version.
-    pub(super) fn is_at_address(&self, worker: &Worker, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.is_at(worker, address.to_bits()),
-            IpAddr::V6(address) => self.v6().is_some_and(|v6| {
-                self.is_at(worker, v6.number(address.to_bits(), Some(worker.server)))
-            }),
-        }
-    }
-
-    /// Returns true for the address that a worker's server had until a short time ago.
-    #[cold]
-    fn was_at(&self, worker: &Worker, address: u32) -> bool {
-        self.moved.contains(&(worker.server, address))
+    pub(super) fn is_at(&self, worker: &Worker, address: IpAddr) -> bool {
+        let was_at = || match address {
+            IpAddr::V4(address) => self.v4.was_at(worker.server, address.to_bits()),
+            IpAddr::V6(address) => self.v6.was_at(worker.server, address.to_bits()),
+        };
+        self.server_address(worker.server) == Some(address) || was_at()
     }
 
     /// Returns the server at this index.
@@ -779,6 +541,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     /// Empty table for two ports.
     fn neighbours() -> Neighbours {
@@ -789,6 +552,17 @@ mod tests {
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         let ip_options = IpOptions::Refuse;
         PortAddress { mac, ip, prefix, side, gateway, ip_options, v6: None }
+    }
+
+    /// Port with a /64 network.
+    fn port_v6(ip: &str, side: Side, gateway: Option<&str>) -> PortAddress {
+        let v6 = PortNetwork { ip: address(ip), prefix: 64, gateway: gateway.map(address) };
+        PortAddress { v6: Some(v6), ..port(0, 0, side, None) }
+    }
+
+    /// Parses an address.
+    fn address(text: &str) -> u128 {
+        text.parse::<Ipv6Addr>().unwrap().to_bits()
     }
 
     /// Builds a network with one server.
@@ -805,8 +579,9 @@ mod tests {
 
     #[test]
     fn prefixes_reach() {
-        let reaches =
-            |prefix, address| port(0x0A00_0101, prefix, Side::Both, None).reaches(address);
+        let reaches = |prefix, address| {
+            PortNetwork { ip: 0x0A00_0101, prefix, gateway: None }.reaches(address)
+        };
         assert!(reaches(24, 0x0A00_01FF) && !reaches(24, 0x0A00_0201));
         assert!(reaches(0, u32::MAX));
         assert!(reaches(32, 0x0A00_0101) && !reaches(32, 0x0A00_0102));
@@ -830,18 +605,21 @@ mod tests {
         assert_eq!(network.worker(u16::MAX), None);
         let worker = network.worker(9).unwrap();
         assert_eq!((worker.pool, worker.member), (1, Member(1)));
+        let address = Some(IpAddr::from([10, 0, 2, 11]));
+        assert_eq!(network.server_address(worker.server), address);
         assert_eq!(
-            (network.server(worker.server).ip, network.server(worker.server).port),
-            (0x0A00_020B, 1)
+            (network.member_address(1, Member(1)), network.member_address(0, Member(0))),
+            (address, None)
         );
-        let target = network.target(1, Member(1));
+        assert_eq!(network.server(worker.server).port, 1);
+        let target = network.v4.member(1, Member(1)).unwrap();
         assert_eq!(
             (target.choice, target.ip, target.next_hop.port),
             ([0, 9, 0, 0], [10, 0, 2, 11], 1)
         );
-        assert_eq!(network.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
-        assert_eq!(network.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
-        assert_eq!(Routes::new(network.ports(), Side::has_workers).find(0x0808_0808), None);
+        assert_eq!(network.v4.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
+        assert_eq!(network.v4.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
+        assert_eq!(Routes::<u32>::new(network.ports(), Side::has_workers).find(0x0808_0808), None);
     }
 
     #[test]
@@ -859,5 +637,61 @@ mod tests {
         let ports = vec![port(0x0A00_0101, 24, Side::Clients, None)];
         let error = network(ports, 0x0A00_010B, &[]).unwrap_err();
         assert!(error.to_string().contains("10.0.1.11"), "{error}");
+    }
+
+    /// Network with ports of both families, and a pool of one worker on each server.
+    fn network_of_both(servers: &[&str]) -> Result<Network, NetworkError> {
+        let ports = vec![
+            port_v6("fd00:1::1", Side::Clients, Some("fe80::fe")),
+            port_v6("fd00:2::1", Side::Workers, None),
+            port(0x0A00_0201, 24, Side::Workers, None),
+        ];
+        let host = |ip: &&str| {
+            Some(Host { ip: ip.parse().unwrap(), mac: None, registers: false, was: None })
+        };
+        let hosts: Vec<_> = servers.iter().map(host).collect();
+        let members = (0..servers.len() as u16).map(|at| Some((at, at))).collect();
+        let pool = NetworkPool { id: Some(7), members, ..NetworkPool::default() };
+        let base = FixedNetwork { udp_port: 1234, ports, ..FixedNetwork::default() };
+        Network::with_places(base, &hosts, &[], &[pool], &Neighbours::heap(3, 8))
+    }
+
+    #[test]
+    fn ipv6_clients_are_distinguished_from_other_hosts() {
+        let network = network_of_both(&["fd00:2::b"]).unwrap();
+        for (text, is_client) in [
+            ("fd00:1::5", true),
+            ("2001:db8::5", true),
+            ("fd00:1::1", false),
+            ("fd00:1::", false),
+            ("fd00:2::b", false),
+            ("fd00:2::c", false),
+            ("fe80::5", false),
+            ("ff02::1", false),
+            ("::1", false),
+            ("::", false),
+            ("::ffff:10.0.0.1", false),
+        ] {
+            assert_eq!(network.v6.is_client(address(text)), is_client, "{text}");
+        }
+        let route = |text| network.v6.client_route(address(text));
+        assert_eq!(route("fd00:1::5"), Some((0, address("fd00:1::5"))));
+        assert_eq!(route("2001:db8::5"), Some((0, address("fe80::fe"))));
+        assert!(network.takes::<u128>(0) && !network.takes::<u32>(0));
+        let entry = network.v6.worker(0).unwrap();
+        assert_eq!(network.worker(0), Some(entry.worker));
+        assert_eq!(network.member_address(0, Member(0)), Some("fd00:2::b".parse().unwrap()));
+        let is_at = |text| network.v6.is_at(&entry, address(text));
+        assert!(is_at("fd00:2::b") && !is_at("fd00:2::c"));
+    }
+
+    #[test]
+    fn inconsistent_network_is_refused() {
+        let error = network_of_both(&["fd00:2::b", "10.0.2.11"]).unwrap_err();
+        assert_eq!(error, NetworkError::MixedFamilies(7));
+        let error = network_of_both(&["fd00:3::b"]).unwrap_err();
+        assert!(error.to_string().contains("fd00:3::b"), "{error}");
+        let network = network_of_both(&["10.0.2.11"]).unwrap();
+        assert!(network.takes::<u32>(0) && !network.takes::<u128>(0));
     }
 }

@@ -1,18 +1,16 @@
 //! Reads bytes into values: the kind of each packet of a burst, or the reason for refusing it. No state, no
 //! panic.
 //!
-//! IPv4 and IPv6 differ only in their headers. One function interprets the task header by side, for both.
+//! IPv4 and IPv6 differ only in their headers. One function reads the message behind them.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
-
-use super::network::{Network, PortAddress};
-use super::v6::Network6;
+use super::network::{Family, Network, PortAddress};
 use crate::io::Buf;
 use crate::reason::DropReason;
 use crate::state::Member;
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{Code, Header};
-use crate::wire::{ipv4, ipv6, udp, vlan};
+use crate::wire::udp::{self, Datagram};
+use crate::wire::{ipv4, vlan};
 
 /// Number of packets by which the prefetch is ahead.
 pub(super) const PREFETCH_AHEAD: usize = 4;
@@ -156,10 +154,22 @@ pub fn one(
     if !ether::is_to(frame, address.mac) {
         return Err(DropReason::OtherMac);
     }
+    parsed.is_v6 = false;
     let datagram = udp::parse(frame, verified)?;
-    let to_us = datagram.dst == address.ip
-        || network.is_own(datagram.dst)
-        || network.is_service(Ipv4Addr::from_bits(datagram.dst).into());
+    message(network, address, frame, &datagram, parsed)
+}
+
+/// Reads the message in a datagram of either family.
+#[inline]
+fn message<A: Family>(
+    network: &Network,
+    address: &PortAddress,
+    frame: &[u8],
+    datagram: &Datagram<A>,
+    parsed: &mut Packet,
+) -> Result<PacketKind, DropReason> {
+    let tables = network.of::<A>();
+    let to_us = tables.is_own(datagram.dst) || network.is_service(datagram.dst.to_ip());
     // Packets to the node have its UDP port. All other packets are replies: a worker sends them to the client's
     // address, with the leaf as its next hop.
     if to_us && datagram.dst_port != network.udp_port {
@@ -169,22 +179,21 @@ pub fn one(
         return Err(DropReason::OtherAddress);
     }
     let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-    let from_spine = || network.has_spine_at(Ipv4Addr::from_bits(datagram.src).into());
+    let from_spine = || network.has_spine_at(datagram.src.to_ip());
     let kind = kind(network, address, to_us, header.code, from_spine)?;
-    if !network.takes_v4(network.pool_index(header.pool)) && !kind.is_of_fabric() {
+    if !network.takes::<A>(network.pool_index(header.pool)) && !kind.is_of_fabric() {
         return Err(DropReason::AddressFamily);
     }
     if header.code.is_task() {
-        let options = &frame[ether::LEN + ipv4::LEN..usize::from(datagram.at)];
-        if !address.ip_options.permit(options) {
+        // An IPv6 packet with extension headers was refused before.
+        if !address.ip_options.permit(&frame[ether::LEN + A::IP_LEN..usize::from(datagram.at)]) {
             return Err(DropReason::Ipv4Options);
         }
-        can_be_answered(datagram.src_port, network.is_client(datagram.src))?;
+        can_be_answered(datagram.src_port, tables.is_client(datagram.src))?;
     }
-    if ipv4::ttl(&frame[ether::LEN..]) < least_ttl(network, &header) {
+    if A::ttl(&frame[ether::LEN..]) < least_ttl(network, &header) {
         return Err(DropReason::TtlExpired);
     }
-    parsed.is_v6 = false;
     Ok(parsed.copy_header(kind, &header, datagram.at))
 }
 
@@ -275,49 +284,20 @@ fn other_ether_type(
     verified: bool,
     parsed: &mut Packet,
 ) -> Result<PacketKind, DropReason> {
-    let dst_mac = ether::dst(frame);
-    match (network.v6().filter(|_| address.v6.is_some()), ether::ether_type(frame)) {
-        (Some(v6), ether::IPV6) => return one_v6((network, v6), address, frame, verified, parsed),
-        (None, ether::ARP) => {}
+    match (address.v6.is_some(), ether::ether_type(frame)) {
+        (true, ether::IPV6) => {
+            let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
+                return Ok(PacketKind::NeighbourDiscovery);
+            };
+            parsed.is_v6 = true;
+            return message(network, address, frame, &datagram, parsed);
+        }
+        (false, ether::ARP) => {}
         _ => return Err(vlan::reason(frame)),
     }
+    let dst_mac = ether::dst(frame);
     if dst_mac != address.mac && dst_mac != Mac::BROADCAST {
         return Err(DropReason::OtherMac);
     }
     Ok(PacketKind::Arp)
-}
-
-/// Like [`one`], for a frame with an IPv6 header.
-fn one_v6(
-    (network, v6): (&Network, &Network6),
-    address: &PortAddress,
-    frame: &[u8],
-    verified: bool,
-    parsed: &mut Packet,
-) -> Result<PacketKind, DropReason> {
-    let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
-        return Ok(PacketKind::NeighbourDiscovery);
-    };
-    let to_us =
-        v6.is_own(datagram.dst) || network.is_service(Ipv6Addr::from_bits(datagram.dst).into());
-    if to_us && datagram.dst_port != network.udp_port {
-        return Err(DropReason::UdpPort);
-    }
-    if !to_us && datagram.src_port != network.udp_port {
-        return Err(DropReason::OtherAddress);
-    }
-    let header = Header::parse(&frame[datagram.payload()..usize::from(datagram.end)])?;
-    let from_spine = || network.has_spine_at(Ipv6Addr::from_bits(datagram.src).into());
-    let kind = kind(network, address, to_us, header.code, from_spine)?;
-    if !v6.takes(network.pool_index(header.pool)) && !kind.is_of_fabric() {
-        return Err(DropReason::AddressFamily);
-    }
-    if header.code.is_task() {
-        can_be_answered(datagram.src_port, v6.is_client(datagram.src))?;
-    }
-    if ipv6::hop_limit(&frame[ether::LEN..]) < least_ttl(network, &header) {
-        return Err(DropReason::TtlExpired);
-    }
-    parsed.is_v6 = true;
-    Ok(parsed.copy_header(kind, &header, datagram.at))
 }

@@ -216,16 +216,12 @@ pub fn offered(
         Err(DropReason::NoMember) if stages.may_wait_on(pool) => None,
         Err(reason) => Some(Verdict::Drop(reason)),
         Ok(pick) => {
-            if packet.is_v6 {
-                assign(pool, pick, &mut packet);
-                let (network, neighbours) = (&stages.network, &stages.neighbours);
-                return Some(rewrite::towards_worker_v6(network, neighbours, frame, &packet));
-            }
-            let target = stages.network.target(pool, pick.member);
-            let udp_at = usize::from(packet.udp_at);
-            let (neighbours, mut verdict) = (&stages.neighbours, Verdict::Consumed);
-            rewrite::towards_worker(neighbours, frame, udp_at, target, pick.idle, &mut verdict);
-            Some(verdict)
+            assign(pool, pick, &mut packet);
+            let (network, neighbours) = (&stages.network, &stages.neighbours);
+            Some(match packet.is_v6 {
+                false => rewrite::towards_worker::<u32>(network, neighbours, frame, &packet),
+                true => rewrite::towards_worker::<u128>(network, neighbours, frame, &packet),
+            })
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::auth::ReplyAuthenticator;
 use crate::policy::signals::Protocol;
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 use crate::wire::ipv4;
 
@@ -60,7 +61,7 @@ impl IpOptions {
 pub struct PortAddress {
     /// MAC address of the node on this port.
     pub mac: Mac,
-    /// Address of the node on this port. For an IPv6 address, a number that represents it ([`super::v6`]).
+    /// IPv4 address of the node on this port.
     pub ip: u32,
     /// Length of the network's prefix in bits, 0 to 32.
     pub prefix: u8,
@@ -75,42 +76,44 @@ pub struct PortAddress {
 }
 
 impl PortAddress {
-    /// Returns true if `address` is on this port's network.
+    /// Returns the port's network, if it is of this family.
+    #[must_use]
+    pub fn network<A: Address>(&self) -> Option<PortNetwork<A>> {
+        let (ip, prefix, gateway) = match self.v6 {
+            None => (self.ip.to_ip(), self.prefix, self.gateway.map(Address::to_ip)),
+            Some(v6) => (v6.ip.to_ip(), v6.prefix, v6.gateway.map(Address::to_ip)),
+        };
+        Some(PortNetwork { ip: A::from_ip(ip)?, prefix, gateway: gateway.and_then(A::from_ip) })
+    }
+}
+
+/// Address of a port, and the network behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortNetwork<A> {
+    /// Address of the node on the port.
+    pub ip: A,
+    /// Length of the network's prefix in bits.
+    pub prefix: u8,
+    /// Router to all other networks, if there is one.
+    pub gateway: Option<A>,
+}
+
+impl<A: Address> PortNetwork<A> {
+    /// Returns true if `address` is on this network.
     #[inline]
     #[must_use]
-    pub fn reaches(&self, address: u32) -> bool {
-        (address ^ self.ip) & self.mask() == 0
+    pub fn reaches(&self, address: A) -> bool {
+        (address ^ self.ip) & self.mask() == A::default()
     }
 
-    /// Returns the mask of the port's network.
-    pub(super) fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
+    /// Returns the mask of the network.
+    pub(super) fn mask(&self) -> A {
+        A::mask(self.prefix)
     }
 }
 
 /// IPv6 address of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortV6 {
-    /// Address of the node on the port.
-    pub ip: u128,
-    /// Length of the network's prefix in bits, 0 to 128.
-    pub prefix: u8,
-    /// Router to all other networks, if there is one.
-    pub gateway: Option<u128>,
-}
-
-impl PortV6 {
-    /// Returns true if `address` is on this port's network.
-    #[must_use]
-    pub fn reaches(&self, address: u128) -> bool {
-        (address ^ self.ip) & self.mask() == 0
-    }
-
-    /// Returns the mask of the port's network.
-    pub(super) fn mask(&self) -> u128 {
-        u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0)
-    }
-}
+pub type PortV6 = PortNetwork<u128>;
 
 /// Link of a leaf's pool to a spine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -175,8 +175,7 @@ impl Stages {
     /// Swaps the network and the tables that depend on it.
     fn exchange_network(&mut self, new: &mut Recognition) {
         std::mem::swap(&mut self.network, &mut new.network);
-        std::mem::swap(&mut self.templates, &mut new.templates);
-        std::mem::swap(&mut self.unreachable, &mut new.unreachable);
+        std::mem::swap(&mut self.fast, &mut new.fast);
         if let Some(fabric) = &mut self.fabric {
             fabric.apply_network(&self.network);
         }

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
 
 use super::region::{Region, Slice};
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 
 /// Number of cache entries of each port.
@@ -38,7 +39,7 @@ pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 const TAKEN: u64 = 1 << 63;
 /// Flag of an IPv6 host's key word. Its lower half is a hash of the address.
 const V6: u64 = 1 << 62;
-/// Key word of a place that a core is just assigning to an IPv6 host.
+/// Key word of a place that a core is just assigning to a host.
 const BUSY: u64 = 2;
 /// Key word of an unpinned place of the pinned area (a tombstone): a search continues behind it, unlike behind
 /// a free place, which is 0.
@@ -153,29 +154,33 @@ impl Neighbours {
         &self.words[slot.0 as usize + 2 * WAYS]
     }
 
-    /// Returns the place of IPv4 host `address` on `port`'s network.
+    /// Returns the place of `address` on `port`'s network.
     #[inline]
     #[must_use]
-    pub fn find(&self, port: usize, address: u32) -> Option<Slot> {
-        let key = key(port, address);
-        self.find_cached(port, key).or_else(|| self.find_pinned(key))
+    pub fn find<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
+        let key = address.key(self, port);
+        self.find_cached(port, key, address).or_else(|| self.find_pinned(key, address))
     }
 
-    /// Searches the cache for a key.
+    /// Searches the cache for a host.
     #[inline]
-    fn find_cached(&self, port: usize, key: u64) -> Option<Slot> {
+    fn find_cached<A: HostAddress>(&self, port: usize, key: u64, address: A) -> Option<Slot> {
         let set = self.set(port, key);
-        let keys = &self.words[set..set + WAYS];
-        let way = keys.iter().position(|word| word.load(Acquire) == key)?;
-        Some(Slot((set + way) as u32))
+        let keys = self.words[set..set + WAYS].iter().zip(set as u32..);
+        let mut places = keys.map(|(word, at)| (word, Slot(at)));
+        places
+            .find(|(word, slot)| word.load(Acquire) == key && address.is_at(self, *slot))
+            .map(|(_, slot)| slot)
     }
 
-    /// Searches the pinned area for a key, until a free place.
-    fn find_pinned(&self, key: u64) -> Option<Slot> {
+    /// Searches the pinned area for a host, until a free place.
+    fn find_pinned<A: HostAddress>(&self, key: u64, address: A) -> Option<Slot> {
         for at in self.pinned(key) {
             match self.key_at(at) {
                 0 => return None,
-                word if word == key => return Some(Slot(at as u32)),
+                word if word == key && address.is_at(self, Slot(at as u32)) => {
+                    return Some(Slot(at as u32));
+                }
                 _ => {}
             }
         }
@@ -185,15 +190,16 @@ impl Neighbours {
     /// Pins `address` until [`Neighbours::unpin`], and returns its place. Returns `None` if the table has no
     /// room for more pinned entries. Cores may look up and learn hosts meanwhile; only one thread pins and
     /// unpins.
-    pub fn pin(&self, port: usize, address: u32) -> Option<Slot> {
-        let key = key(port, address);
-        if let Some(slot) = self.find_pinned(key) {
+    pub fn pin<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
+        let key = address.key(self, port);
+        if let Some(slot) = self.find_pinned(key, address) {
             return Some(slot);
         }
         let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | TOMBSTONE))?;
         let slot = Slot(at as u32);
         self.mac_word(slot).store(0, Relaxed);
         self.times(slot).store(0, Relaxed);
+        address.store(self, slot);
         self.words[at].store(key, Release);
         Some(slot)
     }
@@ -221,26 +227,6 @@ impl Neighbours {
         places.filter(|&at| self.key_at(at) & TAKEN != 0).map(|at| Slot(at as u32))
     }
 
-    /// Returns the place of an IPv6 host.
-    #[must_use]
-    pub fn find_v6(&self, port: usize, address: u128) -> Option<Slot> {
-        let key = self.key_v6(port, address);
-        let set = self.set(port, key);
-        let cached = (set..set + WAYS).find(|&at| self.is_v6_at(at, key, address));
-        cached.or_else(|| self.find_pinned_v6(key, address)).map(|at| Slot(at as u32))
-    }
-
-    /// Searches the pinned area for an IPv6 host, until a free place. Returns the index of its key word.
-    fn find_pinned_v6(&self, key: u64, address: u128) -> Option<usize> {
-        let taken = self.pinned(key).take_while(|&at| self.key_at(at) != 0);
-        { taken }.find(|&at| self.is_v6_at(at, key, address))
-    }
-
-    /// Returns true if the entry with the key word at `at` is this host's.
-    fn is_v6_at(&self, at: usize, key: u64, address: u128) -> bool {
-        self.key_at(at) == key && self.v6(Slot(at as u32)) == Some(address)
-    }
-
     /// Returns the pinned entry of `address` behind `port`. Returns `None` for a port that the table does not
     /// have.
     #[must_use]
@@ -249,39 +235,26 @@ impl Neighbours {
             return None;
         }
         match address {
-            IpAddr::V4(address) => self.find_pinned(key(port, address.to_bits())),
+            IpAddr::V4(address) => {
+                let address = address.to_bits();
+                self.find_pinned(address.key(self, port), address)
+            }
             IpAddr::V6(address) => {
                 let address = address.to_bits();
-                let at = self.find_pinned_v6(self.key_v6(port, address), address)?;
-                Some(Slot(at as u32))
+                self.find_pinned(address.key(self, port), address)
             }
         }
     }
 
-    /// Pins an IPv6 host, as [`Neighbours::pin`] does.
-    pub fn pin_v6(&self, port: usize, address: u128) -> Option<Slot> {
-        let key = self.key_v6(port, address);
-        if let Some(at) = self.find_pinned_v6(key, address) {
-            return Some(Slot(at as u32));
-        }
-        let at = self.pinned(key).find(|&at| matches!(self.key_at(at), 0 | TOMBSTONE))?;
-        let slot = Slot(at as u32);
-        self.mac_word(slot).store(0, Relaxed);
-        self.times(slot).store(0, Relaxed);
-        self.put_v6(slot, address);
-        self.words[at].store(key, Release);
-        Some(slot)
-    }
-
-    /// Inserts an IPv6 host, as [`Neighbours::insert`] does.
+    /// Returns the place of `address` in the cache. Adds it if necessary, in the place of another host in a
+    /// full set.
     #[must_use]
-    pub fn insert_v6(&self, port: usize, address: u128, now_ms: u32) -> Slot {
-        let key = self.key_v6(port, address);
+    pub fn insert<A: HostAddress>(&self, port: usize, address: A, now_ms: u32) -> Slot {
+        let key = address.key(self, port);
         let set = self.set(port, key);
-        let find = || (set..set + WAYS).find(|&at| self.is_v6_at(at, key, address));
         loop {
-            if let Some(at) = find() {
-                return Slot(at as u32);
+            if let Some(slot) = self.find_cached(port, key, address) {
+                return slot;
             }
             // Lowest first: free, then unresolved, then longest unused; places being assigned come last.
             let rank = |way: &usize| {
@@ -294,33 +267,25 @@ impl Neighbours {
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // An address is two words. Until both are written, the place is `BUSY` and belongs to no host.
+            // Until all words of the new host are written, the place is `BUSY` and belongs to no host.
             if before == BUSY
                 || self.words[set + way].compare_exchange(before, BUSY, AcqRel, Acquire).is_err()
             {
                 continue;
             }
+            // Clears the old host's MAC address before the key changes, so that no core uses it for the new host.
             self.mac_word(slot).store(0, Relaxed);
             self.times(slot).store(u64::from(now_ms), Relaxed);
-            self.put_v6(slot, address);
+            address.store(self, slot);
             self.words[set + way].store(key, Release);
             // Another core may have chosen another way for the same host at the same time. Both then keep the
             // first of the two ways.
-            let first = find().unwrap_or(set + way);
-            if first != set + way {
+            let first = self.find_cached(port, key, address).unwrap_or(slot);
+            if first != slot {
                 let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
             }
-            return Slot(first as u32);
+            return first;
         }
-    }
-
-    /// Writes the address of an IPv6 host. The fence keeps the writes behind the change of the key word before
-    /// them; it pairs with the one in [`Neighbours::v6`].
-    fn put_v6(&self, slot: Slot, address: u128) {
-        let [upper, lower] = self.v6_words(slot);
-        fence(Release);
-        upper.store((address >> 64) as u64, Relaxed);
-        lower.store(address as u64, Relaxed);
     }
 
     /// Returns the two words of an IPv6 address.
@@ -350,48 +315,6 @@ impl Neighbours {
         };
         let upper = mix((address >> 64) as u64);
         (mix(upper ^ upper >> 32 ^ address as u64) >> 32) as u32
-    }
-
-    /// Returns the key word of an IPv6 host.
-    fn key_v6(&self, port: usize, address: u128) -> u64 {
-        V6 | key(port, self.digest(address))
-    }
-
-    /// Returns the place of `address` in the cache. Adds it if necessary, in the place of another host in a
-    /// full set.
-    #[must_use]
-    pub fn insert(&self, port: usize, address: u32, now_ms: u32) -> Slot {
-        let key = key(port, address);
-        loop {
-            if let Some(slot) = self.find_cached(port, key) {
-                return slot;
-            }
-            let set = self.set(port, key);
-            // Lowest first: free, then unresolved, then longest unused.
-            let rank = |way: &usize| {
-                let slot = Slot((set + way) as u32);
-                let unused_ms = now_ms.wrapping_sub(self.times(slot).load(Relaxed) as u32);
-                let taken = self.key_at(set + way) != 0;
-                (taken, self.mac(slot).is_some(), u32::MAX - unused_ms)
-            };
-            // Never `None`: a set has ways.
-            let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
-            let slot = Slot((set + way) as u32);
-            let before = self.key_at(set + way);
-            // Clears the old host's MAC address before the key changes, so that no core uses it for the new host.
-            self.mac_word(slot).store(0, Relaxed);
-            self.times(slot).store(u64::from(now_ms), Relaxed);
-            if self.words[set + way].compare_exchange(before, key, AcqRel, Acquire).is_err() {
-                continue;
-            }
-            // Another core may have chosen another way for the same host at the same time. Both then keep the
-            // first of the two ways.
-            let first = self.find_cached(port, key).unwrap_or(slot);
-            if first != slot {
-                let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
-            }
-            return first;
-        }
     }
 
     /// Returns the IPv4 address at `slot`; for an IPv6 host, the [`Neighbours::digest`] of its address.
@@ -580,6 +503,54 @@ impl Neighbours {
     }
 }
 
+/// Address of a host in the table.
+pub trait HostAddress: Address {
+    /// Returns the key word of the host behind a port.
+    fn key(self, table: &Neighbours, port: usize) -> u64;
+
+    /// Returns true if a place with this host's key word is the host's.
+    fn is_at(self, table: &Neighbours, slot: Slot) -> bool;
+
+    /// Writes the words behind the key word that hold the address.
+    fn store(self, table: &Neighbours, slot: Slot);
+}
+
+/// The key word holds the whole address.
+impl HostAddress for u32 {
+    #[inline]
+    fn key(self, _: &Neighbours, port: usize) -> u64 {
+        key(port, self)
+    }
+
+    #[inline]
+    fn is_at(self, _: &Neighbours, _: Slot) -> bool {
+        true
+    }
+
+    fn store(self, _: &Neighbours, _: Slot) {}
+}
+
+impl HostAddress for u128 {
+    #[inline]
+    fn key(self, table: &Neighbours, port: usize) -> u64 {
+        V6 | key(port, table.digest(self))
+    }
+
+    #[inline]
+    fn is_at(self, table: &Neighbours, slot: Slot) -> bool {
+        table.v6(slot) == Some(self)
+    }
+
+    /// The fence keeps the writes behind the change of the key word before them; it pairs with the one in
+    /// [`Neighbours::v6`].
+    fn store(self, table: &Neighbours, slot: Slot) {
+        let [upper, lower] = table.v6_words(slot);
+        fence(Release);
+        upper.store((self >> 64) as u64, Relaxed);
+        lower.store(self as u64, Relaxed);
+    }
+}
+
 /// Returns the key word of an IPv4 host: flag, 15 bits for the port, and the address.
 #[inline]
 fn key(port: usize, address: u32) -> u64 {
@@ -601,13 +572,13 @@ mod tests {
     #[test]
     fn hosts_are_found_by_port_and_address() {
         let table = Neighbours::heap(2, 0);
-        assert_eq!(table.find(0, 7), None);
-        let slot = table.insert(0, 7, 1);
-        assert_eq!(table.insert(0, 7, 1), slot);
-        assert_ne!(table.insert(1, 7, 1), slot);
+        assert_eq!(table.find(0, 7_u32), None);
+        let slot = table.insert(0, 7_u32, 1);
+        assert_eq!(table.insert(0, 7_u32, 1), slot);
+        assert_ne!(table.insert(1, 7_u32, 1), slot);
         assert_eq!(table.mac(slot), None);
         assert_eq!(table.learn(slot, HOST, 1), LearnOutcome::Learnt);
-        assert_eq!(table.find(0, 7).and_then(|slot| table.mac(slot)), Some(HOST));
+        assert_eq!(table.find(0, 7_u32).and_then(|slot| table.mac(slot)), Some(HOST));
         assert_eq!(table.iter().filter(|entry| entry.1 == Ipv4Addr::from_bits(7)).count(), 2);
     }
 
@@ -615,9 +586,9 @@ mod tests {
     #[test]
     fn invented_hosts_never_evict_pinned_or_foreign_entries() {
         let table = Neighbours::heap(2, 3);
-        let pinned: Vec<_> = (0..3).map(|at| table.pin(0, 100 + at).unwrap()).collect();
-        let elsewhere = table.insert(1, 9, 1);
-        let used = table.insert(0, 9, 1);
+        let pinned: Vec<_> = (0..3).map(|at| table.pin(0, 100_u32 + at).unwrap()).collect();
+        let elsewhere = table.insert(1, 9_u32, 1);
+        let used = table.insert(0, 9_u32, 1);
         table.learn(used, HOST, 1);
         for address in 0..20 * PORT_SLOTS as u32 {
             let now = 2 + address / 64;
@@ -627,11 +598,11 @@ mod tests {
         for (at, slot) in pinned.into_iter().enumerate() {
             assert_eq!(table.find(0, 100 + at as u32), Some(slot));
         }
-        assert_eq!(table.find(1, 9), Some(elsewhere));
-        assert_eq!(table.find(0, 9).and_then(|slot| table.mac(slot)), Some(HOST));
+        assert_eq!(table.find(1, 9_u32), Some(elsewhere));
+        assert_eq!(table.find(0, 9_u32).and_then(|slot| table.mac(slot)), Some(HOST));
         // A new host finds a place at any time.
-        let new = table.insert(0, 10, 5_000);
-        assert_eq!((table.find(0, 10), table.mac(new)), (Some(new), None));
+        let new = table.insert(0, 10_u32, 5_000);
+        assert_eq!((table.find(0, 10_u32), table.mac(new)), (Some(new), None));
     }
 
     #[test]
@@ -654,15 +625,15 @@ mod tests {
     #[test]
     fn pinning_beyond_the_reserved_room_is_refused() {
         let table = Neighbours::heap(1, 4);
-        let pinned = (0..100).filter(|&address| table.pin(0, address).is_some()).count();
+        let pinned = (0..100_u32).filter(|&address| table.pin(0, address).is_some()).count();
         assert!((4..=8).contains(&pinned), "{pinned}");
-        assert_eq!(table.find(0, 99), None);
+        assert_eq!(table.find(0, 99_u32), None);
     }
 
     #[test]
     fn arp_does_not_change_a_configured_address() {
         let table = Neighbours::heap(1, 1);
-        let slot = table.pin(0, 1).unwrap();
+        let slot = table.pin(0, 1_u32).unwrap();
         table.set_static(slot, HOST);
         assert_eq!(table.learn(slot, OTHER, 5), LearnOutcome::Conflict);
         table.ask_all(slot);
@@ -676,7 +647,7 @@ mod tests {
     #[test]
     fn contradicting_claim_only_triggers_a_probe() {
         let table = Neighbours::heap(1, 0);
-        let slot = table.insert(0, 1, 10);
+        let slot = table.insert(0, 1_u32, 10);
         assert_eq!(
             (table.learn(slot, HOST, 10), table.age_ms(slot, 15)),
             (LearnOutcome::Learnt, Some(5))
@@ -693,13 +664,14 @@ mod tests {
         assert_eq!(table.learn(slot, HOST, 32), LearnOutcome::Conflict, "asked once, one answer");
         assert_eq!(table.mac(slot), Some(OTHER));
         table.invalidate(slot);
-        assert_eq!((table.mac(slot), table.find(0, 1)), (None, Some(slot)));
+        assert_eq!((table.mac(slot), table.find(0, 1_u32)), (None, Some(slot)));
     }
 
     #[test]
     fn link_loss_removes_its_hosts() {
         let table = Neighbours::heap(2, 2);
-        let slots = [table.pin(0, 1).unwrap(), table.insert(0, 2, 1), table.insert(1, 2, 1)];
+        let slots =
+            [table.pin(0, 1_u32).unwrap(), table.insert(0, 2_u32, 1), table.insert(1, 2_u32, 1)];
         for slot in slots {
             table.learn(slot, HOST, 1);
         }
@@ -714,7 +686,7 @@ mod tests {
     #[test]
     fn concurrent_inserts_agree_on_the_entry() {
         let table = Neighbours::heap(1, 0);
-        for round in 0..200 {
+        for round in 0..200_u32 {
             let insert = || table.insert(0, round, 1);
             let (first, second) = std::thread::scope(|scope| {
                 let second = scope.spawn(insert);
@@ -734,11 +706,11 @@ mod tests {
     fn ipv6_hosts_have_places_beside_others() {
         const NEAR: u128 = 0xFD00_0000_0000_0000_0000_0000_0000_0001;
         let table = Neighbours::heap(2, 4);
-        let pinned = table.pin_v6(1, NEAR).unwrap();
-        assert_eq!((table.pin_v6(1, NEAR), table.find_v6(1, NEAR)), (Some(pinned), Some(pinned)));
-        assert_eq!((table.find_v6(0, NEAR), table.find(1, table.address(pinned))), (None, None));
-        let slot = table.insert_v6(1, NEAR + 1, 0);
-        assert_eq!((table.insert_v6(1, NEAR + 1, 5), table.v6(slot)), (slot, Some(NEAR + 1)));
+        let pinned = table.pin(1, NEAR).unwrap();
+        assert_eq!((table.pin(1, NEAR), table.find(1, NEAR)), (Some(pinned), Some(pinned)));
+        assert_eq!((table.find(0, NEAR), table.find(1, table.address(pinned))), (None, None));
+        let slot = table.insert(1, NEAR + 1, 0);
+        assert_eq!((table.insert(1, NEAR + 1, 5), table.v6(slot)), (slot, Some(NEAR + 1)));
         assert_eq!(table.learn(slot, HOST, 0), LearnOutcome::Learnt);
         let known: Vec<_> = table.iter().collect();
         assert!(known.contains(&(1, IpAddr::V6(Ipv6Addr::from_bits(NEAR + 1)), Some(HOST))));
@@ -746,20 +718,20 @@ mod tests {
         table.set_link(1, false);
         assert_eq!(table.mac(slot), None);
         table.unpin(pinned);
-        assert_eq!((table.find_v6(1, NEAR), table.v6(pinned)), (None, None));
-        assert_eq!(table.v6(table.insert(0, 9, 0)), None);
+        assert_eq!((table.find(1, NEAR), table.v6(pinned)), (None, None));
+        assert_eq!(table.v6(table.insert(0, 9_u32, 0)), None);
     }
 
     #[test]
     fn invented_ipv6_hosts_evict_only_the_oldest() {
         let table = Neighbours::heap(1, 0);
-        let known = table.insert_v6(0, 1 << 100, 0);
+        let known = table.insert(0, 1_u128 << 100, 0);
         table.learn(known, HOST, 0);
         for host in 0..100_000_u128 {
-            let slot = table.insert_v6(0, 7 << 96 | host << 20, 1);
+            let slot = table.insert(0, 7 << 96 | host << 20, 1);
             assert_eq!(table.v6(slot), Some(7 << 96 | host << 20));
         }
-        assert_eq!((table.find_v6(0, 1 << 100), table.mac(known)), (Some(known), Some(HOST)));
+        assert_eq!((table.find(0, 1_u128 << 100), table.mac(known)), (Some(known), Some(HOST)));
         // They are spread over all sets.
         let taken = table.iter().count();
         assert!(taken > PORT_SLOTS * 99 / 100, "{taken} of {PORT_SLOTS}");

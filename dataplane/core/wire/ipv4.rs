@@ -123,30 +123,27 @@ pub fn ttl(packet: &[u8]) -> u8 {
     packet[8]
 }
 
-/// Replaces the destination, decrements the time to live (which must be above 0) and updates the checksum.
-#[inline]
-pub fn forward_to(packet: &mut [u8], dst: u32) {
-    let packet = &mut packet[..LEN]; // one bounds check for all accesses
-    let delta = ChecksumDelta::default().double_word(u32_at(packet, 16), dst);
-    put_u32(packet, 16, dst);
+/// Replaces the destination and decrements the time to live, which must be above 0. `delta` is the change of the
+/// checksum by both, see [`hop`].
+#[inline(always)]
+pub fn forward_to(packet: &mut [u8], dst: [u8; 4], delta: FoldedDelta) {
+    packet[16..20].copy_from_slice(&dst);
     decrement_ttl(packet, delta);
 }
 
-/// Replaces the source, decrements the time to live (which must be above 0) and updates the checksum.
-#[inline]
-pub fn forward_from(packet: &mut [u8], src: u32) {
-    let packet = &mut packet[..LEN];
-    let delta = ChecksumDelta::default().double_word(u32_at(packet, 12), src);
-    put_u32(packet, 12, src);
+/// Like [`forward_to`], for the source.
+#[inline(always)]
+pub fn forward_from(packet: &mut [u8], src: [u8; 4], delta: FoldedDelta) {
+    packet[12..16].copy_from_slice(&src);
     decrement_ttl(packet, delta);
 }
 
-/// Decrements the time to live and updates the checksum by this and `delta`.
-#[inline]
-fn decrement_ttl(packet: &mut [u8], delta: ChecksumDelta) {
+/// Decrements the time to live. `delta` holds all changes of the header, including this one.
+#[inline(always)]
+fn decrement_ttl(packet: &mut [u8], delta: FoldedDelta) {
+    let checksum = delta.apply(u16::from_ne_bytes([packet[10], packet[11]]));
     packet[8] = packet[8].wrapping_sub(1);
-    let checksum = hop(delta).apply(u16_at(packet, 10));
-    put_u16(packet, 10, checksum);
+    packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
 }
 
 /// Adds a decrement of the time to live to a change of a header.
@@ -155,29 +152,6 @@ fn decrement_ttl(packet: &mut [u8], delta: ChecksumDelta) {
 pub const fn hop(delta: ChecksumDelta) -> ChecksumDelta {
     // Time to live and protocol share a word: it falls by 0x100, for any protocol.
     delta.word(0x0100, 0)
-}
-
-/// Decrements the time to live and updates the checksum. `delta` holds all changes, including this one.
-#[inline(always)]
-pub fn decrement_ttl_folded(packet: &mut [u8], delta: FoldedDelta) {
-    let checksum = delta.apply(u16::from_ne_bytes([packet[10], packet[11]]));
-    packet[8] = packet[8].wrapping_sub(1);
-    packet[10..12].copy_from_slice(&checksum.to_ne_bytes());
-}
-
-/// Replaces only the destination.
-#[inline(always)]
-pub fn replace_dst(packet: &mut [u8], dst: [u8; 4]) {
-    packet[16..20].copy_from_slice(&dst);
-}
-
-/// Replaces only the source. Returns the old one, in memory order.
-#[inline(always)]
-pub fn replace_src(packet: &mut [u8], src: [u8; 4]) -> u32 {
-    let mut old = [0; 4];
-    old.copy_from_slice(&packet[12..16]);
-    packet[12..16].copy_from_slice(&src);
-    u32::from_ne_bytes(old)
 }
 
 /// Exchanges source and destination of a checked header, and resets its time to live.
@@ -279,14 +253,20 @@ mod tests {
     #[test]
     fn forwarding_keeps_the_checksum_true() {
         let mut packet = packet();
-        for hop in 0..60 {
-            forward_to(&mut packet, 0xC0A8_0000 + hop);
-            forward_from(&mut packet, 0xFFFF_FF00 + hop);
+        let delta = |old: u32, new: u32| {
+            FoldedDelta::fold(hop(ChecksumDelta::default().double_word(old, new)))
+        };
+        for step in 0..60 {
+            let (from, to) = (0xFFFF_FF00 + step, 0xC0A8_0000 + step);
+            let change = delta(dst(&packet), to);
+            forward_to(&mut packet, to.to_be_bytes(), change);
+            let change = delta(src(&packet), from);
+            forward_from(&mut packet, from.to_be_bytes(), change);
             if ttl(&packet) < 2 {
                 break;
             }
             let header = parse(&packet, false).unwrap();
-            assert_eq!((header.dst, header.src), (0xC0A8_0000 + hop, 0xFFFF_FF00 + hop));
+            assert_eq!((header.dst, header.src), (to, from));
         }
         assert!(ttl(&packet) < 2);
     }

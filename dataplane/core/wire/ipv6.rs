@@ -104,17 +104,17 @@ pub fn pseudo_header(packet: &[u8], next: u8, len: u16) -> PartialChecksum {
     PartialChecksum::default().bytes(&packet[SRC..LEN]).number(u16::from(next)).number(len)
 }
 
-/// Replaces the destination and decrements the hop limit, which must be above 0.
+/// Replaces the destination (in packet byte order) and decrements the hop limit, which must be above 0.
 #[inline]
-pub fn forward_to(packet: &mut [u8], dst: u128) {
-    packet[DST..LEN].copy_from_slice(&dst.to_be_bytes());
+pub fn forward_to(packet: &mut [u8], dst: [u8; 16]) {
+    packet[DST..LEN].copy_from_slice(&dst);
     packet[7] = packet[7].wrapping_sub(1);
 }
 
-/// Replaces the source and decrements the hop limit, which must be above 0.
+/// Replaces the source (in packet byte order) and decrements the hop limit, which must be above 0.
 #[inline]
-pub fn forward_from(packet: &mut [u8], src: u128) {
-    packet[SRC..DST].copy_from_slice(&src.to_be_bytes());
+pub fn forward_from(packet: &mut [u8], src: [u8; 16]) {
+    packet[SRC..DST].copy_from_slice(&src);
     packet[7] = packet[7].wrapping_sub(1);
 }
 
@@ -195,8 +195,8 @@ mod tests {
         let header = parse(&packet).unwrap();
         assert_eq!((header.src, header.dst), (address("fd00::1"), address("fd00::2")));
         assert_eq!((header.payload_len, header.next, hop_limit(&packet)), (9, UDP, 64));
-        forward_to(&mut packet, address("fd00::3"));
-        forward_from(&mut packet, address("fd00::4"));
+        forward_to(&mut packet, address("fd00::3").to_be_bytes());
+        forward_from(&mut packet, address("fd00::4").to_be_bytes());
         assert_eq!((src(&packet), dst(&packet)), (address("fd00::4"), address("fd00::3")));
         assert_eq!(hop_limit(&packet), 62);
         swap_addresses(&mut packet);

@@ -3,6 +3,7 @@
 //! `parse` functions accept untrusted bytes, never panic, and return the reason for a refusal. `emit`
 //! functions write into a buffer of at least the documented length and panic on a shorter one.
 
+pub mod address;
 pub mod arp;
 pub mod auth;
 pub mod checksum;

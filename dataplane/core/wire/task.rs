@@ -371,21 +371,11 @@ pub const fn choice_of(worker: u16) -> [u8; 4] {
     ((worker as u32) << 16).to_be_bytes()
 }
 
-/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns the
-/// checksum difference.
-#[inline]
-#[must_use]
-pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> ChecksumDelta {
-    // The fields `dst` and `qlen` are adjacent, at an odd offset.
-    let new = u32::from_be_bytes(choice) | u32::from(idle);
-    let delta = ChecksumDelta::default().straddling_double_word(u32_at(payload, 5), new);
-    put_u32(payload, 5, new);
-    delta
-}
-
-/// Same as [`choose`], but returns, in memory order, the four replaced bytes at an odd offset.
+/// Writes the scheduler's choice, made from a worker's id by [`choice_of`], into a task's header. Returns, in memory
+/// order, the four replaced bytes at an odd offset.
 #[inline(always)]
-pub fn rechoose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
+pub fn choose(payload: &mut [u8], choice: [u8; 4], idle: bool) -> u32 {
+    // The fields `dst` and `qlen` are adjacent.
     let new = u32::from_ne_bytes(choice) | u32::from(idle).to_be();
     let mut old = [0; 4];
     old.copy_from_slice(&payload[5..9]);
@@ -555,6 +545,7 @@ mod tests {
 
     #[test]
     fn choosing_keeps_the_datagrams_checksum() {
+        use crate::wire::checksum::FoldedDelta;
         use crate::wire::udp::{self, Flow};
         let mut frame = vec![0; udp::PAYLOAD + 27];
         Header::new_task(1, 7).emit(&mut frame[udp::PAYLOAD..]);
@@ -568,8 +559,12 @@ mod tests {
         };
         flow.emit(&mut frame, 27);
         for (dst, idle) in [(5_u16, true), (0x1FE, false), (0x7FFE, true)] {
-            let delta = choose(&mut frame[udp::PAYLOAD..], choice_of(dst), idle);
-            udp::update_checksum(&mut frame[34..], delta);
+            let choice = choice_of(dst);
+            let old = choose(&mut frame[udp::PAYLOAD..], choice, idle);
+            let new = u32::from_be_bytes(choice) | u32::from(idle);
+            let added = ChecksumDelta::default().straddling_double_word(0, new);
+            let delta = FoldedDelta::straddling_double_word_removed(old);
+            udp::update_checksum_folded(&mut frame[34..], delta.and(FoldedDelta::fold(added)));
             assert!(udp::parse(&frame, false).is_ok());
             let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();
             assert_eq!((header.dst, header.qlen), (dst, u16::from(idle)));

@@ -14,7 +14,6 @@ use wedjat_core::role::colocated;
 use wedjat_core::stage::affinity::AffinityTable;
 use wedjat_core::stage::fabric::{Fabric, Shared};
 use wedjat_core::stage::network::NetworkError;
-use wedjat_core::stage::v6::Network6;
 use wedjat_core::stage::{Network, NewPool, Recognition, Stages, Step, Update};
 use wedjat_core::state::table::Limits;
 use wedjat_core::state::{Member, Table};
@@ -233,11 +232,10 @@ impl LeafCores {
     /// Unpins next hops that the network does not use. No core reads them any more, and no packet waits for them.
     fn unpin_old_hops(&self, table: &Table) {
         let neighbours = table.neighbours();
-        let gateway = self.network.gateway().map(|(_, slot, _)| slot);
+        let gateways = self.network.gateways().map(|gateway| gateway.slot);
         let servers = self.network.servers().map(|server| server.slot);
         let spines = self.network.spines().map(|spine| spine.slot);
-        let gateway_v6 = self.network.v6().and_then(Network6::gateway).map(|(_, slot, _)| slot);
-        let used: Vec<_> = servers.chain(spines).chain(gateway).chain(gateway_v6).collect();
+        let used: Vec<_> = servers.chain(spines).chain(gateways).collect();
         let old: Vec<_> = neighbours.pinned_slots().filter(|slot| !used.contains(slot)).collect();
         old.into_iter().for_each(|slot| neighbours.unpin(slot));
     }

@@ -96,6 +96,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wedjat::reason::DropReason;
+    use wedjat::wire::checksum::FoldedDelta;
     use wedjat::wire::ipv4;
     use wedjat::wire::udp::{Datagram, Flow};
 
@@ -147,9 +148,14 @@ mod tests {
             let extension = Extension { app: ext.0, seq32: ext.1, service_ns: ext.2, class: ext.3 };
             let mut frame = task(&header, extension, work, v6);
             for _ in 0..hops {
+                let packet = &mut frame[ether::LEN..];
                 match v6 {
-                    true => ipv6::forward_to(&mut frame[ether::LEN..], SERVER),
-                    false => ipv4::forward_to(&mut frame[ether::LEN..], SERVER as u32),
+                    true => ipv6::forward_to(packet, SERVER.to_be_bytes()),
+                    false => {
+                        let (old, new) = (ipv4::dst(packet), SERVER as u32);
+                        let delta = ipv4::hop(ChecksumDelta::default().double_word(old, new));
+                        ipv4::forward_to(packet, new.to_be_bytes(), FoldedDelta::fold(delta));
+                    }
                 }
             }
             let before = parse(&frame).unwrap();

@@ -37,7 +37,7 @@ pub fn read_arp(frame: &Frame) -> Option<(arp::Packet, Mac)> {
 pub fn introduce(neighbours: &Neighbours, family: Family) {
     let slot = match family {
         Family::V4 => neighbours.insert(CLIENTS, CLIENT, 0),
-        Family::V6 => neighbours.insert_v6(CLIENTS, v6(CLIENT), 0),
+        Family::V6 => neighbours.insert(CLIENTS, v6(CLIENT), 0),
     };
     neighbours.set_static(slot, CLIENT_MAC);
 }
@@ -62,7 +62,7 @@ impl Rig {
         let neighbours = self.leaf.stages().neighbours();
         match self.family(port) {
             Family::V4 => neighbours.find(port, address),
-            Family::V6 => neighbours.find_v6(port, v6(address)),
+            Family::V6 => neighbours.find(port, v6(address)),
         }
     }
 }

@@ -5,6 +5,7 @@ use crossbeam_queue::ArrayQueue;
 use wedjat_core::policy::{CATALOGUE, Runs};
 use wedjat_core::stage::UnknownWorker;
 use wedjat_core::state::Presence;
+use wedjat_core::wire::address::Address;
 
 use super::*;
 
@@ -418,7 +419,10 @@ fn unknown_workers_are_reported_on_request() {
     rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
     rig.leaf.stages_mut().set_unknown_workers(Arc::clone(&newcomers));
     rig.through(WORKERS, &message_from(SERVERS[0], header), WORKERS);
-    assert_eq!(newcomers.pop(), Some(UnknownWorker { server: SERVERS[0], worker: 9, pool: 7 }));
+    assert_eq!(
+        newcomers.pop(),
+        Some(UnknownWorker { server: SERVERS[0].to_ip(), worker: 9, pool: 7 })
+    );
     rig.through(WORKERS, &join(10, 0), WORKERS); // known
     rig.through(WORKERS, &message_from(SERVERS[0], Header { src: 0xFFFF, ..header }), WORKERS);
     let mut on_clients_side = message_from(SERVERS[0], header);
@@ -430,7 +434,7 @@ fn unknown_workers_are_reported_on_request() {
         rig.through(WORKERS, &message_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
     }
     let reported = [newcomers.pop(), newcomers.pop(), newcomers.pop()];
-    let newcomer = |worker| Some(UnknownWorker { server: 0x0A00_0263, worker, pool: 7 });
+    let newcomer = |worker| Some(UnknownWorker { server: [10, 0, 2, 99].into(), worker, pool: 7 });
     assert_eq!(reported, [newcomer(100), newcomer(101), None]);
     rig.assert_accounted();
 }

@@ -16,7 +16,6 @@
 //! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
 //! announces workers to one leaf. A *place* is a worker's identity: its global id and its pool.
 
-mod family;
 mod link;
 mod named_load;
 mod next_hop;
@@ -41,7 +40,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-pub use family::Address;
+pub use crate::wire::address::Address;
 pub use link::{Work, WorkerLink};
 pub use named_load::NamedLoad;
 pub use packet::Packet;

@@ -1,12 +1,12 @@
 //! Packet of a task. Its buffer waits while a worker serves the task, and then becomes the reply.
 
-use super::family::Address;
 use super::link::Work;
 use super::signer::Credential;
 use crate::io::Buf;
 use crate::io::Token;
 use crate::reason::DropReason;
 use crate::ring::TaskIds;
+use crate::wire::address::Address;
 use crate::wire::ether::{self, Mac};
 use crate::wire::ipv6;
 use crate::wire::peer::{ForwardingTrailer, VERSION, VIA_LEN};

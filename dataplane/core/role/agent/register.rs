@@ -8,10 +8,10 @@
 
 use std::net::IpAddr;
 
-use super::family::Address;
 use super::next_hop::NextHop;
 use crate::reason::DropReason;
 use crate::ring::Place;
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 use crate::wire::task::Header;
 use crate::wire::udp::Flow;

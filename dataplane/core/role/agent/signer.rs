@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::family::Address;
 use crate::limits::AGENT_LEAVES_MAX;
 use crate::reason::DropReason;
+use crate::wire::address::Address;
 use crate::wire::auth::{BEHIND_MAX, Key, SPAN, SignedPacket, WINDOW};
 
 /// Credential of one worker, on its own cache lines.

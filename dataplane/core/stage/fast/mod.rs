@@ -1,164 +1,264 @@
 //! Fast path: a burst's leading run of packets of one pool that match a template. Each step is a loop of its
 //! own.
 //!
-//! The first packet that the [`Template`] does not recognise ends the run. That packet and those behind it
-//! go to the stages, which know every drop reason. A test checks that the fast path and the stages give the
-//! same results.
+//! The first packet that the [`Template`] does not recognise ends the run, and so does a reply from a wrong sender.
+//! That packet and those behind it go to the stages, which know every drop reason. A test checks that the fast path
+//! and the stages give the same results.
 //!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
 //! docs/explanation/performance.md has the gain of each part. Recognition without vectors stays for machines without
 //! AVX2, and as the reference in tests.
 
-mod pattern;
-pub mod template;
-pub mod template_v6;
-pub mod v6;
+mod run;
+mod template;
+#[cfg(test)]
+mod v6_tests;
 #[cfg(target_arch = "x86_64")]
 mod vector;
-#[cfg(target_arch = "x86_64")]
-mod vector_v6;
 
 use arrayvec::ArrayVec;
 
-use pattern::CodeByte;
-use template::{HEAD, IP, TASK, Template};
+use run::{BurstMask, Fields, LeadingRun};
+use template::{CodeByte, CommonPackets, IP, Layout, Template};
 
 use super::auth::{self, ReplyAuthenticator};
-use super::classify::{self, Answer};
-use super::network::{Network, Target};
-use super::parse::{self, PREFETCH_AHEAD, Packet};
-use super::rewrite::ReplyRewriter;
+use super::network::{Family, Network, Target};
+use super::rewrite::{self, ReplyRewriter};
 use super::spec::Side;
-use super::unreachable::UnreachableSource;
-use super::{Stages, Verdict, Verdicts, rewrite};
+use super::unreachable::{Sources, UnreachableSource};
+use super::{Stages, Verdict, Verdicts, classify};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::{Pick, Task};
+use crate::policy::Pick;
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
+use crate::wire::address::Address;
 use crate::wire::auth::SignedPacket;
-use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
-use crate::wire::ipv4;
+use crate::wire::checksum::FoldedDelta;
 use crate::wire::task::{self, Extension};
+use crate::wire::{ipv4, ipv6};
 
-/// Indices of packets in a burst, one bit each.
-#[derive(Clone, Copy)]
-struct BurstMask(u32);
-const _: () = assert!(BURST <= 32);
-
-impl BurstMask {
-    /// Returns the mask of the first `len` packets.
-    const fn first(len: u32) -> Self {
-        Self(((1_u64 << len) - 1) as u32)
-    }
-
-    /// Returns the number of packets.
-    const fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
+/// Tables for recognising the packets of a family.
+#[derive(Debug)]
+pub struct Tables<A: Layout> {
+    /// Number of pools.
+    pools: usize,
+    /// One per port and pool; empty if no port has this family.
+    templates: Box<[Template<A>]>,
+    /// By port.
+    sources: Box<[Sources<A>]>,
 }
 
-impl Iterator for BurstMask {
-    type Item = usize;
+impl<A: FastPath> Tables<A> {
+    /// Builds the tables of a network.
+    pub fn new(network: &Network) -> Self {
+        let tables = network.of::<A>();
+        let (ports, pools) = (network.ports().len(), network.pools());
+        let sources: Box<[_]> = (0..ports).map(|port| tables.sources(port)).collect();
+        let template = |port: usize, pool: usize| {
+            let is_served = network.takes::<A>(pool);
+            let Some(task_address) = tables.task_address(port, pool).filter(|_| is_served) else {
+                return Template::NOTHING;
+            };
+            let is_authenticated = network.authenticator(port, pool).is_some();
+            let common = CommonPackets {
+                pool: network.pool_id(pool).unwrap_or_default(),
+                udp_port: network.udp_port,
+                task_address,
+                clients: sources[port].clients,
+                least_ttl: network.least_ttl(pool),
+                replies: (!network.is_spine()).then_some(is_authenticated),
+            };
+            Template::new(network.port(port), &common)
+        };
+        let is_used = (0..ports).any(|port| tables.port(port).is_some());
+        let ports = (0..ports).filter(|_| is_used);
+        let places = ports.flat_map(|port| (0..pools).map(move |pool| (port, pool)));
+        let templates = places.map(|(port, pool)| template(port, pool)).collect();
+        Self { pools, templates, sources }
+    }
 
+    /// Returns the template of a port and a pool.
     #[inline(always)]
-    fn next(&mut self) -> Option<usize> {
-        let first = self.0.trailing_zeros();
-        let has_next = self.0 != 0;
-        self.0 &= self.0.wrapping_sub(1);
-        has_next.then_some(first as usize)
+    fn template(&self, port: usize, pool: usize) -> Option<&Template<A>> {
+        self.templates.get(port * self.pools + pool)
     }
 }
 
-/// Leading run of matching packets in a burst. Small, so that it stays in registers while the packets are
-/// read.
-#[derive(Clone, Copy, Default)]
-pub struct LeadingRun {
-    /// Number of packets in the run.
-    len: u32,
-    /// Mask of the replies in it.
-    replies: u32,
-}
+/// Parts of the fast path that each family has for itself.
+pub trait FastPath: Family + Layout {
+    /// Returns the tables of this family.
+    fn tables(stages: &Stages) -> &Tables<Self>;
 
-/// Values read from the packets of a run.
-pub struct Fields {
-    /// Values of the tasks that policies may use, in order.
-    tasks: [Task; BURST],
-    /// Source addresses of all packets, in memory order.
-    sources: [u32; BURST],
-}
-
-impl Fields {
-    #[inline(always)]
-    pub fn new() -> Self {
-        Self { tasks: [Task::default(); BURST], sources: [0; BURST] }
-    }
-}
-
-impl LeadingRun {
-    /// Adds the packet at `index`, the next one.
-    #[inline(always)]
-    pub fn push(
-        &mut self,
-        index: usize,
-        code: CodeByte,
-        frame: &[u8],
-        source: u32,
+    /// Returns the run of matching packets at the front, without tasks from unreachable sources. Such a task would
+    /// occupy a place at its worker for ever under a bounded policy. Uses vectors if the machine has them.
+    fn recognise<B: Buf>(
+        network: &Network,
+        template: &Template<Self>,
+        sources: &Sources<Self>,
+        packets: &[B],
         fields: &mut Fields,
-    ) {
-        if code.is_extended() && !code.is_reply() {
-            let tasks = index - self.replies.count_ones() as usize;
-            // The remainder changes nothing; it spares the bounds check, here and below.
-            fields.tasks[tasks % BURST].class = Extension::parse(&frame[TASK..]).class;
-        }
-        fields.sources[index % BURST] = source;
-        self.replies |= u32::from(code.is_reply()) << index;
-        self.len = index as u32 + 1;
-    }
+    ) -> LeadingRun;
 
-    /// Like [`LeadingRun::push`], over IPv6.
+    /// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
+    /// with the reason.
+    fn check_proofs<B: Buf>(
+        authenticator: &ReplyAuthenticator,
+        packets: &[B],
+        accepted: &mut BurstMask,
+        reports: &mut ArrayVec<Report, BURST>,
+    ) -> ArrayVec<(usize, DropReason), BURST>;
+}
+
+impl FastPath for u32 {
     #[inline(always)]
-    pub fn push_v6(&mut self, index: usize, code: CodeByte, frame: &[u8], fields: &mut Fields) {
-        if code.is_extended() && !code.is_reply() {
-            let tasks = index - self.replies.count_ones() as usize;
-            fields.tasks[tasks % BURST].class = Extension::parse(&frame[template_v6::TASK..]).class;
-        }
-        self.replies |= u32::from(code.is_reply()) << index;
-        self.len = index as u32 + 1;
+    fn tables(stages: &Stages) -> &Tables<Self> {
+        &stages.fast.0
     }
 
-    /// Ends the run before the first task whose source no reply reaches. The stages handle the rest. Such a task
-    /// would occupy a place at its worker for ever under a bounded policy. Without a router to further clients, the
-    /// template admits only sources in the port's network; `unreachable` then lists only addresses within it.
+    /// Vector code returns `None` also if a checksum is wrong. The scalar code then finds the packet. Without a router
+    /// to further clients, the template admits only sources in the port's network; the list of unreachable sources has
+    /// only addresses within it.
     #[inline(always)]
-    fn end_before_unreachable(&mut self, fields: &Fields, unreachable: &[UnreachableSource]) {
-        let refused = match_unreachable(&fields.sources, unreachable) & !self.replies;
-        if refused & BurstMask::first(self.len).0 != 0 {
-            self.len = refused.trailing_zeros();
+    fn recognise<B: Buf>(
+        _: &Network,
+        template: &Template<Self>,
+        sources: &Sources<Self>,
+        packets: &[B],
+        fields: &mut Fields,
+    ) -> LeadingRun {
+        #[cfg(target_arch = "x86_64")]
+        let run = vector::recognise(template, packets, fields);
+        #[cfg(not(target_arch = "x86_64"))]
+        let run = None;
+        let mut run = run.unwrap_or_else(|| recognise_scalar(template, packets, fields));
+        let unreachable = match_unreachable(&fields.sources, &sources.unreachable);
+        run.end_before(BurstMask(unreachable & !run.replies));
+        run
+    }
+
+    #[inline(never)]
+    fn check_proofs<B: Buf>(
+        authenticator: &ReplyAuthenticator,
+        packets: &[B],
+        accepted: &mut BurstMask,
+        reports: &mut ArrayVec<Report, BURST>,
+    ) -> ArrayVec<(usize, DropReason), BURST> {
+        let claim = |frame: &[u8]| auth::claim(frame, Self::PAYLOAD);
+        check_claims((authenticator, claim), packets, accepted, reports)
+    }
+}
+
+/// Returns the run of matching packets at the front.
+fn recognise_scalar<B: Buf>(
+    template: &Template<u32>,
+    packets: &[B],
+    fields: &mut Fields,
+) -> LeadingRun {
+    LeadingRun::of::<u32, B>(packets, fields, |index, packet, frame, fields| {
+        let code = template.recognise(frame, packet.checksums_verified())?;
+        fields.sources[index % BURST] = ipv4::src(&frame[IP..]).to_be();
+        Some(code)
+    })
+}
+
+/// Returns one bit for each address (in memory order), set if no reply reaches it. Uses vectors if the
+/// machine has them.
+#[inline(always)]
+fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(found) = vector::match_unreachable(addresses, unreachable) {
+        return found;
+    }
+    match_unreachable_scalar(addresses, unreachable)
+}
+
+/// Same as [`match_unreachable`], without vectors.
+fn match_unreachable_scalar(
+    addresses: &[u32; BURST],
+    unreachable: &[UnreachableSource<u32>],
+) -> u32 {
+    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
+    let addresses = addresses.iter().enumerate();
+    let bits = addresses.map(|(index, address)| u32::from(is_unreachable(address)) << index);
+    bits.fold(0, |all, bit| all | bit)
+}
+
+/// Maximum length of a list that is searched for each packet.
+const UNREACHABLE_MAX: usize = 16;
+
+impl FastPath for u128 {
+    #[inline(always)]
+    fn tables(stages: &Stages) -> &Tables<Self> {
+        &stages.fast.1
+    }
+
+    #[inline(always)]
+    fn recognise<B: Buf>(
+        network: &Network,
+        template: &Template<Self>,
+        sources: &Sources<Self>,
+        packets: &[B],
+        fields: &mut Fields,
+    ) -> LeadingRun {
+        #[cfg(target_arch = "x86_64")]
+        if sources.unreachable.len() <= UNREACHABLE_MAX
+            && let Some(run) = vector::recognise_v6(template, &sources.unreachable, packets, fields)
+        {
+            return run;
         }
+        recognise_scalar_v6(network, template, packets, fields)
     }
 
-    /// Returns the indices of the replies.
-    fn replies(&self) -> BurstMask {
-        BurstMask(self.replies & BurstMask::first(self.len).0)
+    #[inline(never)]
+    fn check_proofs<B: Buf>(
+        authenticator: &ReplyAuthenticator,
+        packets: &[B],
+        accepted: &mut BurstMask,
+        reports: &mut ArrayVec<Report, BURST>,
+    ) -> ArrayVec<(usize, DropReason), BURST> {
+        let claim = |frame: &[u8]| auth::claim_v6(frame, Self::PAYLOAD);
+        check_claims((authenticator, claim), packets, accepted, reports)
     }
+}
 
-    /// Returns the indices of the tasks.
-    fn tasks(&self) -> BurstMask {
-        BurstMask(!self.replies & BurstMask::first(self.len).0)
-    }
+/// Like [`recognise_scalar`], over IPv6. A task from an unreachable source does not match.
+#[inline(never)]
+fn recognise_scalar_v6<B: Buf>(
+    network: &Network,
+    template: &Template<u128>,
+    packets: &[B],
+    fields: &mut Fields,
+) -> LeadingRun {
+    let tables = network.of::<u128>();
+    LeadingRun::of::<u128, B>(packets, fields, |_, packet, frame, _| {
+        let code = template.recognise(frame, packet.udp_checksum_verified())?;
+        let accepts = code.is_reply() || tables.is_client(ipv6::src(&frame[IP..]));
+        accepts.then_some(code)
+    })
+}
+
+/// Same as [`burst`] over IPv6. A function of its own, so that IPv4 packets do not pay for it.
+#[inline(never)]
+pub fn burst_v6<B: Buf>(
+    stages: &mut Stages,
+    port: usize,
+    packets: &mut [B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) -> usize {
+    burst::<u128, B>(stages, port, packets, verdicts)
 }
 
 /// Handles the matching packets at the front of a burst. Returns their number.
 #[inline]
-pub fn burst<B: Buf>(
+pub fn burst<A: FastPath, B: Buf>(
     stages: &mut Stages,
     port: usize,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) -> usize {
     // The pool id in the first packet selects the template.
-    let first = packets.first().and_then(|first| first.bytes().get(TASK + 1..TASK + 3));
+    let first = packets.first().and_then(|first| first.bytes().get(A::PAYLOAD + 1..A::PAYLOAD + 3));
     let Some(&[high, low]) = first else {
         return 0;
     };
@@ -169,106 +269,50 @@ pub fn burst<B: Buf>(
     if stages.holds(pool) || stages.is_linked(pool) {
         return 0;
     }
+    let tables = <A as FastPath>::tables(stages);
+    let Some(template) = tables.template(port, pool) else {
+        return 0;
+    };
     let mut fields = Fields::new();
-    let mut run = recognise(stages.template(port, pool), packets, &mut fields);
-    run.end_before_unreachable(&fields, &stages.unreachable[port]);
+    let sources = &tables.sources[port];
+    let mut run = A::recognise(&stages.network, template, sources, packets, &mut fields);
     if run.replies().len() > 0 {
-        replies(stages, port, pool, run.replies(), packets, verdicts);
+        replies::<A, B>(stages, (port, pool), &mut run, packets, verdicts);
     }
     if run.tasks().len() > 0 {
-        tasks(stages, port, pool, run, &fields, packets, verdicts);
+        tasks::<A, B>(stages, (port, pool), run, &fields, packets, verdicts);
     }
     run.len as usize
 }
 
-/// Like [`recognise_scalar`], with vectors if the machine has them. Their code returns `None` also if a
-/// checksum is wrong. The scalar code then finds the packet.
+/// Applies the reports of the replies, and readdresses the replies to their clients. A reply from a wrong
+/// sender ends the run.
 #[inline(always)]
-fn recognise<B: Buf>(template: &Template, packets: &[B], fields: &mut Fields) -> LeadingRun {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(run) = vector::recognise(template, packets, fields) {
-        return run;
-    }
-    recognise_scalar(template, packets, fields)
-}
-
-/// Returns one bit for each address (in memory order), set if no reply reaches it. Uses vectors if the
-/// machine has them.
-#[inline(always)]
-fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(found) = vector::match_unreachable(addresses, unreachable) {
-        return found;
-    }
-    match_unreachable_scalar(addresses, unreachable)
-}
-
-/// Same as [`match_unreachable`], without vectors.
-fn match_unreachable_scalar(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
-    let is_unreachable = |&address: &u32| unreachable.iter().any(|range| range.is(address));
-    let addresses = addresses.iter().enumerate();
-    let bits = addresses.map(|(index, address)| u32::from(is_unreachable(address)) << index);
-    bits.fold(0, |all, bit| all | bit)
-}
-
-/// Returns the run of matching packets at the front.
-pub fn recognise_scalar<B: Buf>(
-    template: &Template,
-    packets: &[B],
-    fields: &mut Fields,
-) -> LeadingRun {
-    let mut run = LeadingRun::default();
-    for packet in packets.iter().take(PREFETCH_AHEAD) {
-        packet.prefetch();
-    }
-    let packets = &packets[..packets.len().min(BURST)];
-    for (index, packet) in packets.iter().enumerate() {
-        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
-            ahead.prefetch();
-        }
-        if packet.is_segmented() {
-            break;
-        }
-        let frame = packet.bytes();
-        let Some(code) = template.recognise(frame, packet.checksums_verified()) else {
-            break;
-        };
-        run.push(index, code, frame, ipv4::src(&frame[IP..]).to_be(), fields);
-    }
-    run
-}
-
-/// Applies the reports of the replies, and readdresses the replies to their clients.
-#[inline(always)]
-fn replies<B: Buf>(
+fn replies<A: FastPath, B: Buf>(
     stages: &mut Stages,
-    port: usize,
-    pool: usize,
-    indices: BurstMask,
+    (port, pool): (usize, usize),
+    run: &mut LeadingRun,
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) {
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
-    let mut accepted = BurstMask(0);
     let neighbours = &stages.neighbours;
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
-    for index in indices {
+    for index in run.replies() {
         let Some(packet) = packets.get(index) else {
             return;
         };
-        let frame = packet.bytes();
-        if let Some(report) = report(network, pool, shared, frame) {
-            reports.push(report);
-            accepted.0 |= 1 << index;
-        } else {
-            let reason = refusal(network, (neighbours, port), frame);
-            stages.counters.drop(reason, 1);
-            verdicts.other(index, Verdict::Drop(reason));
-        }
+        let Some(report) = report::<A>(network, pool, shared, packet.bytes()) else {
+            run.len = index as u32;
+            break;
+        };
+        reports.push(report);
     }
+    let mut accepted = run.replies();
     if let Some(authenticator) = network.authenticator(port, pool) {
-        for (index, reason) in check_proofs(authenticator, packets, &mut accepted, &mut reports) {
+        for (index, reason) in A::check_proofs(authenticator, packets, &mut accepted, &mut reports)
+        {
             stages.counters.drop(reason, 1);
             verdicts.other(index, Verdict::Drop(reason));
         }
@@ -281,13 +325,13 @@ fn replies<B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
-    let mut rewriter = ReplyRewriter::new(network, &stages.neighbours, stages.now_ms, pool);
+    let mut rewriter = ReplyRewriter::<A>::new(network, &stages.neighbours, stages.now_ms, pool);
     for index in accepted {
-        let head = packets.get_mut(index).and_then(|packet| packet.bytes_mut().first_chunk_mut());
-        let Some(head) = head else {
+        let Some(head) = packets.get_mut(index).and_then(|packet| A::head_mut(packet.bytes_mut()))
+        else {
             return;
         };
-        if let Err(reason) = rewriter.send(head, verdicts, index) {
+        if let Err(reason) = rewriter.send((head.as_mut(), A::UDP), verdicts, index) {
             stages.counters.drop(reason, 1);
             verdicts.other(index, Verdict::Drop(reason));
         }
@@ -297,42 +341,32 @@ fn replies<B: Buf>(
 /// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
 /// with clients, it must come from the MAC address of the worker's server.
 #[inline(always)]
-fn report(
+fn report<A: FastPath>(
     network: &Network,
     pool: usize,
     shared: Option<(&Neighbours, usize)>,
     frame: &[u8],
 ) -> Option<Report> {
-    let head = frame.first_chunk::<HEAD>()?;
-    let worker = network.worker(task::src(&head[TASK..]))?;
-    let accepted = network.is_at(&worker, ipv4::src(&head[IP..]))
+    let head = A::head(frame)?.as_ref();
+    let tables = network.of::<A>();
+    let entry = tables.worker(task::src(&head[A::PAYLOAD..]))?;
+    let worker = entry.worker;
+    let accepted = tables.is_at(&entry, A::src(&head[IP..]))
         && usize::from(worker.pool) == pool
-        && !network.is_own(ipv4::dst(&head[IP..]))
+        && !tables.is_own(A::dst(&head[IP..]))
         && shared.is_none_or(|(neighbours, port)| {
             classify::is_sent_by(network.server(worker.server), neighbours, port, head)
         });
-    let service_ns = match CodeByte::at(head[TASK]).is_extended() {
-        true => Extension::parse(&frame[TASK..]).service_ns,
+    let service_ns = match CodeByte::at(head[A::PAYLOAD]).is_extended() {
+        true => Extension::parse(&frame[A::PAYLOAD..]).service_ns,
         false => 0,
     };
-    let load = Load::tasks(task::reported_queue(&head[TASK..]));
+    let load = Load::tasks(task::reported_queue(&head[A::PAYLOAD..]));
     accepted.then_some(Report::new(worker.member, load, service_ns))
 }
 
 /// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
-/// with the reason.
-#[inline(never)]
-fn check_proofs<B: Buf>(
-    authenticator: &ReplyAuthenticator,
-    packets: &[B],
-    accepted: &mut BurstMask,
-    reports: &mut ArrayVec<Report, BURST>,
-) -> ArrayVec<(usize, DropReason), BURST> {
-    let claim = |frame: &[u8]| auth::claim(frame, TASK);
-    check_claims((authenticator, claim), packets, accepted, reports)
-}
-
-/// Like [`check_proofs`], for frames of either IP version. `claim` reads the signed values of a frame.
+/// with the reason. `claim` reads the signed values of a frame.
 #[inline(always)]
 fn check_claims<B: Buf, const BLOCKS: usize>(
     (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
@@ -359,32 +393,11 @@ fn check_claims<B: Buf, const BLOCKS: usize>(
     refused
 }
 
-/// Returns the reason why a packet has no report.
-#[cold]
-fn refusal(
-    network: &Network,
-    (neighbours, port): (&Neighbours, usize),
-    frame: &[u8],
-) -> DropReason {
-    if network.is_own(ipv4::dst(&frame[IP..])) {
-        // The parser gives the reason. `true`: the template has already verified the checksums.
-        let mut parsed = Packet::REFUSED;
-        let read = parse::one(network, network.port(port), frame, true, &mut parsed);
-        return read.err().unwrap_or(DropReason::TaskRole);
-    }
-    let answer = Answer::read(ipv4::src(&frame[IP..]), &frame[TASK..]);
-    let sender = answer.and_then(|answer| classify::sender(network, &answer));
-    let sender = sender
-        .and_then(|worker| classify::is_from_server(network, neighbours, port, frame, &worker));
-    sender.err().unwrap_or(DropReason::PoolMismatch)
-}
-
 /// Picks members for the tasks, and readdresses the tasks to them.
 #[inline(always)]
-fn tasks<B: Buf>(
+fn tasks<A: FastPath, B: Buf>(
     stages: &mut Stages,
-    port: usize,
-    pool: usize,
+    (port, pool): (usize, usize),
     run: LeadingRun,
     fields: &Fields,
     packets: &mut [B],
@@ -394,12 +407,11 @@ fn tasks<B: Buf>(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..indices.len()];
     stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
-    let rewriter = TaskRewriter {
+    let tables = stages.network.of::<A>();
+    let rewriter = TaskRewriter::<A> {
         neighbours: &stages.neighbours,
-        targets: stages.network.members(pool),
-        removed: FoldedDelta::fold(
-            ChecksumDelta::default().double_word(stages.network.task_address(port, pool), 0),
-        ),
+        targets: tables.members(pool),
+        removed: rewrite::removed(tables.task_address(port, pool).unwrap_or_default()),
     };
     let mut sent = 0;
     // Without replies, task and packet have the same index: a faster loop for the common case.
@@ -422,14 +434,14 @@ fn tasks<B: Buf>(
 }
 
 /// Rewriter that readdresses tasks to their members.
-struct TaskRewriter<'a> {
+struct TaskRewriter<'a, A: Family> {
     neighbours: &'a Neighbours,
-    targets: &'a [Target],
+    targets: &'a [Target<A>],
     /// Checksum change of removing the tasks' destination: the address of the port or pool.
     removed: FoldedDelta,
 }
 
-impl TaskRewriter<'_> {
+impl<A: Family> TaskRewriter<'_, A> {
     /// Readdresses a task to its member, if it has one. Returns the number of tasks sent.
     #[inline(always)]
     fn send<B: Buf>(
@@ -439,13 +451,13 @@ impl TaskRewriter<'_> {
         verdicts: &mut (impl Verdicts + ?Sized),
         index: usize,
     ) -> u64 {
-        let (Some(pick), Some(head)) = (pick, packet.bytes_mut().first_chunk_mut()) else {
+        let (Some(pick), Some(head)) = (pick, A::head_mut(packet.bytes_mut())) else {
             verdicts.other(index, Verdict::Drop(DropReason::NoMember));
             return 0;
         };
         let target = &self.targets[pick.member.index()];
-        let place = (verdicts, index);
-        rewrite::fast_task(self.neighbours, head, self.removed, target, pick.idle, place);
+        let (place, frame) = ((verdicts, index), (head.as_mut(), A::UDP));
+        rewrite::readdress_task(self.neighbours, frame, self.removed, target, pick.idle, place);
         1
     }
 }
@@ -456,7 +468,6 @@ pub(super) mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::stage::fast::template::UDP;
     use crate::stage::fixture::{self, Fixture, port};
     use crate::stage::{IpOptions, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
@@ -470,6 +481,9 @@ pub(super) mod tests {
     const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const SERVER: u32 = 0x0A00_010B;
     const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
+
+    const UDP: usize = <u32 as Address>::UDP;
+    const TASK: usize = <u32 as Address>::PAYLOAD;
 
     /// Key of the pool, for tests with authenticated replies.
     fn key() -> Key {
@@ -673,7 +687,7 @@ pub(super) mod tests {
                 frame.resize(frame.len() + padding, 0xAA); // not part of the datagram
                 pool.frame(&frame).unwrap()
             }).collect();
-            let template = *stages.template(0, 0);
+            let template = *stages.fast.0.template(0, 0).unwrap();
             // A datagram that does not fill its packet ends a run of the vector code.
             let exact = |frame: &[u8]| {
                 let number = |at: usize| usize::from(frame[at]) << 8 | usize::from(frame[at + 1]);
@@ -701,7 +715,7 @@ pub(super) mod tests {
         let packets = headers.map(|header| pool.frame(&frame(header, &[1; 8])).unwrap());
         let mut stages = stages();
         let mut verdicts = [Verdict::Consumed; 5];
-        assert_eq!(super::burst(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
+        assert_eq!(super::burst::<u32, _>(&mut stages, 0, &mut { packets }, &mut verdicts[..]), 5);
         // The MAC address of the replies' client is not known yet.
         assert!(verdicts.iter().all(|verdict| match verdict {
             Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => *port == 0,
@@ -744,7 +758,7 @@ pub(super) mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn vectors_compare_sources_as_scalars_do() {
-        let unreachable = stages().unreachable[0].clone();
+        let unreachable = stages().fast.0.sources[0].unreachable.clone();
         // Only addresses within the port's network: the template does not match tasks from other sources, so
         // the stages refuse them. The first address and the node's own form one network of two addresses.
         assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
@@ -781,8 +795,8 @@ pub(super) mod tests {
         }
     }
 
-    /// In a burst of replies to stages with a key, each fault affects only its own reply. The rest take the
-    /// fast path.
+    /// In a burst of replies to stages with a key, each fault affects only its own reply. Those before the unknown
+    /// worker's take the fast path.
     // promise: trust.3
     #[test]
     fn proved_replies_are_accepted_once() {
@@ -800,7 +814,9 @@ pub(super) mod tests {
         let first = [from(1, 7001), altered, from(1, 7001), from(2, 7001), from(9, 7001)];
         let mut burst = first.map(|frame| pool.frame(&frame).unwrap());
         let mut verdicts = [Verdict::Consumed; 5];
-        assert_eq!(super::burst(&mut stages, 0, &mut burst, &mut verdicts[..]), 5);
+        let (proved, unknown) = burst.split_at_mut(4);
+        assert_eq!(super::burst::<u32, _>(&mut stages, 0, proved, &mut verdicts[..4]), 4);
+        stages.process(0, 1, unknown, &mut verdicts[4..]);
         assert_eq!(verdicts[1], Verdict::Drop(DropReason::AuthTag));
         assert_eq!(verdicts[2], Verdict::Drop(DropReason::AuthReplay));
         assert_eq!(verdicts[4], Verdict::Drop(DropReason::UnknownWorker));
@@ -841,7 +857,7 @@ pub(super) mod tests {
         let mut burst =
             [reply_to_the_leaf(), reply_to_the_leaf()].map(|frame| pool.frame(&frame).unwrap());
         let (mut with, mut without) = (stages(), stages());
-        assert_eq!(super::burst(&mut with, 0, &mut burst[..1], &mut verdicts[..1]), 1);
+        with.process(0, 1, &mut burst[..1], &mut verdicts[..1]);
         without.process_in_stages(0, 1, &mut burst[1..], &mut verdicts[1..]);
         assert_eq!(verdicts, [Verdict::Drop(DropReason::UdpPort); 2]);
         for stages in [with, without] {
@@ -893,7 +909,7 @@ pub(super) mod tests {
         for (at, bytes, passes) in cases {
             let frame = task_with(&[(at, &bytes)]);
             let burst = [pool.frame(&frame).unwrap()];
-            let template = *stages().template(0, 0);
+            let template = *stages().fast.0.template(0, 0).unwrap();
             let recognised = recognise_scalar(&template, &burst, &mut Fields::new()).len;
             assert_eq!(recognised == 1, passes, "{at}: {bytes:?}");
             #[cfg(target_arch = "x86_64")]
@@ -951,7 +967,7 @@ pub(super) mod tests {
         let frames = [task(1, false), several, reply(1, 1)].map(|header| frame(header, &[]));
         let mut burst = frames.map(|frame| pool.frame(&frame).unwrap());
         let mut verdicts = [Verdict::Consumed; 3];
-        assert_eq!(super::burst(&mut stages(), 0, &mut burst, &mut verdicts[..]), 1);
+        assert_eq!(super::burst::<u32, _>(&mut stages(), 0, &mut burst, &mut verdicts[..]), 1);
         assert_eq!(verdicts[1..], [Verdict::Consumed; 2]);
     }
 }

@@ -1,168 +1,237 @@
 //! Patterns of fast-path packets: the common task and the common reply, whole in one packet, without IP
-//! options and without a reason to refuse them. They are recognised at fixed offsets, by comparing words
-//! under a mask.
+//! options, extension headers and a reason to refuse them. They are recognised at fixed offsets, by comparing
+//! words under a mask.
 
-use super::pattern::{CodeByte, NOT_ZERO, REPLY_BIT, TOLERANCES, at_least, differing};
-use crate::stage::network::Network;
+use std::fmt;
+
 use crate::stage::spec::PortAddress;
+use crate::wire::address::Address;
 use crate::wire::checksum::PartialChecksum;
 use crate::wire::task::{self, Code};
-use crate::wire::{auth, ether, ipv4, udp};
+use crate::wire::{auth, ether, ipv4, ipv6, udp};
 
-/// Minimum length of a fast-path packet.
-pub const HEAD: usize = udp::PAYLOAD + task::LEN;
-/// Offset of the IPv4 header.
+/// Offset of the IP header.
 pub const IP: usize = ether::LEN;
-/// Offset of the UDP header.
-pub const UDP: usize = ether::LEN + ipv4::LEN;
-/// Offset of the task header.
-pub const TASK: usize = udp::PAYLOAD;
+/// Number of words in a vector.
+pub const TOLERANCES: usize = 16;
+/// Tolerance of a word that must not be 0. Its expected value has all ones.
+const NOT_ZERO: u16 = 0xFFFE;
+/// Minimum length of a datagram, without extension and proof.
+pub const LEAST: usize = udp::LEN + task::LEN;
+
+/// Bit that is set in the codes of replies, and in no code of tasks.
+const REPLY_BIT: u8 = Code::TaskDone as u8;
+const _: () = assert!(Code::NewTask as u8 == 0 && Code::TaskDoneIdle as u8 == REPLY_BIT | 1);
+
+/// First byte of a task header. It shows if a packet is a reply, and if its header has an extension.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeByte(u8);
+
+impl CodeByte {
+    /// Creates the value from the first byte of a task header.
+    #[inline(always)]
+    pub fn at(first: u8) -> Self {
+        Self(first)
+    }
+
+    /// Returns true for the code of a reply.
+    #[inline(always)]
+    pub fn is_reply(self) -> bool {
+        self.0 & REPLY_BIT != 0
+    }
+
+    /// Returns true if the header has an extension.
+    #[inline(always)]
+    pub fn is_extended(self) -> bool {
+        self.0 & task::EXTENSION_BIT != 0
+    }
+
+    /// Returns the length of the extension in bytes.
+    #[inline(always)]
+    pub fn extension_len(self) -> usize {
+        usize::from(self.is_extended()) * task::EXTENSION_LEN
+    }
+}
+
+/// Places of a family's headers, and what both kinds of packets require of them.
+pub trait Layout: Address {
+    /// The bytes at a packet's start that hold everything to compare.
+    type Prefix: AsRef<[u8]> + AsMut<[u8]> + Copy + fmt::Debug;
+    /// Largest permitted differences of the words of each vector.
+    type Tolerances: AsRef<[[u16; TOLERANCES]]> + AsMut<[[u16; TOLERANCES]]> + Copy + fmt::Debug;
+
+    /// Pattern that matches nothing: it expects a bit that the mask never lets through.
+    const NOTHING: Pattern<Self>;
+    /// Offsets of the vectors whose words have tolerances.
+    const VECTORS: &'static [usize];
+    /// Offset of the time to live.
+    const TTL: usize;
+    /// Offsets of source and destination.
+    const ADDRESSES: [usize; 2];
+    /// Offset of the length, and of the first byte that it counts.
+    const LENGTH: [usize; 2];
+
+    /// Requires a header of this family without options, in front of UDP.
+    fn require_header(pattern: &mut Pattern<Self>);
+
+    /// Checks the checksums. The lengths must fit.
+    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool;
+}
 
 /// Bytes and bounds that the first bytes of a frame must match, where the mask has ones.
 ///
-/// One vector instruction checks all bounds: a word may differ from the expected one by at most its
+/// One vector instruction checks all bounds of 16 words: a word may differ from the expected one by at most its
 /// tolerance. A word with tolerance 0 must be equal. A word that must not be 0 has all ones for its expected
 /// value, and may differ from it by anything less.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))] // 128 bytes: a shift selects one of two
-pub struct Pattern {
-    pub expected: [u8; Self::LEN],
-    pub mask: [u8; Self::LEN],
-    /// Largest permitted difference of each word, from the IPv4 header on.
-    pub tolerance: [u16; TOLERANCES],
+#[repr(align(64))] // 128 or 256 bytes: a shift selects one of two
+pub struct Pattern<A: Layout> {
+    pub expected: A::Prefix,
+    pub mask: A::Prefix,
+    pub tolerance: A::Tolerances,
     /// Minimum length of the datagram, without its extension.
     pub least_udp_len: u16,
 }
-const _: () = assert!(size_of::<Pattern>() == 128);
+const _: () = assert!(size_of::<Pattern<u32>>() == 128 && size_of::<Pattern<u128>>() == 256);
 
-impl Pattern {
-    /// Number of bytes at a packet's start that hold everything to compare: the Ethernet header, and one
-    /// vector.
-    pub const LEN: usize = IP + 2 * TOLERANCES;
-
-    /// Returns the pattern of an IPv4 packet for this port, in one piece, with a UDP datagram.
-    fn datagram(address: &PortAddress) -> Self {
-        let least_udp_len = (udp::LEN + task::LEN) as u16;
-        let mut pattern = Self { expected: [0; Self::LEN], least_udp_len, ..Self::NOTHING };
+impl<A: Layout> Pattern<A> {
+    /// Returns the pattern of a datagram of this pool for this port. The first byte of its task header is
+    /// `code`, where `code_mask` has ones.
+    fn datagram(address: &PortAddress, pool: u16, (code, code_mask): (u8, u8)) -> Self {
+        let mut pattern = A::NOTHING;
+        pattern.expected.as_mut().fill(0);
         pattern.require(0, &address.mac.0, &[0xFF; 6]); // destination
-        pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]); // IPv4, header of 20 bytes
-        pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
-        pattern.require(IP + 9, &[ipv4::UDP], &[0xFF]);
+        A::require_header(&mut pattern);
         pattern.require_ttl(ipv4::TTL_MIN);
+        pattern.require(A::PAYLOAD, &[code], &[code_mask]);
+        pattern.require(A::PAYLOAD + 1, &pool.to_be_bytes(), &[0xFF; 2]);
         pattern
     }
 
-    /// Returns the pattern of a whole task to this address and UDP port, from this network if all clients are
-    /// in it. Its worker can reply: the source port is not 0, and the time to live lasts.
-    fn task(
-        address: &PortAddress,
-        (task_address, udp_port): (u32, u16),
-        client_network: Option<(u32, u32)>,
-        least_ttl: u8,
-    ) -> Self {
-        let mut pattern = Self::datagram(address);
-        pattern.require_ttl(least_ttl);
-        pattern.require(UDP, &[0xFF; 2], &[0xFF; 2]); // source port, not 0
-        pattern.tolerance[(UDP - IP) / 2] = NOT_ZERO;
-        pattern.require(IP + 16, &task_address.to_be_bytes(), &[0xFF; 4]);
-        pattern.require(UDP + 2, &udp_port.to_be_bytes(), &[0xFF; 2]);
-        pattern.require(TASK, &[Code::NewTask as u8], &[!task::EXTENSION_BIT]);
-        if let Some((network, mask)) = client_network {
-            pattern.require(IP + 12, &network.to_be_bytes(), &mask.to_be_bytes());
+    /// Returns the pattern of a task from the clients to the node. Its worker can reply: the source port is not 0,
+    /// and the time to live lasts.
+    fn task(address: &PortAddress, common: &CommonPackets<A>) -> Self {
+        let code = (Code::NewTask as u8, !task::EXTENSION_BIT);
+        let mut pattern = Self::datagram(address, common.pool, code);
+        pattern.require_ttl(common.least_ttl);
+        pattern.require_not_zero(A::UDP); // source port
+        let [source, destination] = A::ADDRESSES;
+        let task_address = common.task_address.to_bytes();
+        pattern.require(destination, task_address.as_ref(), &[0xFF; 16]);
+        pattern.require(A::UDP + 2, &common.udp_port.to_be_bytes(), &[0xFF; 2]);
+        if let Some((network, mask)) = common.clients {
+            pattern.require(source, network.to_bytes().as_ref(), mask.to_bytes().as_ref());
         }
         pattern
     }
 
-    /// Returns the pattern of a whole reply to any client.
-    fn reply(address: &PortAddress, udp_port: u16) -> Self {
-        let mut pattern = Self::datagram(address);
-        pattern.require(UDP, &udp_port.to_be_bytes(), &[0xFF; 2]);
+    /// Returns the pattern of a reply to any client.
+    fn reply(address: &PortAddress, common: &CommonPackets<A>, authenticated: bool) -> Self {
+        let proof = if authenticated { task::AUTHENTICATION_BIT } else { 0 };
         // Both codes of replies, with or without an extension.
-        pattern.require(TASK, &[REPLY_BIT], &[!(task::EXTENSION_BIT | 1)]);
+        let code = (REPLY_BIT | proof, !(task::EXTENSION_BIT | 1));
+        let mut pattern = Self::datagram(address, common.pool, code);
+        pattern.require(A::UDP, &common.udp_port.to_be_bytes(), &[0xFF; 2]);
+        pattern.least_udp_len += if authenticated { auth::LEN as u16 } else { 0 };
         pattern
     }
 
-    /// Pattern that matches nothing: it expects a bit that the mask never lets through.
-    const NOTHING: Self = Self {
-        expected: [1; Self::LEN],
-        mask: [0; Self::LEN],
-        tolerance: [0; TOLERANCES],
-        least_udp_len: u16::MAX,
-    };
-
     /// Requires these bytes at an offset, where the mask has ones.
     fn require(&mut self, at: usize, bytes: &[u8], mask: &[u8]) {
-        self.expected[at..at + bytes.len()].copy_from_slice(bytes);
-        self.mask[at..at + mask.len()].copy_from_slice(mask);
+        let range = at..at + bytes.len();
+        self.expected.as_mut()[range.clone()].copy_from_slice(bytes);
+        self.mask.as_mut()[range].copy_from_slice(&mask[..bytes.len()]);
     }
 
-    /// Requires a minimum time to live.
+    /// Requires a minimum time to live. The byte behind it must be equal.
     fn require_ttl(&mut self, least: u8) {
-        self.require(IP + 8, &[0xFF], &[0xFF]);
-        self.tolerance[8 / 2] = at_least(least);
+        self.require(A::TTL, &[0xFF], &[0xFF]);
+        self.tolerate(A::TTL, u16::from(u8::MAX - least));
     }
 
-    /// Requires this pool id.
-    fn of_pool(mut self, pool: [u8; 2]) -> Self {
-        self.require(TASK + 1, &pool, &[0xFF; 2]);
-        self
+    /// Requires that a word is not 0.
+    fn require_not_zero(&mut self, at: usize) {
+        self.require(at, &[0xFF; 2], &[0xFF; 2]);
+        self.tolerate(at, NOT_ZERO);
     }
 
-    /// Requires an authenticated message: sequence and tag behind the header.
-    fn authenticated(mut self) -> Self {
-        self.expected[TASK] |= task::AUTHENTICATION_BIT;
-        self.least_udp_len += auth::LEN as u16;
-        self
+    /// Sets the tolerance of the word at an offset. A vector with a word there must exist.
+    fn tolerate(&mut self, at: usize, tolerance: u16) {
+        let vectors = self.tolerance.as_mut().iter_mut().zip(A::VECTORS);
+        for (words, start) in vectors {
+            let offset = at.wrapping_sub(*start);
+            if offset.is_multiple_of(2) && offset < 2 * TOLERANCES {
+                words[offset / 2] = tolerance;
+                return;
+            }
+        }
+        unreachable!("no vector has a word at {at}");
     }
 
     /// Returns true if the first bytes of a frame match.
     #[inline(always)]
-    fn fits(&self, head: &[u8; HEAD]) -> bool {
-        let differing = |at| differing(head, &self.expected, &self.mask, at);
+    fn fits(&self, head: &[u8]) -> bool {
+        let (expected, mask) = (self.expected.as_ref(), self.mask.as_ref());
+        // The bits that differ, in a little-endian number.
+        let differing = |at: usize| {
+            let word = |bytes: &[u8]| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+            (word(head) & word(mask)) ^ word(expected)
+        };
         let mut differs = 0;
         for at in (0..IP).step_by(2) {
             differs |= differing(at);
         }
-        for (word, &tolerance) in self.tolerance.iter().enumerate() {
-            differs |= differing(IP + 2 * word).saturating_sub(tolerance);
+        for (start, tolerance) in A::VECTORS.iter().zip(self.tolerance.as_ref()) {
+            for (word, &tolerance) in tolerance.iter().enumerate() {
+                differs |= differing(start + 2 * word).saturating_sub(tolerance);
+            }
         }
         differs == 0
     }
 }
 
+/// Packets of a pool that may take the fast path on a port.
+#[derive(Clone, Copy, Debug)]
+pub struct CommonPackets<A> {
+    /// Pool id.
+    pub pool: u16,
+    /// UDP port of the protocol.
+    pub udp_port: u16,
+    /// Address at which tasks arrive.
+    pub task_address: A,
+    /// Network of all clients and its mask, if no router leads to others.
+    pub clients: Option<(A, A)>,
+    /// Minimum time to live of tasks.
+    pub least_ttl: u8,
+    /// True if all replies are authenticated, false if none are; `None` where no replies arrive.
+    pub replies: Option<bool>,
+}
+
 /// Patterns of one port and pool: tasks, and replies.
 #[derive(Clone, Copy, Debug)]
-pub struct Template([Pattern; 2]);
+pub struct Template<A: Layout>([Pattern<A>; 2]);
 
-impl Template {
-    /// Builds the patterns of the port at `index` for this pool. They do not verify the proof of replies. With a
-    /// key, only replies with a proof match. They compare a task's source only with the network of the clients,
-    /// and only if no router leads to others. The caller must check for unreachable sources.
-    pub fn new(network: &Network, index: usize, pool: usize) -> Self {
-        let (address, task_address) = (network.port(index), network.task_address(index, pool));
-        let authenticated = network.authenticator(index, pool).is_some();
-        let is_v4 = address.v6.is_none() && network.takes_v4(pool);
-        let least_ttl = network.least_ttl(pool);
-        let pool = network.pool_id(pool).unwrap_or_default().to_be_bytes();
-        let pattern_if = |side: bool, pattern: Pattern| match side {
-            true => pattern.of_pool(pool),
-            false => Pattern::NOTHING,
-        };
-        let (client_network, _) = network.sources(index);
-        let reply = Pattern::reply(address, network.udp_port);
-        let reply = if authenticated { reply.authenticated() } else { reply };
-        Self([
-            pattern_if(
-                is_v4 && address.side.has_clients(),
-                Pattern::task(address, (task_address, network.udp_port), client_network, least_ttl),
-            ),
-            pattern_if(is_v4 && address.side.has_workers() && !network.is_spine(), reply),
-        ])
+impl<A: Layout> Template<A> {
+    /// Template that matches nothing.
+    pub const NOTHING: Self = Self([A::NOTHING; 2]);
+
+    /// Builds the patterns of this port. They do not verify that a reply comes from its worker's server, nor its
+    /// proof. They compare a task's source only with the network of the clients. The caller must check for
+    /// unreachable sources.
+    pub fn new(address: &PortAddress, common: &CommonPackets<A>) -> Self {
+        let mut template = Self::NOTHING;
+        if address.side.has_clients() {
+            template.0[0] = Pattern::task(address, common);
+        }
+        if let Some(authenticated) = common.replies.filter(|_| address.side.has_workers()) {
+            template.0[1] = Pattern::reply(address, common, authenticated);
+        }
+        template
     }
 
     /// Returns the pattern of packets with this code.
     #[inline(always)]
-    pub fn pattern(&self, code: CodeByte) -> &Pattern {
+    pub fn pattern(&self, code: CodeByte) -> &Pattern<A> {
         // Selected by arithmetic: a branch on the next kind would be unpredictable.
         &self.0[usize::from(code.is_reply())]
     }
@@ -171,65 +240,113 @@ impl Template {
     /// checksums.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
-        let head = frame.first_chunk::<HEAD>()?;
-        let code = CodeByte::at(head[TASK]);
+        let head = A::head(frame)?;
+        let bytes = head.as_ref();
+        let code = CodeByte::at(bytes[A::PAYLOAD]);
         let pattern = self.pattern(code);
         let least = usize::from(pattern.least_udp_len) + code.extension_len();
-        let fits = pattern.fits(head) & lengths_fit(frame, head, least);
-        if !fits {
-            return None;
-        }
-        let valid = verified || (ip_checksum_is_valid(head) && udp_checksum_is_valid(head, frame));
+        let ([length, start], udp_len) = (A::LENGTH, number(bytes, A::UDP + 4));
+        let packet_end = start + number(bytes, length);
+        let fits = pattern.fits(bytes)
+            & (packet_end <= frame.len())
+            & (packet_end >= A::UDP + udp_len)
+            & (udp_len >= least);
+        let valid = fits && (verified || A::checksums_are_valid(head, frame));
         valid.then_some(code)
     }
 }
 
-/// Returns the bytes at an offset.
+/// Returns the 16-bit number at an offset.
 #[inline(always)]
-fn bytes<const N: usize, const LEN: usize>(head: &[u8; LEN], at: usize) -> [u8; N] {
-    let mut bytes = [0; N];
-    bytes.copy_from_slice(&head[at..at + N]);
-    bytes
+fn number(head: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([head[at], head[at + 1]]))
 }
 
 /// Returns the eight bytes at an offset, in packet byte order.
 #[inline(always)]
-fn word<const LEN: usize>(head: &[u8; LEN], at: usize) -> u64 {
-    u64::from_le_bytes(bytes(head, at))
+fn word(head: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&head[at..at + 8]);
+    u64::from_le_bytes(bytes)
 }
 
-/// Returns the 16-bit number at an offset.
-#[inline(always)]
-fn number(head: &[u8; HEAD], at: usize) -> usize {
-    usize::from(u16::from_be_bytes(bytes(head, at)))
-}
+/// The Ethernet header, and one vector.
+const PREFIX_V4: usize = IP + 2 * TOLERANCES;
 
-/// Returns true if the datagram has at least `least` bytes, and lies within its packet and the frame.
-#[inline(always)]
-fn lengths_fit(frame: &[u8], head: &[u8; HEAD], least: usize) -> bool {
-    let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
-    (total_len <= frame.len() - IP) & (total_len >= ipv4::LEN + udp_len) & (udp_len >= least)
-}
+impl Layout for u32 {
+    type Prefix = [u8; PREFIX_V4];
+    type Tolerances = [[u16; TOLERANCES]; 1];
 
-/// Checks the checksum of an IPv4 header without options.
-#[inline(always)]
-fn ip_checksum_is_valid(head: &[u8; HEAD]) -> bool {
-    let last = u32::from_le_bytes(bytes(head, IP + 16));
-    PartialChecksum::default()
-        .words([word(head, IP), word(head, IP + 8), u64::from(last)])
-        .is_valid()
-}
+    const NOTHING: Pattern<Self> = Pattern {
+        expected: [1; PREFIX_V4],
+        mask: [0; PREFIX_V4],
+        tolerance: [[0; TOLERANCES]; 1],
+        least_udp_len: LEAST as u16,
+    };
+    const VECTORS: &'static [usize] = &[IP];
+    const TTL: usize = IP + 8;
+    const ADDRESSES: [usize; 2] = [IP + 12, IP + 16];
+    const LENGTH: [usize; 2] = [IP + 2, IP];
 
-/// Checks the UDP checksum. The lengths must fit.
-#[inline(always)]
-fn udp_checksum_is_valid(head: &[u8; HEAD], frame: &[u8]) -> bool {
-    if bytes(head, UDP + 6) == [0, 0] {
-        return true; // the sender computed none
+    fn require_header(pattern: &mut Pattern<Self>) {
+        pattern.require(12, &[0x08, 0x00, ipv4::NO_OPTIONS], &[0xFF; 3]); // IPv4, header of 20 bytes
+        pattern.require(IP + 6, &[0, 0], &[0x3F, 0xFF]); // no fragment
+        pattern.require(IP + 9, &[ipv4::UDP], &[0xFF]);
     }
-    // Protocol and length of the pseudo header (RFC 768), in packet byte order.
-    let length = u16::from_le_bytes(bytes(head, UDP + 4));
-    let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
-    let (addresses, header) = (word(head, IP + 12), word(head, UDP));
-    let sum = PartialChecksum::default().words([pseudo, addresses, header, word(head, UDP + 8)]);
-    sum.range(frame, UDP + 16, UDP + number(head, UDP + 4)).is_valid()
+
+    #[inline(always)]
+    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool {
+        const UDP: usize = u32::UDP;
+        let last = u64::from(u32::from_le_bytes([16, 17, 18, 19].map(|at| head[IP + at])));
+        let header = PartialChecksum::default().words([word(head, IP), word(head, IP + 8), last]);
+        if !header.is_valid() || head[UDP + 6..UDP + 8] == [0, 0] {
+            return header.is_valid(); // a datagram without a checksum is valid
+        }
+        // Protocol and length of the pseudo header (RFC 768), in packet byte order.
+        let length = u16::from_le_bytes([head[UDP + 4], head[UDP + 5]]);
+        let pseudo = u64::from(length) + u64::from(u16::from(ipv4::UDP).swap_bytes());
+        let (addresses, ports, rest) = (word(head, IP + 12), word(head, UDP), word(head, UDP + 8));
+        let sum = PartialChecksum::default().words([pseudo, addresses, ports, rest]);
+        sum.range(frame, UDP + 16, UDP + number(head, UDP + 4)).is_valid()
+    }
 }
+
+/// Two and a half vectors.
+const PREFIX_V6: usize = 72;
+
+impl Layout for u128 {
+    type Prefix = [u8; PREFIX_V6];
+    type Tolerances = [[u16; TOLERANCES]; 2];
+
+    const NOTHING: Pattern<Self> = Pattern {
+        expected: [1; PREFIX_V6],
+        mask: [0; PREFIX_V6],
+        tolerance: [[0; TOLERANCES]; 2],
+        least_udp_len: LEAST as u16,
+    };
+    // The hop limit is at an odd offset. It is the first byte of a word only if the first vector is at an odd offset,
+    // too.
+    const VECTORS: &'static [usize] = &[IP - 1, PREFIX_V6 - 2 * TOLERANCES];
+    const TTL: usize = IP + 7;
+    const ADDRESSES: [usize; 2] = [IP + 8, IP + 24];
+    const LENGTH: [usize; 2] = [IP + 4, Self::UDP];
+
+    fn require_header(pattern: &mut Pattern<Self>) {
+        pattern.require(12, &ether::IPV6.to_be_bytes(), &[0xFF; 2]);
+        pattern.require(IP, &[0x60], &[0xF0]); // version
+        pattern.require(IP + 6, &[ipv6::UDP], &[0xFF]); // no extension header
+        pattern.require_not_zero(Self::UDP + 6); // the checksum, which IPv6 requires
+    }
+
+    #[inline(always)]
+    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool {
+        udp::checksum_is_valid_v6(head, frame, number(head, Self::UDP + 4))
+    }
+}
+
+// Every compared byte is in the head of a frame and in a vector.
+const _: () = assert!(PREFIX_V4 <= udp::PAYLOAD + task::LEN);
+const _: () = assert!(PREFIX_V6 <= udp::PAYLOAD_V6 + task::LEN);
+const _: () = assert!(PREFIX_V6 >= udp::PAYLOAD_V6 + 3);
+const _: () =
+    assert!(<u128 as Layout>::VECTORS[1] <= <u128 as Layout>::VECTORS[0] + 2 * TOLERANCES);

@@ -1,7 +1,8 @@
 //! Recognises packets like [`Template::recognise`], with vectors of 32 bytes if the machine has them.
 //!
-//! One and a half vectors hold everything to compare. The whole one also holds all bytes of the IPv4 checksum
-//! and the first bytes of the UDP checksum. The sums are checked once per burst, all together.
+//! Half a vector holds the Ethernet header. One more (IPv4) or two more (IPv6) hold everything else to compare, all
+//! bytes of the IPv4 header's checksum, and the first bytes of the UDP checksum. The sums are checked once per burst,
+//! all together.
 //!
 //! The code adds words in memory order, in one's complement (see
 //! [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The instruction that multiplies and adds words
@@ -13,49 +14,67 @@
 
 use std::arch::x86_64::*;
 
-use super::pattern::{CodeByte, TOLERANCES};
-use super::template::{HEAD, IP, Pattern, TASK, Template, UDP};
-use super::{Fields, LeadingRun};
+use super::run::{Fields, LeadingRun};
+use super::template::{CodeByte, IP, LEAST, Layout, TOLERANCES, Template};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::stage::parse::PREFETCH_AHEAD;
 use crate::stage::unreachable::UnreachableSource;
-use crate::wire::ipv4;
+use crate::wire::address::Address;
+use crate::wire::{ipv4, ipv6, udp};
 
 /// Number of bytes in a vector.
-pub const VECTOR: usize = 32;
-/// Offset behind the second vector. The bytes of a datagram from here on are summed separately.
-const BODY: usize = IP + VECTOR;
-const _: () = assert!(BODY <= Pattern::LEN && BODY <= HEAD);
+const VECTOR: usize = 32;
+/// Sum of a header or datagram with a right checksum.
+const GOOD: u32 = 0xFFFF;
 
-/// Sums of a packet: of its IPv4 header, and of its datagram.
-#[derive(Clone, Copy)]
-struct PacketChecksums([u32; 2]);
-
-impl PacketChecksums {
-    /// Sums of a packet with right checksums.
-    const GOOD: Self = Self([0xFFFF; 2]);
-}
-
-/// Weight of each word of the second vector in the sum of the IPv4 header.
+/// Weight of each word of the second vector in the sum of an IPv4 header.
 const HEADER: [i16; 16] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0];
 /// Weight in the sum of the datagram and its pseudo header (RFC 768). The length occurs there once more.
 const DATAGRAM: [i16; 16] = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1];
+/// Offset behind the second vector. The bytes of a datagram over IPv4 from here on are summed separately.
+const BODY: usize = IP + VECTOR;
+
+/// Offset of the third vector of IPv6.
+const THIRD: usize = <u128 as Layout>::VECTORS[1];
+/// Weight of each word of the second vector in the sum of the datagram and its pseudo header (RFC 8200, 8.1):
+/// the length of the datagram, and the addresses.
+const SECOND_V6: [i16; 16] = [0, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+/// Weight of each word of the third vector. Words of the second vector count there only.
+const THIRD_V6: [i16; 16] = [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+/// Offset behind the third vector, where the separate sum continues. It is behind the UDP header, and every
+/// datagram reaches beyond it.
+const BODY_V6: usize = THIRD + VECTOR;
+const _: () = assert!(THIRD <= IP + VECTOR && THIRD.is_multiple_of(2));
+const _: () = assert!(<u128 as Address>::UDP + udp::LEN <= BODY_V6);
+const _: () = assert!(LEAST > BODY_V6 - <u128 as Address>::UDP);
+
 /// Weight of each word of the last vector. At an odd offset, the two bytes of a word belong to two words,
 /// each at the opposite position.
-pub const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
-/// Corrections of the sums, for the last vector at an even and at an odd offset: 2^15 for each word, and the
-/// protocol of the pseudo header in memory order.
-const CORRECTIONS: [PacketChecksums; 2] = [correction(0), correction(1)];
+const LAST: [[i16; 16]; 2] = [[1; 16], [1 << 8; 16]];
+/// Corrections of the sums of an IPv4 header and its datagram, for the last vector at an even and at an odd
+/// offset.
+const CORRECTIONS: [[u32; 2]; 2] = [
+    [weight(&HEADER) << 15, correction(&[DATAGRAM, LAST[0]])],
+    [weight(&HEADER) << 15, correction(&[DATAGRAM, LAST[1]])],
+];
+/// Same, of a datagram over IPv6.
+const CORRECTIONS_V6: [u32; 2] =
+    [correction(&[SECOND_V6, THIRD_V6, LAST[0]]), correction(&[SECOND_V6, THIRD_V6, LAST[1]])];
 
-/// Returns the corrections for an even (0) or odd (1) offset of the last vector.
-const fn correction(odd: usize) -> PacketChecksums {
-    let datagram = weight(&DATAGRAM) + weight(&LAST[odd]);
-    PacketChecksums([weight(&HEADER) << 15, (datagram << 15) + (ipv4::UDP as u32) * 0x100])
+/// Returns the correction of a datagram's sum of words with these weights: 2^15 for each word, and the protocol of the
+/// pseudo header in memory order.
+const fn correction(weights: &[[i16; 16]]) -> u32 {
+    let (mut sum, mut at) = (0, 0);
+    while at < weights.len() {
+        sum += weight(&weights[at]);
+        at += 1;
+    }
+    (sum << 15) + (ipv4::UDP as u32) * 0x100
 }
+const _: () = assert!(ipv4::UDP == ipv6::UDP);
 
 /// Returns the sum of the weights.
-pub const fn weight(words: &[i16; 16]) -> u32 {
+const fn weight(words: &[i16; 16]) -> u32 {
     let (mut sum, mut at) = (0, 0);
     while at < words.len() {
         sum += words[at] as u32;
@@ -76,11 +95,11 @@ const MASKS: [u8; 2 * VECTOR] = {
     masks
 };
 
-/// Like [`recognise_scalar`](super::recognise_scalar). Returns `None` if a sum is wrong, or the machine has
-/// no such vectors.
+/// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. Returns `None` if
+/// a sum is wrong, or the machine has no such vectors.
 #[inline(always)]
 pub fn recognise<B: Buf>(
-    template: &Template,
+    template: &Template<u32>,
     packets: &[B],
     fields: &mut Fields,
 ) -> Option<LeadingRun> {
@@ -94,55 +113,88 @@ pub fn recognise<B: Buf>(
 /// Does the work of [`recognise`].
 #[target_feature(enable = "avx2")]
 fn recognise_avx2<B: Buf>(
-    template: &Template,
+    template: &Template<u32>,
     packets: &[B],
     fields: &mut Fields,
 ) -> Option<LeadingRun> {
-    let packets = &packets[..packets.len().min(BURST)];
-    let mut run = LeadingRun::default();
-    let mut sums = [PacketChecksums::GOOD; BURST];
-    for packet in packets.iter().take(PREFETCH_AHEAD) {
-        packet.prefetch();
-    }
-    for (index, packet) in packets.iter().enumerate() {
-        if let Some(ahead) = packets.get(index + PREFETCH_AHEAD) {
-            ahead.prefetch();
-        }
-        if packet.is_segmented() {
-            break;
-        }
-        let frame = packet.bytes();
-        let Some(head) = frame.first_chunk::<HEAD>() else {
-            break;
-        };
-        let code = CodeByte::at(head[TASK]);
-        let Some(end) = end(template.pattern(code), code, head, frame.len()) else {
-            break;
-        };
+    let mut sums = [[GOOD; 2]; BURST];
+    let run = LeadingRun::of::<u32, B>(packets, fields, |index, packet, frame, fields| {
+        let head = u32::head(frame)?;
+        let (code, end) = matching(template, head, frame.len())?;
         if !packet.checksums_verified() {
             take_sums(head, &frame[..end], &mut sums[index]);
         }
-        run.push(index, code, frame, source(head), fields);
-    }
+        fields.sources[index % BURST] = source(head);
+        Some(code)
+    });
     are_good(&sums).then_some(run)
 }
 
-/// Returns the end of the datagram in a frame that matches, without a check of its sums.
+/// Like [`recognise`], over IPv6. A task from an unreachable source does not match.
+#[inline(always)]
+pub fn recognise_v6<B: Buf>(
+    template: &Template<u128>,
+    unreachable: &[UnreachableSource<u128>],
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
+    if !is_x86_feature_detected!("avx2") {
+        return None;
+    }
+    // SAFETY: the machine has the required instructions.
+    unsafe { recognise_avx2_v6(template, unreachable, packets, fields) }
+}
+
+/// Does the work of [`recognise_v6`].
+#[target_feature(enable = "avx2")]
+fn recognise_avx2_v6<B: Buf>(
+    template: &Template<u128>,
+    unreachable: &[UnreachableSource<u128>],
+    packets: &[B],
+    fields: &mut Fields,
+) -> Option<LeadingRun> {
+    let mut sums = [[GOOD]; BURST];
+    let run = LeadingRun::of::<u128, B>(packets, fields, |index, packet, frame, _| {
+        let head = u128::head(frame)?;
+        let (code, end) = matching(template, head, frame.len())?;
+        if !code.is_reply() && is_listed(head, unreachable) {
+            return None;
+        }
+        if !packet.udp_checksum_verified() {
+            sums[index] = [sum_v6(head, &frame[..end])];
+        }
+        Some(code)
+    });
+    are_good(&sums).then_some(run)
+}
+
+/// Returns the code of a frame that matches, and the end of its datagram, without a check of its sums.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn end(pattern: &Pattern, code: CodeByte, head: &[u8; HEAD], len: usize) -> Option<usize> {
-    let link = _mm256_zextsi128_si256(differing_half(&pattern.expected, &pattern.mask, head));
-    let network = differing(&pattern.expected, &pattern.mask, head, IP);
-    let beyond = _mm256_subs_epu16(network, load_tolerance(&pattern.tolerance));
-    let differs = _mm256_or_si256(link, beyond);
-    let (total_len, udp_len) = (number(head, IP + 2), number(head, UDP + 4));
-    let end = UDP + udp_len;
+fn matching<A: Layout>(
+    template: &Template<A>,
+    head: &A::Head,
+    len: usize,
+) -> Option<(CodeByte, usize)> {
+    let head = head.as_ref();
+    let code = CodeByte::at(head[A::PAYLOAD]);
+    let pattern = template.pattern(code);
+    let (expected, mask) = (pattern.expected.as_ref(), pattern.mask.as_ref());
+    let mut differs = _mm256_zextsi128_si256(differing_half(expected, mask, head));
+    for (&at, tolerance) in A::VECTORS.iter().zip(pattern.tolerance.as_ref()) {
+        let beyond =
+            _mm256_subs_epu16(differing(expected, mask, head, at), load_tolerance(tolerance));
+        differs = _mm256_or_si256(differs, beyond);
+    }
+    let [length, start] = A::LENGTH;
+    let (packet_len, udp_len) = (number(head, length), number(head, A::UDP + 4));
+    let end = A::UDP + udp_len;
     // True if no bit of `differs` is set.
     let fits = _mm256_testc_si256(_mm256_setzero_si256(), differs) != 0
-        && total_len == ipv4::LEN + udp_len // a longer packet goes to the stages: slower, and also correct
+        && start + packet_len == end // a longer packet goes to the stages: slower, and also correct
         && udp_len >= usize::from(pattern.least_udp_len) + code.extension_len()
         && end <= len;
-    fits.then_some(end)
+    fits.then_some((code, end))
 }
 
 /// A number that need not be aligned.
@@ -152,7 +204,7 @@ struct Number(u16);
 
 /// Returns the big-endian number at an offset.
 #[inline(always)]
-pub fn number<const LEN: usize>(head: &[u8; LEN], at: usize) -> usize {
+fn number(head: &[u8], at: usize) -> usize {
     let bytes = &head[at..at + size_of::<Number>()];
     // SAFETY: it points to that many bytes, and any bytes make a number. Volatile, because the compiler
     // otherwise takes the number out of a vector that covers it. That takes longer.
@@ -163,20 +215,20 @@ pub fn number<const LEN: usize>(head: &[u8; LEN], at: usize) -> usize {
 /// Returns the bits of a packet's first 16 bytes, half a vector, that differ from the expected ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn differing_half(expected: &[u8], mask: &[u8], head: &[u8]) -> __m128i {
+fn differing_half(expected: &[u8], mask: &[u8], head: &[u8]) -> __m128i {
     _mm_xor_si128(_mm_and_si128(load_half(head), load_half(mask)), load_half(expected))
 }
 
 /// Returns the bits of the vector at an offset that differ from the expected ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn differing(expected: &[u8], mask: &[u8], head: &[u8], at: usize) -> __m256i {
+fn differing(expected: &[u8], mask: &[u8], head: &[u8], at: usize) -> __m256i {
     _mm256_xor_si256(_mm256_and_si256(load(head, at), load(mask, at)), load(expected, at))
 }
 
 /// Returns the source address, in memory order.
 #[inline(always)]
-fn source(head: &[u8; HEAD]) -> u32 {
+fn source(head: &<u32 as Address>::Head) -> u32 {
     let mut source = [0; 4];
     source.copy_from_slice(&head[IP + 12..IP + 16]);
     u32::from_ne_bytes(source)
@@ -187,7 +239,7 @@ fn source(head: &[u8; HEAD]) -> u32 {
 #[inline(always)]
 pub fn match_unreachable(
     addresses: &[u32; BURST],
-    unreachable: &[UnreachableSource],
+    unreachable: &[UnreachableSource<u32>],
 ) -> Option<u32> {
     if !is_x86_feature_detected!("avx2") {
         return None;
@@ -198,7 +250,7 @@ pub fn match_unreachable(
 
 /// Does the work of [`match_unreachable`].
 #[target_feature(enable = "avx2")]
-fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource]) -> u32 {
+fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
     // SAFETY: the load reads only addresses of the array, and needs no alignment.
     let load = |at: usize| unsafe { _mm256_loadu_si256(addresses.as_ptr().add(8 * at).cast()) };
     let sources: [_; BURST / 8] = [load(0), load(1), load(2), load(3)];
@@ -215,10 +267,27 @@ fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSo
     equal.iter().enumerate().fold(0, |found, (index, &eight)| found | bits(eight) << (8 * index))
 }
 
+/// Returns true if no reply reaches the packet's source.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn is_listed(head: &<u128 as Address>::Head, unreachable: &[UnreachableSource<u128>]) -> bool {
+    let source = ipv6::src_bytes(&head[IP..]);
+    // SAFETY: the load reads exactly an address, and needs no alignment.
+    let load = |bytes: *const u8| unsafe { _mm_loadu_si128(bytes.cast()) };
+    let source = load(source.as_ptr());
+    for range in unreachable {
+        let differs = _mm_xor_si128(source, load((&raw const range.network).cast()));
+        if _mm_testz_si128(differs, load((&raw const range.mask).cast())) != 0 {
+            return true;
+        }
+    }
+    false
+}
+
 /// Sums the headers and the datagram. `frame` ends with the datagram.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut PacketChecksums) {
+fn take_sums(head: &<u32 as Address>::Head, frame: &[u8], sums: &mut [u32; 2]) {
     let second = inverted(load(head, IP));
     let header = _mm256_madd_epi16(second, load_words(&HEADER));
     let datagram = _mm256_madd_epi16(second, load_words(&DATAGRAM));
@@ -230,17 +299,32 @@ fn take_sums(head: &[u8; HEAD], frame: &[u8], sums: &mut PacketChecksums) {
     let quarters = _mm_add_epi32(halves.0, halves.1);
     let totals = _mm_add_epi32(_mm_hadd_epi32(quarters, quarters), load_sums(&CORRECTIONS[odd]));
     // SAFETY: the store writes exactly the two sums, and needs no alignment.
-    unsafe { _mm_storel_epi64((&raw mut sums.0).cast(), totals) };
-    if number(head, UDP + 6) == 0 {
-        sums.0[1] = PacketChecksums::GOOD.0[1]; // it has no checksum
+    unsafe { _mm_storel_epi64((&raw mut *sums).cast(), totals) };
+    if number(head, <u32 as Address>::UDP + 6) == 0 {
+        sums[1] = GOOD; // it has no checksum
     }
+}
+
+/// Returns the sum of the datagram at the end of a frame over IPv6.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sum_v6(head: &<u128 as Address>::Head, frame: &[u8]) -> u32 {
+    let second = _mm256_madd_epi16(inverted(load(head, IP)), load_words(&SECOND_V6));
+    let third = _mm256_madd_epi16(inverted(load(head, THIRD)), load_words(&THIRD_V6));
+    let sums = add_rest(_mm256_add_epi32(second, third), frame, BODY_V6);
+    // Adds the eight partial sums.
+    let halves = (_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+    let quarters = _mm_add_epi32(halves.0, halves.1);
+    let eighths = _mm_hadd_epi32(quarters, quarters);
+    let total = _mm_cvtsi128_si32(_mm_hadd_epi32(eighths, eighths)).cast_unsigned();
+    total.wrapping_add(CORRECTIONS_V6[frame.len() % 2])
 }
 
 /// Adds the bytes behind the first `done` bytes of a frame to a sum. The frame ends with its datagram. The
 /// sum still lacks the correction for [`LAST`].
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
+fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
     while frame.len() - done > VECTOR {
         let words = _mm256_madd_epi16(inverted(load(frame, done)), _mm256_set1_epi16(1));
         // Corrected at once, for two words each.
@@ -256,12 +340,12 @@ pub fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
 /// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn are_good(sums: &[PacketChecksums; BURST]) -> bool {
-    let ones = _mm256_set1_epi32(0xFFFF);
+fn are_good<const N: usize>(sums: &[[u32; N]; BURST]) -> bool {
+    let ones = _mm256_set1_epi32(GOOD.cast_signed());
     let mut wrong = _mm256_setzero_si256();
-    for four in sums.as_chunks::<4>().0 {
+    for eight in sums.as_flattened().as_chunks::<8>().0 {
         // SAFETY: the load reads exactly the sums, and needs no alignment.
-        let totals = unsafe { _mm256_loadu_si256(four.as_ptr().cast()) };
+        let totals = unsafe { _mm256_loadu_si256(eight.as_ptr().cast()) };
         wrong = _mm256_or_si256(wrong, _mm256_xor_si256(fold(fold(totals)), ones));
     }
     _mm256_testc_si256(_mm256_setzero_si256(), wrong) != 0
@@ -270,7 +354,7 @@ fn are_good(sums: &[PacketChecksums; BURST]) -> bool {
 /// Adds the upper halves of numbers to their lower halves.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn fold(sums: __m256i) -> __m256i {
+fn fold(sums: __m256i) -> __m256i {
     let low = _mm256_and_si256(sums, _mm256_set1_epi32(0xFFFF));
     _mm256_add_epi32(low, _mm256_srli_epi32::<16>(sums))
 }
@@ -278,7 +362,7 @@ pub fn fold(sums: __m256i) -> __m256i {
 /// Converts words to signed numbers, each 2^15 less.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn inverted(words: __m256i) -> __m256i {
+fn inverted(words: __m256i) -> __m256i {
     _mm256_xor_si256(words, _mm256_set1_epi16(i16::MIN))
 }
 
@@ -288,7 +372,7 @@ pub fn inverted(words: __m256i) -> __m256i {
 /// If the bytes end before the vector does.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn load(bytes: &[u8], at: usize) -> __m256i {
+fn load(bytes: &[u8], at: usize) -> __m256i {
     let bytes = &bytes[at..at + VECTOR];
     // SAFETY: the load reads exactly the bytes, and needs no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
@@ -306,7 +390,7 @@ fn load_half(bytes: &[u8]) -> __m128i {
 /// Loads the tolerances of a vector's words.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
+fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
     // SAFETY: the load reads exactly the numbers, and needs no alignment.
     unsafe { _mm256_loadu_si256(tolerance.as_ptr().cast()) }
 }
@@ -314,7 +398,7 @@ pub fn load_tolerance(tolerance: &[u16; TOLERANCES]) -> __m256i {
 /// Loads a vector of words.
 #[target_feature(enable = "avx2")]
 #[inline]
-pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
+fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
     // SAFETY: the load reads exactly the words, and needs no alignment.
     unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
 }
@@ -322,7 +406,7 @@ pub fn load_words(words: &[i16; VECTOR / 2]) -> __m256i {
 /// Loads two sums into the lower half of a small vector.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn load_sums(sums: &PacketChecksums) -> __m128i {
+fn load_sums(sums: &[u32; 2]) -> __m128i {
     // SAFETY: the load reads exactly the sums, and needs no alignment.
-    unsafe { _mm_loadl_epi64((&raw const sums.0).cast()) }
+    unsafe { _mm_loadl_epi64(sums.as_ptr().cast()) }
 }

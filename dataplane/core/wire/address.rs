@@ -1,0 +1,290 @@
+//! Differences between IPv4 and IPv6 in packets without options and extension headers.
+//!
+//! The type of an address, `u32` or `u128` in host order, selects the family. A function that is generic over
+//! it is compiled once for each family.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::{BitAnd, BitXor, Not};
+
+use super::auth::{self, Key};
+use super::checksum::{ChecksumDelta, FoldedDelta};
+use super::udp::{self, Flow};
+use super::{ether, ipv4, ipv6, task};
+
+/// An address of either family, in host order.
+pub trait Address:
+    Copy
+    + Default
+    + Ord
+    + fmt::Debug
+    + Send
+    + Sync
+    + Not<Output = Self>
+    + BitAnd<Output = Self>
+    + BitXor<Output = Self>
+    + 'static
+{
+    /// The address in packet byte order.
+    type Bytes: AsRef<[u8]> + Into<IpAddr> + Copy + Eq + fmt::Debug;
+    /// The bytes of a frame up to the end of the task header.
+    type Head: AsRef<[u8]> + AsMut<[u8]>;
+
+    /// Length of the IP header.
+    const IP_LEN: usize;
+    /// Offset of the UDP header in a frame.
+    const UDP: usize = ether::LEN + Self::IP_LEN;
+    /// Offset of the payload in a frame.
+    const PAYLOAD: usize = Self::UDP + udp::LEN;
+
+    /// Networks without hosts, each with its mask.
+    const NO_HOSTS: &'static [(Self, Self)];
+    /// True if the last address of a network is its broadcast address.
+    const HAS_BROADCAST: bool;
+
+    /// Returns an address if it is of this family.
+    fn from_ip(ip: IpAddr) -> Option<Self>;
+
+    /// Returns the address with its family.
+    fn to_ip(self) -> IpAddr;
+
+    /// Returns the mask of a network with this prefix length.
+    fn mask(prefix: u8) -> Self;
+
+    /// Returns true if all bits except one are 0.
+    fn is_one_bit(self) -> bool;
+
+    /// Converts to packet byte order.
+    #[must_use]
+    fn to_be(self) -> Self;
+
+    /// Returns the source of a packet.
+    fn src(packet: &[u8]) -> Self;
+
+    /// Returns the destination of a packet.
+    fn dst(packet: &[u8]) -> Self;
+
+    /// Returns the time to live of a packet.
+    fn ttl(packet: &[u8]) -> u8;
+
+    /// Returns the address in packet byte order.
+    fn to_bytes(self) -> Self::Bytes;
+
+    /// Returns the first bytes of a frame, if it has a task header.
+    fn head(frame: &[u8]) -> Option<&Self::Head>;
+
+    /// Same as [`Address::head`], mutable.
+    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head>;
+
+    /// Replaces an address, at an even offset, in a checksum.
+    fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta;
+
+    /// Returns the checksum change of removing the source of a packet.
+    fn removed_src(packet: &[u8]) -> FoldedDelta;
+
+    /// Replaces the destination of a packet and decrements its time to live. `delta` is the change of the IPv4
+    /// header's checksum by both.
+    fn forward_to(packet: &mut [u8], dst: Self::Bytes, delta: FoldedDelta);
+
+    /// Same as [`Address::forward_to`], for the source.
+    fn forward_from(packet: &mut [u8], src: Self::Bytes, delta: FoldedDelta);
+
+    /// Writes the headers of a frame whose payload, `payload_len` bytes at [`Address::PAYLOAD`], is already in place.
+    fn emit(flow: &Flow<Self>, frame: &mut [u8], payload_len: usize);
+
+    /// Writes the proof, a sequence number and a tag, after the header of a payload from `src` to `dst`.
+    fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64);
+}
+
+impl Address for u32 {
+    type Bytes = [u8; 4];
+    type Head = [u8; udp::PAYLOAD + task::LEN];
+
+    const IP_LEN: usize = ipv4::LEN;
+    // This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
+    const NO_HOSTS: &'static [(Self, Self)] =
+        &[(0, 0xFF << 24), (0x7F << 24, 0xFF << 24), (0xE0 << 24, 0xE0 << 24)];
+    const HAS_BROADCAST: bool = true;
+
+    fn from_ip(ip: IpAddr) -> Option<Self> {
+        ipv4::v4_bits(ip)
+    }
+
+    fn to_ip(self) -> IpAddr {
+        Ipv4Addr::from_bits(self).into()
+    }
+
+    fn mask(prefix: u8) -> Self {
+        Self::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
+    }
+
+    fn is_one_bit(self) -> bool {
+        self.is_power_of_two()
+    }
+
+    #[inline(always)]
+    fn to_be(self) -> Self {
+        Self::to_be(self)
+    }
+
+    #[inline(always)]
+    fn src(packet: &[u8]) -> Self {
+        ipv4::src(packet)
+    }
+
+    #[inline(always)]
+    fn dst(packet: &[u8]) -> Self {
+        ipv4::dst(packet)
+    }
+
+    #[inline(always)]
+    fn ttl(packet: &[u8]) -> u8 {
+        ipv4::ttl(packet)
+    }
+
+    #[inline(always)]
+    fn to_bytes(self) -> [u8; 4] {
+        self.to_be_bytes()
+    }
+
+    #[inline(always)]
+    fn head(frame: &[u8]) -> Option<&Self::Head> {
+        frame.first_chunk()
+    }
+
+    #[inline(always)]
+    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head> {
+        frame.first_chunk_mut()
+    }
+
+    #[inline]
+    fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta {
+        delta.double_word(old, new)
+    }
+
+    #[inline(always)]
+    fn removed_src(packet: &[u8]) -> FoldedDelta {
+        FoldedDelta::double_word_removed(ipv4::src(packet).to_be())
+    }
+
+    #[inline(always)]
+    fn forward_to(packet: &mut [u8], dst: [u8; 4], delta: FoldedDelta) {
+        ipv4::forward_to(packet, dst, delta);
+    }
+
+    #[inline(always)]
+    fn forward_from(packet: &mut [u8], src: [u8; 4], delta: FoldedDelta) {
+        ipv4::forward_from(packet, src, delta);
+    }
+
+    #[inline]
+    fn emit(flow: &Flow, frame: &mut [u8], payload_len: usize) {
+        flow.emit(frame, payload_len);
+    }
+
+    #[inline]
+    fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64) {
+        key.sign(&auth::addresses(src, dst), payload, sequence);
+    }
+}
+
+impl Address for u128 {
+    type Bytes = [u8; 16];
+    type Head = [u8; udp::PAYLOAD_V6 + task::LEN];
+
+    const IP_LEN: usize = ipv6::LEN;
+    // Those that `ipv6::is_unicast` refuses: addresses of 96 leading zeros (unspecified, loopback), mapped IPv4
+    // addresses, link-local addresses and groups.
+    const NO_HOSTS: &'static [(Self, Self)] = &[
+        (0, Self::MAX << 32),
+        (0xFFFF << 32, Self::MAX << 32),
+        (0xFE80 << 112, Self::MAX << 118),
+        (0xFF << 120, Self::MAX << 120),
+    ];
+    const HAS_BROADCAST: bool = false;
+
+    fn from_ip(ip: IpAddr) -> Option<Self> {
+        match ip {
+            IpAddr::V6(ip) => Some(ip.to_bits()),
+            IpAddr::V4(_) => None,
+        }
+    }
+
+    fn to_ip(self) -> IpAddr {
+        Ipv6Addr::from_bits(self).into()
+    }
+
+    fn mask(prefix: u8) -> Self {
+        Self::MAX.checked_shl(Self::BITS - u32::from(prefix)).unwrap_or(0)
+    }
+
+    fn is_one_bit(self) -> bool {
+        self.is_power_of_two()
+    }
+
+    #[inline(always)]
+    fn to_be(self) -> Self {
+        Self::to_be(self)
+    }
+
+    #[inline(always)]
+    fn src(packet: &[u8]) -> Self {
+        ipv6::src(packet)
+    }
+
+    #[inline(always)]
+    fn dst(packet: &[u8]) -> Self {
+        ipv6::dst(packet)
+    }
+
+    #[inline(always)]
+    fn ttl(packet: &[u8]) -> u8 {
+        ipv6::hop_limit(packet)
+    }
+
+    #[inline(always)]
+    fn to_bytes(self) -> [u8; 16] {
+        self.to_be_bytes()
+    }
+
+    #[inline(always)]
+    fn head(frame: &[u8]) -> Option<&Self::Head> {
+        frame.first_chunk()
+    }
+
+    #[inline(always)]
+    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head> {
+        frame.first_chunk_mut()
+    }
+
+    #[inline]
+    fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta {
+        delta.address(old, new)
+    }
+
+    #[inline(always)]
+    fn removed_src(packet: &[u8]) -> FoldedDelta {
+        FoldedDelta::fold(ChecksumDelta::default().address_removed(ipv6::src_bytes(packet)))
+    }
+
+    /// An IPv6 header has no checksum.
+    #[inline(always)]
+    fn forward_to(packet: &mut [u8], dst: [u8; 16], _: FoldedDelta) {
+        ipv6::forward_to(packet, dst);
+    }
+
+    #[inline(always)]
+    fn forward_from(packet: &mut [u8], src: [u8; 16], _: FoldedDelta) {
+        ipv6::forward_from(packet, src);
+    }
+
+    #[inline]
+    fn emit(flow: &Flow<Self>, frame: &mut [u8], payload_len: usize) {
+        flow.emit_v6(frame, payload_len);
+    }
+
+    #[inline]
+    fn sign(key: &Key, src: Self, dst: Self, payload: &mut [u8], sequence: u64) {
+        key.sign(&auth::addresses_v6(src, dst), payload, sequence);
+    }
+}
