@@ -187,22 +187,23 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
 
     /// Returns the route by a port and next hop, if it is not that of the last reply.
     #[inline(never)]
-    fn route(&self, key: (usize, A)) -> Option<ReplyRoute<A>> {
+    fn route(&self, key: (usize, A)) -> ReplyRoute<A> {
         let (port, address) = key;
         let (tables, neighbours) = (self.network.of::<A>(), self.neighbours);
         let found = neighbours.find(port, address);
         let slot = found.unwrap_or_else(|| neighbours.insert(port, address, self.now_ms));
         neighbours.note_use(slot, self.now_ms);
-        let ip = tables.service(self.pool).or_else(|| Some(tables.port(port)?.ip))?;
+        let ip = tables.service(self.pool).or_else(|| Some(tables.port(port)?.ip));
+        let ip = ip.unwrap_or_default(); // never: routes lead to ports of their family
         let src_mac = self.network.port(port).mac.to_bits();
         let delta = A::replace(ChecksumDelta::default(), A::default(), ip);
-        Some(ReplyRoute {
+        ReplyRoute {
             key,
             next_hop: NextHop { src_mac, port: port as u8, slot },
             ip: ip.to_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
-        })
+        }
     }
 
     /// Returns the route to this client; the last one if it has the same port and next hop.
@@ -215,7 +216,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         match self.last {
             Some(last) if last.key == key => Ok(last),
             _ => {
-                let route = self.route(key).ok_or(DropReason::NoRoute)?;
+                let route = self.route(key);
                 Ok(*self.last.insert(route))
             }
         }

@@ -166,11 +166,12 @@ impl Neighbours {
     #[inline]
     fn find_cached<A: HostAddress>(&self, port: usize, key: u64, address: A) -> Option<Slot> {
         let set = self.set(port, key);
-        let keys = self.words[set..set + WAYS].iter().zip(set as u32..);
-        let mut places = keys.map(|(word, at)| (word, Slot(at)));
-        places
-            .find(|(word, slot)| word.load(Acquire) == key && address.is_at(self, *slot))
-            .map(|(_, slot)| slot)
+        let slot = |way: usize| Slot((set + way) as u32);
+        let is_host = |(way, word): &(usize, &AtomicU64)| {
+            word.load(Acquire) == key && address.is_at(self, slot(*way))
+        };
+        let (way, _) = self.words[set..set + WAYS].iter().enumerate().find(is_host)?;
+        Some(slot(way))
     }
 
     /// Searches the pinned area for a host, until a free place.

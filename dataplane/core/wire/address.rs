@@ -27,8 +27,6 @@ pub trait Address:
 {
     /// The address in packet byte order.
     type Bytes: AsRef<[u8]> + Into<IpAddr> + Copy + Eq + fmt::Debug;
-    /// The bytes of a frame up to the end of the task header.
-    type Head: AsRef<[u8]> + AsMut<[u8]>;
 
     /// Length of the IP header.
     const IP_LEN: usize;
@@ -36,6 +34,8 @@ pub trait Address:
     const UDP: usize = ether::LEN + Self::IP_LEN;
     /// Offset of the payload in a frame.
     const PAYLOAD: usize = Self::UDP + udp::LEN;
+    /// Length of a frame up to the end of the task header.
+    const HEAD: usize = Self::PAYLOAD + task::LEN;
 
     /// Networks without hosts, each with its mask.
     const NO_HOSTS: &'static [(Self, Self)];
@@ -70,12 +70,6 @@ pub trait Address:
     /// Returns the address in packet byte order.
     fn to_bytes(self) -> Self::Bytes;
 
-    /// Returns the first bytes of a frame, if it has a task header.
-    fn head(frame: &[u8]) -> Option<&Self::Head>;
-
-    /// Same as [`Address::head`], mutable.
-    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head>;
-
     /// Replaces an address, at an even offset, in a checksum.
     fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta;
 
@@ -98,7 +92,6 @@ pub trait Address:
 
 impl Address for u32 {
     type Bytes = [u8; 4];
-    type Head = [u8; udp::PAYLOAD + task::LEN];
 
     const IP_LEN: usize = ipv4::LEN;
     // This network and loopback (RFC 1122, 3.2.1.3), multicast and reserved (RFC 1112).
@@ -147,16 +140,6 @@ impl Address for u32 {
         self.to_be_bytes()
     }
 
-    #[inline(always)]
-    fn head(frame: &[u8]) -> Option<&Self::Head> {
-        frame.first_chunk()
-    }
-
-    #[inline(always)]
-    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head> {
-        frame.first_chunk_mut()
-    }
-
     #[inline]
     fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta {
         delta.double_word(old, new)
@@ -190,7 +173,6 @@ impl Address for u32 {
 
 impl Address for u128 {
     type Bytes = [u8; 16];
-    type Head = [u8; udp::PAYLOAD_V6 + task::LEN];
 
     const IP_LEN: usize = ipv6::LEN;
     // Those that `ipv6::is_unicast` refuses: addresses of 96 leading zeros (unspecified, loopback), mapped IPv4
@@ -245,16 +227,6 @@ impl Address for u128 {
     #[inline(always)]
     fn to_bytes(self) -> [u8; 16] {
         self.to_be_bytes()
-    }
-
-    #[inline(always)]
-    fn head(frame: &[u8]) -> Option<&Self::Head> {
-        frame.first_chunk()
-    }
-
-    #[inline(always)]
-    fn head_mut(frame: &mut [u8]) -> Option<&mut Self::Head> {
-        frame.first_chunk_mut()
     }
 
     #[inline]

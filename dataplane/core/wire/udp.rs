@@ -284,19 +284,14 @@ pub fn finish_checksum(frame: &mut [u8]) -> bool {
 }
 
 /// Returns true if the checksum of an IPv6 frame is right. The frame has no extension headers, and its
-/// datagram of `udp_len` bytes is complete. `head` holds the first bytes of the frame; its length is constant, so
-/// the reads from it need no bounds check.
+/// datagram of `udp_len` bytes is complete.
 #[inline]
 #[must_use]
-pub fn checksum_is_valid_v6<const HEAD: usize>(
-    head: &[u8; HEAD],
-    frame: &[u8],
-    udp_len: usize,
-) -> bool {
+pub fn checksum_is_valid_v6(frame: &[u8], udp_len: usize) -> bool {
     const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
     let sum = PartialChecksum::default().number(u16::from(ipv6::UDP)).number(udp_len as u16);
     // Both addresses, and the part of the datagram that is always there.
-    let sum = sum.bytes(&head[ether::LEN + 8..UDP_OFFSET + 8]);
+    let sum = sum.bytes(&frame[ether::LEN + 8..UDP_OFFSET + 8]);
     sum.range(frame, UDP_OFFSET + 8, UDP_OFFSET + udp_len).is_valid()
 }
 

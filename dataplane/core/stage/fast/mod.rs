@@ -45,6 +45,8 @@ pub struct Tables<A: Layout> {
     pools: usize,
     /// One per port and pool; empty if no port has this family.
     templates: Box<[Template<A>]>,
+    /// Checksum changes of removing the tasks' destination, per port and pool.
+    removed: Box<[FoldedDelta]>,
     /// By port.
     sources: Box<[Sources<A>]>,
 }
@@ -74,8 +76,10 @@ impl<A: FastPath> Tables<A> {
         let is_used = (0..ports).any(|port| tables.port(port).is_some());
         let ports = (0..ports).filter(|_| is_used);
         let places = ports.flat_map(|port| (0..pools).map(move |pool| (port, pool)));
-        let templates = places.map(|(port, pool)| template(port, pool)).collect();
-        Self { pools, templates, sources }
+        let templates = places.clone().map(|(port, pool)| template(port, pool)).collect();
+        let destination = |(port, pool)| tables.task_address(port, pool).unwrap_or_default();
+        let removed = places.map(|place| rewrite::removed(destination(place))).collect();
+        Self { pools, templates, removed, sources }
     }
 
     /// Returns the template of a port and a pool.
@@ -327,11 +331,14 @@ fn replies<A: FastPath, B: Buf>(
     stages.counters.add(Counter::Replies, reports.len() as u64);
     let mut rewriter = ReplyRewriter::<A>::new(network, &stages.neighbours, stages.now_ms, pool);
     for index in accepted {
-        let Some(head) = packets.get_mut(index).and_then(|packet| A::head_mut(packet.bytes_mut()))
-        else {
+        let Some(packet) = packets.get_mut(index) else {
             return;
         };
-        if let Err(reason) = rewriter.send((head.as_mut(), A::UDP), verdicts, index) {
+        let frame = packet.bytes_mut();
+        if frame.len() < A::HEAD {
+            return;
+        }
+        if let Err(reason) = rewriter.send((&mut frame[..A::HEAD], A::UDP), verdicts, index) {
             stages.counters.drop(reason, 1);
             verdicts.other(index, Verdict::Drop(reason));
         }
@@ -347,16 +354,22 @@ fn report<A: FastPath>(
     shared: Option<(&Neighbours, usize)>,
     frame: &[u8],
 ) -> Option<Report> {
-    let head = A::head(frame)?.as_ref();
+    if frame.len() < A::HEAD {
+        return None;
+    }
+    let head = &frame[..A::HEAD];
     let tables = network.of::<A>();
     let entry = tables.worker(task::src(&head[A::PAYLOAD..]))?;
     let worker = entry.worker;
     let accepted = tables.is_at(&entry, A::src(&head[IP..]))
         && usize::from(worker.pool) == pool
         && !tables.is_own(A::dst(&head[IP..]))
-        && shared.is_none_or(|(neighbours, port)| {
-            classify::is_sent_by(network.server(worker.server), neighbours, port, head)
-        });
+        && match shared {
+            None => true,
+            Some((neighbours, port)) => {
+                classify::is_sent_by(network.server(worker.server), neighbours, port, head)
+            }
+        };
     let service_ns = match CodeByte::at(head[A::PAYLOAD]).is_extended() {
         true => Extension::parse(&frame[A::PAYLOAD..]).service_ns,
         false => 0,
@@ -407,11 +420,11 @@ fn tasks<A: FastPath, B: Buf>(
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..indices.len()];
     stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
-    let tables = stages.network.of::<A>();
+    let fast = <A as FastPath>::tables(stages);
     let rewriter = TaskRewriter::<A> {
         neighbours: &stages.neighbours,
-        targets: tables.members(pool),
-        removed: rewrite::removed(tables.task_address(port, pool).unwrap_or_default()),
+        targets: stages.network.of::<A>().members(pool),
+        removed: fast.removed[port * fast.pools + pool],
     };
     let mut sent = 0;
     // Without replies, task and packet have the same index: a faster loop for the common case.
@@ -451,14 +464,18 @@ impl<A: Family> TaskRewriter<'_, A> {
         verdicts: &mut (impl Verdicts + ?Sized),
         index: usize,
     ) -> u64 {
-        let (Some(pick), Some(head)) = (pick, A::head_mut(packet.bytes_mut())) else {
-            verdicts.other(index, Verdict::Drop(DropReason::NoMember));
-            return 0;
-        };
-        let target = &self.targets[pick.member.index()];
-        let (place, frame) = ((verdicts, index), (head.as_mut(), A::UDP));
-        rewrite::readdress_task(self.neighbours, frame, self.removed, target, pick.idle, place);
-        1
+        let frame = packet.bytes_mut();
+        if let Some(pick) = pick
+            && frame.len() >= A::HEAD
+        {
+            let target = &self.targets[pick.member.index()];
+            // An array in an `Option` would cost a selection of its address.
+            let (place, head) = ((verdicts, index), (&mut frame[..A::HEAD], A::UDP));
+            rewrite::readdress_task(self.neighbours, head, self.removed, target, pick.idle, place);
+            return 1;
+        }
+        verdicts.other(index, Verdict::Drop(DropReason::NoMember));
+        0
     }
 }
 

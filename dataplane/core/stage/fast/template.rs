@@ -75,7 +75,7 @@ pub trait Layout: Address {
     fn require_header(pattern: &mut Pattern<Self>);
 
     /// Checks the checksums. The lengths must fit.
-    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool;
+    fn checksums_are_valid(frame: &[u8]) -> bool;
 }
 
 /// Bytes and bounds that the first bytes of a frame must match, where the mask has ones.
@@ -240,18 +240,20 @@ impl<A: Layout> Template<A> {
     /// checksums.
     #[inline(always)]
     pub fn recognise(&self, frame: &[u8], verified: bool) -> Option<CodeByte> {
-        let head = A::head(frame)?;
-        let bytes = head.as_ref();
-        let code = CodeByte::at(bytes[A::PAYLOAD]);
+        if frame.len() < A::HEAD {
+            return None;
+        }
+        let head = &frame[..A::HEAD];
+        let code = CodeByte::at(head[A::PAYLOAD]);
         let pattern = self.pattern(code);
         let least = usize::from(pattern.least_udp_len) + code.extension_len();
-        let ([length, start], udp_len) = (A::LENGTH, number(bytes, A::UDP + 4));
-        let packet_end = start + number(bytes, length);
-        let fits = pattern.fits(bytes)
+        let ([length, start], udp_len) = (A::LENGTH, number(head, A::UDP + 4));
+        let packet_end = start + number(head, length);
+        let fits = pattern.fits(head)
             & (packet_end <= frame.len())
             & (packet_end >= A::UDP + udp_len)
             & (udp_len >= least);
-        let valid = fits && (verified || A::checksums_are_valid(head, frame));
+        let valid = fits && (verified || A::checksums_are_valid(frame));
         valid.then_some(code)
     }
 }
@@ -295,8 +297,9 @@ impl Layout for u32 {
     }
 
     #[inline(always)]
-    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool {
+    fn checksums_are_valid(frame: &[u8]) -> bool {
         const UDP: usize = u32::UDP;
+        let head = &frame[..Self::HEAD];
         let last = u64::from(u32::from_le_bytes([16, 17, 18, 19].map(|at| head[IP + at])));
         let header = PartialChecksum::default().words([word(head, IP), word(head, IP + 8), last]);
         if !header.is_valid() || head[UDP + 6..UDP + 8] == [0, 0] {
@@ -339,8 +342,8 @@ impl Layout for u128 {
     }
 
     #[inline(always)]
-    fn checksums_are_valid(head: &Self::Head, frame: &[u8]) -> bool {
-        udp::checksum_is_valid_v6(head, frame, number(head, Self::UDP + 4))
+    fn checksums_are_valid(frame: &[u8]) -> bool {
+        udp::checksum_is_valid_v6(frame, number(frame, Self::UDP + 4))
     }
 }
 

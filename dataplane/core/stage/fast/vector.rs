@@ -119,7 +119,10 @@ fn recognise_avx2<B: Buf>(
 ) -> Option<LeadingRun> {
     let mut sums = [[GOOD; 2]; BURST];
     let run = LeadingRun::of::<u32, B>(packets, fields, |index, packet, frame, fields| {
-        let head = u32::head(frame)?;
+        if frame.len() < u32::HEAD {
+            return None;
+        }
+        let head = &frame[..u32::HEAD];
         let (code, end) = matching(template, head, frame.len())?;
         if !packet.checksums_verified() {
             take_sums(head, &frame[..end], &mut sums[index]);
@@ -155,7 +158,10 @@ fn recognise_avx2_v6<B: Buf>(
 ) -> Option<LeadingRun> {
     let mut sums = [[GOOD]; BURST];
     let run = LeadingRun::of::<u128, B>(packets, fields, |index, packet, frame, _| {
-        let head = u128::head(frame)?;
+        if frame.len() < u128::HEAD {
+            return None;
+        }
+        let head = &frame[..u128::HEAD];
         let (code, end) = matching(template, head, frame.len())?;
         if !code.is_reply() && is_listed(head, unreachable) {
             return None;
@@ -173,10 +179,9 @@ fn recognise_avx2_v6<B: Buf>(
 #[inline]
 fn matching<A: Layout>(
     template: &Template<A>,
-    head: &A::Head,
+    head: &[u8],
     len: usize,
 ) -> Option<(CodeByte, usize)> {
-    let head = head.as_ref();
     let code = CodeByte::at(head[A::PAYLOAD]);
     let pattern = template.pattern(code);
     let (expected, mask) = (pattern.expected.as_ref(), pattern.mask.as_ref());
@@ -228,7 +233,7 @@ fn differing(expected: &[u8], mask: &[u8], head: &[u8], at: usize) -> __m256i {
 
 /// Returns the source address, in memory order.
 #[inline(always)]
-fn source(head: &<u32 as Address>::Head) -> u32 {
+fn source(head: &[u8]) -> u32 {
     let mut source = [0; 4];
     source.copy_from_slice(&head[IP + 12..IP + 16]);
     u32::from_ne_bytes(source)
@@ -270,7 +275,7 @@ fn match_unreachable_avx2(addresses: &[u32; BURST], unreachable: &[UnreachableSo
 /// Returns true if no reply reaches the packet's source.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn is_listed(head: &<u128 as Address>::Head, unreachable: &[UnreachableSource<u128>]) -> bool {
+fn is_listed(head: &[u8], unreachable: &[UnreachableSource<u128>]) -> bool {
     let source = ipv6::src_bytes(&head[IP..]);
     // SAFETY: the load reads exactly an address, and needs no alignment.
     let load = |bytes: *const u8| unsafe { _mm_loadu_si128(bytes.cast()) };
@@ -287,7 +292,7 @@ fn is_listed(head: &<u128 as Address>::Head, unreachable: &[UnreachableSource<u1
 /// Sums the headers and the datagram. `frame` ends with the datagram.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn take_sums(head: &<u32 as Address>::Head, frame: &[u8], sums: &mut [u32; 2]) {
+fn take_sums(head: &[u8], frame: &[u8], sums: &mut [u32; 2]) {
     let second = inverted(load(head, IP));
     let header = _mm256_madd_epi16(second, load_words(&HEADER));
     let datagram = _mm256_madd_epi16(second, load_words(&DATAGRAM));
@@ -308,7 +313,7 @@ fn take_sums(head: &<u32 as Address>::Head, frame: &[u8], sums: &mut [u32; 2]) {
 /// Returns the sum of the datagram at the end of a frame over IPv6.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn sum_v6(head: &<u128 as Address>::Head, frame: &[u8]) -> u32 {
+fn sum_v6(head: &[u8], frame: &[u8]) -> u32 {
     let second = _mm256_madd_epi16(inverted(load(head, IP)), load_words(&SECOND_V6));
     let third = _mm256_madd_epi16(inverted(load(head, THIRD)), load_words(&THIRD_V6));
     let sums = add_rest(_mm256_add_epi32(second, third), frame, BODY_V6);
