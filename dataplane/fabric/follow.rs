@@ -328,7 +328,7 @@ impl Follower {
             let IpAddr::V4(server) = one.server else { continue };
             by_server.entry((server, one.pool)).or_default().insert(one.worker.into());
         }
-        let register = |((server, pool), workers): (_, BTreeSet<u32>)| {
+        let register = |((server, pool), workers): ((Ipv4Addr, u16), BTreeSet<u32>)| {
             let (server, pool) = (server.to_string(), u32::from(pool));
             Message::Register(proto::Register {
                 server,

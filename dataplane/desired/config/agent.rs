@@ -612,7 +612,7 @@ overflow = "refuse"
         assert_eq!((config.ports[0].ip, config.ports[0].prefix), (address("fd00:2::b"), 64));
         assert_eq!((config.leaves[0].ip, config.leaves[0].port), (address("fd00:2::1"), 0));
         assert_eq!(config.host.payload, PAYLOAD_MAX - 20, "its header is longer");
-        assert_eq!(config.warnings(), [""; 0]);
+        assert_eq!(config.node().warnings(), [""; 0]);
         let several = over_ipv6(&(GOOD.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES));
         assert_eq!(parse(&several).unwrap().leaves[1].ip, address("fd00:2::2"));
         // One port of each family.
@@ -657,14 +657,15 @@ overflow = "refuse"
     // promise: input.2
     #[test]
     fn keys_that_change_nothing_are_warned_of() {
-        assert_eq!(parse(GOOD).unwrap().warnings(), [""; 0]);
+        assert_eq!(parse(GOOD).unwrap().node().warnings(), [""; 0]);
         let lines = "policy = \"jsq\"\nqueue = 9\nspeeds = { 0 = 2.0 }";
-        let warnings = parse(&GOOD.replacen("policy = \"cfcfs\"", lines, 1)).unwrap().warnings();
+        let warnings =
+            parse(&GOOD.replacen("policy = \"cfcfs\"", lines, 1)).unwrap().node().warnings();
         assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(warnings[0].contains("agent.toml:15: `pool.queue`: found a key"), "{warnings:?}");
         assert!(warnings[1].contains("`pool.speeds`"), "{warnings:?}");
         let group = GOOD.replacen("slots = 32", "state_group = \"0\"", 1);
-        assert!(parse(&group).unwrap().warnings()[0].contains("agent.state_group"));
+        assert!(parse(&group).unwrap().node().warnings()[0].contains("agent.state_group"));
     }
 
     #[test]

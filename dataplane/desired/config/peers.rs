@@ -190,7 +190,7 @@ workers = "0-3"
             ReplyPath::Never,
             "replies of passed tasks leave by the agent's core"
         );
-        assert_eq!(config.warnings(), [""; 0]);
+        assert_eq!(config.node().warnings(), [""; 0]);
         let usual = GOOD.replace("policy = \"malcolm(steal=off)\"\nbeat_us = 200\n", "");
         let peers = parse(&usual).unwrap().peers.unwrap();
         assert_eq!((peers.policy.to_string(), peers.beat_ns()), ("malcolm".to_owned(), BEAT_NS));

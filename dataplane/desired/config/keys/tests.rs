@@ -137,7 +137,7 @@ pub fn check(file: &str, text: &str) -> Result<(String, String), String> {
     match file {
         "agent" => AgentConfig::parse(path, text).map(|mut config| {
             config.text.clear();
-            (format!("{config:?}"), config.warnings().join("\n"))
+            (format!("{config:?}"), config.node().warnings().join("\n"))
         }),
         "controller" => {
             ControllerConfig::parse(path, text).map(|config| (format!("{config:?}"), String::new()))
