@@ -1,4 +1,5 @@
 //! The simulator: agreement with published results, determinism, and rejected input.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
 mod golden;

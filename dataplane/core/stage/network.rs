@@ -1,7 +1,7 @@
 //! Tables of the networks around the node. A network never changes: cores get another one instead.
 //!
 //! A port and a server have one address, of either family. All servers of a pool have the same family. Addresses
-//! are in the [`Tables`] of their family, so that IPv4 packets do not pay for the length of IPv6 addresses.
+//! are in tables of their family, so that IPv4 packets do not pay for the length of IPv6 addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
