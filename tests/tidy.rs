@@ -842,6 +842,27 @@ fn a_key_costs_three_files() {
     }
 }
 
+/// Names of live changes, as values and as text.
+const LIVE_CHANGES: [[&str; 2]; 1] = [["SetSpeed", "set-speed"]];
+
+#[test]
+fn a_live_property_costs_five_files() {
+    let is_tests = |path: &Path| {
+        let names = ["tests.rs", "tests", "roles", "generated.rs"];
+        path.iter().any(|part| names.iter().any(|name| part == *name))
+    };
+    for names in LIVE_CHANGES {
+        let mut found: Vec<_> = files(".rs").into_iter().collect();
+        found.retain(|(path, text)| {
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let is_named = names.iter().any(|name| code.contains(name));
+            path.starts_with("dataplane") && !is_tests(path) && is_named
+        });
+        let paths: Vec<_> = found.iter().map(|(path, _)| path.display().to_string()).collect();
+        assert!(paths.len() <= 5, "{names:?} is in {paths:?}");
+    }
+}
+
 // promise: control.2
 #[test]
 fn every_controller_command_is_documented() {

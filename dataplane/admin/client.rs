@@ -10,7 +10,6 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use wedjat_core::state::files::{self, ExistingFile};
 use wedjat_desired::control::Change;
 
-use super::convert::message;
 use super::generated as proto;
 use super::generated::control_client::ControlClient;
 use super::socket::socket_path;
@@ -109,7 +108,7 @@ impl Connection {
         changes: &[Change],
         if_version: Option<u64>,
     ) -> Result<u64, ClientError> {
-        let changes = changes.iter().map(message).collect();
+        let changes = changes.iter().map(ToString::to_string).collect();
         let call = self.client.change(timed(proto::ChangeRequest { changes, if_version }));
         Ok(self.runtime.block_on(call)?.into_inner().version)
     }

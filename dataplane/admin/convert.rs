@@ -1,22 +1,15 @@
 //! Conversion between the messages of the control's gRPC and the node's own types. Values of a client are checked
-//! here.
+//! here and by the parser of changes.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use tonic::{Code, Status};
-use wedjat_core::limits::{QUEUE, WORKER_ID_MAX};
+use wedjat_core::limits::WORKER_ID_MAX;
 use wedjat_core::nearest::nearest;
 use wedjat_core::node::explain::Filter;
-use wedjat_core::policy::PolicySpec;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot};
-use wedjat_core::wire::ether::Mac;
-use wedjat_desired::control::{
-    Change, ChangeError, Pool, check_queue, check_speed, overflow_name, overflow_named,
-    signals_named, text,
-};
+use wedjat_desired::control::{Change, ChangeError, Pool, overflow_name, text};
 
 use super::explain::ExplainSpec;
 use super::generated as proto;
@@ -26,246 +19,21 @@ use super::tap::{TapError, TapSpec, TapStats};
 /// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
 
-/// Converts the changes of a request.
+/// Parses the changes of a request.
 ///
 /// # Errors
 /// The invalid value, and the allowed ones.
-pub fn changes(all: Vec<proto::Change>) -> Result<Vec<Change>, ChangeError> {
+pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
     if !(1..=CHANGES_MAX).contains(&all.len()) {
         return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
     }
-    all.into_iter().map(change).collect()
-}
-
-/// Converts one change.
-fn change(change: proto::Change) -> Result<Change, ChangeError> {
-    use proto::change::Change as Of;
-    let none = || text("a change without a kind", "a kind that this version's control.proto lists");
-    let of_agent = change.of_agent;
-    let change = match change.change.ok_or_else(none)? {
-        Of::AddServer(one) => {
-            let (ip, mac) = (host(&one.ip, "ip")?, mac(&one.mac)?);
-            Change::AddServer { ip, mac, registers: one.registers }
-        }
-        Of::RemoveServer(one) => Change::RemoveServer { ip: host(&one.ip, "ip")? },
-        Of::MoveServer(one) => {
-            let (ip, to) = (host(&one.ip, "ip")?, host(&one.to, "to")?);
-            Change::MoveServer { ip, to, mac: mac(&one.mac)? }
-        }
-        Of::AddWorkers(one) => Change::AddWorkers {
-            server: (!one.server.is_empty()).then(|| host(&one.server, "server")).transpose()?,
-            pool: pool(one.pool)?,
-            workers: workers(&one.workers)?,
-            speed: check_speed(one.speed.unwrap_or(1.0))?,
-        },
-        Of::RemoveWorkers(one) => Change::RemoveWorkers {
-            pool: one.pool.map(pool).transpose()?,
-            workers: workers(&one.workers)?,
-        },
-        Of::Drain(one) => Change::Drain { workers: workers_of_all(&one)? },
-        Of::Undrain(one) => Change::Undrain { workers: workers_of_all(&one)? },
-        Of::AddPool(one) => Change::AddPool {
-            id: pool(one.id)?,
-            policy: policy(&one.policy)?,
-            queue: one.queue.map_or(Ok(QUEUE), queue)?,
-            overflow: overflow(&one.overflow)?,
-            shared_workers: one.shared_workers,
-            key_file: key_file(&one.key_file)?,
-        },
-        Of::RemovePool(one) => Change::RemovePool { id: pool(one.id)? },
-        Of::SetPolicy(one) => {
-            Change::SetPolicy { pool: pool(one.pool)?, policy: policy(&one.policy)? }
-        }
-        Of::SetQueue(one) => {
-            let (pool, queue) = (pool(one.pool)?, queue(one.queue)?);
-            Change::SetQueue { pool, queue, overflow: overflow(&one.overflow)? }
-        }
-        Of::SetSpeed(one) => {
-            let (pool, speed) = (one.pool.map(pool).transpose()?, check_speed(one.speed)?);
-            Change::SetSpeed { pool, workers: workers(&one.workers)?, speed }
-        }
-        Of::SetService(one) => {
-            let ip = (!one.ip.is_empty()).then(|| host(&one.ip, "ip")).transpose()?;
-            Change::SetService { pool: pool(one.pool)?, ip }
-        }
-        Of::LinkPool(one) => Change::LinkPool {
-            pool: pool(one.pool)?,
-            spine: spine(one.spine)?,
-            ip: host(&one.ip, "ip")?,
-            signals: signals_named(if one.signals.is_empty() { "horus" } else { &one.signals })?,
-        },
-        Of::UnlinkPool(one) => Change::UnlinkPool { pool: pool(one.pool)? },
-    };
-    Ok(if of_agent { Change::OfAgent(Box::new(change)) } else { change })
-}
-
-/// Parses an address; `field` names it in the error.
-fn host(value: &str, field: &str) -> Result<IpAddr, ChangeError> {
-    let allowed = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
-    value.parse().map_err(|_| text(format!("{field}={}", shorten(value)), allowed))
-}
-
-/// Parses a MAC address; `None` if the text is empty.
-fn mac(value: &str) -> Result<Option<Mac>, ChangeError> {
-    let allowed = "a unicast MAC address such as 02:00:00:00:02:0b, or an empty string";
-    let is_unicast = |mac: &Mac| !mac.is_group() && *mac != Mac::default();
-    let mac = || value.parse::<Mac>().ok().filter(is_unicast).map(Some);
-    if value.is_empty() {
-        return Ok(None);
-    }
-    mac().ok_or_else(|| text(format!("mac={}", shorten(value)), allowed))
-}
-
-/// Checks a pool's id.
-fn pool(id: u32) -> Result<u16, ChangeError> {
-    u16::try_from(id).map_err(|_| text(format!("pool {id}"), "a pool's id, 0 to 65535"))
-}
-
-/// Checks a spine's id. Packets have it in the field of worker ids, so it has their bound.
-fn spine(id: u32) -> Result<u16, ChangeError> {
-    let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
-    known.ok_or_else(|| text(format!("spine {id}"), format!("a spine's id, 0 to {WORKER_ID_MAX}")))
-}
-
-/// Converts the workers of a drain or undrain, which may not name a pool.
-fn workers_of_all(request: &proto::Workers) -> Result<Vec<u16>, ChangeError> {
-    match request.pool {
-        Some(pool) => {
-            Err(text(format!("pool {pool}"), "no pool: drained workers are drained in all pools"))
-        }
-        None => workers(&request.workers),
-    }
-}
-
-/// Checks workers' ids, each of which may occur once.
-fn workers(ids: &[u32]) -> Result<Vec<u16>, ChangeError> {
-    let allowed = || format!("one or more ids from 0 to {WORKER_ID_MAX}, each once");
-    if ids.is_empty() || ids.len() > usize::from(WORKER_ID_MAX) + 1 {
-        return Err(text(format!("{} workers", ids.len()), allowed()));
-    }
-    let mut seen = BTreeSet::new();
-    let mut worker = |&id: &u32| {
-        let known = u16::try_from(id).ok().filter(|&id| id <= WORKER_ID_MAX);
-        let known = known.ok_or_else(|| text(format!("worker {id}"), allowed()))?;
-        if seen.insert(known) {
-            Ok(known)
-        } else {
-            Err(text(format!("worker {id} twice"), allowed()))
-        }
-    };
-    ids.iter().map(&mut worker).collect()
-}
-
-/// Parses a policy. The limit keeps errors short.
-fn policy(value: &str) -> Result<PolicySpec, ChangeError> {
-    if value.len() > 256 {
-        let allowed = "a policy that `wedjat policies` lists";
-        return Err(text(format!("a policy of {} characters", value.len()), allowed));
-    }
-    Ok(value.parse()?)
-}
-
-/// Checks a queue's bound.
-fn queue(bound: u64) -> Result<usize, ChangeError> {
-    check_queue(usize::try_from(bound).unwrap_or(usize::MAX))
-}
-
-/// Parses an overflow treatment; empty for the default.
-fn overflow(name: &str) -> Result<wedjat_core::policy::Overflow, ChangeError> {
-    overflow_named(if name.is_empty() { "drop" } else { name })
-}
-
-/// Converts the path of a pool's key on the node's host; `None` if it is empty.
-fn key_file(path: &str) -> Result<Option<PathBuf>, ChangeError> {
-    if path.len() > 4096 || path.contains(char::is_control) {
-        return Err(text(
-            format!("key-file={}", shorten(path)),
-            "a path of at most 4096 bytes, or an empty string",
-        ));
-    }
-    Ok((!path.is_empty()).then(|| path.into()))
+    all.iter().map(|text| text.parse()).collect()
 }
 
 /// Returns a client's value, shortened for an error message.
 fn shorten(value: &str) -> String {
     let start: String = value.chars().take(40).filter(|letter| !letter.is_control()).collect();
     if start == value { start } else { format!("{start}…") }
-}
-
-/// Converts a change to the message of a client.
-#[must_use]
-pub fn message(from: &Change) -> proto::Change {
-    use proto::change::Change as To;
-    let ids = |workers: &[u16]| workers.iter().copied().map(u32::from).collect::<Vec<_>>();
-    let mac = |mac: &Option<Mac>| mac.map_or_else(String::new, |mac| mac.to_string());
-    let change = match from {
-        Change::AddServer { ip, mac: at, registers } => To::AddServer(proto::AddServer {
-            ip: ip.to_string(),
-            mac: mac(at),
-            registers: *registers,
-        }),
-        Change::RemoveServer { ip } => To::RemoveServer(proto::RemoveServer { ip: ip.to_string() }),
-        Change::MoveServer { ip, to, mac: at } => To::MoveServer(proto::MoveServer {
-            ip: ip.to_string(),
-            to: to.to_string(),
-            mac: mac(at),
-        }),
-        Change::AddWorkers { server, pool, workers, speed } => To::AddWorkers(proto::AddWorkers {
-            server: server.map_or_else(String::new, |ip| ip.to_string()),
-            pool: (*pool).into(),
-            workers: ids(workers),
-            speed: Some(*speed),
-        }),
-        Change::RemoveWorkers { pool, workers } => {
-            let pool = pool.map(u32::from);
-            To::RemoveWorkers(proto::Workers { workers: ids(workers), pool })
-        }
-        Change::Drain { workers } => {
-            To::Drain(proto::Workers { workers: ids(workers), pool: None })
-        }
-        Change::Undrain { workers } => {
-            To::Undrain(proto::Workers { workers: ids(workers), pool: None })
-        }
-        Change::AddPool { id, policy, queue, overflow, shared_workers, key_file } => {
-            To::AddPool(proto::AddPool {
-                id: (*id).into(),
-                policy: policy.to_string(),
-                queue: Some(*queue as u64),
-                overflow: overflow_name(*overflow).to_owned(),
-                shared_workers: *shared_workers,
-                key_file: key_file
-                    .as_ref()
-                    .map_or_else(String::new, |path| path.display().to_string()),
-            })
-        }
-        Change::RemovePool { id } => To::RemovePool(proto::RemovePool { id: (*id).into() }),
-        Change::SetPolicy { pool, policy } => {
-            To::SetPolicy(proto::SetPolicy { pool: (*pool).into(), policy: policy.to_string() })
-        }
-        Change::SetQueue { pool, queue, overflow } => To::SetQueue(proto::SetQueue {
-            pool: (*pool).into(),
-            queue: *queue as u64,
-            overflow: overflow_name(*overflow).to_owned(),
-        }),
-        Change::OfAgent(change) => return proto::Change { of_agent: true, ..message(change) },
-        Change::SetSpeed { pool, workers, speed } => To::SetSpeed(proto::SetSpeed {
-            workers: ids(workers),
-            speed: *speed,
-            pool: pool.map(u32::from),
-        }),
-        Change::SetService { pool, ip } => To::SetService(proto::SetService {
-            pool: (*pool).into(),
-            ip: ip.map_or_else(String::new, |ip| ip.to_string()),
-        }),
-        Change::LinkPool { pool, spine, ip, signals } => To::LinkPool(proto::LinkPool {
-            pool: (*pool).into(),
-            spine: (*spine).into(),
-            ip: ip.to_string(),
-            signals: signals.rules().to_owned(),
-        }),
-        Change::UnlinkPool { pool } => To::UnlinkPool(proto::UnlinkPool { pool: (*pool).into() }),
-    };
-    proto::Change { change: Some(change), of_agent: false }
 }
 
 /// Returns the status of a refused change.

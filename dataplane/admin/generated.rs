@@ -160,11 +160,11 @@ pub struct Port {
     pub rx_partial: u64,
 }
 #[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChangeRequest {
-    /// 1 to 256 changes.
-    #[prost(message, repeated, tag = "1")]
-    pub changes: ::prost::alloc::vec::Vec<Change>,
+    /// 1 to 256 changes, in the syntax of docs/howto/change-a-running-node.md: "drain workers=0-3".
+    #[prost(string, repeated, tag = "3")]
+    pub changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Version that the node must have, or the call is refused. Absent: any version.
     #[prost(uint64, optional, tag = "2")]
     pub if_version: ::core::option::Option<u64>,
@@ -175,199 +175,6 @@ pub struct ChangeReply {
     /// Version that contains the changes. All cores decide by it.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct Change {
-    /// True for a change of only the agent on the leaf's own core: its pools, their policies and queues.
-    #[prost(bool, tag = "13")]
-    pub of_agent: bool,
-    #[prost(
-        oneof = "change::Change",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 16"
-    )]
-    pub change: ::core::option::Option<change::Change>,
-}
-/// Nested message and enum types in `Change`.
-pub mod change {
-    #[derive(serde::Serialize)]
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
-    pub enum Change {
-        #[prost(message, tag = "1")]
-        AddServer(super::AddServer),
-        #[prost(message, tag = "2")]
-        RemoveServer(super::RemoveServer),
-        #[prost(message, tag = "3")]
-        MoveServer(super::MoveServer),
-        #[prost(message, tag = "4")]
-        AddWorkers(super::AddWorkers),
-        #[prost(message, tag = "5")]
-        RemoveWorkers(super::Workers),
-        #[prost(message, tag = "6")]
-        Drain(super::Workers),
-        #[prost(message, tag = "7")]
-        Undrain(super::Workers),
-        #[prost(message, tag = "8")]
-        AddPool(super::AddPool),
-        #[prost(message, tag = "9")]
-        RemovePool(super::RemovePool),
-        #[prost(message, tag = "10")]
-        SetPolicy(super::SetPolicy),
-        #[prost(message, tag = "11")]
-        SetQueue(super::SetQueue),
-        #[prost(message, tag = "12")]
-        SetSpeed(super::SetSpeed),
-        #[prost(message, tag = "14")]
-        SetService(super::SetService),
-        #[prost(message, tag = "15")]
-        LinkPool(super::LinkPool),
-        #[prost(message, tag = "16")]
-        UnlinkPool(super::UnlinkPool),
-    }
-}
-/// Adds a host for workers.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddServer {
-    #[prost(string, tag = "1")]
-    pub ip: ::prost::alloc::string::String,
-    /// MAC address; empty: found by ARP.
-    #[prost(string, tag = "2")]
-    pub mac: ::prost::alloc::string::String,
-    #[prost(bool, tag = "3")]
-    pub registers: bool,
-}
-/// Removes a server after its workers.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RemoveServer {
-    #[prost(string, tag = "1")]
-    pub ip: ::prost::alloc::string::String,
-}
-/// Changes a server's address. Its workers keep their tasks and state.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct MoveServer {
-    #[prost(string, tag = "1")]
-    pub ip: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub to: ::prost::alloc::string::String,
-    /// MAC address; empty: found by ARP.
-    #[prost(string, tag = "3")]
-    pub mac: ::prost::alloc::string::String,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct AddWorkers {
-    /// Address of their server. Empty at an agent, whose workers are on its own host.
-    #[prost(string, tag = "1")]
-    pub server: ::prost::alloc::string::String,
-    #[prost(uint32, tag = "2")]
-    pub pool: u32,
-    #[prost(uint32, repeated, tag = "3")]
-    pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// Speed; 1 if absent.
-    #[prost(double, optional, tag = "4")]
-    pub speed: ::core::option::Option<f64>,
-}
-/// Workers by id.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Workers {
-    #[prost(uint32, repeated, tag = "1")]
-    pub workers: ::prost::alloc::vec::Vec<u32>,
-    /// Pool from which workers are removed. Absent: all, since a spine's leaves may be in several.
-    #[prost(uint32, optional, tag = "2")]
-    pub pool: ::core::option::Option<u32>,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct AddPool {
-    #[prost(uint32, tag = "1")]
-    pub id: u32,
-    /// Policy as in the configuration: "horus", "jbsq(k=3)".
-    #[prost(string, tag = "2")]
-    pub policy: ::prost::alloc::string::String,
-    /// Maximum number of queued tasks; 4096 if absent.
-    #[prost(uint64, optional, tag = "3")]
-    pub queue: ::core::option::Option<u64>,
-    /// "drop" (also if empty) or "refuse".
-    #[prost(string, tag = "4")]
-    pub overflow: ::prost::alloc::string::String,
-    #[prost(bool, tag = "5")]
-    pub shared_workers: bool,
-    /// Path on the node's host, as `key_file` in the configuration. Empty: no key.
-    #[prost(string, tag = "6")]
-    pub key_file: ::prost::alloc::string::String,
-}
-/// Removes a pool. It takes no new tasks. Its workers leave when its queue is empty, then the pool ends.
-#[derive(serde::Serialize)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RemovePool {
-    #[prost(uint32, tag = "1")]
-    pub id: u32,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetPolicy {
-    #[prost(uint32, tag = "1")]
-    pub pool: u32,
-    #[prost(string, tag = "2")]
-    pub policy: ::prost::alloc::string::String,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetQueue {
-    #[prost(uint32, tag = "1")]
-    pub pool: u32,
-    #[prost(uint64, tag = "2")]
-    pub queue: u64,
-    /// "drop" (also if empty) or "refuse".
-    #[prost(string, tag = "3")]
-    pub overflow: ::prost::alloc::string::String,
-}
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct SetSpeed {
-    #[prost(uint32, repeated, tag = "1")]
-    pub workers: ::prost::alloc::vec::Vec<u32>,
-    #[prost(double, tag = "2")]
-    pub speed: f64,
-    /// Pool for which the speed is set. Absent: all, since a spine's leaves may be in several.
-    #[prost(uint32, optional, tag = "3")]
-    pub pool: ::core::option::Option<u32>,
-}
-/// Sets the address to which clients send the pool's tasks.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetService {
-    #[prost(uint32, tag = "1")]
-    pub pool: u32,
-    /// Service address. Empty: the node's own.
-    #[prost(string, tag = "2")]
-    pub ip: ::prost::alloc::string::String,
-}
-/// Makes a leaf send signals about the pool to this spine.
-#[derive(serde::Serialize)]
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LinkPool {
-    #[prost(uint32, tag = "1")]
-    pub pool: u32,
-    /// Id and address of the spine.
-    #[prost(uint32, tag = "2")]
-    pub spine: u32,
-    #[prost(string, tag = "3")]
-    pub ip: ::prost::alloc::string::String,
-    /// Signals to the spine: "horus" (also if empty), "every-reply" or "none".
-    #[prost(string, tag = "4")]
-    pub signals: ::prost::alloc::string::String,
-}
-/// Ends a leaf's signals about the pool to its spine.
-#[derive(serde::Serialize)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct UnlinkPool {
-    #[prost(uint32, tag = "1")]
-    pub pool: u32,
 }
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -382,7 +189,7 @@ pub struct ReloadReply {
     /// Version that equals the file. All cores decide by it. With dry_run, the node's current version.
     #[prost(uint64, tag = "1")]
     pub version: u64,
-    /// Changes, in the syntax of docs/howto/change-a-running-node.md.
+    /// Changes, in the syntax of ChangeRequest.
     #[prost(string, repeated, tag = "2")]
     pub changes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

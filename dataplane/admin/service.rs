@@ -103,7 +103,7 @@ impl Control for Service {
         request: Request<proto::ChangeRequest>,
     ) -> Result<Response<proto::ChangeReply>, Status> {
         let proto::ChangeRequest { changes: requested, if_version } = request.into_inner();
-        let changes = changes(requested).map_err(|error| refusal(&error))?;
+        let changes = changes(&requested).map_err(|error| refusal(&error))?;
         let (answer, answered) = oneshot::channel();
         self.handle.change(changes, if_version, move |done| _ = answer.send(done));
         let version = answered.await.map_err(ended)?.map_err(|error| status(&error))?;

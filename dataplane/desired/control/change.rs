@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use wedjat_core::limits::{QUEUE, QUEUE_MAX, SPEEDS, WORKER_ID_MAX};
@@ -230,19 +230,30 @@ const VERBS: &Verbs = &[
     ("unlink-pool", &["pool"]),
 ];
 
+/// Maximum number of characters of a text in an error.
+const FOUND_MAX: usize = 100;
+/// Maximum size of a path in bytes.
+const PATH_MAX: usize = 4096;
+/// Maximum size of a policy's text in bytes.
+const POLICY_MAX: usize = 256;
 /// Allowed text for a host.
 const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
 
-/// Splits a text into words; parentheses keep a word together.
+/// Splits a text into words; parentheses and double quotes keep a word together. In quotes, a backslash precedes a
+/// quote or a backslash.
 fn words(text: &str) -> Vec<&str> {
     let (mut words, mut depth, mut start) = (Vec::new(), 0_usize, None);
+    let (mut is_quoted, mut is_escaped) = (false, false);
     for (index, letter) in text.char_indices() {
         match letter {
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_quoted,
+            '"' => is_quoted = !is_quoted,
+            '(' if !is_quoted => depth += 1,
+            ')' if !is_quoted => depth = depth.saturating_sub(1),
             _ => {}
         }
-        match (letter.is_whitespace() && depth == 0, start) {
+        match (letter.is_whitespace() && depth == 0 && !is_quoted, start) {
             (true, Some(start_index)) => {
                 words.push(&text[start_index..index]);
                 start = None;
@@ -253,6 +264,28 @@ fn words(text: &str) -> Vec<&str> {
     }
     words.extend(start.map(|start_index| &text[start_index..]));
     words
+}
+
+/// Writes a path as one word.
+fn quoted(path: &Path) -> String {
+    let path = path.display().to_string();
+    if path.contains(|letter: char| letter.is_whitespace() || "()\"\\".contains(letter)) {
+        return format!("\"{}\"", path.replace('\\', "\\\\").replace('"', "\\\""));
+    }
+    path
+}
+
+/// Reads a word that may be in quotes.
+fn unquoted(word: &str) -> String {
+    let Some(inside) = word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) else {
+        return word.to_owned();
+    };
+    let mut letters = inside.chars();
+    let next = || match letters.next()? {
+        '\\' => letters.next(),
+        letter => Some(letter),
+    };
+    std::iter::from_fn(next).collect()
 }
 
 /// Values of a text with a verb and `key=value` pairs, by key.
@@ -273,9 +306,15 @@ pub(super) fn refused<T>(
     Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
 }
 
-/// Returns the error for a text that is not a change.
+/// Returns the error for a text that is not a change. Bounds the text that a client sent.
 pub fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
-    ChangeError::Text { found: found.to_string(), allowed: allowed.to_string() }
+    let found = found.to_string();
+    let mut start: String =
+        found.chars().take(FOUND_MAX).filter(|letter| !letter.is_control()).collect();
+    if start.len() < found.len() {
+        start.push('…');
+    }
+    ChangeError::Text { found: start, allowed: allowed.to_string() }
 }
 
 impl<'a> Values<'a> {
@@ -349,7 +388,12 @@ impl<'a> Values<'a> {
     /// # Errors
     /// If the value is invalid.
     pub fn mac(&self) -> Result<Option<Mac>, ChangeError> {
-        self.parsed("mac", "a unicast MAC address such as 02:00:00:00:02:0b")
+        let allowed = "a unicast MAC address such as 02:00:00:00:02:0b";
+        let mac: Option<Mac> = self.parsed("mac", allowed)?;
+        match mac.filter(|mac| mac.is_group() || *mac == Mac::default()) {
+            Some(mac) => Err(text(format!("mac={mac}"), allowed)),
+            None => Ok(mac),
+        }
     }
 
     /// Returns the flag under this key; false without it.
@@ -413,19 +457,50 @@ impl<'a> Values<'a> {
     /// # Errors
     /// If the value is invalid.
     pub fn policy(&self) -> Result<PolicySpec, ChangeError> {
-        Ok(self.get("policy").unwrap_or_default().parse()?)
+        let policy = self.get("policy").unwrap_or_default();
+        if policy.len() > POLICY_MAX {
+            let found = format!("a policy of {} bytes", policy.len());
+            return Err(text(found, "a policy that `wedjat policies` lists"));
+        }
+        Ok(policy.parse()?)
+    }
+
+    /// Returns the optional path under this key.
+    ///
+    /// # Errors
+    /// If no file has such a path.
+    pub fn path(&self, key: &str) -> Result<Option<PathBuf>, ChangeError> {
+        let Some(path) = self.get(key).map(unquoted) else { return Ok(None) };
+        if path.len() > PATH_MAX || path.contains(char::is_control) {
+            return Err(text(
+                format!("{key}={path}"),
+                format!("a path of at most {PATH_MAX} bytes"),
+            ));
+        }
+        Ok(Some(path.into()))
+    }
+
+    /// Returns the required id of a spine. Packets have it in the field of worker ids, so it has their bound.
+    ///
+    /// # Errors
+    /// If the value is invalid.
+    pub fn spine(&self) -> Result<u16, ChangeError> {
+        let allowed = format!("a spine's id, 0 to {WORKER_ID_MAX}");
+        let id = self.needed("spine", &allowed)?;
+        let error = || text(format!("spine={id}"), &allowed);
+        (id <= WORKER_ID_MAX).then_some(id).ok_or_else(error)
     }
 }
 
 /// Checks the range of a worker's relative speed.
-pub fn check_speed(speed: f64) -> Result<f64, ChangeError> {
+fn check_speed(speed: f64) -> Result<f64, ChangeError> {
     let (least, most) = SPEEDS;
     let error = || text(format!("speed={speed}"), format!("{least} to {most}"));
     (least..=most).contains(&speed).then_some(speed).ok_or_else(error)
 }
 
 /// Checks the range of a queue's bound.
-pub fn check_queue(queue: usize) -> Result<usize, ChangeError> {
+fn check_queue(queue: usize) -> Result<usize, ChangeError> {
     let error = || text(format!("queue={queue}"), format!("1 to {QUEUE_MAX}"));
     (1..=QUEUE_MAX).contains(&queue).then_some(queue).ok_or_else(error)
 }
@@ -449,7 +524,7 @@ pub const fn overflow_name(overflow: Overflow) -> &'static str {
 }
 
 /// Returns the signal rules with this name.
-pub fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
+fn signals_named(name: &str) -> Result<Protocol, ChangeError> {
     Protocol::of_rules(name).ok_or_else(|| text(format!("signals={name}"), SIGNAL_RULES))
 }
 
@@ -491,7 +566,7 @@ impl fmt::Display for Change {
                 let overflow = overflow_name(*overflow);
                 let key_file = key_file.as_ref();
                 let key =
-                    key_file.map_or_else(String::new, |at| format!(" key-file={}", at.display()));
+                    key_file.map_or_else(String::new, |at| format!(" key-file={}", quoted(at)));
                 write!(
                     f,
                     "add-pool id={id} policy={policy} queue={queue} overflow={overflow}{shared}{key}"
@@ -556,7 +631,7 @@ impl FromStr for Change {
                 queue: values.queue()?,
                 overflow: values.overflow()?,
                 shared_workers: values.flag("shared-workers")?,
-                key_file: values.get("key-file").map(PathBuf::from),
+                key_file: values.path("key-file")?,
             },
             "remove-pool" => Self::RemovePool { id: values.id("id")? },
             "set-policy" => Self::SetPolicy { pool: values.id("pool")?, policy: values.policy()? },
@@ -570,7 +645,7 @@ impl FromStr for Change {
             }
             "link-pool" => Self::LinkPool {
                 pool: values.id("pool")?,
-                spine: values.needed("spine", "a spine's id, 0 to 32766")?,
+                spine: values.spine()?,
                 ip: values.address("ip")?,
                 signals: signals_named(values.get("signals").unwrap_or("horus"))?,
             },
@@ -633,6 +708,8 @@ mod tests {
             "set-service pool=2",
             "link-pool pool=2 spine=900 ip=10.0.3.1 signals=every-reply",
             "unlink-pool pool=2",
+            "add-pool id=9 policy=sed queue=4096 overflow=drop key-file=/run/key",
+            r#"add-pool id=9 policy=sed queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
         }
@@ -655,6 +732,11 @@ mod tests {
             ("set-policy pool=1 policy=best", "best"),
             ("link-pool pool=1 spine=9 ip=10.0.0.9 signals=all", "signals=all; allowed: horus, "),
             ("link-pool pool=1 spine=-1 ip=10.0.0.9", "spine=-1; allowed: a spine's id"),
+            ("link-pool pool=1 spine=32767 ip=10.0.0.9", "spine=32767; allowed: a spine's id"),
+            (
+                "add-server ip=10.0.0.9 mac=ff:ff:ff:ff:ff:ff",
+                "mac=ff:ff:ff:ff:ff:ff; allowed: a unicast",
+            ),
             ("add-pool id=70000 policy=horus", "id=70000; allowed: a pool's id"),
         ] {
             let error = bad.parse::<Change>().unwrap_err().to_string();

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub use agent::{AgentCores, AgentParts, signer};
 use change::refused;
 pub use change::{Change, ChangeError, overflow_name};
-pub use change::{Values, Verbs, check_queue, check_speed, overflow_named, signals_named, text};
+pub use change::{Values, Verbs, overflow_named, text};
 pub use colocated::ColocatedCores;
 pub use difference::{Difference, Differences};
 pub use leaf::LeafCores;
