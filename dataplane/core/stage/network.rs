@@ -62,15 +62,15 @@ const ROUTED_TTL_MIN: u8 = 16;
 
 /// Family of addresses, by the type of an address: the tables of a network have both.
 pub trait Family: HostAddress {
-    /// The other family.
-    type Other: Family;
+    /// Opposite family.
+    type OppositeFamily: Family;
 
     /// Returns the tables of this family.
     fn tables(network: &Network) -> &Tables<Self>;
 }
 
 impl Family for u32 {
-    type Other = u128;
+    type OppositeFamily = u128;
 
     #[inline(always)]
     fn tables(network: &Network) -> &Tables<Self> {
@@ -79,7 +79,7 @@ impl Family for u32 {
 }
 
 impl Family for u128 {
-    type Other = u32;
+    type OppositeFamily = u32;
 
     #[inline(always)]
     fn tables(network: &Network) -> &Tables<Self> {
@@ -428,11 +428,11 @@ impl Network {
         &self.ports
     }
 
-    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the other one, or
+    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the opposite one, or
     /// does not exist.
     #[inline]
     pub(super) fn takes<A: Family>(&self, pool: usize) -> bool {
-        self.of::<A::Other>().members(pool).is_empty()
+        self.of::<A::OppositeFamily>().members(pool).is_empty()
     }
 
     /// Returns true if the address is the node's own. No server or client may have it.

@@ -192,14 +192,14 @@ fn list<A: HostAddress>(ranges: &mut Vec<UnreachableSource<A>>, address: A) {
 /// Addresses of one family around the node.
 #[derive(Debug)]
 pub struct Tables<A: HostAddress> {
-    /// Networks of the ports; `None` for a port of the other family.
+    /// Networks of the ports; `None` for a port of the opposite family.
     ports: ArrayVec<Option<PortNetwork<A>>, PORTS_MAX>,
     /// Addresses of the node.
     own_addresses: ArrayVec<A, PORTS_MAX>,
     to_clients: Routes<A>,
     /// Router to clients on other networks.
     pub(super) gateway: Option<Gateway>,
-    /// Addresses of the servers by index; `None` for a free place and for the other family.
+    /// Addresses of the servers by index; `None` for a free place and for the opposite family.
     servers: Vec<Option<A>>,
     /// Addresses of the servers, sorted.
     server_ips: Vec<A>,
@@ -209,7 +209,7 @@ pub struct Tables<A: HostAddress> {
     unreachable: Vec<UnreachableSource<A>>,
     /// Workers by id.
     workers: Vec<WorkerEntry<A>>,
-    /// Members of each pool: destinations of tasks. Empty for pools whose servers have the other family.
+    /// Members of each pool: destinations of tasks. Empty for pools whose servers have the opposite family.
     members: Vec<Vec<Target<A>>>,
     /// Service address of each pool.
     services: Vec<Option<A>>,
@@ -318,13 +318,13 @@ impl<A: HostAddress> Tables<A> {
         worker.filter(|place| place.worker.pool != NO_POOL)
     }
 
-    /// Returns the members of a pool (by index); empty for a pool whose servers have the other family.
+    /// Returns the members of a pool (by index); empty for a pool whose servers have the opposite family.
     #[inline(always)]
     pub(super) fn members(&self, pool: usize) -> &[Target<A>] {
         self.members.get(pool).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the destination of tasks for a pool's member; `None` for a vacant place and for the other family.
+    /// Returns the destination of tasks for a pool's member; `None` for a vacant place and for the opposite family.
     #[inline]
     pub(super) fn member(&self, pool: usize, member: Member) -> Option<&Target<A>> {
         let target = self.members(pool).get(member.index());

@@ -29,7 +29,7 @@ use wedjat_pktgen::template::{Task, Template};
 
 use super::{LocalLeaf, LockstepError, Scheduler};
 use crate::rack::Reply;
-use crate::sim::engine::{Due, Engine, Flight};
+use crate::sim::engine::{Engine, Flight, NextEvent};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
@@ -276,24 +276,26 @@ impl<'a> Run<'a> {
             }
             match self.engine.advance(timer) {
                 None => return Ok(()),
-                Some(Due::Arrival) => self.arrive()?,
-                Some(Due::Timer) => {
+                Some(NextEvent::Arrival) => self.arrive()?,
+                Some(NextEvent::Timer) => {
                     let is_due =
                         |node: &Node| node.local.is_some() && from_ns(node.line.timer_ns) <= timer;
                     let due = self.nodes.iter().position(is_due).unwrap_or(0);
                     self.turn(due)?;
                 }
-                Some(Due::Event(event::AT_LEAF, slot)) => self.at_leaf(slot as u32)?,
-                Some(Due::Event(event::AT_WORKER, slot)) => self.engine.at_worker(slot as u32),
-                Some(Due::Event(event::DONE, slot)) => self.done(slot as u32),
-                Some(Due::Event(event::REPLY, slot)) => self.reply(slot as u32)?,
+                Some(NextEvent::Event(event::AT_LEAF, slot)) => self.at_leaf(slot as u32)?,
+                Some(NextEvent::Event(event::AT_WORKER, slot)) => {
+                    self.engine.at_worker(slot as u32)
+                }
+                Some(NextEvent::Event(event::DONE, slot)) => self.done(slot as u32),
+                Some(NextEvent::Event(event::REPLY, slot)) => self.reply(slot as u32)?,
                 // Signals in flight belong to their packets in `signals`.
-                Some(Due::Event(event::SIGNAL, signal)) => {
+                Some(NextEvent::Event(event::SIGNAL, signal)) => {
                     if let Some(frame) = self.signals.remove(&signal) {
                         self.deliver(0, DOWN, &frame)?;
                     }
                 }
-                Some(Due::Event(_, step)) => self.act(step as usize),
+                Some(NextEvent::Event(_, step)) => self.act(step as usize),
             }
         }
     }

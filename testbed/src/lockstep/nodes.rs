@@ -24,7 +24,7 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::{LocalAgent, LockstepError, Scheduler};
-use crate::sim::engine::{Due, Engine, Flight};
+use crate::sim::engine::{Engine, Flight, NextEvent};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::nodes::{Config, kind, settings, ticks_of};
@@ -191,14 +191,14 @@ impl<'a> Run<'a> {
             let (timer, node) = timers.min().unwrap_or((u64::MAX, 0));
             match self.engine.next(timer) {
                 None => return Ok(()),
-                Some(Due::Arrival) => self.arrive()?,
-                Some(Due::Timer) if timer < self.engine.now => {
+                Some(NextEvent::Arrival) => self.arrive()?,
+                Some(NextEvent::Timer) if timer < self.engine.now => {
                     let (timer_ns, now_ns) = (to_ns(timer), to_ns(self.engine.now));
                     return Err(LockstepError::Timer { timer_ns, now_ns });
                 }
-                Some(Due::Timer) => self.turn(node)?,
-                Some(Due::Event(event::DONE, number)) => self.done(number as u32)?,
-                Some(Due::Event(_, slot)) => self.deliver(slot as u32)?,
+                Some(NextEvent::Timer) => self.turn(node)?,
+                Some(NextEvent::Event(event::DONE, number)) => self.done(number as u32)?,
+                Some(NextEvent::Event(_, slot)) => self.deliver(slot as u32)?,
             }
         }
     }

@@ -13,7 +13,7 @@ use wedjat_pktgen::template::Task;
 
 use super::workers::Packet;
 use super::{Clients, LockstepError, Scheduler, Workers};
-use crate::sim::engine::{Due, Engine, Flight};
+use crate::sim::engine::{Engine, Flight, NextEvent};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
@@ -114,13 +114,13 @@ where
         let mut timer_ns = self.ledger.line.timer_ns;
         while let Some(due) = self.engine.next(from_ns(timer_ns)) {
             match due {
-                Due::Arrival => {
+                NextEvent::Arrival => {
                     self.arrive();
                     if stop.load(Ordering::Relaxed) {
                         return Err(LockstepError::Stopped);
                     }
                 }
-                Due::Timer => {
+                NextEvent::Timer => {
                     let now = self.engine.now;
                     stalled_turns = if now > stalled_since { 0 } else { stalled_turns + 1 };
                     stalled_since = now;
@@ -135,7 +135,7 @@ where
                     }
                     self.turn()?;
                 }
-                Due::Event(kind, slot) => {
+                NextEvent::Event(kind, slot) => {
                     last_event = self.engine.now;
                     match kind {
                         event::AT_LEAF => self.at_leaf(slot as u32)?,

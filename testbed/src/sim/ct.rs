@@ -22,7 +22,7 @@ use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::engine::{BENCHMARK, Due, Engine, Flight, Setup};
+use super::engine::{BENCHMARK, Engine, Flight, NextEvent, Setup};
 use super::events::event;
 use super::hop::Hop;
 use super::knowledge::Knowledge;
@@ -333,23 +333,23 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     pub fn run(&mut self) -> Result<(), D::Error> {
         while let Some(due) = self.engine.next(u64::MAX) {
             match due {
-                Due::Arrival => self.arrive()?,
-                Due::Event(event::AT_WORKER, task) => self.at_server(task as u32),
-                Due::Event(event::DONE, task) => self.done(task as u32)?,
-                Due::Event(event::REPLY, task) => {
+                NextEvent::Arrival => self.arrive()?,
+                NextEvent::Event(event::AT_WORKER, task) => self.at_server(task as u32),
+                NextEvent::Event(event::DONE, task) => self.done(task as u32)?,
+                NextEvent::Event(event::REPLY, task) => {
                     self.engine.end_await();
                     self.reply(task as u32)?;
                 }
-                Due::Event(event::REPORT, report) => {
+                NextEvent::Event(event::REPORT, report) => {
                     self.engine.end_await();
                     self.report(report)?;
                 }
-                Due::Event(event::ANSWERED, task) => self.decide(task as u32)?,
-                Due::Event(event::PROBES, task) => self.on_probes(task as u32),
-                Due::Event(event::SCRIPT, step) => {
+                NextEvent::Event(event::ANSWERED, task) => self.decide(task as u32)?,
+                NextEvent::Event(event::PROBES, task) => self.on_probes(task as u32),
+                NextEvent::Event(event::SCRIPT, step) => {
                     self.engine.act(step as usize, &self.config.script[step as usize].action);
                 }
-                Due::Event(..) | Due::Timer => self.sample()?,
+                NextEvent::Event(..) | NextEvent::Timer => self.sample()?,
             }
         }
         Ok(())

@@ -26,7 +26,7 @@ const BENCHMARKS_MAX: u32 = 8;
 
 /// Next step of a run.
 #[derive(Clone, Copy, Debug)]
-pub enum Due {
+pub enum NextEvent {
     /// A task arrives.
     Arrival,
     /// An event of the calendar: kind and argument.
@@ -229,28 +229,28 @@ impl<T> Engine<T> {
     /// Advances the time to the next step. `None` at the end of the run: see [`Engine::is_over`]. At equal times,
     /// an arrival comes before events, and events before the timer. The timer is at time `timer`.
     #[inline]
-    pub fn next(&mut self, timer: u64) -> Option<Due> {
+    pub fn next(&mut self, timer: u64) -> Option<NextEvent> {
         if self.is_over() { None } else { self.advance(timer) }
     }
 
     /// Like [`Engine::next`], but continues after the end of the run. `None` if nothing is due.
     #[inline]
-    pub fn advance(&mut self, timer: u64) -> Option<Due> {
+    pub fn advance(&mut self, timer: u64) -> Option<NextEvent> {
         let next = self.events.next_time();
         if self.remaining > 0 && self.arrival <= next.min(timer) {
             self.now = self.arrival;
             self.remaining -= 1;
             self.draw_arrival();
-            return Some(Due::Arrival);
+            return Some(NextEvent::Arrival);
         }
         if timer < next {
             self.now = timer.max(self.now);
-            return Some(Due::Timer);
+            return Some(NextEvent::Timer);
         }
         let (time, event) = self.events.pop()?;
         self.now = time;
         let (kind, argument) = event::unpack(event);
-        Some(Due::Event(kind, argument))
+        Some(NextEvent::Event(kind, argument))
     }
 
     /// Draws the arrival time of the next task.

@@ -22,7 +22,7 @@ use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::engine::{Due, Engine, Flight, Setup};
+use super::engine::{Engine, Flight, NextEvent, Setup};
 use super::events::event;
 use super::hop::{Hop, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::{ForwardedTasks, Outcome};
@@ -255,22 +255,22 @@ impl<'a> Sim<'a> {
     fn run(&mut self) {
         while let Some(due) = self.engine.next(u64::MAX) {
             match due {
-                Due::Arrival => {
+                NextEvent::Arrival => {
                     let node = self.draw_node();
                     self.arrive(node);
                 }
-                Due::Event(kind::AT_NODE, task) => self.at_node(task as u32),
-                Due::Event(event::DONE, task) => self.done(task as u32),
-                Due::Event(kind::STEAL_REQUEST, request) => {
+                NextEvent::Event(kind::AT_NODE, task) => self.at_node(task as u32),
+                NextEvent::Event(event::DONE, task) => self.done(task as u32),
+                NextEvent::Event(kind::STEAL_REQUEST, request) => {
                     self.steal((request >> 16) as usize, request as u16 as usize);
                 }
-                Due::Event(kind::HEARTBEAT, slot) => self.heartbeat(slot as u32),
-                Due::Event(kind::PARAMETERS, slot) => self.receive_parameters(slot as u32),
-                Due::Event(kind::BEAT, beat) => {
+                NextEvent::Event(kind::HEARTBEAT, slot) => self.heartbeat(slot as u32),
+                NextEvent::Event(kind::PARAMETERS, slot) => self.receive_parameters(slot as u32),
+                NextEvent::Event(kind::BEAT, beat) => {
                     self.beat(beat as u16 as usize, (beat >> 16) as u32)
                 }
-                Due::Event(event::SCRIPT, step) => self.act(step as usize),
-                Due::Event(..) | Due::Timer => self.sample(),
+                NextEvent::Event(event::SCRIPT, step) => self.act(step as usize),
+                NextEvent::Event(..) | NextEvent::Timer => self.sample(),
             }
         }
     }

@@ -15,7 +15,7 @@ use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::results::Status;
 use wedjat_pktgen::service::Service;
 
-use super::engine::{BENCHMARK, Due, Engine, Flight, Setup};
+use super::engine::{BENCHMARK, Engine, Flight, NextEvent, Setup};
 use super::events::event;
 use super::hop::{Hop, Hops, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
@@ -267,18 +267,18 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn run(&mut self) {
         while let Some(due) = self.engine.next(self.timer()) {
             match due {
-                Due::Arrival => self.arrive(),
-                Due::Timer => self.poll(0, None),
-                Due::Event(event::AT_LEAF, task) => self.at_leaf(task as u32),
-                Due::Event(event::AT_WORKER, task) => self.engine.at_worker(task as u32),
-                Due::Event(event::DONE, task) => self.done(task as u32),
-                Due::Event(event::REPLY, task) => self.reply(task as u32),
-                Due::Event(event::SIGNAL, signal) => self.signal(signal),
-                Due::Event(event::SAMPLE, _) => self.sample(),
-                Due::Event(event::REPEAT, rack) => self.repeat(rack as usize),
-                Due::Event(event::EXCHANGE, core) => self.receive(core as usize),
+                NextEvent::Arrival => self.arrive(),
+                NextEvent::Timer => self.poll(0, None),
+                NextEvent::Event(event::AT_LEAF, task) => self.at_leaf(task as u32),
+                NextEvent::Event(event::AT_WORKER, task) => self.engine.at_worker(task as u32),
+                NextEvent::Event(event::DONE, task) => self.done(task as u32),
+                NextEvent::Event(event::REPLY, task) => self.reply(task as u32),
+                NextEvent::Event(event::SIGNAL, signal) => self.signal(signal),
+                NextEvent::Event(event::SAMPLE, _) => self.sample(),
+                NextEvent::Event(event::REPEAT, rack) => self.repeat(rack as usize),
+                NextEvent::Event(event::EXCHANGE, core) => self.receive(core as usize),
                 // `event::SCRIPT`
-                Due::Event(_, step) => self.act(step as usize),
+                NextEvent::Event(_, step) => self.act(step as usize),
             }
         }
     }
