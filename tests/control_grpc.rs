@@ -242,6 +242,7 @@ fn bad_input_to_every_call_is_refused() {
         ("drain workers=70000", invalid, "workers=`70000`"),
         ("drain workers=10,10", invalid, "10 twice"),
         (&format!("drain workers={twice}"), invalid, "1 twice"),
+        (&"agent ".repeat(40_000), invalid, "`agent`; allowed: add-server"),
         ("undrain workers=4294967295", invalid, "workers=`4294967295`"),
         ("remove-workers workers=100-29999", Code::NotFound, "worker 100"),
         ("add-server ip=10.0.2", invalid, "ip=10.0.2; allowed: a host's IPv4 address"),
@@ -302,6 +303,10 @@ fn bad_input_to_every_call_is_refused() {
         assert_eq!(status.code(), invalid);
         assert!(status.message().contains(says), "{status}");
     }
+    // A short text may name all ids.
+    let status = raw.change(&["undrain workers=0-32766"; 3], None).unwrap_err();
+    assert_eq!(status.code(), invalid);
+    assert!(status.message().contains("more than 65536 workers"), "{status}");
     // More bytes than a request may have.
     let status = raw.change(&[&"9".repeat(300_000)], None).unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");

@@ -19,6 +19,10 @@ use super::tap::{TapError, TapSpec, TapStats};
 /// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
 
+/// Maximum number of workers that the changes of one request name together: twice the possible ids. A short text can
+/// name all ids, and each costs time on the thread that makes the changes.
+const WORKERS_MAX: usize = 1 << 16;
+
 /// Parses the changes of a request.
 ///
 /// # Errors
@@ -27,7 +31,17 @@ pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
     if !(1..=CHANGES_MAX).contains(&all.len()) {
         return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
     }
-    all.iter().map(|text| text.parse()).collect()
+    let (mut changes, mut workers) = (Vec::with_capacity(all.len()), 0);
+    for line in all {
+        let change: Change = line.parse()?;
+        workers += change.workers().len();
+        if workers > WORKERS_MAX {
+            let allowed = format!("{WORKERS_MAX} in a request");
+            return Err(text(format!("more than {WORKERS_MAX} workers"), allowed));
+        }
+        changes.push(change);
+    }
+    Ok(changes)
 }
 
 /// Returns a client's value, shortened for an error message.

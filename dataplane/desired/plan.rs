@@ -85,8 +85,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Returns the plan. New servers and pools precede the workers that need them, and removals precede new workers,
-    /// which may need their room.
+    /// Returns the plan. New servers and pools precede the workers that need them.
     fn plan(mut self) -> Plan {
         let (servers, pools) = (self.servers(), self.pools());
         let (removed, workers) = self.workers();
@@ -254,7 +253,7 @@ fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
             queue,
             overflow,
             shared_workers,
-            key_file: None, // a pool with a key is refused before
+            key_file: None, // a reload refuses new pools with keys, and a controller's have none
         }),
         Some(old) => {
             if old.policy != new.policy {

@@ -71,7 +71,7 @@ pub struct PortAddress {
     pub gateway: Option<u32>,
     /// IPv4 options permitted in tasks.
     pub ip_options: IpOptions,
-    /// IPv6 address of the port, instead of `ip`, `prefix` and `gateway`.
+    /// IPv6 address of the port, instead of `ip`, `prefix` and `gateway`, which then have no meaning.
     pub v6: Option<PortV6>,
 }
 

@@ -268,22 +268,27 @@ impl Neighbours {
             let Some(way) = (0..WAYS).min_by_key(rank) else { continue };
             let slot = Slot((set + way) as u32);
             let before = self.key_at(set + way);
-            // Until all words of the new host are written, the place is `BUSY` and belongs to no host.
-            if before == BUSY
-                || self.words[set + way].compare_exchange(before, BUSY, AcqRel, Acquire).is_err()
-            {
+            let exchange =
+                |from, to| self.words[set + way].compare_exchange(from, to, AcqRel, Acquire);
+            // Until the words behind the key word are written, the place is `BUSY` and belongs to no host.
+            if before == BUSY || A::IS_BEHIND_KEY && exchange(before, BUSY).is_err() {
                 continue;
             }
             // Clears the old host's MAC address before the key changes, so that no core uses it for the new host.
             self.mac_word(slot).store(0, Relaxed);
             self.times(slot).store(u64::from(now_ms), Relaxed);
-            address.store(self, slot);
-            self.words[set + way].store(key, Release);
+            if A::IS_BEHIND_KEY {
+                address.store(self, slot);
+                self.words[set + way].store(key, Release);
+            } else if exchange(before, key).is_err() {
+                continue;
+            }
             // Another core may have chosen another way for the same host at the same time. Both then keep the
-            // first of the two ways.
+            // first of the two ways. A core does not see a way that is still `BUSY`: an IPv6 host may have two
+            // places then, until one is replaced.
             let first = self.find_cached(port, key, address).unwrap_or(slot);
             if first != slot {
-                let _ = self.words[set + way].compare_exchange(key, 0, AcqRel, Acquire);
+                let _ = exchange(key, 0);
             }
             return first;
         }
@@ -506,6 +511,9 @@ impl Neighbours {
 
 /// Address of a host in the table.
 pub trait HostAddress: Address {
+    /// True if words behind the key word hold the address.
+    const IS_BEHIND_KEY: bool;
+
     /// Returns the key word of the host behind a port.
     fn key(self, table: &Neighbours, port: usize) -> u64;
 
@@ -518,6 +526,8 @@ pub trait HostAddress: Address {
 
 /// The key word holds the whole address.
 impl HostAddress for u32 {
+    const IS_BEHIND_KEY: bool = false;
+
     #[inline]
     fn key(self, _: &Neighbours, port: usize) -> u64 {
         key(port, self)
@@ -532,6 +542,8 @@ impl HostAddress for u32 {
 }
 
 impl HostAddress for u128 {
+    const IS_BEHIND_KEY: bool = true;
+
     #[inline]
     fn key(self, table: &Neighbours, port: usize) -> u64 {
         V6 | key(port, table.digest(self))

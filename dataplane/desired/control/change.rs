@@ -275,17 +275,19 @@ fn quoted(path: &Path) -> String {
     path
 }
 
-/// Reads a word that may be in quotes.
-fn unquoted(word: &str) -> String {
-    let Some(inside) = word.strip_prefix('"').and_then(|word| word.strip_suffix('"')) else {
-        return word.to_owned();
+/// Reads a word that may be in quotes. Returns `None` if a quote is elsewhere than around the word, or is not closed.
+fn unquoted(word: &str) -> Option<String> {
+    let Some(inside) = word.strip_prefix('"') else {
+        return (!word.contains('"')).then(|| word.to_owned());
     };
-    let mut letters = inside.chars();
-    let next = || match letters.next()? {
-        '\\' => letters.next(),
-        letter => Some(letter),
-    };
-    std::iter::from_fn(next).collect()
+    let (mut text, mut letters) = (String::new(), inside.chars());
+    loop {
+        match letters.next()? {
+            '"' => return letters.next().is_none().then_some(text),
+            '\\' => text.push(letters.next()?),
+            letter => text.push(letter),
+        }
+    }
 }
 
 /// Values of a text with a verb and `key=value` pairs, by key.
@@ -470,13 +472,13 @@ impl<'a> Values<'a> {
     /// # Errors
     /// If no file has such a path.
     pub fn path(&self, key: &str) -> Result<Option<PathBuf>, ChangeError> {
-        let Some(path) = self.get(key).map(unquoted) else { return Ok(None) };
-        if path.len() > PATH_MAX || path.contains(char::is_control) {
-            return Err(text(
-                format!("{key}={path}"),
-                format!("a path of at most {PATH_MAX} bytes"),
-            ));
-        }
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let is_valid = |path: &String| path.len() <= PATH_MAX && !path.contains(char::is_control);
+        let path = unquoted(value).filter(is_valid).ok_or_else(|| {
+            let allowed =
+                format!("a path of at most {PATH_MAX} bytes, in double quotes if it has spaces");
+            text(format!("{key}={value}"), allowed)
+        })?;
         Ok(Some(path.into()))
     }
 
@@ -598,9 +600,30 @@ impl FromStr for Change {
     type Err = ChangeError;
 
     fn from_str(from: &str) -> Result<Self, ChangeError> {
-        if let Some(rest) = from.trim_start().strip_prefix("agent ") {
-            return Ok(Self::OfAgent(Box::new(rest.parse()?)));
+        match from.trim_start().strip_prefix("agent ") {
+            Some(rest) => Ok(Self::OfAgent(Box::new(Self::of_node(rest)?))),
+            None => Self::of_node(from),
         }
+    }
+}
+
+impl Change {
+    /// Returns the workers that the change names.
+    #[must_use]
+    pub fn workers(&self) -> &[u16] {
+        match self {
+            Self::AddWorkers { workers, .. }
+            | Self::RemoveWorkers { workers, .. }
+            | Self::Drain { workers }
+            | Self::Undrain { workers }
+            | Self::SetSpeed { workers, .. } => workers,
+            Self::OfAgent(change) => change.workers(),
+            _ => &[],
+        }
+    }
+
+    /// Reads a change without the word `agent` before it. Not recursive: a client's text may be long.
+    fn of_node(from: &str) -> Result<Self, ChangeError> {
         let values = Values::read(from, VERBS)?;
         Ok(match values.verb {
             "add-server" => Self::AddServer {
@@ -712,6 +735,21 @@ mod tests {
             r#"add-pool id=9 policy=sed queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
+        }
+    }
+
+    // promise: input.2
+    #[test]
+    fn nested_agents_and_open_quotes_are_refused() {
+        let nested = "agent ".repeat(40_000);
+        for bad in ["agent agent drain workers=1", &nested] {
+            let error = bad.parse::<Change>().unwrap_err().to_string();
+            assert!(error.contains("`agent`; allowed: add-server"), "{error}");
+        }
+        for word in [r#""/run/key"#, r#""/run/key\""#, r#""a"b""#, r#"a"b"#, r#"""#] {
+            let text = format!("add-pool id=9 policy=sed key-file={word}");
+            let error = text.parse::<Change>().unwrap_err().to_string();
+            assert!(error.contains("in double quotes if it has spaces"), "{word}: {error}");
         }
     }
 

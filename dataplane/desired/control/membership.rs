@@ -79,7 +79,7 @@ pub struct Pool {
     pub settings: state::Pool,
     /// At a leaf: check of the proofs, tags made with a key, in its workers' messages.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
-    /// At an agent: key of its workers' signatures.
+    /// Key of the proofs. An agent signs with it.
     pub key: Option<Key>,
     /// True if it accepts no new tasks, and ends once its tasks are answered.
     pub is_leaving: bool,

@@ -53,7 +53,7 @@ pub struct Devices {
     /// Transmit queues for worker threads.
     pub outlets: Vec<Vec<Outlet>>,
     /// Read before the cores start, so that they do not send to a port without a link.
-    links: Links,
+    pub(super) links: Links,
 }
 
 /// Parts of a node whose devices are open.

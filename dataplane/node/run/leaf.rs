@@ -91,9 +91,9 @@ pub fn run(
         table.seed()
     );
     let neighbours = table.neighbours();
-    let unlinked = devices.devices.iter().enumerate().filter(|(_, device)| !device.link().up);
-    for (port, device) in unlinked {
-        log::info!("port {port}, {}: no link yet", device.name());
+    // The states that the first check compares with, so that it notices each later event.
+    for port in devices.links.down() {
+        log::info!("port {port}, {}: no link yet", devices.devices[port].name());
         neighbours.set_link(port, false);
     }
     let (leaf_cores, commands) = wedjat_assembly::cores(&stages, &table);

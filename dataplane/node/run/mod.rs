@@ -199,6 +199,12 @@ impl Links {
         Self(devices.iter().map(LinkState::of).collect())
     }
 
+    /// Returns the ports whose link was down at the last check.
+    fn down(&self) -> impl Iterator<Item = usize> {
+        let links = self.0.iter().enumerate().filter(|(_, link)| !link.is_up);
+        links.map(|(port, _)| port)
+    }
+
     /// Calls `on_event` for each event since the last check, with the port and the link's state: true for up.
     fn check(&mut self, devices: &[Device], on_event: impl Fn(usize, &Device, bool)) {
         for (port, (last, device)) in self.0.iter_mut().zip(devices).enumerate() {

@@ -58,7 +58,8 @@ impl<A: FastPath> Tables<A> {
         let (ports, pools) = (network.ports().len(), network.pools());
         let sources: Box<[_]> = (0..ports).map(|port| tables.sources(port)).collect();
         let template = |port: usize, pool: usize| {
-            let is_served = network.takes::<A>(pool);
+            // A spine's service has one family, and a port of the other one takes no task for it.
+            let is_served = network.takes::<A>(pool) && tables.port(port).is_some();
             let Some(task_address) = tables.task_address(port, pool).filter(|_| is_served) else {
                 return Template::NOTHING;
             };
@@ -481,6 +482,8 @@ impl<A: Family> TaskRewriter<'_, A> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::net::IpAddr;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -986,5 +989,31 @@ pub(super) mod tests {
         let mut verdicts = [Verdict::Consumed; 3];
         assert_eq!(super::burst::<u32, _>(&mut stages(), 0, &mut burst, &mut verdicts[..]), 1);
         assert_eq!(verdicts[1..], [Verdict::Consumed; 2]);
+    }
+
+    // promise: trust.2
+    #[test]
+    fn port_of_another_family_takes_no_service_task() {
+        let pool = FramePool::new(4, 256);
+        let v6 = "fd00::1".parse::<IpAddr>().unwrap();
+        let mut stages = fixture::stages(Fixture {
+            ports: vec![
+                port([10, 0, 1, 9].into(), 24, Side::Both, LEAF_MAC),
+                port(v6, 64, Side::Both, LEAF_MAC),
+            ],
+            server: SERVER.to_be_bytes().into(),
+            mac: SERVER_MAC,
+            pool: 263,
+            policy: "horus-spine",
+            members: (0..8).collect(),
+            key: None,
+            service: Some(LEAF.to_be_bytes().into()),
+        });
+        let mut handled = |port| {
+            let mut burst = [pool.frame(&frame(task(1, false), &[])).unwrap()];
+            let verdicts = &mut [Verdict::Consumed][..];
+            super::burst::<u32, _>(&mut stages, port, &mut burst, verdicts)
+        };
+        assert_eq!((handled(0), handled(1)), (1, 0));
     }
 }
