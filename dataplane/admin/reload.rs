@@ -168,11 +168,15 @@ mod tests {
         let key = folder.path().join("key");
         std::fs::write(&key, "00112233445566778899aabbccddeeff\n").unwrap();
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-        let second = "[[pool]]\nid = 3\npolicy = 'sed'\n";
-        let text = format!("{LEAF}{second}key_file = '{}'\n", key.display());
-        let (with_key, without) = (parse(&text), parse(LEAF));
+        let leaf_with = |key: &str| {
+            let server =
+                "[[server]]\nip = '10.0.2.12'\nworkers = '8-9'\npool = 3\nregisters = true\n";
+            parse(&format!("{LEAF}[[pool]]\nid = 3\npolicy = 'sed'\n{key}{server}"))
+        };
+        let key = format!("key_file = '{}'\n", key.display());
+        let (with_key, without) = (leaf_with(&key), parse(LEAF));
         // The pool was removed since the start, or added again without a key.
-        for now in [Membership::of(&without), Membership::of(&parse(&format!("{LEAF}{second}")))] {
+        for now in [&without, &leaf_with("")].map(Membership::of) {
             let error = leaf(&with_key, &with_key, &now, None).unwrap_err();
             let expected = "`pool.key_file` of pool 3 can't change at run time: restart the node";
             assert_eq!(error, expected);
