@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_with_a_key_is_never_added_without_it() {
+    fn pool_is_never_added_without_its_key() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let key = folder.path().join("key");
