@@ -16,7 +16,7 @@ deps: ## check for compiler, libclang, libdpdk and Rust; install what the distri
 	@scripts/deps.sh build
 
 demo: deps ## build, run the leaf under three policies and three loads, write demo-report/; CLOCK=real for this machine's time
-	$(CARGO) build --locked --release
+	$(CARGO) build --locked --release -p wedjat -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" demo $(if $(CLOCK),--clock $(CLOCK)) $(DEMO)
 
 fabric: ## a fabric in emulated time, of which parts are killed, cut off, added and drained; write fabric-report/
