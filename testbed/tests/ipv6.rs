@@ -1,5 +1,5 @@
 //! Generator, leaf and emulated rack over IPv6, on an emulated clock. A worker answers every task, and the
-//! ledgers of all three balance.
+//! ledgers of the generator and the rack balance.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]

@@ -1,6 +1,7 @@
 //! Conversion between bytes and values, without state, I/O or unsafe code.
 //!
-//! `parse` functions accept untrusted bytes, never panic, and return the reason for a refusal. `emit`
+//! `parse` functions accept untrusted bytes, never panic, and return the reason for a refusal. Only
+//! `task::Extension::parse` needs bytes whose length the header's `parse` has checked. `emit`
 //! functions write into a buffer of at least the documented length and panic on a shorter one.
 
 pub mod address;

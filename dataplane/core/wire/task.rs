@@ -6,7 +6,7 @@
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers |
+//! | 3 | u16 | src | client: its own id, usually 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers |
 //! | 5 | u16 | dst | chosen member; the client's own id on replies; the worker's id on acknowledgements and probes |
 //! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report or probe answer: the worker's tasks; acknowledgement: timeout, ms |
 //! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's or a probe's, which its answer repeats; of a queue report's |
@@ -158,7 +158,7 @@ pub struct Header {
     pub more: bool,
     /// Worker pool.
     pub pool: u16,
-    /// Sender: 0 for clients, scheduler id, or worker id on replies.
+    /// Sender: a client's own id, usually 0; scheduler id; or worker id on replies.
     pub src: u16,
     /// Chosen member; on replies the client's own id.
     pub dst: u16,
@@ -356,11 +356,12 @@ pub fn src(payload: &[u8]) -> u16 {
     u16_at(payload, 3)
 }
 
-/// Returns the worker's tasks in its reply: `qlen`, or 0 if the code means idle.
+/// Returns the worker's tasks in a `TaskDone` or `TaskDoneIdle`: `qlen`, or 0 if the code means idle. Not for
+/// `TaskRefused`.
 #[inline(always)]
 #[must_use]
 pub fn reported_queue(payload: &[u8]) -> u16 {
-    // Bit 0, in which the two codes of replies differ.
+    // Bit 0, in which the two codes differ.
     let idle = payload[0] & (Code::TaskDone as u8 ^ Code::TaskDoneIdle as u8) != 0;
     if idle { 0 } else { u16_at(payload, 7) }
 }

@@ -34,7 +34,8 @@ pub enum Value {
 }
 
 impl Settings {
-    /// Returns the names of all settings that differ in `wanted`, and of all tables that only one of the files has.
+    /// Returns the names of all settings that differ in `wanted`, and of all tables that only one of the files has. A
+    /// live table, such as a pool, may be added or removed while the node runs; keys that are not live are named.
     #[must_use]
     pub fn differences(&self, wanted: &Self) -> Vec<String> {
         let (none, mut names) = (BTreeMap::new(), Vec::new());

@@ -207,7 +207,7 @@ fn full(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts a node by `command` with its files in `folder`. Checks that it serves, or refuses with a message.
+/// Starts a node by `command` with its files in `folder`. Checks that neither a signal nor a panic ends it.
 fn serves_or_refuses(
     site: &Site,
     command: Command,
