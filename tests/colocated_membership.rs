@@ -536,7 +536,7 @@ fn invalid_change_is_refused() {
         ("agent add-pool id=7 policy=jsq key-file=/k", "messages inside a process need no proof"),
         ("agent remove-pool id=7", "agent: pool 7: it has workers; remove them first"),
         ("agent set-policy pool=7 policy=jbsq(k=5)", "k of at most 4"),
-        ("agent agent set-queue pool=7 queue=4", "leave `agent` out"),
+        ("agent agent set-queue pool=7 queue=4", "`agent`; allowed: add-server"),
         ("drain workers=60", "worker 60: does not exist"),
         ("agent drain workers=20", "leave `agent` out"),
     ] {
