@@ -324,7 +324,7 @@ fn files_of_a_crate_form_no_circles() {
     let imported = modules.iter().map(|(name, code)| (name.clone(), imports(code))).collect();
     let mut used: BTreeMap<_, _> =
         modules.iter().map(|(name, code)| (name.clone(), uses(name, code, &imported))).collect();
-    // Whoever uses nobody that is left is in no circle.
+    // A module that uses no remaining one is in no circle.
     loop {
         let left: BTreeSet<_> = used.keys().cloned().collect();
         used.retain(|_, others| {
@@ -392,7 +392,7 @@ fn embedders_get_no_frontend_and_few_crates() {
     }
 }
 
-/// What stands between backquotes in a document, outside fenced blocks.
+/// Returns the texts between backquotes in a document, outside fenced blocks.
 fn quoted(text: &str) -> Vec<String> {
     let prose = text.split("```").step_by(2).collect::<String>();
     prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -659,7 +659,7 @@ fn documented_promises_are_shown_by_tests() {
     assert_table("docs/reference/promises.md", "", head, rows);
 }
 
-/// The public fields of a struct of the sources, as what is serialized of it names them, and what their comments say.
+/// Returns the public fields of a struct of the sources: their serialized names and their comments.
 fn fields(path: &str, name: &str) -> Vec<(String, String)> {
     let source = fs::read_to_string(root().join(path)).unwrap();
     let start =
@@ -683,7 +683,7 @@ fn fields(path: &str, name: &str) -> Vec<(String, String)> {
     found
 }
 
-/// What is reported as JSON besides counters and drop reasons: where it stands, and the struct that it is.
+/// Reports as JSON besides counters and drop reasons: name, file and struct.
 const REPORTED: [(&str, &str, &str); 16] = [
     ("account", "dataplane/core/stats.rs", "LeafStats"),
     ("account, `ports[]`", "dataplane/core/stats.rs", "PortStats"),

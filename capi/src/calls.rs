@@ -179,8 +179,7 @@ unsafe fn decide<R: From<embed::Rewrite>>(
     Ok(count as i32)
 }
 
-/// Returns the caller's packets. Fails if there are too many, if the array is null or misaligned, or if the bytes
-/// of a packet are null.
+/// Returns the caller's packets. Fails for too many of them, a null or misaligned array, or a packet with null bytes.
 ///
 /// # Safety
 /// `packets` is null or an array of `count` that no other call uses.

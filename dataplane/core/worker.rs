@@ -187,8 +187,8 @@ impl Worker {
     /// Attaches to the agent with this name (`name` in its configuration; a path if it contains a slash).
     ///
     /// # Errors
-    /// If the agent does not run, is of another user or version, has no such worker or no free place, or does not
-    /// answer, or if the thread cannot be pinned or made real-time.
+    /// If the agent does not run or answer, is of another user or version, or has no such worker or no free place. Also
+    /// if the thread cannot be pinned or made real-time.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let patience = options.patience.max(attach::PATIENCE);
         let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);

@@ -307,8 +307,8 @@ fn stamps_of(device: &Device, requested: Timestamps) -> Result<Result<Stamping, 
     }
 }
 
-/// A core that the other threads wait for. Dropping it ends their wait, so that an error or a panic of the core
-/// ends it too.
+/// A running core, for which further threads wait. Dropping it ends their wait, also after an error or a panic of the
+/// core.
 struct BusyCore<'a>(&'a AtomicUsize);
 
 impl Drop for BusyCore<'_> {

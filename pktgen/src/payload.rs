@@ -60,8 +60,8 @@ impl Work {
         bytes
     }
 
-    /// Reads a task's work from the start of `bytes`. Returns `None` if the service time is incomplete.
-    /// All later fields count as 0 if one is missing, so that a spinning task needs only 4 bytes.
+    /// Reads a task's work from the start of `bytes`. Returns `None` for an incomplete service time. A missing later
+    /// field makes all of them 0: a spinning task needs only 4 bytes.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {

@@ -15,7 +15,7 @@ use crate::tasks::TaskRecords;
 pub struct Strays {
     /// Further answers to an answered task.
     pub duplicates: u64,
-    /// Answers to tasks that were already counted as lost, or that many later tasks followed.
+    /// Answers to tasks that already counted as lost, or after many later tasks.
     pub late_answers: u64,
     /// Answers to tasks that were never sent, or sent by another client.
     pub unknown: u64,

@@ -105,8 +105,8 @@ fn answers_have_the_kernels_time() {
         // Answers received while the clock was set, or while every reading was interrupted, have no stamp.
         let (stamped, unstamped) = (number("stamped"), number("unstamped"));
         assert!(stamped > unstamped, "{timestamps}");
-        // The wait runs from the stamp to the start of the poll. It is negative for an answer that arrives during a
-        // poll, as when the machine stalls in one.
+        // The wait runs from the stamp to the start of the poll. It is negative for an answer during a poll, as in a
+        // stall of the machine.
         assert!(number("mean_wait_ns") < 1e8, "{timestamps}");
         assert!(report["service_us"]["p50"].as_f64().unwrap() > 0.0, "{report}");
     }

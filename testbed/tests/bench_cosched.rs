@@ -139,7 +139,7 @@ fn discarded_windows_give_no_figures() {
     }
     let sum = |key: &str| rows.iter().map(|row| number(&row[key])).sum::<u64>();
     // Two windows of the arm `none`, before and after, and one of `idle`. A late supervisor may leave a window
-    // without length, in which nobody works.
+    // without length and work.
     assert!(sum("discarded") > 0, "{rows:?}");
     assert_eq!(sum("discarded") + sum("windows"), 3);
     assert!(report["bars"].as_array().unwrap().is_empty());

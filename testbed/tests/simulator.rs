@@ -81,7 +81,7 @@ fn equal_seeds_print_equal_bytes() {
     }
 }
 
-// A change that is not meant to alter decisions leaves the file as it is.
+// Only a change of decisions may change the file.
 #[test]
 fn decisions_equal_the_recorded_rows() {
     let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);

@@ -232,7 +232,7 @@ fn words(line: &str, numbers_vary: bool) -> String {
     words
 }
 
-/// Returns true if the text begins with the first part, ends with the last one, and has the others between, in order.
+/// Returns true if the text begins with the first part, ends with the last one, and has the further ones between, in order.
 fn is_like(shown: &str, found: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
@@ -307,7 +307,7 @@ fn with_blocks_of_pages(setup: &str) -> String {
 }
 
 /// Runs a page's commands, compares the outputs that it shows, and returns the folder in which it ran. Returns
-/// `None` if no block of the page is to be run, and `None` with a note where the machine lacks something.
+/// `None` if the page runs no block, and `None` with a note where the machine lacks something.
 pub fn run(page: &Page, bin: &Path) -> Option<tempfile::TempDir> {
     let marked = marked(page.path);
     if marked.blocks == marked.skipped.len() {

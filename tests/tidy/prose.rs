@@ -1,8 +1,8 @@
 //! Measures of the English in comments and names.
 //!
-//! A comment block is a run of comment lines of one file. Four numbers describe a folder: the share of blocks that begin with a clause
-//! ("What ...", "Whoever ..."), subordinating words a sentence, the share of sentences with three or more of them, and the share of
-//! sentences with words of no field. The limits are in `tests/tidy.rs`. A bad comment can meet them, too: they are a floor.
+//! A comment block is a run of comment lines of one file. Four numbers describe a folder: the share of blocks with a clause at the
+//! start ("What ...", "Whoever ..."), subordinating words a sentence, the share of sentences with three or more of them, and the share
+//! of sentences with words of no field. The limits are in `tests/tidy.rs`. A bad comment can meet them, too: they are a floor.
 
 use super::promises;
 

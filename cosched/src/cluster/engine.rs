@@ -518,8 +518,8 @@ impl Engine {
 }
 
 impl ActiveJob {
-    /// Sets the speed from the number of cores that the job gets, the fraction of the allocation that its neighbour
-    /// keeps busy, and the missing memory as a fraction of the allocation's memory.
+    /// Sets the speed from the job's number of cores, its neighbour's busy fraction of the allocation, and the missing
+    /// fraction of the allocation's memory.
     fn set_speed(
         &mut self,
         job: &Job,

@@ -281,8 +281,8 @@ fn process_identity_ends_with_the_process() {
     assert_eq!(Process::of(child.id()).filter(|now| *now == process), None);
 }
 
-/// Returns a group in this machine's cgroups. `None` if this user may not create one, which is printed, or if the
-/// machine has no hierarchies.
+/// Returns a group in this machine's cgroups. `None` on a machine without hierarchies, and with a note for a user
+/// without the right to create a group.
 fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
     let hierarchies = Hierarchies::of_this_machine();
     let planned = Group::planned(

@@ -221,14 +221,14 @@ impl Scheduler {
         self.counters.len()
     }
 
-    /// Returns the context of a core, once; it may be sent to another thread. `None` for a core that does not
-    /// exist or whose context was returned before, or if the configuration has no ports.
+    /// Returns the context of a core, once; it may be sent to another thread. `None` for a missing core, at a second
+    /// call for a core, and for a configuration without ports.
     pub fn context(&mut self, core: usize) -> Option<Context> {
         self.contexts.get_mut(core)?.take()
     }
 
-    /// Returns the picker of a core, once; it may be sent to another thread. `None` for a core that does not
-    /// exist or whose picker was returned before, or if the configuration has ports.
+    /// Returns the picker of a core, once; it may be sent to another thread. `None` for a missing core, at a second
+    /// call for a core, and for a configuration with ports.
     pub fn picker(&mut self, core: usize) -> Option<Picker> {
         self.pickers.get_mut(core)?.take()
     }

@@ -175,8 +175,8 @@ impl Address for u128 {
     type Bytes = [u8; 16];
 
     const IP_LEN: usize = ipv6::LEN;
-    // Those that `ipv6::is_unicast` refuses: addresses of 96 leading zeros (unspecified, loopback), mapped IPv4
-    // addresses, link-local addresses and groups.
+    // Addresses of 96 leading zeros (unspecified, loopback), mapped IPv4 addresses, link-local addresses and groups:
+    // `ipv6::is_unicast` refuses them.
     const NO_HOSTS: &'static [(Self, Self)] = &[
         (0, Self::MAX << 32),
         (0xFFFF << 32, Self::MAX << 32),

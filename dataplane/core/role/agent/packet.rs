@@ -289,7 +289,7 @@ impl<B: Buf> Packet<B> {
     /// worker's unfinished tasks.
     ///
     /// # Errors
-    /// Returns the buffer if it has IP options, because the bytes then begin elsewhere, or if it is too small.
+    /// Returns the buffer if it is too small, or has IP options: the bytes then begin elsewhere.
     pub fn into_refusal(
         self,
         worker: u16,

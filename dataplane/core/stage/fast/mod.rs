@@ -58,7 +58,7 @@ impl<A: FastPath> Tables<A> {
         let (ports, pools) = (network.ports().len(), network.pools());
         let sources: Box<[_]> = (0..ports).map(|port| tables.sources(port)).collect();
         let template = |port: usize, pool: usize| {
-            // A spine's service has one family, and a port of the other one takes no task for it.
+            // A spine's service has one family. A port of another family takes no task for it.
             let is_served = network.takes::<A>(pool) && tables.port(port).is_some();
             let Some(task_address) = tables.task_address(port, pool).filter(|_| is_served) else {
                 return Template::NOTHING;

@@ -129,7 +129,7 @@ pub fn event(line: &[u8]) -> Option<Event> {
     })
 }
 
-/// Parses a number; `None` without digits, if a byte is no digit, or if the number has more than 64 bits.
+/// Parses a number; `None` without digits, with another byte than a digit, and beyond 64 bits.
 fn number(digits: &[u8], radix: u64) -> Option<u64> {
     if digits.is_empty() {
         return None;
