@@ -9,6 +9,7 @@ use wedjat_core::nearest::nearest;
 use wedjat_core::node::explain::Filter;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot};
+use wedjat_desired::config::ids::NAMED_MAX;
 use wedjat_desired::control::{Change, ChangeError, Pool, overflow_name, text};
 
 use super::explain::ExplainSpec;
@@ -19,10 +20,6 @@ use super::tap::{TapError, TapSpec, TapStats};
 /// Maximum number of changes of one request.
 pub const CHANGES_MAX: usize = 256;
 
-/// Maximum number of workers that the changes of one request name together: twice the possible ids. A short text can
-/// name all ids, and each costs time on the thread that makes the changes.
-const WORKERS_MAX: usize = 1 << 16;
-
 /// Parses the changes of a request.
 ///
 /// # Errors
@@ -31,13 +28,14 @@ pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
     if !(1..=CHANGES_MAX).contains(&all.len()) {
         return Err(text(format!("{} changes", all.len()), format!("1 to {CHANGES_MAX}")));
     }
+    // A short text can name all ids, and each costs time on the thread that makes the changes.
     let (mut changes, mut workers) = (Vec::with_capacity(all.len()), 0);
     for line in all {
         let change: Change = line.parse()?;
         workers += change.workers().len();
-        if workers > WORKERS_MAX {
-            let allowed = format!("{WORKERS_MAX} in a request");
-            return Err(text(format!("more than {WORKERS_MAX} workers"), allowed));
+        if workers > NAMED_MAX {
+            let allowed = format!("{NAMED_MAX} in a request");
+            return Err(text(format!("more than {NAMED_MAX} workers"), allowed));
         }
         changes.push(change);
     }

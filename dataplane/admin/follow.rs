@@ -65,6 +65,7 @@ pub fn changes(
         let old = current.pools.get(id);
         pool.shared_workers = old.is_some_and(|old| old.shared_workers);
         pool.reports = old.map_or(Reports::Replies, |old| old.reports);
+        pool.key = old.and_then(|old| old.key.clone());
     }
     if let FollowerKind::Agent(known) = follows {
         keep_unknown(&current, &mut wanted, known);

@@ -64,7 +64,7 @@ pub fn leaf(
     let of_leaf = members(now, &Membership::of(wanted), started.role == Role::Spine);
     // The leaf's changes also remove the agent's workers, so they precede the removal of its pools.
     let changes = [of_leaf.changes, of_agent.changes].concat();
-    let obstacles = once([settings, of_agent.obstacles, of_leaf.obstacles].concat());
+    let obstacles = [settings, of_agent.obstacles, of_leaf.obstacles].concat();
     Plan { changes, obstacles }.complete()
 }
 
@@ -81,27 +81,7 @@ pub fn agent(
 ) -> Result<Vec<Change>, String> {
     let settings = settings(&started.settings, &wanted.settings);
     let Plan { changes, obstacles } = members(now, wanted_membership, false);
-    Plan { changes, obstacles: once([settings, obstacles].concat()) }.complete()
-}
-
-/// Drops obstacles that are named again.
-fn once(obstacles: Vec<Obstacle>) -> Vec<Obstacle> {
-    let mut named = Vec::new();
-    for obstacle in obstacles {
-        if !named.contains(&obstacle) {
-            named.push(obstacle);
-        }
-    }
-    named
-}
-
-/// Returns an obstacle for each pool whose key the node does not have: a reload brings no keys. The settings at the
-/// start may have the key of a pool that was removed meanwhile.
-fn missing_keys(now: &Membership, wanted: &Membership) -> Vec<Obstacle> {
-    let has_key = |id| now.pool(id).is_some_and(|(_, old)| old.key.is_some());
-    let pools = wanted.pools.iter().flatten();
-    let missing = pools.filter(|pool| pool.key.is_some() && !has_key(pool.id));
-    missing.map(|pool| Obstacle::Fixed(format!("`pool.key_file` of pool {}", pool.id))).collect()
+    Plan { changes, obstacles: [settings, obstacles].concat() }.complete()
 }
 
 /// Returns the settings that differ. All of them are fixed at the start.
@@ -111,19 +91,15 @@ fn settings(started: &Settings, wanted: &Settings) -> Vec<Obstacle> {
 
 /// Computes the changes from one membership to another. A file says nothing of drains.
 fn members(now: &Membership, wanted: &Membership, is_spine: bool) -> Plan {
-    let keys = missing_keys(now, wanted);
     let mut wanted = wanted.desired(is_spine);
     wanted.keep_drains(&now.desired(is_spine));
-    let Plan { changes, obstacles } = Plan::new(now, &wanted, is_spine);
-    Plan { changes, obstacles: [keys, obstacles].concat() }
+    Plan::new(now, &wanted, is_spine)
 }
 
 /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
 /// that still has workers is not removed yet.
 fn pools_of_agent(wanted: &HostConfig, now: &Membership) -> Plan {
-    let wanted = Membership::of_colocated_agent(wanted);
-    let keys = missing_keys(now, &wanted);
-    let wanted = wanted.desired(false);
+    let wanted = Membership::of_colocated_agent(wanted).desired(false);
     let mut next = now.desired(false);
     let has_workers =
         |id: &u16| now.workers().any(|(at, _)| now.pool(*id).is_some_and(|(pool, _)| pool == at));
@@ -131,7 +107,7 @@ fn pools_of_agent(wanted: &HostConfig, now: &Membership) -> Plan {
     next.pools.extend(wanted.pools);
     let Plan { mut changes, obstacles } = Plan::new(now, &next, false);
     changes.iter_mut().for_each(|change| *change = Change::OfAgent(Box::new(change.clone())));
-    Plan { changes, obstacles: [keys, obstacles].concat() }
+    Plan { changes, obstacles }
 }
 
 #[cfg(test)]

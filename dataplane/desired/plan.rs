@@ -29,7 +29,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Changes that are possible now, and the obstacles to the others.
+/// Changes that are possible now, and the obstacles to all further ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Changes in the order in which they are made.
@@ -160,6 +160,10 @@ impl Planner<'_> {
             if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
                 self.fixed(format!("`pool.reports` of pool {id}"));
             }
+            // A change of a running node brings no key.
+            if old.as_ref().and_then(|old| old.key.as_ref()) != pool.key.as_ref() {
+                self.fixed(format!("`pool.key_file` of pool {id}"));
+            }
             changes.extend(changes_of_pool(id, old.as_ref(), &pool));
         }
         changes
@@ -253,7 +257,7 @@ fn changes_of_pool(id: u16, old: Option<&Pool>, new: &Pool) -> Vec<Change> {
             queue,
             overflow,
             shared_workers,
-            key_file: None, // a reload refuses new pools with keys, and a controller's have none
+            key_file: None, // a new pool with a key is an obstacle
         }),
         Some(old) => {
             if old.policy != new.policy {

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{Overflow, PolicySpec, Reports};
+use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
 /// A spine above a leaf.
@@ -32,6 +33,9 @@ pub struct Pool {
     pub shared_workers: bool,
     /// At a leaf: source of its workers' load reports.
     pub reports: Reports,
+    /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
+    /// signs its workers' messages.
+    pub key: Option<Key>,
     /// Address at which clients reach it, if not the node's own.
     pub service: Option<IpAddr>,
     /// At a leaf: spine that receives its signals, and their rules.
@@ -42,8 +46,8 @@ impl Pool {
     /// Creates the settings of a pool with a policy and a queue.
     #[must_use]
     pub const fn new(policy: PolicySpec, queue: usize, overflow: Overflow) -> Self {
-        let (shared_workers, reports, service, link) = (false, Reports::Replies, None, None);
-        Self { policy, queue, overflow, shared_workers, reports, service, link }
+        let (reports, key, service, link) = (Reports::Replies, None, None, None);
+        Self { policy, queue, overflow, shared_workers: false, reports, key, service, link }
     }
 }
 

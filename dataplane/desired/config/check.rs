@@ -38,7 +38,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<C
     let pools: Vec<_> =
         pools.filter_map(|pool| self::pool(&mut faults, &raw, pool, &context)).collect();
     let pools_with_key: HashSet<_> =
-        pools.iter().filter(|pool| pool.key.is_some()).map(|pool| pool.id).collect();
+        pools.iter().filter(|pool| pool.settings.key.is_some()).map(|pool| pool.id).collect();
     let servers: Vec<_> = match raw.role {
         Role::Spine => raw.rack.iter().map(|rack| racks::rack(&mut faults, rack)).collect(),
         _ => raw

@@ -20,7 +20,7 @@ use super::fault::{Fault, Lines};
 use super::ids;
 use super::keys::{DefaultValue, Kind};
 use super::read::{File, Table, word};
-use super::settings::{Reader, Settings, Value};
+use super::settings::{Reader, Settings};
 
 /// Description of an allowed host address.
 pub const HOST: &str = "a host's IPv4 or IPv6 address such as 10.0.2.11 or fd00:2::b";
@@ -175,7 +175,7 @@ impl Faults {
 
     /// Records the canonical form of a value. `None` is the value of a file without the key.
     pub fn record<T>(&mut self, at: &Spanned<T>, value: Option<impl ToString>) {
-        self.settings.set_at(at, value.map(|value| Value::Text(value.to_string())));
+        self.settings.set_at(at, value.map(|value| value.to_string()));
     }
 
     /// Parses the address of a host. `fits` accepts or refuses it. Records a fault and returns 0.0.0.0 for an

@@ -12,8 +12,8 @@ pub struct Lists {
     named: usize,
 }
 
-/// Twice the number of possible ids.
-const NAMED_MAX: usize = 1 << 16;
+/// Maximum number of ids that one file or one request names: twice the number of possible ids.
+pub const NAMED_MAX: usize = 1 << 16;
 
 impl Lists {
     /// Like [`parse`].

@@ -9,7 +9,6 @@ use wedjat_core::state::files::ExistingFile;
 use wedjat_core::wire::auth::{KEY_LEN, Key, new_key};
 
 use super::faults::{Faults, quoted};
-use super::settings::Value;
 
 /// Maximum size of a key file in bytes. A larger file holds more than a key.
 const BYTES_MAX: u64 = 4096;
@@ -23,9 +22,7 @@ impl Faults {
         let at = at?;
         let read = read_key(Path::new(at.get_ref()));
         let found = |reason| format!("{}, {reason}", quoted(at));
-        let pool_key = read.map_err(|reason| self.note(at, key, found(reason), KEY_FILE)).ok();
-        self.settings.set_at(at, pool_key.clone().map(Box::new).map(Value::PoolKey));
-        pool_key
+        read.map_err(|reason| self.note(at, key, found(reason), KEY_FILE)).ok()
     }
 }
 

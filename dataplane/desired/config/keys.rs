@@ -445,7 +445,8 @@ pub const LEAF_POOL: &[Key] = &[
         Absent,
         "File with the pool's key. The leaf then accepts replies and registrations only with \
          proof.",
-    ),
+    )
+    .live(),
     key("spine", Id("id of a `[[spine]]`"), Absent, "Spine that receives the load of this pool.")
         .live(),
     key(
@@ -654,7 +655,8 @@ pub const REMOTE_POOL: &[Key] = &[
         Absent,
         "File with the pool's key, the leaf's. The agent signs its workers' messages and accepts \
          acknowledgements only with proof.",
-    ),
+    )
+    .live(),
     key(
         "leaf_policy",
         Text("text"),

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{PolicySpec, Reports};
-use wedjat_core::wire::auth::Key;
 
 use super::faults::Faults;
 use super::raw;
@@ -18,9 +17,6 @@ pub struct PoolConfig {
     pub id: u16,
     /// Settings.
     pub settings: Pool,
-    /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
-    /// signs its workers' messages.
-    pub key: Option<Key>,
     /// At an agent: global ids of the workers, one worker core each. A leaf's servers name their workers.
     pub workers: Vec<u16>,
     /// At an agent: relative speed of each worker.
@@ -40,10 +36,10 @@ impl PoolConfig {
     ) -> Self {
         let shared_workers = faults.flag(raw.table, "shared_workers").unwrap_or_default();
         let settings = settings(faults, raw.table, policy);
-        let settings = Pool { shared_workers, reports, service, link, ..settings };
         let key = faults.key(raw.key_file.as_ref(), "pool.key_file");
+        let settings = Pool { shared_workers, reports, key, service, link, ..settings };
         let (id, workers, speeds) = (*raw.id.get_ref(), Vec::new(), Vec::new());
-        Self { id, settings, key, workers, speeds, leaf_policy: None }
+        Self { id, settings, workers, speeds, leaf_policy: None }
     }
 }
 

@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use toml::Spanned;
-use wedjat_core::wire::auth::Key as PoolKey;
 
 use super::read::{File, Item, TableOfFile};
 
-/// Values of the keys that a running node can't change. Defaults are included, unless they depend on other keys.
+/// Values of the keys that a running node can't change, as text in canonical form. Defaults are included, unless they
+/// depend on other keys.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings(BTreeMap<Entry, BTreeMap<String, Value>>);
+pub struct Settings(BTreeMap<Entry, BTreeMap<String, String>>);
 
 /// Table of a file, or one of a list of tables.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -22,15 +22,6 @@ struct Entry {
     place: Option<i64>,
     /// True if entries of this list may come and go at run time.
     is_live: bool,
-}
-
-/// Value of a key.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Value {
-    /// Text in canonical form.
-    Text(String),
-    /// Key of a pool, read from the file that the setting names.
-    PoolKey(Box<PoolKey>),
 }
 
 impl Settings {
@@ -108,7 +99,7 @@ impl Reader {
             let found = table.values.get(key.name);
             let value = found.map(|value| value.get_ref().to_string());
             if let Some(value) = value.or_else(|| key.default_value()) {
-                values.insert(key.name.to_owned(), Value::Text(value));
+                values.insert(key.name.to_owned(), value);
             }
             let place = found.map(|value| value.span().start);
             place.map(|place| self.places.insert(place, (entry.clone(), key.name.to_owned())));
@@ -119,7 +110,7 @@ impl Reader {
     }
 
     /// Sets the canonical form of the value at this place of the file. `None` is the value of a file without the key.
-    pub fn set_at<T>(&mut self, at: &Spanned<T>, value: Option<Value>) {
+    pub fn set_at<T>(&mut self, at: &Spanned<T>, value: Option<String>) {
         let Some((entry, key)) = self.places.get(&at.span().start) else { return };
         let values = self.settings.0.entry(entry.clone()).or_default();
         match value {
@@ -133,7 +124,7 @@ impl Reader {
         let (section, key) = name.rsplit_once('.').unwrap_or_default();
         let entry = Entry { section: section.to_owned(), place: None, is_live: false };
         if let Some(values) = self.settings.0.get_mut(&entry) {
-            values.insert(key.to_owned(), Value::Text(value.to_string()));
+            values.insert(key.to_owned(), value.to_string());
         }
     }
 

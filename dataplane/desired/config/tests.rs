@@ -503,10 +503,13 @@ fn a_pool_may_have_a_key() {
     };
     mode(0o600);
     let config = parse(&text).unwrap();
-    assert!(config.pools[0].key.is_some() && parse(GOOD).unwrap().pools[0].key.is_none());
+    assert!(
+        config.pools[0].settings.key.is_some()
+            && parse(GOOD).unwrap().pools[0].settings.key.is_none()
+    );
     assert!(config.servers[0].registers, "who proves what it says may register");
     let v6 = parse(&V6.replace("policy = \"horus\"", &line)).unwrap();
-    assert!(v6.pools[0].key.is_some() && v6.servers[0].registers);
+    assert!(v6.pools[0].settings.key.is_some() && v6.servers[0].registers);
     assert!(!parse(&(text.clone() + "registers = false\n")).unwrap().servers[0].registers);
     let shown = format!("{config:?}");
     assert!(!shown.contains("0001020304"), "a configuration does not show it: {shown}");

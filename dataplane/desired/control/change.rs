@@ -275,7 +275,7 @@ fn quoted(path: &Path) -> String {
     path
 }
 
-/// Reads a word that may be in quotes. Returns `None` if a quote is elsewhere than around the word, or is not closed.
+/// Reads a word that may be in quotes. Returns `None` for an open quote, and for one within the word.
 fn unquoted(word: &str) -> Option<String> {
     let Some(inside) = word.strip_prefix('"') else {
         return (!word.contains('"')).then(|| word.to_owned());

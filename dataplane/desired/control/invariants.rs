@@ -8,8 +8,8 @@ use super::membership::Membership;
 /// Checks the change from one membership to the next one. A `spine`'s members are leaves, which may be in several pools.
 ///
 /// # Panics
-/// If the epoch does not grow by one, a place passes from one pool or worker to another without having been empty, a
-/// pool or a worker has two places, or a worker's server does not exist. Each of these is a defect of the control.
+/// If the epoch does not grow by one, the list of pools becomes shorter, or a worker's server does not exist. Also if a
+/// pool or a worker has two places, or a place that was not empty gets another one. All are defects of the control.
 pub(super) fn check(from: &Membership, to: &Membership, is_spine: bool) {
     assert_eq!(to.epoch, from.epoch + 1, "epoch of the next membership");
     assert!(to.pools.len() >= from.pools.len(), "a pool's place has disappeared");

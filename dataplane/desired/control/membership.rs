@@ -20,7 +20,6 @@ use wedjat_core::stage::auth::{ReplyAuthenticator, first_accepted};
 use wedjat_core::stage::network::{FixedNetwork, Host, NetworkError, NetworkPool, SpineLink};
 use wedjat_core::state::Neighbours;
 use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
-use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{Config, HostConfig, PoolConfig, v4_bits};
@@ -79,8 +78,6 @@ pub struct Pool {
     pub settings: state::Pool,
     /// At a leaf: check of the proofs, tags made with a key, in its workers' messages.
     pub authenticator: Option<Arc<ReplyAuthenticator>>,
-    /// Key of the proofs. An agent signs with it.
-    pub key: Option<Key>,
     /// True if it accepts no new tasks, and ends once its tasks are answered.
     pub is_leaving: bool,
     /// Members by place.
@@ -89,12 +86,12 @@ pub struct Pool {
 
 impl Pool {
     /// Creates a pool without members. With a key, messages of its workers need a proof.
-    pub(super) fn new(id: u16, settings: state::Pool, key: Option<Key>, limits: Limits) -> Self {
+    pub(super) fn new(id: u16, settings: state::Pool, limits: Limits) -> Self {
         let first = first_accepted(SystemTime::now());
-        let authenticator =
-            key.clone().map(|key| ReplyAuthenticator::new(key, limits.workers, first));
+        let key = settings.key.clone();
+        let authenticator = key.map(|key| ReplyAuthenticator::new(key, limits.workers, first));
         let (authenticator, members) = (authenticator.map(Arc::new), Vec::new());
-        Self { id, settings, authenticator, key, is_leaving: false, members }
+        Self { id, settings, authenticator, is_leaving: false, members }
     }
 
     /// Returns the members' speeds by place; `None` if all are equal.
@@ -153,10 +150,8 @@ impl Membership {
     /// Returns the membership of a configuration: servers in its order, and last this host if it has workers.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let pool = |pool: &PoolConfig| {
-            let (settings, key) = (pool.settings.clone(), pool.key.clone());
-            Some(Pool::new(pool.id, settings, key, config.leaf.limits))
-        };
+        let pool =
+            |pool: &PoolConfig| Some(Pool::new(pool.id, pool.settings.clone(), config.leaf.limits));
         let mut membership = Self {
             epoch: 1,
             servers: Vec::new(),
@@ -195,8 +190,7 @@ impl Membership {
         let pool = |pool: &PoolConfig| {
             let workers = pool.workers.iter().zip(&pool.speeds);
             let members = workers.map(|(&id, &speed)| Some(Worker::new(id, 0, speed))).collect();
-            let (settings, key) = (pool.settings.clone(), pool.key.clone());
-            Some(Pool { members, ..Pool::new(pool.id, settings, key, host.limits) })
+            Some(Pool { members, ..Pool::new(pool.id, pool.settings.clone(), host.limits) })
         };
         let pools = host.pools.iter().map(pool).collect();
         Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }

@@ -369,9 +369,9 @@ impl<C: Cores> Control<C> {
                     return Err(ChangeError::Taken { what, is_leaving });
                 }
                 let settings = state::Pool::new(policy.clone(), queue, overflow);
-                let settings = state::Pool { shared_workers, ..settings };
                 let key = key_file.as_deref().map(key_in).transpose()?;
-                let pool = Pool::new(id, settings, key, self.limits);
+                let settings = state::Pool { shared_workers, key, ..settings };
+                let pool = Pool::new(id, settings, self.limits);
                 // Tasks that waited for the ended pool may not have been dropped yet.
                 settle(&mut next.pools, pool, |at| self.queued(at) == 0);
                 check_limit(next.pools.len(), self.limits.pools, "pool", "pools_max")

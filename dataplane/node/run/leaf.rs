@@ -57,12 +57,15 @@ pub fn run(
             wedjat_assembly::agent::colocated(config, host, &table, &region, pool)?;
         telemetry::show(&runtime.eal, Role::Agent, &agent_table);
         let workers = WorkerWatch::new(region, Arc::clone(&parts.deaths));
-        Ok::<_, LaunchError>(((host, agent_table), ((parts, workers), control)))
+        Ok::<_, LaunchError>(((host, agent_table), parts, workers, control))
     };
     let agent = config.agent.as_ref().zip(region).map(create_agent).transpose()?;
-    let (agent, agent_parts) = agent.unzip();
-    let (parts_and_workers, agent_control) = agent_parts.unzip();
-    let (mut agent_parts, workers) = parts_and_workers.unzip();
+    let (agent, mut agent_parts, workers, agent_control) = match agent {
+        Some((agent, parts, workers, control)) => {
+            (Some(agent), Some(parts), Some(workers), Some(control))
+        }
+        None => (None, None, None, None),
+    };
     let (role_and_cores, membership) =
         ((config.role, &config.leaf.cores[..]), Membership::of(config));
     let Some(devices) = runtime.open_devices(0)? else {
