@@ -5,6 +5,7 @@
 
 mod changing;
 mod counting;
+mod family;
 mod frames;
 mod rig;
 
@@ -17,6 +18,7 @@ use wedjat::io::Buf as _;
 use wedjat::io::memory::{Frame, FramePool, RingPort};
 use wedjat::reason::DropReason;
 use wedjat::role::Colocated;
+use wedjat::role::colocated::WireNetwork;
 use wedjat::state::{Gauge, Member};
 use wedjat::wire::arp;
 use wedjat::wire::ether;
@@ -24,6 +26,7 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp;
 
 use changing::{ChangeRig, TrafficRig, random_change};
+use family::{BOTH, Family, as_v4};
 use frames::{CLIENT_MAC, LEAF_MACS};
 use rig::{AgentHandles, ColocatedRig, Sizes, Workers};
 
@@ -78,6 +81,8 @@ workers = "20-22"
 
 /// A core that is leaf and agent, its control, its workers, and the far ends of its ports.
 struct Rig {
+    /// Family of the leaf's ports, clients and servers.
+    family: Family,
     both: Colocated<RingPort, FramePool>,
     far: Vec<RingPort>,
     frames: FramePool,
@@ -94,14 +99,15 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Self {
+    fn new(family: Family) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
-        let built = rig::colocated(rig::stages(&text(&path), None), sizes);
+        let built = rig::colocated(rig::stages(&family.text(&text(&path)), None), sizes);
         let ColocatedRig { both, far, frames, handles, table, control } = built;
         let changing = ChangeRig::new(control, table, path, folder);
         let mut rig = Self {
+            family,
             both,
             far,
             frames,
@@ -118,9 +124,14 @@ impl Rig {
         rig
     }
 
-    /// Creates a rig with the configured workers attached.
+    /// Creates a rig over IPv4 with the configured workers attached.
     fn with_workers() -> Self {
-        let mut rig = Self::new();
+        Self::of(Family::V4)
+    }
+
+    /// Creates a rig of this family with the configured workers attached.
+    fn of(family: Family) -> Self {
+        let mut rig = Self::new(family);
         (20..23).for_each(|id| assert!(rig.attach(id)));
         rig.polls(50);
         rig
@@ -132,7 +143,8 @@ impl Rig {
 
     fn send(&mut self, pool: u16) {
         self.next = self.next.wrapping_add(1);
-        if self.far[CLIENTS].send(&frames::task(Header::new_task(pool, self.next))) {
+        let task = frames::task(Header::new_task(pool, self.next));
+        if self.far[CLIENTS].send(&self.family.frame(&task)) {
             self.open.insert(self.next);
         }
     }
@@ -146,13 +158,13 @@ impl Rig {
         assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
         self.workers.work(&mut chance);
         while let Some(frame) = self.far[WORKERS].receive() {
-            self.elsewhere.push_back(frame.bytes().to_vec());
+            self.elsewhere.push_back(as_v4(frame.bytes()));
         }
         if chance() {
             std::mem::take(&mut self.elsewhere).iter().for_each(|frame| self.serve(frame));
         }
         while let Some(frame) = self.far[CLIENTS].receive() {
-            self.take_at_client(frame.bytes());
+            self.take_at_client(&as_v4(frame.bytes()));
         }
     }
 
@@ -163,14 +175,15 @@ impl Rig {
         assert_eq!(header.dst, ELSEWHERE);
         *self.workers.done.entry(ELSEWHERE).or_default() += 1;
         let reply = Header { code: Code::TaskDoneIdle, src: ELSEWHERE, dst: 0, qlen: 0, ..header };
-        assert!(self.far[WORKERS].send(&frames::reply_to(reply, LEAF_MACS[WORKERS])));
+        let reply = frames::reply_to(reply, LEAF_MACS[WORKERS]);
+        assert!(self.far[WORKERS].send(&self.family.frame(&reply)));
     }
 
     fn take_at_client(&mut self, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             let mut bytes = [0; arp::FRAME_LEN];
             ask.answer(CLIENT_MAC).emit(&mut bytes, ask.sender_mac);
-            assert!(self.far[CLIENTS].send(&bytes));
+            assert!(self.far[CLIENTS].send(&self.family.frame(&bytes)));
             return;
         }
         assert_eq!(ether::dst(frame), CLIENT_MAC);
@@ -264,7 +277,14 @@ impl TrafficRig for Rig {
 // promise: membership.1
 #[test]
 fn local_workers_change_at_leaf_and_agent() {
-    let mut rig = Rig::with_workers();
+    for family in BOTH {
+        change_local_workers(family);
+    }
+}
+
+/// Adds and removes workers of the leaf's own core, under tasks of this family.
+fn change_local_workers(family: Family) {
+    let mut rig = Rig::of(family);
     assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
     let epoch = rig.change("add-workers pool=7 workers=30-31 speed=2");
     assert!(rig.changing.control.acknowledged() < epoch);
@@ -292,7 +312,8 @@ fn local_workers_change_at_leaf_and_agent() {
     assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "they were told to end");
     assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
     // New workers get free places on both sides.
-    rig.change("add-workers server=169.254.77.2 pool=7 workers=40-44");
+    let own_host = WireNetwork::of(family == Family::V6).agent;
+    rig.change(&format!("add-workers server={own_host} pool=7 workers=40-44"));
     assert!((40..45).all(|id| rig.attach(id)));
     rig.settle();
     assert_eq!([40, 41, 42].map(|id| rig.index_of(id)), [1, 4, 6]);

@@ -99,7 +99,7 @@ fn members(now: &Membership, wanted: &Membership, is_spine: bool) -> Plan {
 /// Computes the changes of the pools of an agent on a leaf's core. Their workers change with the leaf's. A pool
 /// that still has workers is not removed yet.
 fn pools_of_agent(wanted: &HostConfig, now: &Membership) -> Plan {
-    let wanted = Membership::of_colocated_agent(wanted).desired(false);
+    let wanted = Membership::of_host(wanted).desired(false);
     let mut next = now.desired(false);
     let has_workers =
         |id: &u16| now.workers().any(|(at, _)| now.pool(*id).is_some_and(|(pool, _)| pool == at));
@@ -214,7 +214,7 @@ mod tests {
         };
         let first = pool(1, "jsq", "20-22");
         let started = agent(&first);
-        let of_agent = Membership::of_colocated_agent(started.agent.as_ref().unwrap());
+        let of_agent = Membership::of_host(started.agent.as_ref().unwrap());
         let now = (Membership::of(&started), of_agent);
         let changes = |wanted: &str| {
             let changes = leaf(&started, &agent(wanted), &now.0, Some(&now.1)).unwrap();
@@ -293,7 +293,7 @@ mod tests {
         };
         let jobs = "[cosched]\npolicy = 'idle'\n[[cosched.job]]\ncommand = ['true']\n";
         let started = file(jobs);
-        let now = Membership::of_host(&started.host, "10.0.2.11".parse().unwrap());
+        let now = Membership::of_host(&started.host);
         let changes = |jobs: &str| agent(&started, &file(jobs), &now, &now);
         assert_eq!(changes(jobs), Ok(Vec::new()));
         for (other, name) in [

@@ -1,7 +1,6 @@
 //! Assembly of an agent from a checked configuration: state file, workers of its pools, and their
 //! registration.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use crossbeam_queue::ArrayQueue;
@@ -15,11 +14,11 @@ use wedjat_core::role::agent::{
     AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
     WorkerSet,
 };
-use wedjat_core::role::colocated;
+use wedjat_core::role::colocated::{self, WireNetwork};
 use wedjat_core::state::table::{Entries, Role, Spec, agents_file};
 use wedjat_core::state::{StateError, Table};
 use wedjat_desired::config::{
-    AgentConfig, Config, HostConfig, LeafAddress, PeersConfig, PoolConfig, UNSPECIFIED,
+    AgentConfig, Config, HostConfig, LeafAddress, PeersConfig, PoolConfig,
 };
 use wedjat_desired::control::{AgentCores, AgentParts, Control, Membership};
 
@@ -44,7 +43,7 @@ fn colocated_table(
     leaf_table: &Table,
 ) -> Result<Arc<Table>, StateError> {
     let seed = stream_seed(leaf_table.seed(), CORES_MAX, 0);
-    let membership = Membership::of_colocated_agent(host);
+    let membership = Membership::of_host(host);
     let spec = spec(host, &membership, config.leaf.id, leaf_table.ticks_hz(), seed);
     let path = config.leaf.state.as_deref().map(agents_file);
     create_table(path.as_deref(), &Spec { group: config.leaf.state_group, ..spec })
@@ -53,8 +52,7 @@ fn colocated_table(
 /// Returns the initial membership of the configured agent.
 #[must_use]
 pub fn membership(config: &AgentConfig) -> Membership {
-    let address = config.ports.first().map_or(UNSPECIFIED, |port| port.ip);
-    Membership::of_host(&config.host, address)
+    Membership::of_host(&config.host)
 }
 
 /// Returns the properties of an agent for its state.
@@ -75,7 +73,7 @@ fn worker_sets<B: Buf + Token>(
     table: &Table,
     mut link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
 ) -> Vec<PoolWorkers<B>> {
-    let membership = Membership::of_host(host, UNSPECIFIED);
+    let membership = Membership::of_host(host);
     let timeout = timeout(host, table);
     let mut channel = 0;
     let mut worker_sets = Vec::new();
@@ -172,8 +170,8 @@ pub fn colocated<B: Buf + Token, A>(
 ) -> Result<ColocatedAgent<B, A>, StateError> {
     let table = colocated_table(config, host, leaf_table)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
-    let ip = Ipv4Addr::from_bits(colocated::LEAF_IP).into();
-    let registrar = Registrar::new(ip, 0, leaf, &host.places(), ticks_hz);
+    let wire = WireNetwork::of(host.ip.is_ipv6());
+    let registrar = Registrar::new(wire.leaf, 0, leaf, &host.places(), ticks_hz);
     let port_and_registrars = (config.leaf.udp_port, vec![registrar]);
     let mut parts = base_parts(
         host,
@@ -187,13 +185,8 @@ pub fn colocated<B: Buf + Token, A>(
     let region_and_commands = (Some(Arc::clone(region)), parts.commands.clone());
     // `has_leaf` is false: the leaf on this core has released a worker before the agent removes it.
     let host_and_leaf = (host, false);
-    let control = control_of(
-        host_and_leaf,
-        Membership::of_colocated_agent(host),
-        &table,
-        region_and_commands,
-        None,
-    );
+    let control =
+        control_of(host_and_leaf, Membership::of_host(host), &table, region_and_commands, None);
     Ok((parts, table, control))
 }
 

@@ -34,7 +34,7 @@ use crossbeam_queue::ArrayQueue;
 use wedjat_core::limits::{QUEUED_TASKS_MIN, SPINES_MAX};
 use wedjat_core::node::Commands;
 use wedjat_core::policy::{Core, Dispatcher, stream_seed};
-use wedjat_core::role::colocated;
+use wedjat_core::role::colocated::WireNetwork;
 use wedjat_core::stage::fabric::{Fabric, Shared};
 use wedjat_core::stage::network::{FixedNetwork, NetworkError};
 use wedjat_core::stage::{
@@ -43,7 +43,7 @@ use wedjat_core::stage::{
 use wedjat_core::state::table::{Entries, Role, Spec};
 use wedjat_core::state::{StateError, Table};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::Config;
+use wedjat_desired::config::{Config, HostConfig};
 use wedjat_desired::control::{LeafCores, Membership};
 use wedjat_desired::state::Pool;
 
@@ -117,15 +117,8 @@ pub fn network(
     table: &Table,
 ) -> Result<Arc<Network>, NetworkError> {
     let ports = config.ports.iter().zip(macs).map(|(port, mac)| port.address(mac));
-    let agent_link = config.agent.as_ref().map(|_| PortAddress {
-        mac: colocated::LEAF_MAC,
-        ip: colocated::LEAF_IP,
-        prefix: colocated::PREFIX,
-        side: Side::Workers,
-        gateway: None,
-        ip_options: IpOptions::Refuse,
-        v6: None,
-    });
+    let wire = |agent: &HostConfig| WireNetwork::of(agent.ip.is_ipv6());
+    let agent_link = config.agent.as_ref().map(|agent| wire(agent).leaf_port());
     let is_embedded = config.ports.is_empty();
     let call_ports = CALL_PORTS.into_iter().filter(|_| is_embedded);
     let base = FixedNetwork {

@@ -6,13 +6,13 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use wedjat_core::role::colocated::AGENT_IP;
+use wedjat_core::role::colocated::is_agent;
 use wedjat_core::stage::Stages;
 use wedjat_core::stage::takeover::Belief;
 use wedjat_core::state::table::{Snapshot, StateError, check_replaceable};
 use wedjat_core::state::{Load, Member, Presence, Table};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::{Config, v4_bits};
+use wedjat_desired::config::Config;
 
 /// Maximum age of loads. After it, microsecond tasks are done.
 const LOADS_MAX: Duration = Duration::from_secs(1);
@@ -92,7 +92,7 @@ impl PreviousState {
                 let member = Member(place as u16);
                 // Workers on the node's own core have ended with it.
                 let server = network.member_address(pool, member);
-                let server = server.filter(|&server| v4_bits(server) != Some(AGENT_IP));
+                let server = server.filter(|&server| !is_agent(server));
                 let one = server.and_then(|server| before.get(&(target.worker, server)));
                 // A silent worker becomes active again by registering. One that may not register therefore
                 // starts as configured. A spine's leaves do not register, but their signals end a silence.

@@ -74,16 +74,17 @@ fn datagram(frame: &[u8]) -> Vec<u8> {
     let datagram = udp::parse(frame, false).expect("a datagram");
     let payload = &frame[datagram.payload()..usize::from(datagram.end)];
     let mut bytes = [&[0; udp::PAYLOAD_V6], payload].concat();
-    let flow = Flow {
-        src_mac: ether::src(frame),
-        dst_mac: ether::dst(frame),
-        src: v6(datagram.src),
-        dst: v6(datagram.dst),
-        src_port: datagram.src_port,
-        dst_port: datagram.dst_port,
-    };
+    let (src_mac, dst_mac) = (ether::src(frame), ether::dst(frame));
+    let udp::Datagram { src, dst, src_port, dst_port, .. } = datagram;
+    let flow = flow(&Flow { src_mac, dst_mac, src, dst, src_port, dst_port });
     flow.emit_v6(&mut bytes, payload.len());
     bytes
+}
+
+/// Translates a flow from IPv4 to IPv6.
+pub fn flow(of: &Flow) -> Flow<u128> {
+    let &Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = of;
+    Flow { src_mac, dst_mac, src: v6(src), dst: v6(dst), src_port, dst_port }
 }
 
 /// Translates ARP to neighbour discovery.

@@ -1,19 +1,22 @@
 //! One core with leaf and agent, between ports in memory and workers of the same thread.
 
+use std::net::IpAddr;
+
 use wedjat_core::io::Buf;
 use wedjat_core::io::memory::{FramePool, RingPort};
 use wedjat_core::reason::DropReason;
 use wedjat_core::ring::WorkerEnd;
 use wedjat_core::role::Colocated;
-use wedjat_core::role::colocated::*;
+use wedjat_core::role::colocated::WireNetwork;
 use wedjat_core::state::{Counter, Member, Presence};
 use wedjat_core::wire::arp;
-use wedjat_core::wire::auth::{KEY_LEN, Key, addresses};
+use wedjat_core::wire::auth::{KEY_LEN, Key, addresses, addresses_v6};
 use wedjat_core::wire::ether::Mac;
 use wedjat_core::wire::task::{Code, Header};
 use wedjat_core::wire::udp::{self, Flow};
 
 use super::fixtures::{self, work};
+use super::translated::{self, BOTH, Family, as_v4, v6};
 use crate::rig::{self, AgentHandles, ColocatedRig, Sizes};
 
 const LEAF: u32 = 0x0A00_0101;
@@ -28,6 +31,8 @@ const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
 
 struct Rig {
+    /// Family of the leaf's port, its clients and servers.
+    family: Family,
     host: Colocated<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
@@ -48,15 +53,15 @@ fn text(policy: &str) -> String {
 }
 
 impl Rig {
-    fn new(policy: &str) -> Self {
-        Self::with_key(policy, None)
+    fn new(family: Family, policy: &str) -> Self {
+        Self::with_key(family, policy, None)
     }
 
-    fn with_key(policy: &str, key: Option<Key>) -> Self {
+    fn with_key(family: Family, policy: &str, key: Option<Key>) -> Self {
         let sizes = Sizes { depth: 256, frames: 512, bytes: 512 };
-        let built = rig::colocated(rig::stages(&text(policy), key), sizes);
+        let built = rig::colocated(rig::stages(&family.text(&text(policy)), key), sizes);
         let ColocatedRig { both, mut far, frames, handles, .. } = built;
-        let mut rig = Self { host: both, wire: far.remove(0), frames, handles, now: 0 };
+        let mut rig = Self { family, host: both, wire: far.remove(0), frames, handles, now: 0 };
         rig.ask_for_leaf();
         rig
     }
@@ -66,7 +71,7 @@ impl Rig {
     fn ask_for_leaf(&mut self) {
         let mut question = [0; arp::FRAME_LEN];
         arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);
-        assert!(self.wire.send(&question));
+        self.send_frame(&question);
         self.after(1);
     }
 
@@ -96,7 +101,12 @@ impl Rig {
     }
 
     fn send(&mut self, flow: &Flow, header: &Header, payload: &[u8]) {
-        assert!(self.wire.send(&fixtures::datagram(flow, header, payload)));
+        self.send_frame(&fixtures::datagram(flow, header, payload));
+    }
+
+    /// Delivers an IPv4 or ARP frame, translated to the rig's family.
+    fn send_frame(&mut self, frame: &[u8]) {
+        assert!(self.wire.send(&self.family.frame(frame)));
         self.after(1);
     }
 
@@ -104,8 +114,9 @@ impl Rig {
     fn sent(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
         let (mut tasks, mut replies) = (Vec::new(), Vec::new());
         while let Some(packet) = self.wire.receive() {
-            let Ok(datagram) = udp::parse(packet.bytes(), false) else { continue };
-            let payload = &packet.bytes()[datagram.payload()..];
+            let frame = as_v4(packet.bytes());
+            let Ok(datagram) = udp::parse(&frame, false) else { continue };
+            let payload = &frame[datagram.payload()..];
             let header = Header::parse(payload).unwrap();
             match header.code {
                 Code::NewTask => {
@@ -138,153 +149,184 @@ impl Rig {
 // promise: agent.1
 #[test]
 fn tasks_reach_local_and_remote_workers() {
-    let mut rig = Rig::new("round-robin");
-    (0..2).for_each(|seq| rig.task(seq));
-    let elsewhere = rig.sent().0;
-    assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
-    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
-    (2..42).for_each(|seq| {
-        rig.task(seq);
-        while worker_ends.iter_mut().any(work) {
-            rig.after(1);
-        }
-    });
-    rig.after(1);
-    rig.after(1);
-    let (tasks, replies) = rig.sent();
-    assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
-    assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
-    assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
-    // A reply of the remote server passes as at any leaf.
-    let flow = Flow {
-        src_mac: SERVER_MAC,
-        dst_mac: LEAF_PORT_MAC,
-        src: SERVER,
-        dst: CLIENT,
-        src_port: 1234,
-        dst_port: 40_000,
-    };
-    let done = Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
-    rig.send(&flow, &done, &99u16.to_be_bytes());
-    assert_eq!(rig.sent().1, [(10, 99)]);
-    assert_eq!(rig.host.agent().registered(), 2);
-    rig.balanced();
+    for family in BOTH {
+        let mut rig = Rig::new(family, "round-robin");
+        (0..2).for_each(|seq| rig.task(seq));
+        let elsewhere = rig.sent().0;
+        assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        (2..42).for_each(|seq| {
+            rig.task(seq);
+            while worker_ends.iter_mut().any(work) {
+                rig.after(1);
+            }
+        });
+        rig.after(1);
+        rig.after(1);
+        let (tasks, replies) = rig.sent();
+        assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
+        assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
+        assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
+        // A reply of the remote server passes as at any leaf.
+        let flow = Flow {
+            src_mac: SERVER_MAC,
+            dst_mac: LEAF_PORT_MAC,
+            src: SERVER,
+            dst: CLIENT,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        let done =
+            Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+        rig.send(&flow, &done, &99u16.to_be_bytes());
+        assert_eq!(rig.sent().1, [(10, 99)]);
+        assert_eq!(rig.host.agent().registered(), 2);
+        rig.balanced();
+    }
 }
 
 // promise: trust.3
 #[test]
 fn pool_key_applies_to_remote_servers_only() {
-    let key = Key::new([5; KEY_LEN]);
-    let mut rig = Rig::with_key("round-robin", Some(key.clone()));
-    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
-    for seq in 0..8 {
-        rig.task(seq);
-        while worker_ends.iter_mut().any(work) {
-            rig.after(1);
+    for family in BOTH {
+        let key = Key::new([5; KEY_LEN]);
+        let mut rig = Rig::with_key(family, "round-robin", Some(key.clone()));
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        for seq in 0..8 {
+            rig.task(seq);
+            while worker_ends.iter_mut().any(work) {
+                rig.after(1);
+            }
         }
+        (0..4).for_each(|_| rig.after(1));
+        assert_eq!(rig.host.agent().registered(), 2);
+        assert_eq!(rig.sent().1.len(), 4, "those of the workers here");
+        let flow = Flow {
+            src_mac: SERVER_MAC,
+            dst_mac: LEAF_PORT_MAC,
+            src: SERVER,
+            dst: CLIENT,
+            src_port: 1234,
+            dst_port: 40_000,
+        };
+        let done =
+            Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+        rig.send(&flow, &done, &99u16.to_be_bytes());
+        // A remote sender that claims to be local is refused.
+        let of_local = Header { src: 20, ..done };
+        let forged = match WireNetwork::of(family == Family::V6).agent {
+            IpAddr::V4(agent) => {
+                fixtures::datagram(&Flow { src: agent.to_bits(), ..flow }, &of_local, &[])
+            }
+            IpAddr::V6(agent) => fixtures::datagram(
+                &Flow { src: agent.to_bits(), ..translated::flow(&flow) },
+                &of_local,
+                &[],
+            ),
+        };
+        assert!(rig.wire.send(&forged));
+        rig.after(1);
+        assert!(rig.sent().1.is_empty());
+        let counters = rig.host.leaf().stages().counters();
+        assert_eq!(counters.dropped(DropReason::AuthMissing), 1);
+        assert_eq!(
+            counters.dropped(DropReason::SpoofedReply),
+            1,
+            "the agent is behind another port"
+        );
+        let header = Header { authenticated: true, ..done };
+        let mut payload = vec![0; header.len() + 2];
+        header.emit(&mut payload);
+        payload[header.len()..].copy_from_slice(&99u16.to_be_bytes());
+        match family {
+            Family::V4 => key.sign(&addresses(SERVER, CLIENT), &mut payload, 1 << 20),
+            Family::V6 => key.sign(&addresses_v6(v6(SERVER), v6(CLIENT)), &mut payload, 1 << 20),
+        }
+        let mut frame = vec![0; udp::PAYLOAD + payload.len()];
+        frame[udp::PAYLOAD..].copy_from_slice(&payload);
+        flow.emit(&mut frame, payload.len());
+        rig.send_frame(&frame);
+        assert_eq!(rig.sent().1, [(10, 99)]);
+        rig.balanced();
     }
-    (0..4).for_each(|_| rig.after(1));
-    assert_eq!(rig.host.agent().registered(), 2);
-    assert_eq!(rig.sent().1.len(), 4, "those of the workers here");
-    let flow = Flow {
-        src_mac: SERVER_MAC,
-        dst_mac: LEAF_PORT_MAC,
-        src: SERVER,
-        dst: CLIENT,
-        src_port: 1234,
-        dst_port: 40_000,
-    };
-    let done = Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
-    rig.send(&flow, &done, &99u16.to_be_bytes());
-    // A remote sender that claims to be local is refused.
-    rig.send(&Flow { src: AGENT_IP, ..flow }, &Header { src: 20, ..done }, &[]);
-    assert!(rig.sent().1.is_empty());
-    let counters = rig.host.leaf().stages().counters();
-    assert_eq!(counters.dropped(DropReason::AuthMissing), 1);
-    assert_eq!(counters.dropped(DropReason::SpoofedReply), 1, "the agent is behind another port");
-    let header = Header { authenticated: true, ..done };
-    let mut payload = vec![0; header.len() + 2];
-    header.emit(&mut payload);
-    payload[header.len()..].copy_from_slice(&99u16.to_be_bytes());
-    key.sign(&addresses(SERVER, CLIENT), &mut payload, 1 << 20);
-    let mut frame = vec![0; udp::PAYLOAD + payload.len()];
-    frame[udp::PAYLOAD..].copy_from_slice(&payload);
-    flow.emit(&mut frame, payload.len());
-    assert!(rig.wire.send(&frame));
-    rig.after(1);
-    assert_eq!(rig.sent().1, [(10, 99)]);
-    rig.balanced();
 }
 
 // promise: agent.1
 #[test]
 fn leaf_sees_local_workers_change_at_once() {
-    let mut rig = Rig::new("round-robin");
-    let (mut first, second) = (rig.attach_worker(0), rig.attach_worker(1));
-    let presence = |rig: &Rig, member| {
-        rig.host.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
-    };
-    assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
-    (0..4).for_each(|seq| rig.task(seq));
-    assert_eq!(rig.host.held(), 2);
-    rig.handles.report_death(1, rig.handles.region.granted(1));
-    rig.after(100);
-    let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
-    drop(second);
-    rig.sent();
-    (4..10).for_each(|seq| {
-        rig.task(seq);
-        while work(&mut first) {
-            rig.after(1);
-        }
-    });
-    rig.after(200);
-    // After its death no task was sent to it by name, although the leaf's timeout is a thousand times longer.
-    let dropped = rig.host.agent().counters().dropped_total();
-    assert_eq!((rig.host.held(), dropped), (0, lost));
-    assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
-    // Silent for as long as the leaf waits, then back: it is chosen again.
-    (0..400).for_each(|_| rig.after(1000));
-    assert_eq!(presence(&rig, 3), Presence::Silent);
-    let mut back = rig.attach_worker(1);
-    assert_eq!(presence(&rig, 3), Presence::Registered);
-    (10..14).for_each(|seq| rig.task(seq));
-    assert!(work(&mut first) && work(&mut back));
-    rig.balanced();
+    for family in BOTH {
+        let mut rig = Rig::new(family, "round-robin");
+        let (mut first, second) = (rig.attach_worker(0), rig.attach_worker(1));
+        let presence = |rig: &Rig, member| {
+            rig.host.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
+        };
+        assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
+        (0..4).for_each(|seq| rig.task(seq));
+        assert_eq!(rig.host.held(), 2);
+        rig.handles.report_death(1, rig.handles.region.granted(1));
+        rig.after(100);
+        let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
+        drop(second);
+        rig.sent();
+        (4..10).for_each(|seq| {
+            rig.task(seq);
+            while work(&mut first) {
+                rig.after(1);
+            }
+        });
+        rig.after(200);
+        // After its death no task was sent to it by name, although the leaf's timeout is a thousand times longer.
+        let dropped = rig.host.agent().counters().dropped_total();
+        assert_eq!((rig.host.held(), dropped), (0, lost));
+        assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
+        // Silent for as long as the leaf waits, then back: it is chosen again.
+        (0..400).for_each(|_| rig.after(1000));
+        assert_eq!(presence(&rig, 3), Presence::Silent);
+        let mut back = rig.attach_worker(1);
+        assert_eq!(presence(&rig, 3), Presence::Registered);
+        (10..14).for_each(|seq| rig.task(seq));
+        assert!(work(&mut first) && work(&mut back));
+        rig.balanced();
+    }
 }
 
 // promise: agent.1
 #[test]
 fn central_queue_feeds_local_and_remote_workers() {
-    let mut rig = Rig::new("jbsq(k=1)");
-    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
-    (0..20).for_each(|seq| rig.task(seq));
-    assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
-    for _ in 0..100 {
-        let _ = worker_ends.each_mut().map(work);
-        rig.after(1);
+    for family in BOTH {
+        let mut rig = Rig::new(family, "jbsq(k=1)");
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        (0..20).for_each(|seq| rig.task(seq));
+        assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
+        for _ in 0..100 {
+            let _ = worker_ends.each_mut().map(work);
+            rig.after(1);
+        }
+        assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
+        assert_eq!(rig.host.leaf().stages().waiting(), 0);
+        rig.balanced();
     }
-    assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
-    assert_eq!(rig.host.leaf().stages().waiting(), 0);
-    rig.balanced();
 }
 
 // promise: agent.1
 #[test]
 fn held_tasks_are_counted_by_their_holder() {
-    let mut rig = Rig::new("round-robin");
-    let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
-    (0..8).for_each(|seq| rig.task(seq));
-    assert!(work(&mut worker_ends[0]), "its reply is under way");
-    let Rig { host, frames, now, mut wire, .. } = rig;
-    let (leaf, agent) = (host.leaf().stages().counters().clone(), host.agent().counters().clone());
-    assert!(wire.send(&[0; 60]), "what comes late is dealt with, too");
-    drop(host.close(now));
-    assert_eq!(agent.dropped(DropReason::Shutdown), 3);
-    assert!(agent.balances() && leaf.balances());
-    assert_eq!(leaf.read(Counter::Replies), 1);
-    assert!(worker_ends[1].receiver().is_stopped());
-    while wire.receive().is_some() {}
-    drop(wire);
-    assert_eq!(frames.in_use(), 0);
+    for family in BOTH {
+        let mut rig = Rig::new(family, "round-robin");
+        let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
+        (0..8).for_each(|seq| rig.task(seq));
+        assert!(work(&mut worker_ends[0]), "its reply is under way");
+        let Rig { host, frames, now, mut wire, .. } = rig;
+        let (leaf, agent) =
+            (host.leaf().stages().counters().clone(), host.agent().counters().clone());
+        assert!(wire.send(&[0; 60]), "what comes late is dealt with, too");
+        drop(host.close(now));
+        assert_eq!(agent.dropped(DropReason::Shutdown), 3);
+        assert!(agent.balances() && leaf.balances());
+        assert_eq!(leaf.read(Counter::Replies), 1);
+        assert!(worker_ends[1].receiver().is_stopped());
+        while wire.receive().is_some() {}
+        drop(wire);
+        assert_eq!(frames.in_use(), 0);
+    }
 }

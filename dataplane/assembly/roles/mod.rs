@@ -4,3 +4,5 @@ mod agent;
 mod colocated;
 mod fixtures;
 mod leaf;
+#[path = "../../../tests/family/mod.rs"]
+mod translated;

@@ -7,6 +7,8 @@
 //! Both roles stay what they are elsewhere. In exchange each task is parsed and rewritten twice. The wire is as deep as
 //! there are buffers, so no reply is lost on it.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use super::agent::{AttachStats, Parts};
 use super::{Agent, CoreRole, Leaf};
 use crate::clock::Progress;
@@ -17,17 +19,60 @@ use crate::limits::BURST;
 use crate::reason::DropReason;
 use crate::ring::Place;
 use crate::stage::network::Worker;
-use crate::stage::{IpOptions, PortAddress, Side};
+use crate::stage::{PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
-use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 
-/// Address of the leaf on the wire, 169.254.77.1, from the network that no router forwards (RFC 3927).
-pub const LEAF_IP: u32 = 0xA9FE_4D01;
-/// Address of the agent on the wire, 169.254.77.2.
-pub const AGENT_IP: u32 = 0xA9FE_4D02;
-/// Prefix length of the wire's network, which has two hosts.
-pub const PREFIX: u8 = 30;
+/// Network of the wire, with two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireNetwork {
+    /// Address of the leaf.
+    pub leaf: IpAddr,
+    /// Address of the agent.
+    pub agent: IpAddr,
+    /// Prefix length in bits.
+    pub prefix: u8,
+}
+
+impl WireNetwork {
+    /// 169.254.77.0/30, a part of the network that no router forwards (RFC 3927).
+    const V4: Self = Self {
+        leaf: IpAddr::V4(Ipv4Addr::new(169, 254, 77, 1)),
+        agent: IpAddr::V4(Ipv4Addr::new(169, 254, 77, 2)),
+        prefix: 30,
+    };
+    /// fd5c:9e1b:7ad4:77::/126, a part of a private network with a random number (RFC 4193). Link-local addresses
+    /// cannot serve here: tasks with such a source are dropped.
+    const V6: Self = Self {
+        leaf: IpAddr::V6(Ipv6Addr::new(0xFD5C, 0x9E1B, 0x7AD4, 0x77, 0, 0, 0, 1)),
+        agent: IpAddr::V6(Ipv6Addr::new(0xFD5C, 0x9E1B, 0x7AD4, 0x77, 0, 0, 0, 2)),
+        prefix: 126,
+    };
+
+    /// Returns the network of this address family.
+    #[must_use]
+    pub const fn of(is_v6: bool) -> Self {
+        if is_v6 { Self::V6 } else { Self::V4 }
+    }
+
+    /// Returns the leaf's port.
+    #[must_use]
+    pub fn leaf_port(&self) -> PortAddress {
+        PortAddress::new(LEAF_MAC, self.leaf, self.prefix, Side::Workers)
+    }
+
+    /// Returns the agent's port.
+    fn agent_port(&self) -> PortAddress {
+        PortAddress::new(AGENT_MAC, self.agent, self.prefix, Side::Both)
+    }
+}
+
+/// Returns true for the agent's address on the wire, of either family.
+#[must_use]
+pub fn is_agent(ip: IpAddr) -> bool {
+    [WireNetwork::V4.agent, WireNetwork::V6.agent].contains(&ip)
+}
+
 /// MAC address of the leaf on the wire; locally administered, with "wed" in ASCII.
 pub const LEAF_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 1]);
 /// MAC address of the agent on the wire.
@@ -75,10 +120,8 @@ where
     #[must_use]
     pub fn new(leaf: Leaf<DeviceOrWire<P>, A>, parts: Parts<P::Buf, A>, end: End<P::Buf>) -> Self {
         let (_, workers) = parts.room;
-        let (mac, ip, prefix) = (AGENT_MAC, AGENT_IP, PREFIX);
-        let (side, ip_options) = (Side::Both, IpOptions::Refuse);
-        let address = PortAddress { mac, ip, prefix, side, gateway: None, ip_options, v6: None };
-        let agent = Agent::new(parts, vec![(end, address)]);
+        let is_v6 = leaf.stages().network().local_port().is_some_and(|port| port.v6.is_some());
+        let agent = Agent::new(parts, vec![(end, WireNetwork::of(is_v6).agent_port())]);
         let (locals, attach_stats) = (Vec::with_capacity(workers), AttachStats::default());
         let mut both = Self { leaf, agent, locals, epochs: (0, 0), attach_stats };
         both.review();
@@ -100,7 +143,7 @@ where
             let Some(known) = stages.network().worker(place.id) else { continue };
             let pool = usize::from(known.pool);
             let local = LocalWorker { place, pool, member: known.member, present: false };
-            let is_local = stages.network().server_address(known.server) == Some(AGENT_IP.to_ip())
+            let is_local = stages.network().server_address(known.server).is_some_and(is_agent)
                 && stages.network().pool_id(pool) == Some(place.pool);
             if is_local && !self.locals.iter().any(|local| local.is(&known)) {
                 stages.set_active(local.pool, local.member, false);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::auth::ReplyAuthenticator;
 use super::network::{FixedNetwork, Host, NetworkPool};
-use super::{AffinityTable, IpOptions, Network, PortAddress, PortV6, Side, Stages};
+use super::{AffinityTable, Network, PortAddress, Stages};
 use crate::policy::{Core, Dispatcher, stream_seed};
 use crate::state::Table;
 use crate::state::table::{Limits, PoolSpec, Role, Spec, WorkerSpec};
@@ -35,15 +35,6 @@ pub struct Fixture {
     pub key: Option<Key>,
     /// Service address, for a spine.
     pub service: Option<IpAddr>,
-}
-
-/// Returns a port with this address and no gateway.
-pub fn port(ip: IpAddr, prefix: u8, side: Side, mac: Mac) -> PortAddress {
-    let (v4, v6) = match ip {
-        IpAddr::V4(ip) => (ip.to_bits(), None),
-        IpAddr::V6(ip) => (0, Some(PortV6 { ip: ip.to_bits(), prefix, gateway: None })),
-    };
-    PortAddress { mac, ip: v4, prefix, side, gateway: None, ip_options: IpOptions::Refuse, v6 }
 }
 
 /// Builds the stages of the node's only core.

@@ -422,6 +422,12 @@ impl Network {
         &self.ports[index]
     }
 
+    /// Returns the port to workers inside this process.
+    #[must_use]
+    pub fn local_port(&self) -> Option<&PortAddress> {
+        self.local_port.map(|index| self.port(index))
+    }
+
     /// Returns all ports.
     #[must_use]
     pub fn ports(&self) -> &[PortAddress] {

@@ -76,6 +76,16 @@ pub struct PortAddress {
 }
 
 impl PortAddress {
+    /// Creates the addresses of a port without a gateway. IPv4 options are refused.
+    #[must_use]
+    pub fn new(mac: Mac, ip: IpAddr, prefix: u8, side: Side) -> Self {
+        let (v4, v6) = match ip {
+            IpAddr::V4(ip) => (ip.to_bits(), None),
+            IpAddr::V6(ip) => (0, Some(PortV6 { ip: ip.to_bits(), prefix, gateway: None })),
+        };
+        Self { mac, ip: v4, prefix, side, gateway: None, ip_options: IpOptions::Refuse, v6 }
+    }
+
     /// Returns the port's network, if it is of this family.
     #[must_use]
     pub fn network<A: Address>(&self) -> Option<PortNetwork<A>> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use toml::Spanned;
 
-use super::address::{self, is_edge, is_unicast, reaches};
+use super::address::{self, UNSPECIFIED, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::cosched::{self, Job};
@@ -106,6 +106,8 @@ impl AgentConfig {
 pub struct HostConfig {
     /// Name that workers attach to.
     pub name: String,
+    /// Address of the host: that of the agent's first port, or of an agent on a leaf's core.
+    pub ip: IpAddr,
     /// Number of slots in each worker's ring.
     pub slots: usize,
     /// Maximum size of a task or reply in bytes.
@@ -208,6 +210,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
         pools: &raw.pool,
         key: "pool",
         forwards: raw.peers.is_some(),
+        ip: ports.first().map_or(UNSPECIFIED, |port| port.ip),
         is_v6: ports.iter().any(|port| port.ip.is_ipv6()),
     };
     let (host, leaves) = (settings.check(faults), leaves(faults, raw, &ports));
@@ -248,15 +251,20 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
     }
 }
 
-/// Checks the workers of a leaf's own host.
-pub(super) fn local(faults: &mut Faults, raw: &raw_agent::LocalAgentSection) -> HostConfig {
+/// Checks the workers of a leaf's own host. `ip` is the address of the agent on the leaf's core.
+pub(super) fn local(
+    faults: &mut Faults,
+    raw: &raw_agent::LocalAgentSection,
+    ip: IpAddr,
+) -> HostConfig {
     let settings = HostSettings {
         table: raw.table,
         name: &raw.name,
         pools: &raw.pool,
         key: "agent.pool",
         forwards: false,
-        is_v6: false,
+        ip,
+        is_v6: ip.is_ipv6(),
     };
     settings.check(faults)
 }
@@ -271,6 +279,8 @@ struct HostSettings<'a> {
     key: &'a str,
     /// True if the agent and its peers forward tasks to each other, with additional bytes in each packet.
     forwards: bool,
+    /// Address of the host.
+    ip: IpAddr,
     /// True if tasks arrive over IPv6.
     is_v6: bool,
 }
@@ -302,8 +312,8 @@ impl HostSettings<'_> {
         bounds(faults, self.pools, self.key, slots);
         let worker_timeout_ms = faults.number(self.table, "worker_timeout_ms");
         faults.settings.set("agent.payload", payload);
-        let name = name.clone();
-        HostConfig { name, slots, payload, payload_max, worker_timeout_ms, pools, limits }
+        let (name, ip) = (name.clone(), self.ip);
+        HostConfig { name, ip, slots, payload, payload_max, worker_timeout_ms, pools, limits }
     }
 
     /// Returns the limits. By default they leave room for some more workers than the file names, if their

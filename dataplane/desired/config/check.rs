@@ -450,8 +450,8 @@ fn servers_together(
     }
 }
 
-/// Checks that the servers and clients of a pool have one address family. Also refuses workers of the leaf's
-/// own core in a pool with IPv6 servers.
+/// Checks that the servers and clients of a pool have one address family. Workers of the leaf's own core have
+/// IPv6 only if all ports do.
 fn families(
     faults: &mut Faults,
     raw: &raw::Config,
@@ -483,13 +483,15 @@ fn families(
         }
         racks::family(faults, &spines, pool, (kind, first));
         let is_local = local.contains(&id);
-        let is_v6 = first.is_ipv6();
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
         };
-        if is_v6 && is_local {
+        let has_v4_ports = ports.iter().any(|port| port.ip.is_ipv4());
+        if first.is_ipv6() && is_local && has_v4_ports {
             let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
-            refuse(pool.id.span(), "pool.id", found, "a pool of its own for [[agent.pool]]");
+            let allowed =
+                "a pool of its own for [[agent.pool]], or IPv6 addresses for all [[port]]s";
+            refuse(pool.id.span(), "pool.id", found, allowed);
         }
         if ports.is_empty() {
             continue; // the program passes in tasks and reports

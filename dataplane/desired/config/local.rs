@@ -1,11 +1,10 @@
 //! `[agent]` in a leaf's file: checks against the rest of the file.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
 
 use wedjat_core::limits::{MEMBERS_MAX, PORTS_MAX, WORKER_ID_MAX};
 use wedjat_core::policy::Runs;
-use wedjat_core::role::colocated;
+use wedjat_core::role::colocated::WireNetwork;
 
 use super::address::reaches;
 use super::agent::{self, HostConfig};
@@ -33,7 +32,8 @@ pub fn local(
         let allowed = format!("at most {} beside an [agent]", PORTS_MAX - 1);
         faults.note(&entry.name, "port", format!("{PORTS_MAX} ports"), &allowed);
     }
-    let config = agent::local(faults, entry);
+    let wire = wire(ports);
+    let config = agent::local(faults, entry, wire.agent);
     pools(faults, raw, entry, servers);
     let members =
         config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
@@ -41,8 +41,13 @@ pub fn local(
         let found = format!("{members} workers with those of [[server]]");
         faults.note_in_file("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));
     }
-    addresses(faults, raw, ports, servers);
+    addresses(faults, raw, &wire, (ports, servers));
     Some(config)
+}
+
+/// Returns the network between the leaf and its own agent: IPv6 if all ports of the leaf are.
+fn wire(ports: &[PortConfig]) -> WireNetwork {
+    WireNetwork::of(!ports.is_empty() && ports.iter().all(|port| port.ip.is_ipv6()))
 }
 
 /// Checks that the pools exist at the leaf, and that no `[[server]]` has a worker of the `[agent]`. `agent::local` has
@@ -76,20 +81,17 @@ fn pools(
 fn addresses(
     faults: &mut Faults,
     raw: &raw::Config,
-    ports: &[PortConfig],
-    servers: &[ServerConfig],
+    &WireNetwork { agent, prefix, .. }: &WireNetwork,
+    (ports, servers): (&[PortConfig], &[ServerConfig]),
 ) {
-    let agent_ip = IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP));
-    let allowed =
-        format!("one without {agent_ip}/{}, which leads to the [agent]", colocated::PREFIX);
+    let allowed = format!("one without {agent}/{prefix}, which leads to the [agent]");
     for (entry, port) in raw.port.iter().zip(ports) {
-        if reaches(port.ip, port.prefix, agent_ip) || reaches(agent_ip, colocated::PREFIX, port.ip)
-        {
+        if reaches(port.ip, port.prefix, agent) || reaches(agent, prefix, port.ip) {
             faults.note(&entry.ip, "port.ip", quoted(&entry.ip), &allowed);
         }
     }
     for (entry, server) in raw.server.iter().zip(servers) {
-        if reaches(agent_ip, colocated::PREFIX, server.ip) {
+        if reaches(agent, prefix, server.ip) {
             faults.note(&entry.ip, "server.ip", quoted(&entry.ip), &allowed);
         }
     }

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use toml::Spanned;
 use wedjat_core::io::vdev;
 use wedjat_core::limits::PORTS_MAX;
-use wedjat_core::stage::{IpOptions, PortAddress, PortV6, Side};
+use wedjat_core::stage::{IpOptions, PortAddress, Side};
+use wedjat_core::wire::address::Address;
 use wedjat_core::wire::ether::Mac;
 
-use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches, v4_bits};
+use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches};
 use super::faults::{Faults, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
 use super::read::Table;
@@ -42,21 +43,12 @@ impl PortConfig {
     /// Returns the node's addresses on this port. `device` is the device's MAC address.
     #[must_use]
     pub fn address(&self, device: Mac) -> PortAddress {
-        let v6_bits = |address| match address {
-            IpAddr::V6(address) => Some(address.to_bits()),
-            IpAddr::V4(_) => None,
-        };
-        let prefix = self.prefix;
-        let v6 = |ip| PortV6 { ip, prefix, gateway: self.gateway.and_then(v6_bits) };
-        PortAddress {
-            mac: self.mac.unwrap_or(device),
-            ip: v4_bits(self.ip).unwrap_or_default(),
-            prefix,
-            side: self.side,
-            gateway: self.gateway.and_then(v4_bits),
-            ip_options: self.ip_options,
-            v6: v6_bits(self.ip).map(v6),
-        }
+        let mac = self.mac.unwrap_or(device);
+        let mut address = PortAddress::new(mac, self.ip, self.prefix, self.side);
+        address.ip_options = self.ip_options;
+        address.gateway = self.gateway.and_then(u32::from_ip);
+        address.v6.iter_mut().for_each(|v6| v6.gateway = self.gateway.and_then(u128::from_ip));
+        address
     }
 
     /// Returns true if `address` is on this port's network.

@@ -6,6 +6,7 @@ use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{Overflow, Reports};
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::wire::ether::Mac;
+use wedjat_core::wire::{ipv4, ipv6};
 
 use super::*;
 use crate::state::Spine;
@@ -609,6 +610,27 @@ fn leaf_may_have_local_workers() {
     let (before, rest) = alone.split_once("[[server]]").unwrap();
     let (_, after) = rest.split_once("[agent]").unwrap();
     read(&format!("{before}[agent]{after}")).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn own_workers_have_the_family_of_all_ports() {
+    let workers =
+        "[agent]\nname = 'a'\n[[agent.pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '120-121'\n";
+    let text = format!("{V6}{workers}");
+    let host = parse(&text).unwrap_or_else(|error| panic!("{error}")).agent.unwrap();
+    assert!(host.ip.is_ipv6());
+    let over_v4 = parse(&format!("{GOOD}{workers}")).unwrap_or_else(|error| panic!("{error}"));
+    assert!(over_v4.agent.unwrap().ip.is_ipv4());
+    // A larger header leaves less room for a task.
+    assert_eq!(host.payload, agent::PAYLOAD_MAX - (ipv6::LEN - ipv4::LEN));
+    let port = "[[port]]\ndevice = 'c'\nside = 'clients'\nip = '10.0.1.1/24'\n[[pool]]";
+    for (old, new, parts) in [
+        ("[[pool]]", port, ["pool 1 with IPv6 servers", "IPv6 addresses for all [[port]]s"]),
+        ("fd00:2::1/64", "fd5c:9e1b:7ad4:77::9/64", ["port.ip", "leads to the [agent]"]),
+    ] {
+        let error = parse(&text.replacen(old, new, 1)).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
 }
 
 /// Spine's file without faults.

@@ -8,11 +8,10 @@
 //! Leaf and agent each have a membership of their own, with its own epoch, the number of the change.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wedjat_core::io::{Buf, Token};
-use wedjat_core::role::colocated::AGENT_IP;
 use wedjat_core::stage::Network;
 use wedjat_core::state::{Member, Table};
 
@@ -22,6 +21,7 @@ use super::difference::Differences;
 use super::leaf::LeafCores;
 use super::membership::{Membership, Pool, Worker};
 use super::{Change, ChangeError, Control, Cores, LEAVING_NS, LocalWorker, Moment};
+use crate::config::UNSPECIFIED;
 
 /// Cores of a leaf, with an optional agent on the first one.
 #[derive(Debug)]
@@ -68,7 +68,9 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
 
     /// Returns the address that stands for the agent's host in the leaf's membership.
     fn own_host(&self) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::from_bits(AGENT_IP))
+        let agent = self.agent.as_ref().map(|agent| agent.membership());
+        let host = agent.and_then(|agent| agent.servers.first().copied().flatten());
+        host.map_or(UNSPECIFIED, |host| host.ip)
     }
 
     fn is_spine(&self) -> bool {

@@ -22,7 +22,7 @@ use super::change::{refused, text};
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
 use super::{Change, ChangeError, Cores, Moment};
-use crate::config::{is_unicast, v4_bits};
+use crate::config::is_unicast;
 
 /// Time for which the slot of an unused next hop is not reused. Packets are held for a next hop for less time.
 const HELD_NS: u64 = 2_000_000_000;
@@ -243,12 +243,10 @@ impl LeafCores {
 
 /// Refuses the address that stands for this host's own workers.
 fn check_is_remote(ip: IpAddr) -> Result<(), ChangeError> {
-    match v4_bits(ip) {
-        Some(colocated::AGENT_IP) => {
-            refused(format!("server {ip}"), "it stands for this host's own workers")
-        }
-        _ => Ok(()),
+    if colocated::is_agent(ip) {
+        return refused(format!("server {ip}"), "it stands for this host's own workers");
     }
+    Ok(())
 }
 
 /// Two memberships, and the network of the second one.

@@ -8,7 +8,7 @@
 //! no rule for it. The alternative, a new state for each membership, would make every core move its estimates.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -22,7 +22,7 @@ use wedjat_core::state::Neighbours;
 use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use wedjat_core::wire::ether::Mac;
 
-use crate::config::{Config, HostConfig, PoolConfig, v4_bits};
+use crate::config::{Config, HostConfig, PoolConfig};
 use crate::state::{self, Desired, Spine, WorkerKey};
 
 /// A worker host.
@@ -163,12 +163,10 @@ impl Membership {
             let speeds = vec![speed; server.workers.len()];
             membership.add((ip, mac, registers), server.pool, &server.workers, &speeds);
         }
-        for pool in config.agent.iter().flat_map(|agent| &agent.pools) {
-            let local_server = (
-                IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)),
-                Some(colocated::AGENT_MAC),
-                true,
-            );
+        let local =
+            config.agent.iter().flat_map(|host| host.pools.iter().map(move |pool| (host, pool)));
+        for (host, pool) in local {
+            let local_server = (host.ip, Some(colocated::AGENT_MAC), true);
             membership.add(local_server, pool.id, &pool.workers, &pool.speeds);
         }
         membership
@@ -183,10 +181,11 @@ impl Membership {
         Some(self.servers.get(usize::from(server)).copied().flatten()?.ip)
     }
 
-    /// Returns the membership of an agent: the workers of a host with this address, its only server.
+    /// Returns the membership of an agent: the workers of a host, its only server.
     #[must_use]
-    pub fn of_host(host: &HostConfig, ip: IpAddr) -> Self {
-        let host_server = Server { ip, mac: None, registers: true, is_leaving: false, was: None };
+    pub fn of_host(host: &HostConfig) -> Self {
+        let host_server =
+            Server { ip: host.ip, mac: None, registers: true, is_leaving: false, was: None };
         let pool = |pool: &PoolConfig| {
             let workers = pool.workers.iter().zip(&pool.speeds);
             let members = workers.map(|(&id, &speed)| Some(Worker::new(id, 0, speed))).collect();
@@ -194,12 +193,6 @@ impl Membership {
         };
         let pools = host.pools.iter().map(pool).collect();
         Self { epoch: 1, servers: vec![Some(host_server)], spines: Vec::new(), pools }
-    }
-
-    /// Returns the membership of an agent on a leaf's core.
-    #[must_use]
-    pub fn of_colocated_agent(host: &HostConfig) -> Self {
-        Self::of_host(host, IpAddr::V4(Ipv4Addr::from_bits(colocated::AGENT_IP)))
     }
 
     /// Adds a server and its workers to a pool.
@@ -361,7 +354,7 @@ impl Membership {
     #[must_use]
     pub fn is_local(&self, worker: &Worker) -> bool {
         let server = self.servers[usize::from(worker.server)];
-        server.is_some_and(|server| v4_bits(server.ip) == Some(colocated::AGENT_IP))
+        server.is_some_and(|server| colocated::is_agent(server.ip))
     }
 
     /// Iterates over all workers, with the index of their pools.

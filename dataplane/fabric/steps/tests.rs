@@ -155,7 +155,7 @@ impl Recording {
         let path = folder.path().join("node.toml");
         std::fs::write(&path, text).unwrap();
         let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        let agent = config.agent.as_ref().map(Membership::of_colocated_agent);
+        let agent = config.agent.as_ref().map(Membership::of_host);
         let reader = leafs_reader(&config);
         Self::new(folder, config.role, Membership::of(&config), agent, reader)
     }
@@ -166,7 +166,7 @@ impl Recording {
         let path = folder.path().join("node.toml");
         std::fs::write(&path, text).unwrap();
         let config = AgentConfig::load(&path).unwrap_or_else(|error| panic!("{error}"));
-        let membership = Membership::of_host(&config.host, config.ports[0].ip);
+        let membership = Membership::of_host(&config.host);
         Self::new(folder, Role::Agent, membership, None, agents_reader(&config))
     }
 

@@ -6,11 +6,8 @@ use wedjat_core::wire::arp;
 
 use super::*;
 
-#[path = "../../../../tests/family/mod.rs"]
-mod translated;
-
-pub use translated::{BOTH, Family};
-use translated::{as_v4, v6};
+pub use crate::roles::translated::{BOTH, Family};
+use crate::roles::translated::{as_v4, v6};
 
 /// Parses a datagram with a task header, of either family.
 pub fn read(frame: &Frame) -> Option<(udp::Datagram, Header)> {

@@ -488,8 +488,8 @@ pub(super) mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
-    use crate::stage::fixture::{self, Fixture, port};
-    use crate::stage::{IpOptions, Side, Stages};
+    use crate::stage::fixture::{self, Fixture};
+    use crate::stage::{IpOptions, PortAddress, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
@@ -529,9 +529,9 @@ pub(super) mod tests {
     /// Builds stages with all of these options.
     fn stages_of_options(side: Side, key: Option<Key>, ip_options: IpOptions) -> Stages {
         let server = if side == Side::Clients { [10, 0, 4, 11] } else { [10, 0, 1, 11] };
-        let mut here = port(LEAF.to_be_bytes().into(), 24, side, LEAF_MAC);
+        let mut here = PortAddress::new(LEAF_MAC, LEAF.to_be_bytes().into(), 24, side);
         here.ip_options = ip_options;
-        let there = port([10, 0, 4, 1].into(), 24, Side::Both, Mac([2, 0, 0, 0, 0, 2]));
+        let there = PortAddress::new(Mac([2, 0, 0, 0, 0, 2]), [10, 0, 4, 1].into(), 24, Side::Both);
         fixture::stages(Fixture {
             ports: vec![here, there],
             server: server.into(),
@@ -998,8 +998,8 @@ pub(super) mod tests {
         let v6 = "fd00::1".parse::<IpAddr>().unwrap();
         let mut stages = fixture::stages(Fixture {
             ports: vec![
-                port([10, 0, 1, 9].into(), 24, Side::Both, LEAF_MAC),
-                port(v6, 64, Side::Both, LEAF_MAC),
+                PortAddress::new(LEAF_MAC, [10, 0, 1, 9].into(), 24, Side::Both),
+                PortAddress::new(LEAF_MAC, v6, 64, Side::Both),
             ],
             server: SERVER.to_be_bytes().into(),
             mac: SERVER_MAC,

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::template::IP;
 use super::*;
 use crate::io::memory::FramePool;
+use crate::stage::PortAddress;
 use crate::stage::fast::tests::{assert_decided_equally, damage, has_vectors};
-use crate::stage::fixture::{self, Fixture, port};
+use crate::stage::fixture::{self, Fixture};
 use crate::stage::network::PortNetwork;
 use crate::wire::auth::{KEY_LEN, Key, addresses_v6};
 use crate::wire::ether::Mac;
@@ -40,9 +41,9 @@ fn stages(side: Side, key: Option<Key>) -> Stages {
 fn stages_with(side: Side, key: Option<Key>, gateway: Option<&str>) -> Stages {
     let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
     let server = if side == Side::Clients { "fd00:4::b" } else { "fd00:1::b" };
-    let here = port(Ipv6Addr::from_bits(LEAF).into(), 64, side, LEAF_MAC);
+    let here = PortAddress::new(LEAF_MAC, Ipv6Addr::from_bits(LEAF).into(), 64, side);
     let mac = Mac([2, 0, 0, 0, 0, 2]);
-    let mut there = port(address("fd00:4::1").into(), 64, Side::Both, mac);
+    let mut there = PortAddress::new(mac, address("fd00:4::1").into(), 64, Side::Both);
     let gateway = gateway.map(|text| address(text).to_bits());
     there.v6 = there.v6.map(|v6| PortNetwork { gateway, ..v6 });
     fixture::stages(Fixture {
@@ -257,7 +258,7 @@ fn spine_fast_path_serves_service_addresses_only() {
     let pool = FramePool::new(8, 256);
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     let mut stages = fixture::stages(Fixture {
-        ports: vec![port(address("fd00:1::1"), 64, Side::Both, LEAF_MAC)],
+        ports: vec![PortAddress::new(LEAF_MAC, address("fd00:1::1"), 64, Side::Both)],
         server: address("fd00:1::b"),
         mac: SERVER_MAC,
         pool: POOL,
