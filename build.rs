@@ -8,7 +8,7 @@ fn main() {
     let revision = revision().unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=WEDJAT_REVISION={revision}");
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
-    let version = said(&rustc, &["--version"]).unwrap_or_else(|| "unknown".to_owned());
+    let version = stdout_of(&rustc, &["--version"]).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=WEDJAT_RUSTC={version}");
     // Set by wedjat-sys; missing without DPDK.
     let dpdk = std::env::var("DEP_DPDK_VERSION");
@@ -26,13 +26,14 @@ fn revision() -> Option<String> {
     // A linked work tree keeps these files elsewhere. A missing path would make cargo run this script in each
     // build.
     for name in ["HEAD", "refs/heads"] {
-        let path = said("git", &["rev-parse", "--git-path", name])?;
+        let path = stdout_of("git", &["rev-parse", "--git-path", name])?;
         println!("cargo::rerun-if-changed={path}");
     }
-    said("git", &["describe", "--always", "--dirty", "--abbrev=12"])
+    stdout_of("git", &["describe", "--always", "--dirty", "--abbrev=12"])
 }
 
-fn said(program: &str, arguments: &[&str]) -> Option<String> {
+/// Returns the trimmed standard output of a command; `None` if it cannot run, fails, or writes no UTF-8.
+fn stdout_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok().filter(|_| output.status.success())?;
     Some(text.trim().to_owned())

@@ -25,7 +25,8 @@ fn main() {
         println!("cargo::rerun-if-changed={source}");
     }
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // target/PROFILE/build/PACKAGE/out. Installation and tests look for both beside the libraries.
+    // OUT_DIR is target/PROFILE/build/PACKAGE/out. Installation and tests look for header and manual pages in
+    // target/PROFILE, beside the libraries.
     let folder = out.ancestors().nth(3).unwrap_or(&out);
     if let Err(message) = header(folder, &out.join("reason.rs")) {
         println!("cargo::error={message}");

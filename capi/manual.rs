@@ -125,6 +125,7 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
     // One call at a time may use such a handle.
     let is_exclusive = is_of_core || has("struct wedjat_worker *");
     let returns_codes = prototype.starts_with("int32_t") && (is_handle || comment.contains("code"));
+    // wedjat_errno() takes a code and returns a number of errno.h.
     if !returns_codes || name(prototype) == "wedjat_errno" {
         return "None.".to_owned();
     }
@@ -148,6 +149,7 @@ fn errors(prototype: &str, comment: &str, section: &str, codes: &BTreeMap<&str, 
                 prototype.matches("char *").count() + prototype.matches("uint8_t *").count();
             pointers > bytes + usize::from(is_handle) + usize::from(is_of_core)
         }
+        // A call with a port takes the burst of packets that the port received.
         "WEDJAT_ERROR_PORT" => prototype.contains("uint32_t port"),
         "WEDJAT_ERROR_BURST" => prototype.contains("uint32_t port"),
         _ => false,

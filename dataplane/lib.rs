@@ -20,7 +20,7 @@ pub use {
     wedjat_fabric as controller, wedjat_node::doctor,
 };
 
-/// Ports: devices that carry bursts of buffers, without a look inside.
+/// Ports: devices that receive and send bursts of buffers. They do not read the contents.
 pub mod io {
     #[cfg(feature = "admin")]
     pub use wedjat_admin::pcap;

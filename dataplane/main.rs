@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Runs the command of the arguments. Starts the log first, so that it also reports the command's error.
+/// Runs the command of the arguments. Starts the log before the command, so that the log has the command's error.
 fn main() -> ExitCode {
     wedjat::identify();
     let arguments = command::Arguments::parse();

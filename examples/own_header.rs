@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use wedjat::embed::{Choice, Options, Scheduler, TaskDescription, WorkerReport};
 
+/// Bytes of the header.
 const HEADER: usize = 8;
+/// Pool of all tasks.
 const POOL: u16 = 1;
 
 /// Unanswered tasks by ticket, each with its client and bytes.
@@ -30,13 +32,15 @@ pub fn serve(
     let mut picker = scheduler.picker(0).ok_or("no core, or ports")?;
     socket.set_read_timeout(Some(Duration::from_millis(1)))?;
     let (start, mut last_ticket) = (Instant::now(), 0);
+    // Unanswered tasks, and the address of each worker.
     let (mut tasks, mut workers) = (Tasks::new(), HashMap::new());
     let mut bytes = [0; 2048];
     while !is_over() {
-        let came = socket.recv_from(&mut bytes).ok().filter(|(length, _)| *length >= HEADER);
+        let received = socket.recv_from(&mut bytes).ok().filter(|(length, _)| *length >= HEADER);
         let now = start.elapsed().as_nanos() as u64;
-        let mut goes = Vec::new();
-        if let Some((length, from)) = came {
+        // Tasks to send now, by ticket, with the worker of each.
+        let mut chosen = Vec::new();
+        if let Some((length, from)) = received {
             let worker = u16::from_be_bytes([bytes[2], bytes[3]]);
             let ticket = u64::from(u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]));
             let report = WorkerReport { worker, queue: bytes[1].into(), ..WorkerReport::default() };
@@ -52,7 +56,7 @@ pub fn serve(
                     let mut choices = [Choice::Held];
                     picker.pick(POOL, now, &[task], &mut choices)?;
                     match choices[0] {
-                        Choice::Worker { worker, .. } => goes.push((last_ticket, worker)),
+                        Choice::Worker { worker, .. } => chosen.push((last_ticket, worker)),
                         Choice::Held => {} // kept until its release
                         Choice::Refused | Choice::Dropped(_) => drop(tasks.remove(&last_ticket)),
                     }
@@ -68,15 +72,16 @@ pub fn serve(
         }
         while let Some(released) = picker.release(now) {
             match released.outcome {
-                Ok(worker) => goes.push((released.id, worker)),
+                Ok(worker) => chosen.push((released.id, worker)),
                 Err(_) => drop(tasks.remove(&released.id)),
             }
         }
-        for (ticket, worker) in goes {
+        for (ticket, worker) in chosen {
             let Some((_, task)) = tasks.get_mut(&ticket) else { continue };
             task[2..4].copy_from_slice(&worker.to_be_bytes());
             task[4..8].copy_from_slice(&(ticket as u32).to_be_bytes());
             let is_sent = workers.get(&worker).is_some_and(|to| socket.send_to(task, to).is_ok());
+            // The scheduler must not wait for a reply to a task that did not leave.
             if !is_sent {
                 picker.lost(worker, 1)?;
                 tasks.remove(&ticket);

@@ -27,7 +27,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut context = scheduler.context(0).ok_or("the configuration has no core")?;
 
     let (mut pool, mut last) = (packets.handle(), eal.now());
+    // Packets that wait for a decision, by the place that the scheduler gave them.
     let mut held: Vec<_> = (0..context.places()).map(|_| None).collect();
+    // Packets to send, by port.
     let mut passing: Vec<Vec<_>> = ports.iter().map(|_| vec![]).collect();
     // Ends at a poll without packets, this long after the last packet. A stall of the program itself does not
     // end it early: a poll follows before the next check.

@@ -13,7 +13,7 @@ mod library {
     use std::path::PathBuf;
     use std::process::exit;
 
-    /// Release in Debian 12. Older ones have the functions below, too.
+    /// Oldest accepted release: the first of Debian 12's major version. Older ones have the functions below, too.
     const MINIMUM: &str = "7.0";
 
     /// Functions that `src/database.rs` calls.

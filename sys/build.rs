@@ -286,7 +286,7 @@ fn link_archives(library: &pkg_config::Library) {
     }
 }
 
-/// Returns the name of an archive: `rte_eal` for `:librte_eal.a` and `rte_eal`.
+/// Returns the name of a DPDK archive: `rte_eal` for `-l:librte_eal.a` and `rte_eal`. `None` for other libraries.
 fn archive_name(name: &str) -> Option<String> {
     let name = name.trim_start_matches("-l").trim_start_matches(":lib").trim_end_matches(".a");
     name.starts_with("rte_").then(|| name.to_owned())

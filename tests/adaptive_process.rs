@@ -31,14 +31,19 @@ use wires::Wires;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 const WORKERS: usize = 4;
+/// 10.0.1.100.
 const CLIENT: u32 = 0x0A00_0164;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
+/// 10.0.1.1.
 const LEAF: u32 = 0x0A00_0101;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 1, 1]);
+/// Largest number of outstanding tasks.
 const WINDOW: usize = 16;
 
+/// Folder of the nodes' configurations, state files and logs.
 struct Home {
     folder: tempfile::TempDir,
+    /// Prefix of the names of this test's sockets.
     name: String,
 }
 
@@ -76,6 +81,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
+    /// Starts a node and waits until its state file exists.
     fn start(&self, role: &str) -> ChildProcess {
         let mut command = Command::new(WEDJAT);
         command.args([role, "--config"]).arg(self.path(&format!("{role}.toml")));
@@ -90,6 +96,7 @@ impl Home {
         running
     }
 
+    /// Returns a counter from a node's state file; 0 if it cannot be read.
     fn counter(&self, role: &str, name: &str) -> u64 {
         let mut command = Command::new(WEDJAT);
         let output = command.args(["state", "--json"]).arg(self.path(role)).output().unwrap();
@@ -97,7 +104,7 @@ impl Home {
         state["cores"][0]["counters"][name].as_u64().unwrap_or(0)
     }
 
-    /// Waits until both nodes have slept several times.
+    /// Waits until both nodes have slept at least four more times.
     fn wait_for_sleep(&self) {
         let sleeps = || ["leaf", "agent"].map(|role| self.counter(role, "sleeps"));
         let before = sleeps();
@@ -106,6 +113,7 @@ impl Home {
         });
     }
 
+    /// Starts a worker that attaches to the agent and echoes tasks until the agent stops it.
     fn worker(&self) -> std::thread::JoinHandle<()> {
         let name = self.path("region").display().to_string();
         std::thread::spawn(move || {
@@ -120,10 +128,12 @@ impl Home {
 /// Client that records the worker of each answer.
 struct Client {
     wires: Wires,
+    /// Worker of each answered task, by the task's number.
     answered: BTreeMap<u16, u16>,
 }
 
 impl Client {
+    /// Sends a task of pool 1 with 40 bytes of data.
     fn task(&mut self, seq: u16) {
         let header = Header::new_task(1, seq);
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 40];
@@ -140,6 +150,7 @@ impl Client {
         self.wires.send(0, &frame);
     }
 
+    /// Records the replies received, and answers ARP requests for the client.
     fn poll(&mut self) {
         let frames = self.wires.receive(0);
         if frames.is_empty() {
@@ -187,7 +198,7 @@ fn tasks_and_workers_wake_sleeping_nodes() {
     let mut client = Client { wires, answered: BTreeMap::new() };
     for round in 0..5 {
         home.wait_for_sleep();
-        // One task that wakes all parts, then many.
+        // One task that wakes leaf, agent and worker, then 199 more.
         let first = round * 200;
         client.ask(first..first + 1, 1);
         client.ask(first + 1..first + 200, WINDOW);

@@ -26,12 +26,15 @@ use changing::{ChangeRig, TrafficRig, random_change};
 use rig::{AgentHandles, AgentRig, Workers};
 
 const HZ: u64 = 1_000_000_000;
-/// Time between two polls of the core.
+/// Ticks between two polls of the core; one tick is one nanosecond.
 const POLL_NS: u64 = 20_000;
+/// 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
+/// 10.0.2.1.
 const LEAF: u32 = 0x0A00_0201;
 const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
 
 /// Returns the agent's configuration. `key` is a line of the pool, or empty.
@@ -68,27 +71,32 @@ workers = "10-13"
 /// An agent with its control, its workers, and the far end of its wire.
 struct Rig {
     agent: Agent<RingPort, FramePool>,
+    /// Far end of the agent's port.
     wire: RingPort,
     frames: FramePool,
     /// Path of a key file.
     key: String,
     handles: AgentHandles,
     changing: ChangeRig<AgentCores<Frame>>,
+    /// Time of the last poll, in ns.
     now: u64,
     workers: Workers,
     /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
+    /// Number of tasks answered or refused.
     answered: u64,
     /// Number of acknowledgements sent.
     acknowledged: u64,
     /// Workers that registered or sent keep-alives since this set was last cleared.
     heard: BTreeSet<u16>,
-    /// Workers whose messages were signed.
+    /// Workers whose messages or replies were signed since this set was last cleared.
     signed: BTreeSet<u16>,
+    /// Number of the last task.
     next: u16,
 }
 
 impl Rig {
+    /// Creates a rig without workers. `has_key` gives pool 7 a key.
     fn new(has_key: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [path, key] = ["state", "key"].map(|name| folder.path().join(name));
@@ -141,8 +149,8 @@ impl Rig {
         }
     }
 
-    /// Polls the core once and checks that it allocates and frees no memory. Each worker then serves its
-    /// tasks with probability `chance`.
+    /// Polls the core once and checks that it allocates and frees no memory. Each worker then serves one of its
+    /// tasks if `chance` returns true.
     fn poll(&mut self, chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
@@ -154,7 +162,8 @@ impl Rig {
         }
     }
 
-    /// Handles a packet of the agent to its leaf or a client. Ignores ARP.
+    /// Handles a packet of the agent to its leaf or a client. Acknowledges registrations as leaf 9, with a silence
+    /// of 100 ms after which the leaf excludes a worker. Ignores ARP.
     fn take_packet(&mut self, bytes: &[u8]) {
         if ether::ether_type(bytes) == ether::ARP {
             return;
@@ -178,13 +187,13 @@ impl Rig {
         }
     }
 
-    /// Returns the number of dropped tasks. Late acknowledgements are not among them.
+    /// Returns the number of dropped tasks. Acknowledgements that the agent dropped do not count.
     fn dropped(&self) -> u64 {
         let counters = self.agent.counters();
         counters.dropped_total() - (self.acknowledged - counters.read(Counter::Consumed))
     }
 
-    /// Returns the workers that serve `tasks` tasks of a pool.
+    /// Sends a multiple of 20 tasks, at least `tasks`, to a pool. Returns the workers that serve them.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         self.workers.done.clear();
         for _ in 0..tasks.div_ceil(20) {
@@ -195,7 +204,7 @@ impl Rig {
         self.workers.done.keys().copied().collect()
     }
 
-    /// Returns the workers that now register or send keep-alives.
+    /// Returns the workers that register or send keep-alives within 0.4 s, from 1 s later on.
     fn registered(&mut self) -> BTreeSet<u16> {
         self.now += HZ;
         self.polls(20);
@@ -207,7 +216,7 @@ impl Rig {
         self.heard.clone()
     }
 
-    /// Checks the end of a test: every task is answered or counted as dropped, and no packet is left.
+    /// Checks the end of a test: every task is answered or counted as dropped, and the agent holds no packet.
     fn assert_accounted(&mut self) {
         for _ in 0..100 {
             self.polls(20);
@@ -243,6 +252,7 @@ impl TrafficRig for Rig {
     }
 }
 
+/// Returns a packet to the agent from this source, which the leaf forwards.
 fn frame((src, src_port): (u32, u16), header: &Header) -> Vec<u8> {
     let flow =
         Flow { src_mac: LEAF_MAC, dst_mac: AGENT_MAC, src, dst: AGENT, src_port, dst_port: 1234 };
@@ -262,10 +272,10 @@ fn membership_changes_keep_other_indices() {
     let mut rig = Rig::with_workers();
     assert_eq!(rig.workers_of(7, 200), range(10..=13));
     assert_eq!(rig.registered(), range(10..=13));
-    assert!(!rig.attach(20), "nobody has that place yet");
+    assert!(!rig.attach(20), "no place has this id yet");
     let epoch = rig.change("add-workers pool=7 workers=20-23");
     assert!(rig.changing.control.acknowledged() < epoch);
-    assert!([20, 22].into_iter().all(|id| rig.attach(id)), "at once");
+    assert!([20, 22].into_iter().all(|id| rig.attach(id)), "before the core knows the change");
     rig.settle();
     assert_eq!(rig.changing.control.acknowledged(), epoch);
     let now: BTreeSet<_> = [10, 11, 12, 13, 20, 22].into();
@@ -276,20 +286,22 @@ fn membership_changes_keep_other_indices() {
     assert!(!rig.attach(10));
     rig.polls(20);
     assert_eq!(rig.workers_of(7, 400), [12, 13, 20].into());
-    assert!(rig.changing.control.membership().worker(10).is_some(), "its id is still known");
+    // Until a worker has left, another one serves the tasks to its id.
+    assert!(rig.changing.control.membership().worker(10).is_some(), "the id is still known");
     rig.send(7, Some(10));
     rig.polls(20);
-    assert!(rig.open.is_empty(), "done by another in its name");
+    assert!(rig.open.is_empty(), "another worker answers the task");
     rig.settle();
     assert_eq!(rig.registered(), [12, 13, 20].into());
     assert_eq!(rig.workers.ids(), [12, 13, 20].into());
     rig.send(7, Some(10));
     rig.polls(20);
     assert_eq!(rig.agent.counters().dropped(DropReason::UnknownWorker), 1);
-    // New workers get free indices and places.
+    // New workers get the free indices and places: those of 10, 11 and 22, and the first unused ones.
     rig.change("add-workers server=10.0.2.11 pool=7 workers=30-34 speed=2");
     assert!((30..35).all(|id| rig.attach(id)));
     rig.settle();
+    // The never attached workers 21 and 23 have the indices 5 and 7.
     let indices = [12, 13, 20, 30, 31, 32, 33].map(|id| rig.index_of(id));
     assert_eq!(indices, [2, 3, 4, 0, 1, 6, 8]);
     assert!(rig.workers_of(7, 600).is_superset(&range(30..=34)));
@@ -304,7 +316,11 @@ fn drained_workers_get_no_tasks_until_undrained() {
     rig.change("drain workers=10-11");
     rig.settle();
     assert_eq!(rig.workers_of(7, 200), range(12..=13));
-    assert_eq!(rig.changing.control.membership().workers().count(), 4, "they stay");
+    assert_eq!(
+        rig.changing.control.membership().workers().count(),
+        4,
+        "drained workers stay members"
+    );
     rig.change("add-workers pool=7 workers=20");
     rig.change("drain workers=20");
     assert!(rig.attach(20));
@@ -375,7 +391,7 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     rig.workers.stuck.insert(10);
     (0..8).for_each(|_| rig.send(7, None));
     rig.polls(20);
-    assert_eq!(rig.open.len(), 2, "those of the worker that is stuck");
+    assert_eq!(rig.open.len(), 2, "the stuck worker has k = 2 tasks");
     rig.change("remove-workers workers=10");
     rig.now += LEAVING_NS / 2;
     rig.polls(20);
@@ -384,8 +400,8 @@ fn unresponsive_worker_is_removed_and_its_place_reused() {
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agent.counters().dropped(DropReason::WorkerLost), 2);
-    assert!(rig.workers.there[&10].0.receiver().is_stopped(), "it is told to end");
-    // All places except that one.
+    assert!(rig.workers.there[&10].0.receiver().is_stopped(), "the worker has the signal to stop");
+    // The new workers take all free places. The stuck worker still holds the tenth.
     rig.change("add-workers pool=7 workers=20-25");
     rig.polls(20);
     let error = rig.refused("add-workers pool=7 workers=26");
@@ -423,7 +439,7 @@ fn pools_come_and_go_under_their_own_policies() {
     assert!(rig.changing.control.membership().pool(9).is_none());
     assert_eq!(rig.workers.ids(), range(10..=13));
     assert_eq!(rig.agent.attach_stats().map(|stats| stats.left).sum::<u64>(), 2);
-    // A new pool takes the free place.
+    // A new pool takes the free index. Of the attached workers, 4 are of pool 7, 2 of pool 9 and 3 of pool 11.
     rig.change("add-pool id=11 policy=round-robin");
     rig.change("add-workers pool=11 workers=40-42");
     assert!((40..43).all(|id| rig.attach(id)));
@@ -451,7 +467,7 @@ fn pools_come_and_go_under_their_own_policies() {
 #[test]
 fn policies_speeds_and_queues_change() {
     let mut rig = Rig::with_workers();
-    // More tasks wait than the new queue can hold. All of them keep waiting.
+    // More tasks wait than the new queue can hold. All of them keep waiting. The four workers have 8 tasks (k = 2).
     (0..60).for_each(|_| rig.send(7, None));
     rig.poll(|| false);
     rig.poll(|| false);
@@ -464,9 +480,9 @@ fn policies_speeds_and_queues_change() {
     rig.change("set-queue pool=7 queue=100 overflow=refuse");
     rig.change("set-policy pool=7 policy=random");
     (0..10).for_each(|_| rig.poll(|| false));
-    assert!(rig.agent.waiting() >= 60 - 16, "as many as there were slots for have gone");
+    assert!(rig.agent.waiting() >= 60 - 16, "at most the workers' 16 slots are used");
     rig.settle();
-    assert_eq!((rig.open.len(), rig.dropped()), (1, 1), "all others are done");
+    assert_eq!((rig.open.len(), rig.dropped()), (1, 1), "all other tasks are answered");
     // A policy that uses speeds.
     rig.change("set-policy pool=7 policy=weighted-random");
     rig.change("set-speed workers=10 speed=100");
@@ -477,7 +493,7 @@ fn policies_speeds_and_queues_change() {
         rig.polls(2);
     }
     assert!(rig.workers.done[&10] > 450, "{:?}", rig.workers.done);
-    // A policy that queues tasks again.
+    // A policy that queues tasks again: of 120 tasks, 4 are at workers, 100 wait and 16 are refused.
     rig.change("set-policy pool=7 policy=jbsq(k=1)");
     rig.settle();
     (0..120).for_each(|_| rig.send(7, None));
@@ -497,7 +513,8 @@ fn unqueued_tasks_are_dropped_without_workers() {
     rig.poll(|| false);
     rig.poll(|| false);
     rig.change("set-policy pool=7 policy=random");
-    // The workers leave while tasks still wait and before the agent can give them more.
+    // The workers leave while tasks still wait and before the agent can give them more. Of the 60 tasks, at most
+    // 16 are in the workers' slots.
     rig.workers.there.clear();
     rig.polls(20);
     assert_eq!((rig.agent.waiting(), rig.agent.held()), (0, 0));
@@ -552,6 +569,7 @@ fn invalid_change_is_refused() {
 fn random_changes_under_load_are_accounted_for() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
+        // Worker ids are 10 to 27. 1500 rounds try a change in one of six; more than 40 changes must be made.
         let random = |rng: &mut _| random_change(rng, 10, &[""]);
         rig.change_at_random(seed, (1500, 6, 40), random, |rig, rng| {
             for _ in 0..rng.random_range(0..4) {

@@ -14,6 +14,7 @@ fn main() {
 fn main() {
     match std::env::var(processes::ATTACH) {
         Ok(name) => processes::work(&name),
+        // A test runner asks for the names of the tests.
         Err(_) if std::env::args().nth(1).as_deref() == Some("--list") => {
             println!("agent_process: test");
         }
@@ -21,9 +22,9 @@ fn main() {
             processes::a_killed_worker_loses_its_own_tasks_only();
             processes::workers_and_pools_come_and_go_under_load();
             processes::tasks_are_done_or_counted_before_the_end();
-            processes::what_can_not_be_is_refused();
+            processes::impossible_attachments_and_agents_are_refused();
             processes::leaf_and_agent_share_a_process_and_a_core();
-            processes::who_sleeps_lets_workers_in_and_ends_in_order();
+            processes::sleeping_node_admits_workers_and_stops();
             processes::leaf_agent_and_workers_speak_ipv6(false);
             processes::leaf_agent_and_workers_speak_ipv6(true);
         }
@@ -71,11 +72,14 @@ mod processes {
     const WORKERS: usize = 3;
     const NODE: Node = Node { role: Role::Agent, id: 6, core: 0 };
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
+    /// Address of the agent, or of the leaf with an agent: 10.0.2.11.
     const ADDRESS: u32 = 0x0A00_020B;
+    /// 10.0.1.2.
     const CLIENT: u32 = 0x0A00_0102;
     const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
     const LEAF: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
+    /// Returns the default options of a worker, with a long wait for the agent.
     fn patient() -> Options {
         Options { patience: PATIENCE, ..Options::default() }
     }
@@ -92,6 +96,7 @@ mod processes {
         }
     }
 
+    /// Returns the frame of a client's task over IPv4.
     fn task(seq: u16) -> Vec<u8> {
         let header = Header::new_task(1, seq);
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
@@ -109,10 +114,12 @@ mod processes {
         frame
     }
 
+    /// Folder of the nodes' configurations, captures, region and state file.
     struct Home(tempfile::TempDir);
 
     impl Home {
-        /// Creates an agent that receives this number of tasks, once or forever.
+        /// Writes the configurations of an agent and of a leaf with an agent. Their port replays a capture of
+        /// `tasks` tasks. `device` has further arguments of the device; `infinite_rx=1` repeats the capture.
         fn new(tasks: u16, device: &str) -> Self {
             let home = Self(tempfile::tempdir().unwrap());
             // A leaf learns the client's MAC address from this request.
@@ -164,6 +171,7 @@ mod processes {
             command
         }
 
+        /// Starts a worker with any id.
         fn worker(&self) -> ChildProcess {
             ChildProcess::start(&mut self.worker_command())
         }
@@ -186,11 +194,12 @@ mod processes {
             String::from_utf8(output.unwrap().stdout).unwrap()
         }
 
+        /// Returns the output of `wedjat state --json`; null if the state cannot be read.
         fn state_json(&self) -> Value {
             serde_json::from_str(&self.state(&["--json"])).unwrap_or_default()
         }
 
-        /// Returns a counter of the running agent. Drop reasons are counters too.
+        /// Returns a counter of the running agent, or its drops for a reason of this name; 0 if unknown.
         fn counter(&self, name: &str) -> u64 {
             let state = self.state_json();
             let core = &state["cores"][0];
@@ -217,6 +226,7 @@ mod processes {
         wait_until("the workers are in", || channels().filter(is_in).count() == count);
     }
 
+    /// Returns the number at a JSON pointer in an account; 0 if there is none.
     fn count(account: &Value, pointer: &str) -> u64 {
         account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
@@ -259,7 +269,7 @@ mod processes {
         }
         assert_eq!(attach["silent"], 0);
         let lost = count(&account, "/drops/worker_lost");
-        assert!(lost <= 2, "no more than it could have: {account}");
+        assert!(lost <= 2, "more than the worker's k = 2 tasks: {account}");
         let done = count(&account, "/replies") + lost + count(&account, "/drops/shutdown");
         assert_eq!(count(&account, "/scheduled"), done, "{account}");
         assert!(!home.path("region").exists(), "the region is gone");
@@ -332,7 +342,7 @@ mod processes {
         assert_eq!((count(attach, "/left"), count(attach, "/at_fault")), (6, 0), "{attach}");
         let gone =
             ["worker_lost", "shutdown"].map(|reason| count(&account, &format!("/drops/{reason}")));
-        assert_eq!(gone[0], 0, "who leaves answers what it has: {account}");
+        assert_eq!(gone[0], 0, "a leaving worker answers its tasks: {account}");
         let done = count(&account, "/replies") + gone.iter().sum::<u64>();
         assert_eq!(count(&account, "/scheduled"), done, "{account}");
         for told in [
@@ -348,7 +358,7 @@ mod processes {
         assert!(account["workers"] == 1 && policy.starts_with("cfcfs"), "{account}");
     }
 
-    /// Runs on emulated time, so that the worker is there before all tasks but those of the first burst.
+    /// Runs on emulated time, so that the worker is there before all tasks except those of the first burst.
     pub fn tasks_are_done_or_counted_before_the_end() {
         let home = Home::new(500, ",tx_pcap=/dev/null");
         let clock = home.path("clock");
@@ -382,7 +392,7 @@ mod processes {
         assert_eq!(count(&account, "/tx_packets") + nobody, 500, "{account}");
     }
 
-    pub fn what_can_not_be_is_refused() {
+    pub fn impossible_attachments_and_agents_are_refused() {
         let home = Home::new(1, ",infinite_rx=1");
         let missing = Worker::attach("no-such-agent-of-this-test", &Options::default());
         assert!(missing.unwrap_err().to_string().contains("start the agent first"));
@@ -481,8 +491,9 @@ mod processes {
         assert_eq!(count(&account, "/originated_unsent") + count(agent, "/originated_unsent"), 0);
     }
 
-    /// No event wakes the node: the capture has ended, and its device has no interrupts.
-    pub fn who_sleeps_lets_workers_in_and_ends_in_order() {
+    /// Attaches workers to a sleeping node that no event wakes: the capture has ended, and its device has no
+    /// interrupts.
+    pub fn sleeping_node_admits_workers_and_stops() {
         for role in ["agent", "leaf"] {
             let home = Home::new(3, "");
             let path = home.path(&format!("{role}.toml"));
@@ -494,8 +505,8 @@ mod processes {
             let workers = [home.worker(), home.worker()];
             wait_for_workers(&region, 2);
             let look = || (home.counter("sleeps"), home.counter("empty_polls"));
-            // The two counters are read at slightly different times. A core that went on polling would poll a
-            // thousand times as often.
+            // The two counters are read at slightly different times. A calm core polls at most 20 times per sleep; one
+            // that never sleeps would poll a thousand times as often.
             let mut before = look();
             wait_until("it sleeps on and hardly polls", || {
                 let now = look();
@@ -535,7 +546,8 @@ mod processes {
     /// and agent find each other, the workers register, and every task is answered. `has_key` gives the pool
     /// a key.
     pub fn leaf_agent_and_workers_speak_ipv6(has_key: bool) {
-        const TASKS: u16 = 200; // the maximum that waits for a next hop
+        // At most 256 packets may wait for the agent's MAC address (`UNRESOLVED_HELD_MAX`).
+        const TASKS: u16 = 200;
         let home = Home(tempfile::tempdir().unwrap());
         let tasks: Vec<_> = (0..TASKS).map(task_v6).collect();
         write_frames(&home.path("in.pcap"), &tasks).unwrap();

@@ -40,6 +40,7 @@ const WORKERS: std::ops::Range<u16> = 10..18;
 const OPEN_MAX: usize = 100;
 /// Length of an artificial stall.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Configuration of the agent.
 const TEXT: &str = "[agent]\nname = 'real'\ncore = 1\nseed = 7\nslots = 4\npayload = 64\nworker_timeout_ms = 0\n\
                     pools_max = 3\nworkers_max = 8\n\
                     [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
@@ -63,6 +64,7 @@ struct Shared {
     ends: AtomicBool,
     /// True when workers should end.
     leave: AtomicBool,
+    /// Number of tasks answered or refused.
     answered: AtomicU64,
     /// Number of packets at the agent, plus the client's tasks that are neither answered nor counted as
     /// dropped.
@@ -72,14 +74,17 @@ struct Shared {
 /// The core, with the client at the far end of its wire.
 struct Core {
     agent: Agent<RingPort, FramePool>,
+    /// Far end of the agent's port.
     wire: RingPort,
+    /// Tasks sent and not answered. Dropped tasks stay in it.
     open: BTreeSet<u16>,
+    /// Number of the last task.
     next: u16,
 }
 
 impl Core {
+    /// Sends a task with a number that no open task has.
     fn send(&mut self) {
-        // Dropped tasks stay open.
         self.next = self.next.wrapping_add(1);
         while self.open.contains(&self.next) {
             self.next = self.next.wrapping_add(1);
@@ -101,6 +106,7 @@ impl Core {
         }
     }
 
+    /// Counts the answers and refusals received. Each must be of an open task.
     fn receive(&mut self, shared: &Shared) {
         while let Some(packet) = self.wire.receive() {
             let datagram = udp::parse(packet.bytes(), false).unwrap();
@@ -111,10 +117,13 @@ impl Core {
         }
     }
 
+    /// Runs client and agent until `ends`, then checks that every task is answered or counted as dropped. Returns
+    /// the agent's counts of attached and departed workers.
     fn run(mut self, shared: &Shared, began: Instant) -> AttachStats {
         let mut rng = Rng::seed_from_u64(1);
         let dropped = |core: &Self| core.agent.counters().dropped_total();
         while !shared.ends.load(Acquire) {
+            // `open` also has the dropped tasks. It stays below 60,000, so that `send` finds a free number.
             let under_way = self.open.len() as u64 - dropped(&self).min(self.open.len() as u64);
             if shared.sends.load(Acquire) && under_way < OPEN_MAX as u64 && self.open.len() < 60_000
             {
@@ -130,7 +139,11 @@ impl Core {
         let counters = self.agent.counters();
         assert!(counters.balances());
         assert_eq!((self.agent.held(), counters.read(Gauge::Held)), (0, 0));
-        assert_eq!(self.open.len() as u64, counters.dropped_total(), "all else is answered");
+        assert_eq!(
+            self.open.len() as u64,
+            counters.dropped_total(),
+            "all other tasks are answered"
+        );
         self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and)
     }
 }
@@ -170,7 +183,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
     came
 }
 
-/// Serves requests to the node's control.
+/// Sends the handle for requests to the node's control, and serves these requests until `ends`.
 fn watch(
     (control, table): (Control<AgentCores<Frame>>, Arc<Table>),
     handle: &mpsc::Sender<Handle>,
@@ -187,7 +200,7 @@ fn watch(
 }
 
 /// Returns a random change. Workers 10 and 11 stay, so that all tasks are served in the end.
-fn any(rng: &mut Rng) -> Change {
+fn random_change(rng: &mut Rng) -> Change {
     let worker = rng.random_range(WORKERS.start + 2..WORKERS.end);
     let policies = ["jbsq(k=2)", "cfcfs", "horus", "random", "round-robin", "jsq"];
     let text = match rng.random_range(0..9) {
@@ -202,15 +215,15 @@ fn any(rng: &mut Rng) -> Change {
     text.parse().unwrap()
 }
 
-/// Makes changes in sequence and checks that each is answered. Returns the number of accepted changes, and
-/// the reasons of rejected ones.
+/// Makes changes in sequence for `time` and checks each answer. Then stops the client and waits until every task
+/// is answered or counted. Returns the number of accepted changes, and the status codes of rejected ones.
 fn change(state: &Path, time: Duration, shared: &Shared) -> (u64, BTreeMap<String, u64>) {
     let mut connection = Connection::open(&Access::State(state.to_owned())).unwrap();
     let mut rng = Rng::seed_from_u64(3);
     let (mut made, mut refused, mut version) = (0, BTreeMap::new(), 1);
     let began = Instant::now();
     while began.elapsed() < time {
-        let change = any(&mut rng);
+        let change = random_change(&mut rng);
         match connection.change(std::slice::from_ref(&change), None) {
             Ok(newer) => {
                 assert!(newer > version, "{change}: {newer} after {version}");

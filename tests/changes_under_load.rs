@@ -29,7 +29,9 @@ use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
 use rig::{CoreRig, Sizes};
 
 const CORES: usize = 2;
+/// Index of the ports towards clients.
 const CLIENTS: usize = 0;
+/// Index of the ports towards workers.
 const WORKERS: usize = 1;
 /// Time between two polls of a core.
 const POLL_NS: u64 = 2_000;
@@ -39,6 +41,7 @@ const LOAD: f64 = 0.8;
 /// Time within which all cores apply a change.
 const TAKEN_NS: u64 = 1_000_000;
 
+/// Returns the leaf's configuration: 8 servers with workers 10 to 41, four each, in pool 7.
 fn text(state: &Path) -> String {
     let servers: String = (0..8)
         .map(|at| {
@@ -58,19 +61,23 @@ fn text(state: &Path) -> String {
 
 /// A task at a worker.
 struct Work {
+    /// Time of its completion.
     done: u64,
+    /// The leaf's core that sent it.
     core: usize,
     server: u32,
     header: Header,
 }
 
+/// A leaf of two cores with its clients and workers. Times are in nanoseconds.
 struct Rack {
     cores: Vec<Leaf<RingPort, FramePool>>,
+    /// Far ends of each core's ports.
     far: Vec<Vec<RingPort>>,
     changing: ChangeRig<LeafCores>,
     now: u64,
     rng: Xoshiro256PlusPlus,
-    /// Time of the next task.
+    /// Time of the next task; `u64::MAX` without load.
     due: u64,
     /// Tasks of each worker, in order.
     work: BTreeMap<u16, VecDeque<Work>>,
@@ -78,9 +85,11 @@ struct Rack {
     open: HashMap<u16, u64>,
     /// Response times since the last evaluation.
     responses: Vec<u64>,
+    /// Number of tasks sent.
     sent: u64,
+    /// Number of the last task.
     next: u16,
-    /// Changes that some core has not yet applied, and their times.
+    /// Epochs of changes that some core has not yet applied, and the times of these changes.
     pending: VecDeque<(u64, u64)>,
 }
 
@@ -124,6 +133,7 @@ impl Rack {
         pools.filter(|&(_, active)| active > 0).collect()
     }
 
+    /// Draws from the exponential distribution.
     fn exponential(&mut self, mean: f64) -> u64 {
         let uniform: f64 = self.rng.random();
         (-mean * (1.0 - uniform).ln()) as u64
@@ -152,7 +162,7 @@ impl Rack {
             assert_eq!(
                 before,
                 None,
-                "a task is open for too long by {}: {:?}",
+                "the last task of this number is still open at {} ns: {:?}",
                 self.now,
                 self.held()
             );
@@ -161,6 +171,8 @@ impl Rack {
         }
     }
 
+    /// Advances the time by one poll. Clients, workers and cores act, and every change older than a millisecond must
+    /// be at all cores.
     fn poll(&mut self) {
         self.now += POLL_NS;
         if self.due != u64::MAX {
@@ -186,6 +198,7 @@ impl Rack {
         }
     }
 
+    /// Polls for this time.
     fn run(&mut self, ns: u64) {
         let end = self.now + ns;
         while self.now < end {
@@ -218,6 +231,7 @@ impl Rack {
         }
     }
 
+    /// Puts a task into its worker's queue, or answers an ARP request to a server.
     fn serve(&mut self, core: usize, frame: &[u8]) {
         if ether::ether_type(frame) == ether::ARP {
             let ask = arp::Packet::parse(frame).unwrap();
@@ -233,6 +247,7 @@ impl Rack {
         work.push_back(Work { done: begins + service, core, server, header });
     }
 
+    /// Records the response time of a reply, or answers an ARP request to the client.
     fn take_at_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
@@ -251,6 +266,7 @@ impl Rack {
         here.map(Dispatcher::waiting).sum::<usize>() > 0
     }
 
+    /// Makes a change and returns its epoch, or the reason of its refusal.
     fn change(&mut self, text: &str) -> Result<u64, ChangeError> {
         let answer = self.changing.control.apply(&text.parse::<Change>()?);
         if let Ok(epoch) = answer {
@@ -260,6 +276,7 @@ impl Rack {
         answer
     }
 
+    /// Runs the periodic work of the control, which can begin a new epoch.
     fn poll_control(&mut self) {
         let before = self.membership().epoch;
         self.changing.control.tend(self.now);
@@ -295,7 +312,7 @@ impl Rack {
             assert_eq!((counters.read(Gauge::Held), counters.dropped_total()), (0, 0));
         }
         assert_eq!(self.open.len(), 0, "of {} tasks", self.sent);
-        self.now += LEAVING_NS; // moved servers may move again
+        self.now += LEAVING_NS; // after this time, the old addresses of moved servers are no longer valid
         self.poll_control();
         self.run(1_000_000);
         self.poll_control();
@@ -360,8 +377,9 @@ fn ten_thousand_random_changes_lose_nothing() {
                 assert_eq!(epoch, before + 1, "{text}");
                 made += 1;
             }
-            Err(ChangeError::Busy) => panic!("{text}: a core has not taken what was before"),
+            Err(ChangeError::Busy) => panic!("{text}: a core has not applied an earlier change"),
             Err(error) => {
+                // A refusal gives a reason, not only a name.
                 assert!(error.to_string().len() > 20, "{text}: {error}");
                 assert_eq!(rack.membership().epoch, before, "{text}");
                 refused += 1;
@@ -387,6 +405,7 @@ fn draining_the_busiest_of_eight_servers_loses_nothing() {
     rack.responses.clear();
     rack.run(100_000_000);
     let before = rack.p99_us();
+    // Returns the number of tasks at a server, the first of which is 0.
     let has = |rack: &Rack, server: u16| -> usize {
         (10 + 4 * server..14 + 4 * server)
             .map(|id| rack.work.get(&id).map_or(0, VecDeque::len))
@@ -404,16 +423,16 @@ fn draining_the_busiest_of_eight_servers_loses_nothing() {
             empty = Some(rack.now - began);
         }
     }
-    let empty = empty.expect("it becomes empty");
+    let empty = empty.expect("the drained server becomes empty");
     rack.run(100_000_000);
-    assert_eq!(has(&rack, busiest), 0, "and stays so");
+    assert_eq!(has(&rack, busiest), 0, "the drained server stays empty");
     let during = rack.p99_us();
     rack.change(&format!("undrain workers={first}-{}", first + 3)).unwrap();
     rack.run(20_000_000);
     rack.responses.clear();
     rack.run(100_000_000);
     let after = rack.p99_us();
-    assert!(rack.work[&first].iter().len() + has(&rack, busiest) > 0, "it has tasks again");
+    assert!(rack.work[&first].iter().len() + has(&rack, busiest) > 0, "the server has tasks again");
     let _ = writeln!(
         std::io::stderr(),
         "draining the busiest of 8 servers at load {LOAD}: {had} tasks, empty after {:.3} ms; p99 {before:.0} us before, \

@@ -11,7 +11,7 @@ use std::process::{Child, Command};
 
 use patience::*;
 
-/// A language of the page, with the words before an address that start its worker and its client.
+/// A language of the page, with the command lines of its worker and its client. The worker's address follows.
 struct Pair {
     language: &'static str,
     worker: Vec<String>,
@@ -20,6 +20,7 @@ struct Pair {
     tasks: usize,
 }
 
+/// Returns the text of the page.
 fn page() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     fs::read_to_string(root.join("docs/tutorials/client-and-worker.md")).unwrap()
@@ -35,6 +36,7 @@ fn write_blocks(folder: &Path, language: &str, names: &[&str]) {
     }
 }
 
+/// Splits a command line.
 fn words(command: &str) -> Vec<String> {
     command.split(' ').map(str::to_owned).collect()
 }
@@ -103,6 +105,7 @@ fn every_client_is_answered_by_every_worker() {
     let page = page();
     let expected = page.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
     let expected: Vec<_> = expected.lines().collect();
+    // Returns the command of a program in the folder, or of an installed one, with an address.
     let start = |words: &[String], address: &str| {
         let program = folder.path().join(&words[0]);
         let program = if program.exists() { program } else { words[0].clone().into() };
@@ -124,7 +127,7 @@ fn every_client_is_answered_by_every_worker() {
                 said = String::from_utf8_lossy(&output.stdout).into_owned();
                 output.status.success()
             });
-            // A client of one task numbers it 7.
+            // A client of one task numbers it 7. The page's output begins with task 0.
             let said: Vec<_> = said.lines().map(|line| line.replace("task 7", "task 0")).collect();
             let names = (client.language, worker.language);
             assert_eq!(said, expected[..client.tasks], "client and worker in {names:?}");

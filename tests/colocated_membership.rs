@@ -30,13 +30,16 @@ use family::{BOTH, Family, as_v4};
 use frames::{CLIENT_MAC, LEAF_MACS};
 use rig::{AgentHandles, ColocatedRig, Sizes, Workers};
 
+/// Index of the port towards clients.
 const CLIENTS: usize = 0;
+/// Index of the port towards workers.
 const WORKERS: usize = 1;
 /// Time between two polls of the core.
 const POLL_NS: u64 = 20_000;
 /// Pool 7's worker at the remote server.
 const ELSEWHERE: u16 = 10;
 
+/// Returns the leaf's configuration: pool 7 with a remote worker and three workers of the agent.
 fn text(state: &Path) -> String {
     format!(
         r#"
@@ -83,18 +86,23 @@ workers = "20-22"
 struct Rig {
     /// Family of the leaf's ports, clients and servers.
     family: Family,
+    /// The leaf and its agent.
     both: Colocated<RingPort, FramePool>,
+    /// Far ends of the leaf's ports.
     far: Vec<RingPort>,
     frames: FramePool,
     handles: AgentHandles,
     changing: ChangeRig<ColocatedCores<Frame>>,
+    /// Time of the last poll, in ns.
     now: u64,
     workers: Workers,
     /// Frames that the remote server has not answered.
     elsewhere: VecDeque<Vec<u8>>,
     /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
+    /// Number of tasks answered.
     answered: u64,
+    /// Number of the last task.
     next: u16,
 }
 
@@ -137,10 +145,12 @@ impl Rig {
         rig
     }
 
+    /// Attaches a worker to the agent. Returns false if it has no place.
     fn attach(&mut self, id: u16) -> bool {
         self.workers.attach(&self.handles, id)
     }
 
+    /// Sends a client's task to a pool.
     fn send(&mut self, pool: u16) {
         self.next = self.next.wrapping_add(1);
         let task = frames::task(Header::new_task(pool, self.next));
@@ -149,8 +159,8 @@ impl Rig {
         }
     }
 
-    /// Polls the core once and checks that it allocates and frees no memory. Each worker then serves its
-    /// tasks with probability `chance`.
+    /// Polls the core once and checks that it allocates and frees no memory. Each local worker then serves one task
+    /// if `chance` returns true, and the remote server all of its tasks.
     fn poll(&mut self, mut chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
@@ -179,6 +189,7 @@ impl Rig {
         assert!(self.far[WORKERS].send(&self.family.frame(&reply)));
     }
 
+    /// Records a reply, or answers an ARP request to the client.
     fn take_at_client(&mut self, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             let mut bytes = [0; arp::FRAME_LEN];
@@ -193,7 +204,7 @@ impl Rig {
         self.answered += 1;
     }
 
-    /// Returns the workers that serve `tasks` tasks of a pool.
+    /// Sends a multiple of 20 tasks, at least `tasks`, to a pool. Returns the workers that serve them.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         self.workers.done.clear();
         for _ in 0..tasks.div_ceil(20) {
@@ -204,6 +215,7 @@ impl Rig {
         self.workers.done.keys().copied().collect()
     }
 
+    /// Returns the drops of the leaf and of the agent for this reason.
     fn dropped(&self, reason: DropReason) -> [u64; 2] {
         let leaf = self.both.leaf().stages().counters();
         [leaf, self.both.agent().counters()].map(|counters| counters.dropped(reason))
@@ -214,6 +226,7 @@ impl Rig {
         leaf.dropped_total() + self.both.agent().counters().dropped_total()
     }
 
+    /// Returns the agent's membership.
     fn agents(&self) -> &Membership {
         self.changing.control.of_agent().unwrap()
     }
@@ -288,7 +301,7 @@ fn change_local_workers(family: Family) {
     assert_eq!(rig.workers_of(7, 200), [10, 20, 21, 22].into());
     let epoch = rig.change("add-workers pool=7 workers=30-31 speed=2");
     assert!(rig.changing.control.acknowledged() < epoch);
-    assert!(rig.attach(30), "at once");
+    assert!(rig.attach(30), "before the core knows the change");
     rig.settle();
     assert_eq!(rig.changing.control.acknowledged(), epoch);
     assert_eq!(rig.agents_workers(), [20, 21, 22, 30, 31].into());
@@ -309,9 +322,9 @@ fn change_local_workers(family: Family) {
     rig.workers.stuck.clear();
     rig.settle();
     assert_eq!(rig.agents_workers(), [21, 22, 31].into());
-    assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "they were told to end");
+    assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "removed workers got the signal to stop");
     assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
-    // New workers get free places on both sides.
+    // New workers get free places on both sides. At the leaf, the indices 1 and 4 of workers 20 and 30 are free.
     let own_host = WireNetwork::of(family == Family::V6).agent;
     rig.change(&format!("add-workers server={own_host} pool=7 workers=40-44"));
     assert!((40..45).all(|id| rig.attach(id)));
@@ -363,7 +376,7 @@ fn returning_worker_gets_nothing_while_leaving() {
     let leaf = rig.both.leaf().stages();
     let given = leaf.network().worker(20).unwrap();
     let view = leaf.dispatcher(usize::from(given.pool)).unwrap().view();
-    assert!(!view.is_active(given.member), "the leaf sends nothing there");
+    assert!(!view.is_active(given.member), "the leaf sends no task to worker 20");
     rig.workers.stuck.clear();
     rig.settle();
     rig.assert_accounted();
@@ -425,11 +438,12 @@ fn drained_local_worker_serves_after_others_left() {
     rig.settle();
     rig.polls(50);
     rig.settle();
+    // Only the tasks in the rings of 21 and 22 are lost.
     let [_, lost] = rig.dropped(DropReason::WorkerLost);
     assert!(lost > 0 && rig.dropped_total() == lost && rig.open.len() as u64 == lost, "{lost}");
     rig.assert_accounted();
     rig.settle();
-    assert!(rig.changing.control.workers_here()[&20].is_drained, "there is nothing more to do");
+    assert!(rig.changing.control.workers_here()[&20].is_drained, "the queue is empty");
 }
 
 // promise: membership.1
@@ -494,7 +508,7 @@ fn unresponsive_worker_is_removed_on_both_sides() {
     assert!(!rig.changing.control.is_settled());
     rig.settle();
     assert_eq!(rig.agents_workers(), [21, 22].into());
-    assert!(rig.workers.there[&20].0.receiver().is_stopped(), "it is told to end");
+    assert!(rig.workers.there[&20].0.receiver().is_stopped(), "the worker has the signal to stop");
     let [_, lost] = rig.dropped(DropReason::WorkerLost);
     assert!(lost > 0 && rig.dropped_total() == lost, "{lost} of {}", rig.dropped_total());
     rig.workers.stuck.clear();
@@ -508,6 +522,7 @@ fn combined_changes_reach_the_agent_per_worker() {
     rig.change("add-pool id=8 policy=jsq");
     rig.change("agent add-pool id=8 policy=jsq");
     rig.settle();
+    // Returns id, pool and speed of each of the agent's workers.
     let speeds = |rig: &Rig| -> Vec<_> {
         let agents = rig.agents();
         let mut speeds: Vec<_> = agents
@@ -575,6 +590,7 @@ fn invalid_change_is_refused() {
 fn random_changes_under_load_are_accounted_for() {
     for seed in 0..6 {
         let mut rig = Rig::with_workers();
+        // Worker ids are 20 to 37. 1500 rounds try a change in one of six; more than 40 changes must be made.
         let random = |rng: &mut _| random_change(rng, 20, &["", "agent "]);
         rig.change_at_random(seed, (1500, 6, 40), random, |rig, rng| {
             for _ in 0..rng.random_range(0..4) {
@@ -588,12 +604,12 @@ fn random_changes_under_load_are_accounted_for() {
             }
             rig.poll(|| rng.random_bool(0.7));
         });
-        // Tasks may wait in pools without workers.
+        // Tasks may wait in pools without workers. Their removal drops these tasks.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         rig.settle();
         let of_leaf = rig.changing.control.membership().workers().map(|(_, worker)| worker.id);
         let here: BTreeSet<_> = of_leaf.filter(|&id| id != ELSEWHERE).collect();
-        assert_eq!(here, rig.agents_workers(), "both know the same");
+        assert_eq!(here, rig.agents_workers(), "leaf and agent have the same local workers");
         here.into_iter().for_each(|id| _ = rig.attach(id));
         rig.settle();
         assert!(rig.answered > 200, "seed {seed}: {} answered", rig.answered);

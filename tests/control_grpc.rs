@@ -32,6 +32,7 @@ use wedjat::stats::PortStats;
 use patience::{PATIENCE, wait_until};
 use rig::{CoreRig, Sizes};
 
+/// Returns the leaf's configuration: two servers with workers 10 to 17 in pool 7, and the lines `more`.
 fn text(state: &Path, more: &str) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [1]\nseed = 7\npools_max = 6\nstate = '{}'\n\
@@ -73,6 +74,7 @@ impl Node {
         node
     }
 
+    /// Starts the threads of the core and of the control. Returns the handle for requests to the control.
     fn run(&mut self, config: Config) -> Handle {
         let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
         let (mut cores, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
@@ -92,6 +94,7 @@ impl Node {
         self.threads.push(std::thread::spawn(move || {
             let mut requests = Requests::new(control, table, reload::leafs_reader(&config));
             made.send(requests.handle()).unwrap();
+            // Metrics must quote these names.
             let xstats = [("rx_q0_packets".to_owned(), 5), ("odd \"name\"".to_owned(), u64::MAX)];
             let (device, xstats) = ("net \"0\"".to_owned(), xstats.into());
             let port = PortStats { device, xstats, ..PortStats::default() };
@@ -120,6 +123,7 @@ impl Node {
             .unwrap()
     }
 
+    /// Writes the initial configuration with this change to the leaf's file.
     fn configure(&self, change: impl FnOnce(String) -> String) {
         let text = text(&self.state(), "");
         fs::write(self.folder.path().join("leaf.toml"), change(text)).unwrap();
@@ -136,6 +140,7 @@ impl Drop for Node {
     }
 }
 
+/// A client that sends any request and returns the status of a refusal.
 struct Raw {
     runtime: tokio::runtime::Runtime,
     client: ControlClient<Channel>,
@@ -189,6 +194,7 @@ fn every_change_returns_the_applied_version() {
     assert!(worker(10).drained && !worker(20).drained && !worker(11).drained);
     assert_eq!((worker(11).speed, worker(20).speed), (4.0, 2.0));
     assert_eq!((&worker(14).server[..], &worker(20).server[..]), ("10.0.2.14", "10.0.2.13"));
+    // Without `overflow`, `set-queue` sets the default.
     let nine = &now.pools[1];
     assert_eq!((nine.id, nine.queue, &nine.overflow[..]), (9, 32, "drop"));
     assert!(nine.policy.starts_with("round-robin"));
@@ -196,7 +202,7 @@ fn every_change_returns_the_applied_version() {
     assert_eq!((&there.mac[..], there.registers), ("02:00:00:00:02:0d", true));
     connection.change(&["remove-server ip=10.0.2.13".parse().unwrap()], None).unwrap();
     connection.change(&["remove-pool id=9".parse().unwrap()], None).unwrap();
-    wait_until("they have gone", || {
+    wait_until("server 13, its workers and pool 9 are gone", || {
         let now = connection.show().unwrap();
         now.servers.len() == 2 && now.pools.len() == 1 && now.pools[0].workers.len() == 8
     });
@@ -294,7 +300,7 @@ fn bad_input_to_every_call_is_refused() {
         assert_eq!(status.code(), code, "{start}: {said}");
         assert!(said.contains(says) && said.len() < 500, "{says}: {said}");
     }
-    // An old version, no change, and too many changes.
+    // Another version, no change, and too many changes.
     let old = raw.change(&["drain workers=10"], Some(9)).unwrap_err();
     assert_eq!(old.code(), Code::Aborted, "{old}");
     assert!(old.message().contains("the node's version is 1, not 9"), "{old}");
@@ -423,7 +429,7 @@ fn idle_connections_lock_out_no_client() {
     assert_eq!(Connection::open(&access).unwrap().show().unwrap().version, 1);
     assert!(get(metrics, "GET /metrics HTTP/1.1").contains("wedjat_"));
     assert_eq!(node.connect().show().unwrap().version, 1);
-    assert_eq!(earlier.show().unwrap().version, 1, "a proved connection keeps its place");
+    assert_eq!(earlier.show().unwrap().version, 1, "an authenticated connection keeps its place");
     // A stalled reader of metrics, kept alive after its answer, counts as idle too.
     let kept: Vec<_> = (0..70)
         .map(|_| {
@@ -451,6 +457,7 @@ fn slow_configuration_delays_no_other_request() {
         let stop = Arc::clone(&node.stop);
         std::thread::spawn(move || {
             let _cores = cores;
+            // Hangs until the sender is dropped. Then it reads a file without changes.
             let reader: reload::Reader = Arc::new(move || {
                 let _ = released.lock().unwrap().recv();
                 Ok(Box::new(|_, _| Ok(Vec::new())))
@@ -480,7 +487,7 @@ fn slow_configuration_delays_no_other_request() {
         let error = one.recv_timeout(PATIENCE).unwrap().unwrap_err().to_string();
         assert!(error.contains("was not read within 5 s"), "{error}");
     }
-    assert!(reload().recv_timeout(PATIENCE).unwrap().is_err(), "the first one hangs still");
+    assert!(reload().recv_timeout(PATIENCE).unwrap().is_err(), "the first reading still hangs");
     drop(release);
     wait_until("the file can be read again", || reload().recv_timeout(PATIENCE).unwrap().is_ok());
     assert_eq!(look(), 1);
@@ -498,7 +505,7 @@ fn stalled_core_is_reported_and_blocks_nothing() {
         move || Connection::open(&Access::State(state)).unwrap().show().unwrap().version
     });
     let status = raw.change(&["drain workers=11"], None).unwrap_err();
-    assert!(other.join().unwrap() >= 2, "others are answered meanwhile");
+    assert!(other.join().unwrap() >= 2, "other clients are answered meanwhile");
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
     assert!(
         status.message().contains("change 3 is made, but a core has not applied it"),
@@ -507,7 +514,7 @@ fn stalled_core_is_reported_and_blocks_nothing() {
     let seen = raw.show().unwrap();
     assert_eq!((seen.version, seen.acknowledged), (3, 2));
     node.pause.store(false, Release);
-    wait_until("it has taken it", || raw.show().unwrap().acknowledged == 3);
+    wait_until("the core has applied the change", || raw.show().unwrap().acknowledged == 3);
 }
 
 // promise: membership.2
@@ -536,7 +543,7 @@ fn reload_applies_atomically() {
     assert_eq!(connection.show().unwrap().version, 1);
     let done = connection.reload(false).unwrap();
     assert_eq!((done.version, &done.changes[..]), (2, &expected.map(str::to_owned)[..]));
-    wait_until("what left has gone", || connection.show().unwrap().pools[0].workers.len() == 8);
+    wait_until("worker 13 is gone", || connection.show().unwrap().pools[0].workers.len() == 8);
     let now = connection.show().unwrap();
     assert_eq!((now.pools[1].workers.len(), now.servers.len()), (2, 3));
     // Entries missing in the file are removed, including those from live changes.
@@ -545,7 +552,7 @@ fn reload_applies_atomically() {
     let back = connection.reload(false).unwrap();
     assert!(back.changes.contains(&"remove-server ip=10.0.2.20".to_owned()), "{back:?}");
     assert!(back.changes.contains(&"remove-pool id=9".to_owned()), "{back:?}");
-    wait_until("all has gone", || {
+    wait_until("pool 9 and its server are gone", || {
         let now = connection.show().unwrap();
         (now.pools.len(), now.servers.len()) == (1, 2)
     });
@@ -586,20 +593,20 @@ fn control_socket_is_private_and_follows_no_link() {
     let socket = node.socket();
     let folder = tempfile::tempdir().unwrap();
     drop(node);
-    assert!(!socket.exists(), "it goes with its node");
+    assert!(!socket.exists(), "the node removes its socket at its end");
     let state = folder.path().join("state");
     let socket = socket_path(&state);
-    for lie in ["link", "file", "folder"] {
+    for obstacle in ["link", "file", "folder"] {
         let target = folder.path().join("target");
-        match lie {
+        match obstacle {
             "link" => symlink(&target, &socket).unwrap(),
             "file" => fs::write(&socket, "mine").unwrap(),
             _ => fs::create_dir(&socket).unwrap(),
         }
         let error = Server::start(&ControlConfig::default(), Some(&state), handle(), &[]);
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("exists there; remove it"), "{lie}: {error}");
-        assert!(!target.exists(), "{lie}");
+        assert!(error.contains("exists there; remove it"), "{obstacle}: {error}");
+        assert!(!target.exists(), "{obstacle}");
         let _ = fs::remove_file(&socket).or_else(|_| fs::remove_dir(&socket));
     }
     // The socket of a dead process is replaced.
@@ -618,7 +625,7 @@ fn other_user_is_refused_despite_permissions() {
         return;
     }
     let node = Node::start();
-    // A copy that a different user may run.
+    // A copy of the program that another user may run.
     let program = node.folder.path().join("wedjat");
     fs::copy(env!("CARGO_BIN_EXE_wedjat"), &program).unwrap();
     fs::set_permissions(node.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -664,6 +671,7 @@ fn ended_node_answers_that_it_ended() {
     assert!(status.message().contains("the node is stopping"), "{status}");
 }
 
+/// Returns a file of `tests/tls`.
 fn tls(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)).unwrap()
 }
@@ -691,6 +699,7 @@ fn tcp_requires_a_client_certificate() {
     let node =
         Node::with(&format!("[control]\nlisten = '127.0.0.1:0'\n{}", tls_files(files.path())));
     let address = node.server.as_ref().unwrap().listen.unwrap();
+    // Connects with the certificate of `who`, and expects the node's certificate to be of `ca` and for `name`.
     let client = |ca: &str, who: Option<&str>, name: &str| {
         let mut config =
             ClientTlsConfig::new().ca_certificate(Certificate::from_pem(tls(ca))).domain_name(name);
@@ -704,10 +713,10 @@ fn tcp_requires_a_client_certificate() {
     };
     assert_eq!(client("ca.pem", Some("client"), "leaf1").unwrap().version, 1);
     assert!(client("ca.pem", None, "leaf1").is_err(), "no certificate");
-    assert!(client("ca.pem", Some("stranger"), "leaf1").is_err(), "another authority's");
-    assert!(client("ca.pem", Some("node"), "leaf1").is_err(), "a node's is no client's");
-    assert!(client("other-ca.pem", Some("client"), "leaf1").is_err(), "the client checks, too");
-    assert!(client("ca.pem", Some("client"), "leaf2").is_err(), "and by name");
+    assert!(client("ca.pem", Some("stranger"), "leaf1").is_err(), "from another authority");
+    assert!(client("ca.pem", Some("node"), "leaf1").is_err(), "a node's certificate");
+    assert!(client("other-ca.pem", Some("client"), "leaf1").is_err(), "node of another authority");
+    assert!(client("ca.pem", Some("client"), "leaf2").is_err(), "node of another name");
     let plain = Endpoint::from_shared(format!("http://{address}")).unwrap();
     assert!(Raw::open(plain).map(|mut raw| raw.show()).is_ok_and(|shown| shown.is_err()));
     // The same connection by `wedjat ctl --connect`.
@@ -827,6 +836,7 @@ fn tools_learn_the_calls_by_reflection() {
     assert!(names.contains(&"wedjat.v1.Control".to_owned()), "{names:?}");
 }
 
+/// Sends an HTTP request line and returns the response.
 fn get(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "{request}\r\nHost: node\r\nConnection: close\r\n\r\n").unwrap();
@@ -835,7 +845,7 @@ fn get(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// Starts a node with metrics and returns the address of these.
+/// Starts a node with metrics. Returns it and the address of the metrics.
 fn with_metrics() -> (Node, SocketAddr) {
     let node = Node::with("[control]\nmetrics = '127.0.0.1:0'\n");
     let address = node.server.as_ref().unwrap().metrics.unwrap();
@@ -859,7 +869,8 @@ fn metrics_have_type_unit_and_samples() {
         assert!(open.contains(&format!("# TYPE {name} {}\n", family.kind.name())), "{name}");
         assert!(text.contains(&format!("# TYPE {sample} ")), "{name}");
         for answer in [&open, &text] {
-            // A leaf has no peers, no batch job runs here, and the node follows no controller.
+            // A leaf has no peers, only counters of peers per core. No batch job runs here, and the node follows
+            // no controller.
             let is_of_peers = name.starts_with("wedjat_peer_") && family.labels != "core";
             let has_none = is_of_peers
                 || ["wedjat_batch_", "wedjat_controller_"]

@@ -43,12 +43,14 @@ impl Home {
         self.0.path().join(name)
     }
 
+    /// Writes and returns the controller's configuration.
     fn config(&self) -> ControllerConfig {
         let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.path("fabric").display());
         std::fs::write(self.path("controller.toml"), &text).unwrap();
         ControllerConfig::parse(Path::new("controller.toml"), &text).unwrap()
     }
 
+    /// Starts a controller in this process and waits until it leads.
     fn start(&self) -> Controller {
         let controller =
             Controller::start(&self.config()).unwrap_or_else(|error| panic!("{error}"));
@@ -75,18 +77,21 @@ impl Home {
         Operator::open(&self.address(), None).unwrap().topology().unwrap()
     }
 
+    /// Runs `wedjat ctl` for this controller.
     fn ctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", self.path("fabric"));
         command.arg("ctl").args(arguments).output().unwrap()
     }
 
-    fn log_of(&self, arguments: &[&str]) -> Value {
+    /// Runs `wedjat ctl` with `--json`, checks that it succeeds, and returns its output.
+    fn ctl_json(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// Checks that `wedjat ctl` fails with an error that contains `says`.
     fn refused(&self, arguments: &[&str], says: &str) {
         let output = self.ctl(arguments);
         let said = text(&output.stderr);
@@ -103,6 +108,7 @@ fn text(bytes: &[u8]) -> String {
 struct Process(Child);
 
 impl Process {
+    /// Starts a controller and waits until it leads.
     fn controller(home: &Home) -> Self {
         home.config();
         let mut command = Command::new(WEDJAT);
@@ -139,14 +145,14 @@ const RACKS: [&str; 5] = [
 fn restart_keeps_an_operators_fabric() {
     let home = Home::new();
     let controller = Process::controller(&home);
-    assert_eq!(home.log_of(&["add-spine", "1", "10.0.1.250"])["version"], 1);
-    home.log_of(&["add-leaf", "1", "10.0.1.1"]);
-    home.log_of(&["add-leaf", "2", "10.0.1.2"]);
-    home.log_of(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
-    home.log_of(&["add-server", "10.0.3.11", "--leaf", "2", "--workers", "0-31", "--speed", "2"]);
+    assert_eq!(home.ctl_json(&["add-spine", "1", "10.0.1.250"])["version"], 1);
+    home.ctl_json(&["add-leaf", "1", "10.0.1.1"]);
+    home.ctl_json(&["add-leaf", "2", "10.0.1.2"]);
+    home.ctl_json(&["add-server", "10.0.2.11", "--leaf", "1", "--workers", "0-31", "--registers"]);
+    home.ctl_json(&["add-server", "10.0.3.11", "--leaf", "2", "--workers", "0-31", "--speed", "2"]);
     let pool =
         ["pool", "create", "--workers", "40", "--policy", "horus", "--pack", "--spines", "1"];
-    let made = home.log_of(&pool);
+    let made = home.ctl_json(&pool);
     assert_eq!((&made["version"], &made["pool"]), (&6.into(), &1.into()), "{made}");
     let shown = text(&home.ctl(&["topology"]).stdout);
     for says in [
@@ -172,14 +178,14 @@ fn restart_keeps_an_operators_fabric() {
         "http://127.0.0.1:PORT on this host",
     );
     home.refused(&["--controller", "/a", "drain", "5"], "a controller has no such command");
-    let failed = home.log_of(&["fail-leaf", "1"]);
+    let failed = home.ctl_json(&["fail-leaf", "1"]);
     assert_eq!(failed["notes"][0], "pool 1 has 32 of 40 workers; add servers", "{failed}");
-    let before = home.log_of(&["topology"]);
+    let before = home.ctl_json(&["topology"]);
     controller.kill();
     home.refused(&["topology"], "no controller answers at");
     let _controller = Process::controller(&home);
-    let mut after = home.log_of(&["topology"]);
-    assert_eq!(after["term"], 2, "a controller that leads has a new term");
+    let mut after = home.ctl_json(&["topology"]);
+    assert_eq!(after["term"], 2, "each lead has a new term");
     after["term"] = before["term"].clone();
     assert_eq!(after, before);
     // Only this user can open the file and its socket. A second controller is refused, with the same or with
@@ -222,6 +228,7 @@ struct Leaf {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     handle: Handle,
+    /// Registrations of workers that the leaf does not know. The follower reports them to the controller.
     newcomers: Arc<ArrayQueue<UnknownWorker>>,
     following: Option<FollowerThread>,
 }
@@ -266,12 +273,12 @@ impl Leaf {
         }));
         let handle = handle.recv().unwrap();
         let newcomers = Arc::new(ArrayQueue::new(16));
-        let told = Some(Arc::clone(&newcomers));
-        let following = start_to_follow(config, NodeId::Leaf(id), &handle, told);
+        let reported = Some(Arc::clone(&newcomers));
+        let following = start_to_follow(config, NodeId::Leaf(id), &handle, reported);
         Self { stop, threads, handle, newcomers, following: Some(following) }
     }
 
-    /// Returns the leaf's workers: id, pool, server, and true if drained.
+    /// Returns the leaf's workers that are not leaving: id, pool, server, and true if drained.
     fn workers(&self) -> Vec<(u16, u16, String, bool)> {
         let (answer, answered) = mpsc::channel();
         self.handle.look(move |seen| answer.send(seen).unwrap());
@@ -286,11 +293,13 @@ impl Leaf {
         workers
     }
 
+    /// Returns the ids of a pool's workers that are not leaving.
     fn ids(&self, pool: u16) -> Vec<u16> {
         self.workers().into_iter().filter(|one| one.1 == pool).map(|one| one.0).collect()
     }
 }
 
+/// Starts the thread by which a node follows its controller.
 fn start_to_follow(
     config: FollowConfig,
     node: NodeId,
@@ -320,26 +329,26 @@ fn leaf_keeps_its_state_without_the_controller() {
     assert!(leaf.workers().is_empty());
     let version = home.ask(&["add-pool id=7 workers=6 policy=horus spines=1"]);
     wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2]);
-    wait_until("it says so", || {
+    wait_until("the leaf acknowledges the version", || {
         let node = home.topology().leaves[0].node.clone().unwrap();
         node.connected && node.version == version
     });
     home.ask(&["drain-server ip=10.0.2.11"]);
-    wait_until("they are drained", || leaf.workers().iter().all(|one| one.3));
+    wait_until("the workers are drained", || leaf.workers().iter().all(|one| one.3));
     home.ask(&["undrain-server ip=10.0.2.11"]);
-    wait_until("they are not", || leaf.workers().iter().all(|one| !one.3));
+    wait_until("the workers are undrained", || leaf.workers().iter().all(|one| !one.3));
     // Workers join another pool only after they have left this one.
     home.ask(&["remove-pool id=7", "add-pool id=8 workers=8 policy=sed"]);
-    wait_until("they are elsewhere", || leaf.ids(8) == [0, 1, 2, 3]);
+    wait_until("the workers are in pool 8", || leaf.ids(8) == [0, 1, 2, 3]);
     drop(controller);
     std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(leaf.ids(8), [0, 1, 2, 3], "it stays as it is");
+    assert_eq!(leaf.ids(8), [0, 1, 2, 3], "the leaf keeps its workers");
     let controller = home.start();
     wait_until("it follows again", || home.topology().leaves[0].node.as_ref().unwrap().connected);
     home.ask(&["fail-leaf id=1"]);
-    wait_until("it has nothing any more", || leaf.workers().is_empty());
+    wait_until("the failed leaf has no workers", || leaf.workers().is_empty());
     home.ask(&["restore-leaf id=1"]);
-    wait_until("it is back", || leaf.ids(8) == [0, 1, 2, 3]);
+    wait_until("the restored leaf has its workers", || leaf.ids(8) == [0, 1, 2, 3]);
     drop(controller);
 }
 
@@ -359,6 +368,7 @@ fn restored_old_store_reverts_no_node() {
     let newer = leaf.ids(7);
     drop(controller);
     std::fs::write(home.path("fabric"), copy).unwrap();
+    // Each new start of the controller has a higher term. It refuses commands all the same.
     for _ in 0..3 {
         let _controller = home.start();
         wait_until("the controller knows that its store is old", || {
@@ -370,7 +380,7 @@ fn restored_old_store_reverts_no_node() {
         home.refused(&["add-leaf", "9", "10.0.1.9"], "restored from an old copy, or is another");
     }
     let controller = Controller::restore(&home.config()).unwrap();
-    wait_until("it takes what the copy has", || leaf.ids(7) == [0, 1, 2, 3]);
+    wait_until("the leaf has the state of the copy", || leaf.ids(7) == [0, 1, 2, 3]);
     assert!(home.topology().version > newest);
     drop(controller);
     let _controller = home.start();
@@ -390,13 +400,13 @@ fn impossible_leaf_change_is_reported() {
         "add-server ip=192.168.7.7 leaf=1 workers=9",
         "add-pool id=7 workers=9 policy=horus",
     ]);
-    wait_until("it says why not", || {
+    wait_until("the leaf reports the reason", || {
         let node = home.topology().leaves[0].node.clone().unwrap();
         node.refuses.contains("no port on the workers' side")
     });
-    assert!(leaf.workers().is_empty(), "all of it or nothing");
+    assert!(leaf.workers().is_empty(), "no part of a refused change applies");
     home.ask(&["remove-server ip=192.168.7.7"]);
-    wait_until("the rest is right", || leaf.ids(7) == [0, 1, 2, 3]);
+    wait_until("the valid change applies", || leaf.ids(7) == [0, 1, 2, 3]);
     let node = || home.topology().leaves[0].node.clone().unwrap();
     wait_until("nothing is refused", || node().refuses.is_empty());
 }
@@ -415,6 +425,7 @@ fn registered_workers_join_an_admitting_pool() {
     }
     leaf.newcomers.push(newcomer([10, 0, 3, 11], 22)).unwrap(); // a server of another leaf
     wait_until("they are there", || leaf.ids(7) == [20, 21]);
+    // The new server, and the one of `RACKS`.
     let leaves = home.topology().leaves;
     assert_eq!(leaves[0].servers.iter().filter(|one| one.registers).count(), 2);
     assert_eq!((leaves[1].servers.len(), &leaves[1].servers[0].workers[..]), (1, "0-3"));
@@ -438,6 +449,7 @@ impl Raw {
         Self { runtime, client: FabricClient::new(channel) }
     }
 
+    /// Opens a stream with this first message.
     fn send(&mut self, first: Option<Message>) -> Result<Line, Status> {
         let (to, messages) = tokio::sync::mpsc::channel(8);
         to.try_send(proto::FollowRequest { message: first }).unwrap();
@@ -445,11 +457,13 @@ impl Raw {
         called.map(|from| (to, from.into_inner()))
     }
 
+    /// Waits for the next reply; `None` at the end of the stream.
     fn receive(&self, line: &mut Line) -> Result<Option<proto::FollowReply>, Status> {
         self.runtime.block_on(line.1.message())
     }
 }
 
+/// Returns the first message of a node without state. `instance` is the number of its process.
 fn hello(kind: proto::Kind, id: u32, instance: u64) -> proto::Hello {
     let (address, term, version) = (String::new(), 0, 0);
     proto::Hello { protocol: 1, kind: kind.into(), id, address, instance, term, version }
@@ -617,6 +631,7 @@ fn tcp_requires_certificates_of_the_authority() {
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=6 policy=horus"]);
     let url = format!("https://127.0.0.1:{}", controller.listen.unwrap().port());
+    // Returns true if a client with the certificate of `who`, which trusts `ca`, gets the topology.
     let asks = |ca: &str, who: &str| {
         let files = [format!("{ca}.pem"), format!("{who}.pem"), format!("{who}.key")]
             .map(|name| home.path(&name));
@@ -624,9 +639,9 @@ fn tcp_requires_certificates_of_the_authority() {
         operator.and_then(|mut operator| operator.topology()).is_ok()
     };
     assert!(asks("ca", "client"));
-    assert!(!asks("ca", "stranger"), "another authority's");
-    assert!(!asks("ca", "node"), "a node's is no client's");
-    assert!(!asks("other-ca", "client"), "whoever asks checks, too");
+    assert!(!asks("ca", "stranger"), "from another authority");
+    assert!(!asks("ca", "node"), "a node's certificate");
+    assert!(!asks("other-ca", "client"), "the client trusts another authority only");
     let follow = |who: &str| {
         let files = (path("ca.pem"), path(&format!("{who}.pem")), path(&format!("{who}.key")));
         format!(

@@ -55,6 +55,7 @@ impl Controllers {
         Some(Self { etcd, lease: LEASE, proxied: HashMap::new() })
     }
 
+    /// Writes a controller's configuration and returns its path.
     fn file(&self, id: u16) -> PathBuf {
         let urls = self.proxied.get(&id).cloned().unwrap_or_else(|| self.urls());
         let urls: Vec<_> = urls.iter().map(|url| format!("'{url}'")).collect();
@@ -74,6 +75,7 @@ impl Controllers {
         self.folder.path().join(format!("controller{id}.ctl"))
     }
 
+    /// Starts a controller in this process.
     fn controller(&self, id: u16) -> Controller {
         Controller::start(&ControllerConfig::load(&self.file(id)).unwrap()).unwrap()
     }
@@ -89,7 +91,7 @@ impl Controllers {
         command
     }
 
-    /// Sends a command to this controller.
+    /// Sends a command to this controller and returns the fabric's new version.
     fn ask(&self, id: u16, text: &str) -> Result<u64, String> {
         let address = ControllerAddress::Socket(self.socket(id));
         let mut operator = Operator::open(&address, None).map_err(|error| error.to_string())?;
@@ -97,6 +99,7 @@ impl Controllers {
         done.map(|done| done.version).map_err(|error| error.to_string())
     }
 
+    /// Returns this controller's term, if it leads.
     fn leads(&self, id: u16) -> Option<u64> {
         Some(self.topology(id)?.term)
     }
@@ -106,12 +109,14 @@ impl Controllers {
         Some(self.topology(id)?.leaves.iter().map(|leaf| leaf.id).collect())
     }
 
+    /// Returns this controller's fabric, if it leads.
     fn topology(&self, id: u16) -> Option<TopologyReply> {
         let address = ControllerAddress::Socket(self.socket(id));
         Operator::open(&address, None).ok()?.topology().ok()
     }
 }
 
+/// Returns a controller's term, if it leads.
 fn term(of: &Controller) -> Option<u64> {
     match of.standing() {
         Standing::Leads { term, .. } => Some(term),
@@ -397,11 +402,12 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     let first = etcd.controller(1);
     wait_until("it leads", || term(&first).is_some());
     let before = term(&first);
+    // The key of the store's first change.
     proxy.catch("log/00000000000000000001", Action::Hold);
     let refused = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1").unwrap_err();
     assert!(refused.contains("whether the command is kept is not known"), "{refused}");
     assert!(proxy.has_caught());
-    wait_until("it leads again, by another key", || term(&first).is_some());
+    wait_until("it leads again, in a new term", || term(&first).is_some());
     // The kernel now delivers the first write.
     proxy.deliver();
     assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(1));
@@ -410,7 +416,7 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     drop(first);
     let second = etcd.controller(2);
     wait_until("the next leads", || term(&second).is_some());
-    assert_eq!(etcd.leaves(2), Some(vec![2]), "what was acknowledged is kept");
+    assert_eq!(etcd.leaves(2), Some(vec![2]), "only the acknowledged change is kept");
     assert!(after > before);
 }
 
@@ -444,6 +450,7 @@ impl Client {
 /// A leaf that follows a controller.
 struct Leaf {
     client: Client,
+    /// The controller's replies, once the leaf follows.
     replies: Option<tonic::Streaming<proto::FollowReply>>,
 }
 
@@ -453,7 +460,7 @@ impl Leaf {
         Self { client, replies: None }
     }
 
-    /// Returns the first version that leaf 1 gets.
+    /// Follows the controller as leaf 1. Returns the first version that it gets.
     fn follow(&mut self) -> Result<u64, tonic::Status> {
         let hello = proto::Hello {
             protocol: 1,
@@ -473,6 +480,7 @@ impl Leaf {
         self.next()
     }
 
+    /// Waits for the next version.
     fn next(&mut self) -> Result<u64, tonic::Status> {
         let reply = self.client.runtime.block_on(self.replies.as_mut().unwrap().message())?;
         reply.map(|reply| reply.version).ok_or_else(|| tonic::Status::cancelled("it ended"))
@@ -503,7 +511,7 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     });
     wait_until("another leads", || term(&second).is_some());
     // The write of the first controller still hangs.
-    assert_eq!(etcd.leaves(1), None, "the first still answers");
+    assert_eq!(etcd.leaves(1), None, "the first controller still answers");
     let refused = newcomer.follow().unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused}");
     assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(2));
@@ -575,6 +583,7 @@ fn one_reachable_member_keeps_the_lead() {
     let controller = etcd.controller(1);
     wait_until("it leads", || term(&controller).is_some());
     let before = term(&controller);
+    // Four of the five URLs hang. The last leads to etcd directly.
     proxies.iter().for_each(|proxy| proxy.cut(true));
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
     let began = Instant::now();

@@ -75,10 +75,12 @@ impl Home {
         self.0.path().join(name)
     }
 
+    /// Writes the configuration of a node.
     fn write(&self, name: &str, text: &str) {
         fs::write(self.path(&format!("{name}.toml")), text).unwrap();
     }
 
+    /// Starts a node of this role.
     fn start(&self, role: &str) -> Process {
         let mut command = Command::new(WEDJAT);
         command
@@ -91,13 +93,15 @@ impl Home {
         Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
+    /// Runs `wedjat ctl --json` for the controller.
     fn ctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", self.path("fabric"));
         command.arg("ctl").args(arguments).arg("--json").output().unwrap()
     }
 
-    fn log_of(&self, arguments: &[&str]) -> Value {
+    /// Runs `wedjat ctl`, checks that it succeeds, and returns its output.
+    fn ctl_json(&self, arguments: &[&str]) -> Value {
         let output = self.ctl(arguments);
         assert!(
             output.status.success(),
@@ -120,6 +124,7 @@ impl Home {
             .collect()
     }
 
+    /// Returns the ids of a node's workers that are not leaving.
     fn ids(&self, node: &str) -> Vec<u64> {
         self.workers(node).into_iter().map(|one| one.0).collect()
     }
@@ -147,8 +152,8 @@ fn registered_workers_continue_without_the_controller() {
     let home = Home::new();
     let controller = home.start("controller");
     wait_until("it leads", || home.ctl(&["topology"]).status.success());
-    home.log_of(&["add-leaf", "1", "10.0.1.1"]);
-    home.log_of(&["pool", "create", "7", "--workers", "0", "--policy", "horus", "--admits", "8"]);
+    home.ctl_json(&["add-leaf", "1", "10.0.1.1"]);
+    home.ctl_json(&["pool", "create", "7", "--workers", "0", "--policy", "horus", "--admits", "8"]);
     let _leaf = home.start("leaf");
     wait_until("the leaf runs", || home.path("leaf").exists());
     let _agent = home.start("agent");
@@ -157,13 +162,13 @@ fn registered_workers_continue_without_the_controller() {
     let mut threads = vec![work(&home, 20, &stop), work(&home, 21, &stop)];
     // No file of the leaf or the controller names these workers.
     let registered = |id: u64| (id, "registered".to_owned());
-    wait_until("they have registered", || home.workers("leaf") == [registered(20), registered(21)]);
-    let node = || home.log_of(&["topology"])["leaves"][0].clone();
-    wait_until("the controller hears of it", || node()["node"]["registered"] == 2);
+    wait_until("both have registered", || home.workers("leaf") == [registered(20), registered(21)]);
+    let node = || home.ctl_json(&["topology"])["leaves"][0].clone();
+    wait_until("the leaf reports both to the controller", || node()["node"]["registered"] == 2);
     let server = node()["servers"][0].clone();
     assert_eq!((&server["ip"], &server["workers"]), (&"10.0.2.11".into(), &"20-21".into()));
     wait_until("the agent follows", || node()["servers"][0]["agent"]["connected"] == true);
-    assert_eq!(home.ids("agent"), [20, 21, 22], "it keeps a worker that may come yet");
+    assert_eq!(home.ids("agent"), [20, 21, 22], "the agent keeps the place of worker 22");
     // The controller dies and a worker attaches. The leaf keeps its current workers.
     drop(controller);
     threads.push(work(&home, 22, &stop));
@@ -172,9 +177,9 @@ fn registered_workers_continue_without_the_controller() {
     let _controller = home.start("controller");
     wait_until("the third joins", || home.workers("leaf").contains(&registered(22)));
     // Leaf and agent both remove a deleted pool.
-    home.log_of(&["--controller", home.path("fabric").to_str().unwrap(), "pool", "delete", "7"]);
-    wait_until("they are gone at the leaf", || home.ids("leaf").is_empty());
-    wait_until("and at the agent", || home.ids("agent").is_empty());
+    home.ctl_json(&["--controller", home.path("fabric").to_str().unwrap(), "pool", "delete", "7"]);
+    wait_until("the workers are gone at the leaf", || home.ids("leaf").is_empty());
+    wait_until("the workers are gone at the agent", || home.ids("agent").is_empty());
     stop.store(true, Release);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

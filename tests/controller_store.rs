@@ -28,6 +28,7 @@ impl Home {
         home
     }
 
+    /// Writes the controller's configuration.
     fn configure(&self) {
         let text = format!("[controller]\nid = 1\nstore = '{}'\n", self.store().display());
         fs::write(self.path("controller.toml"), text).unwrap();
@@ -48,13 +49,15 @@ impl Home {
         command
     }
 
+    /// Starts the controller and waits until it leads.
     fn start(&self) -> Process {
         let process = Process(self.controller().stderr(Stdio::null()).spawn().unwrap());
         wait_until("the controller leads", || self.ctl(&["topology"]).status.success());
         process
     }
 
-    /// Runs a controller that must end by itself. Returns the last line of its output.
+    /// Runs a controller that must end by itself with an error. Returns the last line of its output. `what` names
+    /// the case in messages.
     fn refusal(&self, what: &str) -> String {
         let output = self.controller().args(["--duration", "60s"]).output().unwrap();
         let said = text(&output.stderr);
@@ -63,17 +66,20 @@ impl Home {
         said.lines().last().unwrap_or_default().to_owned()
     }
 
+    /// Runs `wedjat ctl --json` for the controller.
     fn ctl(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", self.store());
         command.arg("ctl").args(arguments).arg("--json").output().unwrap()
     }
 
+    /// Adds a leaf, or returns the reason of the refusal.
     fn add_leaf(&self, id: u16) -> Result<(), String> {
         let output = self.ctl(&["add-leaf", &id.to_string(), &format!("10.0.1.{id}")]);
         if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
     }
 
+    /// Returns the ids of the fabric's leaves.
     fn leaves(&self) -> Vec<u16> {
         let told: Value = serde_json::from_slice(&self.ctl(&["topology"]).stdout).unwrap();
         let leaves = told["leaves"].as_array().unwrap().iter();
@@ -88,7 +94,7 @@ fn text(bytes: &[u8]) -> String {
 /// A process that ends with the test.
 struct Process(Child);
 
-/// Limits the size of files written by a process.
+/// Limits the size of files written by a process to `current` bytes, or lifts the limit.
 fn limit(process: &Process, current: Option<u64>) {
     let pid = Pid::from_raw(process.0.id() as i32);
     prlimit(pid, Resource::Fsize, Rlimit { current, maximum: None }).unwrap();
@@ -119,8 +125,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes space from a controller and gives it back. Meanwhile changes are rejected with `says`; afterwards
-/// they are kept again.
+/// Takes space from a controller and gives it back. Checks that a change is refused with `says` in between, that
+/// changes are accepted afterwards, and that a restarted controller has all accepted changes.
 fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl FnOnce(&Process)) {
     let process = home.start();
     let mut kept = vec![1];
@@ -149,7 +155,7 @@ fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl F
     assert!(kept.iter().all(|leaf| served.contains(leaf)), "{served:?} has all of {kept:?}");
     drop(process);
     let _again = home.start();
-    assert_eq!(home.leaves(), served, "what was served is kept");
+    assert_eq!(home.leaves(), served, "the restarted controller has the same leaves");
 }
 
 // promise: controller.2
@@ -199,7 +205,7 @@ fn damaged_store_ends_the_controller_with_a_sentence() {
         ("cut in half", whole[..whole.len() / 2].to_vec()),
         ("a bit of the magic number", flipped(2, 0)),
         ("a bit of a record", flipped(record, 0)),
-        ("another bit of it", flipped(record + 3, 5)),
+        ("another bit of the record", flipped(record + 3, 5)),
     ] {
         fs::write(home.store(), bytes).unwrap();
         let said = home.refusal(what);

@@ -14,6 +14,7 @@ fn main() {
 fn main() {
     match std::env::var(batches::ATTACH) {
         Ok(name) => batches::work(&name),
+        // A test runner asks for the names of the tests.
         Err(_) if std::env::args().nth(1).as_deref() == Some("--list") => {
             println!("cosched_process: test");
         }
@@ -71,15 +72,16 @@ mod batches {
             let _worker = home.worker();
             home.a_batch_runs_where_the_worker_does_and_leaves_nothing();
             home.progress_is_reported_and_decisions_repeat();
-            home.what_would_do_harm_is_refused();
+            home.harmful_or_invalid_runs_are_refused();
             home.a_batch_that_will_not_end_is_ended();
             home.jobs_wait_for_each_other();
-            home.a_killed_co_scheduler_leaves_nothing_behind_the_next_start();
+            home.remains_of_a_killed_co_scheduler_are_removed();
             home.a_batch_ends_with_its_agent(agent);
         }
         home.jobs_of_the_agents_file_run_one_after_the_other();
     }
 
+    /// Makes and removes a cgroup. Returns the reason if that fails.
     fn may_make_cgroups() -> Result<(), String> {
         let hierarchies = Hierarchies::of_this_machine();
         if hierarchies.folders().is_empty() {
@@ -106,6 +108,7 @@ mod batches {
         }
     }
 
+    /// Returns the frame of a client's task.
     fn task(seq: u16) -> Vec<u8> {
         let header = Header::new_task(1, seq);
         let mut frame = vec![0; udp::PAYLOAD + header.len() + 20];
@@ -123,6 +126,7 @@ mod batches {
         frame
     }
 
+    /// Folder of the agent's files and of the notes of batch jobs.
     struct Home {
         folder: tempfile::TempDir,
         /// CPU of the worker.
@@ -151,6 +155,7 @@ mod batches {
             self.folder.path().join(name)
         }
 
+        /// Returns a `wedjat` command that keeps its notes in this folder.
         fn wedjat(&self, arguments: &[&str]) -> Command {
             let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
             command.args(arguments).env("WEDJAT_COSCHED_DIR", self.path("notes"));
@@ -161,6 +166,7 @@ mod batches {
             self.agent_of("agent.toml")
         }
 
+        /// Starts an agent with this configuration and waits until its region exists.
         fn agent_of(&self, config: &str) -> ChildProcess {
             let config = self.path(config);
             let mut command = self.wedjat(&["agent", "--config", config.to_str().unwrap()]);
@@ -193,11 +199,12 @@ mod batches {
             command
         }
 
+        /// Returns the notes of all jobs.
         fn jobs(&self) -> Vec<Note> {
             Folder::at(self.path("notes")).unwrap().jobs()
         }
 
-        /// Waits until this job runs in its group. Returns its note.
+        /// Waits until this job, named by its co-scheduler's process id, runs in its group. Returns its note.
         fn running(&self, id: u32) -> Note {
             let found = || {
                 let mut notes = self.jobs().into_iter();
@@ -233,7 +240,8 @@ mod batches {
         }
 
         pub fn a_batch_runs_where_the_worker_does_and_leaves_nothing(&self) {
-            // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class.
+            // Prints the job's CPUs, whether it may use real-time scheduling, and its scheduling class (5: idle).
+            // In between, it tries to use all CPUs.
             let script = "grep Cpus_allowed_list /proc/self/status; chrt -f 1 true 2>/dev/null || echo refused; \
                           taskset -c 0-63 true 2>/dev/null; cut -d' ' -f41 /proc/self/stat; exit 7";
             let output = self.run(&["--policy", "idle"], script).output().unwrap();
@@ -279,6 +287,7 @@ mod batches {
             self.running(id);
             let figures = || self.jobs().iter().find(|job| job.id() == id).map(|job| job.figures);
             wait_until("it has decided", || {
+                // Three lines of output contain `step`.
                 figures().is_some_and(|figures| figures.decisions >= 2 && figures.done == 3.0)
             });
             let shown = self.wedjat(&["cosched", "status", "--json"]).output().unwrap().stdout;
@@ -307,7 +316,7 @@ mod batches {
             assert_eq!(replayed["settings"]["mode"], "iw");
         }
 
-        pub fn what_would_do_harm_is_refused(&self) {
+        pub fn harmful_or_invalid_runs_are_refused(&self) {
             let refused = |options: &[&str], named: &[&str]| {
                 let output = self.run(options, "echo ran").output().unwrap();
                 let error = String::from_utf8(output.stderr).unwrap();
@@ -346,6 +355,7 @@ mod batches {
             );
         }
 
+        /// Without a worker, the co-scheduler has no CPU. With a given CPU, it still has no input for decisions.
         pub fn unwatchable_batch_is_refused(&self) {
             let cpu = self.cpu.to_string();
             for (options, says) in [(&[][..], "no worker"), (&["--cpus", &cpu][..], "no input")] {
@@ -393,12 +403,13 @@ mod batches {
             assert!(self.jobs().is_empty());
         }
 
-        pub fn a_killed_co_scheduler_leaves_nothing_behind_the_next_start(&self) {
+        /// Any later `wedjat cosched` command removes the remains.
+        pub fn remains_of_a_killed_co_scheduler_are_removed(&self) {
             let running = ChildProcess::start(
                 &mut self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)"),
             );
             let note = self.running(running.id());
-            wait_until("all of it runs", || self.members(&note).len() >= 2);
+            wait_until("both processes run", || self.members(&note).len() >= 2);
             let members = self.members(&note);
             running.signal("-KILL");
             drop(running);

@@ -17,8 +17,10 @@ use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 const CLIENT: u32 = 0x0A00_0102;
 const LEAF: u32 = 0x0A00_0101;
 const SERVER: u32 = 0x0A00_020B;
+/// Length of the data after the task header.
 const PAYLOAD_LEN: usize = 5;
 
+/// Returns the addresses of a packet with this header. `port` is the scheduler's UDP port.
 fn flow(header: &Header, port: u16) -> Flow {
     let (src, dst, src_port, dst_port) = match header.code {
         Code::NewTask | Code::TaskContinuation | Code::PassedTask => (CLIENT, LEAF, 40_000, port),
@@ -29,6 +31,7 @@ fn flow(header: &Header, port: u16) -> Flow {
     Flow { src_mac: mac(1), dst_mac: mac(2), src, dst, src_port, dst_port }
 }
 
+/// Builds an IPv4 frame, signed with a fixed key and sequence if the header is authenticated.
 fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8> {
     let (flow, len) = (flow(header, port), header.len() + PAYLOAD_LEN);
     let mut frame = vec![0; PAYLOAD + len];
@@ -48,8 +51,7 @@ fn frame_to(header: &Header, extension: Option<Extension>, port: u16) -> Vec<u8>
     frame
 }
 
-/// Builds the same frame over IPv6, with an extension, between the leaf or a server and client number
-/// `client`.
+/// Builds a frame over IPv6, with an extension. `client` is the host part of the client's address.
 fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
     const NETWORK: u128 = 0xFD00 << 112;
     let Flow { src_mac, dst_mac, src, dst, src_port, dst_port } = flow(header, 1234);
@@ -67,6 +69,7 @@ fn frame_v6(header: &Header, extension: Extension, client: u128) -> Vec<u8> {
     frame
 }
 
+/// Builds an IPv4 frame for the default port.
 fn frame(header: &Header, extension: Option<Extension>) -> Vec<u8> {
     frame_to(header, extension, 1234)
 }
@@ -81,7 +84,7 @@ fn has_tshark() -> bool {
     has
 }
 
-/// Returns the `wedjat.*` fields of each frame, as tshark shows them.
+/// Returns the `wedjat.*` fields of each frame, as tshark shows them with the arguments `more`.
 fn dissected(frames: &[Vec<u8>], more: &[&str]) -> Vec<BTreeMap<String, String>> {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("capture.pcap");
@@ -117,6 +120,7 @@ fn fields(layers: &Value) -> BTreeMap<String, String> {
     found
 }
 
+/// Converts a field's text to a number; a truth value to 0 or 1.
 fn number(value: &str) -> u64 {
     match value {
         "True" | "true" => 1,
@@ -205,14 +209,17 @@ fn numbers_are_shown_with_their_meaning() {
     let task = Header::new_task(7, 1);
     let headers = [
         task,
+        // A leaf sends the task to worker 5, which it knows to be idle.
         Header { dst: 5, qlen: 1, ..task },
         Header { code: Code::TaskDone, src: 5, dst: 0, qlen: 4, ..task },
         // The code decides, not the queue length.
         Header { code: Code::TaskDoneIdle, src: 5, dst: 0, qlen: 4, ..task },
+        // Registration of worker 5 of pool 7 with two tasks, and its acknowledgement by leaf 9 (timeout 100 ms).
         Header::worker_id(7, 5, 2, 1),
         Header::worker_id(7, 5, 2, 1).acknowledged_by(9, 100),
     ];
     let mut frames: Vec<_> = headers.iter().map(|header| frame(header, None)).collect();
+    // Node 3 asks node 4 for a task. Then node 3 forwards a task that the client sent to node 4, with a trailer.
     frames.push(frame(&Header::of_peers(Code::StealRequest, 7, (3, 4), 0), None));
     let passed = Header { code: Code::PassedTask, ..task };
     let via =
@@ -309,6 +316,8 @@ fn malformed_packets_are_shown_as_such() {
         flow(&extended, 1234).emit(&mut frame, payload);
         frame
     };
+    // The first byte of the header is the code with three flags. 31 is no code, and a task is never authenticated
+    // (0x40).
     let mut unknown = good.clone();
     unknown[PAYLOAD] = 31;
     let mut proof_of_a_task = good.clone();

@@ -15,6 +15,7 @@ use patience::PATIENCE;
 
 /// EtherType for local experiments (IEEE 802). It distinguishes the test's frames from the kernel's own.
 const OURS: [u8; 2] = [0x88, 0xB5];
+/// Number of packets sent in each direction.
 const PACKETS: u8 = 100;
 
 /// A pair of veth interfaces, deleted when dropped.
@@ -37,6 +38,7 @@ impl Drop for Veth {
     }
 }
 
+/// Runs `ip`, which must succeed.
 fn ip(arguments: &[&str]) {
     assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
 }
@@ -99,7 +101,8 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     opened
 }
 
-/// Packets that the kernel drops without a poll are counted as missed. Packets in its ring still arrive.
+/// Checks that the packets which the kernel drops while nobody polls are counted as missed. Packets in its ring
+/// still arrive.
 fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     let [(_, left), (device, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     assert_eq!(device.stats().rx_missed, 0);
@@ -143,8 +146,8 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     }
 }
 
-/// Packets sent on a VLAN port carry its tag on the wire, and lose it on receipt. The port counts and frees
-/// all other packets.
+/// Checks that packets sent on a VLAN port carry its tag (0x8100, then the VLAN, 12) on the wire, and lose it on
+/// receipt. The port counts and frees all other packets.
 fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     let options = |vlan| DeviceOptions { promiscuous: true, vlan, ..DeviceOptions::default() };
     let open = |name, vlan| Device::open(eal, name, pool, &options(vlan)).unwrap();
@@ -189,7 +192,7 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     assert!(device.stats().rx_other_vlan >= 3, "{:?}", device.stats());
 }
 
-/// A packet wakes a sleeper at the far end, which then sleeps again.
+/// Checks 20 times that a packet wakes a sleeper at the far end, which then sleeps again.
 fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut sleeper = Sleeper::new([&*to]).unwrap();
     let start = Instant::now();
@@ -211,6 +214,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     }
 }
 
+/// Returns a frame whose length and contents depend on `number`.
 fn packet(pool: &MbufPool, number: u8) -> Mbuf {
     let mut mbuf = pool.handle().take().unwrap();
     assert!(mbuf.resize(64 + usize::from(number)));

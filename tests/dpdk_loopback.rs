@@ -47,7 +47,7 @@ fn mbufs_pass_through_devices_and_all_come_back() {
     loopback(&eal, &pool);
     null(&eal, &pool);
     outlets(&eal, &pool);
-    yardstick(&eal);
+    undersized_pool(&eal);
     capture(&eal, &pool);
     assert_eq!(read_frames(&sink).unwrap(), captured().collect::<Vec<_>>());
     replay(&eal, &pool);
@@ -67,6 +67,7 @@ fn spread(pool: &MbufPool) {
     assert!(places.len() >= 16, "{places:?}");
 }
 
+/// Checks that an mbuf has any length up to its buffer's 2048 bytes.
 fn lengths(pool: &MbufPool) {
     let mut mbuf = pool.handle().take().unwrap();
     assert!(mbuf.bytes().is_empty());
@@ -82,17 +83,19 @@ fn lengths(pool: &MbufPool) {
     assert_eq!(pool.in_use(), 1);
 }
 
+/// Checks a chain of two mbufs.
 fn segments(pool: &MbufPool) {
     let mut head = pool.handle().take().unwrap();
     let tail = pool.handle().take().unwrap();
     assert!(!head.is_segmented());
     assert!(head.chain(tail).is_ok());
     assert!(head.is_segmented());
-    assert!(!head.resize(10), "the length of a chain is not ours to set");
+    assert!(!head.resize(10), "a chain cannot be resized");
     drop(head);
     assert_eq!(pool.in_use(), 0, "a chain returns whole");
 }
 
+/// Checks the errors for a device that does not exist and for a number of queues that is none.
 fn absent(eal: &Eal, pool: &MbufPool) {
     let Err(error) = Device::open(eal, "net_none9", pool, &DeviceOptions::default()) else {
         panic!("a device that is not there was opened")
@@ -104,6 +107,7 @@ fn absent(eal: &Eal, pool: &MbufPool) {
     assert!(matches!(refused, Err(DeviceError::Queues { asked: 0, .. })));
 }
 
+/// Returns packets of 60 equal bytes, one for each byte.
 fn packets(pool: &MbufPool, bytes: impl IntoIterator<Item = u8>) -> Burst<wedjat::io::dpdk::Mbuf> {
     let mut handle = pool.handle();
     let packet = |byte| {
@@ -115,6 +119,7 @@ fn packets(pool: &MbufPool, bytes: impl IntoIterator<Item = u8>) -> Burst<wedjat
     bytes.into_iter().map(packet).collect()
 }
 
+/// Checks that a ring device returns all packets in order, and takes no more than its ring holds.
 fn loopback(eal: &Eal, pool: &MbufPool) {
     let (device, mut ports) =
         Device::open(eal, "net_ring0", pool, &DeviceOptions::default()).unwrap();
@@ -125,7 +130,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     assert!(burst.is_empty());
     assert_eq!(pool.in_use(), 20);
     burst = packets(pool, [99]);
-    assert_eq!(port.rx_burst(&mut burst), 20, "received behind what was there");
+    assert_eq!(port.rx_burst(&mut burst), 20, "received behind the packet in the burst");
     let firsts: Vec<u8> = burst.iter().map(|mbuf| mbuf.bytes()[0]).collect();
     assert_eq!(firsts[0], 99);
     assert_eq!(firsts[1..], (0..20).collect::<Vec<u8>>());
@@ -162,6 +167,7 @@ fn loopback(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// Checks two queues of a device that always receives and drops sent packets.
 fn null(eal: &Eal, pool: &MbufPool) {
     let rss = RssFields::Source;
     let two = DeviceOptions { queues: 2, promiscuous: true, rss, ..DeviceOptions::default() };
@@ -182,7 +188,7 @@ fn null(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// A restart needs the outlets, too.
+/// Checks outlets, additional queues that only send. A restart needs them, too.
 fn outlets(eal: &Eal, pool: &MbufPool) {
     let options = DeviceOptions { outlets: 2, ..DeviceOptions::default() };
     let (device, mut ports, mut outlets) =
@@ -198,15 +204,15 @@ fn outlets(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// A pool that is too small for a distributor.
-fn yardstick(eal: &Eal) {
+/// Checks that a distributor refuses a pool that is too small.
+fn undersized_pool(eal: &Eal) {
     let small = MbufPool::new(eal, "small", 4).unwrap();
     let error = Distributor::new(eal, &small).err().unwrap().to_string();
     assert!(error.contains("needs 8 mbufs, and its pool has 4"), "{error}");
     assert_eq!(small.in_use(), 0);
 }
 
-/// Frames of different lengths and contents.
+/// Returns frames of different lengths and contents.
 fn captured() -> impl Iterator<Item = Vec<u8>> {
     (0..100u8).map(|byte| vec![byte; 60 + usize::from(byte) * 10])
 }
@@ -224,7 +230,7 @@ fn capture(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// A capture in an endless loop, as benchmarks use it.
+/// Checks a capture in an endless loop, as benchmarks use it.
 fn replay(eal: &Eal, pool: &MbufPool) {
     let (device, mut ports) =
         Device::open(eal, "net_pcap1", pool, &DeviceOptions::default()).unwrap();
@@ -259,10 +265,11 @@ fn another_thread(eal: &Eal, pool: &MbufPool) {
     assert_eq!(pool.in_use(), 0);
 }
 
+/// Takes mbufs until the pool is empty.
 fn exhaustion(pool: &MbufPool) {
     let mut handle = pool.handle();
     let all: Vec<_> = std::iter::from_fn(|| handle.take()).collect();
-    assert!(all.len() > MBUFS as usize * 3 / 4, "all but what other cores' caches hold");
+    assert!(all.len() > MBUFS as usize * 3 / 4, "caches of other threads hold at most a quarter");
     assert!(handle.take().is_none());
     assert_eq!(pool.in_use(), all.len());
 }

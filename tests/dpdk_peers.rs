@@ -36,6 +36,7 @@ mod peers {
     use super::patience::{PATIENCE, wait_until};
     use super::siege;
 
+    /// Runs all checks in turn. Each has its own device of this process, and a peer process at its far end.
     pub fn run() {
         let socket = |end| format!("@wedjat-test-{}-{end}", std::process::id());
         let ours = |end, role| format!("net_memif{end},role={role},socket={}", socket(end));
@@ -67,9 +68,9 @@ mod peers {
         assert_eq!(wire.device.disconnects(), 0);
         let left = sockets_of(first.id());
         kill(&mut wire, first);
-        assert!(left.exists(), "what a killed process leaves");
+        assert!(left.exists(), "a killed process leaves its driver's folder");
         let second = visit(&mut wire, &peer);
-        assert!(!left.exists(), "the next one removes it");
+        assert!(!left.exists(), "the next process removes it");
         say_goodbye(&mut wire, second);
         wire.wait_for_disconnects(2);
         drop(wire);
@@ -173,6 +174,7 @@ mod peers {
             visits += 1;
         }
         let most = attack.join().unwrap();
+        // At most two more threads than before, however many clients connect.
         assert!(
             most.0 <= 160 && most.1 <= before.1 + 2,
             "descriptors and threads: {before:?}, {most:?}"
@@ -192,7 +194,7 @@ mod peers {
         println!("dpdk_peers: ok");
     }
 
-    /// Visits of clients that die under load. The last client leaves in order.
+    /// Lets clients connect and die under load, one after the other. The last client leaves in order.
     fn die_under_load(mut wire: Wire, peer: &str) {
         for _ in 0..8 {
             let peer = visit(&mut wire, peer);
@@ -202,6 +204,7 @@ mod peers {
         say_goodbye(&mut wire, last);
     }
 
+    /// Kills the peer while this process sends to it, and waits until the link is down.
     fn kill_under_load(wire: &mut Wire, mut peer: Child) {
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
@@ -219,6 +222,7 @@ mod peers {
         killer.join().unwrap();
     }
 
+    /// Opens a device, and waits this long for its peer.
     fn open(
         eal: &Eal,
         device: &str,
@@ -228,6 +232,7 @@ mod peers {
         Device::open(eal, device, pool, &DeviceOptions { wait_for_peer, ..Default::default() })
     }
 
+    /// Starts a peer and exchanges packets with it.
     fn visit(wire: &mut Wire, peer: &str) -> Child {
         let child = spawn(peer);
         wire.wait_for_link(true);
@@ -235,6 +240,7 @@ mod peers {
         child
     }
 
+    /// Kills the peer and waits until the link is down.
     fn kill(wire: &mut Wire, mut peer: Child) {
         peer.kill().unwrap();
         peer.wait().unwrap();
@@ -242,12 +248,14 @@ mod peers {
         assert_eq!(wire.send(1), 0, "nobody takes it");
     }
 
+    /// Ends the peer in order, by the end of its standard input, and waits until the link is down.
     fn say_goodbye(wire: &mut Wire, mut peer: Child) {
         drop(peer.stdin.take());
         assert!(peer.wait().unwrap().success(), "the peer found something wrong");
         wire.wait_for_link(false);
     }
 
+    /// Starts a peer process with this device.
     fn spawn(device: &str) -> Child {
         peer_command(device).spawn().unwrap()
     }
@@ -269,6 +277,7 @@ mod peers {
         home.join(format!("memif-{process}.0"))
     }
 
+    /// This process's end of a wire to a peer.
     struct Wire {
         ports: Vec<QueuePort>,
         device: Device,
@@ -276,6 +285,7 @@ mod peers {
     }
 
     impl Wire {
+        /// Waits until the link is up or down. Discards received packets.
         fn wait_for_link(&mut self, up: bool) {
             let start = Instant::now();
             let mut burst = Burst::new();
@@ -330,6 +340,7 @@ mod peers {
             self.ports[0].tx_burst(&mut burst)
         }
 
+        /// Returns a packet of 60 bytes with this number at its start.
         fn packet(&self, number: u32) -> Mbuf {
             let mut mbuf = self.pool.handle().take().unwrap();
             assert!(mbuf.resize(60));
@@ -396,7 +407,7 @@ mod peer {
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
     }
 
-    /// Inverts and returns received packets until standard input is closed.
+    /// Inverts the first four bytes of received packets and returns them until standard input is closed.
     pub fn run(device: &str) {
         if let Some(most) =
             std::env::var("WEDJAT_TEST_DESCRIPTORS").ok().and_then(|n| n.parse().ok())
@@ -444,8 +455,10 @@ mod siege {
         SocketType,
     };
 
+    /// Bytes of a client's memory region.
     const REGION: u64 = 1 << 16;
     const CONNECTIONS: u64 = 3000;
+    /// Maximum number of hostile clients connected at a time.
     const AT_ONCE: usize = 64;
 
     /// Returns the number of descriptors and of threads of a process.
@@ -490,7 +503,8 @@ mod siege {
         most
     }
 
-    /// Violates the protocol in one of many ways.
+    /// Violates the protocol in one of eight ways, by `number`. Kinds of messages are 3 (init), 4 (region), 5 (ring)
+    /// and 6 (connect).
     fn misbehave(peer: &OwnedFd, number: u64) {
         let init = message(3, &[(2, &0x200_u16.to_ne_bytes())]);
         let region = |bytes: u64, index: u16| {
@@ -502,7 +516,9 @@ mod siege {
         let memory = memory();
         let connect = message(6, &[]);
         match number % 8 {
+            // Silence.
             0 => {}
+            // A region without an init.
             1 => send_message(peer, &message(4, &[]), Some(&memory)),
             // The region is longer than its file: the driver would look for its rings beyond the end.
             2 => {
@@ -531,11 +547,13 @@ mod siege {
                 send_message(peer, &region(REGION, 0), Some(&memory));
                 send_message(peer, &ring(1, 0, 4), Some(&memory));
             }
+            // Any kind of message.
             6 => send_message(
                 peer,
                 &message(number as u16, &[(2, &number.to_ne_bytes())]),
                 Some(&memory),
             ),
+            // Arbitrary bytes of any length.
             _ => {
                 let bytes: Vec<u8> = (0..number % 300).map(|at| (at * number) as u8).collect();
                 send(peer, &bytes, None);
@@ -543,6 +561,7 @@ mod siege {
         }
     }
 
+    /// Creates the memory of a region, sealed against shrinking.
     fn memory() -> OwnedFd {
         let file = memfd_create("region", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, REGION).unwrap();
@@ -550,6 +569,7 @@ mod siege {
         file
     }
 
+    /// Builds a message of memif with these fields at their offsets.
     fn message(kind: u16, fields: &[(usize, &[u8])]) -> [u8; 128] {
         let mut bytes = [0; 128];
         bytes[..2].copy_from_slice(&kind.to_ne_bytes());
@@ -559,11 +579,12 @@ mod siege {
         bytes
     }
 
+    /// Sends a complete message, with a descriptor if one is given.
     fn send_message(peer: &OwnedFd, bytes: &[u8; 128], descriptor: Option<&OwnedFd>) {
         send(peer, bytes, descriptor);
     }
 
-    /// Errors are ignored: the server may have closed its end.
+    /// Sends bytes. Ignores errors, because the server may have closed its end.
     fn send(peer: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -27,7 +27,7 @@ use rig::{Sizes, TICKS_HZ};
 
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-/// Configuration with two ports and two servers. ARP resolves the second server's MAC address.
+/// Returns a configuration with two ports and two servers. ARP resolves the second server's MAC address.
 fn text(policy: &str) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\n\
@@ -62,6 +62,7 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     let options = Options { ticks_hz: TICKS_HZ, macs: &LEAF_MACS };
     let mut context = Scheduler::from_toml(&text, &options).unwrap().context(0).unwrap();
     let now = sequence_at(std::time::SystemTime::now());
+    // Sequences advance by 16 per microsecond.
     let minutes = |minutes: u64| minutes * 60 * 1_000_000 * 16;
     let mut judge = |frame: &[u8]| {
         let mut verdicts = [Verdict::Consumed; 1];
@@ -72,6 +73,7 @@ fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     // Packets signed before the start, by more than clocks differ, may be replays of packets that an earlier
     // scheduler accepted.
     assert_eq!(judge(&signed(now - minutes(6))), Verdict::Drop(DropReason::AuthReplay));
+    // An accepted reply waits for the client's MAC address.
     assert!(matches!(judge(&signed(now)), Verdict::Hold { .. }));
     assert_eq!(judge(&signed(now)), Verdict::Drop(DropReason::AuthReplay));
 }
@@ -107,12 +109,14 @@ fn replies_of_a_keyed_pool_are_proved() {
 struct Dice(u64);
 
 impl Dice {
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % limit
     }
 }
 
+/// Returns the client's ARP request for an address, sent to `to`.
 fn who_is(target: u32, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     let question = arp::Packet::request(CLIENT_MAC, CLIENT, target);
@@ -120,7 +124,7 @@ fn who_is(target: u32, to: Mac) -> Vec<u8> {
     frame
 }
 
-/// A server's answer to the leaf's ARP request.
+/// Returns an answer to the leaf's ARP request for a server, with the second server's MAC address.
 fn server_answer(server: usize) -> Vec<u8> {
     let answer = arp::Packet {
         operation: Operation::Reply,
@@ -150,7 +154,7 @@ fn any_packet(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
-/// Damages a quarter of the packets.
+/// Flips a bit of, truncates or extends a quarter of the packets.
 fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
     match dice.below(12) {
         0 => {
@@ -167,6 +171,7 @@ fn damaged(dice: &mut Dice, mut packet: Vec<u8>) -> Vec<u8> {
 /// Bursts, each with its port.
 type Bursts = Vec<(usize, Vec<Vec<u8>>)>;
 
+/// Returns the client's ARP request, the second server's answer, and `count` random bursts.
 fn bursts(seed: u64, count: usize) -> Bursts {
     let first = vec![(0, vec![who_is(LEAF_CLIENTS, Mac::BROADCAST)]), (1, vec![server_answer(1)])];
     bursts_of(first, seed, count, any_packet)
@@ -194,6 +199,7 @@ fn bursts_of(
     bursts
 }
 
+/// Processes a burst and truncates its packets to their new lengths. Checks that the ledger balances.
 fn process(context: &mut Context, port: usize, now: u64, burst: &mut [Vec<u8>]) -> Vec<Verdict> {
     let mut verdicts = [Verdict::Consumed; BURST];
     let mut slices: Vec<&mut [u8]> = burst.iter_mut().map(|packet| &mut packet[..]).collect();
@@ -213,6 +219,7 @@ fn shorten(burst: &mut [Vec<u8>], lengths: Vec<usize>) {
 struct Application {
     context: Context,
     pool: FramePool,
+    /// Held packets by place.
     held: Vec<Option<Frame>>,
 }
 
@@ -235,6 +242,7 @@ impl Application {
         verdicts
     }
 
+    /// Takes the next held packet that the context releases.
     fn release(&mut self, now: u64) -> Option<ReleasedPacket<Frame>> {
         let released = self.context.release(now, &mut self.held);
         assert!(self.context.counters().balances());
@@ -268,6 +276,7 @@ fn sent(
     out
 }
 
+/// Takes the next packet that arrives at a port.
 fn next(port: &mut RingPort) -> Option<Vec<u8>> {
     port.receive().map(|frame| frame.bytes().to_vec())
 }
@@ -318,6 +327,7 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
         }
     }
     assert!(forwarded > 3_000, "{policy}: {forwarded}");
+    // Bounded policies queue tasks. Under the others, packets wait for next hops only.
     let holds = policy.contains("cfs") || policy.contains("jbsq");
     assert!((waited > 500) == holds, "{policy}: {waited}");
     let ours = application.context.counters();
@@ -339,6 +349,7 @@ fn apply(rewrite: &Rewrite, frame: &mut [u8]) {
     ip[10..12].fill(0);
     let sum = PartialChecksum::default().bytes(ip).checksum();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    // Bytes 5 and 6 of the task header are the worker; 7 and 8 are 1 if it is idle.
     if rewrite.task {
         segment[udp::LEN + 5..][..2].copy_from_slice(&rewrite.worker.to_be_bytes());
         segment[udp::LEN + 7..][..2].copy_from_slice(&u16::from(rewrite.idle).to_be_bytes());
@@ -408,6 +419,7 @@ fn packet_is_held_until_its_next_hop_answers() {
     // Places for packets that wait for a next hop, for a burst of displaced ones, and for queued tasks. The
     // last are there for a later change to a policy that queues.
     assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + QUEUE);
+    // One task for each worker. Workers 14 to 17 are at the second server, whose MAC address is unknown.
     let mut burst: Vec<_> = (0..8).map(|seq| task(Header::new_task(POOL, seq))).collect();
     let verdicts = application.process(0, 1, &mut burst);
     let held = |verdict: &&Verdict| matches!(verdict, Verdict::Hold { worker: 14..18, .. });
@@ -460,6 +472,7 @@ fn questions_are_asked_in_buffers_of_a_pool() {
 fn held_packets_expire_and_are_bounded() {
     let mut application = Application::new(context("round-robin"));
     let (mut held, mut refused) = (0, 0);
+    // Of the 640 tasks, 320 are for the second server, whose MAC address stays unknown.
     for now in 0..20 {
         let mut burst: Vec<_> = (0..32).map(|seq| task(Header::new_task(POOL, seq))).collect();
         for verdict in application.process(0, now, &mut burst) {
@@ -511,6 +524,7 @@ fn queued_tasks_stay_bounded_through_a_storm() {
         assert_eq!(application.context.places(), UNRESOLVED_HELD_MAX + BURST + 20);
         let mut dice = Dice(seed);
         let (mut now, mut waited, mut full) = (0, 0, 0);
+        // `fallen` has the names of all metrics that have decreased.
         let (mut before, mut fallen) = (Totals::default(), BTreeSet::new());
         for (port, mut burst) in bursts(seed, 3_000) {
             now += dice.below(300_000) as u64;
@@ -670,7 +684,8 @@ fn missing_parts_are_reported() {
     assert!(scheduler.context(0).is_none(), "once");
 }
 
-/// A configuration without ports, for programs with a task header of their own.
+/// Returns a scheduler without ports, for programs with a task header of their own. Pool 7 has the workers 10
+/// and 11.
 fn portless_config(policy: &str, more: &str) -> Scheduler {
     let text = format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nworkers_max = 8\n\
@@ -688,6 +703,7 @@ fn pick(picker: &mut Picker, now: u64, ids: std::ops::Range<u64>) -> Vec<Choice>
     choices
 }
 
+/// Returns a worker's report of an answered task, with the number of tasks that it has left.
 fn done(worker: u16, queue: u16) -> WorkerReport {
     WorkerReport { worker, queue, service_ns: 0, answers: true }
 }
@@ -720,6 +736,7 @@ fn reported_tasks_wait_in_order() {
     assert_eq!((picker.release(5), picker.release(5)), (Some(given_up), None));
     let totals = scheduler.totals();
     let read = |counter| totals.count(counter);
+    // Six tasks and three reports, one of them of an unknown worker.
     assert_eq!((read(Counter::RxPackets), read(Counter::Forwarded)), (6 + 3, 4));
     assert_eq!((read(Counter::Refused), read(Counter::WrittenOff)), (1, 1));
     assert_eq!(totals.count(DropReason::UnknownWorker), 1);
@@ -760,6 +777,7 @@ fn members_and_policies_change_during_reported_tasks() {
     let mut picker = scheduler.picker(0).unwrap();
     let ms = TICKS_HZ / 1000;
     let mut now = 0;
+    // Makes a change and calls the picker until it has applied the change. Returns the time.
     let mut apply = |scheduler: &Scheduler, picker: &mut Picker, change: &str| {
         let epoch = scheduler.apply(&change.parse::<Change>().unwrap()).unwrap();
         while scheduler.acknowledged() < epoch {

@@ -36,7 +36,7 @@ use frames::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
-/// Workers 10 to 13 at the first server. ARP resolves its MAC address if `asks`.
+/// Returns a leaf's configuration: workers 10 to 13 at the first server. ARP resolves its MAC address if `asks`.
 fn config(policy: &str, asks: bool) -> String {
     let mac = if asks { "" } else { "mac = '02:00:00:00:02:0b'\n" };
     format!(
@@ -53,8 +53,11 @@ fn config(policy: &str, asks: bool) -> String {
 struct Node {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
+    /// Orders to start or stop the explanations.
     commands: TapCommands,
+    /// Explanations not read yet.
     records: Arc<Records>,
+    /// Time of the last poll, in ns.
     now: u64,
 }
 
@@ -69,6 +72,8 @@ impl Node {
         node
     }
 
+    /// Replaces the explainer by one with this filter and at most `count` records, or by none. `number` is the
+    /// order's.
     fn order(&mut self, number: u64, filter: Option<Filter>, count: u64) {
         let explainer = |filter| Explainer::new(filter, count, Arc::clone(&self.records));
         self.commands.push(TapOrder::explain(number, filter.map(explainer))).unwrap();
@@ -99,6 +104,7 @@ impl Node {
     }
 }
 
+/// Creates a leaf that explains all packets.
 fn explained(text: &str) -> Node {
     Node::new(text, Some(Filter::default()))
 }
@@ -107,13 +113,14 @@ fn tasks(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(|seq| task(Header::new_task(POOL, seq))).collect()
 }
 
-/// Packets that are dropped, one for each of these reasons.
+/// Returns packets that a leaf drops, each with its reason.
 fn refused() -> Vec<(DropReason, Vec<u8>)> {
     let (mut damaged, mut last_hop) = (tasks(1).remove(0), tasks(1).remove(0));
     damaged[50] ^= 1;
     last_hop[ether::LEN + 8] = 1;
     let sum = u16::from_be_bytes([last_hop[24], last_hop[25]]);
-    // The upper half of a word is reduced by 63: the complement in the checksum grows by the same amount.
+    // The time to live, 64, is the upper half of a word. It is reduced by 63: the complement in the checksum grows
+    // by the same amount.
     let (sum, carry) = sum.overflowing_add(63 << 8);
     last_hop[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
     vec![
@@ -190,6 +197,7 @@ fn drops_are_explained_and_filters_apply() {
     let host = |bits| IpAddr::V4(Ipv4Addr::from_bits(bits));
     assert_eq!(counted(Filter { host: Some(host(CLIENT)), ..all }), 6);
     assert_eq!(counted(Filter { host: Some(host(CLIENT + 1)), ..all }), 0);
+    // Bit 1: only the port towards workers.
     assert_eq!(counted(Filter { ports: 2, ..all }), 0);
     let of_each: Vec<_> = (10..14).map(|id| counted(Filter { worker: Some(id), ..all })).collect();
     assert_eq!(of_each.iter().sum::<usize>(), 3, "{of_each:?}");
@@ -204,6 +212,7 @@ fn waiting_is_explained_at_both_ends() {
     assert!(fates[..4].iter().all(|fate| matches!(fate, Fate::Sent { .. })), "{fates:?}");
     let full = Fate::Dropped(DropReason::QueueFull);
     assert_eq!(fates[4..], [Fate::Queued, Fate::Queued, full]);
+    // The second queued task found one of two places taken.
     let beliefs = &told[5].beliefs.as_ref().unwrap().beliefs;
     assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
     assert!(beliefs.candidates.iter().all(|one| one.outstanding == 1));
@@ -263,6 +272,7 @@ fn explaining_changes_no_decision_and_counts_overruns() {
         node.poll();
         node.sent();
     }
+    // Nobody reads meanwhile. There is room for 4096 records.
     let read = std::iter::from_fn(|| node.records.next()).count() as u64;
     assert!(read >= 4096 && node.records.lost() > 0, "{read}");
     assert_eq!(read + node.records.lost(), 200 * 32);
@@ -278,13 +288,14 @@ fn explaining_changes_no_decision_and_counts_overruns() {
 // promise: control.3
 #[test]
 fn packets_rejected_by_a_device_are_explained() {
+    // The ring to the workers has room for 64 packets.
     let mut node = explained(&config("random", false));
     for _ in 0..2 {
         assert!(tasks(32).iter().all(|frame| node.far[0].send(frame)));
         node.poll();
     }
     while node.records.next().is_some() {}
-    let told = node.explain_frames(0, &tasks(3)); // the ring to the workers is full
+    let told = node.explain_frames(0, &tasks(3));
     let unsent: Vec<_> = told.iter().filter(|one| one.moment == Moment::Leaving).collect();
     assert_eq!(unsent.len(), 3, "{told:?}");
     assert!(unsent.iter().all(|one| one.fate == Fate::Dropped(DropReason::TxFull)));
@@ -341,6 +352,7 @@ fn agent_explains_assignment_and_outcome() {
     assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
     let beliefs = &told[1].beliefs.as_ref().unwrap().beliefs;
+    // Worker 11 is not attached, so it may not be chosen.
     assert_eq!((beliefs.active, beliefs.bound, beliefs.out), (1, Some(1), [0, 0, 1]));
     let mut told = Vec::new();
     for _ in 0..8 {
@@ -358,7 +370,7 @@ const AGENT: &str = "[agent]\nname = 'explained'\ncore = 1\nseed = 7\nslots = 4\
      [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '02:00:00:00:02:0b'\n\
      [[pool]]\nid = 7\npolicy = 'jbsq(k=1)'\nqueue = 2\nworkers = '10-11'\n";
 
-/// A task to the agent, or a worker's reply to it.
+/// Returns a task to the agent, or the agent's reply to it by the worker `reply_of`.
 fn at_agent(seq: u16, reply_of: Option<u16>) -> Vec<u8> {
     let (client, agent) = ((CLIENT_MAC, CLIENT, 40_000), (mac_of(SERVERS[0]), SERVERS[0], 1234));
     let (from, to) = if reply_of.is_some() { (agent, client) } else { (client, agent) };
@@ -446,10 +458,12 @@ impl Home {
     }
 }
 
+/// Runs a `wedjat` command.
 fn wedjat(arguments: &[&str]) -> Output {
     Command::new(WEDJAT).args(arguments).env_remove("WEDJAT_STATE").output().unwrap()
 }
 
+/// Returns standard output and standard error.
 fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (text(&output.stdout), text(&output.stderr))
@@ -464,6 +478,7 @@ fn fails(output: &Output, words: &[&str]) {
     }
 }
 
+/// Returns the JSON values, one per line, of a command that must have succeeded.
 fn json(output: &Output) -> Vec<Value> {
     let (out, error) = texts(output);
     assert!(output.status.success(), "{error}");
@@ -519,7 +534,7 @@ fn a_capture_is_explained_without_a_node() {
     assert_eq!(json(&home.explain("in.pcap", &["--pool", "99", "--format", "json"])).len(), 1);
 }
 
-/// The same over IPv6, with neighbour discovery.
+/// As [`a_capture_is_explained_without_a_node`], over IPv6 with neighbour discovery.
 #[test]
 fn a_capture_of_ipv6_is_explained() {
     let text = config("horus", true).replace("'10.0.1.1/24'", "'fd00:1::1/64'");
@@ -661,6 +676,7 @@ fn a_running_leaf_explains_its_packets() {
     assert_eq!(of("fate", "sent") + of("fate", "dropped"), 200, "{told:?}");
     assert_eq!(of("port", "net_pcap0"), 200, "{}", told[0]);
     for reason in ["udp_checksum", "ttl_expired", "unknown_pool", "ether_type", "runt"] {
+        // Each is one of 25 packets in the capture: 8 of 200 on average.
         let count = of("reason", reason);
         assert!((4..=12).contains(&count), "{reason}: {count}");
     }
@@ -696,6 +712,6 @@ fn a_running_leaf_explains_its_packets() {
     fails(&explain(&["--count", "1"]), &["another `wedjat explain` is running"]);
     other.kill().unwrap();
     other.wait().unwrap();
-    wait_until("it has ended", || explain(&["--count", "1"]).status.success());
+    wait_until("the leaf notices the end", || explain(&["--count", "1"]).status.success());
     leaf.ended_by("-TERM");
 }

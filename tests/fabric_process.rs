@@ -30,11 +30,13 @@ fn followed_fabric_survives_spine_and_controller_loss() {
         .arg(home.path("controller.toml"));
     let log = fs::File::create(home.path("controller.log")).unwrap();
     let controller = ChildProcess::start(command.stdout(Stdio::null()).stderr(log));
+    // Runs `wedjat ctl` for the controller.
     let ctl = |arguments: &[&str]| {
         let mut command = Command::new(WEDJAT);
         command.env("WEDJAT_CONTROLLER", home.path("fabric"));
         command.args(["ctl", "--json"]).args(arguments).output().unwrap()
     };
+    // The same; checks that it succeeds, and returns its JSON.
     let told = |arguments: &[&str]| {
         let output = ctl(arguments);
         assert!(
@@ -60,17 +62,19 @@ fn followed_fabric_survives_spine_and_controller_loss() {
     let mut switch = Switch::open(&home, &ENDS);
     let pool = ["pool", "create", "1", "--workers", "8", "--policy", "horus"];
     told(&[&pool[..], &["--spines", "1", "--address", "10.0.1.200"]].concat());
+    // Returns true if this spine has both racks.
     let linked = |spine: u64| {
         let topology = told(&["topology"]);
         let racks = topology["pools"][0]["racks"].as_array().unwrap().clone();
         racks.len() == 2 && racks.iter().all(|rack| rack["spine"] == spine)
     };
     assert!(linked(90));
+    // Returns the number of members of a node's pool.
     let members = |home: &Home, node: &str| {
         let members = home.state(node)["pools"][0]["members"].clone();
         members.as_array().map_or(0, Vec::len)
     };
-    switch.poll_until("all have what they are to have", || {
+    switch.poll_until("all nodes have their members", || {
         let leaves = ["leaf1", "leaf2"]
             .map(|leaf| (members(&home, leaf), home.counter(leaf, "signals") > 0));
         leaves == [(4, true); 2]
@@ -88,7 +92,7 @@ fn followed_fabric_survives_spine_and_controller_loss() {
         assert!(died.elapsed() < PATIENCE, "the standby has not announced the address");
     }
     eprintln!("the standby has the address after {:?}", died.elapsed());
-    switch.poll_until("the leaves are linked to it", || {
+    switch.poll_until("the leaves are linked to the standby", || {
         linked(91) && home.counter("spine91", "signals") > 10
     });
     switch.ask(500..1000);

@@ -6,7 +6,7 @@ mod fuzz_bodies;
 use std::fs;
 use std::path::Path;
 
-/// Feeds the stored inputs of a target. Returns their number.
+/// Feeds the stored inputs of a target to `run`. Returns their number.
 fn feed(target: &str, mut run: impl FnMut(&[u8])) -> usize {
     let mut fed = 0;
     for home in ["fuzz/seeds", "tests/fuzz_regressions"] {
@@ -39,7 +39,7 @@ fn stages() {
     };
     assert!(feed("stages", count) > 0);
     let enough = |(to_workers, to_clients)| to_workers > 10 && to_clients > 5;
-    assert!(went.into_iter().all(enough), "{went:?} went through");
+    assert!(went.into_iter().all(enough), "{went:?} packets passed over IPv4 and IPv6");
 }
 
 #[test]

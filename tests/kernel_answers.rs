@@ -53,7 +53,7 @@ const UDP_V6: usize = 54;
 /// raises the number of dropped cases.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Change to a good task, before or after its checksums are computed.
+/// Change to a good task.
 type Edit = fn(&mut Vec<u8>);
 const NOTHING: Edit = |_| {};
 
@@ -61,28 +61,35 @@ const NOTHING: Edit = |_| {};
 struct Case {
     name: &'static str,
     is_v6: bool,
+    /// Change before the checksums are computed.
     edit: Edit,
+    /// Change afterwards.
     spoil: Edit,
     /// Reason why the leaf drops the task; `None` if it forwards it.
     refused: Option<Reason>,
 }
 
+/// Returns a case that the leaf forwards.
 const fn good(name: &'static str, is_v6: bool, edit: Edit) -> Case {
     Case { name, is_v6, edit, spoil: NOTHING, refused: None }
 }
 
+/// Returns a case with right checksums that the leaf drops.
 const fn bad(name: &'static str, is_v6: bool, edit: Edit, reason: Reason) -> Case {
     Case { name, is_v6, edit, spoil: NOTHING, refused: Some(reason) }
 }
 
+/// Returns a case that the leaf drops, changed after its checksums were computed.
 const fn spoilt(name: &'static str, is_v6: bool, spoil: Edit, reason: Reason) -> Case {
     Case { name, is_v6, edit: NOTHING, spoil, refused: Some(reason) }
 }
 
+/// Overwrites bytes at an offset.
 fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
     frame[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
+/// Returns the number of two bytes at an offset.
 fn number(frame: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]))
 }
@@ -95,7 +102,8 @@ fn insert_options(frame: &mut Vec<u8>, options: &[u8]) {
     set(frame, IP + 2, &(total as u16).to_be_bytes());
 }
 
-/// Inserts an IPv6 extension header of eight bytes.
+/// Inserts an IPv6 extension header of type `next` and eight bytes. Its first byte becomes the type of the header
+/// after it.
 fn insert_extension(frame: &mut Vec<u8>, next: u8, mut header: [u8; 8]) {
     header[0] = std::mem::replace(&mut frame[IP + 6], next);
     let len = number(frame, IP + 4) + header.len();
@@ -103,10 +111,12 @@ fn insert_extension(frame: &mut Vec<u8>, next: u8, mut header: [u8; 8]) {
     set(frame, IP + 4, &(len as u16).to_be_bytes());
 }
 
+/// Sets the source address.
 fn src_v4(frame: &mut [u8], address: [u8; 4]) {
     set(frame, IP + 12, &address);
 }
 
+/// Sets the source address.
 fn src_v6(frame: &mut [u8], address: &str) {
     let address: std::net::Ipv6Addr = address.parse().unwrap();
     set(frame, IP + 8, &address.octets());
@@ -565,6 +575,7 @@ fn task(is_v6: bool, to_server: bool, seq: u16) -> Vec<u8> {
 }
 
 impl Case {
+    /// Returns the case's frame with this task number, to the server or to the leaf.
     fn frame(&self, to_server: bool, seq: u16) -> Vec<u8> {
         let mut frame = task(self.is_v6, to_server, seq);
         (self.edit)(&mut frame);
@@ -582,6 +593,7 @@ struct InMemory {
 }
 
 impl InMemory {
+    /// Creates a leaf with the further lines `port` for its port.
     fn new(is_v6: bool, port: &str) -> Self {
         let [network, server] = match is_v6 {
             false => ["ip = '10.77.2.1/24'\ngateway = '10.77.2.254'", "10.77.2.11"],
@@ -611,6 +623,7 @@ impl InMemory {
     }
 }
 
+/// Runs `ip`, which must succeed.
 fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split_whitespace()).status().unwrap();
     assert!(status.success(), "ip {arguments}");
@@ -620,11 +633,13 @@ fn ip(arguments: &str) {
 struct Worker {
     /// Name of the namespace. With a letter appended, name of an interface.
     name: String,
+    /// Family (true for IPv6) and number of each answered task.
     answered: Receiver<(bool, u16)>,
     stop: Arc<AtomicBool>,
 }
 
 impl Worker {
+    /// Creates the namespace, a veth pair into it, and a thread for each family that echoes tasks.
     fn new() -> Self {
         let name = format!("ka{}", std::process::id());
         let (near, far) = (format!("{name}a"), format!("{name}b"));
@@ -655,6 +670,7 @@ impl Worker {
                 let mut packet = [0; 2048];
                 while !stop.load(Ordering::Relaxed) {
                     let Ok((len, client)) = socket.recv_from(&mut packet) else { continue };
+                    // Codes 0 and 16 (first and later packets of a task), with or without the extension (0x20).
                     let is_task = len >= 11 && packet[0] & !0x30 == Code::NewTask as u8;
                     if is_task && socket.send_to(&packet[..len], client).is_ok() {
                         let seq = u16::from_be_bytes([packet[9], packet[10]]);
@@ -683,10 +699,12 @@ struct Wire<'a> {
     port: &'a mut QueuePort,
     pool: &'a MbufPool,
     worker: &'a Worker,
+    /// Family and number of each answered task.
     answered: BTreeSet<(bool, u16)>,
 }
 
 impl Wire<'_> {
+    /// Sends a frame to the kernel.
     fn send(&mut self, frame: &[u8]) {
         let mut burst = Burst::new();
         let mut mbuf = self.pool.handle().take().unwrap();
@@ -739,7 +757,8 @@ fn each_case(wire: &mut Wire<'_>) {
     let mut leaves = [InMemory::new(false, ""), InMemory::new(true, "")];
     let all = || CASES.iter().zip(0_u16..);
     for (case, seq) in all() {
-        // Behind a leaf, the packet has one hop less and is addressed to the server.
+        // As a leaf would send it: addressed to the server, from the leaf's MAC address. A frame for another MAC
+        // address, or of at most 60 bytes, keeps its source.
         let mut frame = case.frame(true, seq);
         if frame.len() > 60 && frame[0..6] == SERVER_MAC.0 {
             frame[6..12].copy_from_slice(&LEAF_MAC.0);
@@ -753,6 +772,7 @@ fn each_case(wire: &mut Wire<'_>) {
     let missing = wire.unanswered(&wanted, PATIENCE);
     let missing: Vec<_> = missing.iter().map(|&at| CASES[usize::from(at)].name).collect();
     assert!(missing.is_empty(), "the kernel answers none of {missing:?}");
+    // Collects further answers: no task has this number.
     wire.unanswered(&BTreeSet::from([(false, u16::MAX)]), QUIET);
     let mut dropped = 0;
     for (case, seq) in all() {
@@ -765,7 +785,8 @@ fn each_case(wire: &mut Wire<'_>) {
     assert!(dropped >= 40, "the kernel drops {dropped} cases only");
 }
 
-/// Checks that the kernel answers every frame forwarded by a leaf, and that the leaf refuses some.
+/// Sends 4000 frames to a leaf with the further lines `port` for its port. Checks that the kernel answers every frame
+/// forwarded by it, and that it refuses some.
 fn answers_all(
     wire: &mut Wire<'_>,
     is_v6: bool,
@@ -795,7 +816,7 @@ fn answers_all(
     assert!(wanted.len() > 50 && refused > 50, "{} forwarded, {refused} refused", wanted.len());
 }
 
-/// Options of random kinds and lengths, through a port that permits harmless ones.
+/// Sends options of random kinds and lengths through a port that permits harmless ones.
 fn random_options(wire: &mut Wire<'_>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(33);
     answers_all(wire, false, "ip_options = 'harmless'", |seq| {
@@ -817,7 +838,8 @@ fn random_options(wire: &mut Wire<'_>) {
     });
 }
 
-/// One to three random bytes in the headers. Half of the frames with possible lengths get right checksums again.
+/// Sends frames with one to three random bytes in their headers. Half of the frames with possible lengths get right
+/// checksums again.
 fn random_headers(wire: &mut Wire<'_>, is_v6: bool) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(34);
     let end = if is_v6 { UDP_V6 + 8 } else { UDP + 8 };

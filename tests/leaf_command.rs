@@ -49,6 +49,7 @@ impl Home {
         self.0.path().join(name)
     }
 
+    /// Writes a leaf's configuration with this device, two servers of four workers, and the lines `more`.
     fn configure(&self, device: &str, more: &str) {
         let text = format!(
             "[leaf]\nid = 1\ncores = {:?}\nseed = 7\nstate = '{}'\n\
@@ -63,12 +64,14 @@ impl Home {
         fs::write(self.path("leaf.toml"), text).unwrap();
     }
 
+    /// Returns the command `wedjat leaf` with this configuration.
     fn leaf(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(WEDJAT);
         command.arg("leaf").arg("--config").arg(self.path("leaf.toml")).args(arguments);
         command
     }
 
+    /// Returns the output of `wedjat state --json`; `None` while the state cannot be read.
     fn state(&self) -> Option<Value> {
         let output = wedjat(&["state", self.path("state").to_str().unwrap(), "--json"]);
         serde_json::from_slice(&output.stdout).ok()
@@ -92,7 +95,7 @@ impl Home {
         counted[0]
     }
 
-    /// Returns the number of packets received by each core.
+    /// Returns the number of packets received by each core. Empty while the state cannot be read.
     fn received(&self) -> Vec<u64> {
         self.counted("rx_packets")
     }
@@ -109,10 +112,11 @@ impl Home {
 
     /// Waits until the cores have received this number of packets together.
     fn wait_for_all(&self, packets: u64) {
-        wait_until("all has come", || self.received().iter().sum::<u64>() == packets);
+        wait_until("all packets are received", || self.received().iter().sum::<u64>() == packets);
     }
 }
 
+/// Runs a `wedjat` command.
 fn wedjat(arguments: &[&str]) -> Output {
     Command::new(WEDJAT).args(arguments).output().unwrap()
 }
@@ -131,6 +135,7 @@ fn refused(output: &Output, words: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
+/// Returns the account of a leaf that succeeded. Checks that it balances and that no buffer is missing.
 fn account(output: &Output) -> Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let account: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -139,6 +144,7 @@ fn account(output: &Output) -> Value {
     account
 }
 
+/// Returns the number of packets dropped for any reason.
 fn dropped(account: &Value) -> u64 {
     account["drops"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
@@ -152,6 +158,7 @@ impl RunningProcess {
         Self(Some(command.spawn().unwrap()))
     }
 
+    /// Sends a signal such as `-TERM`, waits for the end and returns the output.
     fn stop(mut self, signal: &str) -> Output {
         let child = self.0.take().unwrap();
         let id = child.id().to_string();
@@ -169,7 +176,7 @@ impl Drop for RunningProcess {
     }
 }
 
-/// Tasks and replies in turn.
+/// Returns 100 tasks and 100 replies in turn.
 fn traffic() -> Vec<Vec<u8>> {
     (0..200)
         .map(|seq| match seq % 2 {
@@ -183,13 +190,14 @@ fn traffic() -> Vec<Vec<u8>> {
 struct Dice(u64);
 
 impl Dice {
+    /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % limit
     }
 }
 
-/// Good packets with changed, missing or additional bytes.
+/// Returns 3000 packets of [`traffic`] with changed, missing or additional bytes.
 fn mutated(seed: u64) -> Vec<Vec<u8>> {
     let good = traffic();
     let mut dice = Dice(seed);
@@ -209,6 +217,7 @@ fn mutated(seed: u64) -> Vec<Vec<u8>> {
     (0..3_000).map(mutate).collect()
 }
 
+/// Returns true if this process may use two CPUs. Prints a note otherwise.
 fn two_cpus() -> bool {
     let two = std::thread::available_parallelism().unwrap().get() >= 2;
     if !two {
@@ -268,7 +277,7 @@ fn members_and_policy_change_under_traffic() {
     let settled = |what: &str, met: &dyn Fn(&Value) -> bool| {
         wait_until(what, || home.state().is_some_and(|state| met(&state)));
     };
-    settled("it runs", &|state| state["epoch"] == 1 && workers(state).len() == 8);
+    settled("the leaf runs", &|state| state["epoch"] == 1 && workers(state).len() == 8);
     change("# comments and empty lines are left out\n");
     change("add-server ip=10.0.2.13 mac=02:00:00:00:02:0d");
     change("add-workers server=10.0.2.13 pool=7 workers=30-31");
@@ -279,7 +288,7 @@ fn members_and_policy_change_under_traffic() {
     change("remove-server ip=10.0.2.11");
     change("set-policy pool=7 policy=round-robin");
     change("drop-everything");
-    settled("others keep their places when some have left", &|state| {
+    settled("members 4 to 9 keep their places", &|state| {
         let there: Vec<_> = (4..8).map(|at| (at, at + 10)).chain([(8, 30), (9, 31)]).collect();
         workers(state) == there && state["pools"][0]["policy"] == "round-robin"
     });
@@ -315,6 +324,7 @@ fn free_address() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
+/// Sends an HTTP request and returns the response; empty if nothing listens at the address.
 fn get(address: std::net::SocketAddr, path: &str) -> String {
     use std::io::Read as _;
 
@@ -346,6 +356,7 @@ fn assert_scraped(home: &Home, node: std::net::SocketAddr, metric: &str) {
         return;
     };
     let _prometheus = RunningProcess(Some(prometheus));
+    // The encoded queries are `METRIC>0` and `up==0`.
     wait_until("Prometheus has scraped the node", || {
         let answer = get(address, &format!("/api/v1/query?query={metric}%3E0"));
         answer.contains(&format!("\"__name__\":\"{metric}\""))
@@ -364,6 +375,7 @@ fn histograms_of_a_running_leaf_grow() {
         + &format!("[control]\nmetrics = '{metrics}'\n");
     fs::write(home.path("leaf.toml"), config).unwrap();
     let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME]));
+    // Returns the value of a sample; 0 if there is none.
     let value = |sample: &str| {
         let text = get(metrics, "/metrics");
         let of = |line: &str| line.strip_prefix(sample)?.trim().parse::<f64>().ok();
@@ -481,11 +493,11 @@ fn running_leaf_is_changed_and_watched() {
     let tap = answered(&home, &["tap", "start", "--file", &file, "--packets", "1000"]);
     let devices = shown["ports"].as_array().unwrap().iter().map(|port| port["device"].clone());
     assert_eq!(tap["ports"], devices.collect::<Value>());
-    wait_until("it has ended", || answered(&home, &["show"])["tap"].is_null());
+    wait_until("the tap has ended", || answered(&home, &["show"])["tap"].is_null());
     assert_eq!(answered(&home, &["tap", "stop"])["written"], 1000);
     let recorded = read_frames(Path::new(&file)).unwrap();
     assert_eq!(recorded.len(), 1000);
-    assert!(recorded.iter().any(|frame| packets.contains(frame)), "of those that came");
+    assert!(recorded.iter().any(|frame| packets.contains(frame)), "received packets");
     // Many changes during traffic, each of them answered.
     let access = wedjat::admin::Access::State(home.path("state"));
     let mut connection = wedjat::admin::Connection::open(&access).unwrap();
@@ -565,10 +577,11 @@ fn running_agent_is_changed_and_watched() {
     assert_eq!(account["policies"]["9"], "sed", "{account}");
 }
 
-/// Changes of a leaf with an agent on its core, live and by a reload.
+/// Changes a leaf with an agent on its core, live and by a reload.
 #[test]
 fn colocated_leaf_and_agent_are_changed() {
     let home = Home::new([&[], &[]], "");
+    // Writes the configuration. `more` are the agent's workers and further lines of its pool.
     let config = |more: &str| {
         let pool = "[[agent.pool]]\nid = 7\npolicy = 'jsq'\nworkers = ";
         let name = home.path("host");
@@ -626,14 +639,14 @@ fn leaf_survives_tampering_with_its_state_file() {
     let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
     let mut received = home.all_receive(&[0; 2]);
     let shorten = |len| fs::File::options().write(true).open(&state).unwrap().set_len(len).unwrap();
-    let deeds: [&dyn Fn(); 4] = [
+    let tamperings: [&dyn Fn(); 4] = [
         &|| shorten(0),
         &|| shorten(5_000),
         &|| fs::write(&state, "something else").unwrap(),
         &|| shorten(0),
     ];
-    for deed in deeds {
-        deed();
+    for tamper in tamperings {
+        tamper();
         received = home.all_receive(&received); // published again; a write to a mapped page of the shortened file would raise SIGBUS
     }
     // A rename replaces the file in one step. If the leaf found no file, it would create a new one.
@@ -642,7 +655,7 @@ fn leaf_survives_tampering_with_its_state_file() {
     fs::rename(&fifo, &state).unwrap();
     let account = account(&leaf.stop("-TERM"));
     assert!(account["scheduled"].as_u64() > Some(0) && account["balanced"] == true, "{account}");
-    assert!(fs::symlink_metadata(&state).is_ok(), "and what was put there is left alone");
+    assert!(fs::symlink_metadata(&state).is_ok(), "the FIFO is left alone");
 }
 
 #[test]
@@ -664,7 +677,7 @@ fn garbage_is_accounted_for() {
     let recorded: usize = (0..cpus().len())
         .map(|core| read_frames(&home.path(&format!("tap.port0.core{core}.pcap"))).unwrap().len())
         .sum();
-    assert_eq!(recorded as u64, received + went, "the capture holds what came and what went");
+    assert_eq!(recorded as u64, received + went, "the captures hold all packets in and out");
 }
 
 #[test]
@@ -719,7 +732,7 @@ fn foreign_state_files_are_refused() {
     fs::write(&state, &precious).unwrap();
     refused(&show(), &["state file", "not a wedjat state file"]);
     refused(&run(), &["state file", "not a wedjat state file", "name another file"]);
-    assert_eq!(fs::read_to_string(&state).unwrap(), precious, "it is left alone");
+    assert_eq!(fs::read_to_string(&state).unwrap(), precious, "the foreign file is left alone");
 
     fs::remove_file(&state).unwrap();
     assert!(Command::new("mkfifo").arg(&state).status().unwrap().success());
@@ -980,6 +993,7 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
 // promise: ports.1
 #[test]
 fn vlan_port_strips_and_adds_its_tag() {
+    // Of nine packets, one has no tag, one the tag of another VLAN, one has two tags, and six have the port's tag.
     let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();
     let tasks: Vec<_> = (0..90).map(|seq| task(Header::new_task(POOL, seq))).collect();
     let frame = |(at, task): (usize, &Vec<u8>)| match at % 9 {

@@ -53,6 +53,7 @@ fn cc(source: &str, program: &Path, packages: &[&str], linking: &[&str]) {
     run(cc.arg(Path::new(SOURCE).join(source)).args(pkg_config(&arguments)));
 }
 
+/// Returns the command of a program that loads the installed library.
 fn with_library(program: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("LD_LIBRARY_PATH", installed().join("lib"));
@@ -254,11 +255,12 @@ impl Home {
         path
     }
 
+    /// Returns the packets that `program` sent.
     fn output(&self, program: &str) -> Trace {
         SIDES.map(|side| read_frames(&self.path(&format!("{side}-{program}.pcap"))).unwrap())
     }
 
-    /// Runs a leaf until it has received the whole input.
+    /// Runs a leaf until it has received the whole input. Returns the packets that it sent.
     fn leaf(&self, input: &Trace) -> Trace {
         let mut leaf = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         leaf.args(["leaf", "--duration", LIFETIME, "--config"]).arg(self.config("leaf"));
@@ -280,6 +282,7 @@ impl Home {
         self.output("leaf")
     }
 
+    /// Runs the example in C until no packet has come for a second. Returns the packets that it sent.
     fn application_in_c(&self) -> Trace {
         let program = self.path("scheduler");
         cc("examples/scheduler.c", &program, &["wedjat", "libdpdk"], &[]);
@@ -294,13 +297,14 @@ impl Home {
         self.output("c")
     }
 
+    /// Like [`Home::application_in_c`], for the example in Rust.
     fn application_in_rust(&self) -> Trace {
         run(Command::new(scheduler_in_rust()).arg(self.config("rust")).arg("1"));
         self.output("rust")
     }
 }
 
-/// Builds examples/scheduler.rs.
+/// Builds examples/scheduler.rs and returns the program.
 fn scheduler_in_rust() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(SOURCE).args(["build", "--locked", "--workspace"]);
@@ -335,8 +339,8 @@ fn embed_in_c_page_works() {
     page::run(&page, &installed().join("bin"));
 }
 
-/// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies and packets to
-/// be refused.
+/// Builds the input: an ARP request that reveals the client's MAC address, then tasks, replies, and packets that a
+/// leaf drops.
 fn trace(tasks: u16) -> Trace {
     let mut question = vec![0; arp::FRAME_LEN];
     let ask = arp::Packet::request(CLIENT_MAC, CLIENT, LEAF_CLIENTS);

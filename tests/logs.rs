@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use running::*;
 
-/// Runs a leaf for longer than its reporting interval of a second.
+/// Runs a leaf for longer than its reporting interval of a second. Returns its standard output and standard error.
 fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
     let home = Home::new();
     let mut leaf = home.leaf(arguments);
@@ -26,12 +26,14 @@ fn run(arguments: &[&str], rust_log: Option<&str>) -> (String, String) {
     (stdout, stderr)
 }
 
+/// Parses a log in JSON, one record per line.
 fn records(log: &str) -> Vec<Value> {
     log.lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
         .collect()
 }
 
+/// Returns the messages of the records with this target.
 fn messages<'a>(records: &'a [Value], target: &str) -> Vec<&'a str> {
     let of = |record: &&Value| record["target"] == target;
     records.iter().filter(of).map(|record| record["message"].as_str().unwrap()).collect()
@@ -60,7 +62,7 @@ fn json_log_has_every_record() {
     );
 }
 
-/// Returns true for a warning about the machine, such as a stall.
+/// Like [`is_of_the_machine`], for a record.
 fn is_of_starvation(record: &Value) -> bool {
     is_of_the_machine(record["message"].as_str().unwrap())
 }

@@ -26,11 +26,14 @@ use changing::{ChangeRig, TrafficRig};
 use frames::{CLIENT, CLIENT_MAC, LEAF_MACS, arp_answer, mac_of};
 use rig::{CoreRig, Sizes};
 
+/// Index of the port towards clients.
 const CLIENTS: usize = 0;
+/// Index of the port towards workers.
 const WORKERS: usize = 1;
 /// Time between two polls of a core.
 const POLL_NS: u64 = 10_000;
 
+/// Returns the leaf's configuration: two servers with workers 10 to 17 in pool 7.
 fn text(state: &Path) -> String {
     format!(
         r#"
@@ -67,16 +70,20 @@ pool = 7
 /// Two cores of a leaf, their control, and the far ends of their ports.
 struct Rig {
     cores: Vec<Leaf<RingPort, FramePool>>,
+    /// Far ends of each core's ports.
     far: Vec<Vec<RingPort>>,
     changing: ChangeRig<LeafCores>,
+    /// Time of the last poll, in ns.
     now: u64,
     /// Unanswered packets at servers: due time, core and answer.
     at_work: Vec<(u64, usize, Vec<u8>)>,
     /// Tasks sent and not yet answered: sequence number and pool.
     open: BTreeMap<u16, u16>,
+    /// Number of tasks answered.
     answered: u64,
     /// Number of tasks sent to each worker so far.
     given: BTreeMap<u16, u64>,
+    /// Number of the last task.
     next: u16,
 }
 
@@ -140,6 +147,7 @@ impl Rig {
         }
     }
 
+    /// Takes a packet at a server: schedules its answer after `work_ns`, or that to an ARP request for the next poll.
     fn serve(&mut self, core: usize, frame: &[u8], work_ns: u64) {
         if ether::ether_type(frame) == ether::ARP {
             let ask = arp::Packet::parse(frame).unwrap();
@@ -149,7 +157,7 @@ impl Rig {
         let datagram = udp::parse(frame, false).unwrap();
         let header = Header::parse(&frame[datagram.payload()..]).unwrap();
         let (worker, server) = (header.dst, datagram.dst);
-        assert_eq!(ether::dst(frame), mac_of(server), "it is sent to where the server is");
+        assert_eq!(ether::dst(frame), mac_of(server), "the MAC address is the server's");
         *self.given.entry(worker).or_default() += 1;
         let reply = Header { code: Code::TaskDoneIdle, src: worker, dst: 0, qlen: 0, ..header };
         let flow = Flow {
@@ -167,6 +175,7 @@ impl Rig {
         self.at_work.push((self.now + work_ns, core, bytes));
     }
 
+    /// Records a reply, or answers an ARP request to the client.
     fn take_at_client(&mut self, core: usize, frame: &[u8]) {
         if let Ok(ask) = arp::Packet::parse(frame) {
             self.far[core][CLIENTS].send(&arp_answer(&ask, CLIENT_MAC));
@@ -178,11 +187,12 @@ impl Rig {
         self.answered += 1;
     }
 
+    /// Returns the number of packets dropped by both cores.
     fn dropped(&self) -> u64 {
         self.cores.iter().map(|core| core.stages().counters().dropped_total()).sum()
     }
 
-    /// Returns the workers that get some of `tasks` tasks of a pool.
+    /// Sends a multiple of 20 tasks, at least `tasks`, to a pool. Returns the workers that get some of them.
     fn workers_of(&mut self, pool: u16, tasks: usize) -> BTreeSet<u16> {
         let before = self.given.clone();
         // Tasks arrive in groups, so that the first idle worker does not get all of them.
@@ -251,7 +261,7 @@ fn membership_changes_keep_other_places() {
     rig.settle();
     assert_eq!(rig.workers_of(7, 400), &range(14..=17) | &range(20..=23));
     assert_eq!([14, 17, 20, 23].map(|worker| rig.index_of(worker)), [4, 7, 8, 11]);
-    // New workers get free places, and ARP resolves their server.
+    // New workers get free places, those of 10 to 13 first, and ARP resolves their server.
     rig.change("add-server ip=10.0.2.14");
     rig.change("add-workers server=10.0.2.14 pool=7 workers=30-34");
     rig.settle();
@@ -273,7 +283,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
     rig.change("remove-workers workers=10-13");
     rig.polls(100);
     rig.poll_control();
-    assert!(!rig.changing.control.is_settled(), "they have tasks");
+    assert!(!rig.changing.control.is_settled(), "the leaving workers have tasks");
     assert!(rig.changing.control.membership().worker(10).is_some());
     rig.polls(500);
     rig.settle();
@@ -357,7 +367,7 @@ fn policy_speeds_and_bounds_change() {
         rig.send(0, 7);
     }
     rig.polls(100);
-    assert_eq!(rig.dropped(), 40 - 8 - 4, "those beyond workers and queue");
+    assert_eq!(rig.dropped(), 40 - 8 - 4, "8 tasks at workers and 4 in the queue remain");
     assert!(rig.changing.look().pools[0].policy.starts_with("jbsq(k=1"));
     rig.assert_accounted();
 }
@@ -451,6 +461,7 @@ fn random_change(rng: &mut rand_xoshiro::Xoshiro256PlusPlus) -> String {
 fn random_changes_under_load_are_accounted_for() {
     for seed in 0..4 {
         let mut rig = Rig::new();
+        // 600 rounds try a change in one of three; more than 20 changes must be made.
         rig.change_at_random(seed, (600, 3, 20), random_change, |rig, rng| {
             for core in 0..2 {
                 for _ in 0..rng.random_range(0..4) {
@@ -459,7 +470,7 @@ fn random_changes_under_load_are_accounted_for() {
             }
             rig.poll(rng.random_range(10_000..400_000));
         });
-        // Tasks may wait in pools without workers.
+        // Tasks may wait in pools without workers. Their removal drops these tasks.
         (8..10).for_each(|id| _ = rig.try_change(&format!("remove-pool id={id}")));
         // Pool 7 never leaves, but all of its workers may have left.
         rig.try_change("add-server ip=10.0.2.30");

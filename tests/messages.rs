@@ -19,7 +19,7 @@ const POOL: &str = "[[pool]]\nid = 7\npolicy = 'horus'\n";
 const SERVER: &str =
     "[[server]]\nip = '10.0.2.11'\nmac = '02:00:00:00:02:0b'\nworkers = '10-13'\npool = 7\n";
 
-/// Pages without figures of the machine.
+/// Commands whose help pages have no figures of the machine.
 const HELP: [&str; 20] = [
     "",
     "leaf",
@@ -77,7 +77,7 @@ const COMMANDS: [&str; 30] = [
     "cosched run --agent none --objective soon -- true",
 ];
 
-/// Faulty configurations, by their fault, and a right one.
+/// Returns faulty configurations, each with the name of its fault, and a right one.
 fn configurations() -> Vec<(&'static str, String)> {
     let leaf = "[leaf]\nid = 1\ncores = [0]\n";
     let with = |change: &str, by: &str| {
@@ -140,7 +140,8 @@ fn configurations() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Runs `wedjat` and returns its output with its exit status.
+/// Runs `wedjat` in `folder`. Returns the command line, the output and the exit status, with placeholders for the
+/// folder and the user.
 fn run(arguments: &[&str], folder: &Path) -> String {
     let user = fs::metadata(folder).unwrap().uid();
     let folder = folder.to_str().unwrap();

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use installing::*;
 
-/// Packages and the beginning of what each depends on.
+/// Packages, each with the beginning of its dependencies.
 const PACKAGES: [(&str, &str); 4] = [
     ("libwedjat-dev", "libwedjat0 (= 0.1.0-1)"),
     ("libwedjat0", "libc6 (>= "),
@@ -26,7 +26,7 @@ const COMMANDS: [&str; 3] = ["wedjat", "wedjat-pktgen", "wedjat-testbed"];
 /// Greatest size of the static library, in bytes.
 const ARCHIVE_MAX: u64 = 25_000_000;
 
-/// Returns whether `program` is installed, and says so if it is not.
+/// Returns true if `program` is installed. Prints a note otherwise.
 fn has(program: &str, package: &str) -> bool {
     let is_there = Command::new(program).arg("--version").output().is_ok();
     if !is_there {
@@ -36,6 +36,7 @@ fn has(program: &str, package: &str) -> bool {
     is_there
 }
 
+/// Returns the output of a command that must succeed.
 fn text(command: &mut Command) -> String {
     String::from_utf8(run(command).stdout).unwrap()
 }
@@ -54,6 +55,7 @@ fn packages() -> Option<&'static Path> {
     Some(folder)
 }
 
+/// Returns the file of the package of this name.
 fn package(folder: &Path, name: &str) -> PathBuf {
     let is_named = |file: &PathBuf| file.to_str().unwrap().starts_with(&format!("{name}_0.1.0-1_"));
     folder.join(below(folder).into_iter().find(is_named).unwrap())
@@ -79,6 +81,7 @@ impl Root {
         self.0.path()
     }
 
+    /// Runs dpkg in this folder instead of the system, without dependencies.
     fn dpkg(&self, action: &str, what: &[&str]) {
         let mut dpkg = Command::new("dpkg");
         dpkg.arg(format!("--root={}", self.path().display()));
@@ -116,7 +119,7 @@ fn debian_packages_install_run_and_are_removed() {
 
     let root = Root::with(folder);
     let usr = root.path().join("usr");
-    assert_eq!(as_installed(&usr), below(installed()), "what make install installs");
+    assert_eq!(as_installed(&usr), below(installed()), "the files of make install");
     assert!(root.path().join("etc/wedjat").is_dir());
     let unit = fs::read_to_string(usr.join("lib/systemd/system/wedjat-leaf@.service")).unwrap();
     assert!(
@@ -223,7 +226,7 @@ fn example_serves(program: &Path, libraries: &Path) {
     done.unwrap();
 }
 
-/// Returns whether the program is linked with the shared library.
+/// Returns true if the program is linked with the shared library.
 fn is_shared(program: &Path) -> bool {
     text(Command::new("readelf").arg("-dW").arg(program)).contains("[libwedjat.so.0]")
 }

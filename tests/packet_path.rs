@@ -28,13 +28,15 @@ use wedjat::wire::udp::{self, Flow};
 
 use frames::*;
 
+/// A leaf of one core, with the far ends of its ports.
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
     far: Vec<RingPort>,
+    /// Time of the last poll, in ns.
     now: u64,
 }
 
-/// Configuration of a leaf. ARP resolves one server's MAC address.
+/// Returns the configuration of a leaf. ARP resolves one server's MAC address.
 fn text(policy: &str) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1\n\
@@ -47,19 +49,21 @@ fn text(policy: &str) -> String {
     )
 }
 
+/// Builds a leaf with this policy.
 fn rig(policy: &str) -> Rig {
     let rig::CoreRig { leaf, far, .. } =
         rig::leaf(&text(policy), rig::Sizes { depth: 256, frames: 4096, bytes: 256 });
     Rig { leaf, far, now: 1 }
 }
 
-/// The scheduler as a library in another program.
+/// Creates a context of the scheduler as a library, with the leaf's configuration.
 fn context(policy: &str) -> Context {
     let options = Options { ticks_hz: 1_000_000_000, macs: &LEAF_MACS };
     Scheduler::from_toml(&text(policy), &options).unwrap().context(0).unwrap()
 }
 
-/// Packets of all kinds: tasks, tasks of several packets, replies, ARP, and packets to be refused.
+/// Returns packets of all kinds, each with its port: 64 tasks and replies, a task of several packets, ARP, and
+/// packets that a leaf drops.
 fn packets() -> Vec<(usize, Vec<u8>)> {
     let mut packets = Vec::new();
     for seq in 0..64 {
@@ -85,7 +89,7 @@ fn packets() -> Vec<(usize, Vec<u8>)> {
 }
 
 impl Rig {
-    /// Sends all packets through the leaf in groups. Returns the number of allocator calls during polls.
+    /// Sends all packets through the leaf in groups of 40. Returns the number of allocator calls during polls.
     fn round(&mut self, packets: &[(usize, Vec<u8>)]) -> u64 {
         let mut calls = 0;
         for some in packets.chunks(40) {
@@ -160,6 +164,7 @@ fn polls_allocate_nothing() {
     ];
     for policy in policies {
         let mut rig = rig(policy);
+        // A clock that stands still, because only the number of samples counts here.
         rig.leaf = rig.leaf.with_stopwatch(Some(|| 7));
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
@@ -173,7 +178,7 @@ fn polls_allocate_nothing() {
         assert!(counters.read(Counter::Scheduled) > 200 * 8, "{policy}: tasks were scheduled");
         assert!(counters.read(Counter::Replies) >= 200 * 64, "{policy}: replies came");
         assert!(counters.read(Counter::Continuations) > 0, "{policy}: tasks had several packets");
-        assert!(counters.read(Counter::Originated) > 0, "{policy}: ARP was spoken");
+        assert!(counters.read(Counter::Originated) > 0, "{policy}: the leaf sent ARP");
         assert!(counters.dropped_total() > 0, "{policy}: packets were refused");
     }
 }
@@ -232,16 +237,18 @@ fn a_tap_allocates_nothing_on_the_core() {
         }
         done += std::iter::from_fn(|| commands.next_done()).count();
     }
+    // An order every 50 of 1000 rounds, the last with the number 2 + 950.
     assert_eq!((commands.epoch(), done), (952, 20));
     assert!(buffers.lost() > 0, "the buffers were full");
     assert!(recorded > 150 * packets.len(), "{recorded} were recorded");
     assert!(rig.leaf.stages().counters().balances());
 }
 
+/// 10.0.2.11.
 const AGENT: u32 = 0x0A00_020B;
 const AGENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
-/// Configuration of an agent with workers 10 and 11. `further` holds lines of `[agent]`.
+/// Returns the configuration of an agent with workers 10 and 11. `further` holds lines of `[agent]`.
 fn agent_text(policy: &str, further: &str) -> String {
     format!(
         "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nslots = 8\npayload = 64\nworker_timeout_ms = 0\n{further}\n\
@@ -250,7 +257,7 @@ fn agent_text(policy: &str, further: &str) -> String {
     )
 }
 
-/// Flow from the client to that agent.
+/// Returns the addresses of a packet from the client to the agent.
 fn flow() -> Flow {
     Flow {
         src_mac: CLIENT_MAC,
@@ -434,6 +441,7 @@ mod system_calls {
             Some(found.file_name().to_string_lossy().into_owned())
         }
 
+        /// Returns a counter from the state file; 0 if it cannot be read.
         fn counter(&self, name: &str) -> u64 {
             let snapshot = Snapshot::open(&self.path("state"));
             snapshot.map_or(0, |snapshot| snapshot.cores[0].counters[name])
@@ -494,6 +502,7 @@ mod system_calls {
         }
     }
 
+    /// Returns the configuration of a port that replays the packets.
     fn port() -> String {
         let mac = LEAF_MACS[0];
         format!(
@@ -626,6 +635,7 @@ fn peer_nodes_decide_and_learn_without_allocating() {
             }
         }
         assert_eq!(counting::calls() - before, 0, "{policy} allocates");
+        // Each policy with learned parameters reaches one consensus.
         let agreed = nodes[0].totals().agreed;
         assert_eq!(
             agreed,

@@ -26,12 +26,15 @@ use process::ChildProcess;
 use wires::Wires;
 
 const NODES: usize = 3;
+/// Number of workers of each node.
 const WORKERS: usize = 2;
+/// 10.0.2.100.
 const CLIENT: u32 = 0x0A00_0264;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
 /// Maximum number of outstanding tasks.
 const WINDOW: usize = 32;
 
+/// Returns a node's address, 10.0.2.11 for the first.
 fn address(node: usize) -> u32 {
     0x0A00_020B + node as u32
 }
@@ -40,8 +43,10 @@ fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + node as u8])
 }
 
+/// Folder of the nodes' configurations, state files and logs.
 struct Home {
     folder: tempfile::TempDir,
+    /// Prefix of the names of this test's sockets.
     name: String,
 }
 
@@ -74,6 +79,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
+    /// Starts a node and waits until its state file exists.
     fn start(&self, node: usize) -> ChildProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         command.args(["agent", "--config"]).arg(self.path(&format!("node{node}.toml")));
@@ -88,6 +94,7 @@ impl Home {
         running
     }
 
+    /// Starts a worker of a node that echoes tasks until the node stops or dies.
     fn worker(&self, node: usize) -> std::thread::JoinHandle<()> {
         let name = self.path(&format!("region{node}")).display().to_string();
         std::thread::spawn(move || {
@@ -102,6 +109,7 @@ impl Home {
         })
     }
 
+    /// Returns a node's state; null if it cannot be read.
     fn state(&self, node: usize) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat"));
         let output = command.args(["state", "--json"]).arg(self.path(&format!("state{node}")));
@@ -135,7 +143,7 @@ impl Switch {
         Self { wires, open, answered, passed: 0 }
     }
 
-    /// Forwards all received frames.
+    /// Forwards all received frames, and records the client's replies.
     fn poll(&mut self) {
         let mut came = false;
         for from in 0..NODES {
@@ -148,6 +156,7 @@ impl Switch {
         }
     }
 
+    /// Forwards a frame of a node by its destination. Records a reply to the client, or the new node of a passed task.
     fn carry(&mut self, from: usize, frame: &[u8]) {
         let to = ether::dst(frame);
         assert_eq!(ether::src(frame), mac(from));
@@ -160,7 +169,7 @@ impl Switch {
                 assert_eq!(
                     (datagram.src, datagram.src_port),
                     (address(0), 1234),
-                    "as it was asked"
+                    "the reply comes from the node that the client asked"
                 );
                 assert!(self.open.remove(&header.seq).is_some(), "task {} again", header.seq);
                 return self.answered[from] += 1;
@@ -198,8 +207,7 @@ impl Switch {
         self.wires.send(0, &frame);
     }
 
-    /// Forwards frames until a condition holds. It is checked at most every 50 ms, because each check takes
-    /// time.
+    /// Forwards frames until a condition holds. Checks it at most every 50 ms, because each check takes time.
     fn poll_until(&mut self, what: &str, mut met: impl FnMut(&Self) -> bool) {
         let (start, mut looked) = (Instant::now(), None::<Instant>);
         loop {
@@ -236,6 +244,7 @@ impl Switch {
     }
 }
 
+/// Returns a number of an account.
 fn count(account: &Value, key: &str) -> u64 {
     account[key].as_u64().unwrap()
 }
@@ -263,9 +272,10 @@ fn killed_peer_loses_only_its_tasks() {
     (2000..2200).for_each(|seq| switch.task(seq));
     drop(nodes[2].take());
     switch.wires.dead.push(2);
-    switch.poll_until("the others have noticed", |_| home.live(0) == [1] && home.live(1) == [0]);
-    switch
-        .poll_until("what they have is done", |switch| switch.open.values().all(|node| *node == 2));
+    switch.poll_until("the peers have noticed", |_| home.live(0) == [1] && home.live(1) == [0]);
+    switch.poll_until("only the dead node has open tasks", |switch| {
+        switch.open.values().all(|node| *node == 2)
+    });
     let lost = switch.open.len();
     println!("{lost} of 200 tasks were at the node that was killed or on their way there");
     assert!(lost <= 200);

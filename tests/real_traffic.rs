@@ -55,8 +55,12 @@ mod peer {
     #[cfg(target_os = "linux")]
     const HEADER: usize = 27;
     const POOL: u16 = 5;
+    /// Maximum number of outstanding tasks of a client.
     const WINDOW: u16 = 32;
 
+    // Offsets in a task: 0 code, 1 pool, 3 source, 5 destination, 7 queue length, 9 sequence number, 11 extension.
+
+    /// Returns the number of two bytes at an offset.
     fn word(packet: &[u8], at: usize) -> u16 {
         u16::from_be_bytes([packet[at], packet[at + 1]])
     }
@@ -192,9 +196,11 @@ mod traffic {
     /// Addresses of one family.
     struct Family {
         name: &'static str,
+        /// The leaf's addresses towards clients and towards workers.
         leaf: [&'static str; 2],
         client: &'static str,
         servers: [&'static str; 2],
+        /// Length of the networks' prefixes.
         prefix: u8,
     }
 
@@ -217,13 +223,15 @@ mod traffic {
     const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
     const LEAF_MACS: [&str; 2] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
     const WORKERS_MAC: &str = "02:00:00:00:02:0b";
+    /// Number of tasks of each client.
     const TASKS: u16 = 600;
     /// Number of tasks in a burst. Together they are shorter than the MTU, so that the length does not reveal
     /// the offload.
     const BURST: u16 = 40;
     const WORKERS: usize = 8;
 
-    /// Namespaces of clients, leaf and workers, removed with their content when dropped.
+    /// Namespaces of clients (`c`), leaf (`l`) and workers (`w`), removed with their content when dropped. The
+    /// string is the prefix of their names.
     struct Net(String);
 
     impl Net {
@@ -231,8 +239,8 @@ mod traffic {
             let net = Self(format!("wj{}n{number}", std::process::id()));
             for place in ["c", "l", "w"] {
                 call(&["ip", "netns", "add", &net.name(place)]);
-                // Silences the kernel: without IPv6 traffic, forwarding beside the leaf, or answers in its
-                // place. With IPv6, there are no router solicitations and no duplicate address detection.
+                // Silences the kernel. Over IPv4, it neither forwards packets beside the leaf nor sends IPv6. Over
+                // IPv6, it neither forwards packets nor asks for routers.
                 let quiet = match family.prefix {
                     24 => {
                         "echo 0 > /proc/sys/net/ipv4/ip_forward; cd /proc/sys/net/ipv6/conf; \
@@ -244,6 +252,7 @@ mod traffic {
                     }
                 };
                 net.within(place, &["sh", "-c", quiet]);
+                // In the leaf's namespace, the kernel must not answer in the leaf's place.
                 if place == "l" {
                     let none =
                         "for all in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $all; done";
@@ -259,6 +268,7 @@ mod traffic {
             net
         }
 
+        /// Returns the name of a namespace.
         fn name(&self, place: &str) -> String {
             format!("{}{place}", self.0)
         }
@@ -280,16 +290,19 @@ mod traffic {
             self.within(place, &["ip", "route", "add", "default", "via", gateway]);
         }
 
+        /// Returns a command within a namespace.
         fn command(&self, place: &str, words: &[&str]) -> Command {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &self.name(place)]).args(words);
             command
         }
 
+        /// Runs a command within a namespace, which must succeed. Returns its output.
         fn within(&self, place: &str, words: &[&str]) -> String {
             output(&mut self.command(place, words))
         }
 
+        /// Returns the command of this program, as a peer within a namespace.
         fn ourselves(&self, place: &str, words: &[&str]) -> Command {
             let own = std::env::current_exe().unwrap();
             let mut command = self.command(place, &[own.to_str().unwrap()]);
@@ -297,6 +310,7 @@ mod traffic {
             command
         }
 
+        /// Starts a server of workers and waits until it is ready.
         fn server(&self, address: &str) -> Process {
             let child = self.ourselves("w", &["server", address]).stdin(Stdio::piped()).spawn();
             let mut server = Process(child.unwrap());
@@ -346,16 +360,19 @@ mod traffic {
         }
     }
 
+    /// Returns the output of a command that must succeed.
     fn output(command: &mut Command) -> String {
         let output = command.stderr(Stdio::inherit()).output().unwrap();
         assert!(output.status.success(), "{command:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs a command that must succeed.
     fn call(words: &[&str]) {
         output(Command::new(words[0]).args(&words[1..]));
     }
 
+    /// Waits until `look` returns a value.
     fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let mut found = None;
         wait_until(what, || {
@@ -365,9 +382,11 @@ mod traffic {
         found.unwrap()
     }
 
+    /// Configuration of a run.
     struct Scenario {
         driver: &'static str,
         policy: &'static str,
+        /// True if the configuration gives the servers' MAC addresses.
         macs_known: bool,
         poll: &'static str,
         family: &'static Family,
@@ -388,11 +407,13 @@ mod traffic {
             return 0;
         }
         net.within("c", &["ethtool", "-K", "c0", "tx-udp-segmentation", "off"]);
-        assert_eq!(burst(), u64::from(BURST), "its kernel segments");
+        assert_eq!(burst(), u64::from(BURST), "the client's kernel segments the burst");
         u64::from(BURST)
     }
 
-    fn carry(number: usize, scenario: &Scenario) {
+    /// Starts a leaf with servers and clients, and checks that all tasks are answered and accounted for. `number` makes
+    /// the names of the namespaces unique.
+    fn run_scenario(number: usize, scenario: &Scenario) {
         let Scenario { driver, policy, macs_known, poll, family, loses_port } = scenario;
         println!(
             "{}, {driver}, {policy}, {poll}, MAC addresses {}",
@@ -508,6 +529,7 @@ mod traffic {
         });
     }
 
+    /// Checks the leaf's account after `tasks` answered tasks.
     fn check_account(account: &Value, tasks: u64, is_af_packet: bool) {
         assert_eq!(account["balanced"], true, "{account}");
         assert_eq!(account["scheduled"], tasks, "{account}");
@@ -536,11 +558,13 @@ mod traffic {
         }
     }
 
+    /// Returns the output of `wedjat state --json`; `None` while the state cannot be read.
     fn snapshot(state: &Path) -> Option<Value> {
         let output = Command::new(WEDJAT).arg("state").arg(state).arg("--json").output().unwrap();
         serde_json::from_slice(&output.stdout).ok()
     }
 
+    /// Returns the leaf's configuration.
     fn config_text(scenario: &Scenario, state: &Path) -> String {
         let Scenario { driver, policy, macs_known, poll, family, loses_port } = scenario;
         let third = match loses_port {
@@ -581,7 +605,7 @@ mod traffic {
             println!("AF_XDP SKIPPED: this kernel has none");
         }
         for (number, scenario) in scenarios.iter().enumerate() {
-            carry(number, scenario);
+            run_scenario(number, scenario);
         }
         println!("real_traffic: ok");
     }

@@ -28,11 +28,13 @@ use running::*;
 
 /// Numbers that change on a node without traffic.
 const RESTLESS: [&str; 5] = ["empty_polls", "pauses", "stalls", "stalled_ticks", "stall_ticks"];
-/// Packets of an unknown kind in the leaf's traffic.
+/// Number of packets of an unknown EtherType in the leaf's traffic.
 const STRAYS: usize = 3;
+/// Header of each answer.
 const CSP: &str = "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                    img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// Returns an address that was free a moment ago.
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -54,6 +56,7 @@ fn ask(address: SocketAddr, method: &str, path: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
+/// Returns `/status.json` of a node.
 fn status(address: SocketAddr) -> Value {
     let (head, body) = ask(address, "GET", "/status.json");
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
@@ -411,6 +414,7 @@ impl Page {
         heat.matches("<span class=\"cell ").count()
     }
 
+    /// Returns the page's text about its connection to the node.
     fn connection(&self) -> &str {
         let (_, text) = self.html.split_once("id=\"connection\"").unwrap();
         let (_, text) = text.split_once('>').unwrap();
@@ -443,6 +447,7 @@ fn browser_shows_the_numbers_of_the_state() {
     for key in ["load", "outstanding"] {
         assert_eq!(shown[key], sum(key).to_string(), "{key}");
     }
+    // The workers have reported 3, 2 and 0 tasks, and 3 of 100 tasks are answered.
     assert!(sum("load") == 5.0 && sum("outstanding") > 90.0, "{pool}");
     let workers = page.rows("workers");
     assert_eq!((workers.len(), page.heat()), (4, 4));

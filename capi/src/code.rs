@@ -47,7 +47,7 @@ pub const WEDJAT_ERROR_DEFECT: i32 = -13;
 
 /// No agent granted a place to the worker; the detail has the reason. As errno: ECONNREFUSED.
 pub const WEDJAT_ERROR_ATTACH: i32 = -14;
-/// The agent has ended in order: no more tasks. As errno: ESHUTDOWN.
+/// The agent has ended in order, or has removed this worker: no more tasks. As errno: ESHUTDOWN.
 pub const WEDJAT_ERROR_STOPPED: i32 = -15;
 /// The agent has excluded this worker: no more tasks. As errno: ETIMEDOUT.
 pub const WEDJAT_ERROR_SHUT_OUT: i32 = -16;
@@ -66,11 +66,11 @@ pub const WEDJAT_ERROR_NODE: i32 = -22;
 /// The port has an IPv6 address; use the call for IPv6. As errno: EAFNOSUPPORT.
 pub const WEDJAT_ERROR_FAMILY: i32 = -23;
 
-/// No request: continue.
+/// No request of wedjat_worker_yield_point(): continue.
 pub const WEDJAT_WISH_NOTHING: i32 = 0;
 /// Another task waits behind this one.
 pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
-/// The agent wants to end and waits for this task.
+/// The agent wants to end and waits for this task, or has excluded the worker.
 pub const WEDJAT_WISH_STOP: i32 = 2;
 
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);
@@ -253,6 +253,7 @@ mod tests {
 
     #[test]
     fn every_code_has_a_message_of_its_own() {
+        // Success, the 23 errors, of which the last is WEDJAT_ERROR_FAMILY, and one number that is no code.
         let mut messages: Vec<_> = (WEDJAT_ERROR_FAMILY - 1..=0).map(message).collect();
         messages.sort_unstable();
         messages.dedup();
@@ -284,7 +285,8 @@ mod tests {
             ("ETIMEDOUT", libc::ETIMEDOUT),
         ]);
         let mut codes = 0;
-        for (comment, rest) in include_str!("code.rs")
+        // Each comment of an error code ends with the name of its errno; the constant follows.
+        for (errno, rest) in include_str!("code.rs")
             .split(" As errno: ")
             .skip(1)
             .filter_map(|one| one.split_once(".\n"))
@@ -292,7 +294,7 @@ mod tests {
             let Some(rest) = rest.strip_prefix("pub const WEDJAT_ERROR_") else { continue };
             let (_, number) = rest.split_once(": i32 = ").unwrap();
             let code: i32 = number.split(';').next().unwrap().parse().unwrap();
-            assert_eq!(wedjat_errno(code), names[comment], "{code}");
+            assert_eq!(wedjat_errno(code), names[errno], "{code}");
             codes += 1;
         }
         assert_eq!(codes, -WEDJAT_ERROR_FAMILY);

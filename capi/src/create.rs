@@ -22,8 +22,8 @@ const MACS_MAX: usize = 1 << u8::BITS;
 /// Creates a scheduler from a configuration of `length` bytes, the text that `wedjat leaf` reads. Allocates
 /// all memory that contexts will ever use. Creates the state file if the configuration names one. A thread,
 /// `wedjat-state`, then copies the state to it every 50 ms per started MiB. The thread takes no signals, runs
-/// only in otherwise idle CPU time, and uses the CPUs of the calling thread. That should not be pinned to a
-/// polling core. Without a state file the library has no threads.
+/// only in otherwise idle CPU time, and uses the CPUs of the calling thread. The calling thread should not be
+/// pinned to a polling core. Without a state file the library has no threads.
 ///
 /// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, null in `*scheduler`, and the
 /// reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text is cut to fit and
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn wedjat_create(
         if config.is_null() {
             return Err(plain(WEDJAT_ERROR_NULL));
         }
-        // `ftell` and similar functions return this on failure, as an unsigned number.
+        // A failed `ftell` returns -1, which is a huge number as an unsigned length.
         if isize::try_from(length).is_err() {
             return Err(refuse(format!("length: found {length}; allowed: the bytes of a text")));
         }
@@ -129,8 +129,8 @@ unsafe fn begin(
     unsafe { write_result(scheduler, options, (detail, detail_size), make) }
 }
 
-/// Writes the result of `make` to `*target`. On failure writes null, and the reason to `detail`. Returns the
-/// code.
+/// Writes the result of `make` to `*target`. On failure writes null, and the reason to `detail`. Writes nothing
+/// if `target` is null, or if `target` or `options` is misaligned. Returns the code.
 ///
 /// # Safety
 /// The pointers are null, or lead to memory of their type or of the given size.
@@ -166,7 +166,8 @@ pub(crate) unsafe fn write_result<T, O>(
     code
 }
 
-/// Makes panics write a log record instead of a message: a library must not print to standard error.
+/// Makes panics write a log record instead of a message: a library must not print to standard error. Tests keep
+/// the messages.
 fn log_panics() {
     #[cfg(not(test))]
     std::panic::set_hook(Box::new(|panic| log::error!("a defect, please report it: {panic}")));

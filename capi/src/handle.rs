@@ -323,8 +323,8 @@ impl Scheduler {
         // Marks all parts as busy, so that no call can begin.
         let mut previous_states = Vec::with_capacity(body.contexts.len() + body.pickers.len());
         for state in states.clone() {
-            let free = |state| (state != BUSY).then_some(BUSY);
-            match state.fetch_update(AcqRel, Acquire, free) {
+            let take = |state| (state != BUSY).then_some(BUSY);
+            match state.fetch_update(AcqRel, Acquire, take) {
                 Ok(previous) => previous_states.push(previous),
                 // A call has begun since. Each state is restored: given out or not, whole or broken.
                 Err(_) => {

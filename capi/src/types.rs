@@ -12,7 +12,7 @@ pub const WEDJAT_PACKET_VERIFIED: u32 = 1;
 /// The packet has further segments, which the library cannot access. It will be dropped.
 pub const WEDJAT_PACKET_SEGMENTED: u32 = 2;
 
-/// Send the packet out of the verdict's port. It is rewritten.
+/// Send the packet out of the verdict's port. wedjat_process() and wedjat_release() have rewritten it.
 pub const WEDJAT_FORWARD: u8 = 0;
 /// Keep the packet at the verdict's place until wedjat_release() returns that place.
 pub const WEDJAT_HOLD: u8 = 1;
@@ -45,7 +45,7 @@ pub struct Options {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Its bytes. Tasks and replies that proceed are rewritten in place.
+    /// Its bytes. wedjat_process() rewrites tasks and replies that proceed in place.
     pub data: *mut u8,
     /// Number of bytes.
     pub length: u32,
@@ -222,7 +222,7 @@ pub const WEDJAT_WORKER_REGISTERED: u8 = 1;
 pub const WEDJAT_WORKER_SILENT: u8 = 2;
 /// The worker's server, or the next hop to it, does not answer ARP or neighbour discovery: the worker gets no tasks.
 pub const WEDJAT_WORKER_UNREACHABLE: u8 = 3;
-/// The worker's server registers its workers, and this one has not registered: it gets no tasks.
+/// The worker's server registers its workers, and this one has not registered: it gets no tasks. 4 is not used.
 pub const WEDJAT_WORKER_UNREGISTERED: u8 = 5;
 
 /// Options of wedjat_worker_attach().
@@ -297,6 +297,7 @@ impl Buf for Packet {
 }
 
 impl Verdict {
+    /// Values of the fields that an action does not use.
     const NONE: Self =
         Self { action: 0, port: 0, worker: WEDJAT_NO_WORKER, reason: 0, reserved: 0, place: 0 };
 

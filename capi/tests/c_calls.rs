@@ -70,7 +70,7 @@ fn workers_and_policies_change_under_traffic() {
 
 // promise: library.2
 #[test]
-fn null_is_refused_everywhere() {
+fn null_pointers_are_refused() {
     case("null");
 }
 
@@ -158,7 +158,7 @@ fn ipv6_packets_are_decided_rewritten_and_resolved() {
     }
 }
 
-/// The level for programs with their own header.
+/// Calls of programs with their own header, which pass tasks as values instead of packets.
 // promise: library.2
 #[test]
 fn reported_tasks_are_decided_and_misuse_is_refused() {

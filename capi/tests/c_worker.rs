@@ -29,6 +29,7 @@ impl Agent {
         let folder = tempfile::tempdir().unwrap();
         let program = built::compile(source, folder.path());
         let path = folder.path().join("agent");
+        // Four slots for tasks, and 64 bytes of payload in each.
         let region = WorkerRegion::create(&path, &[Place { id: 3, pool: 7 }], 4, 64).unwrap();
         let channel = region.channel(0);
         let worker = Command::new(program).arg(&path).stdout(Stdio::piped()).spawn().unwrap();
@@ -108,8 +109,11 @@ fn worker_answers_and_wrong_calls_are_harmless() {
     let mut agent = Agent::with("tests/c/worker.c");
     agent.give(4);
     let answers = agent.collect(4);
+    // The program answers the first task, gives up the second, takes the next task before it has answered the
+    // third, and answers the fourth with its own payload.
     let expected = [Some(b"answer".to_vec()), None, None, Some(b"task3".to_vec())];
     assert_eq!(answers, expected);
+    // The program then waits for a task, and must learn of the agent's end.
     let mut line = String::new();
     BufReader::new(agent.worker.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "waits\n");
@@ -123,6 +127,7 @@ fn the_example_answers_every_task() {
     for _ in 0..50 {
         agent.give(4);
         let answers = agent.collect(4);
+        // The example answers with the bytes of the payload in reverse.
         for (seq, answer) in answers.into_iter().enumerate() {
             assert_eq!(answer, Some(format!("{seq}ksat").into_bytes()));
         }

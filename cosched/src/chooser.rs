@@ -4,7 +4,7 @@
 //! An expert's advice is a distribution over shares of core time for a batch job. The risk of an expert is
 //! its probability of the drawn share times the loss. A round adds up risks until one exceeds 1, and then
 //! updates the weights, the paper's alpha. Gamma is the learning rate of a round. The excess risk is that of
-//! the mixture minus that of the best expert.
+//! the mixture minus that of the best expert. Happiness measures whether a job will end in time.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
 //! Experts that advise a chooser: decision trees and rules. Advice is a distribution over shares of core time
-//! for a batch job.
+//! for a batch job. Happiness measures whether a job will end in time.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use crate::guard::GuardSettings;
 use crate::settings::Settings;
 use crate::share::{Distribution, Share};
 
-/// The paper's four kinds of trees, and rules as a baseline.
+/// The four kinds of trees of the ASA_X paper (arXiv 2401.09706), and rules as a baseline.
 const BUILT_IN: &str = include_str!("../experts.toml");
 
 /// Complete configuration of chooser and guard.

@@ -31,10 +31,10 @@ pub struct GuardSettings {
     pub backlog: f64,
     /// Fraction of the workers' time reserved for them beyond their load.
     pub reserve: f64,
-    /// Milliseconds without a share after the objective was missed. The time doubles if it is missed again
-    /// soon.
+    /// Milliseconds without a share after the objective was missed (cool-down). The time doubles if the objective
+    /// is missed again soon.
     pub cool_down_ms: f64,
-    /// Upper limit of that time.
+    /// Upper limit of the doubled cool-down, in milliseconds.
     pub cool_down_max_ms: f64,
     /// Milliseconds in which the batch may grow by 10%.
     pub growth_ms: f64,
@@ -172,8 +172,8 @@ impl Guard {
         self.allowed
     }
 
-    /// Sets the limit to 0 for a time. The time doubles, up to its maximum, if the last one ended only recently and
-    /// the batch had a share again.
+    /// Begins a cool-down, in which the limit is 0. Doubles its length, up to the maximum, if the last cool-down
+    /// ended less than twice its length ago and the batch had a share again.
     fn miss(&mut self, now_ns: u64, share: Share) {
         let last_ns = (self.cool_down_ms * MS) as u64;
         let is_soon =

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Number of shares.
 pub const SHARES: usize = 10;
 
-/// Share of core time for a batch job: 0, 10, ... 90 per cent. These are the paper's actions.
+/// Share of core time for a batch job: 0, 10, ... 90 per cent. These are the actions of the ASA_X paper (arXiv
+/// 2401.09706).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct Share(u8);
@@ -26,7 +27,7 @@ impl Share {
     /// Returns the largest share of at most `part`; 0 for negative values and NaN.
     #[must_use]
     pub fn at_most(part: f64) -> Self {
-        // Tenths such as 0.3 are slightly less than 3 * 0.1.
+        // A computed tenth, such as 1.0 - 0.9, may be slightly too small, and must not become the share below it.
         Self((part * 10.0 + 1e-9).clamp(0.0, f64::from(Self::MOST.0)) as u8)
     }
 
@@ -93,7 +94,7 @@ pub(crate) fn limited(mut distribution: Distribution, limit: Share) -> Distribut
     distribution
 }
 
-/// Bits of a random draw; a number in [0, 1) keeps that many.
+/// Number of bits of a random draw: the precision of an `f64`.
 pub(crate) const DRAW_BITS: u32 = 53;
 
 /// Returns the share for a random number of [`DRAW_BITS`] bits.

@@ -24,7 +24,7 @@ pub struct Progress {
 const HAPPINESS_MAX: f64 = 1e9;
 
 impl Progress {
-    /// Returns the happiness of the job.
+    /// Returns the happiness of the job, a measure of whether it will end in time.
     #[must_use]
     pub fn happiness(&self, formula: HappinessFormula) -> f64 {
         let time_left = self.wall - self.elapsed;
@@ -128,6 +128,7 @@ pub struct StateError {
 mod tests {
     use super::*;
 
+    /// Job after half of its wall time: it has 50 s left, and needs 40 s for the remaining 80 tasks.
     const HALFWAY: Progress = Progress { wall: 100.0, elapsed: 50.0, rate: 2.0, remaining: 80.0 };
 
     #[test]
@@ -156,11 +157,11 @@ mod tests {
         state.check().unwrap();
         let error = State { memory: f64::NAN, ..state }.check().unwrap_err();
         assert_eq!(error.to_string(), "memory is NaN, but must be a number of at least 0");
-        let late = Progress { rate: f64::INFINITY, ..HALFWAY };
-        assert_eq!(State { progress: late, ..state }.check().unwrap_err().name, "rate");
+        let infinite = Progress { rate: f64::INFINITY, ..HALFWAY };
+        assert_eq!(State { progress: infinite, ..state }.check().unwrap_err().name, "rate");
         let outcome = Outcome { expected: 0.0, observed: 1.0, batch: None };
         assert_eq!(outcome.check().unwrap_err().name, "expected");
-        let outcome = Outcome { expected: 1.0, observed: 1.0, batch: Some(late) };
+        let outcome = Outcome { expected: 1.0, observed: 1.0, batch: Some(infinite) };
         assert_eq!(outcome.check().unwrap_err().name, "rate");
     }
 }

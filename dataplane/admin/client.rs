@@ -52,7 +52,8 @@ pub enum ClientError {
     /// The node cannot be reached.
     #[error("{0}")]
     Connect(String),
-    /// The node refused the call. Nothing has changed.
+    /// The node refused the call, and nothing has changed; or it did not complete the call in time
+    /// (`DEADLINE_EXCEEDED`), and the changes may be made.
     #[error("{}", .0.message())]
     Refused(Box<tonic::Status>),
     /// The system refused.

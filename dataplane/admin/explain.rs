@@ -16,7 +16,7 @@ pub struct ExplainSpec {
     pub filter: Filter,
     /// Index of a port, or its device's name; `None` for all ports.
     pub port: Option<String>,
-    /// Maximum number of packets per core.
+    /// Maximum number of packets: for each core's records, and for the client's stream.
     pub packets: Option<u64>,
 }
 

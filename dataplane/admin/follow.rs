@@ -70,7 +70,7 @@ pub fn changes(
     if let FollowerKind::Agent(known) = follows {
         keep_unknown(&current, &mut wanted, known);
     }
-    // A controller drains servers of leaves. Their agents serve the tasks that they have.
+    // A controller drains servers only at leaves. The servers' agents still serve the tasks that they have.
     if *follows != FollowerKind::Leaf {
         wanted.keep_drains(&current);
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn drained_workers_are_reported_and_removals_awaited() {
+    fn drains_become_changes_and_removals_are_awaited() {
         let now = membership(ONE);
         let mut wanted = now.clone();
         for worker in wanted.pools[0].as_mut().unwrap().members.iter_mut().flatten().take(2) {
@@ -171,6 +171,7 @@ mod tests {
         }
         assert_eq!(texts(&now, &wanted), (vec!["drain workers=0-1".to_owned()], true));
         assert_eq!(texts(&wanted, &now), (vec!["undrain workers=0-1".to_owned()], true));
+        // A pool, and then a server, that is being removed must be gone before it can be added again.
         let mut ending = now.clone();
         ending.pools[0].as_mut().unwrap().is_leaving = true;
         assert_eq!(texts(&ending, &now), (Vec::new(), false));
@@ -178,7 +179,7 @@ mod tests {
         ending.servers[0].as_mut().unwrap().is_leaving = true;
         let (_, is_complete) = texts(&ending, &now);
         assert!(!is_complete);
-        // None exists yet: drained workers are drained once they join.
+        // Nothing exists yet: the changes add the pool, the server and the workers. A later call drains two of them.
         let nobody =
             Membership { epoch: 1, servers: Vec::new(), spines: Vec::new(), pools: Vec::new() };
         let (changes, is_complete) = texts(&nobody, &wanted);

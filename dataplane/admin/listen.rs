@@ -201,7 +201,7 @@ pub fn accept<L: Listener>(
     accepted
 }
 
-/// Connection with a place. It must begin in time, and it ends when another connection gets its place.
+/// Connection with a place. It must begin in time, and it ends when it loses its place.
 pub struct Client<S> {
     stream: S,
     place: Place,
@@ -224,7 +224,7 @@ impl<S> Client<S> {
         self.place.seat()
     }
 
-    /// Returns true if another connection got the place.
+    /// Returns true if the connection has lost its place, to another connection or for lack of file descriptors.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         Pin::new(&mut self.place.ended).poll(context).is_ready()
     }

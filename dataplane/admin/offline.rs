@@ -114,6 +114,7 @@ pub struct Offline {
     hosts: BTreeMap<IpAddr, Mac>,
     /// Port that received all packets, if given.
     port: Option<usize>,
+    /// Assumptions made, for the user.
     notes: Vec<String>,
 }
 
@@ -282,7 +283,7 @@ impl Offline {
         let records = Arc::<Records>::default();
         let count = spec.packets.unwrap_or(u64::MAX);
         let explainer = Explainer::new(spec.filter, count, Arc::clone(&records));
-        let order = TapOrder::explain(1, Some(explainer));
+        let order = TapOrder::explain(1, Some(explainer)); // the first order to the core
         let _ = node.tap.push(order); // there is room
         node.poll(BEGIN);
         let first = self.packets.first().map_or(Duration::ZERO, |packet| packet.time);
@@ -396,8 +397,10 @@ struct Node {
     core: Core,
     /// Far ends of its ports, where the packets of the capture and the neighbours' answers come from.
     far: Vec<RingPort>,
+    /// Orders to the core, to explain packets.
     tap: TapCommands,
     membership: Membership,
+    /// MAC addresses of hosts in the capture.
     hosts: BTreeMap<IpAddr, Mac>,
     /// Time in ticks.
     now: u64,

@@ -23,6 +23,7 @@ pub(super) struct EndedTask {
 impl EndedTask {
     /// Returns the task whose reply this frame is; `None` for other frames, and for a reply that names no worker.
     pub(super) fn in_frame(frame: &[u8]) -> Option<Self> {
+        // `true`: does not check the checksums of a packet that the node itself sent.
         let datagram = udp::parse(frame, true).ok()?;
         let payload = frame.get(datagram.payload()..usize::from(datagram.end))?;
         let header = Header::parse(payload).ok()?;

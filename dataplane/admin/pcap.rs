@@ -15,7 +15,7 @@ use pcap_file::{DataLink, TsResolution};
 use wedjat_core::io::{Buf, Burst, Port};
 use wedjat_core::state::files;
 
-/// Length of the longest packet that is recorded whole.
+/// Maximum number of recorded bytes of a packet, as the file's header states it.
 const SNAP_LEN: u32 = 65_535;
 
 /// Reason why a capture cannot be written or read.
@@ -261,7 +261,7 @@ pub fn read_frames(path: &Path) -> Result<Vec<Vec<u8>>, CaptureError> {
 pub struct CapturedPacket {
     /// Time since the Unix epoch.
     pub time: Duration,
-    /// Length in bytes.
+    /// Length on the wire in bytes.
     pub len: u32,
     /// First bytes of the packet; all of them unless it was cut off.
     pub bytes: Vec<u8>,
@@ -335,9 +335,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tap.pcap");
         let pool = FramePool::new(16, 64);
+        // Each direction has room for two packets.
         let (mut left, right) = pair(2, &pool);
         let mut tap = Tap::new(right, &path, || Duration::new(1, 5)).unwrap();
         assert!(left.send(&[1; 20]));
+        // A packet that is already in the burst is not recorded as received.
         let mut burst: Burst<Frame> = Burst::new();
         burst.push(pool.frame(&[9; 9]).unwrap());
         assert_eq!(tap.rx_burst(&mut burst), 1);

@@ -260,7 +260,7 @@ mod tests {
 
     // promise: control.1
     #[test]
-    fn answered_connection_stays() {
+    fn connection_with_open_request_stays() {
         let places = Places::new(2, 2);
         let mut busy: Vec<_> = (0..2).map(|_| places.admit(host(1)).unwrap()).collect();
         let calls: Vec<_> = busy.iter().map(|one| one.seat().call()).collect();

@@ -185,11 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn pool_removal_removes_workers_and_servers() {
+    fn removals_take_their_workers_along() {
         let (first, rest) = LEAF.split_once("[[pool]]\nid = 2").unwrap();
         let (_, rest) = rest.split_once("'sed'\n").unwrap();
         let (rest, _) = rest.rsplit_once("[[server]]").unwrap();
         assert_eq!(changes(&format!("{first}{rest}")).unwrap(), ["remove-pool id=2"]);
+        // A server is replaced by another one, which has other workers.
         let elsewhere = LEAF.replace("10.0.2.11", "10.0.2.12").replace("0-3", "10-13");
         let expected = [
             "add-server ip=10.0.2.12",
@@ -199,6 +200,7 @@ mod tests {
         ];
         let elsewhere = elsewhere.replace("4-5", "14-15");
         assert_eq!(changes(&elsewhere.replace("registers = true\n", "")).unwrap(), expected);
+        // Only one of the new server's two entries has `registers = true`.
         let error = changes(&elsewhere).unwrap_err();
         assert!(error.contains("entries of server 10.0.2.12 that differ can't change"), "{error}");
     }
@@ -221,6 +223,7 @@ mod tests {
             changes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert!(changes(&first).is_empty());
+        // 169.254.77.2 is the agent's address on the link to its leaf.
         let wanted = pool(1, "jbsq(k=2)", "20-21,23-24") + "queue = 9\n" + &pool(2, "sed", "30");
         let expected = [
             "remove-workers workers=22",
@@ -247,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_the_controllers_are_refused() {
-        // A node with a controller needs more packet buffers by default.
+    fn controller_changes_are_refused() {
+        // Sets the number of packet buffers, whose default depends on whether the node has a controller.
         let alone = LEAF.replace("cores = [1]", "cores = [1]\nmbufs = 99999");
         let following = format!("{alone}[controller]\naddresses = ['unix:/run/fabric.ctl']\n");
         let now = Membership::of(&parse(LEAF));

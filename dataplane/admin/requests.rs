@@ -274,6 +274,7 @@ struct PendingRequest {
 /// A node's control and the requests to it.
 pub struct Requests<C: Cores> {
     control: Control<C>,
+    /// State of the node.
     table: Arc<Table>,
     sender: Sender<Request>,
     receiver: Receiver<Request>,
@@ -296,6 +297,7 @@ pub struct Requests<C: Cores> {
     last_count: Instant,
     /// Last acknowledged version that was logged.
     last_logged: u64,
+    /// Zero of the time that `serve_for` passes to `serve`.
     started: Instant,
 }
 
@@ -446,7 +448,7 @@ impl<C: Cores> Requests<C> {
         }
     }
 
-    /// Handles one request. Returns it if a core is busy.
+    /// Handles one request. Returns it if a core is busy, for another attempt within [`TAKEN_MAX`].
     fn try_handle(
         &mut self,
         request: Request,

@@ -46,8 +46,11 @@ pub struct Server {
 
 /// Sockets to listen at.
 struct Listeners {
+    /// Control beside the state file.
     socket: Option<OwnersSocket>,
+    /// Control over TCP, with TLS if configured.
     listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
+    /// Metrics and status page.
     metrics: Option<TcpListener>,
 }
 
@@ -122,6 +125,7 @@ async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bo
         let Some(listener) = metrics else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
         let accepted = accept(listener, places(), stopped.clone());
+        // The header of a request may take as long as the interval of the probes.
         http::run(accepted, handle.clone(), ALIVE.0).await;
     };
     let mut ended = stopped.clone();

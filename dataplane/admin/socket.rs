@@ -48,6 +48,7 @@ pub enum SocketError {
 pub struct OwnersSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
+    /// Identity of the socket's file: only that file is removed, not one that replaced it.
     identity: Identity,
     /// Keeps other nodes off the path.
     _name: NameLock,

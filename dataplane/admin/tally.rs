@@ -189,8 +189,9 @@ mod tests {
 
     // promise: input.1
     #[test]
-    fn counts_survive_a_state_restart() {
+    fn counts_survive_wraps_and_departures() {
         let (mut snapshot, mut tally) = (table(&[10, 11]).snapshot(), Tally::default());
+        // Each step is below 2^31, and the last one wraps.
         for reports in [7, 1 << 30, 2 << 30, 3 << 30, u32::MAX - 1, 4] {
             snapshot.pools[0].members[0].reports = reports;
             tally.look(&snapshot, Instant::now());

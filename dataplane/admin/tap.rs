@@ -392,8 +392,8 @@ impl Taps {
         self.active.as_ref().map(ActiveTap::stats)
     }
 
-    /// Answers waiting requests, ends a tap that has all its packets, and frees the orders that cores
-    /// returned.
+    /// Answers waiting requests, and frees the orders that cores returned. Ends a tap that has all its packets, or
+    /// whose file cannot be written.
     pub fn poll(&mut self) {
         let Some(points) = &self.points else { return };
         for commands in &points.cores {

@@ -42,6 +42,7 @@ fn colocated_table(
     host: &HostConfig,
     leaf_table: &Table,
 ) -> Result<Arc<Table>, StateError> {
+    // No core of the leaf has this stream.
     let seed = stream_seed(leaf_table.seed(), CORES_MAX, 0);
     let membership = Membership::of_host(host);
     let spec = spec(host, &membership, config.leaf.id, leaf_table.ticks_hz(), seed);
@@ -171,6 +172,7 @@ pub fn colocated<B: Buf + Token, A>(
     let table = colocated_table(config, host, leaf_table)?;
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let wire = WireNetwork::of(host.ip.is_ipv6());
+    // The agent's only port, 0, is the link to the leaf.
     let registrar = Registrar::new(wire.leaf, 0, leaf, &host.places(), ticks_hz);
     let port_and_registrars = (config.leaf.udp_port, vec![registrar]);
     let mut parts = base_parts(
@@ -190,7 +192,8 @@ pub fn colocated<B: Buf + Token, A>(
     Ok((parts, table, control))
 }
 
-/// Returns the ticks of silence after which a worker with tasks is excluded.
+/// Returns the ticks of silence after which a worker with tasks is excluded: all if `worker_timeout_ms` is 0, which
+/// turns the timeout off.
 fn timeout(host: &HostConfig, table: &Table) -> u64 {
     match host.worker_timeout_ms {
         0 => u64::MAX,

@@ -1,6 +1,6 @@
 //! Takeover of the previous process's state file. Its loads are valid for a moment, its hosts' addresses for
-//! a minute. Pools and workers are found by their ids, so configuration changes since do not matter. A node's
-//! *belief* about a member is its estimate of the member's load and presence.
+//! a minute. Pools are found by their ids, and workers by their ids and servers, so their new places do not matter. A
+//! node's *belief* about a member is its estimate of the member's load and presence.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -50,7 +50,7 @@ pub fn read(config: &Config) -> Result<Option<PreviousState>, StateError> {
     Ok(is_ours.then(|| PreviousState { age: age(path), snapshot }))
 }
 
-/// Returns the time since the last copy; the maximum if the clock was set back.
+/// Returns the time since the last copy; the maximum if it is unknown, for instance because the clock was set back.
 fn age(path: &Path) -> Duration {
     let written = std::fs::metadata(path).and_then(|metadata| metadata.modified());
     let age = |time: SystemTime| SystemTime::now().duration_since(time).ok();
@@ -144,7 +144,7 @@ mod tests {
     use wedjat_core::state::publish;
     use wedjat_desired::control::Membership;
 
-    /// Returns the file of a leaf with two servers.
+    /// Returns the configuration of a leaf with two servers: the first with `workers`, the second with workers 8 and 9.
     fn text(state: &Path, policy: &str, id: u16, workers: &str) -> String {
         let file = format!(
             "[leaf]\nid = {id}\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
@@ -156,7 +156,7 @@ mod tests {
         file + "[[server]]\nip = '10.0.2.12'\nworkers = '8-9'\npool = 1\n"
     }
 
-    /// Leaf without ports that run.
+    /// Leaf whose cores the test uses directly, without devices.
     struct Node {
         table: Arc<Table>,
         stages: Vec<Stages>,

@@ -245,7 +245,7 @@ impl Job {
 /// note.
 ///
 /// # Errors
-/// If the job cannot run, its agent ends, or its processes or cgroups remain. The note then remains, too.
+/// If the job cannot run, its agent ends, or its processes or cgroups remain. In the last case its note remains, too.
 pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     let folder = Folder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
@@ -406,7 +406,8 @@ impl<'a> Batch<'a> {
         Ok(JobEnd { status, is_late, figures: self.note.figures })
     }
 
-    /// Watches until the first process ends or must end.
+    /// Watches until the first process ends or must end. Returns its status if it has ended, and true if the run time
+    /// was exceeded.
     fn watch(&mut self, signals: &Signals) -> Result<(Option<ExitStatus>, bool), CoschedError> {
         let (mut next_round, mut next_note) = (Instant::now() + self.job.round, Instant::now());
         loop {

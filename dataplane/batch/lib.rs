@@ -49,9 +49,9 @@ pub enum CoschedError {
          unknown: pin it (`cpu` of its options, or taskset), or name the cores with --cpus"
     )]
     NotPinned {
-        /// Worker.
+        /// Id of the worker.
         worker: u16,
-        /// Its process.
+        /// Number of its process.
         process: u32,
         /// CPUs that it may use.
         cpus: String,
@@ -79,7 +79,7 @@ pub enum CoschedError {
     Harmful {
         /// Limit of the batch.
         limit: &'static str,
-        /// Worker.
+        /// Id of the worker.
         worker: u16,
     },
     /// The guard would have no observations.

@@ -83,7 +83,7 @@ pub struct Figures {
     pub tail_us: Option<f64>,
     /// Seconds since the start.
     pub elapsed_seconds: f64,
-    /// Allowed seconds.
+    /// Maximum run time in seconds; `None` without a limit.
     pub wall_seconds: Option<f64>,
     /// Seconds of CPU time.
     pub cpu_seconds: f64,
@@ -151,7 +151,7 @@ impl Folder {
         }
     }
 
-    /// Returns the folder if it exists, for readers only.
+    /// Returns the folder if it exists and no other user may write to it.
     #[must_use]
     pub fn existing() -> Option<Self> {
         let path = Self::path();

@@ -111,6 +111,7 @@ fn text_of(section: &Section) -> String {
 
 /// Prints a summary of a spine's file.
 fn check_spine(config: &Config) -> Outcome {
+    // A spine's members are leaves, and each leaf's speed is the number of its workers.
     let leaves: BTreeSet<_> = config.servers.iter().map(|leaf| leaf.ip).collect();
     let workers: f64 = config.servers.iter().map(|leaf| leaf.speed).sum();
     print(&format!(

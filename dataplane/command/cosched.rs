@@ -162,7 +162,7 @@ mod tests {
 
     // promise: batch.1
     #[test]
-    fn a_log_is_done_again_under_each_mode() {
+    fn log_replays_under_each_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         write_log(&path, 500);
@@ -173,8 +173,10 @@ mod tests {
             let (text, agrees) = report(&[log, "--mode", mode, "--format", "json"]).unwrap();
             let report: Value = serde_json::from_str(&text).unwrap();
             assert!(agrees);
+            // Only a replay in the log's own mode is compared with the log.
             assert_eq!(report["difference"].is_number(), mode == "paper");
             let round = &report["rounds"][0];
+            // The experts' weights.
             let sum: f64 =
                 round["alpha"].as_array().unwrap().iter().filter_map(Value::as_f64).sum();
             assert!((sum - 1.0).abs() < 1e-12);

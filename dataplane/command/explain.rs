@@ -180,7 +180,7 @@ impl ExplainOutput {
     }
 }
 
-/// Returns the time of day with microseconds.
+/// Formats the time of day in UTC, with microseconds.
 fn time(ns: u64) -> String {
     let text = humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_nanos(ns)).to_string();
     text.split_once('T').map_or(text.clone(), |(_, time)| time.trim_end_matches('Z').to_owned())

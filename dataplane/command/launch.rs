@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::logs::Logs;
 
-/// Options of both commands.
+/// Options of all three commands.
 #[derive(Debug, Args)]
 pub struct Launch {
     /// Configuration file.

@@ -60,8 +60,8 @@ fn page(text: &str) -> String {
     page
 }
 
-/// Removes the marks of Markdown from a line. Keeps text between backquotes, and the text and target of
-/// links.
+/// Removes the marks of Markdown from a line. Keeps text between backquotes, the text of links, and the path of each
+/// linked page of this project.
 fn inline(line: &str) -> String {
     let mut parts = line.split("](");
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_its_place() {
+    fn configuration_page_has_keys_and_no_marks() {
         let page = configuration();
         for key in ["cores", "policy", "key_file", "worker_timeout_ms", "gateway"] {
             assert!(page.contains(&format!("\n.B {key}\n")), "{key}");

@@ -119,7 +119,9 @@ fn pool_text(out: &mut String, pool: &PoolSnapshot) {
     }
 }
 
-/// Formats the nodes of a rack without a leaf.
+/// Formats the nodes of a rack without a leaf. The columns migration and stealing are the probabilities with which
+/// this node forwards a fresh task to each node, or requests one from it. The value loss is the squared error of its
+/// learner.
 fn peers_text(out: &mut String, peers: &PeersSnapshot) {
     let loss = peers.value_loss.map_or_else(String::new, |loss| format!("  value loss {loss:.3e}"));
     let _ = writeln!(out, "node {} of {} without a leaf{loss}", peers.own, peers.nodes.len());

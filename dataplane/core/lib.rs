@@ -1,8 +1,9 @@
 //! Core of the wedjat scheduler: the code that each packet passes, and the state that it reads and writes.
 //!
-//! Everything here takes time, randomness and packets as arguments. It needs no device, no thread and no network,
-//! so it runs in a poll loop, in a simulator and in other programs. Modules in the order in which they build
-//! on each other: [`wire`], [`state`], [`io`], [`ring`], [`clock`], [`policy`], [`stage`], [`node`], [`role`].
+//! The packet path and the policies take time, randomness and packets as arguments. They need no device, no thread
+//! and no network, so they run in a poll loop, in a simulator and in other programs. The main modules, in the order in
+//! which they build on each other: [`wire`], [`state`], [`io`], [`ring`], [`clock`], [`policy`], [`stage`], [`node`],
+//! [`role`].
 #![deny(unsafe_code)]
 
 pub mod clock;

@@ -52,7 +52,7 @@ pub const AGENT_LEAVES_MAX: usize = 16;
 /// Smallest and largest speed of a worker, relative to other workers.
 pub const SPEEDS: (f64, f64) = (0.001, 1000.0);
 
-/// Number of multi-packet tasks that a core tracks at once; a power of two.
+/// Default number of multi-packet tasks that a core tracks at once; a power of two.
 pub const CONNECTIONS: usize = 1 << 16;
 
 /// Default number of incomplete multi-packet tasks of one source address on each core. Many for one client,

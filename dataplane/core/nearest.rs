@@ -1,8 +1,8 @@
 //! Suggestions for misspelt names.
 
 /// Returns the known word with the smallest distance to `word`: letters added, left out, changed or swapped
-/// with the next one. The distance is at most one, or one for each three letters. Returns `None` if all words
-/// are further away.
+/// with the next one. Ignores case. The distance is at most one, or one for each three letters. Returns `None` if all
+/// words are further away, or if `word` is empty.
 #[must_use]
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();

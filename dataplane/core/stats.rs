@@ -11,7 +11,7 @@ use crate::quantity;
 use crate::role::agent::AttachStats;
 use crate::state::{Counter, Gauge, Totals};
 
-/// Returns a fraction; 0 of nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -72,9 +72,9 @@ pub struct LeafStats {
     pub policy: String,
     /// Policy of each pool.
     pub policies: BTreeMap<u16, String>,
-    /// Workers of all pools.
+    /// Number of workers of all pools.
     pub workers: usize,
-    /// Dispatcher cores.
+    /// CPUs of the dispatcher cores.
     pub cores: Vec<usize>,
     /// Seeds of the leaf, and of the random streams of each core and pool.
     pub seeds: BTreeMap<String, u64>,
@@ -219,7 +219,8 @@ impl fmt::Display for LeafStats {
                 quantity(times, "time")
             )?;
         }
-        // Each core ends its gauge by a poll, so only a core that never polled has one here.
+        // The gauge holds the length of a stall that lasts. At the end each core that polled has ended its stalls, so
+        // only a core that never polled has one.
         let stalled_ticks = self.totals.count(Gauge::StallTicks) as f64;
         if stalled_ticks > 0.0 {
             let seconds = stalled_ticks / self.manifest.ticks_hz.max(1) as f64;
@@ -286,7 +287,8 @@ pub fn line(
 }
 
 /// Returns a warning if stalls took at least a tenth of the time of all cores in the last `interval` seconds, and at
-/// least one of them has ended: number and duration of the stalls. One that lasts is counted at its end.
+/// least one of them has ended. The warning has the number of ended stalls, and the duration of all, including those
+/// that still last.
 #[must_use]
 pub fn starvation(
     before: &Totals,
@@ -325,6 +327,7 @@ mod tests {
         cores[1].add(Counter::Consumed, 2);
         cores[1].drop(DropReason::Runt, 2);
         let stats = account();
+        // Sent on are 11 - 2 that the port rejected = 9; 9 + 2 consumed + 4 dropped = 15 received in two seconds.
         assert!(stats.balanced);
         assert_eq!((stats.tx_packets, stats.rx_pps), (9, 7.5));
         let json = serde_json::to_value(&stats).unwrap();
@@ -344,6 +347,7 @@ mod tests {
     #[test]
     fn line_distinguishes_starvation_from_idleness() {
         let cores = [Counters::heap(), Counters::heap()];
+        // Each line is for one second: 2,000,000 ticks of the two cores are 100%.
         let time = CoreTime { cores: 2, ticks_hz: 1_000_000 };
         let before = Totals::read(&cores);
         cores[0].add(Counter::BusyTicks, 300_000);

@@ -174,6 +174,7 @@ pub enum WorkerRequest {
 /// A worker attached to its agent.
 #[derive(Debug)]
 pub struct Worker {
+    /// This worker's end of its channel.
     end: WorkerEnd,
     region: Arc<WorkerRegion>,
     spin: Spin,
@@ -223,6 +224,7 @@ impl Worker {
             }
             std::thread::sleep(GRANT_CHECK_INTERVAL);
         }
+        // Skips the tasks of the place's former worker.
         end.start();
         if let Some(cpu) = options.cpu {
             pin(cpu)?;
@@ -527,7 +529,7 @@ impl Task<'_> {
     /// first; `write` returns the answer's length.
     ///
     /// # Panics
-    /// If it returns more than the buffer's length.
+    /// If `write` returns more than the buffer's length.
     #[inline]
     pub fn reply_with(self, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
         let began = self.worker.began;

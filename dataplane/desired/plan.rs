@@ -91,15 +91,17 @@ impl Planner<'_> {
         let (removed, workers) = self.workers();
         let removed_servers = self.delta.servers.iter().map(|&ip| Change::RemoveServer { ip });
         let removed_pools = self.delta.pools.iter().map(|&id| Change::RemovePool { id });
-        let removed_servers = removed_servers.chain(removed_pools).collect();
-        let changes = [servers, pools, removed, removed_servers, workers].concat();
+        let removed_owners = removed_servers.chain(removed_pools).collect();
+        let changes = [servers, pools, removed, removed_owners, workers].concat();
         Plan { changes, obstacles: self.obstacles }
     }
 
+    /// Adds the obstacle that `what` cannot change while the node runs.
     fn fixed(&mut self, what: String) {
         self.obstacles.push(Obstacle::Fixed(what));
     }
 
+    /// Adds the obstacle of a change that must wait.
     fn pending(&mut self, reason: String) {
         self.obstacles.push(Obstacle::Pending(reason));
     }
@@ -303,7 +305,7 @@ mod tests {
         Membership::of(&config.unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// Returns the changes from the file above to another, and the obstacles.
+    /// Returns the changes from `now` to the file `text`, and the obstacles.
     fn plan(now: &Membership, text: &str) -> (Vec<String>, Vec<String>) {
         let plan = Plan::new(now, &membership(text).desired(false), false);
         let changes = plan.changes.iter().map(ToString::to_string).collect();
@@ -374,7 +376,7 @@ mod tests {
         let (changes, obstacles) = plan(&now, &FILE.replace("0-3", "0-2").replace("4-5", "3-5"));
         assert_eq!(changes, ["remove-workers workers=3"]);
         assert!(obstacles[0].starts_with("worker 3 is in pool 1 at 10.0.2.11"), "{obstacles:?}");
-        // Its pool's removal suffices.
+        // Pool 1 is removed, and its workers leave with it. Worker 6, at a new server, joins pool 2.
         let (first, rest) = FILE.split_once("[[pool]]\nid = 1").unwrap();
         let (_, rest) = rest.split_once("'sed'\n").unwrap();
         let rest = rest.replace("workers = '0-3'\npool = 1", "workers = '6'\npool = 2");

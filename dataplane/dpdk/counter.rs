@@ -118,6 +118,7 @@ impl Clock for Eal {
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
+    /// Calls `is_busy` with the time until it has returned false for `quiet`, at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, mut is_busy: impl FnMut(u64) -> bool) {
         let hz = u128::from(Self::ticks_hz(self));
         let ticks = |time: Duration| (time.as_nanos() * hz / 1_000_000_000) as u64;

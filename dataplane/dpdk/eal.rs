@@ -134,6 +134,7 @@ impl Eal {
     /// Starts EAL with exactly these arguments, except that memif devices get private sockets.
     fn start(arguments: &[String]) -> Result<Self, EalError> {
         let mut relays = Relays::default();
+        // EAL's interrupt thread handles its earlier events, such as messages for the driver, before this work.
         let settle: memif::MapSettler = Arc::new(|| turns::take_turn(&|| {}));
         let relayed_arguments = relays.interpose(arguments, &settle)?;
         let mut argv = Vec::with_capacity(relayed_arguments.len() + 2);
@@ -282,7 +283,7 @@ pub fn driver_folder() -> &'static str {
 /// |---|---|---|
 /// | memory | `--no-huge --no-shconf -m 512` when no hugepage is free | starts on any machine, leaves no files |
 /// | `--file-prefix` | `wedjat-PID` | two processes never share EAL's files by accident |
-/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: wedjat starts the dispatchers |
+/// | lcores | lcore 0 on all of `cpus` | EAL neither pins the caller nor starts threads: wedjat starts its cores |
 /// | PCI devices | `-a ADDRESS` for each in `devices`, else `--no-pci` | touches only the named NICs |
 /// | `--vdev` | for each of `devices` that has arguments | a config can name a virtual device with its arguments |
 /// | `--log-level` | `warning` | EAL logs too much |

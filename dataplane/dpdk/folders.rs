@@ -32,10 +32,10 @@ pub(super) fn runtime() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Returns the path of that folder without creating it.
+/// Returns the path of the folder of [`runtime`] without creating it.
 ///
 /// # Errors
-/// If it exists and another user may enter it.
+/// If it exists and is not a folder of this user alone.
 pub(super) fn checked_path() -> io::Result<PathBuf> {
     let folder = path_of_runtime();
     match fs::symlink_metadata(&folder) {
@@ -44,7 +44,7 @@ pub(super) fn checked_path() -> io::Result<PathBuf> {
     }
 }
 
-/// Returns the path of that folder, existing or not.
+/// Returns the path of the folder of [`runtime`], existing or not.
 fn path_of_runtime() -> PathBuf {
     let user = rustix::process::geteuid().as_raw();
     let xdg_folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -331,7 +331,7 @@ mod tests {
         assert!(refused.contains("wedjat") && refused.contains("0700"), "{refused}");
         let link = home.path().join("link");
         std::os::unix::fs::symlink(home.path(), &link).unwrap();
-        assert!(create_own(&link).is_err(), "somebody else may have made it");
+        assert!(create_own(&link).is_err(), "a link is not a folder");
         assert!(create_own(&home.path().join("a/b")).is_err());
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct KernelRings {
 
 impl KernelRings {
     /// Finds the sockets of the AF_PACKET device on an interface: the packet sockets of this process bound to
-    /// it.
+    /// it. Attaches to them the filter for packets with several datagrams ([`offloads`]), and logs a refusal.
     pub(super) fn of(interface: &str) -> Self {
         let index = index_of(interface);
         let open = descriptors().into_iter();

@@ -82,7 +82,9 @@ pub(super) enum Role {
 /// Address of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Socket {
+    /// Path of a file, or abstract name without its leading NUL byte.
     name: String,
+    /// True for a socket in the system's abstract namespace, without a file.
     is_abstract: bool,
 }
 
@@ -224,9 +226,12 @@ pub(super) struct Relays {
 /// Arguments of a memif device for its connection.
 struct Arguments<'a> {
     role: Role,
+    /// Value of `socket=`.
     name: &'a str,
+    /// Value of `socket-abstract=`, if given.
     is_abstract: Option<bool>,
     id: u32,
+    /// Names or numbers of users, separated by `+`.
     users: &'a str,
     /// Arguments that the driver gets unchanged.
     for_driver: Vec<&'a str>,
@@ -1197,7 +1202,7 @@ impl Message {
         MessageKind::of(self.bytes())
     }
 
-    /// Receives a message. Returns `None` if the peer's end is closed.
+    /// Receives a message without waiting. Returns `None` if the other end is closed or no message waits.
     fn receive(end: &OwnedFd) -> Option<Self> {
         let mut bytes = [0; MESSAGE_BYTES + 1];
         // A message has at most one descriptor. With room for two, the checker sees a second one.
@@ -1319,6 +1324,7 @@ mod tests {
         Arc::new(|| {})
     }
 
+    /// Splits a command line.
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(str::to_owned).collect()
     }
@@ -1328,7 +1334,7 @@ mod tests {
         format!("@wedjat-{test}-{}", std::process::id())
     }
 
-    /// Creates a message with these bytes at their offsets.
+    /// Creates a message of this kind with these bytes at their offsets, and with the descriptor if given.
     fn message(
         kind: MessageKind,
         fields: &[(usize, &[u8])],
@@ -1342,6 +1348,7 @@ mod tests {
         Message { descriptors: descriptor.into_iter().collect(), ..Message::new(bytes) }
     }
 
+    /// Creates a message of this kind, with zeros in its fields.
     fn plain(kind: MessageKind) -> Message {
         message(kind, &[], None)
     }
@@ -1359,11 +1366,13 @@ mod tests {
         file
     }
 
+    /// Announces a region of `bytes` bytes. Its memory has [`REGION`] bytes and these seals.
     fn region(bytes: u64, seals: SealFlags) -> Message {
         message(MessageKind::AddRegion, &[(4, &bytes.to_ne_bytes())], Some(memory(seals)))
     }
 
-    /// A ring of 2^4 slots in region 0. Its descriptor is a pipe, which could block the driver.
+    /// Announces a ring of 2^4 slots at `offset` in region 0; flag 1 means to the server. Its descriptor is a pipe,
+    /// which could block the driver.
     fn ring(flags: u16, offset: u32) -> Message {
         let fields: [(usize, &[u8]); 3] =
             [(2, &flags.to_ne_bytes()), (8, &offset.to_ne_bytes()), (12, &[4])];
@@ -1380,10 +1389,11 @@ mod tests {
     fn receive(end: &OwnedFd) -> Option<Message> {
         let wait = Timespec::try_from(PATIENCE).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
-        assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "nothing was said");
+        assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "no message came");
         Message::receive(end)
     }
 
+    /// Receives the next message, and returns its kind; `None` if the end is closed.
     fn receive_kind(end: &OwnedFd) -> Option<MessageKind> {
         receive(end).map(|message| message.kind().unwrap())
     }
@@ -1468,11 +1478,11 @@ mod tests {
             driver
         }
 
-        /// Accepts the relay's connection to the driver, and greets it.
+        /// Accepts the relay's connection to the driver, and sends the driver's Hello.
         fn accept_relay(&self) -> OwnedFd {
             let wait = Timespec::try_from(PATIENCE).ok();
             let mut watched = [PollFd::new(&self.driver, PollFlags::IN)];
-            assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the driver heard of nobody");
+            assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the relay did not connect");
             let driver = rustix::net::accept(&self.driver).unwrap();
             Message::new(memif_control::hello(ONE)).send(&driver, None);
             driver
@@ -1493,6 +1503,7 @@ mod tests {
     // promise: ports.2
     #[test]
     fn memif_sockets_are_replaced_by_private_ones() {
+        // Unchanged are net_memif4, whose arguments the driver refuses, and net_memif5, which is no `--vdev`.
         let mut relays = Relays::default();
         let line = format!(
             "-m 512 --vdev net_memif0,role=server,socket={0},id=3 --vdev=net_memif1,socket={0},users=0+17 --vdev=net_memif2 \
@@ -1565,7 +1576,7 @@ mod tests {
         assert!(!Path::new(&file).exists());
         let mut second = Relays::default();
         second.interpose(&[vdev(",users=1")], &at_once()).unwrap();
-        assert_eq!(mode(), 0o666, "who connects is looked at");
+        assert_eq!(mode(), 0o666, "with `users=` the relay checks each peer's user");
         drop(second);
         assert!(!Path::new(&file).exists());
         std::fs::write(&file, "something else").unwrap();
@@ -1573,7 +1584,7 @@ mod tests {
         assert_eq!(std::fs::read(&file).unwrap(), b"something else");
     }
 
-    /// The test plays the client and the driver.
+    /// The test plays the client and the driver. It ends each wait for the driver by a message on `settled`.
     // promise: ports.2
     #[test]
     fn driver_sees_clients_only_between_bursts() {
@@ -1592,10 +1603,10 @@ mod tests {
                 message.send(&peer, None);
                 assert_eq!(receive_kind(&peer), Some(MessageKind::Ack));
             }
-            assert!(!scene.has_driver_received(), "the client has not said all");
+            assert!(!scene.has_driver_received(), "the client has not sent its last message");
             last.send(&peer, None);
             let driver = scene.drive();
-            assert_eq!(pass.burst(|| 1), 0, "it maps the region");
+            assert_eq!(pass.burst(|| 1), 0, "the driver maps the region");
             settled.send(()).unwrap();
             assert_eq!(receive_kind(&peer), Some(MessageKind::Connected));
             while pass.burst(|| 1) == 0 {
@@ -1617,7 +1628,7 @@ mod tests {
             });
             assert_eq!(receive_kind(&driver), farewell);
             assert!(farewell.is_none() || receive(&driver).is_none());
-            assert_eq!(pass.burst(|| 1), 0, "it has not let go yet");
+            assert_eq!(pass.burst(|| 1), 0, "the driver has not unmapped the region yet");
             settled.send(()).unwrap();
             assert!(receive(&peer).is_none());
             while pass.burst(|| 1) == 0 {
@@ -1674,6 +1685,7 @@ mod tests {
         let region_without = message(MessageKind::AddRegion, &[(4, &REGION.to_ne_bytes())], None);
         let file = OwnedFd::from(tempfile::tempfile().unwrap());
         let unsealable = message(MessageKind::AddRegion, &[(4, &1_u64.to_ne_bytes())], Some(file));
+        // A ring has a header of 128 bytes and 16 slots of 16 bytes.
         let cases: Vec<(&str, Vec<Message>)> = vec![
             ("AddRegion with 0 descriptors", vec![init(3), region_without]),
             ("F_SEAL_SHRINK", vec![init(3), region(REGION, SealFlags::empty())]),
@@ -1709,7 +1721,7 @@ mod tests {
         thread::scope(|scope| {
             let visitor = scope.spawn(|| scene.visit(&introduction(3)));
             let driver = scene.accept_relay();
-            let mut bells = 0; // descriptors that wake a ring's reader
+            let mut ring_events = 0; // descriptors that wake a ring's reader
             loop {
                 let received = receive(&driver).unwrap();
                 if received.kind() == Ok(MessageKind::Connect) {
@@ -1723,11 +1735,11 @@ mod tests {
                     assert_eq!(target.unwrap().to_str(), Some("anon_inode:[eventfd]"));
                     let flags = rustix::fs::fcntl_getfl(&received.descriptors[0]).unwrap();
                     assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
-                    bells += 1;
+                    ring_events += 1;
                 }
                 plain(MessageKind::Ack).send(&driver, None);
             }
-            assert_eq!(bells, 2);
+            assert_eq!(ring_events, 2);
             // The driver refuses, so the relay refuses with its reason.
             Message::new(memif_control::disconnect("Wrong ring")).send(&driver, None);
             let (_, last, reason) = visitor.join().unwrap();
@@ -1779,7 +1791,7 @@ mod tests {
         assert_eq!(poll(&mut watched, Some(&Timespec::default())), Ok(1));
         let began = Instant::now();
         while scene.relay.interrupts(3).is_some() {
-            assert!(began.elapsed() < PATIENCE, "the peer has gone");
+            assert!(began.elapsed() < PATIENCE, "a departed peer has interrupts");
             thread::yield_now();
         }
     }
@@ -1815,19 +1827,20 @@ mod tests {
         for _ in 0..20 {
             let silent: Vec<_> = (0..HANDSHAKES).map(|_| scene.connect()).collect();
             for (number, peer) in silent.iter().enumerate() {
-                // Each stops after another number of messages.
+                // Each stops after 0, 1 or 2 messages. There is no device 4, so the relay refuses those with messages.
                 for message in introduction(4).iter().take(number % 3) {
                     message.send(peer, None);
                 }
             }
             most = most.max(descriptors());
         }
+        // Far fewer threads than the 20 * 16 clients.
         assert!(threads() <= threads_before + 8, "a thread for each would be {}", 20 * HANDSHAKES);
         assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
         // The relay disconnects a client that sends nothing, and then accepts an honest one.
         let silent = scene.connect();
         assert_eq!(receive_kind(&silent), Some(MessageKind::Hello));
-        assert!(receive(&silent).is_none(), "its time was up");
+        assert!(receive(&silent).is_none(), "its time limit has passed");
         assert!(scene.relay.refused() > 0);
         drop((honest, driver, silent));
         while scene.relay.ended(3) == 0 {
@@ -1893,9 +1906,9 @@ mod tests {
         drop(driver);
         assert!(receive(&peer).is_none());
         connection.join().unwrap();
-        assert_eq!(relay.ended(0), 0, "it never stood");
+        assert_eq!(relay.ended(0), 0, "no connection was up");
 
-        // Messages that no server sends.
+        // Messages that no server sends, and last a server's refusal.
         let cases = [
             ("Connected out of order", vec![hello(), plain(MessageKind::Connected)]),
             ("Hello out of order", vec![hello(), hello()]),

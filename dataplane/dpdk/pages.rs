@@ -34,6 +34,7 @@ const CPU_ONLY_DRIVERS: [&str; 8] = [
 
 /// Returns true if EAL has no hugepages, and every device accepts mbufs at any address.
 pub(super) fn are_wanted(eal: &Eal) -> bool {
+    // With memif's zero-copy, a peer process accesses the mbufs.
     let has_zero_copy = eal.arguments().iter().any(|word| word.contains("zero-copy=yes"));
     // SAFETY: EAL runs; this reads its configuration.
     let has_hugepages = unsafe { sys::rte_eal_has_hugepages() } != 0;

@@ -65,7 +65,8 @@ struct Checksums {
 }
 
 impl Checksums {
-    /// Finishes or verifies the checksums that the device has left open, and marks the packet if both are right.
+    /// Finishes or verifies the checksums that the device has left open, and marks the packet if both are right, or
+    /// trusted.
     /// The stages verify the UDP checksum of an unmarked packet. Returns true if it has finished a checksum.
     fn settle(self, packet: &mut Mbuf) -> bool {
         let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
@@ -918,7 +919,8 @@ impl Setup<'_> {
     /// Sets the numbers of queues. A packet on any transmit queue must reach the peer:
     /// - a memif server does not learn the number of its client's rings, and a write to a missing ring corrupts the
     ///   first one. A client has all its rings, or the server refuses it.
-    /// - AF_PACKET and AF_XDP spread received packets over all queues.
+    /// - AF_PACKET and AF_XDP spread received packets over all queues. So each outlet has a receive queue, which the
+    ///   first port polls.
     fn count_queues(
         &mut self,
         info: &sys::rte_eth_dev_info,
@@ -1092,12 +1094,12 @@ mod tests {
     use super::*;
 
     /// One packet: an mbuf outside any pool, with the fields that a driver sets.
-    struct ReceivedPackets {
+    struct ReceivedPacket {
         fields: Vec<u64>,
         bytes: Vec<u8>,
     }
 
-    impl ReceivedPackets {
+    impl ReceivedPacket {
         /// Creates a packet with these `ol_flags`, by which a driver reports checksums.
         fn new(bytes: Vec<u8>, flags: u64) -> Self {
             let mut one = Self { fields: vec![0; sys::WEDJAT_MBUF_SIZE as usize / 8], bytes };
@@ -1111,6 +1113,7 @@ mod tests {
             one
         }
 
+        /// Writes the mbuf's field at `offset`.
         fn set<T>(&mut self, offset: u32, value: T) {
             // SAFETY: offset and type are those of a field, which lies within the memory.
             unsafe {
@@ -1166,18 +1169,18 @@ mod tests {
     fn a_missing_udp_checksum_is_finished() {
         for trusts in [false, true] {
             let checksums = Checksums { trusts, ..VIRTIO };
-            let mut packet = ReceivedPackets::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
+            let mut packet = ReceivedPacket::new(partial(), sys::WEDJAT_RX_L4_CKSUM_NONE);
             assert_eq!(packet.settle(checksums), (true, true));
             assert_eq!(packet.bytes, whole(), "trusts: {trusts}");
         }
         // Without the mark the data may be damaged.
-        let mut unmarked = ReceivedPackets::new(partial(), 0);
+        let mut unmarked = ReceivedPacket::new(partial(), 0);
         assert_eq!(unmarked.settle(VIRTIO), (false, false));
         assert_eq!(unmarked.bytes, partial());
         // The mark does not make a damaged packet valid.
         let mut damaged = partial();
         damaged[UDP_CHECKSUM] ^= 0x55;
-        let mut damaged = ReceivedPackets::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
+        let mut damaged = ReceivedPacket::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
         assert_eq!(damaged.settle(VIRTIO), (false, false));
     }
 
@@ -1187,12 +1190,13 @@ mod tests {
         let good = sys::WEDJAT_RX_L4_CKSUM_GOOD;
         let mut damaged = whole();
         damaged[PAYLOAD] ^= 1;
-        let mut packet = ReceivedPackets::new(damaged, good);
+        let mut packet = ReceivedPacket::new(damaged, good);
         assert_eq!(packet.settle(VIRTIO), (false, true), "the device verified the UDP checksum");
         let mut wrong_header = whole();
         wrong_header[ether::LEN + 8] ^= 1; // the time to live
-        assert_eq!(ReceivedPackets::new(wrong_header, good).settle(VIRTIO), (false, false));
+        assert_eq!(ReceivedPacket::new(wrong_header, good).settle(VIRTIO), (false, false));
+        // The device verified the IPv4 header only; the stages verify the UDP checksum.
         let ip_only = sys::WEDJAT_RX_IP_CKSUM_GOOD;
-        assert_eq!(ReceivedPackets::new(whole(), ip_only).settle(VIRTIO), (false, false));
+        assert_eq!(ReceivedPacket::new(whole(), ip_only).settle(VIRTIO), (false, false));
     }
 }

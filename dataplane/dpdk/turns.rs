@@ -110,9 +110,9 @@ pub(super) fn block_thread() {
     }
 }
 
-/// Opens all closed descriptors with low numbers for the rest of the process. EAL panics if it rebuilds its
-/// set while a source's descriptor is closed. virtio-user (DPDK 22.11) may leave such a source when its peer
-/// disconnects.
+/// Opens the closed descriptors with the lowest numbers, at most `GAPS`, for the rest of the process. EAL panics if it
+/// rebuilds its set while a source's descriptor is closed. virtio-user (DPDK 22.11) may leave such a source when its
+/// peer disconnects.
 fn fill_gaps() {
     const GAPS: usize = 64;
     let Ok(silent) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else {

@@ -35,7 +35,8 @@ fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     is_ours
 }
 
-/// Sends a burst with the tag of this VLAN; packets that are not sent stay unchanged.
+/// Sends a burst with the tag of this VLAN by `send`. Returns the number of sent packets. Packets that are not sent
+/// stay unchanged.
 pub(super) fn send_tagged(
     id: u16,
     burst: &mut Burst<Mbuf>,

@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_command_lists_the_valid_ones() {
+    fn invalid_command_names_the_fault_or_allowed_text() {
         for (bad, says) in [
             ("", "allowed: add-spine, remove-spine"),
             ("add-leaf ip=10.0.2.1", "no `id` in `add-leaf`; allowed: add-leaf id=… ip=…"),

@@ -58,7 +58,7 @@ pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
     text.parse().or_else(|_| invalid(format!("address {start:?}")))
 }
 
-/// Returns the message for a pool.
+/// Returns the message for a pool. `spine` is the pool's spine at a leaf, if it has one, with its address.
 #[must_use]
 pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, Ipv4Addr)>) -> proto::Pool {
     proto::Pool {
@@ -118,6 +118,8 @@ pub fn message(
             registers: server.registers,
         })
     });
+    // A worker of a rack has no pool in its key. A rack, the member of a spine's pool, has one; its id is
+    // its leaf's, and its speed its number of workers.
     let rack = |(key, rack): (&WorkerKey, &Worker)| {
         Some(proto::Rack {
             pool: key.0?.into(),
@@ -215,7 +217,8 @@ pub fn node(hello: &proto::Hello) -> Result<NodeId, MessageError> {
     }
 }
 
-/// Returns a node's first message. `known` is the newest position that the node received.
+/// Returns a node's first message. `instance` is a random number of the node's process, and `known` the newest
+/// position that the node received.
 #[must_use]
 pub fn hello(node: NodeId, instance: u64, known: Position) -> proto::Hello {
     let Position { version, term } = known;

@@ -45,10 +45,10 @@ impl Fabric {
 impl Fabric {
     /// Returns true if a spine should be marked as down, like by [`Command::FailSpine`].
     ///
-    /// Three conditions must hold. The spine no longer follows. All following leaves linked to it, at least
-    /// one, report it as silent. Another following spine could replace it. A spine that still follows has
-    /// only lost its links, or stalls. `follows` returns true for a node that follows. `reports_silent`
-    /// returns true for a leaf that reports the spine as silent.
+    /// Four conditions must hold. The spine is not marked as down yet. It no longer follows. All following
+    /// leaves linked to it, at least one, report it as silent. Another following spine could replace it. A
+    /// spine that still follows has only lost its links, or stalls. `follows` returns true for a node that
+    /// follows. `reports_silent` returns true for a leaf that reports the spine as silent.
     ///
     /// No two spines thus have one service address by a wrong guess. In exchange a spine that dies without a running
     /// controller is replaced later, by an operator's command.

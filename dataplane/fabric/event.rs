@@ -1,6 +1,6 @@
 //! Events: the smallest changes of a fabric. A store keeps them. Applying an event makes no decision, so each
-//! decision is made only once.
-//! So a later release with other rules of placement reads the same fabric from the store.
+//! decision is made only once. A later release with other rules of placement thus reads the same fabric from
+//! the store.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -69,7 +69,8 @@ fn count(members: &mut BTreeMap<u16, usize>, pool: Option<u16>, is_added: bool) 
 }
 
 impl Fabric {
-    /// Applies an event. An event that names a missing object has no effect.
+    /// Applies an event. An event that changes or removes a missing object has no effect. Objects to which
+    /// the changed one only refers are not checked.
     pub fn take(&mut self, event: &Event) {
         // Updates `members` first, while the workers still have their old pools.
         match event {

@@ -62,7 +62,7 @@ impl FollowerThread {
     /// anywhere if that is empty. `unknown` receives workers that registered at a leaf and are not configured.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// If the system has no thread, no runtime or no random number for it.
     pub fn start(
         config: FollowConfig,
         node: NodeId,
@@ -145,7 +145,8 @@ enum Progress {
 }
 
 impl Follower {
-    /// Follows one of the controllers, and connects again after each loss. Logs a reason only when it changes.
+    /// Follows one of the controllers, and connects again after each loss. Logs a reason once until it changes
+    /// or a connection succeeds.
     async fn run(&mut self) {
         let (mut wait, mut last_logged) = (BACKOFF.0, String::new());
         loop {
@@ -372,10 +373,12 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
         Desired { pools, servers: view.servers.clone(), workers: view.workers.clone() };
     match node {
         NodeId::Leaf(_) => {}
+        // The only server of an agent is its own host, which the view leaves out.
         NodeId::Agent(ip) => {
             let host = Server { mac: None, registers: true };
             wanted.servers.insert(ip.into(), [host].into());
         }
+        // The servers of a spine's members are leaves. The view leaves them out. Speeds must be above 0.
         NodeId::Spine(_) => {
             for rack in wanted.workers.values_mut() {
                 let leaf = Server { mac: None, registers: false };
@@ -392,6 +395,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let settings = &pool.settings;
     let parse = |policy: &str| policy.parse().map_err(|error| format!("pool {id}: {error}"));
     let spine_policy: PolicySpec = parse(&settings.spine_policy)?;
+    // Rules by which a leaf reports its load to a spine with this policy.
     let signals = Protocol::below(&spine_policy);
     let policy = match node {
         NodeId::Leaf(_) => parse(&settings.policy)?,

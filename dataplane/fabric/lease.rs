@@ -24,6 +24,7 @@ pub fn since_boot() -> Duration {
 #[derive(Clone, Debug)]
 pub struct Lease {
     clock: Clock,
+    /// Time of the end, by the clock.
     end: watch::Receiver<Duration>,
 }
 
@@ -31,6 +32,7 @@ pub struct Lease {
 #[derive(Clone, Debug)]
 pub struct Renewal {
     clock: Clock,
+    /// Time of the lease's end, by the clock.
     end: watch::Sender<Duration>,
 }
 

@@ -26,7 +26,7 @@ use super::view::Position;
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 /// Maximum number of connections of one listener, if the system allows as many.
 const CONNECTIONS: usize = 1 << 15;
-/// Limits of the gRPC servers.
+/// Limits of the gRPC servers: concurrent calls of a connection, time for an answer, and keep-alive.
 const LIMITS: GrpcLimits =
     GrpcLimits { calls: 16, call_max: Duration::from_secs(15), alive: KEEP_ALIVE };
 /// Maximum size of a request in bytes.
@@ -35,7 +35,7 @@ const REQUEST_MAX: usize = 256 << 10;
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(3));
 /// Maximum number of waiting commands.
 const WAITING_MAX: usize = 64;
-/// Timeout for the thread to end its work.
+/// Timeout for open calls when the controller ends.
 const END_MAX: Duration = Duration::from_secs(2);
 
 /// Reason why a controller does not start, or ended.
@@ -68,7 +68,7 @@ impl From<SocketError> for ControllerError {
 pub struct Controller {
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// TCP address at which it listens.
+    /// TCP address at which it listens, if any.
     pub listen: Option<SocketAddr>,
     /// Role: leader or standby.
     standing: StandingReader,
@@ -77,6 +77,7 @@ pub struct Controller {
 /// Listeners of a controller.
 struct Listeners {
     socket: Option<OwnersSocket>,
+    /// Listener for TCP, and the configuration of TLS, if clients must use it.
     listen: Option<(TcpListener, Option<ServerTlsConfig>)>,
 }
 
@@ -131,7 +132,8 @@ impl Controller {
         self.standing.now()
     }
 
-    /// Returns the end of the controller's thread once, if it ended by itself.
+    /// Returns the error with which the controller's thread ended, once. `None` while the thread runs, and
+    /// after an end without an error.
     pub fn ended(&mut self) -> Option<ControllerError> {
         let thread = self.thread.take_if(|thread| thread.is_finished())?;
         match thread.join() {
@@ -172,7 +174,9 @@ fn places() -> Arc<Places> {
 /// Inputs of a controller's start.
 struct Parts {
     listeners: Listeners,
+    /// Id of the controller.
     id: u16,
+    /// True to let nodes accept an older state.
     restores: bool,
 }
 

@@ -60,6 +60,7 @@ type Followers = BTreeMap<NodeId, Follower>;
 /// Service for nodes and operators.
 #[derive(Clone, Debug)]
 pub struct Service {
+    /// Id of the controller.
     id: u16,
     requests: mpsc::Sender<CommandRequest>,
     standing: StandingReader,
@@ -190,8 +191,8 @@ impl Service {
         answered.await.map_err(|_| AskError::Store(unknown.to_owned()))?
     }
 
-    /// Checks that a node may follow. A node with a newer version than the store may follow only after an
-    /// operator restored the store. The store's version is then raised above the node's.
+    /// Checks that a node may follow. A node with a newer version or term than the store may follow only after
+    /// an operator restored the store. The store's version is then raised above the node's.
     async fn check(&self, node: NodeId, hello: &proto::Hello) -> Result<(), Status> {
         let (term, mut fabric) = self.leader_state()?;
         let is_newer = hello.version > fabric.version || hello.term > term;
@@ -216,7 +217,8 @@ impl Service {
         Ok(())
     }
 
-    /// Registers a node as a follower. The receiver ends when the node is replaced.
+    /// Registers a node as a follower. Returns the number of its session, and a receiver that ends when a later
+    /// session replaces this one. Refuses a second process of the node.
     fn add_follower(
         &self,
         node: NodeId,
@@ -500,6 +502,7 @@ impl Calls for Service {
         Ok(Response::new(Box::pin(replies)))
     }
 
+    /// Executes an operator's command. Returns the fabric's version after it, the changed pool, and notes.
     async fn command(
         &self,
         request: Request<proto::CommandRequest>,
@@ -511,6 +514,7 @@ impl Calls for Service {
         Ok(Response::new(proto::CommandReply { version, notes, pool: pool.map(u32::from) }))
     }
 
+    /// Returns the topology for operators; fails on a standby.
     async fn topology(
         &self,
         _: Request<proto::TopologyRequest>,

@@ -62,6 +62,7 @@ fn pool_gets_workers_and_spines_by_strategy() {
     let members =
         |leaf: u16| fabric.leaves[&leaf].workers.iter().filter(|(_, one)| one.pool == Some(7));
     assert_eq!(members(1).map(|(id, _)| *id).collect::<Vec<_>>(), [0, 4]);
+    // Without an id, the pool gets the first free one: 1.
     let fabric = after(&fabric, "add-pool workers=9 policy=racksched placement=pack");
     assert_eq!(racks_of(&fabric, 1), [(1, 6), (2, 3)]);
     assert_eq!(fabric.pools[&1].settings.spine_policy, "racksched");
@@ -197,7 +198,7 @@ fn contradictory_topology_is_refused_with_the_cause() {
 }
 
 #[test]
-fn drained_server_is_notified_and_gives_no_workers() {
+fn drained_server_is_marked_and_gives_no_workers() {
     let fabric = after(&racks(), "add-pool id=7 workers=8 policy=horus");
     let drained = after(&fabric, "drain-server ip=10.0.1.11");
     let view = drained.view(NodeId::Leaf(1));

@@ -109,8 +109,8 @@ impl Fabric {
         self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` if its
-    /// rack or the spines have changed too: then other parts of the view may differ.
+    /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` for
+    /// other nodes. `None` also if the leaf's rack or the spines have changed: then other parts may differ.
     #[must_use]
     pub fn delta_of_pools(
         &self,

@@ -236,7 +236,7 @@ struct Device {
     name: String,
     /// Driver, for example `net_memif` of `net_memif0`; `None` for a PCI address.
     driver: Option<String>,
-    /// Name with arguments; only the name if EAL's arguments do not create it.
+    /// Name with arguments; only the name if neither the configuration nor EAL's arguments describe its creation.
     text: String,
 }
 
@@ -246,7 +246,7 @@ impl Device {
         let name = vdev::name(device);
         let from_eal = eal.iter().find_map(|word| {
             let text = word.strip_prefix("--vdev=").unwrap_or(word);
-            // EAL also creates a device without arguments.
+            // EAL also creates a device without arguments. The comma marks it as one that EAL creates.
             (vdev::name(text) == name).then(|| format!("{},{}", name, &text[name.len()..]))
         });
         let text = if device.contains(',') { None } else { from_eal };
@@ -489,6 +489,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
         return Finding::warn(&name, "a virtual device without arguments for EAL", fix);
     }
     if let Some(unknown) = vdev::unknown_argument(&device.text) {
+        // A silent driver ignores all arguments after the unknown one, so the device would be another one.
         let status = if unknown.is_silent { Status::Fail } else { Status::Warn };
         let fix = format!("one of {}", unknown.known);
         return Finding::new(status, &name, unknown.found, fix);
@@ -685,7 +686,8 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
-    // Version 2 reports CPU time without cpuacct. Otherwise only the figures lack it.
+    // No batch job fails by a missing controller. Without cpuacct, which version 2 does not need, only the figures
+    // of CPU time are missing.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
         [] => Finding::ok(NAME, "all controllers that limit batch jobs"),
@@ -879,6 +881,7 @@ mod tests {
     #[test]
     fn core_that_another_node_polls_is_found() {
         let fake = Fake::new();
+        // The name of a polling thread ends with its CPU. No real process has such a large id.
         fake.write("proc/1073741824/task/1073741825/comm", "dispatch-2\n");
         assert_eq!(shared_cpus(&fake.machine(), &[0, 1]), []);
         let findings = shared_cpus(&fake.machine(), &[1, 2]);

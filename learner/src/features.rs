@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(
             (actor[3], actor[1]),
             (-1.0, 0.0),
-            "first, and second of four: ln 2 is the half"
+            "ranks 1 and 2 of 4: ln 1 gives -1, and ln 2, half of ln 4, gives 0"
         );
         assert!(
             (actor[2] - 1.0).abs() < 1e-6 && actor[0] < actor[2],

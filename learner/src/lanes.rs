@@ -205,6 +205,7 @@ mod tests {
         let ones = vec![[1.0; LANES]; 3];
         let sums = dots(pulp::Scalar::new(), &a, [&ones, &[[2.0; LANES]; 3]]);
         assert_eq!(sums, [1.0, 2.0].map(|by| by * (0..24).sum::<usize>() as f32));
+        // Writes two of three lanes: a[1] and a[2], times 1.
         let mut to = a.clone();
         multiply(pulp::Scalar::new(), &mut to[..2], &a[1..], ones.as_flattened());
         assert_eq!((to[0], to[2]), (a[1], a[2]));

@@ -182,7 +182,8 @@ impl Actor {
             for (vector, (difference, probability)) in
                 differences.iter_mut().zip(probabilities).enumerate()
             {
-                // Values beyond the last node have no probability, and their weight is never read.
+                // Columns beyond the last node may get the draws of `last_vector` again. They count as absent, so
+                // their parameters have no effect.
                 let drawn = floats(
                     simd,
                     if vector < full_vectors.len() { full_vectors[vector] } else { last_vector },
@@ -541,6 +542,7 @@ impl WithSimd for Learn<'_> {
 fn uniform(values: &mut [f32], count: usize, rng: &mut impl Rng) {
     let bound = 1.0 / (count as f32).sqrt();
     for value in values {
+        // Uniform in 0..1, from 24 random bits: the precision of f32.
         let unit = (rng.next_u32() >> 8) as f32 / 16_777_216.0;
         *value = bound * (2.0 * unit - 1.0);
     }

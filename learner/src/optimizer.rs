@@ -236,6 +236,7 @@ mod tests {
     fn cosines_fall_and_restart_in_longer_periods() {
         let schedule = Schedule::Cosine { least: 0.0, most: 2.0, period: 2, factor: 2 };
         let mut annealing = Annealing { schedule, period: 2, step: 0 };
+        // Periods of 2 and 4 steps, and the start of the third, in thousandths.
         let found: Vec<_> = (0..7).map(|_| (annealing.next() * 1000.0).round()).collect();
         assert_eq!(found, [2000.0, 1000.0, 2000.0, 1707.0, 1000.0, 293.0, 2000.0]);
         let mut constant = Annealing { schedule: Schedule::Constant, period: 1, step: 0 };
@@ -254,6 +255,7 @@ mod tests {
         let multiplier = steps.multiplier();
         parameters.step(&steps.step(0.01, multiplier));
         let values = parameters.values.as_flattened();
+        // The bias corrections make the first step about as large as the rate, 0.01, for any gradient except 0.
         for (at, expected) in [(0, 0.01), (1, -0.01), (2, 0.0), (8, 0.01)] {
             assert!((values[at] - expected).abs() < 1e-4, "{at}: {}", values[at]);
         }

@@ -78,7 +78,8 @@ impl Reward {
         Self { scale, costs, utility, before: 0.0 }
     }
 
-    /// Returns the reward of a beat, from the loads at its end and the events of all nodes in it.
+    /// Returns the reward of a beat, from the loads at its end and the events of all nodes in it: the utility,
+    /// minus the mean cost per node in the unit of the loads.
     #[must_use]
     pub fn of(&mut self, loads: &[f32], events: &Events) -> f32 {
         let Events { migrations, steals, failed_tasks, failed_steals } = *events;

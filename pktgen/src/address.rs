@@ -115,7 +115,7 @@ impl AnyFlow {
         }
     }
 
-    /// Returns the first source port.
+    /// Returns the source port; the first one if tasks use several.
     #[must_use]
     pub fn src_port(&self) -> u16 {
         match self {

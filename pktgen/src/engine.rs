@@ -74,10 +74,15 @@ pub enum SetupError {
 #[derive(Clone, Copy, Debug)]
 struct Times {
     warmup: u64,
+    /// Measured time.
     duration: u64,
+    /// Time after the load in which the backlog may still be sent.
     grace: u64,
+    /// Longest wait for answers after the load.
     drain: u64,
+    /// Interval between requests for the next hop's MAC address.
     request_interval: u64,
+    /// Time in which the next hop must answer.
     resolve: u64,
 }
 
@@ -641,6 +646,7 @@ mod tests {
         Run { tally, frames, phase }
     }
 
+    /// Returns the target at 10.0.1.1, whose MAC address the generator must request.
     fn target() -> Target {
         Target::new(US, 0x0A00_0102, 0x0A00_0101)
     }
@@ -720,6 +726,7 @@ mod tests {
         assert_eq!((run.tally.classes.len(), answered(0), answered(1)), (2, 1710, 190));
         assert_eq!(run.frames.len(), 2000);
         for (i, frame) in run.frames.iter().enumerate() {
+            // The shortest frame: 42 bytes up to UDP, 27 of the task header with its extension, and 16 of work.
             let (len, service_ns, class) =
                 if i % 10 == 9 { (1000, 8_000, 2) } else { (85, 2_500, 1) };
             assert_eq!(frame.len(), len);
@@ -885,6 +892,7 @@ mod tests {
             let load = Load { verify: true, ..load(1e6) };
             let mut generator =
                 Generator::new(&load, &target, 0, HZ, generator_port, pool.clone()).unwrap();
+            // Tasks have 16 bytes after their headers: the work.
             let oracle = Oracle::new(load.service.workload(), 16);
             // Offset of the bytes after the task header.
             let body = wedjat::wire::udp::PAYLOAD + if extended { 27 } else { 11 };

@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn units_of_time() {
+    fn times_are_read_in_every_unit() {
         assert_eq!(parse_time_ns("7ns"), Ok(7.0));
         assert_eq!(parse_time_ns("50us"), Ok(50_000.0));
         assert_eq!(parse_time_ns(" 1.5 ms "), Ok(1_500_000.0));

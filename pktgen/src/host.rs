@@ -291,8 +291,8 @@ mod tests {
     const V4: Addresses =
         Addresses::V4(Endpoints { own: 0x0A00_0102, dst: 0x0A00_0101, next_hop: 0x0A00_0101 });
     const V6: Addresses = {
-        const LEAF: u128 = 0xFD00 << 112 | 1;
-        Addresses::V6(Endpoints { own: LEAF + 1, dst: LEAF, next_hop: LEAF })
+        const LEAF_IP: u128 = 0xFD00 << 112 | 1;
+        Addresses::V6(Endpoints { own: LEAF_IP + 1, dst: LEAF_IP, next_hop: LEAF_IP })
     };
 
     /// Creates a host that does not know its next hop's MAC address.
@@ -337,6 +337,7 @@ mod tests {
 
     #[test]
     fn answers_and_refusals_are_distinguished() {
+        // The task header of 27 bytes ends at these offsets, and with it the frame.
         for (to, body) in [(V4, 69), (V6, 89)] {
             let end = body;
             for (code, src, refused) in [
@@ -363,6 +364,7 @@ mod tests {
         frame[udp::PAYLOAD + 27..].fill(0xEE);
         frame[UDP + 6..UDP + 8].fill(0); // no checksum
         assert_eq!(host(V4).plain_answer(&frame, false), None, "not a plain answer");
+        // The task header ends at 69. Sequence and tag have 16 bytes, and 3 follow.
         let (body, end) = (85, 88);
         let id = Some((5, 0x9_1234));
         let answer = Answer { id, seq: 0x1234, refused: false, worker: 4, body, end };
@@ -382,7 +384,7 @@ mod tests {
             let no_answer = reply(Code::KeepAlive, 4, us);
             assert_eq!(kind_of(&no_answer), FrameKind::Nothing(DropReason::TaskRole));
             let mut damaged = reply(Code::TaskDone, 4, us);
-            let at = damaged.len() - 19;
+            let at = damaged.len() - 19; // a byte of the task header
             damaged[at] ^= 1;
             assert_eq!(kind_of(&damaged), FrameKind::Nothing(DropReason::UdpChecksum));
             let of_the_other_family = reply(Code::TaskDone, 4, them);
@@ -401,6 +403,7 @@ mod tests {
             assert_eq!(host(V6).plain_answer(&frame, true), None);
             kind_of(&mut host(V6), &frame, true)
         };
+        // The fields in turn: checksum and length of UDP; payload length, version and next header of IPv6.
         for (at, bytes, reason) in [
             (UDP_V6 + 6, &[0, 0][..], DropReason::UdpNoChecksum),
             (UDP_V6 + 4, &[0, 7], DropReason::UdpLength),
@@ -459,10 +462,12 @@ mod tests {
             let answer = Message::read(buf.bytes()).unwrap().announcement();
             assert_eq!(answer, Some((us.own(), US)));
 
+            // A request for another address.
             let leaf = Host::new(LEAF, requester(own + 75), None);
             assert!(leaf.write_mac_request(&mut buf));
             assert_eq!(host.receive(&mut buf, false), FrameKind::Nothing(reason));
         }
+        // A request over IPv6 does not fit into a buffer for ARP.
         assert!(
             !host(V6).write_mac_request(&mut FramePool::new(1, arp::FRAME_LEN).frame(&[]).unwrap())
         );

@@ -15,7 +15,9 @@ const DIGITS: u8 = 3;
 /// Latencies of a set of tasks, in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Latency {
+    /// Latencies of answered tasks.
     finite: Histogram<u64>,
+    /// Number of unanswered tasks.
     infinite: u64,
 }
 

@@ -16,6 +16,7 @@ const INVALID: u8 = 1;
 /// Exit status of a command that failed. Equals clap's status for a wrong command line.
 const FAILED: u8 = 2;
 
+/// Runs the command of the arguments. Its result selects the exit status.
 fn main() -> ExitCode {
     let log = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(log).format_timestamp(None).format_target(false).init();

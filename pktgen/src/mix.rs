@@ -103,7 +103,7 @@ mod tests {
 
     // promise: measurement.1
     #[test]
-    fn tpcc_mix_equals_that_of_horus() {
+    fn tpcc_times_have_the_ratios_of_horus() {
         // Section 4.1: dispersion ratios of 1, 1.05, 3.3, 15.4 and 17.5.
         let ratios = [1.0, 1.05, 3.3, 15.4, 17.5];
         for (kind, ratio) in TPCC.iter().zip(ratios) {

@@ -145,6 +145,7 @@ mod tests {
         core.take(10, &stalls(0..10));
         core.take(12, &stalls(0..12));
         assert_eq!((core.stalls.len(), core.unknown_from), (12, None));
+        // One more new stall than the file holds: the last known one ended at 1150.
         let capacity = PAUSES as u64;
         core.take(13 + capacity, &stalls(13..13 + capacity));
         assert_eq!(core.unknown_from, Some(1150));

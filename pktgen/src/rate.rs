@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn invalid_rates_are_refused_with_the_reason() {
         for (text, part) in [
             ("", "number"),
             ("k", "number"),

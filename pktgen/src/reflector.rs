@@ -140,7 +140,7 @@ mod tests {
                     (datagram.src_port, datagram.payload())
                 }
             };
-            assert_eq!(src_port, 1234);
+            assert_eq!(src_port, 1234, "the scheduler's port");
             let header = Header::parse(&frame[payload..]).unwrap();
             assert_eq!((header.code, header.seq), (Code::TaskDoneIdle, 0x3456));
             // An answer is not a task.

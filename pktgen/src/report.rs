@@ -111,7 +111,7 @@ pub struct Report {
     pub reasons: Vec<String>,
     /// Warnings.
     pub warnings: Vec<String>,
-    /// Packets that belong to no task, warm-up included.
+    /// Received packets that are no first answer to a task in flight, warm-up included.
     #[serde(flatten)]
     pub strays: Strays,
     /// Origin of the figures.

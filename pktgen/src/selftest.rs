@@ -125,6 +125,7 @@ mod tests {
     fn wrong_rate_is_detected() {
         let load = Load::new(1e6, "exp(50us)".parse().unwrap());
         let mut moments = Moments::default();
+        // Gaps with a mean of 1049.5 ns instead of 1000 ns.
         (0..100_000).for_each(|i| moments.add(f64::from(i % 100) + 1_000.0));
         let (error, limit) = moments.compare(1e9 / load.rate_pps);
         assert!(error > limit, "{error} {limit}");

@@ -62,7 +62,9 @@ const AHEAD: usize = 2 * BATCH;
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
+    /// Tick at which the load starts.
     start: u64,
+    /// Tick at which the schedule ends. No task is due then or later.
     end: u64,
     /// Ring of tasks. Those from `taken` up to `drawn` are known; there is always at least one.
     ahead: [ScheduledTask; AHEAD],
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_name_the_run() {
+    fn equal_seeds_give_equal_tasks() {
         assert_eq!(all(pacer(7)), all(pacer(7)));
         assert_ne!(all(pacer(7)), all(pacer(8)));
     }

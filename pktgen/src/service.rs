@@ -102,8 +102,8 @@ fn normal<R: Rng + ?Sized>(rng: &mut R) -> f64 {
     StandardNormal.sample(rng)
 }
 
-/// Returns the mean of a normal distribution truncated to positive values: m + s * pdf(a) / (1 - cdf(a)) at a
-/// = -m / s.
+/// Returns the mean of a normal distribution truncated to positive values: m + s * pdf(a) / (1 - cdf(a)) at
+/// a = -m / s.
 fn truncated_normal_mean(mean: f64, sd: f64) -> f64 {
     let reach = (mean / sd).min(40.0); // beyond that the truncation has no effect
     let density = |x: f64| (-x * x / 2.0).exp() / (std::f64::consts::PI * 2.0_f64).sqrt();

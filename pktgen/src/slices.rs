@@ -135,7 +135,7 @@ pub struct LoopWatch {
 struct Record {
     /// Due time since the start of the measured time, in units of [`Log::shift`].
     due: u32,
-    /// Response time, or [`NEVER`].
+    /// Response time, at most 4.29 s (32 bits); [`NEVER`] without an answer.
     response_ns: u32,
     class: u16,
     outcome: TaskOutcome,

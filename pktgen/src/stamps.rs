@@ -31,7 +31,8 @@ const RATE_SPAN_MIN_S: f64 = 0.02;
 /// Largest relative rate error of the kernel's clock while it is slewed (adjusted gradually). Twice Linux's
 /// limit of 500 ppm. A larger deviation means that the clock was set.
 const SLEW_MAX: f64 = 1e-3;
-/// Attempts to read the kernel's clock without interruption.
+/// Number of successive readings, of which an uninterrupted one is used: at the start, and for the kernel's clock at
+/// each burst.
 const TRIES: usize = 4;
 
 /// Both clocks at one moment: our clock of the poll loop, and the device's or kernel's clock of stamps.
@@ -60,8 +61,8 @@ pub struct StampStats {
     pub stamped: u64,
     /// Packets without a stamp, or with an impossible one. Their time is that of the poll that received them.
     pub unstamped: u64,
-    /// Measured rate of the device's clock in ticks per second; 0 without one. For the kernel's clock, its
-    /// units.
+    /// Measured rate of the device's clock in ticks per second; 0 without one. For the kernel's clock, the number of
+    /// its stamps' units per second.
     pub device_hz: f64,
     /// Resolution of stamps.
     pub resolution_ns: f64,
@@ -106,7 +107,7 @@ struct Settable {
     steps: u64,
     /// Time until which stamps are ignored after a step.
     ignored_until: u64,
-    /// True while every reading was interrupted, so that no stamp is used.
+    /// True while every reading is interrupted or fails, so that no stamp is used.
     is_unknown: bool,
 }
 
@@ -157,7 +158,8 @@ impl Stamps {
     }
 
     /// Creates the conversion for stamps by the kernel's wall clock, in units of `unit_ns` nanoseconds; `now`
-    /// reads our clock, of `hz` ticks per second. `None` if the wall clock stalls or goes back.
+    /// reads our clock, of `hz` ticks per second. `None` if the wall clock is before 1970, stalls or goes
+    /// back.
     pub fn of_kernel(
         field: StampField,
         unit_ns: u32,
@@ -346,6 +348,7 @@ mod tests {
     /// readings are interrupted.
     struct Clocks(Arc<AtomicU64>);
 
+    /// Our clock at the start, and the device's.
     const START: u64 = 1_000_000_000;
     const FROM: u64 = u64::MAX - 12_345; // wraps around
 
@@ -355,6 +358,8 @@ mod tests {
     }
 
     impl Clocks {
+        /// Returns the function that reads both clocks. Each call advances our clock by 300 us, and every third
+        /// is interrupted for 80 us.
         fn read_clocks(&self, tick: f64) -> impl FnMut() -> Option<ClockReading> + Send + 'static {
             let (now, mut readings) = (Arc::clone(&self.0), 0);
             move || {
@@ -410,7 +415,7 @@ mod tests {
     struct TimeOfDay {
         /// Our clock.
         ticks: AtomicU64,
-        /// Offset of the wall clock, which a test changes to set the clock.
+        /// Offset of the wall clock in nanoseconds, which a test changes to set the clock.
         ahead: AtomicU64,
         /// Duration of a reading of both clocks.
         reading_ns: AtomicU64,
@@ -462,17 +467,20 @@ mod tests {
             day.ahead.fetch_add(150, Relaxed);
             let (stamped, arrived) = day.next_burst(&mut stamps, step * 37 % 900_000);
             let stamped = stamped.unwrap();
+            // A stamp loses up to 1000 ns by its resolution. Slewing and readings add at most 600 ns.
             assert!(stamped <= arrived + 600 && arrived <= stamped + 1_600, "{stamped} {arrived}");
         }
         let stats = stamps.stats();
         assert_eq!(stats.clock_steps, 0);
         assert!((stats.resolution_ns / 1e3 - 1.0).abs() < 1e-2, "{stats:?}");
+        // The resolution of 1000 ns, and half of the longest accepted reading, which takes 4 * 100 ns.
         assert!((1_100.0..1_300.0).contains(&stats.uncertainty_ns), "{stats:?}");
     }
 
     // promise: measurement.1
     #[test]
     fn wall_clock_step_is_noticed_and_reported() {
+        // The offset changes from 5 s: by 3 ms forwards, by 3 ms back, and by 4 s forwards.
         for ahead in [5_003_000_000, 4_997_000_000, 9_000_000_000] {
             let (mut stamps, day) = TimeOfDay::stamps();
             assert!(day.next_burst(&mut stamps, 9_000).0.is_some());

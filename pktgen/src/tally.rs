@@ -15,7 +15,7 @@ use crate::tasks::TaskRecords;
 pub struct Strays {
     /// Further answers to an answered task.
     pub duplicates: u64,
-    /// Answers to tasks that already counted as lost, or after many later tasks.
+    /// Answers to tasks that already counted as lost, and answers after many later tasks.
     pub late_answers: u64,
     /// Answers to tasks that were never sent, or sent by another client.
     pub unknown: u64,
@@ -49,11 +49,11 @@ pub struct ClassTally {
 pub struct Tally {
     /// Ledger of tasks due before the measured time.
     pub warmup: Ledger,
-    /// Ledger of tasks due in it.
+    /// Ledger of tasks due in the measured time.
     pub measured: Ledger,
     /// Measured seconds; fewer than requested after an early stop.
     pub measured_s: f64,
-    /// Packets that belong to no task.
+    /// Received packets that are not the first answer to a task in flight.
     pub strays: Strays,
     /// Bursts that the device did not accept completely.
     pub tx_full: u64,
@@ -82,7 +82,7 @@ pub struct Tally {
     clock: Clock,
     /// Nanoseconds per tick, in units of 2^-32. Conversions in integers are exact and cheap.
     tick_ns: u64,
-    /// Last window and its range of due times; the next task is usually in the same one.
+    /// Window used last: its index and its range of due times. The next task is usually in the same one.
     window: (usize, std::ops::Range<u64>),
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Clock {
 }
 
 impl Tally {
-    /// Allocates all memory. [`Tally::begin`] sets the measured time.
+    /// Allocates all memory except that of [`Tally::record_tasks`]. [`Tally::begin`] sets the measured time.
     pub(crate) fn new(windows: usize, classes: usize, log: Log, pauses: Pauses) -> Self {
         // Before the start is known, every task belongs to the warm-up.
         let clock = Clock { start: u64::MAX, window_ticks: 1, tick_ns: 1.0, late_ticks: 0 };
@@ -148,7 +148,7 @@ impl Tally {
         ((u128::from(ticks) * u128::from(self.tick_ns)) >> 32) as u64
     }
 
-    /// Applies `change` to the ledgers of the task's time and class.
+    /// Applies `change` to the ledger of the warm-up, or to those of the measured time and of the task's class.
     #[inline(always)]
     fn count(&mut self, due: u64, class: u16, change: impl Fn(&mut Ledger)) {
         if due < self.clock.start {
@@ -195,7 +195,7 @@ impl Tally {
         flight.sent > flight.due + self.clock.late_ticks
     }
 
-    /// Records all tasks. Allocates all memory for this number of tasks now.
+    /// Makes the tally record all tasks. Allocates the memory for this number of tasks now.
     pub(crate) fn record_tasks(&mut self, tasks: usize) {
         self.records = Some(TaskRecords::new(tasks));
     }
@@ -263,8 +263,8 @@ impl Tally {
         }
     }
 
-    /// Returns all recorded tasks of all cores, and the number of tasks for which there was no room. The
-    /// load started `warmup_s` seconds before the measured time.
+    /// Returns all recorded tasks of all cores in the order of their due times, and the number of tasks for
+    /// which there was no room. The load started `warmup_s` seconds before the measured time.
     #[must_use]
     pub fn tasks(&self, warmup_s: f64) -> (Vec<Task>, u64) {
         let records = || self.records.iter().chain(&self.other_records);
@@ -306,10 +306,10 @@ impl Tally {
         &mut self.windows[self.window.0]
     }
 
-    /// Makes the window of a due time the last window.
+    /// Makes the window of a due time the window used last.
     #[cold]
     fn find_window(&mut self, due: u64) {
-        // The last window has no end, so that it also holds the remainder of the division into windows.
+        // The final window has no end, so that it also holds the remainder of the division into windows.
         let (ticks, last) = (self.clock.window_ticks, self.windows.len() - 1);
         let window = ((due - self.clock.start) / ticks).min(last as u64);
         let from = self.clock.start + window * ticks;
@@ -363,7 +363,7 @@ impl Tally {
         [&self.log].into_iter().chain(self.other_cores.iter().map(|(log, _)| log))
     }
 
-    /// Adds the counts of another core over the same time.
+    /// Adds the counts of another core over the same time. `other` must not itself be merged from several cores.
     pub fn merge(&mut self, other: &Self) {
         self.warmup.merge(&other.warmup);
         self.measured.merge(&other.measured);
@@ -395,6 +395,7 @@ mod tests {
     /// Returns a tally of three windows of 100 ticks from tick 1000, with ticks of 2 ns.
     fn tally() -> Tally {
         let clock = Clock { start: 1000, window_ticks: 100, tick_ns: 2.0, late_ticks: 10 };
+        // For 10 expected tasks due within 10,000 ticks, at 5e8 ticks per second. Stalls are longer than 1000 ticks.
         let (log, pauses) = (Log::new(10.0, 10_000, 5e8), Pauses::new(1000));
         let mut tally = Tally::new(3, 2, log, pauses);
         tally.begin(clock);
@@ -415,6 +416,8 @@ mod tests {
     #[test]
     fn warm_up_is_separate_from_the_measurement() {
         let mut tally = tally();
+        // One task of the warm-up. Then three measured ones: answered, lost after it was sent late (by more than
+        // 10 ticks), and unsent.
         count_task(&mut tally, 999, 999, Some(2000));
         count_task(&mut tally, 1000, 1010, Some(1110));
         count_task(&mut tally, 1250, 1270, None);
@@ -424,6 +427,8 @@ mod tests {
         assert!(tally.warmup.balances() && tally.measured.balances());
         assert_eq!((tally.measured.late, tally.measured.unsent, tally.measured.lost), (1, 1, 1));
         assert!((tally.measured.adherence() - 1.0 / 3.0).abs() < 1e-9);
+        // The answered task took 110 ticks from its due time and 100 from its send time, of 2 ns each. The lost
+        // task counts as infinite.
         assert_eq!(tally.response().quantile_ns(0.5), 220.0);
         assert_eq!(tally.service.quantile_ns(0.5), 200.0);
         assert_eq!(tally.windows[2].quantile_ns(0.5), f64::INFINITY);

@@ -11,7 +11,7 @@ use crate::template::TaskFrame;
 /// Destination and packet format of the load.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// MAC address of the port.
+    /// MAC address of the generator's port.
     pub mac: Mac,
     /// Addresses of generator, scheduler and next hop.
     pub addresses: Addresses,
@@ -19,9 +19,9 @@ pub struct Target {
     pub next_hop_mac: Option<Mac>,
     /// UDP port of the scheduler.
     pub udp_port: u16,
-    /// Worker pool.
+    /// Pool of the tasks.
     pub pool: u16,
-    /// First source port.
+    /// First UDP source port.
     pub src_port: u16,
     /// Number of source ports.
     pub flows: u16,
@@ -35,7 +35,7 @@ pub struct Target {
 
 impl Target {
     /// Returns a target with defaults: pool 1 of the scheduler at IPv4 address `dst`, 64 flows, extended
-    /// headers, checksums, short frames.
+    /// headers, checksums, short frames. The generator's address is `ip`. The scheduler is the next hop.
     #[must_use]
     pub fn new(mac: Mac, ip: u32, dst: u32) -> Self {
         Self::to(mac, Addresses::V4(Endpoints { own: ip, dst, next_hop: dst }))
@@ -58,7 +58,7 @@ impl Target {
         }
     }
 
-    /// Returns the generator as a host.
+    /// Returns the generator as a host, which answers for its address and resolves its next hop.
     #[must_use]
     pub fn host(&self) -> Host {
         Host::new(self.mac, self.addresses, self.next_hop_mac)
@@ -82,7 +82,8 @@ impl Target {
         }
     }
 
-    /// Returns the flow to the scheduler from the first source port.
+    /// Returns the flow to the scheduler from the first source port. Without a fixed MAC address of the next hop,
+    /// that field is zero until it is resolved.
     fn flow<A>(&self, Endpoints { own, dst, .. }: Endpoints<A>) -> Flow<A> {
         Flow {
             src_mac: self.mac,

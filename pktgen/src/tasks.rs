@@ -14,9 +14,10 @@ pub(crate) struct TaskRecord {
     pub(crate) sent: u64,
     /// Receive time; 0 without an answer.
     received: u64,
+    /// Requested service time.
     service_ns: u32,
     class: u16,
-    /// Worker that answered.
+    /// Worker that answered; 0 without an answer.
     worker: u16,
     status: Status,
 }
@@ -113,6 +114,7 @@ mod tests {
         records.push(&flight, None, Status::Lost);
         records.push(&flight, None, Status::Unsent);
         assert_eq!((records.all().len(), records.missing()), (2, 1));
+        // The load started at tick 40, and a tick is 2 ns.
         let task = records.all()[0].task(40, |ticks| 2 * ticks);
         assert_eq!((task.scheduled_ps, task.sent_ps), (120_000, Some(130_000)));
         assert_eq!((task.response_ps, task.worker), (Some(100_000), Some(7)));

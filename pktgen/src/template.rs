@@ -52,7 +52,7 @@ pub struct TaskFrame {
     pub app: u32,
     /// True to send the header extension with the application id.
     pub extended: bool,
-    /// Minimum frame length in bytes.
+    /// Minimum frame length in bytes. At most [`FRAME_MAX`] takes effect.
     pub frame_bytes: usize,
     /// True to send UDP checksums. Otherwise the field is 0, which RFC 768 allows over IPv4. IPv6 packets
     /// always have them (RFC 8200, 8.1).
@@ -92,7 +92,7 @@ pub struct Template {
     /// True for IPv4 with the extension, so that one test selects the common case.
     is_common: bool,
     app: u32,
-    /// Offset of the bytes after the task header.
+    /// Offset of the bytes after the task header and its extension.
     work: usize,
     /// First source port.
     first_port: u16,
@@ -141,14 +141,14 @@ impl Template {
         self.bytes.len()
     }
 
-    /// Returns the length of a frame with this minimum length.
+    /// Returns the length of a frame with this minimum length, limited to that of the longest frame.
     #[inline]
     #[must_use]
     pub fn len_for(&self, size: u16) -> usize {
         usize::from(size).clamp(self.len_min, self.bytes.len())
     }
 
-    /// Returns the length of the longest frame after the task header, padding included.
+    /// Returns the number of bytes after the task header and its extension in the longest frame, padding included.
     #[must_use]
     pub fn work_len(&self) -> usize {
         self.bytes.len() - self.work

@@ -359,7 +359,7 @@ fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Probl
     let mut number = 0;
     while let Some(block) = reader.next_block() {
         match block.map_err(|error| damaged(number + 1, &error))? {
-            // Each section numbers its interfaces anew.
+            // Each section numbers its interfaces from 0.
             Block::SectionHeader(_) => clocks.clear(),
             Block::InterfaceDescription(interface) => {
                 check_link(interface.linktype, number)?;
@@ -421,6 +421,9 @@ fn damaged(packet: u64, error: &PcapError) -> Problem {
 }
 
 /// Adds the frame's task, or counts the frame as skipped.
+///
+/// # Errors
+/// If the task's frame is too long, its class is invalid, or its time is (see [`TraceBuilder::push`]).
 fn take_frame(frame: &[u8], at_ns: u64, tasks: &mut TraceBuilder) -> Result<(), String> {
     match task(frame, at_ns) {
         Ok(_) if frame.len() > FRAME_MAX => {
@@ -450,7 +453,8 @@ fn task(frame: &[u8], at_ns: u64) -> Result<Entry, &'static str> {
         ether::IPV6 => udp::parse_v6(frame, true).map(|datagram| payload_range(&datagram)),
         _ => Err(vlan::reason(frame)),
     };
-    // A coalesced packet can end beyond 64 KiB, past the end of its datagram's range.
+    // A coalesced packet can end beyond 64 KiB. The 16-bit end of its datagram then wraps around, and its range is
+    // invalid.
     let payload = payload.and_then(|range| frame.get(range).ok_or(DropReason::UdpLength));
     let payload = payload.map_err(DropReason::name)?;
     let header = Header::parse(payload).map_err(|reason| reason.name())?;
@@ -610,6 +614,7 @@ mod tests {
     fn capture_tasks_are_read_and_others_counted() {
         let bytes = pcap(&frames());
         let trace = read(&bytes).unwrap();
+        // Frames have 85 bytes with the header extension, and 69 without.
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 85), entry(7_500, 3, 7_000, 69)]);
         assert_eq!(trace.skipped(), &skipped());
         // A capture cut off anywhere is rejected, or ends with a whole packet.
@@ -639,6 +644,7 @@ mod tests {
         neighbour::write_request(&addresses, target.mac, &mut request);
         let mut fragment = task.clone();
         fragment[20] = 44; // next header: fragment
+        // The UDP checksum is at offset 60.
         let no_checksum = [&task[..60], &[0, 0], &task[62..]].concat();
         let trace = read(&pcap(&[task, request, fragment, no_checksum])).unwrap();
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 105)]);

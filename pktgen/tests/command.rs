@@ -26,7 +26,7 @@ fn the_self_test_states_its_seeds_and_passes() {
 }
 
 #[test]
-fn mistakes_list_allowed_values_and_exit_2() {
+fn mistakes_are_explained_and_exit_2() {
     for (arguments, part) in [
         (&["run", "--rate", "5x", "--dst", "10.0.1.1"][..], "k (thousand), M (million) or %"),
         (&["run", "--rate", "80%", "--dst", "10.0.1.1"], "--workers N"),
@@ -131,8 +131,8 @@ mod dpdk {
         }
     }
 
-    /// Runs the generator against a reflector in another process, over memif. Adds options that the command
-    /// leaves out. `name` separates the sockets of tests.
+    /// Runs the generator against a reflector in another process with this number of queues, over memif. Adds
+    /// options that the command leaves out. `name` separates the sockets of tests.
     fn run(name: &str, queues: &str, command: &[&str]) -> Output {
         let socket = format!("socket=@wedjat-pktgen-{name}-{}", std::process::id());
         let server = format!("net_memif0,role=server,{socket}");
@@ -147,9 +147,9 @@ mod dpdk {
         pktgen(&[command, &common, to, &patient, duration].concat())
     }
 
-    /// Returns the report of a run in which most tasks were answered. The run uses real time: if the machine
-    /// stalls for a third of a second, few tasks are sent, and the run is repeated. The ledger balances in
-    /// any case.
+    /// Returns output and report of a run in which most tasks were answered and none was lost. The run uses real
+    /// time: if the machine stalls for a third of a second, few tasks are sent, and the run is repeated. The ledger
+    /// balances in any case.
     fn report(name: &str, queues: &str, command: &[&str]) -> (Output, serde_json::Value) {
         let start = Instant::now();
         loop {
@@ -253,6 +253,7 @@ mod dpdk {
         let long = ["run", "--rate", "1M", "--duration", "60s"];
         let output = pktgen(&[&long[..], &to, &[log.to_str().unwrap()]].concat());
         assert_eq!(output.status.code(), Some(2));
+        // The default warm-up adds a second.
         let expected = "--log-tasks: 61000000 tasks on a core, but it records at most 8388608";
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         let output = pktgen(&[&["run", "--rate", "1k"], &to[..], &["/none/tasks.csv"]].concat());
@@ -308,7 +309,8 @@ mod dpdk {
     // promise: measurement.1
     #[test]
     fn a_trace_is_replayed_over_memif() {
-        // 300 tasks in 300 ms, a third of them of class 2; two passes at double speed.
+        // 300 tasks in 300 ms, a third of them of class 2; two passes at double speed. Times at half milliseconds
+        // keep clear of the end of the warm-up.
         let time = |i: u32| if i == 0 { 0 } else { i * 1000 + 500 };
         let line =
             |i: u32| format!("{},{},5,{}\n", time(i), 1 + i32::from(i.is_multiple_of(3)), i % 200);
@@ -321,6 +323,7 @@ mod dpdk {
         // All except the 50 ms warm-up of 300 ms are measured. Nothing is random, so the number of tasks is
         // known.
         assert_eq!((&report["scheduled"], &config["warmup_s"]), (&500.into(), &0.05.into()));
+        // A pass takes 299.5 ms and a mean gap of 1 ms, at double speed.
         assert_eq!(report["offered_pps"].as_f64().map(f64::round), Some(1997.0));
         let classes = report["classes"].as_array().unwrap();
         let scheduled: Vec<_> = classes.iter().map(|class| class["scheduled"].as_u64()).collect();
@@ -358,6 +361,7 @@ mod dpdk {
         let (_, report) = report("cores", "2", &load);
         let scheduled = report["scheduled"].as_u64().unwrap_or_default();
         assert!((1_000..1_400).contains(&scheduled), "{report}");
+        // Two cores, each with a seed of arrivals and one of service times.
         assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(4));
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(300);
 const PKTGEN: &str = env!("CARGO_BIN_EXE_wedjat-pktgen");
 
-/// A network namespace with a veth pair, `near` and `far`; deleted with all its processes on drop.
+/// A network namespace with a veth pair, `near` and `far`, and the reflector at `far`; deleted on drop.
 struct Net {
     name: String,
     reflector: Option<Child>,
@@ -54,6 +54,7 @@ impl Net {
         let load = ["run", "--rate", "2k", "--duration", "300ms", "--warmup", "50ms"];
         let to = ["--dst", "10.0.1.1", "--patience", "300s", "--drain", "30s", "--no-floor"];
         let command = self.pktgen(&[&load[..], &to, &device, &["--format", "json"]].concat());
+        // The block makes a mutable temporary of the command.
         { command }.output().unwrap()
     }
 }
@@ -73,7 +74,8 @@ fn ip(arguments: &[&str]) -> bool {
     Command::new("ip").args(arguments).status().is_ok_and(|status| status.success())
 }
 
-/// Returns the report of a run in which most tasks were answered. Repeats the run if the machine stalled.
+/// Returns the report of a run in which most tasks were answered and none was lost. Repeats the run otherwise,
+/// since the machine may stall.
 fn report(net: &Net, timestamps: &str) -> serde_json::Value {
     let start = Instant::now();
     loop {
@@ -124,6 +126,7 @@ fn unsuitable_stamp_clocks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let capture = folder.path().join("came.pcap");
     pcap_file::pcap::PcapWriter::new(std::fs::File::create(&capture).unwrap()).unwrap();
+    // A replayed capture has the time at which it was made.
     let replay = format!("net_pcap0,rx_pcap={},tx_pcap=/dev/null", capture.display());
     for (timestamps, device, why) in [
         ("kernel", replay.as_str(), "at which it was made"),

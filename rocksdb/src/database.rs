@@ -143,7 +143,7 @@ pub fn fill<K: AsRef<[u8]>, V: AsRef<[u8]>>(
     })
 }
 
-/// Database for reading. Any number of processes and threads may read one.
+/// An open database. Any number of processes and threads may read one that [`Database::open`] opened.
 pub struct Database {
     // Order matters: the database is dropped last.
     read_options: OwnedObject<c::rocksdb_readoptions_t>,
@@ -170,7 +170,7 @@ impl Database {
         })
     }
 
-    /// Opens a database by this call, and creates its options for reading.
+    /// Opens a database by calling `open`, and creates its options for reading.
     fn open_with(
         path: &Path,
         open: impl FnOnce(&CStr, *mut *mut c_char) -> *mut c::rocksdb_t,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn several_may_read_at_once() {
+    fn several_readers_read_at_once() {
         let (folder, database) = filled(&[("a", "one")]);
         let again = Database::open(folder.path()).unwrap();
         std::thread::scope(|scope| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_rocksdbs_words() {
+    fn unusable_path_is_refused_with_a_reason() {
         let (folder, _database) = filled(&[("a", "one")]);
         let error = fill(folder.path(), [("a", "b")]).unwrap_err().to_string();
         assert!(error.contains("exists"), "{error}");

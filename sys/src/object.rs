@@ -1,8 +1,9 @@
 //! The shared object that the build script linked with libdpdk: its bytes, and its functions once loaded.
 //!
 //! A program with libdpdk as an ordinary library does not start without it, not even to check a file. A table of
-//! pointers into libdpdk is not enough: its inline functions need C that is compiled against its data. Two programs,
-//! with and without DPDK, would concern units, capabilities and every caller. A burst pays one load for the table.
+//! pointers into libdpdk is not enough: DPDK's inline functions need C that is compiled against DPDK's data. Two
+//! programs, with and without DPDK, would concern systemd units, capabilities and every caller. A call through the
+//! table costs one additional load.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::AtomicPtr;
@@ -34,13 +35,13 @@ extern "C" fn unloaded() {
 /// Loads libdpdk on the first call. Later calls return the first result.
 ///
 /// # Errors
-/// If it cannot be loaded. The system's text names the library that is missing or does not fit.
+/// If it cannot be loaded. The system's text gives the cause, such as a library that is missing or does not fit.
 pub fn load() -> Result<(), String> {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     LOADED.get_or_init(|| open().map(fill)).clone()
 }
 
-/// Returns the table of a loaded object. The object stays loaded, because DPDK's threads never end.
+/// Loads the object and returns its table of functions. The object stays loaded, because DPDK's threads never end.
 fn open() -> Result<*const *mut c_void, String> {
     // SAFETY: a plain system call with a static name.
     let descriptor = unsafe { libc::memfd_create(c"wedjat-dpdk".as_ptr(), libc::MFD_CLOEXEC) };

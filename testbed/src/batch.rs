@@ -54,8 +54,8 @@ impl Batch {
         }
     }
 
-    /// Works until `units` are done, or forever if `None`. Writes the number of completed units into the file
-    /// `counter`.
+    /// Works until `units` are done, or forever if `None`. Writes the number of completed units into the existing
+    /// file `counter`, if there is one, as 8 bytes in little-endian order.
     ///
     /// # Errors
     /// If the counter file cannot be opened or written, or gzip cannot run.
@@ -194,7 +194,8 @@ mod tests {
             std::fs::write(&path, [0; 8]).unwrap();
             batch.run(Some(5), Some(&path)).unwrap();
             let count = u64::from_le_bytes(std::fs::read(&path).unwrap().try_into().unwrap());
-            // Threads that are still working when the last unit is done count theirs, too.
+            // Five units end in the first serial stage. In a parallel stage, threads that are still working when the
+            // last unit is done would count theirs, too.
             assert!((5..5 + THREADS as u64).contains(&count), "{}: {count}", batch.name());
             assert_eq!(batch.name().parse(), Ok(batch));
         }

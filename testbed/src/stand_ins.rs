@@ -262,6 +262,7 @@ mod tests {
             };
             let mut reply = vec![0; len];
             channels[0].reply(number, &mut reply);
+            // The oracle returns the operation to which this is the right answer.
             assert_eq!(Oracle::new(workload, LEN).answered(APP, 8, &reply), Some(1));
         }
     }

@@ -56,8 +56,8 @@ fn loaded_agent_reports_central_queue_measurements() {
     };
     let value = |name| figure(name).unwrap();
     assert!(value("cfcfs_hand_over_measured") > 0.0);
-    // The chosen bound depends on the machine; policy/bounded.rs tests the choice. The samples hold the
-    // bounds seen in each run.
+    // The chosen bound depends on the machine; policy/bounded.rs tests the choice. Each second is one run, and
+    // gives one sample: its bound.
     let bounds = figures.iter().find(|figure| figure["name"] == "cfcfs_bound_chosen").unwrap();
     let samples = bounds["samples"].as_array().unwrap();
     assert_eq!(samples.len(), seconds, "{bounds}");

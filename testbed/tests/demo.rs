@@ -158,6 +158,7 @@ fn two_policies_run_with_balanced_ledgers() {
 fn failing_leaf_start_shows_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().display().to_string();
+    // Another program in place of the leaf does not know the leaf's arguments.
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--out", &out, "--leaf", env!("CARGO_BIN_EXE_wedjat-testbed")]);
     let output = demo(&arguments);

@@ -25,6 +25,7 @@ struct RackRig {
     leaf: Process,
     agent: Process,
     workers: Vec<Process>,
+    /// Prefix of the abstract sockets.
     name: String,
 }
 

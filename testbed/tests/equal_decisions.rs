@@ -34,6 +34,7 @@ const FIRST: u16 = 100;
 const POOL: u16 = 7;
 const SEED: u64 = 11;
 const TASKS: u64 = 3000;
+/// Addresses of the client (10.0.1.2), of the server (10.0.2.11), and of the leaf on both ports.
 const CLIENT: u32 = 0x0A00_0102;
 const SERVER: u32 = 0x0A00_020B;
 const LEAF: [u32; 2] = [0x0A00_0101, 0x0A00_0201];
@@ -71,8 +72,10 @@ fn simulated(policy: &PolicySpec) -> Vec<Event> {
 /// A leaf with the simulator's seeds, and the far ends of its ports.
 struct Rig {
     leaf: Leaf<RingPort, FramePool>,
+    /// Far ends of the leaf's ports.
     clients: RingPort,
     workers: RingPort,
+    /// Time of the next poll.
     now_ns: u64,
     /// Number of the next task.
     sent: u16,
@@ -106,7 +109,7 @@ fn rig(policy: &PolicySpec, with_options: bool) -> Rig {
 }
 
 /// Returns the frame with a no-op IP option: three no-operations and an end of list, behind the IPv4 header
-/// at 14.
+/// at 14. Changes that header: its length (0x46: six words), the total length, and the checksum.
 fn with_option(mut frame: Vec<u8>) -> Vec<u8> {
     frame.splice(34..34, [1, 1, 1, 0]);
     frame[14] = 0x46;

@@ -131,8 +131,9 @@ struct WatchedPlaces {
     leaf: LocalLeaf,
     /// Start of the current time with a free place.
     free_since_ns: Option<u64>,
+    /// Longest time with a free place so far.
     longest_ns: u64,
-    /// Number of turns and cores after which a task waited.
+    /// Sum over all turns of the number of cores with a waiting task.
     waited: u64,
 }
 

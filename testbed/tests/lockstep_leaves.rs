@@ -127,9 +127,9 @@ fn probing_leaves_match_for_any_delay_and_speed() {
 // promise: scheduling.6
 #[test]
 fn persistent_idle_matches_until_the_model_searches() {
-    // The model's dispatchers share their reports and search after 16 reports of each server at one of them,
-    // or after 100 ms. Leaves start without idle lists. A leaf falls back on the worker that last reported to
-    // it.
+    // `pi` (persistent idle) picks an idle worker, else the one that last reported itself idle. It also searches for
+    // idle workers on no list, after 16 reports of each worker at one dispatcher or after 100 ms. The search differs,
+    // because the model's dispatchers share their reports. These runs are too short for it.
     for (leaves, workers, tasks) in [(1, 32, 500), (4, 32, 1500), (4, 100, 3000), (10, 100, 3000)] {
         let config = config("pi", (leaves, workers), "0.8");
         assert_equal(

@@ -43,7 +43,7 @@ fn plot(log: &Path) -> Vec<HashMap<String, String>> {
     lines.map(|line| head.iter().cloned().zip(cells(line)).collect()).collect()
 }
 
-/// Parses a figure, or half the width of its interval.
+/// Parses a figure (part 0), or half the width of its confidence interval (part 1).
 fn number(cell: &str, part: usize) -> f64 {
     cell.split(" ±").nth(part).unwrap().parse().unwrap()
 }

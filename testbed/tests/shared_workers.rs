@@ -26,6 +26,7 @@ const STEP_NS: u64 = 5_000;
 /// Service time of every task.
 const SERVICE_NS: u32 = 100_000;
 
+/// Returns the MAC address of a leaf's port: 0 towards the clients, 1 towards the workers.
 fn leaf_mac(leaf: usize, port: usize) -> Mac {
     Mac([2, 0, 2, 0, leaf as u8, port as u8])
 }

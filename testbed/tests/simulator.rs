@@ -1,4 +1,8 @@
 //! The simulator: agreement with published results, determinism, and rejected input.
+//!
+//! In the flags, `speeds` of `50x1,50x10` are 50 workers of speed 1 and 50 of speed 10. `nodes` of `2x8,4x2` are
+//! 2 nodes of 8 workers and 4 of 2. `racks` lists the workers of each rack. Times are in microseconds; in the
+//! model `ct` in mean service times, in `slots` in slots. Tasks take 100 us on average by default.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
@@ -32,6 +36,7 @@ fn json(keys: &[(&str, &str)]) -> String {
 // promise: measurement.4
 #[test]
 fn results_agree_with_others() {
+    // `true`: only the quick references.
     for comparison in reference::compare(true).map(Result::unwrap) {
         assert!(comparison.agrees(), "{comparison}");
     }
@@ -40,6 +45,7 @@ fn results_agree_with_others() {
 // promise: scheduling.5
 #[test]
 fn unstable_policies_are_reported_so() {
+    // `jsq(2)` draws two slow servers for a quarter of the tasks: 22% of the capacity. Slow servers have 9% of it.
     let rows = sim::rows(&args(&[
         ("model", "slots"),
         ("speeds", "50x1,50x10"),
@@ -49,7 +55,7 @@ fn unstable_policies_are_reported_so() {
     ]))
     .unwrap();
     assert!(rows[0].unstable && !rows[1].unstable, "{rows:?}");
-    // JIQ is unstable by a narrow margin: the load that its lists do not cover exceeds the capacity of the
+    // JIQ is unstable by a narrow margin: the load that its idle lists do not cover exceeds the capacity of the
     // slow servers by 0.3%.
     let rows = sim::rows(&args(&[
         ("model", "slots"),
@@ -81,7 +87,7 @@ fn equal_seeds_print_equal_bytes() {
     }
 }
 
-// Only a change of decisions may change the file.
+// Only a change of decisions may change the golden file.
 #[test]
 fn decisions_equal_the_recorded_rows() {
     let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
@@ -176,11 +182,12 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
     let rows = sim::rows(&args(&keys)).unwrap();
     assert_eq!(rows.len(), 11);
     for row in &rows {
+        // The mean service time is 100 us.
         assert!(row.lost == 0 && !row.unstable && row.mean > 99.0, "{row:?}");
         let passed =
             [row.migrations_per_task, row.steals_per_task, row.stolen_per_task].map(Option::unwrap);
-        // Which policies steal at all, and which pass tasks on or steal.
-        let (steals, migrates) =
+        // Only `rsteal`, `frozen` and `malcolm` with stealing on request tasks. `random` does not forward tasks.
+        let (steals, forwards) =
             (row.policy.contains("steal") || row.policy == "malcolm", row.policy != "random");
         let is_off = row.policy == "malcolm(steal=off)" || row.policy == "central";
         assert_eq!(
@@ -188,7 +195,8 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
             !is_off && (steals || row.policy.starts_with(['m', 'f'])),
             "{row:?}"
         );
-        assert!(passed[2] <= passed[1] && (migrates || passed == [0.0; 3]), "{row:?}");
+        // Each stolen task needs a request.
+        assert!(passed[2] <= passed[1] && (forwards || passed == [0.0; 3]), "{row:?}");
     }
     // Queues of one task fill up soon. Later tasks are lost.
     let full = sim::rows(&args(
@@ -248,7 +256,7 @@ fn nodes_learn_to_share_excess_load() {
     assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
 }
 
-/// Figures cover the last half second, long enough after the change for the nodes to adapt.
+/// Figures cover the last half second of a run. It begins 300 ms after the change.
 #[test]
 fn nodes_adapt_to_changes_within_300_ms() {
     let run = |policy, load, at, seconds| {
@@ -270,7 +278,7 @@ fn nodes_adapt_to_changes_within_300_ms() {
     assert!(shifted.mean < 1.25 * usual.mean && shifted.lost == 0, "{shifted:?} {usual:?}");
     // Under `random`, nodes serve the tasks that clients send them.
     let unshared = run("random", "0.9", shift, "2");
-    assert!(unshared.mean > 10.0 * usual.mean, "who keeps what comes does not: {unshared:?}");
+    assert!(unshared.mean > 10.0 * usual.mean, "`random` does not adapt: {unshared:?}");
     // Load of 94% of the remaining capacity.
     let was_slow = run("malcolm", "0.8", "1ms speed 0-1=0.667", "2");
     let became_slow = run("malcolm", "0.8", "1200ms speed 0-1=0.667", "2");
@@ -302,7 +310,7 @@ fn dead_node_loses_only_its_tasks() {
         assert!((5_700..6_900).contains(&dies.lost) && stays.lost == 0, "{policy}: {dies:?}");
         assert!(
             (dies.mean / stays.mean - 1.0).abs() < 0.1,
-            "{policy}: as before: {dies:?} {stays:?}"
+            "{policy}: the mean is as without the death: {dies:?} {stays:?}"
         );
     }
 }
@@ -332,7 +340,7 @@ fn shocks_and_shifts_reach_their_nodes() {
     let shock = run("random", "100ms shock 2=1000");
     assert!(shock.p999 > 10_000.0 && usual.p999 < 5_000.0, "{shock:?} {usual:?}");
     let helped = run("rsteal", "100ms shock 2=1000");
-    assert!(helped.p999 < 0.8 * shock.p999, "others take some of them: {helped:?} {shock:?}");
+    assert!(helped.p999 < 0.8 * shock.p999, "peers steal tasks of the shock: {helped:?} {shock:?}");
     let slow = run("random", "1ms speed 0-4=0.8");
     assert!(slow.mean > 1.25 * usual.mean, "{slow:?} {usual:?}");
 }
@@ -448,7 +456,7 @@ fn speeds_and_loads_change_on_the_way() {
 }
 
 #[test]
-fn a_fabric_is_many_pools() {
+fn fabric_runs_many_pools() {
     let run = |policy, pools| {
         sim::rows(&args(&[
             ("model", "fabric"),
@@ -462,6 +470,7 @@ fn a_fabric_is_many_pools() {
         ]))
     };
     let (horus, rs_lb) = (run("horus", "10").unwrap(), run("rs-lb", "10").unwrap());
+    // Pieces of one worker scatter each pool over servers.
     let scattered = sim::rows(&args(&[
         ("model", "fabric"),
         ("leaves", "24"),
@@ -571,6 +580,7 @@ fn lists_are_swept_with_labelled_rows() {
     let all = [("1us", "0"), ("1us", "0.1"), ("5us", "0"), ("5us", "0.1")];
     assert_eq!(places, all.map(|(hop, loss)| (Some(hop), Some(loss))));
     assert!(rows[0]["lost"] == 0 && rows[1]["lost"].as_u64() > Some(0));
+    // Flags with one value are no columns. Their results equal those of the sweep.
     let alone = [&keys[2..], &[("hop", "5us"), ("loss", "0.1")]].concat();
     let alone: serde_json::Value = serde_json::from_str(&json(&alone)).unwrap();
     assert!(alone.get("hop").is_none() && alone["mean"] == rows[3]["mean"]);
@@ -582,12 +592,15 @@ fn lists_are_swept_with_labelled_rows() {
     let csv = print("csv");
     assert!(csv.lines().next().unwrap().ends_with(",hop,loss"), "{csv}");
     assert!(csv.lines().nth(2).unwrap().ends_with("1us,0.1"), "{csv}");
+    // The header has the flag's name, and each row its value.
     assert!(print("text").lines().all(|line| line.contains("us") || line.contains("hop")));
 }
 
 // promise: measurement.4
 #[test]
 fn default_run_length_suffices() {
+    // A run needs 300 mean service times to leave its start-up phase. The default is a million tasks, or more
+    // where that is shorter.
     let cells = |keys: &[(&str, &str)]| sim::plan::cells(&args(keys)).unwrap();
     let fabric = cells(&[("model", "fabric"), ("load", "0.8")]);
     assert!(fabric[0].model.length() >= 300.0 && fabric[0].caution().is_none());
@@ -597,6 +610,7 @@ fn default_run_length_suffices() {
     assert!(rack[0].caution().is_none());
     let million = cells(&[("load", "0.8"), ("tasks", "1000000")]);
     assert_eq!(rack[0].model.length(), million[0].model.length());
+    // 100 slots are 100 mean service times.
     assert!(cells(&[("model", "slots"), ("slots", "100")])[0].caution().is_some());
 }
 
@@ -634,6 +648,7 @@ fn empty_measurement_is_invalid() {
         let keys = [("loss", loss), ("tasks", "1000"), ("load", "0.5")];
         sim::run(args(&keys), &mut Vec::new()).unwrap()
     };
+    // `sim::run` returns false if a row has no measured task.
     assert!(run("0.5") && !run("1"));
 }
 
@@ -652,7 +667,7 @@ fn held_tasks_resume_after_losses_fill_workers() {
     // Lost tasks soon fill both workers. Only time frees their places.
     let lossy = [("racks", "2"), ("policy", "jbsq,cfcfs"), ("loss", "0.2"), ("load", "0.5")];
     for row in sim::rows(&args(&[&lossy[..], &[("tasks", "3000")]].concat())).unwrap() {
-        // Two packets carry a task to its worker: 36% of the tasks are lost.
+        // A task crosses two lossy links on the way to its worker: 36% of the tasks are lost.
         let share = row.lost as f64 / 3000.0;
         assert!((0.3..0.42).contains(&share), "{row:?}");
     }
@@ -682,8 +697,8 @@ fn lost_packets_do_not_take_workers_away() {
 #[test]
 fn cfcfs_hides_long_round_trips() {
     for (keys, mean) in [
-        // Round trips of 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2, 2.6 and
-        // 318 us.
+        // Round trips of 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2 and 2.6 mean
+        // service times, and of 318 us.
         (&[("model", "ct"), ("dispatchers", "1"), ("delay", "20us"), ("load", "0.95")][..], 2.6),
         (&[("model", "ct"), ("dispatchers", "10"), ("delay", "50us"), ("load", "0.9")], 3.2),
         (&[("hop", "50us"), ("load", "0.9")], 400.0),
@@ -694,8 +709,8 @@ fn cfcfs_hides_long_round_trips() {
     }
 }
 
-/// The backlog from the time before the bound is wide enough drains slowly. The mean of a run of 57 ms thus
-/// shows when the bound was found.
+/// The backlog from the time before the bound is wide enough drains slowly. The mean of a run of 57 ms, in mean
+/// service times, thus shows when the bound was found.
 // promise: scheduling.3
 #[test]
 fn cfcfs_detects_a_long_round_trip_soon() {
@@ -743,7 +758,7 @@ fn learners_adapt_to_shocks_given_rates_do_not() {
     assert!(run("ppot", soon).mean > 20.0 * run("ppot", never).mean);
     assert!(run("ppot-ewma", soon).mean < 2.0 * run("ppot-ewma", never).mean);
     let after = run("ppot-ewma", soon);
-    // Two probes per task, plus a few benchmark tasks at that load.
+    // Two probes per task, plus the policy's few benchmark tasks that measure speeds.
     assert!(after.messages_per_task > 2.005 && after.messages_per_task < 2.1, "{after:?}");
 }
 

@@ -22,10 +22,11 @@ use wedjat_pktgen::target::Target;
 use wedjat_testbed::rack::{Layout, Options, Rack};
 
 const WORKERS: u16 = 8;
+/// Mean service time.
 const SERVICE_S: f64 = 100e-6;
 /// Ticks per second: one tick is one nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Interval between two polls of each loop.
+/// Interval between two polls of each loop, in ticks.
 const STEP: u64 = 4_000;
 const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
@@ -40,9 +41,10 @@ struct Pattern {
 
 /// Pauses of one loop.
 struct Stops {
+    /// `None` for an undisturbed loop.
     pattern: Option<Pattern>,
     stream: Xoshiro256PlusPlus,
-    /// Start and end of the current or next pause.
+    /// Start and end of the current or next pause, in ticks.
     from: u64,
     to: u64,
 }
@@ -50,8 +52,8 @@ struct Stops {
 impl Stops {
     fn new(pattern: Option<Pattern>, seed: u64) -> Self {
         let stream = Xoshiro256PlusPlus::seed_from_u64(seed);
-        // The first pause comes after the generator has found the leaf. All runs of a seed then offer the
-        // same tasks at the same times.
+        // The first pause comes after 50 ms, when the generator has found the leaf. All runs of a seed then
+        // offer the same tasks at the same times.
         let mut stops = Self { pattern, stream, from: 0, to: HZ / 20 };
         stops.next();
         stops
@@ -101,7 +103,8 @@ fn text() -> String {
     )
 }
 
-/// Runs a measurement of this length. The first pattern pauses generator and workers, the second the leaf.
+/// Runs a measurement of this length at the load `share`, a fraction of the workers' capacity. The first pattern
+/// pauses generator and workers, the second the leaf.
 fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> Run {
     let sizes = rig::Sizes { depth: 1 << 13, frames: 1 << 15, bytes: 160 };
     let rig::CoreRig { mut leaf, far, frames, .. } = rig::leaf(&text(), sizes);
@@ -116,6 +119,7 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
         ..Load::new(rate, format!("exp({}us)", SERVICE_S * 1e6).parse().unwrap())
     }
     .with_percentile(0.99, Some(WORKERS.into()));
+    // The client is 10.0.1.99, the leaf 10.0.1.1.
     let target = Target::new(CLIENT_MAC, 0x0A00_0163, 0x0A00_0101);
     let mut generator = Generator::new(&load, &target, 0, HZ as f64, client, frames).unwrap();
     let mut leaf_pauses = Pauses::new((load.rule.pause_s * HZ as f64) as u64);
@@ -158,19 +162,19 @@ impl Run {
     }
 }
 
-/// Returns mean, median and 99th percentile of the calm slices.
+/// Returns mean, median and 99th percentile of the response times in the calm slices, in microseconds.
 fn figures(report: &Report) -> [f64; 3] {
     let us = &report.calm.response_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
-/// Returns half the widths of their confidence intervals.
+/// Returns the half widths of the 95% confidence intervals of [`figures`].
 fn intervals(report: &Report) -> [f64; 3] {
     let us = &report.calm.response_ci95_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
-/// Length of each run.
+/// Measured time of each run.
 const SECONDS: f64 = 6.0;
 const SHORT: Pattern = Pattern { per_s: 60.0, mean_s: 0.1e-3 };
 const LONG: Pattern = Pattern { per_s: 3.0, mean_s: 4e-3 };
@@ -225,7 +229,7 @@ fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
     agreements
 }
 
-/// Rule that drops only the slices in which a loop stalled.
+/// Returns a rule that drops only the slices in which a loop stalled, not those before and after.
 fn naive(rule: Rule) -> Rule {
     Rule { recovery: 0.0, cover_s: 0.0, ..rule }
 }
@@ -252,7 +256,8 @@ fn undisturbed_slices_are_representative_near_saturation() {
 #[test]
 fn slices_without_recovery_are_not_representative() {
     let agreements = agreements(0.8, naive);
-    // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice.
+    // Long pauses leave queues that outlive them. Queues of short pauses drain within a slice. Two seeds give six
+    // figures for each pattern.
     let [short, long, mixed] = [0, 1, 2].map(|pattern| {
         let of = |run: &[bool]| run[3 * pattern..3 * pattern + 3].to_vec();
         agreements.chunks(3 * PATTERNS.len()).flat_map(of).filter(|agrees| *agrees).count()
@@ -264,6 +269,7 @@ fn slices_without_recovery_are_not_representative() {
 // promise: measurement.2
 #[test]
 fn disturbed_run_is_invalid_with_the_fix() {
+    // The loop runs for 0.5 ms and pauses for 1 ms, on average.
     let always = Pattern { per_s: 2000.0, mean_s: 1e-3 };
     let report = {
         let run = run(0.8, 1, 0.5, [Some(always), None]);

@@ -85,12 +85,12 @@ fn killed_spine_loses_only_its_clients_tasks() {
     let plan = Plan::draw(1, &options).unwrap();
     let outcome = run(&plan);
     assert_eq!(outcome.violations, []);
-    // Tasks start at 50 ms, so the spine ends at 52 ms. From two mean hops (10 us) before its end until the
-    // restarted spine has found its leaves again.
+    // Tasks start at 50 ms, so the spine ends at 52 ms and restarts at 55 ms. The span begins two mean hops
+    // (10 us) before its end. It lasts until the restarted spine has found its leaves again.
     let span = 51_990_000..55_200_000;
     let lost: Vec<_> = outcome.ended.iter().filter(|task| task.lost.is_some()).collect();
-    let lost_later = lost.iter().filter(|task| !span.contains(&task.sent_ns));
-    assert!(!lost.is_empty() && lost_later.count() == 0);
+    let lost_outside = lost.iter().filter(|task| !span.contains(&task.sent_ns));
+    assert!(!lost.is_empty() && lost_outside.count() == 0);
     // Number of tasks in that time that a spine passed to its leaves.
     let passed_by = |spine: u16| {
         let passed = |task: &&TaskEnd| {
@@ -105,8 +105,8 @@ fn killed_spine_loses_only_its_clients_tasks() {
         passed_by(2),
         lost.len()
     );
-    let restarted = outcome.ended.iter().filter(|task| task.sent_ns > 60_000_000);
-    assert!(restarted.clone().all(|task| task.answered_ns.is_some()));
+    let after_restart = outcome.ended.iter().filter(|task| task.sent_ns > 60_000_000);
+    assert!(after_restart.clone().all(|task| task.answered_ns.is_some()));
 }
 
 // promise: emulated-time.2
@@ -168,7 +168,7 @@ fn node_work_time_is_in_every_answer() {
 struct Defective {
     from_ns: u64,
     defect: fn(&mut Memory<LocalLeaf>),
-    /// True if the leaf loses outgoing packets.
+    /// True if the leaf then also loses outgoing packets.
     swallows: bool,
 }
 
@@ -207,7 +207,7 @@ impl Node for DefectiveLeaf {
         self.inner.give(port, frame)
     }
 
-    /// Passes the leaf's packets on. A leaf that swallows loses the first of each call after the defect.
+    /// Takes the leaf's packets. With `swallows`, loses the first packet of each call after the defect.
     fn take(&mut self, port: usize, each: &mut dyn FnMut(&[u8])) {
         let mut swallows = self.swallows && self.defect.is_none();
         self.inner.take(port, &mut |frame| {
@@ -235,7 +235,8 @@ impl Node for DefectiveLeaf {
 }
 
 /// Returns the text of the first violation reported for a leaf with this defect, in an overloaded system
-/// without faults. Without the defect, the same system has no violation.
+/// without faults. With `swallows`, the leaf also loses packets. Checks that the same system has no violation
+/// without the defect.
 fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String {
     let options = PlanOptions {
         workers: Some(3),

@@ -51,6 +51,7 @@ impl Agent {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
         let places: Vec<_> = (0..workers).map(|id| Place { id: 7 + id, pool: 1 }).collect();
+        // Each worker's ring has 4 slots of 64 bytes.
         let region = Arc::new(WorkerRegion::create(&path, &places, 4, 64).unwrap());
         let channels = (0..places.len()).map(|channel| region.channel(channel)).collect();
         Self { _folder: folder, path, region, channels }
@@ -75,7 +76,8 @@ impl Agent {
         });
     }
 
-    /// Gives every worker this number of tasks, one at a time, and checks each answer.
+    /// Gives every worker this number of tasks, one at a time, and checks each answer. The tasks take the
+    /// operations 1 to `operations` in turn.
     fn work(&mut self, tasks: u32, workload: Workload, operations: u16) {
         let oracle = Oracle::new(workload, LEN);
         for channel in &mut self.channels {

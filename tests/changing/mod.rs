@@ -26,6 +26,7 @@ pub struct ChangeRig<C> {
     _folder: TempDir,
     /// Expected state, by epoch.
     expected: BTreeMap<u64, NamedPools>,
+    /// All snapshots read so far.
     seen: Vec<Snapshot>,
     /// Index of each worker's pool, and of the worker in it, at the last check, by worker id.
     indices: BTreeMap<u16, (usize, usize)>,
@@ -127,14 +128,15 @@ pub trait TrafficRig {
         is_made
     }
 
-    /// Runs the periodic work of the node's watching thread.
+    /// Runs the periodic work of the node's watching thread, which can begin a new epoch.
     fn poll_control(&mut self) {
         let now = *self.now();
         self.changing().control.tend(now);
         self.changing().expect();
     }
 
-    /// Runs until the cores have applied every change and no member is leaving.
+    /// Polls node and control until the cores have applied every change and no member is leaving. Panics after
+    /// 1000 rounds.
     fn settle(&mut self) {
         for round in 0..1000 {
             *self.now() += if round > Self::SOON { LEAVING_NS / 100 } else { 0 };
@@ -149,7 +151,8 @@ pub trait TrafficRig {
     }
 
     /// Runs `rounds` rounds of load. Each round tries a change of `random` with probability 1 / `one_in`. The
-    /// load draws from the same seed. Checks that more than `least` changes were made.
+    /// load draws from the same seed. Checks that present workers keep their indices, and that more than `least`
+    /// changes were made.
     fn change_at_random(
         &mut self,
         seed: u64,
@@ -181,8 +184,8 @@ pub trait TrafficRig {
     }
 }
 
-/// Returns a random change, valid or invalid, of pools 7 to 9 and of an agent's workers. Their ids are
-/// `first` and the next 17. A change of a pool begins with one of `whose`.
+/// Returns a random change, valid or invalid, of pools 7 to 9 and of an agent's workers. Pool 7 is never removed.
+/// The workers' ids are `first` and the next 17. A change of a pool begins with one of the prefixes `whose`.
 pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -> String {
     let mut pick = |most: u16| rng.random_range(0..most);
     let (pool, first) = (7 + pick(3), first + 2 * pick(8));
@@ -203,6 +206,7 @@ pub fn random_change(rng: &mut Xoshiro256PlusPlus, first: u16, whose: &[&str]) -
     }
 }
 
+/// Returns the pools of a membership.
 fn named(membership: &Membership) -> NamedPools {
     let pools = membership.pools.iter().flatten().map(|pool| {
         let workers = pool.members.iter().enumerate().filter_map(|(at, worker)| {
@@ -217,6 +221,7 @@ fn named(membership: &Membership) -> NamedPools {
     pools.collect()
 }
 
+/// Returns the pools of a snapshot of the state file.
 fn shown(snapshot: &Snapshot) -> NamedPools {
     let pools = snapshot.pools.iter().map(|pool| {
         let workers = pool.members.iter().map(|one| (one.member, (one.worker, one.server)));

@@ -14,6 +14,7 @@ struct CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
+/// Counts a call. Does nothing while the thread ends and its counter no longer exists.
 fn count() {
     let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
 }

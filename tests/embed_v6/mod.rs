@@ -5,10 +5,12 @@ use std::net::Ipv6Addr;
 use wedjat::embed::RewriteV6;
 use wedjat::wire::{ipv6, ndp};
 
+/// Addresses of the leaf's ports.
 const LEAF: [u128; 2] = [address(1, 1), address(2, 1)];
 const V6_CLIENT: u128 = address(1, 2);
 const V6_SERVERS: [u128; 2] = [address(2, 0xB), address(2, 0xC)];
 const SECOND_MAC: Mac = Mac([2, 0, 0, 0, 2, 12]);
+/// Offset of the IP header.
 const IP: usize = ether::LEN;
 
 /// Returns the address fd00:NETWORK::HOST.
@@ -64,7 +66,7 @@ fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
     reply_of(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })
 }
 
-/// A reply from the server of the worker in the header.
+/// Returns a reply from the server of the worker in the header.
 fn reply_of(header: Header) -> Vec<u8> {
     let flow = udp::Flow {
         src_mac: SERVER_MAC,
@@ -77,6 +79,7 @@ fn reply_of(header: Header) -> Vec<u8> {
     frame_v6(&flow, &header)
 }
 
+/// Returns the client's neighbour solicitation for an address.
 fn who_is_v6(target: u128) -> Vec<u8> {
     let (question, to) = ndp::Packet::question(CLIENT_MAC, V6_CLIENT, target, None);
     let mut frame = vec![0; ndp::FRAME_LEN];
@@ -84,6 +87,7 @@ fn who_is_v6(target: u128) -> Vec<u8> {
     frame
 }
 
+/// Returns the second server's answer to the leaf's neighbour solicitation.
 fn second_server_answer() -> Vec<u8> {
     let (operation, target) = (ndp::Operation::Advertisement, V6_SERVERS[1]);
     let mac = Some(SECOND_MAC);
@@ -109,6 +113,7 @@ fn any_packet_v6(dice: &mut Dice, seq: u16) -> (usize, Vec<u8>) {
     (port, damaged(dice, packet))
 }
 
+/// Like [`bursts`].
 fn bursts_v6(seed: u64, count: usize) -> Vec<(usize, Vec<Vec<u8>>)> {
     let first = vec![(0, vec![who_is_v6(LEAF[0])]), (1, vec![second_server_answer()])];
     bursts_of(first, seed, count, any_packet_v6)
@@ -193,6 +198,7 @@ fn questions_are_asked_in_buffers_of_a_pool() {
 #[test]
 fn answer_beyond_the_callers_buffer_is_not_made() {
     let mut context = context_v6("horus");
+    // Removes the option (8 bytes), sets the source to the unspecified address, and renews the checksum.
     let mut frame = who_is_v6(LEAF[0]);
     frame.truncate(frame.len() - 8);
     let packet = &mut frame[IP..];

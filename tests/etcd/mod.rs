@@ -39,18 +39,24 @@ impl Drop for Process {
 
 /// etcd with some members.
 pub struct Etcd {
+    /// Folder of the members' data.
     pub folder: tempfile::TempDir,
+    /// Processes of the members; `None` for a killed one.
     pub members: Vec<Option<Process>>,
+    /// Ports of each member for clients and for other members.
     ports: Vec<(u16, u16)>,
+    /// Further arguments of each member.
     more: Vec<&'static str>,
 }
 
+/// Returns a TCP port that is free now. Another process may still take it.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Etcd {
-    /// Starts etcd. Prints a note and returns `None` if it is not installed.
+    /// Starts etcd with `members` members and waits until it is healthy. Prints a note and returns `None` if it
+    /// is not installed.
     pub fn start(members: usize, more: &[&'static str]) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             eprintln!(
@@ -69,6 +75,7 @@ impl Etcd {
         Some(etcd)
     }
 
+    /// Starts the member `at`. A killed member continues with its data.
     pub fn spawn(&self, at: usize) -> Process {
         let (client, peer) = self.ports[at];
         let url = |port: u16| format!("http://127.0.0.1:{port}");
@@ -93,11 +100,12 @@ impl Etcd {
         Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
+    /// Returns the addresses of all members for clients.
     pub fn urls(&self) -> Vec<String> {
         self.ports.iter().map(|(client, _)| format!("http://127.0.0.1:{client}")).collect()
     }
 
-    /// Returns true if etcd has a leader and accepts writes.
+    /// Returns true if the first member knows a leader and accepts writes.
     pub fn is_healthy(&self) -> bool {
         self.is_healthy_at(0)
     }
@@ -121,7 +129,7 @@ impl Etcd {
         })
     }
 
-    /// Sends a request of HTTP to a member. Returns the answer.
+    /// Sends an HTTP request to a member. Returns the response; `None` if the member does not answer.
     fn http(&self, at: usize, request: &str, body: &str) -> Option<String> {
         let address = format!("127.0.0.1:{}", self.ports[at].0);
         let mut stream = TcpStream::connect(&address).ok()?;

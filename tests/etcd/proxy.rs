@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use crate::patience::{PATIENCE, wait_until};
 
+/// Length of the text that begins a connection of HTTP/2.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+/// Length of a frame's header: length of the payload (3 bytes), type, flags, and stream (4 bytes).
 const HEADER: usize = 9;
+// Types of frames.
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -29,24 +32,30 @@ struct InterceptedCall {
     /// Frames not yet forwarded.
     frames: Vec<u8>,
     server: TcpStream,
+    /// True once the test has delivered the frames.
     is_delivered: bool,
+    /// True once etcd has answered.
     is_answered: bool,
 }
 
+/// State of a proxy, shared by its connections.
 #[derive(Default)]
 struct State {
+    /// True while no frame is forwarded.
     is_cut: bool,
-    /// Bytes and fate of the first request that contains them.
+    /// Bytes to look for, and the fate of the first request that contains them.
     rule: Option<(Vec<u8>, Action)>,
     caught: Option<InterceptedCall>,
 }
 
+/// Proxy in front of a member of etcd.
 pub struct Proxy {
     port: u16,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// Splits off one frame of HTTP/2, with its header.
+/// Splits off one complete frame of HTTP/2, with its header. If `is_first`, splits off the connection's preface
+/// and clears the flag.
 fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
     if *is_first {
         let preface = (bytes.len() >= PREFACE).then(|| bytes.drain(..PREFACE).collect());
@@ -58,6 +67,7 @@ fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
     (bytes.len() >= length).then(|| bytes.drain(..length).collect())
 }
 
+/// Returns the number of a frame's stream.
 fn stream_of(frame: &[u8]) -> [u8; 4] {
     frame[5..HEADER].try_into().unwrap()
 }
@@ -133,6 +143,7 @@ struct Connection {
 }
 
 impl Connection {
+    /// Starts a thread for each direction.
     fn start(client: TcpStream, server: TcpStream, shared: &Arc<(Mutex<State>, Condvar)>) {
         let caught = Arc::default();
         let one = |from: &TcpStream, to: &TcpStream| Self {
@@ -146,6 +157,7 @@ impl Connection {
         std::thread::spawn(move || down.run(false));
     }
 
+    /// Forwards frames until the connection ends. `is_up` is true for the direction to etcd.
     fn run(mut self, is_up: bool) {
         let (mut bytes, mut is_first) = (Vec::new(), is_up);
         let mut some = [0; 4096];
@@ -172,7 +184,8 @@ impl Connection {
         drop(self.shared.1.wait_timeout_while(state, limit, |state| state.is_cut).unwrap());
     }
 
-    /// Returns true if the proxy must forward this frame of the client.
+    /// Returns true if the proxy must forward this frame of the client. Holds frames from a matching request on, if
+    /// its fate is [`Action::Hold`].
     fn takes_request(&self, frame: &[u8]) -> bool {
         let mut state = self.shared.0.lock().unwrap();
         let mut caught = self.caught.lock().unwrap();
@@ -188,7 +201,8 @@ impl Connection {
         if !matches!(*caught, Some((_, Action::Hold))) {
             return true;
         }
-        // The reset of the request follows the request; etcd has begun to process it by then.
+        // A client that gives up resets the request. The proxy discards the reset, as if etcd had begun to process
+        // the request before.
         let is_end = matches!(frame.get(3), Some(&(RST_STREAM | GOAWAY)));
         if let Some(held) = state.caught.as_mut().filter(|held| !is_end && !held.is_delivered) {
             held.frames.extend(frame);
@@ -196,7 +210,8 @@ impl Connection {
         false
     }
 
-    /// Returns true if the proxy must forward this frame of etcd.
+    /// Returns true if the proxy must forward this frame of etcd: before any request of the connection has matched
+    /// the rule.
     fn takes_answer(&self, frame: &[u8]) -> bool {
         let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
         if frame[3] == HEADERS && stream_of(frame) == stream {

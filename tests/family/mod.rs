@@ -27,12 +27,12 @@ pub fn v6(address: u32) -> u128 {
     0xFD00 << 112 | u128::from(network) << 96 | u128::from(host)
 }
 
-/// Returns the IPv4 address that this one replaces.
+/// Returns the IPv4 address that this one replaces. Panics if there is none.
 pub fn v4(address: u128) -> u32 {
     let [network, host] = [96, 0].map(|shift| (address >> shift) as u8);
-    let stood_for = u32::from_be_bytes([10, 0, network, host]);
-    assert_eq!(v6(stood_for), address, "{} stands for none", Ipv6Addr::from_bits(address));
-    stood_for
+    let replaced = u32::from_be_bytes([10, 0, network, host]);
+    assert_eq!(v6(replaced), address, "{} replaces no address", Ipv6Addr::from_bits(address));
+    replaced
 }
 
 impl Family {
@@ -46,19 +46,20 @@ impl Family {
         if self == Self::V4 {
             return text.to_owned();
         }
+        // The number of the network ends at bit 24 of an IPv4 address and at bit 32 of an IPv6 address.
         let mut text = text.replace("/24", "/32");
         for network in 0..10 {
             // Longer addresses first, because shorter ones are prefixes of them.
             for host in (0..=255).rev() {
-                let stood_for = Ipv4Addr::new(10, 0, network, host);
-                let address = Ipv6Addr::from_bits(v6(stood_for.to_bits()));
-                text = text.replace(&stood_for.to_string(), &address.to_string());
+                let replaced = Ipv4Addr::new(10, 0, network, host);
+                let address = Ipv6Addr::from_bits(v6(replaced.to_bits()));
+                text = text.replace(&replaced.to_string(), &address.to_string());
             }
         }
         text
     }
 
-    /// Translates an IPv4 or ARP frame to this family.
+    /// Translates an IPv4 or ARP frame to this family. Other frames stay unchanged.
     pub fn frame(self, frame: &[u8]) -> Vec<u8> {
         let ether_type = if frame.len() < ether::LEN { 0 } else { ether::ether_type(frame) };
         match (self, ether_type) {
@@ -91,12 +92,13 @@ pub fn flow(of: &Flow) -> Flow<u128> {
 fn message(frame: &[u8]) -> Vec<u8> {
     let packet = arp::Packet::parse(frame).expect("a packet");
     let (mac, src, target) = (packet.sender_mac, v6(packet.sender), v6(packet.target));
+    // A unicast request asks a host whose MAC address is known.
     let known = Some(ether::dst(frame)).filter(|to| *to != Mac::BROADCAST);
     let operation = ndp::Operation::Advertisement;
-    let told = ndp::Packet { operation, src, dst: target, target: src, mac: Some(mac) };
+    let answer = ndp::Packet { operation, src, dst: target, target: src, mac: Some(mac) };
     let (message, to) = match packet.operation {
         arp::Operation::Request => ndp::Packet::question(mac, src, target, known),
-        arp::Operation::Reply => (told, ether::dst(frame)),
+        arp::Operation::Reply => (answer, ether::dst(frame)),
     };
     let mut bytes = vec![0; ndp::FRAME_LEN];
     message.emit(&mut bytes, to, false);
@@ -126,7 +128,8 @@ pub fn as_v4(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Translates a message of neighbour discovery between two MAC addresses to ARP.
+/// Translates a message of neighbour discovery between two MAC addresses to ARP. A solicitation becomes a request,
+/// broadcast if it went to a group, and an advertisement a reply.
 fn as_arp(message: &ndp::Packet, from: Mac, to: Mac) -> Vec<u8> {
     let (mac, target) = (message.mac.unwrap_or(from), v4(message.target));
     let question = |asker, address| arp::Packet::request(asker, address, target);

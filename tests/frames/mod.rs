@@ -7,14 +7,20 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{Flow, PAYLOAD};
 
+/// The leaf's address towards clients, 10.0.1.1.
 pub const LEAF_CLIENTS: u32 = 0x0A00_0101;
+/// 10.0.1.2.
 pub const CLIENT: u32 = 0x0A00_0102;
+/// 10.0.2.11 and 10.0.2.12.
 pub const SERVERS: [u32; 2] = [0x0A00_020B, 0x0A00_020C];
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+/// MAC addresses of the leaf's ports, the one to clients first.
 pub const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 pub const POOL: u16 = 7;
+/// The first server has workers 10 to 13, the second 14 to 17.
 pub const FIRST_WORKER: u16 = 10;
 
+/// Returns a frame with this header and nine zero bytes of data.
 fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     let payload_len = header.len() + 9;
     let mut frame = vec![0; PAYLOAD + payload_len];
@@ -23,13 +29,13 @@ fn frame(flow: &Flow, header: &Header) -> Vec<u8> {
     frame
 }
 
-/// Returns the MAC address of the worker server with this address.
+/// Returns the MAC address that tests give the worker server with this address.
 pub fn mac_of(ip: u32) -> Mac {
     let [_, _, net, host] = ip.to_be_bytes();
     Mac([2, 0, 0, 0, net, host])
 }
 
-/// Returns the ARP reply of the host that owns the requested address.
+/// Returns the ARP reply that claims the requested address for `mac`.
 pub fn arp_answer(ask: &arp::Packet, mac: Mac) -> Vec<u8> {
     let answer = arp::Packet {
         operation: arp::Operation::Reply,
@@ -56,13 +62,14 @@ pub fn task(header: Header) -> Vec<u8> {
     frame(&flow, &header)
 }
 
-/// Returns a worker's reply, addressed to the leaf's MAC address `to`.
+/// Returns a worker's reply to task 1 with the queue length `qlen`, addressed to the leaf's MAC address `to`.
 pub fn reply(worker: u16, qlen: u16, to: Mac) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     reply_to(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) }, to)
 }
 
-/// Returns the reply with this header, addressed to the leaf's MAC address `to`.
+/// Returns the reply with this header, addressed to the leaf's MAC address `to`. The source address is that of
+/// the worker's server; the source MAC address is always the first server's.
 pub fn reply_to(header: Header, to: Mac) -> Vec<u8> {
     let flow = Flow {
         src_mac: Mac([2, 0, 0, 0, 2, 11]),

@@ -22,14 +22,14 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Checks the assumptions of the stages' tables.
+/// Checks the assumptions of the stages' tables about a valid configuration.
 fn fits(config: &Config) {
     assert!(!config.leaf.cores.is_empty() && !config.ports.is_empty());
     let pools: BTreeSet<u16> = config.pools.iter().map(|pool| pool.id).collect();
     assert_eq!(pools.len(), config.pools.len(), "pool ids are distinct");
     let mut workers = BTreeSet::new();
     for server in &config.servers {
-        assert!(pools.contains(&server.pool), "servers serve pools that there are");
+        assert!(pools.contains(&server.pool), "servers serve existing pools");
         for &worker in &server.workers {
             assert!(worker <= wedjat::limits::WORKER_ID_MAX);
             assert!(workers.insert(worker), "worker {worker} is there once");

@@ -6,11 +6,13 @@ use wedjat::io::memif_control::{
     ServerMessages, Step,
 };
 
+/// Rings that the server's device needs from its client.
 const RINGS: Rings = Rings { to_server: 2, to_client: 1 };
+/// Id of the only device.
 const ID: u32 = 1;
 
-/// Second, literal parser of the messages: sizes of regions, and rings as (flags, index, region, offset,
-/// log2).
+/// Regions and rings of a client, from a second, literal parser of its messages: sizes of regions, and rings as
+/// (flags, index, region, offset, log2 of the number of descriptors).
 #[derive(Default)]
 struct ParsedMessage {
     regions: Vec<(u64, Descriptor)>,
@@ -30,6 +32,7 @@ pub fn run(input: &[u8]) -> bool {
         let mut message = [0; MESSAGE_BYTES];
         message[0] = how & 0x0F;
         let changed = usize::from(bytes.next().unwrap_or(0) % 24);
+        // Most init messages (kind 3) get the right version and device.
         if message[0] == 3 && how & 0x80 == 0 {
             (message[3], message[4]) = (2, ID as u8);
         }
@@ -45,17 +48,18 @@ pub fn run(input: &[u8]) -> bool {
         };
         let kind = MessageKind::of(&message);
         let wants = matches!(kind, Ok(MessageKind::AddRegion | MessageKind::AddRing));
+        // A descriptor comes with the messages that need one, or with the others.
         let descriptors = vec![memory; usize::from(wants != (how & 0x10 != 0))];
 
         if is_open {
             let rings_of = |id| if id == ID { Ok(RINGS) } else { Err(Refusal::NoDevice(id)) };
             match client.take(&message, &descriptors, rings_of) {
                 Ok(step) => {
-                    assert!(!is_complete || step == Step::Leaves, "it has said all");
+                    assert!(!is_complete || step == Step::Leaves, "only a disconnect may follow");
                     said.note(&message, &descriptors);
                     if step == Step::Complete {
                         assert_eq!(client.id(), Some(ID));
-                        said.is_safe();
+                        said.assert_safe();
                         is_complete = true;
                     }
                     is_open = step != Step::Leaves;
@@ -69,7 +73,7 @@ pub fn run(input: &[u8]) -> bool {
         // A driver must see only one greeting. After a second one it would create its regions twice.
         if let Ok(kind) = server.take(&message, descriptors.len()) {
             greetings += usize::from(kind == MessageKind::Hello);
-            assert!(greetings <= 1 && kind != MessageKind::Connected, "nobody has asked yet");
+            assert!(greetings <= 1 && kind != MessageKind::Connected, "no client has connected");
             assert!(descriptors.is_empty());
         }
         let cut = usize::from(how) % MESSAGE_BYTES;
@@ -79,6 +83,7 @@ pub fn run(input: &[u8]) -> bool {
 }
 
 impl ParsedMessage {
+    /// Adds the region (kind 4) or ring (kind 5) of a message.
     fn note(&mut self, message: &[u8; MESSAGE_BYTES], descriptors: &[Descriptor]) {
         let number = |at: usize, len: usize| {
             let mut wide = [0; 8];
@@ -98,7 +103,9 @@ impl ParsedMessage {
         }
     }
 
-    fn is_safe(&self) {
+    /// Checks that every region lies within its memory, which keeps its size, and every ring within its region. A
+    /// ring has 128 bytes and 16 per descriptor.
+    fn assert_safe(&self) {
         assert!(self.regions.len() <= usize::from(REGIONS_MAX));
         for (bytes, memory) in &self.regions {
             assert!(

@@ -11,7 +11,7 @@ use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
 const SLOTS: usize = 4;
 const PAYLOAD: usize = 16;
 const WORKERS: usize = 2;
-/// Bytes of a step: action, position and value.
+/// Bytes of a step: action (1), position (2) and value (8).
 const STEP: usize = 11;
 
 /// A channel, its worker, and the numbers of tasks given and ended.
@@ -25,7 +25,7 @@ struct Ends {
 /// Runs one input. Returns the number of answered tasks.
 pub fn run(input: &[u8]) -> u64 {
     let places = [0, 1].map(|id| Place { id, pool: 3 });
-    let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a region that can be");
+    let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a possible region");
     let region = Arc::new(region);
     let memory = region.memory();
     let mut all: [Ends; WORKERS] = std::array::from_fn(|at| Ends {
@@ -60,6 +60,7 @@ pub fn run(input: &[u8]) -> u64 {
 }
 
 impl Ends {
+    /// Grants the channel to a new claim, whose worker then starts. Tasks of the worker before are lost.
     fn grant(&mut self) {
         let claim = self.channel.sender().claim();
         if claim != 0 && claim != self.channel.sender().granted() {
@@ -74,17 +75,20 @@ impl Ends {
         }
     }
 
+    /// Revokes the worker's grant. Its tasks are lost.
     fn give_up(&mut self) {
         let lost = self.channel.sender_mut().revoke();
         self.ended += lost.end - lost.start;
     }
 
+    /// Gives the worker a task, if its ring has room. Its contents depend on `value`.
     fn give(&mut self, value: u64) {
         let ids = TaskIds { app: 1, seq: value as u32, class: 0 };
         let payload = &value.to_le_bytes().repeat(2)[..value as usize % (PAYLOAD + 1)];
         self.given += u64::from(self.channel.give(ids, payload));
     }
 
+    /// Lets the worker answer its next task, or give it up.
     fn work(&mut self, value: u64) {
         let Some(worker_end) = &mut self.worker else { return };
         if !worker_end.has_task() && worker_end.take() != Ok(true) {
@@ -103,7 +107,8 @@ impl Ends {
         }
     }
 
-    /// Returns the number of answered tasks.
+    /// Collects completed tasks, and revokes the grant of a worker with impossible counts. Returns the number of
+    /// answered tasks.
     fn collect(&mut self) -> u64 {
         let Ok(done) = self.channel.collect() else {
             self.give_up();

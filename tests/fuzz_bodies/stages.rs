@@ -5,6 +5,11 @@
 //! discovery. The input may then damage a packet and may repair its checksums. Some packets carry a VLAN tag.
 //! It is removed as by a port of that VLAN, or stays. A second implementation, written after the standard,
 //! computes the checksums here.
+//!
+//! Offsets in frames: 12 EtherType; 14 IP header. IPv4: 22 time to live, 24 checksum, 26 and 30 addresses. IPv6: 18
+//! length of the payload, 20 next header, 21 hop limit, 22 and 38 addresses, 54 UDP or ICMPv6 (56 its checksum, 78
+//! the option of a neighbour message). Offsets in task headers: 0 code and flags, 1 pool, 3 source, 5 destination, 7
+//! queue length.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -48,6 +53,7 @@ const LEAF_MACS: [Mac; PORTS] = [
     Mac([2, 0, 0, 0, 0, 4]),
 ];
 const CLIENT: u32 = 0x0A00_0102;
+/// Address outside the leaf's networks.
 const ELSEWHERE: u32 = 0x0B00_0001;
 const SERVERS: [u32; 3] = [0x0A00_020B, 0x0A00_020C, 0x0A00_020D];
 const LEAF_V6: [u128; 2] = [v6(1, 1), v6(2, 1)];
@@ -98,27 +104,32 @@ impl Buf for Frame {
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
+    /// Reads a byte.
     fn byte(&mut self) -> u8 {
         let Some((&first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         first
     }
 
+    /// Reads two bytes as a number.
     fn word(&mut self) -> u16 {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
+    /// Reads `count` bytes, or fewer at the end.
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
+    /// Chooses by the next byte.
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// Returns the next packet and its port.
+    /// Returns the next packet and its port. The bits of the first byte select the kind (1, 2, 4 and 128: IPv6), a
+    /// changed byte (8), a shorter length (16), repaired checksums (32) and the unusual side (64).
     fn packet(&mut self) -> (usize, Frame) {
         let what = self.byte();
         let is_v6 = what & 128 != 0;
@@ -168,6 +179,7 @@ impl<'a> Script<'a> {
         if self.byte() & 1 == 1 { untag(frame) } else { frame }
     }
 
+    /// Returns a neighbour solicitation or advertisement.
     fn neighbour_discovery(&mut self) -> Vec<u8> {
         let sender = self.one_of(&[CLIENT_V6, SERVERS_V6[1], LEAF_V6[0], 0, SERVERS_V6[0]]);
         let target = self.one_of(&[LEAF_V6[0], LEAF_V6[1], SERVERS_V6[1], CLIENT_V6, 0xFF << 120]);
@@ -198,6 +210,7 @@ impl<'a> Script<'a> {
         frame
     }
 
+    /// Like [`Script::payload`], for the pool and workers of IPv6.
     fn payload_v6(&mut self, codes: &[u8]) -> Vec<u8> {
         let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
         payload.extend(self.one_of(&[POOLS[2], POOLS[2], POOLS[2], POOLS[0]]).to_be_bytes());
@@ -207,6 +220,7 @@ impl<'a> Script<'a> {
         payload
     }
 
+    /// Builds a frame over IPv6. The input may remove its UDP checksum, or change its next header or hop limit.
     fn frame_v6(&mut self, flow: &Flow<u128>, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD_V6 + payload.len()];
         frame[PAYLOAD_V6..].copy_from_slice(payload);
@@ -220,6 +234,7 @@ impl<'a> Script<'a> {
         frame
     }
 
+    /// Like [`Script::task`], over IPv6.
     fn task_v6(&mut self) -> Vec<u8> {
         let payload = self.payload_v6(&[0, 0, 16, 2, 6]);
         let flow = Flow {
@@ -240,7 +255,7 @@ impl<'a> Script<'a> {
         self.frame_v6(&flow, &payload)
     }
 
-    /// Returns the flow of a packet from one of the servers.
+    /// Returns the flow of a packet from one of the servers, or from elsewhere.
     fn of_server_v6(&mut self, dst: u128, ports: (u16, u16)) -> Flow<u128> {
         Flow {
             src_mac: Mac([2, 0, 0, 0, 3, 11]),
@@ -252,6 +267,7 @@ impl<'a> Script<'a> {
         }
     }
 
+    /// Like [`Script::presence`], over IPv6.
     fn presence_v6(&mut self) -> Vec<u8> {
         let payload = self.payload_v6(&[12, 11, 13, 18]);
         let dst = self.one_of(&[LEAF_V6[1], LEAF_V6[1], LEAF_V6[0], SERVERS_V6[0]]);
@@ -259,6 +275,7 @@ impl<'a> Script<'a> {
         self.frame_v6(&flow, &payload)
     }
 
+    /// Like [`Script::reply`], over IPv6.
     fn reply_v6(&mut self) -> Vec<u8> {
         let payload = self.payload_v6(&[2, 3, 0, 7]);
         let dst = self.one_of(&[CLIENT_V6, CLIENT_V6, CLIENT_V6 + 1, ELSEWHERE_V6, LEAF_V6[0]]);
@@ -266,11 +283,13 @@ impl<'a> Script<'a> {
         self.frame_v6(&flow, &payload)
     }
 
+    /// Returns bytes of the input as a frame.
     fn raw(&mut self) -> Vec<u8> {
         let length = usize::from(self.word() % 1600);
         self.take(length).to_vec()
     }
 
+    /// Returns an ARP request or reply.
     fn arp(&mut self) -> Vec<u8> {
         let mut frame = vec![0; arp::FRAME_LEN];
         let sender = self.one_of(&[CLIENT, SERVERS[1], LEAF[0], ELSEWHERE, SERVERS[0]]);
@@ -284,7 +303,8 @@ impl<'a> Script<'a> {
         frame
     }
 
-    /// Builds a payload: kind, pool and worker of a task header, then up to 63 bytes of the input.
+    /// Builds a payload: code, pool and source of a task header, then up to 63 bytes of the input. The flags
+    /// extended and more (0xA0) come from the input.
     fn payload(&mut self, codes: &[u8]) -> Vec<u8> {
         let mut payload = vec![self.one_of(codes) | (self.byte() & 0xA0)];
         payload.extend(self.one_of(&[POOLS[0], POOLS[0], POOLS[1], 8]).to_be_bytes());
@@ -295,6 +315,7 @@ impl<'a> Script<'a> {
         payload
     }
 
+    /// Builds a frame over IPv4. The input may remove its UDP checksum.
     fn frame(&mut self, flow: &Flow, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + payload.len()];
         frame[PAYLOAD..].copy_from_slice(payload);
@@ -305,6 +326,7 @@ impl<'a> Script<'a> {
         frame
     }
 
+    /// Returns a client's packet: mostly a task (0) or its continuation (16), or a code that no client sends.
     fn task(&mut self) -> Vec<u8> {
         let payload = self.payload(&[0, 0, 16, 2, 6]);
         let flow = Flow {
@@ -318,7 +340,8 @@ impl<'a> Script<'a> {
         self.frame(&flow, &payload)
     }
 
-    /// Returns a server's message about a worker.
+    /// Returns a server's message about a worker: a registration (12), keep-alive (11) or load report (18), or an
+    /// acknowledgement (13), which no server sends.
     fn presence(&mut self) -> Vec<u8> {
         let payload = self.payload(&[12, 11, 13, 18]);
         let flow = Flow {
@@ -332,6 +355,7 @@ impl<'a> Script<'a> {
         self.frame(&flow, &payload)
     }
 
+    /// Returns a server's packet: a reply (2 or 3), or a code that no server sends.
     fn reply(&mut self) -> Vec<u8> {
         let payload = self.payload(&[2, 3, 0, 7]);
         let flow = Flow {
@@ -358,12 +382,13 @@ fn untag(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// Sum of RFC 1071, word by word.
+/// Returns the sum of RFC 1071, word by word, without carries added back.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
     bytes.chunks(2).map(word).sum()
 }
 
+/// Adds the carries of a sum back to its lower 16 bits.
 fn folded(mut sum: u32) -> u16 {
     while sum > 0xFFFF {
         sum = (sum & 0xFFFF) + (sum >> 16);
@@ -371,6 +396,7 @@ fn folded(mut sum: u32) -> u16 {
     sum as u16
 }
 
+/// Returns the number of two bytes at an offset.
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
@@ -380,11 +406,12 @@ fn is_v6(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[0x86, 0xDD])
 }
 
-/// Returns true for neighbour discovery and any other ICMPv6.
+/// Returns true for ICMPv6, such as neighbour discovery.
 fn is_icmp(frame: &[u8]) -> bool {
     is_v6(frame) && frame.get(20) == Some(&58)
 }
 
+/// Returns an address as its number.
 fn bits(bytes: &[u8]) -> u128 {
     bytes.iter().fold(0, |bits, &byte| bits << 8 | u128::from(byte))
 }
@@ -458,10 +485,12 @@ fn repair(frame: &mut [u8]) {
     frame[at + 6..at + 8].copy_from_slice(&present.to_be_bytes());
 }
 
+/// The stages of a leaf, and its queues of tasks.
 struct Rig {
     stages: Stages,
-    /// Queued tasks, with their ports.
+    /// Queued tasks of each pool, with the ports that received them.
     queues: [VecDeque<(usize, Frame)>; POOLS.len()],
+    /// Time in ticks.
     now: u64,
     /// Numbers of packets to workers and to clients, by family.
     forwarded: [(u64, u64); 2],
@@ -470,6 +499,7 @@ struct Rig {
 /// Ticks per second: one tick is a microsecond.
 const TICKS_HZ: u64 = 1_000_000;
 
+/// Returns the leaf's configuration, with one policy for all pools.
 fn text(policy: &str) -> String {
     let server = |(at, pool, workers, further): (usize, u16, &str, &str)| {
         let ip: std::net::IpAddr = match SERVERS.get(at) {
@@ -478,9 +508,9 @@ fn text(policy: &str) -> String {
         };
         format!("[[server]]\nip = '{ip}'\nworkers = '{workers}'\npool = {pool}\n{further}\n")
     };
-    let takes_them = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.takes_messages());
+    let takes_messages = policy.parse::<PolicySpec>().is_ok_and(|policy| policy.takes_messages());
     let pool = |(id, overflow): (u16, &str)| {
-        let reports = if takes_them && id != POOLS[2] { "messages" } else { "replies" };
+        let reports = if takes_messages && id != POOLS[2] { "messages" } else { "replies" };
         format!(
             "[[pool]]\nid = {id}\npolicy = '{policy}'\nqueue = {QUEUE}\noverflow = '{overflow}'\nreports = '{reports}'\n"
         )
@@ -505,11 +535,13 @@ fn text(policy: &str) -> String {
     )
 }
 
-/// The network's tables are large and equal in all runs, so they are built once. Neighbours belong to a run
-/// and get their places in the same order.
+/// The network's tables, which all runs share. They are large and equal in all runs.
 static NETWORK: OnceLock<Arc<Network>> = OnceLock::new();
+/// Configuration for each policy.
 static CONFIGS: OnceLock<Vec<Config>> = OnceLock::new();
 
+/// Returns the shared network. Neighbours belong to a run: pins the servers in the order in which the network
+/// numbers them.
 fn network(config: &Config, table: &Table) -> Arc<Network> {
     let neighbours = table.neighbours();
     for server in &config.servers {
@@ -526,6 +558,7 @@ fn network(config: &Config, table: &Table) -> Arc<Network> {
     Arc::clone(NETWORK.get_or_init(|| build().expect("every server has a port")))
 }
 
+/// Builds a leaf with the policy of this index.
 fn rig(policy: usize) -> Rig {
     let parse = |policy: &&str| Config::parse(Path::new("leaf.toml"), &text(policy));
     let configs = || POLICIES.iter().map(|policy| parse(policy).expect("no fault")).collect();
@@ -540,6 +573,7 @@ fn rig(policy: usize) -> Rig {
 type Belief = (u64, u32, u32, bool);
 
 impl Rig {
+    /// Returns the beliefs about all members of all pools.
     fn beliefs(&mut self) -> Vec<Belief> {
         let mut beliefs = Vec::new();
         for pool in 0..POOLS.len() {
@@ -576,6 +610,8 @@ impl Rig {
         words.map(|counter| self.count(counter)).iter().sum()
     }
 
+    /// Processes a burst after a pause in ticks. Checks each verdict and changed packet, the counters, and that a
+    /// burst without accepted packets changes no belief.
     fn burst(&mut self, port: usize, frames: &mut [Frame], pause: u64) {
         self.now += pause;
         let before: Vec<Vec<u8>> = frames.iter().map(|frame| frame.0.clone()).collect();
@@ -603,10 +639,10 @@ impl Rig {
                     lost_replies += u64::from(unreachable.contains(&reason));
                 }
                 Verdict::Queue { pool } => {
-                    assert_eq!(&frame.0, before, "what waits is not changed");
+                    assert_eq!(&frame.0, before, "a queued task is unchanged");
                     let queue = &mut self.queues[usize::from(pool)];
                     queue.push_back((port, Frame(before.clone())));
-                    assert!(queue.len() <= QUEUE, "no more wait than may");
+                    assert!(queue.len() <= QUEUE, "the queue is bounded");
                 }
                 Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
                 Verdict::Answer if is_icmp(before) => is_answered(before, &frame.0, port),
@@ -623,7 +659,7 @@ impl Rig {
         let after = self.beliefs();
         let words = self.words() - words;
         if to_workers + to_clients + lost_replies + words == 0 {
-            assert_eq!(after, beliefs, "what is refused changes no load");
+            assert_eq!(after, beliefs, "refused packets change no load");
         }
         for (_, outstanding, ..) in after {
             assert!(u64::from(outstanding) <= now_tasks, "counts of tasks do not wrap");
@@ -637,7 +673,7 @@ impl Rig {
 }
 
 impl Rig {
-    /// Offers queued tasks until one must keep waiting.
+    /// Offers the queued tasks of each pool until one must keep waiting.
     fn release(&mut self) {
         self.stages.take_freed();
         for (pool, queue) in self.queues.iter_mut().enumerate() {
@@ -662,7 +698,8 @@ impl Rig {
     }
 }
 
-/// Checks a refused task: unchanged except for swapped addresses and the header's fields about the refusal.
+/// Checks a refused task (code 17): unchanged except for swapped addresses and the header's fields about the
+/// refusal. Its source becomes the destination, and its queue length the limit.
 fn refused(before: &[u8], after: &[u8]) {
     let (before, after) = turned(before, after);
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
@@ -671,7 +708,8 @@ fn refused(before: &[u8], after: &[u8]) {
     assert_eq!(after[9..], before[9..]);
 }
 
-/// Checks an acknowledgement: the registration comes back, with the worker's id as destination.
+/// Checks an acknowledgement (code 13): the registration (12) comes back, with the worker's id as destination and
+/// the timeout as queue length.
 fn acknowledged(before: &[u8], after: &[u8]) {
     is_own_worker(before, &[12]);
     let (before, after) = turned(before, after);
@@ -681,7 +719,8 @@ fn acknowledged(before: &[u8], after: &[u8]) {
     assert_eq!(after[9..], before[9..]);
 }
 
-/// Checks an accepted message about a worker: the worker belongs to the server that sent it.
+/// Checks an accepted message about a worker: it has one of these codes, and the worker belongs to the server that
+/// sent it and to the pool that it names.
 fn is_own_worker(frame: &[u8], codes: &[u8]) {
     let (at, _) = udp_of(frame).expect("whole");
     let payload = &frame[at + 8..];
@@ -697,7 +736,7 @@ fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
     has_right_header(after, at);
     if word(before, at + 6) == 0 {
-        assert!(!is_v6(before), "over IPv6 it is there");
+        assert!(!is_v6(before), "IPv6 requires the checksum");
         assert_eq!(word(after, at + 6), 0, "an absent checksum stays absent");
     } else {
         assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum");
@@ -709,7 +748,8 @@ fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     (&before[at + 8..], &after[at + 8..])
 }
 
-/// Checks a forwarded packet: right addresses and checksums, and no other change.
+/// Checks a forwarded packet: right addresses and checksums, one hop less, the chosen worker in a task, and no other
+/// change.
 fn forwarded(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(before.len(), after.len());
     let (at, end) = udp_of(after).expect("whole");
@@ -719,9 +759,9 @@ fn forwarded(before: &[u8], after: &[u8], port: usize) {
     match (word(before, at + 6), word(after, at + 6)) {
         (0, checksum) => {
             assert_eq!(checksum, 0, "an absent checksum stays absent");
-            assert!(!is_v6(before), "over IPv6 it is there");
+            assert!(!is_v6(before), "IPv6 requires the checksum");
         }
-        (_, 0) => panic!("a checksum went lost"),
+        (_, 0) => panic!("the checksum is lost"),
         _ => assert_eq!(folded(udp_sum(after, at, end)), 0xFFFF, "UDP checksum"),
     }
     assert_eq!(after[6..12], LEAF_MACS[port].0, "the leaf sends");
@@ -746,6 +786,7 @@ fn forwarded(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(after[at..at + 6], before[at..at + 6], "UDP ports and length");
 }
 
+/// Checks the answer to an ARP request.
 fn answered(frame: &[u8], port: usize) {
     let answer = arp::Packet::parse(frame).expect("an ARP answer");
     assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[port], LEAF[port]));

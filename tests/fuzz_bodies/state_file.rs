@@ -11,9 +11,9 @@ use wedjat::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Snapshot, Table};
 
-/// Bytes before the copies, and words of the head: length of a copy, number of the newest copy, and its
-/// checksum.
+/// Bytes before the two copies.
 const HEAD: usize = 4096;
+// Words of the head: length of a copy, number of the newest copy, and its checksum.
 const LEN: usize = 2;
 const NUMBER: usize = 3;
 const MARK: usize = 4;
@@ -44,10 +44,12 @@ fn valid_file() -> &'static [u8] {
     })
 }
 
+/// Returns word number `at`.
 fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[8 * at..][..8].try_into().expect("eight bytes"))
 }
 
+/// Sets word number `at`.
 fn set(bytes: &mut [u8], at: usize, value: u64) {
     bytes[8 * at..][..8].copy_from_slice(&value.to_le_bytes());
 }
@@ -64,6 +66,7 @@ pub fn run(input: &[u8]) -> bool {
         let value = u64::from_le_bytes(change[2..].try_into().expect("eight bytes"));
         set(copy, at % (len / 8), value);
     }
+    // FNV-1a over words, with a rotation after each.
     let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(1_099_511_628_211).rotate_left(29);
     let begin = step(14_695_981_039_346_656_037, number);
     let mark = (0..len / 8).map(|at| word(copy, at)).fold(begin, step);
@@ -75,6 +78,7 @@ pub fn run(input: &[u8]) -> bool {
     check(read.ok())
 }
 
+/// Checks the limits of a snapshot. Returns true if there is one.
 fn check(snapshot: Option<Snapshot>) -> bool {
     let Some(snapshot) = snapshot else { return false };
     assert!(snapshot.cores.len() <= CORES_MAX && snapshot.pools.len() <= POOLS_MAX);

@@ -5,7 +5,8 @@ use wedjat::reason::DropReason;
 use wedjat::wire::auth;
 use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
-/// Second copy of the wire format's codes.
+/// Second copy of the wire format's codes. The first byte of a header is a code and the flags 0x20 (extended), 0x40
+/// (authenticated) and 0x80 (more packets).
 const CODES: [u8; 18] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
 
 /// Returns the reason why these bytes are not a header, by the wire format's table.
@@ -18,7 +19,7 @@ fn fault(payload: &[u8]) -> Option<DropReason> {
         Some(_) if !whole(0) => Some(DropReason::TaskShort),
         None => Some(DropReason::TaskShort),
         Some(kind) if !CODES.contains(&(kind & 0x1F)) => Some(DropReason::TaskCode),
-        // Codes that carry a task: 0, 16 and 23.
+        // Packets of a task, with the codes 0, 16 and 23, are never authenticated.
         Some(kind) if kind & 0x4F == 0x40 || kind & 0x5F == 0x57 => {
             Some(DropReason::TaskReservedBit)
         }
@@ -42,6 +43,7 @@ pub fn run(payload: &[u8]) {
         let extension = Extension::parse(payload);
         extension.emit(&mut written);
         assert_eq!(Extension::parse(&written), extension);
+        // The last two bytes of the extension are reserved.
         assert_eq!(written[..LEN + 14], payload[..LEN + 14]);
         assert_eq!(written[header.len()..], payload[header.len()..]);
     }

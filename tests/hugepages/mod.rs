@@ -8,18 +8,21 @@ use std::process::{Command, Stdio};
 /// Hugepages of 2 MiB in their own hugetlbfs folder. Released when dropped.
 pub struct Hugepages {
     folder: tempfile::TempDir,
+    /// Number of reserved hugepages before the test.
     before: u64,
 }
 
 const RESERVED: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const FREE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 
+/// Reads a number from a file.
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 impl Hugepages {
-    /// Reserves hugepages. Returns `None` if the system grants none, as for any user except root.
+    /// Makes `count` free hugepages available and mounts their folder. Returns `None` if the system refuses, as
+    /// for any user except root.
     pub fn reserve(count: u64) -> Option<Self> {
         let before = number(RESERVED)?;
         let wanted = before + count.saturating_sub(number(FREE)?);

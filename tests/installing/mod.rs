@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+/// Folder of the sources.
 pub const SOURCE: &str = env!("CARGO_MANIFEST_DIR");
 
+/// Runs a command, checks that it succeeds, and returns its output.
 pub fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -20,10 +22,13 @@ pub fn target() -> PathBuf {
     std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned()
 }
 
+/// Runs the Makefile with these targets and the prefix `prefix` for installation. It uses what the test build
+/// has compiled.
 pub fn make(arguments: &[&str], prefix: &Path) {
     let mut make = Command::new("make");
     make.current_dir(SOURCE).args(arguments).arg("PROFILE=dev");
-    // The same features as in the test build: the commands started by the tests lie at the same place.
+    // The same features as in the test build, which shares the target folder: with others, make would replace
+    // the commands that tests start.
     make.arg("FEATURES=wedjat-testbed/rocksdb");
     make.env("PREFIX", prefix).env("CARGO", env!("CARGO")).env("CARGO_TARGET_DIR", target());
     run(as_from_a_shell(make.env_remove("MAKEFLAGS").env_remove("DESTDIR")));
@@ -64,17 +69,18 @@ pub fn installed() -> &'static Path {
 /// Returns the files below a folder, with paths relative to it.
 pub fn below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    remains(folder, &mut files);
+    collect(folder, &mut files);
     let mut files: Vec<_> =
         files.iter().map(|file| file.strip_prefix(folder).unwrap().to_owned()).collect();
     files.sort();
     files
 }
 
-fn remains(folder: &Path, files: &mut Vec<PathBuf>) {
+/// Adds the files below a folder to `files`.
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         if entry.file_type().unwrap().is_dir() {
-            remains(&entry.path(), files);
+            collect(&entry.path(), files);
         } else {
             files.push(entry.path());
         }

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Configuration of these examples: two workers, each with at most one task.
+/// Configuration of the examples: two workers, each with at most one task at a time.
 pub const TEXT: &str = "[leaf]\nid = 1\ncores = [0]\nseed = 7\n[[pool]]\nid = 1\npolicy = 'jbsq(k=1)'\n\
                         [[server]]\nip = '10.0.0.2'\nworkers = '5-6'\npool = 1\n";
 const WORKERS: [u16; 2] = [5, 6];
 const TASKS: u8 = 30;
 
+/// Returns a packet of the examples. `kind` is `h` for a worker's registration, `t` for a task or `r` for its
+/// reply. The 0 is the worker's queue length. `rest` has a ticket of four bytes, which the worker returns, and the
+/// data: the number of the task.
 fn packet(kind: u8, worker: u16, rest: &[u8]) -> Vec<u8> {
     let worker = worker.to_be_bytes();
     [&[kind, 0, worker[0], worker[1]], rest].concat()
@@ -25,8 +28,8 @@ pub fn tasks_are_done(serving: SocketAddr) {
     };
     let (client, workers) = (socket(), WORKERS.map(|worker| (worker, socket())));
     let started = Instant::now();
-    // The program may not have started yet. Workers therefore register and a trial task is sent until it is
-    // answered.
+    // The program may not have started yet. Until a trial task is answered, the workers register and the client
+    // sends a trial task, in every round. Its number is TASKS; the measured tasks have smaller ones.
     let (mut sent, mut answers, mut done) = (false, BTreeSet::new(), BTreeMap::new());
     let mut bytes = [0; 64];
     while answers.len() < usize::from(TASKS) {
@@ -47,7 +50,6 @@ pub fn tasks_are_done(serving: SocketAddr) {
         }
         while let Ok((length, _)) = client.recv_from(&mut bytes) {
             assert_eq!((bytes[0], length), (b'r', 9));
-            // Larger numbers belong to the trial task.
             if bytes[8] < TASKS {
                 assert!(answers.insert(bytes[8]), "{} is answered twice", bytes[8]);
             } else if !sent {

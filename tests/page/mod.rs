@@ -113,6 +113,7 @@ impl Block {
         self.notes.iter().find_map(|note| note.strip_prefix(key)).map(str::trim)
     }
 
+    /// Checks that all comments are known ones.
     fn check_notes(&self, path: &str) {
         let keys = ["not run: ", "terminal ", "stop ", "wait ", "may exit 1", "file "];
         let keys = keys.iter().chain(&["numbers vary", "output of ", "not output"]);
@@ -123,6 +124,7 @@ impl Block {
     }
 }
 
+/// Reads a file of the project.
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -143,7 +145,7 @@ fn condition(note: &str) -> (&str, Option<&str>) {
     note.split_once(" until ").map_or((note, None), |(name, condition)| (name, Some(condition)))
 }
 
-/// Waits for a condition, and ends the page if `alive` does not hold before.
+/// Returns commands that wait for a condition, and end the page if the command `alive` fails before.
 fn until(condition: Option<&str>, alive: &str) -> String {
     let Some(condition) = condition else { return String::new() };
     format!("until {{ {condition}; }} >/dev/null 2>&1; do {alive}; sleep 0.1; done\n")
@@ -274,12 +276,13 @@ fn no_sandbox() -> Option<&'static String> {
     REASON.get_or_init(attempt).as_ref()
 }
 
+/// Returns true if a program is installed.
 fn has(program: &str) -> bool {
     let search = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&search).any(|folder| folder.join(program).exists())
 }
 
-/// Reason why this machine cannot run a page, if any.
+/// Returns the reason why this machine cannot run a page, if any.
 fn obstacle(page: &Page) -> Option<String> {
     let lacking = ["ip", "bash", "unshare"].iter().chain(page.needs).find(|name| !has(name));
     if let Some(name) = lacking {

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, Command, Output};
 
 use serde_json::Value;
 
-/// A process, killed when dropped.
+/// A process, killed when dropped. Only methods that take `self` leave it empty.
 pub struct ChildProcess(Option<Child>);
 
 impl ChildProcess {
@@ -30,35 +30,36 @@ impl ChildProcess {
         self.0.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
+    /// Sends a signal, such as `-TERM`.
     pub fn signal(&self, signal: &str) {
         let id = self.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
     }
 
-    /// Waits for its end and returns its output.
+    /// Waits for the end of the process and returns its output.
     pub fn output(mut self) -> Output {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// Sends this signal, then does the same.
+    /// Sends this signal, waits for the end of the process, and returns its output.
     pub fn end(self, signal: &str) -> Output {
         self.signal(signal);
         self.output()
     }
 
-    /// Waits until it ends by itself, and checks that it succeeds.
+    /// Waits until the process ends, and checks that it succeeds.
     pub fn ended(self) {
         let output = self.output();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Sends this signal, then does the same.
+    /// Sends this signal, waits until the process ends, and checks that it succeeds.
     pub fn ended_by(self, signal: &str) {
         self.signal(signal);
         self.ended();
     }
 
-    /// Stops a node with SIGTERM and returns its account after checks.
+    /// Stops a node with SIGTERM, and checks and returns its account.
     pub fn account(self) -> Value {
         account(&self.end("-TERM"))
     }
@@ -73,7 +74,8 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Returns the account written by a node at its end. Checks that it balances.
+/// Returns the account written by a node at its end. Checks that the node succeeded, that its account balances,
+/// and that no buffer is missing.
 pub fn account(output: &Output) -> Value {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");

@@ -32,6 +32,7 @@ pub struct CoreRig {
     pub far: Vec<RingPort>,
     /// Its pool of buffers.
     pub frames: FramePool,
+    /// Commands from the control to this core.
     pub commands: Commands,
 }
 
@@ -46,7 +47,7 @@ pub struct Sizes {
     pub bytes: usize,
 }
 
-/// Returns the MAC address of a device: 02:00:00:00:00:01 and so on.
+/// Returns the MAC address of the device at index `at`: 02:00:00:00:00:01 for 0, and so on.
 fn device(at: usize) -> Mac {
     Mac([2, 0, 0, 0, 0, at as u8 + 1])
 }
@@ -59,8 +60,8 @@ pub struct StagesRig {
     pub membership: Membership,
 }
 
-/// Builds the stages of the leaf configured by `text`. `key` becomes the key of its first pool; sequence
-/// numbers are accepted from 0 on.
+/// Builds the stages of the leaf configured by `text`, which must give a seed. `key` becomes the key of its
+/// first pool. The replay windows start at sequence 0 and refuse the rest of that lap.
 pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
     let config =
         Config::parse(Path::new("leaf.toml"), text).unwrap_or_else(|error| panic!("{error}"));
@@ -129,7 +130,7 @@ impl AgentHandles {
 pub struct Workers {
     /// Attached workers by id. The flag is true for granted ones.
     pub there: BTreeMap<u16, (WorkerEnd, bool)>,
-    /// Workers that do not react.
+    /// Workers that neither serve tasks nor leave.
     pub stuck: BTreeSet<u16>,
     /// Number of tasks served by each worker.
     pub done: BTreeMap<u16, u64>,
@@ -148,8 +149,8 @@ impl Workers {
         self.there.keys().copied().collect()
     }
 
-    /// Lets each worker serve one of its tasks with probability `chance`, with an empty reply. Removes
-    /// workers that stopped or whose grant was revoked.
+    /// Lets each granted worker that is not stuck serve one of its tasks if `chance` returns true. Removes
+    /// workers that are not stuck and either have no task left after the signal to stop, or lost their grant.
     pub fn work(&mut self, mut chance: impl FnMut() -> bool) {
         for (id, (end, is_in)) in &mut self.there {
             if !*is_in && end.receiver().is_granted() {
@@ -158,6 +159,7 @@ impl Workers {
             }
             let works = *is_in && !self.stuck.contains(id) && chance();
             if works && end.take() == Ok(true) {
+                // An empty reply after 1000 ns of work.
                 end.answer(|_, _| 0, || 1000);
                 *self.done.entry(*id).or_default() += 1;
             }
@@ -178,10 +180,11 @@ pub struct AgentRig {
     pub control: Control<AgentCores<Frame>>,
 }
 
+/// Links to an agent's workers, in the order of their places.
 type Links = Vec<WorkerLink<Packet<Frame>>>;
 
-/// Builds the agent configured by `text`, over these ports, with a clock of `ticks_hz`. Its workers use
-/// `links`; without them, workers attach.
+/// Builds the agent configured by `text`, which must give a seed, over these ports, with a clock of `ticks_hz`.
+/// Its workers use `links`; without them, workers attach to the region.
 pub fn agent(
     text: &str,
     ticks_hz: u64,
@@ -206,12 +209,14 @@ pub fn agent(
     AgentRig { agent, handles, table, control }
 }
 
+/// Creates a host's region in memory of this process.
 fn region(host: &HostConfig) -> Arc<WorkerRegion> {
     Arc::new(WorkerRegion::heap_for(&host.places(), host.shape()).unwrap())
 }
 
 /// A leaf with an agent on its core, the leaf's state table, and the control of both.
 pub struct ColocatedRig {
+    /// The leaf and its agent.
     pub both: Colocated<RingPort, FramePool>,
     /// Far ends of the leaf's ports, in the order of the configuration.
     pub far: Vec<RingPort>,
@@ -221,7 +226,7 @@ pub struct ColocatedRig {
     pub control: Control<ColocatedCores<Frame>>,
 }
 
-/// Builds both from these stages.
+/// Builds the leaf from these stages, and the agent that its configuration contains.
 pub fn colocated(staged: StagesRig, sizes: Sizes) -> ColocatedRig {
     let StagesRig { config, mut stages, table, membership } = staged;
     let frames = FramePool::new(sizes.frames, sizes.bytes);

@@ -20,6 +20,7 @@ pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 pub struct Home(tempfile::TempDir);
 
 impl Home {
+    /// Creates the folder with 100 tasks and a frame of 0xFF bytes, which the leaf drops.
     pub fn new() -> Self {
         let tasks = (0..100).map(|seq| task(Header::new_task(POOL, seq)));
         Self::given(&tasks.chain([vec![0xFF; 60]]).collect::<Vec<_>>())
@@ -51,7 +52,7 @@ impl Home {
         self.path("state")
     }
 
-    /// Returns the command `wedjat leaf` with its configuration and these arguments. It ends by itself only
+    /// Returns the command `wedjat leaf` with the configuration and these arguments. The leaf ends by itself only
     /// if its test fails.
     pub fn leaf(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(WEDJAT);
@@ -63,7 +64,7 @@ impl Home {
         command
     }
 
-    /// Returns its standard output and its standard error.
+    /// Returns the leaf's standard output and standard error so far.
     pub fn output(&self) -> [String; 2] {
         ["stdout", "stderr"].map(|name| fs::read_to_string(self.path(name)).unwrap())
     }

@@ -17,14 +17,14 @@ pub fn serve_and_lose_a_leaf(family: Family) {
     let first = home.start("leaf", "leaf1");
     let second = home.start("leaf", "leaf2");
     let mut switch = Switch::open(&home, &ENDS[..4]);
-    switch.poll_until("they hear of each other", || {
+    switch.poll_until("spine and leaves receive signals", || {
         let leaves = ["leaf1", "leaf2"].map(|leaf| home.counter(leaf, "signals"));
-        home.counter("spine90", "signals") > 10 && leaves.iter().all(|heard| *heard > 0)
+        home.counter("spine90", "signals") > 10 && leaves.iter().all(|received| *received > 0)
     });
     switch.ask(0..1000);
     for leaf in 0..2 {
-        let by = switch.answered.values().filter(|&&by| by == leaf).count();
-        assert!(by > 100, "{by} of leaf {leaf}");
+        let answers = switch.answered.values().filter(|&&by| by == leaf).count();
+        assert!(answers > 100, "{answers} answers of leaf {leaf}");
     }
     let state = home.state("spine90");
     assert_eq!((state["role"].as_str(), state["node"].as_u64()), (Some("spine"), Some(90)));

@@ -21,8 +21,11 @@ use super::process::ChildProcess;
 use super::wires::Wires;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
+/// 10.0.1.100.
 pub const CLIENT: u32 = 0x0A00_0164;
+/// Service address of pool 1, 10.0.1.200.
 pub const SERVICE: u32 = 0x0A00_01C8;
+/// Addresses of the spines towards the leaves.
 pub const SPINES: [u32; 2] = [0x0A00_0301, 0x0A00_0302];
 pub const LEAVES: [u32; 2] = [0x0A00_030B, 0x0A00_030C];
 pub const SERVERS: [u32; 2] = [0x0A00_040B, 0x0A00_040C];
@@ -32,11 +35,15 @@ pub const SPINE_MACS: [[Mac; 2]; 2] = [
     [Mac([2, 0, 0, 0, 9, 1]), Mac([2, 0, 0, 0, 9, 2])],
     [Mac([2, 0, 0, 0, 9, 3]), Mac([2, 0, 0, 0, 9, 4])],
 ];
+/// Largest number of outstanding tasks of the client.
 pub const WINDOW: usize = 16;
-/// Positions of the switch's devices.
+/// Indices in [`ENDS`] of the leaves.
 pub const UP: [usize; 2] = [0, 1];
+/// Indices in [`ENDS`] of the spines' devices towards clients.
 pub const CLIENTS: [usize; 2] = [2, 4];
+/// Indices in [`ENDS`] of the spines' devices towards leaves.
 pub const DOWN: [usize; 2] = [3, 5];
+/// Names of the switch's devices in their sockets. The spines have the ids 90 and 91.
 pub const ENDS: [&str; 6] = ["leaf1", "leaf2", "clients90", "leaves90", "clients91", "leaves91"];
 
 pub fn leaf_mac(leaf: usize) -> Mac {
@@ -47,24 +54,28 @@ pub fn server_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 4, 11 + leaf as u8])
 }
 
+/// Folder of the nodes' configurations, state files and logs.
 pub struct Home {
     pub folder: tempfile::TempDir,
+    /// Prefix of the names of this test's sockets.
     pub name: String,
     /// Address family of nodes, clients and servers.
     pub family: Family,
 }
 
 impl Home {
-    /// Creates nodes with their members in their files.
+    /// Writes configurations with all pools and members.
     pub fn new(family: Family) -> Self {
         Self::with(None, family)
     }
 
-    /// Creates nodes that follow a controller.
+    /// Writes configurations of nodes that follow a controller, and that of the controller.
     pub fn followed() -> Self {
         Self::with(Some("fabric"), Family::V4)
     }
 
+    /// Writes configurations. `store` is the name of the file in which a controller stores the desired state;
+    /// without it, there is no controller.
     pub fn with(store: Option<&str>, family: Family) -> Self {
         let home = Self {
             folder: tempfile::tempdir().unwrap(),
@@ -86,10 +97,12 @@ impl Home {
         home
     }
 
+    /// Returns the device number `at` of a node, at one end of a wire to the switch.
     pub fn device(&self, at: usize, end: &str) -> String {
         format!("net_memif{at},role=server,id=0,socket=@{}-{end}", self.name)
     }
 
+    /// Writes a spine's configuration. `follows` is the section of its controller, instead of pools and leaves.
     pub fn write_spine(&self, spine: usize, follows: Option<&str>) {
         let (cpu, id) = (core_affinity::get_core_ids().unwrap()[0].id, 90 + spine);
         // The timeout is long, so that a short stall of the machine makes no leaf silent.
@@ -118,6 +131,7 @@ impl Home {
         fs::write(self.path(&format!("spine{id}.toml")), self.family.text(&text)).unwrap();
     }
 
+    /// Writes a leaf's configuration. `follows` is the section of its controller, instead of the members.
     pub fn write_leaf(&self, leaf: usize, follows: Option<&str>) {
         let (cpu, id, at) = (core_affinity::get_core_ids().unwrap()[0].id, leaf + 1, 11 + leaf);
         let mut text = format!(
@@ -145,6 +159,7 @@ impl Home {
         self.folder.path().join(name)
     }
 
+    /// Starts a node with the configuration `name` and waits until its state file exists.
     pub fn start(&self, role: &str, name: &str) -> ChildProcess {
         let mut command = Command::new(WEDJAT);
         command.arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
@@ -160,6 +175,8 @@ impl Home {
         running
     }
 
+    /// Runs `wedjat` with these arguments and the path of the file `name`, checks that it succeeds, and returns
+    /// its output.
     pub fn received(&self, arguments: &[&str], name: &str) -> Output {
         let mut command = Command::new(WEDJAT);
         let output = command.args(arguments).arg(self.path(name)).output().unwrap();
@@ -167,11 +184,13 @@ impl Home {
         output
     }
 
+    /// Returns a node's state as `wedjat state` prints it.
     pub fn state(&self, name: &str) -> Value {
         let output = self.received(&["state", "--json"], name);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
+    /// Returns a counter of a node's first core; 0 if it cannot be read yet.
     pub fn counter(&self, node: &str, name: &str) -> u64 {
         self.state(node)["cores"][0]["counters"][name].as_u64().unwrap_or(0)
     }
@@ -182,6 +201,7 @@ pub struct Switch {
     pub wires: Wires,
     /// Answered tasks, each with its leaf.
     pub answered: BTreeMap<u16, usize>,
+    /// Number of signals forwarded to spines.
     pub signals: usize,
     /// The spine that has announced the service address.
     pub serving: usize,
@@ -196,11 +216,13 @@ impl Switch {
         Self { wires, answered, signals, serving, family: home.family }
     }
 
+    /// Sends an IPv4 or ARP frame in the nodes' family.
     fn send(&mut self, wire: usize, frame: &[u8]) {
         let frame = self.family.frame(frame);
         self.wires.send(wire, &frame);
     }
 
+    /// Forwards or answers the frames that have arrived.
     pub fn poll(&mut self) {
         for at in 0..self.wires.count() {
             let frames = self.wires.receive(at);
@@ -208,9 +230,12 @@ impl Switch {
         }
     }
 
+    /// Forwards a frame from the wire `at`, translated to IPv4, by its destination address. Answers ARP requests
+    /// for all hosts. Serves tasks in the place of workers and records replies in that of the client.
     pub fn arrive(&mut self, at: usize, frame: Vec<u8>) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
+            // A gratuitous ARP announces the service address.
             if ask.sender == SERVICE && ask.target == SERVICE {
                 self.serving = CLIENTS.iter().position(|&clients| clients == at).unwrap();
                 assert_eq!(ask.sender_mac, SPINE_MACS[self.serving][0]);
@@ -239,8 +264,8 @@ impl Switch {
         } else if let Some(leaf) = SERVERS.iter().position(|&ip| ip == datagram.dst) {
             self.work(leaf, &frame, &header);
         } else {
-            assert_eq!((datagram.dst, datagram.src), (CLIENT, SERVICE), "from where it was asked");
-            assert_eq!(ether::dst(&frame), CLIENT_MAC, "without the spine");
+            assert_eq!((datagram.dst, datagram.src), (CLIENT, SERVICE), "reply to the client");
+            assert_eq!(ether::dst(&frame), CLIENT_MAC, "the reply does not pass a spine");
             let leaf = UP.iter().position(|&up| up == at).unwrap();
             assert_eq!(self.answered.insert(header.seq, leaf), None, "task {}", header.seq);
         }
@@ -265,7 +290,7 @@ impl Switch {
         self.send(UP[leaf], &frame);
     }
 
-    /// Sends these tasks, a window of them at a time, until all are answered.
+    /// Sends these tasks with at most [`WINDOW`] outstanding, and forwards frames until all are answered.
     pub fn ask(&mut self, tasks: std::ops::Range<u16>) {
         let (start, before) = (Instant::now(), self.answered.len());
         let mut sent = 0;
@@ -291,7 +316,7 @@ impl Switch {
         }
     }
 
-    /// Forwards frames until a condition holds.
+    /// Forwards frames until a condition holds, which is checked every 100 ms.
     pub fn poll_until(&mut self, what: &str, mut met: impl FnMut() -> bool) {
         let (start, mut looked) = (Instant::now(), Instant::now());
         loop {

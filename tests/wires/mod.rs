@@ -12,13 +12,14 @@ use crate::patience::PATIENCE;
 pub struct Wires {
     ports: Vec<QueuePort>,
     pool: MbufPool,
-    /// Wires whose far end has died.
+    /// Wires whose far end has died. Frames to them are discarded.
     pub dead: Vec<usize>,
     _devices: Vec<Device>,
 }
 
 impl Wires {
-    /// Opens wires to the servers at these sockets. A server may be replaced later.
+    /// Opens wires to the memif servers at these abstract sockets, and waits for them. A server may be replaced
+    /// later.
     pub fn open(sockets: impl IntoIterator<Item = String>) -> Self {
         let name = |(at, socket)| format!("net_memif{at},role=client,id=0,socket=@{socket}");
         let names: Vec<_> = sockets.into_iter().enumerate().map(name).collect();
@@ -39,6 +40,7 @@ impl Wires {
         self.ports.len()
     }
 
+    /// Sends a frame. Waits for room in the device's queue, and discards the frame after [`PATIENCE`].
     pub fn send(&mut self, wire: usize, frame: &[u8]) {
         if self.dead.contains(&wire) {
             return;

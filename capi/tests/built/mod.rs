@@ -1,5 +1,5 @@
-//! C programs for the tests, compiled with the header and linked with the shared library, as cargo builds
-//! both.
+//! C programs for the tests, compiled with the header and linked with the shared library. Cargo builds the
+//! header and the static library; scripts/link-library.sh links the shared one from it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +19,7 @@ pub fn run(command: &mut Command) {
 }
 
 /// Returns the path of the header generated with the library.
-#[allow(dead_code, reason = "not every test has it")]
+#[allow(dead_code, reason = "not every test uses it")]
 pub fn header() -> PathBuf {
     profile().join("include/wedjat.h")
 }

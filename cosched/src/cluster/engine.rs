@@ -305,6 +305,7 @@ impl Engine {
             }
             match self.arm {
                 Arm::Slurm => return Ok(None),
+                // `set_speeds` divides the cores by fixed rules in these schemes, and does not use the share.
                 Arm::Static | Arm::Idle => return Ok(Some((index, 0, Share::at_most(0.5)))),
                 _ if allocation.due > self.now => continue,
                 _ => {}

@@ -168,6 +168,7 @@ mod tests {
         assert_eq!(jobs.len(), 45);
         let of = |workflow| jobs.iter().filter(move |job| job.workflow == workflow);
         assert_eq!(Workflow::ALL.map(|workflow| of(workflow).count()), [12, 12, 12, 9]);
+        // The jobs of a set have 3 * (8 + 16 + 32 + 64) + 16 + 32 + 64 = 472 cores.
         assert_eq!(jobs.iter().map(|job| job.cores).sum::<u32>(), 3 * 472);
         for workflow in Workflow::ALL {
             let hours: Vec<_> = of(workflow).map(|job| job.alone / 3600.0).collect();
@@ -193,6 +194,7 @@ mod tests {
         for (workflow, published) in Workflow::ALL.into_iter().zip([0.45, 0.96, 0.26, 0.99]) {
             let parts: f64 = workflow.stages().iter().map(|stage| stage.part).sum();
             assert!((parts - 1.0).abs() < 1e-9);
+            // A sequential stage uses one core of about 32, the mean of the jobs.
             let used = |stage: &Stage| stage.part * stage.cpu.unwrap_or(1.0 / 32.0);
             let used: f64 = workflow.stages().iter().map(used).sum();
             assert!((used - published).abs() < 0.03, "{}: {used}", workflow.name());

@@ -31,7 +31,7 @@ fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> Cluster
 // promise: measurement.4
 #[test]
 fn all_jobs_end_under_every_arm() {
-    // One run per arm: all jobs end, and the used core time is at least their own.
+    // One run per arm: all 45 jobs end, and the used core time is at least their own.
     for cores in SIZES {
         for arm in Arm::ALL {
             let run = experiment(cores, arm, 1).run(&mut |_| None).unwrap();
@@ -76,6 +76,7 @@ fn costly_sharing_orders_arms_as_the_paper() {
             );
             assert!(shared.core_use.mean > slurm.core_use.mean, "{cores} cores: {:?}", shared.arm);
         }
+        // In the paper's table 2 the slow-down of ASA_X is about half of Static's.
         let ratio = asax.overhead.mean / fixed.overhead.mean;
         assert!(
             (0.3..0.65).contains(&ratio),
@@ -92,6 +93,7 @@ fn costly_sharing_orders_arms_as_the_paper() {
 #[test]
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
+        // A host that refused a guest gets no further request: a million seconds exceed the run.
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =

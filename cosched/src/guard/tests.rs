@@ -41,7 +41,7 @@ impl Core {
     fn window(&mut self, load: f64, share: Share) -> Window {
         let end = self.now_ns + WINDOW_NS as f64;
         let speed = 1.0 - share.part();
-        let (mut arrived, mut waits) = (0, Vec::new());
+        let (mut arrived, mut latencies) = (0, Vec::new());
         // Advances to the next event: the end of the first task, the next arrival, or the end of the window.
         while self.now_ns < end {
             let done =
@@ -52,16 +52,19 @@ impl Core {
             }
             self.now_ns = next;
             if next == done {
-                waits.extend(self.tasks.pop_front().map(|(arrived, _)| next - arrived));
+                latencies.extend(self.tasks.pop_front().map(|(arrived, _)| next - arrived));
             } else if next == self.next_ns {
                 self.tasks.push_back((next, SERVICE_NS));
                 arrived += 1;
+                // Poisson arrivals: exponential gaps with a mean of SERVICE_NS / load.
                 let uniform = (self.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
                 self.next_ns += -(1.0 - uniform).ln() * SERVICE_NS / load;
             }
         }
-        waits.sort_by(f64::total_cmp);
-        let tail = waits.get((waits.len() * 999) / 1000).or(waits.last()).map(|wait| wait / 1000.0);
+        latencies.sort_by(f64::total_cmp);
+        // p99.9 in microseconds.
+        let tail_ns = latencies.get((latencies.len() * 999) / 1000).or(latencies.last());
+        let tail = tail_ns.map(|ns| ns / 1000.0);
         let load = f64::from(arrived) * SERVICE_NS / WINDOW_NS as f64;
         let observation = Observation { load, backlog: self.tasks.len() as f64, tail };
         Window { observation, batch: share, end_ns: end as u64 }
@@ -103,6 +106,7 @@ fn load_step_stops_the_batch_within_100_ms() {
         let without_batch = windows(seed, &loads, &settings(), false);
         assert_eq!(violations(&without_batch), 0, "seed {seed}: violated without batch");
         let with_batch = windows(seed, &loads, &settings(), true);
+        // Ten windows are 100 ms. The load rises at windows 500, 1500, 2500 and 3500.
         let low =
             with_batch[300..500].iter().map(|window| window.batch.part()).sum::<f64>() / 200.0;
         assert!(low > 0.3, "seed {seed}: at low load the batch has {low}");
@@ -145,6 +149,8 @@ fn harmful_batch_is_admitted_ever_more_rarely() {
 // promise: batch.2
 #[test]
 fn batch_keeps_its_share_near_the_objective() {
+    // The batch may grow by 10% in each call, after 200 ms. The objective is 2000 us, and growth ends at 0.7 of it.
+    // A load of 0.7 and the reserve of 0.2 leave room for 10%.
     let mut guard = Guard::new(settings()).unwrap();
     let mut at = 0;
     let mut observe = |tail: f64, load: f64| {
@@ -164,6 +170,7 @@ fn missing_or_invalid_observations_stop_the_batch() {
     assert_eq!(guard.allowed(0), Share::NONE);
     let calm = Observation { load: 0.1, backlog: 0.0, tail: None };
     assert_eq!(guard.observe(0, &calm, Share::NONE).percent(), 10);
+    // An observation is valid for 200 ms, the default of stale-ms.
     assert_eq!(guard.allowed(200_000_000).percent(), 10);
     assert_eq!(guard.allowed(200_000_001), Share::NONE);
     for (load, backlog, tail) in

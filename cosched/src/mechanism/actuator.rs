@@ -58,7 +58,7 @@ impl Actuator for Quota {
     }
 }
 
-/// Smallest CPU weight for every share except 0.
+/// Smallest CPU weight for every share except 0. A share of 0 freezes the batch where possible.
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
     /// True while the batch is frozen.

@@ -111,6 +111,7 @@ pub enum EmbedError {
 /// An embedded node, without devices and threads for packets.
 #[derive(Debug)]
 pub struct Scheduler {
+    /// Number of ports.
     ports: usize,
     /// Context of each core until [`Scheduler::context`] returns it. Empty without ports in the
     /// configuration.

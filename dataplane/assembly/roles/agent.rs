@@ -203,12 +203,12 @@ impl Family {
     }
 }
 
-/// Workers 10, 11 and so on.
+/// Returns the places of workers 10, 11 and so on.
 fn places(workers: u16) -> Vec<Place> {
     (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
 }
 
-/// Configuration with workers 10, 11 and so on in one pool.
+/// Returns a configuration with workers 10, 11 and so on in one pool.
 fn text(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> String {
     let (last, timeout) = (9 + workers, 1000 * TIMEOUT / HZ);
     let overflow = if overflow == Overflow::Refuse { "refuse" } else { "drop" };
@@ -229,12 +229,12 @@ struct Rig {
     /// Workers' ends of the region.
     handles: AgentHandles,
     family: Family,
-    /// Time in ticks.
+    /// Time in ticks of a microsecond.
     now: u64,
 }
 
 impl Rig {
-    /// Rig with workers 10, 11 and so on, none attached.
+    /// Creates a rig with workers 10, 11 and so on, none attached.
     fn new(policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
         Self::over(Family::V4, policy, workers, queue, overflow)
     }
@@ -244,7 +244,7 @@ impl Rig {
         Self::of((family, policy), None, workers, queue, overflow)
     }
 
-    /// Rig whose workers have these links.
+    /// Creates a rig whose workers have these links.
     fn of(
         (family, policy): (Family, &str),
         links: Option<Vec<WorkerLink<Packet<Frame>>>>,
@@ -255,7 +255,7 @@ impl Rig {
         Self::of_text(family, &text(policy, workers, queue, overflow), links)
     }
 
-    /// Rig with this configuration over IPv4, which is translated to the family.
+    /// Creates a rig with this configuration over IPv4, which is translated to the family.
     fn of_text(family: Family, text: &str, links: Option<Vec<WorkerLink<Packet<Frame>>>>) -> Self {
         let frames = FramePool::new(256, 512);
         let (port, wire) = pair(128, &frames);
@@ -285,7 +285,7 @@ impl Rig {
         self.after(1);
     }
 
-    /// Delivers a task that names worker `dst`.
+    /// Delivers a task that names worker `dst`. 77 is the client's number, which the reply returns in its `dst`.
     fn task(&mut self, dst: u16, seq: u16, payload: &[u8]) {
         let header = Header { dst, src: 77, ..Header::new_task(POOL, seq) };
         self.send(&self.family.frame(&header, payload));
@@ -344,6 +344,7 @@ fn worker_serves_task_and_client_gets_reply() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
         let mut worker_end = rig.attach_worker(1);
+        // The fixture adds an extension with these ids.
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
         rig.send(&family.frame(&header, b"question"));
         assert_eq!(worker_end.take(), Ok(true));
@@ -385,7 +386,7 @@ fn watched_agent_publishes_times_and_queues() {
     do_one(&mut rig, &mut worker_end, 1);
     let times = watch.times();
     assert_eq!(times.count(), 1);
-    // One tick is one microsecond.
+    // The task took 101 ticks of a microsecond. The percentile is rounded up to the bound of its class.
     let found = times.percentile(0.5).unwrap();
     assert!((101.0..=108.0).contains(&found), "{found}");
     // One is with the worker, one behind it, two in the central queue.
@@ -400,7 +401,7 @@ fn watched_agent_publishes_times_and_queues() {
     rig.after(HZ + 1000);
     let before = watch.times();
     do_one(&mut rig, &mut worker_end, 9);
-    assert_eq!(watch.times(), before, "who does not ask any more is not told");
+    assert_eq!(watch.times(), before, "a second after the last request nothing is recorded");
     rig.balanced();
 }
 
@@ -409,6 +410,7 @@ fn watched_agent_publishes_times_and_queues() {
 fn times_in_the_queue_are_recorded() {
     let mut rig = Rig::new("jbsq(k=1)", 1, 16, Overflow::Drop);
     let mut worker_end = rig.attach_worker(0);
+    // The first histogram is that of the reports' ages, the second that of the times in the queue.
     let times = |rig: &Rig| rig.agent.dispatcher(0).unwrap().view().histograms()[1].clone();
     do_one(&mut rig, &mut worker_end, 0);
     rig.task(10, 1, &[]);
@@ -720,7 +722,7 @@ fn unresponsive_worker_is_excluded_and_accounted() {
         }
     }
     assert_eq!(rig.attach_stats(), AttachStats { joined: 2, silent: 1, ..AttachStats::default() });
-    assert!(!silent.receiver().is_granted(), "it is told");
+    assert!(!silent.receiver().is_granted(), "its grant is revoked");
     assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
     assert_eq!(rig.replies().len(), 6, "no other task is lost");
     drop(silent);
@@ -745,7 +747,7 @@ fn dead_worker_loses_only_its_tasks() {
             let claim = rig.handles.region.granted(0);
             rig.handles.report_death(0, claim + 2);
             rig.after(100);
-            assert_eq!(rig.attach_stats().died, 0, "that was another one");
+            assert_eq!(rig.attach_stats().died, 0, "another claim is that of another process");
             rig.handles.report_death(0, claim);
         } else {
             drop(first);
@@ -794,7 +796,7 @@ fn replaced_workers_are_counted_by_cause() {
         assert_eq!(rig.dropped(DropReason::WorkerLost), u64::from(round) + 1);
     }
     rig.task(NO_MEMBER, 99, &[]);
-    assert!(work(&mut worker_end), "who stays has the task");
+    assert!(work(&mut worker_end), "the last worker gets the task");
     rig.balanced();
 }
 
@@ -827,6 +829,7 @@ fn invalid_and_missing_answers_are_counted() {
     for seq in 0..4 {
         rig.task(NO_MEMBER, seq, &[]);
     }
+    // The first task gets no answer; 3 is its service time in nanoseconds.
     assert_eq!(worker_end.take(), Ok(true));
     worker_end.give_up(3);
     // A credit without its answer.
@@ -877,7 +880,7 @@ fn find_leaf(rig: &mut Rig) {
     assert_eq!(rig.family.question_target(question.bytes()), Some(rig.family.ip(LEAF)));
     let answer = rig.family.answer(question.bytes(), LEAF_MAC);
     drop(question);
-    assert!(registrations(rig).is_empty(), "nobody knows where it is");
+    assert!(registrations(rig).is_empty(), "its MAC address is not known yet");
     rig.send(&answer);
 }
 
@@ -1060,7 +1063,9 @@ fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// For any input and any workers, the ledger balances and no buffer is lost.
+    /// For any input and any workers, the ledger balances, no buffer is lost, and only gauges decrease. Steps 0 to 4
+    /// send a task, and 10 a neighbour message or an acknowledgement, damaged or not. In steps 5 and 6 a worker serves
+    /// a task, in 7 and 8 it forges completions, and in 9 it leaves or attaches. Otherwise only time passes.
     // promise: input.1
     #[test]
     fn a_storm_is_accounted_for(

@@ -19,10 +19,13 @@ use super::fixtures::{self, work};
 use super::translated::{self, BOTH, Family, as_v4, v6};
 use crate::rig::{self, AgentHandles, ColocatedRig, Sizes};
 
+/// 10.0.1.1.
 const LEAF: u32 = 0x0A00_0101;
 const LEAF_PORT_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
+/// 10.0.1.11.
 const SERVER: u32 = 0x0A00_010B;
 const SERVER_MAC: Mac = Mac([2, 0, 0, 0, 1, 11]);
 const POOL: u16 = 7;
@@ -30,16 +33,20 @@ const POOL: u16 = 7;
 const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
 
+/// Core with a leaf of one port, whose far end is `wire`, and an agent with two workers.
 struct Rig {
     /// Family of the leaf's port, its clients and servers.
     family: Family,
     host: Colocated<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
+    /// Workers' ends of the region.
     handles: AgentHandles,
+    /// Time in ticks of a nanosecond.
     now: u64,
 }
 
+/// Returns the configuration of leaf and agent; `policy` is the leaf's.
 fn text(policy: &str) -> String {
     let [remote, local] = [REMOTE, LOCAL].map(|[first, last]| format!("{first}-{last}"));
     format!(
@@ -53,10 +60,12 @@ fn text(policy: &str) -> String {
 }
 
 impl Rig {
+    /// Creates a rig without attached workers.
     fn new(family: Family, policy: &str) -> Self {
         Self::with_key(family, policy, None)
     }
 
+    /// Same as [`Rig::new`], with this pool key.
     fn with_key(family: Family, policy: &str, key: Option<Key>) -> Self {
         let sizes = Sizes { depth: 256, frames: 512, bytes: 512 };
         let built = rig::colocated(rig::stages(&family.text(&text(policy)), key), sizes);
@@ -75,11 +84,13 @@ impl Rig {
         self.after(1);
     }
 
+    /// Polls `us` microseconds later.
     fn after(&mut self, us: u64) {
         self.now += us * 1000;
         self.host.poll(self.now);
     }
 
+    /// Attaches the worker with this index and waits for its grant.
     fn attach_worker(&mut self, at: usize) -> WorkerEnd {
         let mut worker_end = self.handles.claim(at);
         (0..4).for_each(|_| self.after(100));
@@ -88,6 +99,7 @@ impl Rig {
         worker_end
     }
 
+    /// Delivers a client's task, whose payload is its number.
     fn task(&mut self, seq: u16) {
         let flow = Flow {
             src_mac: CLIENT_MAC,
@@ -100,6 +112,7 @@ impl Rig {
         self.send(&flow, &Header::new_task(POOL, seq), &seq.to_be_bytes());
     }
 
+    /// Delivers a packet to the leaf's port.
     fn send(&mut self, flow: &Flow, header: &Header, payload: &[u8]) {
         self.send_frame(&fixtures::datagram(flow, header, payload));
     }
@@ -136,6 +149,7 @@ impl Rig {
         (tasks, replies)
     }
 
+    /// Checks that both ledgers balance and every buffer except held ones is back.
     fn balanced(&mut self) {
         self.after(200);
         self.after(1);
@@ -238,9 +252,10 @@ fn pool_key_applies_to_remote_servers_only() {
         let mut payload = vec![0; header.len() + 2];
         header.emit(&mut payload);
         payload[header.len()..].copy_from_slice(&99u16.to_be_bytes());
+        let number = 1 << 20; // any new sequence number
         match family {
-            Family::V4 => key.sign(&addresses(SERVER, CLIENT), &mut payload, 1 << 20),
-            Family::V6 => key.sign(&addresses_v6(v6(SERVER), v6(CLIENT)), &mut payload, 1 << 20),
+            Family::V4 => key.sign(&addresses(SERVER, CLIENT), &mut payload, number),
+            Family::V6 => key.sign(&addresses_v6(v6(SERVER), v6(CLIENT)), &mut payload, number),
         }
         let mut frame = vec![0; udp::PAYLOAD + payload.len()];
         frame[udp::PAYLOAD..].copy_from_slice(&payload);
@@ -302,6 +317,7 @@ fn central_queue_feeds_local_and_remote_workers() {
             let _ = worker_ends.each_mut().map(work);
             rig.after(1);
         }
+        // The remote workers do not answer, so the two here serve the other 18 tasks.
         assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
         assert_eq!(rig.host.leaf().stages().waiting(), 0);
         rig.balanced();
@@ -319,8 +335,10 @@ fn held_tasks_are_counted_by_their_holder() {
         let Rig { host, frames, now, mut wire, .. } = rig;
         let (leaf, agent) =
             (host.leaf().stages().counters().clone(), host.agent().counters().clone());
-        assert!(wire.send(&[0; 60]), "what comes late is dealt with, too");
+        // A packet that the leaf has not received when it ends.
+        assert!(wire.send(&[0; 60]));
         drop(host.close(now));
+        // Each of four workers got two tasks. The agent's workers answered one of their four.
         assert_eq!(agent.dropped(DropReason::Shutdown), 3);
         assert!(agent.balances() && leaf.balances());
         assert_eq!(leaf.read(Counter::Replies), 1);

@@ -1,4 +1,4 @@
-//! Leaf over in-memory ports: all guarantees about single packets, and its ledger under a storm of them.
+//! Leaf over in-memory ports: guarantees about single packets, and its ledger under a storm of them.
 
 use std::sync::Arc;
 
@@ -122,6 +122,7 @@ fn rigs_with(
 /// Networks behind the two ports.
 #[derive(Clone)]
 struct Networks {
+    /// Hosts behind each port: clients, workers, or both.
     sides: [Side; 2],
     /// True if servers are configured to register their workers.
     registers: bool,
@@ -301,7 +302,7 @@ fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Flow from the client to the leaf.
+/// Returns the flow from the client to the leaf.
 fn client_flow() -> Flow {
     Flow {
         src_mac: CLIENT_MAC,
@@ -389,6 +390,7 @@ fn task_round_trip_ends_at_the_leafs_address() {
 #[test]
 fn absent_udp_checksums_stay_absent() {
     let mut rig = rig("horus");
+    // Bytes 40 and 41 are the UDP checksum.
     let mut task = task(1);
     task[40..42].fill(0);
     let (.., frame) = rig.one(CLIENTS, &task, WORKERS);
@@ -406,13 +408,13 @@ fn harmless_options_and_padding_pass_where_permitted() {
     let mut rig = rigs_of(&text, None, true, 256).remove(0);
     let mut with_options = task(1);
     with_options.splice(34..34, [1, 1, 1, 1]); // four times "no operation"
-    with_options[14] = 0x46;
+    with_options[14] = 0x46; // IPv4 with a header of six words
     let total_len = (with_options.len() - 14) as u16;
     with_options[16..18].copy_from_slice(&total_len.to_be_bytes());
     with_options[24..26].fill(0);
     let checksum = PartialChecksum::default().bytes(&with_options[14..38]).checksum();
     with_options[24..26].copy_from_slice(&checksum.to_be_bytes());
-    with_options.extend([0; 6]);
+    with_options.extend([0; 6]); // padding
     let (datagram, header, _) = rig.one(CLIENTS, &with_options, WORKERS);
     assert_eq!((datagram.at, header.seq), (38, 1));
 }
@@ -442,7 +444,7 @@ fn leaf_answers_arp_for_its_addresses_only() {
     assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (1, 1));
     assert_eq!(rig.drops(), [("arp_other", 1)]);
     let neighbours = rig.leaf.stages().neighbours();
-    assert_eq!(neighbours.find(CLIENTS, CLIENT), None, "who merely speaks is not noted");
+    assert_eq!(neighbours.find(CLIENTS, CLIENT), None, "a request alone does not teach an address");
     rig.assert_accounted();
 }
 
@@ -460,6 +462,7 @@ fn tasks_wait_for_the_servers_mac_address() {
     assert!(rig.leaf.stages().counters().balances());
     for (server, question) in questions.iter().enumerate() {
         let mut frame = [0; arp::FRAME_LEN];
+        // The index of the question's target: 0, or else 1, since `server` is at most 1.
         let server = if question.target == SERVERS[0] { 0 } else { server.max(1) };
         question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
         assert!(rig.far[WORKERS].send(&frame));
@@ -598,6 +601,7 @@ fn a_multi_packet_task_keeps_its_worker() {
         assert_eq!(rig.one(CLIENTS, &task_of(header), WORKERS).1.dst, worker);
     }
     assert_eq!(rig.outstanding(worker - 10), 1, "one task, however many packets");
+    // The leaf forgets the task after 1 ms, its `connection_timeout_ms`.
     rig.wait(10_000_000);
     rig.through(CLIENTS, &task_of(next), WORKERS);
     assert_eq!(rig.drops(), [("unknown_connection", 1)]);
@@ -631,7 +635,7 @@ fn commands_change_members_and_policy_between_bursts() {
     }
     rig.set_policy("horus");
     rig.set_active(0, false);
-    rig.leaf.stages_mut().set_active(9, Member(0), false);
+    rig.leaf.stages_mut().set_active(9, Member(0), false); // no such pool: changes nothing
     rig.wait(1_000_000);
     assert!(rig.through(CLIENTS, &task(9), WORKERS).is_empty());
     assert_eq!(rig.drops(), [("no_member", 1)]);

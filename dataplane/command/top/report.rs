@@ -54,7 +54,8 @@ pub struct NodeReport {
 pub struct Report(pub Vec<NodeReport>);
 
 impl Report {
-    /// Compares two readings of one file. A node started in between has no rates and no new drops yet.
+    /// Compares two readings of one file, and lists at most `workers` workers of each node. A node started in between
+    /// has no rates and no new drops yet.
     pub fn between(before: &Reading, now: &Reading, workers: usize) -> Self {
         let report_of = |now: &NodeReading| {
             let is_same_run = |before: &&NodeReading| {
@@ -323,7 +324,7 @@ struct Core {
     held: u64,
     /// Tasks that wait for a worker.
     queued: u64,
-    /// Times at which the machine stopped the core.
+    /// Number of times that the machine stopped the core.
     pauses: u64,
 }
 

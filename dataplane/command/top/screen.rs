@@ -117,6 +117,7 @@ fn draw(frame: &mut Frame<'_>, text: &Result<Report, String>, is_paused: bool) {
 
 /// Draws the tables of a node that fit, from the top. Returns the rest of the area.
 fn draw_node(frame: &mut Frame<'_>, area: Rect, node: &NodeReport, is_paused: bool) -> Rect {
+    // The rows, the column names and an empty line.
     let height = |section: &Section| Constraint::Length(section.rows.len() as u16 + 2);
     let heights = std::iter::once(Constraint::Length(1)).chain(node.sections.iter().map(height));
     let areas = Layout::vertical(heights.chain([Constraint::Fill(1)])).split(area);

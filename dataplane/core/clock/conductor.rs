@@ -175,7 +175,7 @@ impl Conductor {
         self.participants[node].as_ref().expect(NO_SUCH_NODE).line()
     }
 
-    /// Ends the run: all nodes end in order.
+    /// Ends the run. All nodes then end without an error.
     pub fn end(&mut self) {
         self.clock.end();
         for participant in self.participants.iter_mut().flatten() {

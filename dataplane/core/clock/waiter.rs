@@ -98,7 +98,7 @@ mod tests {
         let words: [AtomicU32; 4] = Default::default();
         let forth = Signal { word: &words[0], asleep: &words[1] };
         let back = Signal { word: &words[2], asleep: &words[3] };
-        // Skips spinning most of the time, as on a single CPU.
+        // Sleeps without spinning at the first 40 waits, as on a single CPU.
         let waiter = || Waiter { failures: FAILURES_MAX, skip: 40 };
         std::thread::scope(|scope| {
             scope.spawn(|| {

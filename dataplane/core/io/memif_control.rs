@@ -54,7 +54,7 @@ pub enum MessageKind {
     Init,
     /// A region of the client's memory, with its descriptor.
     AddRegion,
-    /// A ring in one of them, with a descriptor that wakes its reader.
+    /// A ring in one of the client's regions, with a descriptor that wakes its reader.
     AddRing,
     /// The client has sent everything.
     Connect,
@@ -130,7 +130,7 @@ pub enum Refusal {
         /// Actual size.
         there: u64,
     },
-    /// The region could be shrunk while in use, which would kill this process.
+    /// The region could shrink or lack a page while in use. An access there would kill this process.
     #[error("a region that is no memfd sealed with F_SEAL_SHRINK, such as zero-copy clients have")]
     Unsealed,
     /// The region cannot be mapped for writing.
@@ -257,7 +257,7 @@ pub fn hello(offered: Rings) -> [u8; MESSAGE_BYTES] {
     let mut message = MessageKind::Hello.message();
     let name = concat!("wedjat ", env!("CARGO_PKG_VERSION")).as_bytes();
     put(&mut message, 2, &name[..name.len().min(NAME_BYTES - 1)]);
-    // Largest numbers: of versions themselves, of regions and rings counted from 0.
+    // Lowest and highest version, then the highest number of a region and of a ring in each direction, from 0.
     let last = |count: u16| count.saturating_sub(1);
     let numbers =
         [VERSION, VERSION, REGIONS_MAX - 1, last(offered.to_client), last(offered.to_server)];
@@ -472,6 +472,7 @@ impl ServerMessages {
 
     /// Checks the offer in the server's first message.
     fn check_hello(&mut self, message: &[u8]) -> Result<(), Refusal> {
+        // The five numbers after the type and the name, as in `hello`.
         let [min_version, max_version, _, to_client, to_server] =
             [34, 36, 38, 40, 42].map(|offset| u16_at(message, offset));
         if !(min_version..=max_version).contains(&VERSION) {

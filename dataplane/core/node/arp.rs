@@ -8,7 +8,7 @@
 //! the oldest is dropped, so that a flood of packets for non-existing hosts does not exclude packets for real ones.
 //!
 //! A *slot* is the index of a host's entry in the neighbour table. The table may reuse it for another host, so
-//! packets and questions also store the address.
+//! packets and questions also store the address: that of an IPv4 host, or a digest of an IPv6 host's.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -91,7 +91,7 @@ impl Question {
 pub struct ArpQuestion {
     /// Index of the port.
     pub port: u8,
-    /// Address of the host.
+    /// Address of an IPv4 host.
     pub address: u32,
     /// Destination: the host itself, or broadcast.
     pub to: Mac,

@@ -251,7 +251,7 @@ impl PoolBeliefs {
 pub struct Record {
     /// Start of the poll, in ticks of the core's clock.
     pub ticks: u64,
-    /// Index of the receiving port; `None` if it is no longer known.
+    /// Index of the receiving port, or of the port that rejected the packet; `None` if it is no longer known.
     pub port: Option<u8>,
     /// Length in bytes.
     pub len: u32,

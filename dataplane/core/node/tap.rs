@@ -447,6 +447,7 @@ mod tests {
         assert!(!rig.tap.is_on());
         rig.tap.received(1, 6, &incoming);
         assert_eq!(rig.handed_over(), [(5, 60, 5)], "what was copied is handed over at the end");
+        // Each order returns with the recorder that it replaced, and the first one replaced none.
         let executed = std::iter::from_fn(|| rig.commands.next_done());
         assert_eq!(
             executed
@@ -471,7 +472,7 @@ mod tests {
             rig.tap.tick(now); // no buffer is read
         }
         assert_eq!(rig.buffers.lost(), 32 * (all - fits as u64));
-        assert!(rig.buffers.until() < all, "what is not handed over yet is not told to be");
+        assert!(rig.buffers.until() < all, "the last copies are not handed over yet");
         rig.order(4, None);
         let copies = rig.handed_over();
         assert_eq!(copies.len(), 32 * fits);

@@ -1,6 +1,8 @@
 //! Assembly of peers' critic parameters from the parts in which they send them.
 //!
-//! In each consensus round, every node sends its parameters once, in one part per message.
+//! A node's *critic* is its learned estimate of the rack's future load. In a consensus round, all nodes exchange and
+//! average their critics' parameters: each node sends its own once, in one part per message. A *beat* is the interval
+//! between two heartbeats of a node; a round lasts one beat.
 
 use super::refusal::Refusal;
 use crate::wire::peer::{Parameters, VALUES_MAX};

@@ -2,7 +2,7 @@
 //!
 //! Two learned policies choose nodes at random with learned probabilities: the destination of a fresh task
 //! (migration), and the victim of a request by an idle worker (stealing). The critic estimates the rack's future
-//! load, and both policies learn from its error.
+//! load, and both policies learn from its error. A *beat* is the interval between two heartbeats of the node.
 
 use rand::SeedableRng as _;
 use wedjat_learner::{AdamW, Choice, Costs, Counts, Events, Learner, Optimizer, Reward, Settings};

@@ -1,4 +1,5 @@
-//! Load of a node, as published in its heartbeats.
+//! Load of a node, as published in its heartbeats: its waiting work, divided by the *slots* of its workers. Each task
+//! that the workers may have at once counts as a configured number of slots.
 
 /// Weight of a service time in the moving mean: it follows about the last 64 tasks.
 const SERVICE_SHARE: f64 = 1.0 / 64.0;
@@ -75,10 +76,10 @@ mod tests {
         load.set_tasks(8);
         assert_eq!(load.load(), 8.0 * 101.0 / 16.0);
         load.set_waiting(0);
-        assert_eq!(load.load(), 0.0, "the queue as it is, and nothing of what it was");
+        assert_eq!(load.load(), 0.0, "only the current queue counts");
         load.set_waiting(16);
         load.set_tasks(0);
-        assert_eq!(load.load(), 808.0, "as of one at least");
+        assert_eq!(load.load(), 808.0, "counts as one task at once");
     }
 
     #[test]

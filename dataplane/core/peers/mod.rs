@@ -79,7 +79,7 @@ struct RemoteNode {
     born: u64,
     /// Number of its last heartbeat.
     number: u64,
-    /// Load in its last heartbeat; 0 while it is absent.
+    /// Load in its last heartbeat, in microseconds of waiting work per slot; 0 while it is absent.
     load: f32,
     /// Waiting tasks by its last heartbeat, plus tasks forwarded to it since.
     waiting: u32,

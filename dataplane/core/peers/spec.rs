@@ -21,7 +21,7 @@ pub enum PeerPolicy {
     Shortest,
     /// The less loaded of two random nodes.
     TwoChoices,
-    /// Any node with fewer waiting tasks than this, else any node.
+    /// This node if it has fewer waiting tasks than the number, else any other such node, else any node.
     Below(u32),
     /// Keeps all tasks. Named `random`, because clients choose the nodes at random.
     Keep,

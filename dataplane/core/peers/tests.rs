@@ -54,7 +54,7 @@ fn beats(rack: &mut [Peers], count: u64) {
 fn node_with_loads(policy: &str, waiting: &[u32]) -> Peers {
     let mut peers = Peers::new(settings(policy, waiting.len(), 0));
     for (id, waiting) in waiting.iter().enumerate().skip(1) {
-        let heartbeat = Peers::new(settings(policy, 4, id)).beat(0);
+        let heartbeat = Peers::new(settings(policy, 4, id)).beat(0); // the number of nodes is replaced below
         let origin = Origin { nodes: peers.settings.nodes as u16, ..heartbeat.origin };
         peers.receive_heartbeat(&Heartbeat { origin, waiting: *waiting, ..heartbeat }).unwrap();
     }
@@ -189,6 +189,7 @@ fn silent_node_is_excluded_until_it_returns() {
         beats(&mut rack, 3);
         assert_eq!(rack[0].live(), [1, 2, 3]);
         let last = beat(&mut rack, 2);
+        // Node 2 is present before each of these beats, and absent after the last one.
         for passed in 1..=SILENT_BEATS + 1 {
             assert_eq!(
                 rack[0].live().contains(&2),
@@ -229,6 +230,7 @@ fn invalid_message_is_counted_and_ignored() {
     };
     let peers = &mut rack[0];
     let before = peers.clone();
+    // The last accepted heartbeat has the number before that of `good`.
     for (bad, reason) in [
         (with(|beat| beat.origin.version = 9), Refusal::Version),
         (with(|beat| beat.origin.nodes = 4), Refusal::Nodes),
@@ -411,6 +413,7 @@ fn gain_scales_rewards_only() {
         (first, rack[2].value_loss().unwrap())
     };
     let ((plain, loss), (with_gain, more)) = (learn("malcolm"), learn("malcolm(gain=8)"));
-    assert_eq!(plain, with_gain, "as drawn, by the same loads");
+    assert_eq!(plain, with_gain, "equal loads give equal first probabilities");
+    // The loss is the square of an error that grows with the rewards.
     assert!(more > 100.0 * loss, "{more} for {loss}");
 }

@@ -12,7 +12,7 @@ pub const CANDIDATES_MAX: usize = 8;
 /// Method by which a policy selects the member for its next task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectionBasis {
-    /// Takes the first idle member; there is one.
+    /// Takes an idle member; there is one.
     Idle,
     /// Draws members at random and takes the best of them.
     Drawn,

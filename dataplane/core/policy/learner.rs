@@ -52,6 +52,7 @@ pub enum Window {
 #[derive(Clone, Debug)]
 struct History {
     recent: MovingWindow,
+    /// Moving average of its processing time, under [`Window::Ewma`].
     ewma_ns: f64,
     /// Time since which it owes an answer, or time of its last answer.
     touched_ns: u64,
@@ -71,6 +72,7 @@ impl History {
 /// Parameters that follow from the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Plan {
+    /// The paper's eps: allowed relative error of a measured rate.
     eps: f64,
     /// Tasks in a window.
     window: u64,

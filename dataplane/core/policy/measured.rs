@@ -250,6 +250,7 @@ mod tests {
 
     #[test]
     fn silence_is_judged_by_the_longest_services() {
+        // Twice the longest service time plus 8 round trips of 10 us, at least 1 ms and at most 1 s.
         let mut measured = MemberStatistics::default();
         assert_eq!(measured.silence_ns(), SILENCE_MOST_NS);
         measured.notes.note(50_000, Some(60_000));

@@ -43,8 +43,8 @@ pub struct MemberSide {
 }
 
 impl MemberSide {
-    /// Creates member `number` for `dispatchers` dispatchers, which all estimate it as idle. It is on the
-    /// list of the dispatcher with its number, modulo their count.
+    /// Creates member `number` for `dispatchers` dispatchers, which all estimate it as idle. With [`Notify::Below`] it
+    /// is on the list of the dispatcher with its number, modulo their count.
     #[must_use]
     pub fn new(notify: Notify, number: usize, dispatchers: usize) -> Self {
         let list_owner = matches!(notify, Notify::Below(_)).then_some(number % dispatchers);

@@ -82,7 +82,7 @@ fn build(below: f64, otherwise: Fallback) -> AnyPolicy {
     AnyPolicy::from(ThresholdList::new(below as u32, otherwise))
 }
 
-/// Picks a member that reported a queue below the threshold, else a random one: JIQ, JBT and similar
+/// Picks a member that reported a queue below the threshold, else one by the [`Fallback`]: JIQ, JBT and similar
 /// policies.
 ///
 /// Sources: JIQ, Lu et al., Performance Evaluation 2011; JBT, as Malcolm's baseline; JBT-d, Zhou et al.,
@@ -173,7 +173,7 @@ impl ThresholdList {
     fn receive_report(&mut self, report: &Report, parts: &mut Parts<'_>) {
         let (member, state) = (report.member, parts.states.of(report.member));
         state.set_load(report.load);
-        let mut is_below = report.load.0 >> 16 < self.below;
+        let mut is_below = report.load.0 >> 16 < self.below; // whole tasks
         if self.otherwise == Fallback::Last {
             // A member without outstanding tasks is idle: its report left before a task arrived. This does not
             // hold if other dispatchers send to the member, too.

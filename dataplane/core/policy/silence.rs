@@ -34,6 +34,7 @@ const DOUBLINGS_MOST: u32 = 5;
 pub(super) struct SilenceTracker {
     /// Longest recent silence; it fades by [`LONGEST_KEPT`] per window.
     longest_ns: f64,
+    /// Mean of the recent silences.
     mean_ns: f64,
     /// Number of replies so far.
     replies: u64,
@@ -366,6 +367,7 @@ mod tests {
             check(&mut watch, counts((from_ms + 1) * MS, reports, 4), 0);
             check(&mut watch, counts((from_ms + 2) * MS, reports + 1, 3), 0)
         };
+        // Each report denies three tasks, and the bound is four.
         assert_eq!((deny(0, 0), deny(10, 9)), (3, 0));
         let idle = Counts { touched_ns: 0, ..counts(500 * MS, 20, 0) };
         check(&mut watch, idle, 0);

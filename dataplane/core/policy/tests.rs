@@ -145,7 +145,8 @@ fn equal_seeds_make_equal_choices() {
     assert!(by_chance > CATALOGUE.len() / 2, "{by_chance}");
 }
 
-/// Like [`picks`], for policies with rates or visible queues.
+/// Returns the choices of 60 rounds of five tasks, each answered with a load of five. Members may have `rates`, and
+/// true queues that the policy sees.
 fn choices(
     entry: &Entry,
     members: usize,
@@ -232,7 +233,7 @@ fn policies_count_each_choice_as_sent() {
 
 // promise: scheduling.5
 #[test]
-fn entries_name_what_there_is() {
+fn entries_name_existing_policies() {
     for entry in CATALOGUE {
         let named = CATALOGUE.iter().filter(|other| other.name == entry.name);
         assert_eq!(named.count(), 1, "{}", entry.name);
@@ -705,7 +706,7 @@ fn longest_waiting_task_goes_first_unless_stalled() {
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 3_000);
     assert!(cores.dispatchers[0].may_release());
-    // The first core stalls.
+    // The first core stalls. The courtesy to it began at 2 us and lasts 5 us.
     tick(&mut cores, 7_000);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 9_000);
@@ -735,7 +736,7 @@ fn silent_member_of_central_queue_returns() {
     assert!(picks(&mut dispatcher, 1)[0].is_some());
 }
 
-/// A task with its answer after 100 us, by which a member's silence is judged.
+/// Sends a task and processes its answer after 100 us, from which the policy derives its patience.
 fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;
@@ -812,12 +813,12 @@ fn member_served_elsewhere_is_not_silent() {
 
 // promise: scheduling.4
 #[test]
-fn persistent_idle_asks_who_was_forgotten() {
+fn persistent_idle_tries_forgotten_members_again() {
     let mut dispatcher = dispatcher("pi", 4);
     let lost = pick(&mut dispatcher).member;
     for _ in 0..100 {
         let member = pick(&mut dispatcher).member;
-        assert_ne!(member, lost, "nobody is sent to who was not heard of");
+        assert_ne!(member, lost, "its report of being idle was lost");
         reply(&mut dispatcher, member.0, 0);
     }
     dispatcher.tick(1);

@@ -62,7 +62,7 @@ impl Channel {
         Self { index, sender, sleep, area, shape }
     }
 
-    /// Returns its index in the region.
+    /// Returns the channel's index in the region.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
@@ -129,6 +129,7 @@ impl Channel {
     #[must_use]
     pub fn outcome(&self, number: u64) -> Outcome {
         let part = self.reply_part(number);
+        // Head of a reply: the task's number, then the reply's length (upper half) and the service time (lower half).
         let answered = part[0].load(Relaxed);
         let word = part[1].load(Relaxed);
         let (len, service_ns) = ((word >> 32) as u32, word as u32);

@@ -30,7 +30,7 @@ pub fn pair<T: Token>(
     place: Place,
     slots: usize,
 ) -> Result<(Producer<T>, Consumer<T>), RegionError> {
-    let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?);
+    let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?); // 1: the shortest area, which stays unused
     let io = |error| RegionError::Io { path: "memory".into(), error };
     let end = region.claim(0).map_err(io)?.ok_or(RegionError::RegionShape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
@@ -134,7 +134,7 @@ impl<T: Token> Producer<T> {
     }
 
     /// Takes back the next task that a departed worker did not take. `None` while the worker is attached.
-    /// Call `collect` before.
+    /// Call `collect` before: uncollected completions also give `None`, and their numbers are lost.
     pub fn take_back(&mut self) -> Option<(T, u32)> {
         if self.is_left() && matches!(self.collect(), Ok(done) if done.is_empty()) {
             self.untaken = self.channel.sender_mut().revoke();
@@ -273,10 +273,10 @@ mod tests {
         let (mut producer, mut consumer) = ends();
         assert!((0..4).all(|task| producer.give(Box::new(task), 0).is_ok()));
         assert!(consumer.take().is_some());
-        assert_eq!(producer.take_back(), None, "it is there");
+        assert_eq!(producer.take_back(), None, "the worker is attached");
         drop(consumer);
         assert!(producer.is_left() && !producer.has_panicked());
-        assert_eq!(producer.collect(), Ok(0..1), "what it took is completed");
+        assert_eq!(producer.collect(), Ok(0..1), "the task that it took is completed");
         let back: Vec<_> =
             std::iter::from_fn(|| producer.take_back()).map(|(task, _)| *task).collect();
         assert_eq!((back, producer.take_back()), (vec![1, 2, 3], None));

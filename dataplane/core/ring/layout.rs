@@ -4,11 +4,11 @@
 //! | section | words | written by |
 //! |---|---|---|
 //! | per channel: control | u64: granted claim, first task, requests | dispatcher |
-//! | per channel: claim | u64: claim, process, last orderly departure, name, thread | worker, on attaching and leaving |
+//! | per channel: claim | u64: claim, process, last orderly departure, name, thread | worker on attaching and leaving |
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
-//! | per channel: credit | u64: tasks completed, time worked | worker |
+//! | per channel: credit | u64: tasks completed, time worked | worker; dispatcher on a grant |
 //! | per channel: slots | two u64 per slot: one of number and length, one of position and class | dispatcher |
-//! | per channel: area | per slot: ids and bytes of the task; number, length and bytes of the reply | both in turn |
+//! | per channel: area | per slot: ids, bytes of the task; number, length, time, bytes of the reply | both in turn |
 //! | watch | u64: see [`super::watch`] | dispatcher, observers |
 //!
 //! Sections start at multiples of [`ALIGN`], because the CPU prefetches adjacent lines in pairs.
@@ -17,7 +17,7 @@ use super::protocol::SLOT_WORDS;
 use super::watch;
 use crate::state::region::ALIGN;
 
-/// Bytes at the start of a task's part (its ids) and of a reply's part (number and length).
+/// Bytes at the start of a task's part (its ids) and of a reply's part (number, length and service time).
 pub const HEAD: usize = 16;
 /// Alignment of a task's and a reply's part in bytes.
 const LINE: usize = 64;

@@ -4,7 +4,7 @@
 //! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
 //! its pages exist from the start. Locks of its bytes show which processes live; the system releases them however a
 //! process ends. The dispatcher locks the first byte, the worker of channel i byte i + 1.
-//! A hole that a process punches reads as zeros, like any other invalid content.
+//! A hole that a process punches reads as zeros, which both ends treat like other invalid content.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the
 //! dispatcher *grants* the claim. The *offer* names the worker of each channel.
@@ -163,7 +163,7 @@ enum Backing {
         /// Lock of the path; released last.
         name: NameLock,
     },
-    /// Memory in a worker's process.
+    /// Memory of an agent, in a worker's process; `pid` is the agent's.
     Worker { memory: File, pid: u64 },
 }
 
@@ -244,8 +244,8 @@ impl WorkerRegion {
     /// Gets the region of a running agent with its socket at `path`.
     ///
     /// # Errors
-    /// If there is none, it does not answer, it belongs to another user, the system refuses, or the region is foreign,
-    /// damaged or of another version.
+    /// If there is none, it has stopped, it does not answer, it belongs to another user, the system refuses, or the
+    /// region is foreign, damaged or of another version.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
         Self::open_within(path, attach::PATIENCE)
     }
@@ -465,7 +465,7 @@ fn name_error(path: &Path, error: NameError) -> RegionError {
 /// Checks the path for a new agent's region, as far as possible without creating anything.
 ///
 /// # Errors
-/// Same as for [`WorkerRegion::create`].
+/// If another agent uses the path, the path holds something else, or the system refuses.
 pub fn check_free(path: &Path) -> Result<(), RegionError> {
     let old_socket = socket_at(path)?;
     NameLock::look(path).map_err(|error| name_error(path, error))?;

@@ -42,12 +42,15 @@ fn end_ns(class: usize) -> u64 {
     }
 }
 
-/// Words of a region that an agent writes and others read. Each word has one writer.
+/// Words of a region that an agent writes and observers read. The exception is the word that observers increment.
 #[derive(Clone, Debug)]
 pub struct AgentStatusWords(Slice<AtomicU64>);
 
 impl AgentStatusWords {
     /// Creates the view over [`WORDS`] words.
+    ///
+    /// # Panics
+    /// If the number of words differs.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>) -> Self {
         assert_eq!(words.len(), WORDS);
@@ -122,7 +125,7 @@ impl Times {
         self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Returns the time in microseconds at this fraction, rounded up to its class; `None` without counts.
+    /// Returns the time in microseconds at this fraction, rounded up to the end of its class; `None` without counts.
     #[must_use]
     pub fn percentile(&self, fraction: f64) -> Option<f64> {
         let count = self.count();

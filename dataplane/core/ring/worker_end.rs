@@ -137,8 +137,9 @@ impl WorkerEnd {
         TaskIds { app: (word >> 32) as u32, seq: word as u32, class: current.notice.class }
     }
 
-    /// Completes the current task with an answer. `write` gets the task's bytes and the buffer for the
-    /// answer, and returns its length. `worked_ns` is called afterwards for the time worked, in nanoseconds.
+    /// Completes the current task with an answer; does nothing without a task. `write` gets the task's bytes and the
+    /// buffer for the answer, and returns its length. `worked_ns` is called afterwards for the time worked, in
+    /// nanoseconds.
     ///
     /// # Panics
     /// If the answer is too long. The task is not completed then.

@@ -192,7 +192,7 @@ where
                         let idle = Report::new(local.member, Load(0), 0);
                         dispatcher.refresh(&idle);
                     }
-                    // Its tasks are lost, or another worker serves them and replies with its id.
+                    // All its tasks: they are lost, or another worker serves them and replies with its id.
                     false => dispatcher.write_off(local.member, u32::MAX),
                 }
             }

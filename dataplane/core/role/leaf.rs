@@ -175,7 +175,7 @@ where
         }
         self.node.stages.exchange(); // with the node's other cores
         if self.release(now) || ticks {
-            self.node.note_held(0);
+            self.node.note_held(0); // 0: the leaf holds no packets outside the node
         }
         self.send_signals(now);
         self.flush();
@@ -340,6 +340,7 @@ where
                 IpAddr::V6(address) => {
                     self.out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
                         let (packet, to) = ndp::Packet::announcement(mac, address.to_bits());
+                        // A port with workers forwards packets, as a router does.
                         packet.emit(frame, to, side.has_workers());
                     })
                 }

@@ -24,7 +24,7 @@ pub trait CoreRole {
     /// Returns its progress, and the time of its next timer.
     fn progress(&self) -> Progress;
 
-    /// Returns the number of tasks at this host.
+    /// Returns the number of tasks that an agent on this core holds; 0 without an agent.
     fn held(&self) -> usize {
         0
     }

@@ -90,6 +90,7 @@ const EMPTY: AffinityEntry = AffinityEntry {
 struct UnfinishedTask {
     /// Index of the task's entry over all sets.
     entry: u32,
+    /// Number of the task; another one in the entry means that the task is gone.
     number: u32,
     /// Time of the next check for further packets, in ticks.
     due: u64,
@@ -125,7 +126,9 @@ pub enum TrackRefusal {
 #[derive(Debug)]
 pub struct AffinityTable {
     sets: Box<[[AffinityEntry; WAYS]]>,
+    /// Time without a packet after which a task expires.
     timeout_ticks: u64,
+    /// Key of the hash.
     seed: u64,
     /// Numbers of unfinished tasks by hash of the source address.
     sources: Box<[u32]>,
@@ -362,17 +365,17 @@ impl AffinityTable {
 mod tests {
     use super::*;
 
-    /// Task of one client.
+    /// Returns the key of a task of one client.
     fn key(seq: u32) -> Key {
         Key { pool: 1, src_port: 40_000, src: 0x0A00_0102, app: 0, seq }
     }
 
-    /// Table of two pools with a timeout of 100 ticks.
+    /// Creates a table of two pools with a timeout of 100 ticks.
     fn table(capacity: usize) -> AffinityTable {
         AffinityTable::new(capacity, 100, 2, 7)
     }
 
-    /// Member of a task, if the table has it.
+    /// Returns the member of a task, if the table has it.
     fn member(found: Option<AssignedTask>) -> Option<Member> {
         found.map(|found| found.member)
     }
@@ -411,11 +414,11 @@ mod tests {
             assert_eq!(member(table.find(key(seq), false, 24)), Some(Member(seq as u16)));
         }
         assert!(table.insert(key(9), 0, Member(9), 200));
-        assert_eq!(table.expire(200).map(|credit| credit.0), Some(0), "it took an expired entry");
+        assert_eq!(table.expire(200).map(|credit| credit.0), Some(0), "of the expired entry");
     }
 
     #[test]
-    fn incomplete_tasks_return_their_places_once() {
+    fn incomplete_tasks_return_their_credits_once() {
         let mut table = table(64);
         for seq in 0..4 {
             table.insert(key(seq), (seq % 2) as usize, Member(seq as u16), 10);
@@ -429,20 +432,20 @@ mod tests {
         };
         assert_eq!(expired(110), []);
         assert_eq!(expired(111), [(0, Member(2)), (1, Member(3))]);
-        assert_eq!(expired(190), [], "its packets came on");
+        assert_eq!(expired(190), [], "key 1 had a packet at 90");
         assert_eq!(expired(191), [(1, Member(1))]);
         assert_eq!(expired(u64::MAX), []);
     }
 
     #[test]
-    fn oldest_unfinished_task_lends_its_place() {
+    fn oldest_unfinished_task_lends_its_credit() {
         let mut table = table(64);
         for seq in 0..3 {
             table.insert(key(seq), 1, Member(seq as u16), 10);
         }
         table.find(key(0), true, 11);
         assert_eq!(table.reclaim(0), None);
-        assert_eq!(table.reclaim(1), Some(Member(1)), "a complete task keeps its place");
+        assert_eq!(table.reclaim(1), Some(Member(1)), "a complete task keeps its credit");
         assert_eq!(table.reclaim(1), Some(Member(2)));
         assert_eq!(table.reclaim(1), None);
         let found = table.find(key(1), false, 12).unwrap();

@@ -4,7 +4,7 @@
 //! Each worker has a window of [`WINDOW`] sequences, shared by all cores. A window has `WORDS` words. A word
 //! consists of a lap (the sequence divided by [`WINDOW`]) and one bit for each of `SPAN` sequences of that
 //! lap. A sequence of the word's lap sets its bit. A sequence of a later lap replaces the word. A sequence of
-//! an earlier lap is too old. Each case is one compare-and-swap. So if several cores get the same packet, one
+//! an earlier lap is too old. A change of a word is one compare-and-swap. So if several cores get the same packet, one
 //! accepts it and none waits.
 //!
 //! A word alone would accept a packet long after its sending, if no later sequence has replaced the word. So
@@ -145,7 +145,7 @@ impl ReplyAuthenticator {
         signed: &SignedPacket<BLOCKS>,
         tag: u64,
     ) -> Result<(), DropReason> {
-        // One instruction compares the numbers, whatever their values.
+        // One instruction compares the numbers, so the time taken reveals nothing about the right tag.
         if tag != signed.tag {
             return Err(DropReason::AuthTag);
         }

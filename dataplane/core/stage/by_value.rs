@@ -65,8 +65,8 @@ impl Stages {
         Some(pool)
     }
 
-    /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must wait on,
-    /// else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
+    /// Offers a waiting task of a pool, passed by value, to the pool's workers again. Returns `None` if it must wait
+    /// on, else the verdict; the task leaves the queue then. [`Stages::offer`] does this for a packet.
     pub fn offer_reported(&mut self, pool: usize, task: Task) -> Option<Verdict> {
         let verdict = match schedule::pick(self, pool, task) {
             Some(pick) => {

@@ -116,9 +116,13 @@ fn verify(
 /// Values of a worker's reply or message.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
+    /// Worker id.
     worker: u16,
+    /// Pool id.
     pool: u16,
+    /// Number of tasks at the worker.
     queue: u16,
+    /// Service time of the answered task; 0 if unknown.
     service_ns: u32,
 }
 
@@ -144,6 +148,7 @@ impl Answer {
 pub(super) fn apply_report(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
     let pool = usize::from(worker.pool);
     let mut report = [Report::new(worker.member, load, service_ns)];
+    // Replaces a load that contradicts the number of tasks sent.
     stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
     let Stages { dispatchers, fabric, counters, .. } = stages;
     if let Some(fabric) = fabric {

@@ -114,8 +114,9 @@ pub enum Age {
 /// Numbers of the members' messages: signals of a spine's leaves, or queue reports of workers.
 #[derive(Debug)]
 pub(super) struct Numbers {
+    /// Newest number of each member.
     latest: Latest,
-    /// Time of the last accepted message of each member.
+    /// Time of the last accepted message of each member plus 1; 0 for none.
     last_accepted_ms: Vec<u32>,
 }
 
@@ -196,9 +197,11 @@ pub struct Fabric {
     spines: [Option<(u16, IpAddr, bool)>; SPINES_MAX],
     /// True if tasks or replies of a linked pool have passed since the last check.
     has_changes: bool,
+    /// Time of the last tick.
     now_ns: u64,
     /// Heartbeats of a spine: start of the last round, and number of leaves that already have its message.
     round: (u64, usize),
+    /// Messages waiting to be sent.
     messages: ArrayVec<OutgoingMessage, MESSAGES_MAX>,
     /// Service addresses of a spine, on one core only.
     services: Vec<ServiceAnnouncement>,

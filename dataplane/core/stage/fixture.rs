@@ -31,7 +31,7 @@ pub struct Fixture {
     pub policy: &'static str,
     /// Ids of the members.
     pub members: Vec<u16>,
-    /// Key of the workers' replies. Sequence numbers of the first lap are refused.
+    /// Key of the workers' replies. Sequence numbers of the first window are refused.
     pub key: Option<Key>,
     /// Service address, for a spine.
     pub service: Option<IpAddr>,
@@ -77,10 +77,10 @@ pub fn stages(node: Fixture) -> Stages {
     let core = Core { index: 0, count: 1 };
     let policy = node.policy.parse().unwrap();
     let dispatcher = Dispatcher::new(&policy, table.view(0, 0), core, stream_seed(SEED, 0, 0));
-    let connections = AffinityTable::new(1024, TICKS_HZ / 1000, 1, SEED);
+    let affinity = AffinityTable::new(1024, TICKS_HZ / 1000, 1, SEED);
     let (counters, dispatchers) = (table.counters(0), vec![dispatcher]);
-    let mut stages = Stages::new(Arc::new(network), neighbours, dispatchers, connections, counters);
-    stages.set_worker_timeout(0);
+    let mut stages = Stages::new(Arc::new(network), neighbours, dispatchers, affinity, counters);
+    stages.set_worker_timeout(0); // 0: no worker is silent
     stages.make_room(limits.pools, limits.workers, limits.servers);
     stages
 }

@@ -35,8 +35,8 @@ use crate::state::Presence;
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
-/// Number of checks of each worker within a timeout. A silence is detected late by at most this fraction of
-/// it.
+/// Number of checks of each worker within a timeout. A silence is detected late by at most an eighth of the
+/// timeout.
 const CHECKS: u64 = 8;
 /// Longest duration of a lap.
 const LAP_MAX_NS: u64 = 10_000_000;
@@ -75,6 +75,7 @@ const IMPLAUSIBLE: Load = Load::tasks(64);
 /// State of one member on one core.
 #[derive(Clone, Copy, Debug)]
 struct MemberWatch {
+    /// Index of its pool.
     pool: u16,
     member: Member,
     /// Index of its server's next hop.
@@ -180,8 +181,11 @@ impl Doubt {
 /// Next hop to some servers.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
+    /// Port to the next hop.
     port: u8,
+    /// Slot in the neighbour table; [`Slot::NONE`] for a free entry.
     slot: Slot,
+    /// Address, in the form of [`Neighbours::address`].
     address: u32,
     /// True if a member behind it has reported in this lap.
     has_reported: bool,
@@ -215,8 +219,11 @@ pub struct NeighbourProbe {
 /// Checks of one core for silence, loss and contradictory reports.
 #[derive(Debug)]
 pub struct Liveness {
+    /// Time without a message after which a registered worker is silent; 0 means never.
     timeout_ns: u64,
+    /// Duration of a lap.
     lap_ns: u64,
+    /// Start of the current lap.
     lap_started_ns: u64,
     /// Next member to check in this lap.
     cursor: usize,
@@ -238,9 +245,11 @@ pub struct Liveness {
     shared: Vec<bool>,
     /// True if the members are leaves.
     is_spine: bool,
+    /// Hosts to be probed.
     probes: ArrayVec<NeighbourProbe, PROBES_MAX>,
     /// Next set of every port's neighbour cache to sweep.
     sweep: usize,
+    /// Number of ports.
     ports: usize,
 }
 
@@ -753,7 +762,7 @@ impl Liveness {
         }
     }
 
-    /// Confirms the next hops whose members have reported. Probes those whose members should have.
+    /// Confirms the next hops whose members have reported. Probes the other ones after a long silence.
     fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
         let now_ms = to_ms(now_ns);
         for hop in &mut self.hops {
@@ -782,7 +791,7 @@ impl Liveness {
         }
     }
 
-    /// Sweeps a part of the neighbour caches for hosts that receive packets and have sent none for long.
+    /// Probes hosts of a part of the neighbour caches that receive packets and have sent none for long.
     fn sweep(&mut self, now_ns: u64, neighbours: &Neighbours) {
         self.sweep = (self.sweep + 1) % SWEEP_TICKS;
         let now_ms = to_ms(now_ns);
@@ -853,8 +862,8 @@ impl Liveness {
         }
     }
 
-    /// Records that another source reports a member as taking tasks, or none. Returns true if it may be
-    /// chosen now. A member that is out may be chosen after its next report.
+    /// Records whether a member is away: it takes no tasks, according to the agent on this core or the embedding
+    /// program. Returns true if it may be chosen now. A member that is out may be chosen after its next report.
     pub(super) fn note_away(&mut self, pool: usize, member: Member, away: bool) -> bool {
         let watch = &mut self.watches[self.first[pool] + member.index()];
         watch.away = away;

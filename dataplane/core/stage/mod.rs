@@ -198,6 +198,9 @@ pub struct UnknownWorker {
 
 impl Stages {
     /// Creates the stages of one core. The dispatchers must be in the order of the network's pools.
+    ///
+    /// # Panics
+    /// If the number of dispatchers differs from the number of pools.
     #[must_use]
     pub fn new(
         network: Arc<Network>,

@@ -98,6 +98,7 @@ pub struct Network {
     v6: Tables<u128>,
     ports: Vec<PortAddress>,
     servers: Vec<Server>,
+    /// Index of the pool with each id; [`NO_POOL`] if there is none.
     pool_index: Box<[u16; 1 << 16]>,
     /// Pool ids by index; `None` where there is no pool.
     pool_ids: Vec<Option<u16>>,
@@ -434,8 +435,8 @@ impl Network {
         &self.ports
     }
 
-    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the opposite one, or
-    /// does not exist.
+    /// Returns true if packets of a family may concern the pool at this index: it has no servers of the opposite one,
+    /// or does not exist.
     #[inline]
     pub(super) fn takes<A: Family>(&self, pool: usize) -> bool {
         self.of::<A::OppositeFamily>().members(pool).is_empty()
@@ -549,18 +550,19 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// Empty table for two ports.
+    /// Creates an empty table for two ports.
     fn neighbours() -> Neighbours {
         Neighbours::heap(2, 4)
     }
 
+    /// Returns a port with an IPv4 network.
     fn port(ip: u32, prefix: u8, side: Side, gateway: Option<u32>) -> PortAddress {
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         let ip_options = IpOptions::Refuse;
         PortAddress { mac, ip, prefix, side, gateway, ip_options, v6: None }
     }
 
-    /// Port with a /64 network.
+    /// Returns a port with a /64 network.
     fn port_v6(ip: &str, side: Side, gateway: Option<&str>) -> PortAddress {
         let v6 = PortNetwork { ip: address(ip), prefix: 64, gateway: gateway.map(address) };
         PortAddress { v6: Some(v6), ..port(0, 0, side, None) }
@@ -621,7 +623,7 @@ mod tests {
         let target = network.v4.member(1, Member(1)).unwrap();
         assert_eq!(
             (target.choice, target.ip, target.next_hop.port),
-            ([0, 9, 0, 0], [10, 0, 2, 11], 1)
+            ([0, 9, 0, 0], [10, 0, 2, 11], 1) // the choice: worker 9, without the idle flag
         );
         assert_eq!(network.v4.client_route(0x0A00_0105), Some((0, 0x0A00_0105)));
         assert_eq!(network.v4.client_route(0x0808_0808), Some((0, 0x0A00_01FE)));
@@ -645,7 +647,7 @@ mod tests {
         assert!(error.to_string().contains("10.0.1.11"), "{error}");
     }
 
-    /// Network with ports of both families, and a pool of one worker on each server.
+    /// Builds a network with ports of both families, and a pool of one worker on each server.
     fn network_of_both(servers: &[&str]) -> Result<Network, NetworkError> {
         let ports = vec![
             port_v6("fd00:1::1", Side::Clients, Some("fe80::fe")),

@@ -87,7 +87,8 @@ pub(super) fn readdress_task<A: Family>(
     (verdicts, index): (&mut (impl Verdicts + ?Sized), usize),
 ) {
     let old = task::choose(&mut frame[udp_at + udp::LEN..], target.choice, idle);
-    // The idle flag is the last byte of the choice, at an even offset; `udp_delta` assumes 0 there.
+    // The choice is at an odd offset, so the old one straddles words of the checksum. The idle flag is its last byte,
+    // at an even offset; `udp_delta` assumes 0 there.
     let delta = removed.and(target.udp_delta).and(FoldedDelta::even_byte(u8::from(idle)));
     udp::update_checksum_folded(
         &mut frame[udp_at..],
@@ -167,6 +168,7 @@ pub(super) struct ReplyRoute<A: Family> {
 pub(super) struct ReplyRewriter<'a, A: Family> {
     network: &'a Network,
     neighbours: &'a Neighbours,
+    /// Time of the last tick.
     now_ms: u32,
     /// Index of the replies' pool.
     pool: usize,

@@ -15,6 +15,7 @@ use crate::wire::{ether, ipv4, ipv6, udp};
 
 /// Consecutive tasks of one pool in a burst.
 struct Run {
+    /// Index of the pool.
     pool: usize,
     /// Index of each task in the burst.
     indices: ArrayVec<u8, BURST>,
@@ -191,7 +192,8 @@ fn settle(
     }
 }
 
-/// Decides on the first task of a pool's queue. Parses it again: the queue keeps only its bytes.
+/// Decides on the first task of a pool's queue. Returns `None` if it must wait on. Parses it again: the queue keeps
+/// only its bytes.
 pub fn offered(
     stages: &mut Stages,
     pool: usize,
@@ -248,7 +250,8 @@ fn place_packet(
     parsed: &mut Packet,
     verdict: &mut Verdict,
 ) {
-    // The first packet of the task may be among the waiting ones.
+    // The first packet of the task may be among the waiting ones. A policy that asks workers by probes lets each task
+    // wait.
     let dispatcher = &stages.dispatchers[pool];
     let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
@@ -289,7 +292,7 @@ fn find_or_pick(
     if let Some(found) = stages.affinity.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
         if found.replaced {
-            // Another task had taken its place; now it is complete and counts again.
+            // Another task had taken its credit; now it is complete and counts again.
             stages.dispatchers[pool].follow(found.member);
         }
         return Ok(Pick { member: found.member, idle: false });
@@ -304,7 +307,7 @@ fn find_or_pick(
         TrackRefusal::Full => DropReason::ConnectionsFull,
         TrackRefusal::Source => DropReason::MultiPacketBound,
     })?;
-    let task = Task { packets: 0, ..Task::new(extension.class) };
+    let task = Task { packets: 0, ..Task::new(extension.class) }; // 0: the number of packets is unknown
     let pick = pick(stages, pool, task).ok_or(DropReason::NoMember)?;
     stages.affinity.insert(key, pool, pick.member, now);
     Ok(pick)

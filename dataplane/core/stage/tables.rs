@@ -150,9 +150,9 @@ pub(super) const NO_POOL: u16 = u16::MAX;
 /// Place of an unused worker id.
 const NO_WORKER: Worker = Worker { pool: NO_POOL, member: Member(0), server: 0 };
 
-/// Returns the addresses that no client can have: the node's own addresses, the first and last address of
-/// each client network, and the networks behind ports with workers only. Workers reply to hosts in those
-/// networks without the node.
+/// Returns the addresses that no client can have: those that no host has, the node's own addresses, the first and
+/// last address of each client network, and the networks behind ports with workers only. Workers reply to hosts in
+/// the latter networks without the node.
 ///
 /// The last address is IPv4's broadcast address. The first address was one in the past, and Linux treated it as
 /// one up to 5.13; over IPv6, every router has it (RFC 4291, 2.6.1). Networks of at most two addresses have
@@ -196,6 +196,7 @@ pub struct Tables<A: HostAddress> {
     ports: ArrayVec<Option<PortNetwork<A>>, PORTS_MAX>,
     /// Addresses of the node.
     own_addresses: ArrayVec<A, PORTS_MAX>,
+    /// Routes to clients.
     to_clients: Routes<A>,
     /// Router to clients on other networks.
     pub(super) gateway: Option<Gateway>,

@@ -1,7 +1,7 @@
 //! Broadcast ring: cache lines in which one core of a node publishes member state to all other cores. Only
 //! that core writes; each reader proceeds at its own pace.
 //!
-//! A message is one word. A line has a header and carries 15 messages about one pool. Readers detect new
+//! A message is one word. A line has a header and carries up to 15 messages about one pool. Readers detect new
 //! messages in the line itself, without a shared counter. The writer never waits. An overtaken reader detects
 //! this and reads the last published value of each member ([`super::peers`]) instead. A *lap* is one pass of the
 //! writer over all lines.
@@ -105,6 +105,9 @@ pub struct Sender {
 
 impl Sender {
     /// Creates the writer of an unused ring of [`BYTES`] bytes, aligned to a line.
+    ///
+    /// # Panics
+    /// If the number of lines is not [`LINES`].
     #[must_use]
     pub fn new(lines: Slice<Line>, head: Slice<AtomicU64>) -> Self {
         assert_eq!(lines.len(), LINES);
@@ -194,13 +197,16 @@ pub const NO_MESSAGES: Messages = [(Member(0), 0); MESSAGES];
 
 impl Receiver {
     /// Creates the reader of a ring without messages so far.
+    ///
+    /// # Panics
+    /// If the number of lines is not [`LINES`].
     #[must_use]
     pub fn new(lines: Slice<Line>, head: Slice<AtomicU64>) -> Self {
         assert_eq!(lines.len(), LINES);
         Self { lines, head, line: 0, read: 0 }
     }
 
-    /// Returns the next messages, or `None` if there are no new ones.
+    /// Reads the next messages into `messages`. Returns their subject and number, or `None` if there are no new ones.
     #[inline]
     pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);

@@ -311,6 +311,9 @@ pub struct Counters(Slice<AtomicU64>);
 
 impl Counters {
     /// Creates counters over [`WORDS`] words.
+    ///
+    /// # Panics
+    /// If the number of words differs.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>) -> Self {
         assert_eq!(words.len(), WORDS);

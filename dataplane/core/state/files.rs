@@ -430,7 +430,8 @@ impl<T> Scratch<T> {
             false => rustix::fs::renameat_with(folder, scratch, folder, name, flags),
         };
         match result {
-            // Not every file system can check and rename in one step. A new link is also checked.
+            // Not every file system can check and rename in one step. A link also fails if the name is taken. The
+            // drop of the entry then removes the random name.
             Err(Errno::INVAL | Errno::NOSYS) if !replace => self.entry.link_as(name)?,
             result => {
                 result?;
@@ -466,6 +467,7 @@ const REPORT: Mode = OWNERS.union(Mode::RGRP).union(Mode::WGRP).union(Mode::ROTH
 /// file whole.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportFile<'a> {
+    /// Option of the command that names the file; errors begin with it.
     option: &'a str,
     path: &'a Path,
 }
@@ -561,7 +563,7 @@ pub struct OpenReport {
 }
 
 impl OpenReport {
-    /// Returns the name of the report for its messages.
+    /// Returns the option and path of the report, for messages.
     fn file(&self) -> ReportFile<'_> {
         ReportFile { option: &self.option, path: &self.path }
     }

@@ -92,6 +92,7 @@ impl HistogramSnapshot {
 mod tests {
     use super::*;
 
+    /// Returns the words of an empty histogram.
     fn words() -> [AtomicU64; WORDS] {
         std::array::from_fn(|_| AtomicU64::new(0))
     }

@@ -178,7 +178,7 @@ impl IdleWords<'_> {
         self.places[member.index()].load(Relaxed) < EXCLUDED
     }
 
-    /// Inserts `member` if it is idle; removes it otherwise.
+    /// Inserts `member` if it is idle and not excluded; removes it if it is not idle.
     ///
     /// A member already on the list is rare, because policies pick idle members first: that case is a branch.
     /// For an absent member `idle` is unpredictable: that case has no branch.

@@ -2,9 +2,9 @@
 //! processes ([`publish`]).
 //!
 //! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
-//! Each word has one writing core. Exceptions are the neighbours, the members' presence, and the tokens that
-//! cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange their
-//! updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
+//! Each word has one writing core. Exceptions are the neighbours, the members' presence and lost tasks, and the tokens
+//! that cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange
+//! their updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
 //! lines.
 
 pub mod broadcast;

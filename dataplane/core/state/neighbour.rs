@@ -81,6 +81,7 @@ pub enum LearnOutcome {
 #[derive(Clone, Debug)]
 pub struct Neighbours {
     words: Slice<AtomicU64>,
+    /// Number of ports.
     ports: usize,
     /// Number of sets of the pinned area, a power of two.
     pinned_sets: usize,
@@ -736,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn invented_ipv6_hosts_evict_only_the_oldest() {
+    fn invented_ipv6_hosts_evict_no_resolved_host() {
         let table = Neighbours::heap(1, 0);
         let known = table.insert(0, 1_u128 << 100, 0);
         table.learn(known, HOST, 0);

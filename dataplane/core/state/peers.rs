@@ -79,6 +79,7 @@ pub struct Peers {
     all_touched: bool,
     /// Members with an unpublished change below `coarse`.
     delayed: Vec<Member>,
+    /// True for each member in `delayed`.
     is_delayed: Box<[bool]>,
     tokens: Tokens,
     /// Maximum number of a member's tokens.
@@ -89,6 +90,7 @@ pub struct Peers {
     oldest: Slice<AtomicU64>,
     /// Bounds on a member's tasks that the cores have found, by core; 0 for none yet.
     bounds: Box<[Slice<AtomicU64>]>,
+    /// Index of this core.
     core: usize,
 }
 
@@ -322,7 +324,8 @@ impl Peers {
         &self.tokens
     }
 
-    /// Takes a token of a member with the most free ones. Returns the member and the token's row.
+    /// Takes a token of a member with the most free ones. Returns the member and the token's index among the member's
+    /// tokens.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {

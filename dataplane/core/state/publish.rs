@@ -4,9 +4,9 @@
 //! file. A thread with idle priority writes copies into the file. Whatever other processes do to the file, at
 //! worst a write fails; the thread then tries again.
 //!
-//! A mapped file could end the node by SIGBUS: another process may shorten it, and the disk may be full. The alternative
-//! was a memfd that readers map. It needs no copies, but ends with the node and excludes `cp` and a group's readers. A
-//! copy of 70 KiB takes 0.1 ms.
+//! A mapped file could end the node by SIGBUS: another process may shorten it, and the disk may be full. The
+//! alternative was a memfd that readers map. It needs no copies, but ends with the node and excludes `cp` and a
+//! group's readers. A copy of 70 KiB takes 0.1 ms.
 //!
 //! The file begins with [`HEAD`] bytes, starting with the words of [`word`]. Two places for copies follow.
 //! Copy number n is written to place n modulo 2; then the head names it. The named copy therefore stays
@@ -175,7 +175,9 @@ fn unreadable(error: io::Error) -> CopyError {
 #[derive(Debug)]
 pub struct Publisher {
     shared: Arc<Shared>,
+    /// Thread that writes the copies; taken at the end.
     thread: Option<JoinHandle<()>>,
+    /// Lock of the path.
     lock: NameLock,
 }
 
@@ -185,6 +187,7 @@ struct Shared {
     region: Arc<Region>,
     path: PathBuf,
     copies: Mutex<Copies>,
+    /// True once the publisher is dropped.
     is_over: AtomicBool,
 }
 

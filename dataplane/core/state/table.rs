@@ -949,7 +949,7 @@ mod tests {
     use crate::reason::DropReason;
     use crate::state::Counter;
 
-    /// A leaf with one pool of four workers, ids 10 to 13, on two servers.
+    /// Returns a leaf with one pool of four workers, ids 10 to 13, on two servers.
     fn spec() -> Spec {
         let workers = (0..4).map(|id| WorkerSpec { id: 10 + id, server: id / 2 }).collect();
         Spec {
@@ -1075,6 +1075,7 @@ mod tests {
             let before = ExistingFile::at(&path).unwrap().unwrap().identity();
             let error = Table::create(&path, &spec()).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("name another file"), "{error}");
+            // A reader follows a link, so its error describes the target.
             if kind != "a symbolic link" {
                 let error = Snapshot::open(&path).unwrap_err().to_string();
                 assert!(error.contains(kind), "{error}");

@@ -37,7 +37,7 @@ impl Tokens {
         Self { words, row: members.div_ceil(64) }
     }
 
-    /// Returns the word with a token, and its bit.
+    /// Returns the word that holds a member's token of this level, and the token's bit in it.
     fn bit(&self, level: usize, member: Member) -> (&AtomicU64, u64) {
         (&self.words[level * self.row + member.index() / 64], 1 << (member.index() % 64))
     }
@@ -52,8 +52,8 @@ impl Tokens {
         })
     }
 
-    /// Takes a token of a member with the most free ones. The search starts at word `from`. Returns the
-    /// member and the token's level.
+    /// Takes a token of a member with the most free ones. The search in each row starts at word `from` and wraps
+    /// around; cores with different `from` rarely compete. Returns the member and the token's level.
     #[inline]
     #[must_use]
     pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
@@ -78,7 +78,7 @@ impl Tokens {
         })
     }
 
-    /// Takes the free token of a member that was put last.
+    /// Takes the free token of a member that was put last. Returns false if the member has no free token.
     #[must_use]
     pub fn take_of(&self, member: Member) -> bool {
         (0..LEVELS).any(|level| {
@@ -141,15 +141,16 @@ mod tests {
         for member in [69, 3, 69] {
             assert!(tokens.put(Member(member), 2));
         }
-        assert!(!tokens.put(Member(69), 2), "it has no more than two");
+        assert!(!tokens.put(Member(69), 2), "both tokens are free already");
         assert_eq!((tokens.count(Member(69)), tokens.count(Member(3))), (2, 1));
         assert_eq!(tokens.take(2, 0), Some((Member(69), 0)));
-        assert_eq!(tokens.take(2, 1), Some((Member(69), 1)), "looks from there on");
+        assert_eq!(tokens.take(2, 1), Some((Member(69), 1)), "word 1, with member 69, comes first");
         assert_eq!(tokens.take(2, 1), Some((Member(3), 1)));
         assert_eq!((tokens.take(2, 0), tokens.has_some(2)), (None, false));
         assert!(
             tokens.put(Member(69), 3) && tokens.put(Member(69), 3) && tokens.put(Member(69), 3)
         );
+        // Of the three tokens, that of level 0 stays.
         tokens.clear_from(1);
         assert_eq!((tokens.count(Member(69)), tokens.has(Member(69), 1)), (1, true));
         assert!(tokens.take_of(Member(69)));
@@ -165,6 +166,7 @@ mod tests {
         for member in 0..8 {
             assert!(tokens.put(Member(member), 2) && tokens.put(Member(member), 2));
         }
+        // Number of each member's tokens that threads hold.
         let held: Vec<_> = (0..8).map(|_| AtomicU64::new(0)).collect();
         std::thread::scope(|scope| {
             for thread in 0..4 {

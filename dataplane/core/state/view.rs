@@ -40,13 +40,13 @@ pub struct Picks {
 /// One dispatcher core's view of one pool's members.
 #[derive(Debug)]
 pub struct View {
-    /// Number and load of each member's last report.
+    /// Number (upper half) and load (lower half) of each member's last report.
     reported: Slice<AtomicU64>,
     /// Presence of each member; shared by all cores.
     presence: Slice<AtomicU32>,
     /// Tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
-    /// Number of tasks that wait on this core, for readers.
+    /// Number of the pool's tasks that wait on this core, for readers of the state file.
     queued: Slice<AtomicU64>,
     /// Histograms: ages of load reports at decisions, and times in the queue.
     histograms: Slice<AtomicU64>,
@@ -58,11 +58,13 @@ pub struct View {
     remote_states: Vec<RemoteState>,
     /// Exchange with remote cores; `None` if there are none.
     peers: Option<Box<Peers>>,
+    /// Members that may be chosen, in no particular order.
     active: Vec<Member>,
     /// Index of each member in `active`, or [`NOWHERE`].
     place: Vec<u16>,
     /// Members that became active again since the last [`View::take_returned`].
     returned: Box<[bool]>,
+    /// Members that this core estimates idle.
     idle: IdleList,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
@@ -126,7 +128,8 @@ impl View {
         (0..dispatchers).map(view).collect()
     }
 
-    /// Creates views of one pool for the cores of one node, without a state file; see [`View::heap`].
+    /// Creates the views of one pool by all cores of a node, and the cores' exchanges of changes. The memory is on
+    /// the heap instead of in a state file.
     #[must_use]
     pub fn of_cores(members: usize, cores: usize) -> (Vec<Self>, Vec<super::Exchange>) {
         let (region, layout) = heap(members, cores);
@@ -135,7 +138,8 @@ impl View {
         ((0..cores).map(view).collect(), (0..cores).map(exchange).collect())
     }
 
-    /// Creates the view of `pool` by `core` in a region of that layout. All present members are active.
+    /// Creates the view of `pool` by `core` in a region of that layout. All members are active except unused places
+    /// ([`Presence::Absent`]).
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let members = layout.pools[pool].members;
@@ -173,7 +177,8 @@ impl View {
         view
     }
 
-    /// Clears this core's state of a departed member. Another member may then take its place.
+    /// Clears this core's state of a departed member, and its counts that all cores share. Another member may then
+    /// take its place.
     pub fn forget(&mut self, member: Member) {
         self.set_active(member, false);
         let local = &self.local[member.index()];
@@ -405,8 +410,8 @@ impl View {
         counts.fold(self.of(member).reports(), u32::wrapping_add)
     }
 
-    /// Returns the current number of tasks outstanding at `member`, over all cores. It is negative after more
-    /// replies than tasks. Reads memory of other cores: not for each packet.
+    /// Returns the current number of tasks outstanding at `member`, over all cores. On a node of several cores it is
+    /// negative after more replies than tasks. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
         // Without peers, `remote_counts` are the live counts of all other dispatchers, if any.
@@ -451,7 +456,7 @@ impl View {
         state.add_drift(state.estimate(), by);
     }
 
-    /// Counts a task sent to `member`.
+    /// Counts a task sent to `member`: adds one to its outstanding tasks, and one task's load to its drift.
     #[inline]
     pub fn sent(&mut self, member: Member) {
         self.of(member).sent();
@@ -500,14 +505,15 @@ impl View {
         }
     }
 
-    /// Counts a reply of `member`. Returns false and changes nothing if no task is outstanding there. The
-    /// reply is then a duplicate, or answers another scheduler's task.
+    /// Counts a reply of `member`. Returns false and changes nothing if certainly no task is outstanding there: the
+    /// reply is a duplicate, or answers another scheduler's task. Remote counts that cores publish may be out of
+    /// date, so a core with [`View::peers`] counts each reply.
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
         self.of(member).answered()
     }
 
-    /// Returns the number of tasks outstanding at `member`, over all cores.
+    /// Returns the number of tasks outstanding at `member`, over all cores; those of remote cores as last published.
     #[inline]
     #[must_use]
     pub fn outstanding(&self, member: Member) -> u32 {
@@ -525,7 +531,7 @@ impl View {
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
-        // Without remote counts, tells the compiler so: the loop then does not look for them.
+        // `alone` tells the compiler that there are no remote counts: the loop then does not look for them.
         let states = if states.are_alone() { states.alone() } else { states };
         let mut expected = 0;
         for report in reports {
@@ -570,7 +576,8 @@ impl View {
         self.touch(member);
     }
 
-    /// Corrects the count after `surplus` replies of `member`, over all cores, that belonged to no task.
+    /// Adds `surplus` to the outstanding tasks of `member`: replies that belonged to no task, over all cores, were
+    /// counted there.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.of(member).balance(surplus.cast_signed());
         self.touch(member);
@@ -655,7 +662,7 @@ impl View {
 
     /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
     /// members to all cores. A core that keeps up releases all of them. An overloaded core keeps its share of
-    /// the members, at most one per packet of a burst.
+    /// the members, at most one per packet of a burst, unless tasks wait at another core.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(peers) = &mut self.peers else { return };
@@ -689,14 +696,14 @@ impl View {
         peers.is_some_and(|peers| peers.receive(remote, topic, member, value, states))
     }
 
-    /// Returns the value that remote core number `remote` last published for a member.
+    /// Returns the value that remote core number `remote` last published for a member; 0 without remote cores.
     #[must_use]
     pub fn last_published(&self, remote: usize, member: Member) -> u16 {
         self.peers.as_ref().map_or(0, |peers| peers.last_published(remote, member))
     }
 }
 
-/// Allocates memory for one pool.
+/// Allocates memory for one pool, and returns it with its layout.
 fn heap(members: usize, cores: usize) -> (Arc<Region>, Layout) {
     let layout = Layout::new(&TableShape {
         cores,
@@ -780,6 +787,7 @@ impl Parts<'_> {
             // The token of an inactive member is dropped: the member must not be chosen.
             let (member, _) = peers.take_token()?;
             if self.is_active(member) {
+                // Each core assumes one task at a released member; this core now knows that it is idle.
                 self.states.of(member).set_estimate(Load(0));
                 return Some(member);
             }
@@ -828,6 +836,7 @@ mod tests {
         let mut view = view(2);
         view.sent(A);
         view.sent(A);
+        // Loads are 16.16 fixed point: a task counts 1 << 16.
         assert_eq!(view.estimated_load(A), 2 << 16);
         view.set_load(A, Load::tasks(5));
         assert_eq!(view.load_and_drift(A), (Load::tasks(5), Load(0)));

@@ -5,7 +5,7 @@
 //! member.
 //!
 //! A word of reports has the report number in its upper half and the load in its lower half. *Drift* is the load
-//! sent by this core since that report.
+//! sent by this core since that report. Loads are 16.16 fixed point: a task counts `1 << 16`.
 
 use std::hint::select_unpredictable;
 use std::sync::atomic::Ordering::Relaxed;
@@ -162,7 +162,7 @@ impl MemberState<'_> {
         self.balance(i32::from(chosen));
     }
 
-    /// Counts a task sent to the member.
+    /// Counts a task sent to the member: adds one to its outstanding tasks, and one task's load to its drift.
     #[inline(always)]
     pub fn sent(self) {
         self.add_drift(self.estimate(), Load::ONE);
@@ -236,8 +236,8 @@ impl MemberState<'_> {
         (total as i32).max(0) as u32
     }
 
-    /// Replaces load and drift by another core's estimate, which includes this core's drift. Does not count
-    /// as a report.
+    /// Replaces the reported load by `load`, an estimate, and clears the drift. Keeps the report number: an estimate
+    /// does not count as a report.
     #[inline]
     pub(super) fn set_estimate(self, load: Load) {
         let number = self.reported.load(Relaxed) & !u64::from(u32::MAX);
@@ -264,7 +264,7 @@ impl MemberState<'_> {
         self.reported.store(next, Relaxed);
     }
 
-    /// Applies a report as Horus does: load := reported; the drift of every core becomes void.
+    /// Applies a report as Horus does: load := reported. The drift of each core that reads this word becomes void.
     #[inline(always)]
     pub fn set_load(self, load: Load) {
         // The report number is above the load; it wraps around.

@@ -48,7 +48,7 @@ pub trait Address:
     /// Returns the address with its family.
     fn to_ip(self) -> IpAddr;
 
-    /// Returns the mask of a network with this prefix length.
+    /// Returns the mask of a network with this prefix length; 0 for length 0, where the shift would overflow.
     fn mask(prefix: u8) -> Self;
 
     /// Returns true if all bits except one are 0.
@@ -70,7 +70,7 @@ pub trait Address:
     /// Returns the address in packet byte order.
     fn to_bytes(self) -> Self::Bytes;
 
-    /// Replaces an address, at an even offset, in a checksum.
+    /// Adds the replacement of an address, at an even offset, to a checksum's change.
     fn replace(delta: ChecksumDelta, old: Self, new: Self) -> ChecksumDelta;
 
     /// Returns the checksum change of removing the source of a packet.

@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn request_and_answer_round_trip() {
+    fn request_round_trips_and_answer_swaps_ends() {
         let asker = Mac([2, 0, 0, 0, 0, 9]);
         let request = Packet::request(asker, 0x0A00_0102, 0x0A00_0101);
         let mut frame = [0; FRAME_LEN];
@@ -151,13 +151,14 @@ mod tests {
     fn foreign_kinds_are_refused() {
         let mut frame = [0; FRAME_LEN];
         Packet::request(Mac([2, 0, 0, 0, 0, 9]), 1, 2).emit(&mut frame, Mac::BROADCAST);
+        // Low bytes of hardware and protocol type, both address lengths, low byte of the operation.
         for at in [15, 17, 18, 19, 21] {
             let mut bad = frame;
             bad[at] ^= 0x10;
             assert_eq!(Packet::parse(&bad), Err(DropReason::ArpMalformed), "byte {at}");
         }
         let mut group = frame;
-        group[22] |= 1;
+        group[22] |= 1; // first byte of the sender's MAC address
         assert_eq!(Packet::parse(&group), Err(DropReason::ArpMalformed));
     }
 }

@@ -68,11 +68,11 @@ pub const WINDOW: u64 = 512;
 /// that its packets in flight do not become too old.
 pub const SPAN: u64 = 16;
 /// Sequences per microsecond. A sender starts at the number of sixteenths of a microsecond since 1970, and uses
-/// fewer per worker. So its sequences grow across restarts.
+/// fewer than 16 sequences a microsecond for a worker. So its sequences grow across restarts.
 pub const SEQUENCES_A_MICROSECOND: u64 = 16;
-/// Maximum lag of a sender's sequence behind its clock. Beyond it the sender skips sequences.
+/// Maximum lag of a sender's sequence behind its clock: one second. Beyond it the sender skips sequences.
 pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
-/// Distance behind a worker's newest sequence from which a packet is always too old.
+/// Distance behind a worker's newest sequence from which a packet is always too old: four seconds.
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
 
 /// Returns the sequence of a moment.
@@ -82,7 +82,7 @@ pub fn sequence_at(time: SystemTime) -> u64 {
     (since.as_micros() as u64).saturating_mul(SEQUENCES_A_MICROSECOND)
 }
 
-/// Offset of the processing time in an extended header.
+/// Offset of the extension's processing time in a payload.
 const SERVICE: usize = task::LEN + 8;
 
 impl fmt::Debug for Key {

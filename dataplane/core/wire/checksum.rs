@@ -233,7 +233,8 @@ impl FoldedDelta {
         Self((!old & 0xFFFF) + (!old >> 16))
     }
 
-    /// Changes a byte at an even offset from zero to `new`.
+    /// Changes a byte at an even offset from zero to `new`. In memory order of a little-endian CPU it is the lower byte
+    /// of its word.
     #[inline(always)]
     #[must_use]
     pub const fn even_byte(new: u8) -> Self {

@@ -51,7 +51,8 @@ pub struct Header {
     pub protocol: u8,
 }
 
-/// Checks the header at the start of `packet`. Ignores bytes after the total length (Ethernet padding).
+/// Checks the header at the start of `packet`. Ignores bytes after the total length (Ethernet padding). `verified`: the
+/// device has already checked the checksum.
 ///
 /// # Errors
 /// The packet's drop reason.
@@ -159,6 +160,7 @@ pub fn swap_addresses(packet: &mut [u8]) {
     let (src, dst) = (src(packet), dst(packet));
     put_u32(packet, 12, dst);
     put_u32(packet, 16, src);
+    // The exchange does not change the sum; the new time to live, in a word with the protocol, does.
     let old = u16_at(packet, 8);
     packet[8] = TTL;
     let checksum = ChecksumDelta::default().word(old, u16_at(packet, 8)).apply(u16_at(packet, 10));
@@ -209,10 +211,12 @@ mod tests {
             put_u16(&mut packet, 10, checksum);
             parse(&packet, false)
         };
+        // Version 6; a header of 16 bytes; a total length beyond the packet's 28 bytes, or below the header's 20.
         assert_eq!(with(0, 0x65), Err(DropReason::Ipv4Header));
         assert_eq!(with(0, 0x44), Err(DropReason::Ipv4Header));
         assert_eq!(with(3, 29), Err(DropReason::Ipv4Header));
         assert_eq!(with(3, 19), Err(DropReason::Ipv4Header));
+        // "More fragments"; a fragment offset of 1; no "don't fragment".
         assert_eq!(with(6, 0x20), Err(DropReason::Ipv4Fragment));
         assert_eq!(with(7, 1), Err(DropReason::Ipv4Fragment));
         assert!(with(6, 0).is_ok());
@@ -225,6 +229,7 @@ mod tests {
 
     #[test]
     fn only_padding_and_router_alerts_are_harmless() {
+        // None, padding, the end of the list, and router alerts before the end and after padding.
         let harmless: [&[u8]; 5] = [
             &[],
             &[1, 1, 1, 1],
@@ -235,6 +240,8 @@ mod tests {
         for options in harmless {
             assert!(are_harmless(options), "{options:?}");
         }
+        // Record route, timestamp, loose and strict source route, router alerts of a wrong length and cut short (two),
+        // and an unknown option.
         let harmful: [&[u8]; 8] = [
             &[7, 7, 4, 0, 0, 0, 0, 0],
             &[68, 8, 5, 0, 0, 0, 0, 0],
@@ -256,6 +263,7 @@ mod tests {
         let delta = |old: u32, new: u32| {
             FoldedDelta::fold(hop(ChecksumDelta::default().double_word(old, new)))
         };
+        // Each step takes two from the time to live of 64.
         for step in 0..60 {
             let (from, to) = (0xFFFF_FF00 + step, 0xC0A8_0000 + step);
             let change = delta(dst(&packet), to);

@@ -178,6 +178,7 @@ mod tests {
     use proptest::prelude::*;
     use std::net::Ipv6Addr;
 
+    /// Parses an address.
     fn address(text: &str) -> u128 {
         text.parse::<Ipv6Addr>().unwrap().to_bits()
     }
@@ -206,16 +207,19 @@ mod tests {
 
     // promise: input.1
     #[test]
-    fn complex_datagram_is_refused() {
+    fn unsupported_header_is_refused() {
         let whole = packet(9);
         for (at, byte, reason) in [
+            // Version 4; a payload length of 0, and beyond the packet's 9 bytes.
             (0, 0x40, DropReason::Ipv6Header),
             (5, 0, DropReason::Ipv6Header),
             (5, 10, DropReason::Ipv6Header),
+            // Extension headers.
             (6, 0, DropReason::Ipv6Extension),
             (6, 43, DropReason::Ipv6Extension),
             (6, 44, DropReason::Ipv6Extension),
             (6, 60, DropReason::Ipv6Extension),
+            // TCP, and "no next header".
             (6, 6, DropReason::NotUdp),
             (6, 59, DropReason::NotUdp),
         ] {

@@ -55,7 +55,7 @@ pub struct Packet {
     pub mac: Option<Mac>,
 }
 
-/// Returns true if the ICMPv6 message after a header belongs to neighbour discovery.
+/// Returns true if an ICMPv6 message is a neighbour solicitation or advertisement.
 #[inline]
 #[must_use]
 pub fn is_one(message: &[u8]) -> bool {
@@ -144,8 +144,8 @@ impl Packet {
         (packet, ipv6::group_mac(dst))
     }
 
-    /// Writes the whole frame, [`FRAME_LEN`] bytes, from its MAC address (zero if it has none) to `to`. A
-    /// `router` forwards packets for other hosts.
+    /// Writes the whole frame, [`FRAME_LEN`] bytes, from the message's MAC address (zero if it has none) to `to`.
+    /// `router` sets the flag of an advertisement whose sender forwards packets for other hosts.
     pub fn emit(&self, frame: &mut [u8], to: Mac, router: bool) {
         let mac = self.mac.unwrap_or_default();
         ether::emit(frame, to, mac, ether::IPV6);
@@ -172,11 +172,12 @@ impl Packet {
         message[MESSAGE_LEN + 2..].copy_from_slice(&mac.0);
         let sum = ipv6::pseudo_header(packet, ipv6::ICMP, len as u16).bytes(&packet[ipv6::LEN..]);
         put_u16(packet, ipv6::LEN + 2, sum.checksum());
+        // Parsers refuse a payload length of 0.
         debug_assert_ne!(u16_at(packet, 4), 0);
     }
 }
 
-/// Returns the MAC address in the option of this type, if present.
+/// Returns the MAC address in the first option of this type, if present. Fails if an option has a wrong length.
 fn mac_option(mut options: &[u8], wanted_kind: u8) -> Result<Option<Mac>, DropReason> {
     let mut address = None;
     while let [kind, units, ..] = *options {
@@ -242,8 +243,11 @@ mod tests {
     fn golden_question() {
         // The checksum is from an independent implementation (RFC 4443, 2.3).
         let frame = question();
+        // EtherType; version; payload length 32, ICMPv6, hop limit 255.
         assert_eq!(&frame[12..22], &[0x86, 0xDD, 0x60, 0, 0, 0, 0, 32, 58, 255]);
+        // Type, code, checksum, reserved.
         assert_eq!(&frame[54..62], &[135, 0, 0x7D, 0x89, 0, 0, 0, 0]);
+        // Option with the sender's MAC address.
         assert_eq!(&frame[78..], &[1, 1, 2, 0, 0, 0, 0, 9]);
     }
 
@@ -255,6 +259,7 @@ mod tests {
 
     #[test]
     fn unspecified_source_is_answered_by_multicast() {
+        // Bytes 22 to 37 are the source, 38 to 53 the destination.
         let mut frame = question();
         frame[22..38].fill(0);
         frame.truncate(FRAME_LEN - OPTION_LEN);
@@ -289,6 +294,7 @@ mod tests {
         ] {
             assert_eq!(Packet::parse(&edited(at, byte)), Err(DropReason::NdMalformed), "{what}");
         }
+        // A wrong checksum, a message without its last byte, and one with a byte after its option.
         let mut damaged = question();
         damaged[70] ^= 1;
         assert_eq!(Packet::parse(&damaged), Err(DropReason::NdMalformed));

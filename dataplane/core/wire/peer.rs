@@ -3,7 +3,7 @@
 //!
 //! A critic is the network by which a learning node values its load. Nodes exchange its parameters in rounds.
 //! A beat is the interval between two heartbeats. A node's load is its waiting work divided by the slots of its
-//! workers, a configured number for each task that a worker serves at once.
+//! workers. Each task that a worker serves at once counts as a configured number of slots.
 //!
 //! The first three begin with the sender and its assumptions; a request has nothing else:
 //!
@@ -254,7 +254,7 @@ impl Parameters {
         Ok((Self { origin, round, chunk, chunks }, values))
     }
 
-    /// Writes the header and at most [`VALUES_MAX`] values. Returns the number of bytes.
+    /// Writes the header and `values`, of which there may be at most [`VALUES_MAX`]. Returns the number of bytes.
     pub fn emit(&self, values: &[f32], bytes: &mut [u8]) -> usize {
         self.origin.emit_numbered(self.round, bytes);
         put_u16(bytes, 24, self.chunk);
@@ -283,6 +283,7 @@ mod tests {
         let mut bytes = [0xAA; HEARTBEAT_LEN];
         beat.emit(&mut bytes);
         assert_eq!(Heartbeat::parse(&bytes), Ok(beat));
+        // Version, features, nodes, id, reserved; then the load of 1.5 and the waiting tasks.
         assert_eq!(bytes[..8], [VERSION, 7, 0, 14, 0, 3, 0, 0]);
         assert_eq!(bytes[24..32], [0x3F, 0xC0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(Heartbeat::parse(&bytes[..HEARTBEAT_LEN - 1]), Err(DropReason::TaskShort));

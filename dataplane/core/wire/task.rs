@@ -69,7 +69,7 @@ pub enum Code {
     QueueReport = 18,
     /// A leaf's probe of a worker's queue; not in the switch release.
     QueueProbe = 19,
-    /// Answer to a probe.
+    /// Answer to a probe; not in the switch release.
     ProbeAnswer = 20,
     /// Heartbeat of a node in a rack without a leaf ([`super::peer`]); this and the following are not in the
     /// switch release.
@@ -138,7 +138,7 @@ impl Code {
         self as u8 >= Self::Heartbeat as u8
     }
 
-    /// Returns true for signals from a leaf to its spine.
+    /// Returns true for the codes of signals from a leaf to its spine. Workers and spines send keep-alives, too.
     #[must_use]
     pub const fn is_signal(self) -> bool {
         matches!(self, Self::IdleAdd | Self::LoadUpdate | Self::IdleRemove | Self::KeepAlive)
@@ -500,7 +500,8 @@ mod tests {
     }
 
     #[test]
-    fn refusals() {
+    fn faulty_headers_are_refused() {
+        // Parses a payload of `len` bytes whose first byte is `kind`.
         let parse = |kind: u8, len: usize| {
             let mut bytes = [0; 43];
             (bytes[0], bytes[2]) = (kind, 1);

@@ -484,7 +484,7 @@ mod tests {
             Err(DropReason::Ipv4Header),
             "not our cut"
         );
-        // Without the filter the device's buffer cuts the packet.
+        // Without the filter the device's buffer cuts the packet, here after 1966 bytes.
         let long = frame(&[7; 4000]);
         assert_eq!(parse(&long[..1966], false), Err(DropReason::SegmentationOffload));
         let v6 = frame_v6(&[7; 640]);
@@ -496,6 +496,7 @@ mod tests {
 
     #[test]
     fn swapped_endpoints_keep_valid_checksums() {
+        // A time to live of 3, which the swap resets, and its header checksum.
         let mut frame = frame(&[1, 2, 3]);
         frame[ether::LEN + 8] = 3;
         frame[ether::LEN + 10..ether::LEN + 12].fill(0);
@@ -587,6 +588,8 @@ mod tests {
             frame[at..at + 2].copy_from_slice(&bytes);
             parse_v6(&frame, true)
         };
+        // No checksum; a datagram length beyond its 11 bytes, and below the UDP header's 8; a payload length below 8;
+        // an ICMPv6 message.
         assert_eq!(with(UDP_OFFSET + 6, [0, 0]), Err(DropReason::UdpNoChecksum));
         assert_eq!(with(UDP_OFFSET + 4, [0, 12]), Err(DropReason::UdpLength));
         assert_eq!(with(UDP_OFFSET + 4, [0, 7]), Err(DropReason::UdpLength));
@@ -599,6 +602,7 @@ mod tests {
     fn ipv6_checksums_complete_and_endpoints_swap() {
         const UDP_OFFSET: usize = ether::LEN + ipv6::LEN;
         let whole = frame_v6(&[1, 2, 3]);
+        // Only the sum of the pseudo header, as Linux leaves it, for a datagram of 8 + 3 bytes.
         let mut partial = whole.clone();
         let sum = !ipv6::pseudo_header(&whole[ether::LEN..], ipv6::UDP, 11).checksum();
         put_u16(&mut partial, UDP_OFFSET + 6, sum);
@@ -632,10 +636,11 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_padding() {
+    fn padding_is_ignored_and_wrong_lengths_refused() {
         let mut padded = frame(&[1, 2, 3]);
         padded.extend([0; 15]); // Ethernet pads to 60 bytes
         assert_eq!(parse(&padded, false).unwrap().end, (PAYLOAD + 3) as u16);
+        // A datagram length beyond its 11 bytes, and below the UDP header's 8.
         let mut long = frame(&[1, 2, 3]);
         put_u16(&mut long, ether::LEN + ipv4::LEN + 4, 12);
         assert_eq!(parse(&long, false), Err(DropReason::UdpLength));

@@ -13,7 +13,7 @@ pub const LEN: usize = 4;
 pub const ID_MAX: u16 = 4094;
 /// Bytes of both addresses.
 const ADDRESSES: usize = 12;
-/// Bits of the VLAN number in a tag. The remaining bits are the priority.
+/// Bits of the VLAN number in a tag. The remaining bits are the priority and "may be dropped".
 const ID_BITS: u16 = 0x0FFF;
 
 /// Returns the VLAN number of a frame's tag; `None` if the frame has no tag, or is too short for an EtherType
@@ -60,6 +60,7 @@ mod tests {
     fn a_tag_is_read_where_there_is_one() {
         let mut frame = [0; 64];
         assert_eq!((id(&frame), reason(&frame)), (None, DropReason::EtherType));
+        // A tag of priority 7 and VLAN 0xFA1.
         frame[12..16].copy_from_slice(&[0x81, 0, 0xE0 | 0x0F, 0xA1]);
         assert_eq!((id(&frame), reason(&frame)), (Some(0xFA1), DropReason::VlanTag));
         assert_eq!(id(&frame[..17]), None, "no room for an EtherType behind it");

@@ -136,7 +136,7 @@ fn task_and_shutdown_wake_a_sleeping_worker() {
 }
 
 #[test]
-fn waiting_ends_with_its_time() {
+fn waiting_without_tasks_returns_none() {
     let region = region(1);
     let mut channel = region.channel(0);
     let options = Options { spin: Duration::from_micros(10), ..patient() };
@@ -168,6 +168,7 @@ fn excluded_worker_is_notified_and_may_return() {
     let mut worker = join(&region, &mut channel, &patient());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
+    // The agent takes the grant back; task 0 is lost.
     assert_eq!(channel.sender_mut().revoke(), 0..1);
     assert_eq!(task.yield_point(), WorkerRequest::Stop);
     task.reply(b"too late").unwrap();
@@ -179,7 +180,7 @@ fn excluded_worker_is_notified_and_may_return() {
 }
 
 #[test]
-fn places_are_chosen_and_refused_by_name() {
+fn places_are_chosen_by_id_and_pool() {
     let region = region(4);
     let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
     // No thread grants the claim here, so a short wait is enough.

@@ -35,6 +35,7 @@ pub fn is_routers(address: IpAddr) -> bool {
 /// broadcast address. For IPv6 only the first counts: it is the subnet-router anycast address (RFC 4291,
 /// 2.6.1).
 pub fn is_edge(address: IpAddr, prefix: u8) -> bool {
+    // A network of two addresses has two hosts (RFC 3021, RFC 6164); one of a single address has one.
     match address {
         IpAddr::V4(address) => {
             let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);

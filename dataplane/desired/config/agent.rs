@@ -162,7 +162,8 @@ impl AgentConfig {
         Self::parse(path, &faults::read(path)?)
     }
 
-    /// Returns true if the file at `path` is an agent's: it has a table `agent` and no table `leaf`.
+    /// Returns true if the file at `path` is an agent's: it has a table `agent` and no table `leaf`. It may have
+    /// `[[leaf]]`, a list of tables.
     #[must_use]
     pub fn is_agents(path: &Path) -> bool {
         is_agents(&files::read_text(path).unwrap_or_default())
@@ -174,6 +175,7 @@ impl AgentConfig {
     /// If the text has faults. The error holds all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
+        // An agent's file may have the list `[[leaf]]`, but no table `[leaf]`.
         let other_role = text.parse::<toml::Table>().ok().and_then(|table| {
             let is_there = |name: &str| table.get(name).is_some_and(toml::Value::is_table);
             ["leaf", "spine"].into_iter().find(|name| is_there(name))
@@ -625,7 +627,7 @@ overflow = "refuse"
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         assert_eq!((config.ports[0].ip, config.ports[0].prefix), (address("fd00:2::b"), 64));
         assert_eq!((config.leaves[0].ip, config.leaves[0].port), (address("fd00:2::1"), 0));
-        assert_eq!(config.host.payload, PAYLOAD_MAX - 20, "its header is longer");
+        assert_eq!(config.host.payload, PAYLOAD_MAX - 20, "an IPv6 header has 20 bytes more");
         assert_eq!(config.node().warnings(), [""; 0]);
         let several = over_ipv6(&(GOOD.replacen("leaf = \"10.0.2.1\"\n", "", 1) + LEAVES));
         assert_eq!(parse(&several).unwrap().leaves[1].ip, address("fd00:2::2"));
@@ -688,6 +690,7 @@ overflow = "refuse"
             parse(&GOOD.replacen("slots = 32", line, 1)).map(|config| config.host.limits)
         };
         let of = |pools, workers| Limits { pools, servers: 1, workers };
+        // By default 8 pools, and 8 more workers than the 5 named.
         assert_eq!(limits("slots = 32").unwrap(), of(8, 5 + 8));
         assert_eq!(limits("pools_max = 2\nworkers_max = 5").unwrap(), of(2, 5));
         let config = parse(GOOD).unwrap();
@@ -698,6 +701,7 @@ overflow = "refuse"
         }
         // Rings of the maximum size: no workers fit beyond the named ones.
         let long = GOOD.replacen("slots = 32", "slots = 16384", 1);
+        // The first pool has 4 workers, ids 8 to 90 are 83.
         let many = parse(&long.replace("\"8\"", "\"8-90\"")).unwrap().host;
         assert_eq!(many.limits.workers, 4 + 83);
         assert!(parse(&long.replace("\"8\"", "\"8-99\"")).is_err());
@@ -773,6 +777,7 @@ overflow = "refuse"
     // promise: input.2
     #[test]
     fn every_fault_names_place_and_allowed_values() {
+        // Text of the file, its replacement, and parts of the error.
         let cases: [(&str, &str, &[&str]); 25] = [
             ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
             ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
@@ -844,6 +849,7 @@ overflow = "refuse"
                 );
             }
         }
+        // A bad name, bad slots, no port and no pool.
         let all = parse("[agent]\nname = ''\ncore = 0\nslots = 3\n").unwrap_err();
         assert_eq!(all.faults.len(), 4, "{all}");
     }

@@ -145,6 +145,7 @@ workers = "0-3"
         assert!(
             first.command == ["make", "-j4"] && second.command == ["true"] && second.wall.is_none()
         );
+        // Text of the jobs, its replacement, and a part of the error.
         for (line, wrong, named) in [
             ("policy = 'static(30%)'", "policy = 'always'", "cosched.policy"),
             ("objective = 'p99=2ms'", "objective = 'soon'", "p99.9=500us"),

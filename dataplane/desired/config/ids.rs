@@ -79,7 +79,7 @@ mod tests {
     use super::{parse, text};
 
     #[test]
-    fn lists() {
+    fn lists_are_read_written_and_refused() {
         assert_eq!(parse("0-2, 7,9-9", 0..=9), Ok(vec![0, 1, 2, 7, 9]));
         assert_eq!(text(&[9, 0, 1, 2, 7]), "0-2,7,9");
         assert_eq!(parse("3,0-99999", 0..=9).unwrap_err(), "`0-99999` in `3,0-99999`");

@@ -36,10 +36,10 @@ pub fn read_key(path: &Path) -> Result<Key, String> {
     new_key(bytes).ok_or_else(unsupported)
 }
 
-/// Reads at most `bytes_max` bytes of a file that only this user or root can read or write.
+/// Reads a file of at most `bytes_max` bytes that only this user or root can read or write.
 ///
 /// # Errors
-/// If the file is not private or cannot be read. The error describes the fault.
+/// If the file is not private, is longer, or cannot be read. The error describes the fault.
 pub fn private_bytes(path: &Path, bytes_max: u64) -> Result<Vec<u8>, String> {
     let cannot = |error: io::Error| format!("which can't be read ({error})");
     let file = ExistingFile::at(path).map_err(cannot)?;
@@ -141,8 +141,9 @@ mod tests {
     // promise: trust.3
     #[test]
     fn foreign_key_file_is_refused_roots_is_accepted() {
+        // Owner of the file, user of the process, mode.
         assert!(is_private(65_534, 1000, 0o600).unwrap_err().contains("belongs to user 65534"));
-        assert!(is_private(65_534, 0, 0o600).is_err(), "not even root believes anybody");
+        assert!(is_private(65_534, 0, 0o600).is_err(), "root, too, refuses another user's file");
         assert_eq!(
             [(0, 1000), (1000, 1000)].map(|(owner, user)| is_private(owner, user, 0o600)),
             [Ok(()), Ok(())]

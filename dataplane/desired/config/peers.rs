@@ -194,6 +194,7 @@ workers = "0-3"
         let usual = GOOD.replace("policy = \"malcolm(steal=off)\"\nbeat_us = 200\n", "");
         let peers = parse(&usual).unwrap().peers.unwrap();
         assert_eq!((peers.policy.to_string(), peers.beat_ns()), ("malcolm".to_owned(), BEAT_NS));
+        // An unknown table in place of `[peers]` is refused.
         let none = GOOD.replacen("[peers]", "[[nothing]]", 1);
         assert!(parse(&none).is_err());
     }
@@ -210,6 +211,7 @@ workers = "0-3"
     fn every_fault_names_place_and_allowed_values() {
         let many = (1..=65).map(|host| format!("\"10.0.2.{host}\"")).collect::<Vec<_>>().join(", ");
         let list = "\"10.0.2.11\", \"10.0.2.12\", \"10.0.2.13\"";
+        // Text of the file, its replacement, and parts of the error.
         for (old, new, parts) in [
             (list, &many[..], ["agent.toml:7", "65 nodes", "1 to 64"]),
             (list, "", ["peers.nodes", "0 nodes", "1 to 64"]),

@@ -184,7 +184,7 @@ pub fn family(
     }
 }
 
-/// Refuses pool settings of a leaf in a spine's file.
+/// Refuses a leaf's `key_file` and `queue` in the pools of a spine's file.
 pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
     let allowed = "none in a spine's file: its leaves check them";
     for pool in &raw.pool {

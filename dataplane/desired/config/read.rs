@@ -73,7 +73,7 @@ impl fmt::Display for Item {
     }
 }
 
-/// Type of the values of a key.
+/// Type that a key's value may have.
 pub trait FromItem: Sized {
     /// Returns the value, if it has this type.
     fn from_item(item: &Item) -> Option<Self>;
@@ -173,8 +173,8 @@ impl File {
     /// Reads a file of `owner`.
     ///
     /// # Errors
-    /// If the text is not TOML, has unknown keys, lacks keys, or has values of wrong types. The error holds all of these faults in
-    /// order of lines.
+    /// If the text is not TOML, has unknown keys, lacks keys, or has values of wrong types. The error holds all of
+    /// these faults in order of lines.
     pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<Fault>> {
         let root = DeTable::parse(text).map_err(|error| vec![syntax_fault(&error, text)])?;
         let mut reader =
@@ -217,7 +217,7 @@ impl File {
         self.of_section(name).next().unwrap_or_default()
     }
 
-    /// Returns the key of a table with its row, and its value in the file.
+    /// Returns a key's row in [`SECTIONS`], its full name, as in `leaf.cores`, and its value in the file.
     ///
     /// # Panics
     /// If the section has no such key.
@@ -252,7 +252,8 @@ impl TypeReader {
         self.faults.push(Fault { line, key, found, allowed });
     }
 
-    /// Reads the file, or a table with its subtables.
+    /// Reads the file, or a table with its subtables. The file itself has no section and an empty `path`. `index` is
+    /// the table's number in its section, `start` its offset in the text.
     fn table(
         &mut self,
         (section, path): (Option<&'static Section>, &str),
@@ -260,10 +261,11 @@ impl TypeReader {
         start: usize,
         table: &DeTable<'_>,
     ) {
-        let parent = |name: &'static str| name.rsplit_once('.').unwrap_or(("", name));
+        // Parent and last part of a section's name.
+        let split = |name: &'static str| name.rsplit_once('.').unwrap_or(("", name));
         let subsections: Vec<_> = SECTIONS
             .iter()
-            .filter(|one| one.files.contains(&self.owner) && parent(one.name).0 == path)
+            .filter(|one| one.files.contains(&self.owner) && split(one.name).0 == path)
             .collect();
         let mut keys: Vec<_> = section.into_iter().flat_map(Section::keys).collect();
         let documented = keys.len();
@@ -277,12 +279,12 @@ impl TypeReader {
                 if let Some(item) = self.value(key.kind, &full(name), value) {
                     values.insert(key.name, Spanned::new(value.span(), item));
                 }
-            } else if let Some(one) = subsections.iter().find(|one| parent(one.name).1 == name) {
+            } else if let Some(one) = subsections.iter().find(|one| split(one.name).1 == name) {
                 self.subtables(one, value);
             } else {
                 let names = keys[..documented].iter().map(|key| key.name);
                 let names: Vec<_> =
-                    names.chain(subsections.iter().map(|one| parent(one.name).1)).collect();
+                    names.chain(subsections.iter().map(|one| split(one.name).1)).collect();
                 let suggestion = did_you_mean(name, names.iter().copied());
                 let found = format!("the unknown key `{name}`{suggestion}");
                 self.note(at, &full(name), found, &choice(&names));
@@ -291,6 +293,7 @@ impl TypeReader {
         }
         let needed = keys[..documented].iter().filter(|key| key.default == DefaultValue::Required);
         let needed = needed.map(|key| key.name);
+        // A file needs the section of its owner, as a leaf's file needs `[leaf]`.
         let own = subsections.iter().find(|one| one.name == self.owner && !one.is_list);
         for name in needed.chain(own.map(|one| one.name)) {
             // A misspelt key is not also missing.
@@ -325,7 +328,7 @@ impl TypeReader {
         }
     }
 
-    /// Reads the value of a key. Adds a fault if it has another type.
+    /// Reads the value of a key. Adds a fault for another type or an unknown word.
     fn value(&mut self, kind: Kind, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Item> {
         let item = item(value.get_ref());
         let mut wrong = |at: &Spanned<DeValue<'_>>, allowed: &str| {
@@ -435,6 +438,7 @@ fn item(value: &DeValue<'_>) -> Item {
 /// Returns the fault of a text that is not TOML.
 fn syntax_fault(error: &toml::de::Error, text: &str) -> Fault {
     let line = Lines::of(text).at(error.span().map_or(0, |span| span.start));
+    // The parser's message may end in a list of expected characters or words.
     let message = error.message();
     let found = message.split(", expected ").next().unwrap_or_default();
     let found = found.split("\nexpected").next().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Settings of a node by the full names of their keys. A reload compares them.
 //!
-//! [`super::keys::SECTIONS`] says which keys a file may have, their defaults, and which of them a running node can change.
+//! [`super::keys::SECTIONS`] lists the keys that a file may have, with their defaults, and marks those that a running
+//! node can change as live.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -26,11 +27,13 @@ struct Entry {
 
 impl Settings {
     /// Returns the names of all settings that differ in `wanted`, and of all tables that only one of the files has. A
-    /// live table, such as a pool, may be added or removed while the node runs; keys that are not live are named.
+    /// live table, such as a pool, may be added or removed while the node runs. Of an added one, only keys that are not
+    /// live are named.
     #[must_use]
     pub fn differences(&self, wanted: &Self) -> Vec<String> {
         let (none, mut names) = (BTreeMap::new(), Vec::new());
         // Sections that only one of the files has. Their subsections are not named again.
+        // A section sorts before its subsections.
         let mut unmatched = BTreeSet::new();
         for entry in self.0.keys().chain(wanted.0.keys()).collect::<BTreeSet<_>>() {
             let (old, new) = match (self.0.get(entry), wanted.0.get(entry)) {
@@ -185,6 +188,7 @@ mod tests {
     #[test]
     fn spelling_of_a_value_changes_nothing() {
         let text = sample("leaf", "[leaf]");
+        // A spelling of the default, and the absent key.
         for (key, first, second) in [
             ("udp_port", Some("0x4D2"), None),
             ("connections", Some("65_536"), None),
@@ -238,6 +242,7 @@ mod tests {
             assert_eq!(names, !key.live, "{file}: {name}: {found:?}");
             compared += 1;
         }
+        // The loop must not have skipped most keys.
         assert!(compared > 30, "{compared} keys are compared");
     }
 }

@@ -73,7 +73,7 @@ fn trust_settings_are_explicit() {
     assert!(config.servers[0].registers && config.pools[0].settings.shared_workers);
     assert_eq!(config.leaf.multi_packet_per_source, 9);
     let few = parse(&GOOD.replace("seed = 7", "connections = 64")).unwrap();
-    assert_eq!(few.leaf.multi_packet_per_source, 64, "no more than there are at all");
+    assert_eq!(few.leaf.multi_packet_per_source, 64, "at most `connections`");
 }
 
 // promise: scheduling.6
@@ -222,7 +222,8 @@ fn ipv6_is_read_and_families_must_fit_together() {
     }
 }
 
-/// Replaces one text and expects the error to name the place, key, value found and allowed values.
+/// Replaces one text of [`GOOD`] and expects the error to contain all `expected` parts: place, key, value found and
+/// allowed values.
 fn faulty(old: &str, new: &str, expected: &[&str]) {
     assert!(GOOD.contains(old), "{old}");
     let text = GOOD.replacen(old, new, 1);
@@ -480,7 +481,7 @@ fn every_address_is_a_hosts() {
                 "{all}"
             );
             let once = error.faults.iter().filter(|fault| fault.found.contains(bad)).count();
-            assert_eq!(once, 1, "told once: {all}");
+            assert_eq!(once, 1, "reported once: {all}");
         }
     }
     // A network of two addresses has no network or broadcast address. Behind a gateway the network's size is
@@ -508,7 +509,7 @@ fn a_pool_may_have_a_key() {
         config.pools[0].settings.key.is_some()
             && parse(GOOD).unwrap().pools[0].settings.key.is_none()
     );
-    assert!(config.servers[0].registers, "who proves what it says may register");
+    assert!(config.servers[0].registers, "servers of a pool with a key register by default");
     let v6 = parse(&V6.replace("policy = \"horus\"", &line)).unwrap();
     assert!(v6.pools[0].settings.key.is_some() && v6.servers[0].registers);
     assert!(!parse(&(text.clone() + "registers = false\n")).unwrap().servers[0].registers);
@@ -536,7 +537,8 @@ fn central_queues_need_buffers() {
         (config.pools[0].settings.queue, config.pools[0].settings.overflow),
         (20_000, Overflow::Refuse)
     );
-    assert_eq!(config.leaf.mbufs, 20_000 + 4 * 1024, "as many as are needed unless told");
+    // The queue, and twice the 1024 slots of each of the two ports.
+    assert_eq!(config.leaf.mbufs, 20_000 + 4 * 1024, "the default suffices");
     let with = |mbufs: u32| central.replace("seed = 7", &format!("mbufs = {mbufs}"));
     assert!(parse(&with(24_096)).is_ok());
     let error = parse(&with(24_095)).unwrap_err().to_string();
@@ -556,6 +558,7 @@ fn all_faults_are_reported_in_order() {
 
 #[test]
 fn workers_are_unique_over_servers() {
+    // Worker 31 at two servers; one server twice in a pool.
     let second = "\n[[server]]\nip = \"10.0.2.12\"\nworkers = \"31-40\"\npool = 1\n";
     let error = parse(&format!("{GOOD}{second}")).unwrap_err().to_string();
     assert!(error.contains("worker 31, which server 10.0.2.11 has"), "{error}");
@@ -579,6 +582,7 @@ fn leaf_may_have_local_workers() {
     let config = read(&text).unwrap_or_else(|error| panic!("{error}"));
     let agent = config.agent.unwrap();
     assert_eq!((&agent.name[..], agent.places().len()), ("host1", 4));
+    // Text of the file, its replacement, and parts of the error.
     let cases: [(&str, &str, &[&str]); 9] = [
         ("cores = [0]", "cores = [0, 1]", &["leaf.cores", "2 cores", "one"]),
         ("name = \"host1\"", "name = \"\"", &["agent.name"]),
@@ -703,6 +707,7 @@ fn a_spines_file_has_leaves_for_workers() {
 // promise: input.2
 #[test]
 fn every_spine_fault_names_its_place() {
+    // Text of the file, its replacement, and parts of the error.
     let cases: [(&str, &str, &[&str]); 12] = [
         ("id = 90", "id = 40000", &["spine.toml:3", "spine.id", "40000"]),
         ("cores = [1]", "cores = [1]\nworkers_max = 4", &["spine.toml:5", "spine.workers_max"]),
@@ -951,6 +956,7 @@ fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
 fn faults_take_linear_time_and_hundred_are_printed() {
     const ENTRIES: usize = 50_000;
     within_five_minutes(|| {
+        // Checks a file of `head` and 50,000 faulty entries: 100 faults are printed, and the number of the rest.
         let check = |head: &str, entry: &dyn Fn(usize) -> String| {
             let text = head.to_owned() + &(0..ENTRIES).map(entry).collect::<String>();
             let error = match head.contains("[agent]\nname") && !head.contains("[leaf]") {

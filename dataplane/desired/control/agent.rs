@@ -49,7 +49,7 @@ pub struct AgentParts<B: Buf + Token> {
     pub payload_max: usize,
     /// True if it registers its workers with a leaf.
     pub has_leaf: bool,
-    /// Ticks of silence after which a worker with tasks is excluded.
+    /// Clock ticks of silence after which a worker with tasks is excluded.
     pub timeout: u64,
     /// Seed of all random streams.
     pub seed: u64,
@@ -57,7 +57,7 @@ pub struct AgentParts<B: Buf + Token> {
     pub signer: Option<Arc<Signer>>,
 }
 
-/// Core of an agent.
+/// An agent's core as its control sees it: commands to the core, and the channels of its workers.
 #[derive(Debug)]
 pub struct AgentCores<B: Buf + Token> {
     parts: AgentParts<B>,
@@ -97,10 +97,11 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
     /// Entries for new workers, by id.
     type PreparedChange = BTreeMap<u16, Entry<B>>;
 
+    /// Log text for a change that the core uses.
     const DECIDE: &'static str = "the core uses it";
 
-    /// Refuses changes of servers and links, which an agent lacks. Checks that the region has room for a policy's bound
-    /// and for proofs.
+    /// Refuses changes of objects that an agent lacks: servers, links, service addresses, and workers of other hosts.
+    /// Checks that the region has room for a policy's bound and for proofs.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, .. }
@@ -138,10 +139,12 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         }
     }
 
+    /// Returns the address of the host for workers without a server.
     fn own_host(&self) -> IpAddr {
         self.address
     }
 
+    /// Returns the maximum number of workers: one for each channel of the region.
     fn workers_max(&self) -> usize {
         self.parts.region.as_ref().map_or(MEMBERS_MAX, |region| region.shape().channels)
     }
@@ -151,6 +154,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         Some(self.parts.commands.epoch())
     }
 
+    /// Returns true if the queue to the core has room for another update.
     fn has_room(&self) -> bool {
         self.parts.commands.has_room()
     }

@@ -144,7 +144,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Replaces the workers of a change of workers.
+    /// Replaces the workers of an `add-workers`, `remove-workers` or `set-speed`. Other changes stay the same.
     #[must_use]
     pub(crate) fn of_workers(mut self, ids: Vec<u16>) -> Self {
         if let Self::AddWorkers { workers, .. }
@@ -429,7 +429,7 @@ impl<'a> Values<'a> {
         ids.map_err(|found| text(format!("workers={found}"), allowed))
     }
 
-    /// Returns the relative speed; 1 without it.
+    /// Returns the relative speed; 1 without the key.
     ///
     /// # Errors
     /// If the value is invalid.
@@ -438,7 +438,7 @@ impl<'a> Values<'a> {
         check_speed(self.parsed("speed", &format!("{least} to {most}"))?.unwrap_or(1.0))
     }
 
-    /// Returns the capacity of the queue in tasks; the default without it.
+    /// Returns the capacity of the queue in tasks; the default without the key.
     ///
     /// # Errors
     /// If the value is invalid.
@@ -446,7 +446,7 @@ impl<'a> Values<'a> {
         check_queue(self.parsed("queue", &format!("1 to {QUEUE_MAX}"))?.unwrap_or(QUEUE))
     }
 
-    /// Returns the way of a full queue; `drop` without it.
+    /// Returns the treatment of tasks beyond a full queue; `drop` without the key.
     ///
     /// # Errors
     /// If the value is invalid.
@@ -470,7 +470,7 @@ impl<'a> Values<'a> {
     /// Returns the optional path under this key.
     ///
     /// # Errors
-    /// If no file has such a path.
+    /// If the value is too long, has control characters, or has an open or inner quote.
     pub fn path(&self, key: &str) -> Result<Option<PathBuf>, ChangeError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let is_valid = |path: &String| path.len() <= PATH_MAX && !path.contains(char::is_control);
@@ -755,7 +755,7 @@ mod tests {
 
     // promise: membership.2
     #[test]
-    fn invalid_change_lists_the_valid_verbs() {
+    fn invalid_change_names_the_fault_or_allowed_text() {
         for (bad, says) in [
             ("", "allowed: add-server, remove-server"),
             ("drop-server ip=1.2.3.4", "`drop-server`"),

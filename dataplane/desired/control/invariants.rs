@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::membership::Membership;
 
-/// Checks the change from one membership to the next one. A `spine`'s members are leaves, which may be in several pools.
+/// Checks the change from one membership to the next one. A spine's members are leaves, which may be in several pools.
 ///
 /// # Panics
 /// If the epoch does not grow by one, the list of pools becomes shorter, or a worker's server does not exist. Also if a
@@ -75,11 +75,13 @@ mod tests {
         assert!(is_violated(false, |to| to.pools.clear()));
         assert!(is_violated(false, |to| pool(to).id = 2));
         assert!(is_violated(false, |to| pool(to).members.swap(0, 1)));
+        // A second place for worker 3, and worker 9 of server 7, which does not exist.
         assert!(is_violated(false, |to| pool(to).members.push(Some(Worker::new(3, 0, 1.0)))));
         assert!(is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 7, 1.0)))));
         // A place may become empty, and an empty one may get any worker.
         assert!(!is_violated(false, |to| pool(to).members[1] = None));
         assert!(!is_violated(false, |to| pool(to).members.push(Some(Worker::new(9, 0, 1.0)))));
+        // Adds pool 2, which also has worker 3. Only a spine's members may be in two pools.
         let again = |to: &mut Membership| {
             let members = vec![Some(Worker::new(3, 0, 1.0))];
             let second = Pool { id: 2, members, ..pool(to).clone() };

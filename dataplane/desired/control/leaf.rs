@@ -67,7 +67,7 @@ impl LeafCores {
         }
     }
 
-    /// Same, for a node that sends no signals to spines.
+    /// Returns the same cores, for a node that sends no signals to spines.
     #[must_use]
     pub fn without_spines(self) -> Self {
         Self { may_link: false, ..self }
@@ -77,6 +77,7 @@ impl LeafCores {
 impl Cores for LeafCores {
     type PreparedChange = Arc<Network>;
 
+    /// Log text for a change that all cores use.
     const DECIDE: &'static str = "all cores use it";
 
     /// Checks addresses, queue and links of a change.

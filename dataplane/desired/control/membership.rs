@@ -147,7 +147,8 @@ pub(super) fn settle<T>(places: &mut Vec<Option<T>>, value: T, is_usable: impl F
 }
 
 impl Membership {
-    /// Returns the membership of a configuration: servers in its order, and last this host if it has workers.
+    /// Returns the membership of a configuration: servers in its order, and last an entry of this host for each pool of
+    /// its `[agent]`.
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let pool =

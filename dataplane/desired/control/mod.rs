@@ -637,6 +637,7 @@ fn drain(
 /// Checks that a policy suits the kind of node.
 fn check_policy(policy: &PolicySpec, is_spine: bool) -> Result<(), ChangeError> {
     let entry = policy.entry();
+    // A leaf's policy may name the spine's policy that goes with it. A spine's policy names itself.
     let is_over_racks = entry.over_racks.is_some_and(|over| over.policy == entry.name);
     let reason = match is_spine {
         true if !is_over_racks => "its members are workers; a spine's are leaves",

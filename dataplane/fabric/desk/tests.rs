@@ -117,7 +117,7 @@ impl Store for FakeStore {
 /// Receiver of the answer to a command.
 type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 
-/// Running desk. Dropping it ends the desk.
+/// Desk with its store and its channels. Dropping it ends the desk.
 struct Site {
     store: FakeStore,
     asks: mpsc::Sender<CommandRequest>,
@@ -253,6 +253,8 @@ fn short_leads_compact_the_log() {
     static NOW: AtomicU64 = AtomicU64::new(0);
     let mut site = Site::new(|| Duration::from_secs(NOW.load(Ordering::Relaxed)));
     run(async {
+        // Four leads of a third of `COMPACT` versions each. Adding and removing a leaf in turn changes the
+        // fabric with each command.
         let mut version = 0;
         for lead in 1..=4 {
             site.lead().await;

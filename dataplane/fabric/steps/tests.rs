@@ -26,9 +26,12 @@ type Lines = Arc<Mutex<String>>;
 /// Cores that record each change and each step, and apply them at once.
 struct Recorder {
     lines: Lines,
+    /// Epoch that the cores have.
     epoch: u64,
     is_spine: bool,
+    /// Address of an agent's own host.
     host: IpAddr,
+    /// Membership of an agent on the leaf's core.
     agent: Option<Membership>,
     /// True while leaving workers stay.
     holds: Arc<AtomicBool>,
@@ -104,10 +107,13 @@ struct Recording {
     requests: Requests<Recorder>,
     handle: Handle,
     lines: Lines,
+    /// True while leaving workers stay.
     holds: Arc<AtomicBool>,
     /// The part of a fabric that the node follows, as sent by messages.
     view: View,
+    /// All pools and workers that the node ever received.
     known: KnownState,
+    /// Time of the node's clock.
     now_ns: u64,
 }
 
@@ -175,7 +181,7 @@ impl Recording {
         writeln!(self.lines.lock().unwrap(), "{line}").unwrap();
     }
 
-    /// Serves the node until the answer is there.
+    /// Serves the node, at steps of 1 ms of its clock, until the answer is there.
     fn answer<T>(&mut self, answer: &Receiver<T>) -> T {
         let began = Instant::now();
         loop {
@@ -189,7 +195,8 @@ impl Recording {
         }
     }
 
-    /// Lets departing objects leave.
+    /// Lets departing objects leave, unless [`Self::hold`] keeps them. A step of 20 s is longer than each time
+    /// limit of a departure; workers, pools and servers depart in different steps.
     fn settle(&mut self) {
         for _ in 0..4 {
             self.now_ns += 20_000_000_000;
@@ -202,7 +209,7 @@ impl Recording {
         self.holds.store(holds, Ordering::Release);
     }
 
-    /// Reloads this file.
+    /// Reloads this file. Records the changes, and their number or the error. `what` names the file's content.
     fn reload(&mut self, what: &str, text: &str) {
         self.note(format_args!("reload: {what}"));
         std::fs::write(self.folder.path().join("node.toml"), text).unwrap();
@@ -217,7 +224,7 @@ impl Recording {
         self.settle();
     }
 
-    /// Makes changes together.
+    /// Makes changes together, as an operator does.
     fn change(&mut self, changes: &[&str]) {
         self.note("change");
         let changes = changes.iter().map(|text| text.parse().unwrap()).collect();
@@ -282,6 +289,8 @@ fn server(ip: &str, workers: &str, pool: u16, more: &str) -> String {
     format!("[[server]]\nip = '10.0.2.{ip}'\nworkers = '{workers}'\npool = {pool}\n{more}\n")
 }
 
+/// Records reloads of a leaf's file: more objects, drained workers, fewer objects, refused changes, and reloads
+/// while removed objects still leave.
 fn leaf_reloads() -> String {
     let first = [
         LEAF,
@@ -348,6 +357,7 @@ fn leaf_reloads() -> String {
     node.end("leaf, reloads")
 }
 
+/// Records reloads of a leaf with an agent on its core: other workers and settings of the agent's pools.
 fn leaf_with_agent() -> String {
     let head = LEAF.replace("cores = [1]", "cores = [1]\nworkers_max = 64");
     let pools = [pool(1, "horus", ""), pool(2, "sed", "")].concat();
@@ -369,6 +379,7 @@ fn leaf_with_agent() -> String {
     node.end("leaf with an agent")
 }
 
+/// Records reloads of an agent's file: more pools, fewer pools, and a refused change of `[control]`.
 fn agent_reloads() -> String {
     let head = "[agent]\nname = 'memory'\ncore = 0\n\
         [[port]]\ndevice = 'memory'\nip = '10.0.1.11/24'\n";
@@ -449,6 +460,8 @@ const ALONE: &str = "[leaf]\nid = 1\ncores = [1]\n\
     [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.1.1/24'\n\
     [controller]\naddresses = ['unix:/run/fabric.ctl']\n";
 
+/// Records two leaves, an agent and a spine that follow all versions, once with workers that leave at once and once
+/// with workers that stay until the end.
 fn followers() -> String {
     let mut all = String::new();
     let agent = "[agent]\nname = 'memory'\ncore = 0\n\
@@ -469,6 +482,7 @@ fn followers() -> String {
     all
 }
 
+/// Records reloads of a spine's file: racks that change pool, size or address, and a removed pool.
 fn spine_reloads() -> String {
     let head = "[spine]\nid = 9\ncores = [1]\n\
         [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.2.1/24'\n";
@@ -488,6 +502,7 @@ fn spine_reloads() -> String {
     node.end("spine, reloads")
 }
 
+/// Records changes by an operator of a leaf. Each list is one request.
 fn operators() -> String {
     let first = [LEAF, &pool(1, "horus", ""), &server("11", "0-3", 1, "")];
     let mut node = Recording::of_file(&first.concat());

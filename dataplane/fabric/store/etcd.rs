@@ -12,7 +12,7 @@
 //! 1. Each write has a unique name, which it puts into `attempt`. A repeated write whose comparison fails
 //!    reads that key in the same transaction. If the name is its own, an earlier attempt was kept.
 //! 2. No write succeeds twice: each compares a number that it changes (`version`, `base`). The exception is a
-//!    part, until its `base` is written. It then has the same content.
+//!    part, until its `base` is written. Its repetition writes the same content.
 //! 3. After a write with an unknown outcome, the controller gives up its lead. It makes a new key `leader`,
 //!    with another revision, before it reads. From then on the comparison of the late write fails.
 
@@ -114,7 +114,7 @@ impl EtcdStore {
         format!("{}/{name}", self.access.prefix).into_bytes()
     }
 
-    /// Reads all keys from `from` to `to` (exclusive), a page at a time.
+    /// Reads all keys from `from` to `to` (exclusive), a page at a time. Reads only `from` if `to` is empty.
     async fn range(&mut self, from: Vec<u8>, to: Vec<u8>) -> Result<Vec<KeyValue>, StoreError> {
         let (mut found, mut next) = (Vec::new(), from);
         loop {
@@ -256,7 +256,7 @@ impl EtcdStore {
         }))
     }
 
-    /// Gives up the lead. Its lease is ended later.
+    /// Gives up the lead, and ends its lease for this process. [`Self::revoke_abandoned`] ends it in etcd.
     fn give_up(&mut self) {
         self.abandoned.extend(self.lead.take().map(|lead| lead.id));
     }

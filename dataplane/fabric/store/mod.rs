@@ -74,7 +74,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if only an operator can repair the store. The process ends then.
+    /// Returns true if the process must end, because a retry cannot help. A damaged version in etcd is not
+    /// final: an operator can repair it while the controller retries.
     pub(super) const fn is_final(&self) -> bool {
         matches!(self, Self::DamagedFile { .. })
     }

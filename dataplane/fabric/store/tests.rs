@@ -57,7 +57,8 @@ fn write(path: &Path, bytes: &[u8]) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Loads a damaged copy. Either the damage is reported, or the fabric is the stored one.
+/// Loads a damaged copy. Either the damage is reported, or the fabric is the stored one. Returns true for a
+/// report.
 fn check_damaged(path: &Path, bytes: &[u8], stored: &Fabric, damage: &str) -> bool {
     write(path, bytes);
     match load(path) {
@@ -82,6 +83,7 @@ fn damaged_file_is_reported_or_harmless() {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(33);
     let mut reported = 0;
     for (store, state) in stores.iter().zip(["closed", "killed"]) {
+        // Most of the file is zeros, where damage hits nothing.
         let used: Vec<usize> = (0..store.len()).filter(|&offset| store[offset] != 0).collect();
         for round in 0..100 {
             let mut bytes = store.clone();
@@ -93,6 +95,7 @@ fn damaged_file_is_reported_or_harmless() {
                     rng.fill(&mut bytes[offset..end]);
                 }
                 3 => bytes.truncate(rng.random_range(1..store.len())),
+                // The byte's page becomes a copy of another one.
                 _ => {
                     let (page, other) = (offset / 4096 * 4096, rng.random_range(0..8) * 4096);
                     bytes.copy_within(other..other + 4096, page);

@@ -80,16 +80,19 @@ pub(super) fn start(
     let table = agent::table(config, runtime.ticks_hz())?;
     telemetry::show(&runtime.eal, Role::Agent, &table);
     let (host, membership) = (&config.host, agent::membership(config));
+    // A transmit queue for each worker that may send its replies itself.
     let outlets = match config.sends {
         ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => host.places().len(),
         _ => 0,
     };
+    // No devices: the node was stopped while a device waited for its peer.
     let Some(mut devices) = runtime.open_devices(outlets)? else {
         let role_and_cores = (Role::Agent, &[config.core][..]);
         let ledger = runtime.account(role_and_cores, &table, &membership, 0.0);
         return Ok(account(host, ledger, AgentEnd::default(), 0));
     };
     let signer = signer(&membership, None).map(Arc::new);
+    // No process attaches to the region of threads, so no worker can be added.
     let shared_region = start_threads.is_none().then(|| Arc::clone(&region));
     let outlets = std::mem::take(&mut devices.outlets);
     let thread_workers = start_threads
@@ -112,6 +115,7 @@ pub(super) fn start(
     log::info!("agent {} runs on CPU {} with seed {seed}", host.name, config.core);
     let macs = devices.devices.iter().map(|device| Mac(device.mac()));
     let addresses = config.addresses(macs).collect();
+    // The agent's address is that of the port towards its first leaf; of the first port without a leaf.
     let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
     let parts = NodeParts {
         id: NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into()),
@@ -140,7 +144,7 @@ pub(super) fn account(
     AgentStats { ledger, name: host.name.clone(), attach, registered, senders }
 }
 
-/// Returns the end of an agent before it closes.
+/// Returns the sums of an agent's attach statistics, and its number of registered workers, before it closes.
 pub(super) fn end<P: Port<Buf: Token>, A: Pool<Buf = P::Buf>>(agent: &Agent<P, A>) -> AgentEnd {
     let attach = agent.attach_stats().fold(AttachStats::default(), AttachStats::and);
     (attach, agent.registered())

@@ -207,6 +207,7 @@ mod tests {
         let counters: Vec<_> = (0..3).map(|_| Counters::heap()).collect();
         let mut causes = Causes::of(Vec::new(), counters.clone());
         assert_eq!(causes.new_idle_cores(), [0_usize; 0]);
+        // A core without packets counts as idle once the node has received 10,000.
         counters[0].add(Counter::RxPackets, 9_999);
         assert_eq!(causes.new_idle_cores(), [0_usize; 0], "too few to tell");
         counters[2].add(Counter::RxPackets, 1);

@@ -36,6 +36,7 @@ const WATCH: Duration = Duration::from_millis(20);
 /// EAL, packet buffers and clock of a node, and the options of its run.
 pub struct Runtime<'a> {
     pub mbufs: MbufPool,
+    /// Emulated time; `None` for the time-stamp counter.
     pub clock: Option<ClockFile>,
     pub eal: Eal,
     config: NodeConfig<'a>,
@@ -187,9 +188,9 @@ impl<'a> Runtime<'a> {
         Ok(Some(Devices { devices, queues, outlets: all_outlets, links }))
     }
 
-    /// Runs the cores until `stop` is set or the duration is over. The calling thread watches them until all have ended.
-    /// `report` gets a line per second. Returns the account, the end of the node's agent, if it has one, and the
-    /// control.
+    /// Runs the cores until `stop` is set or the duration is over. The calling thread watches them until all have
+    /// ended. `report` gets a line per second. Returns the account, the end of the node's agent, if it has one, and
+    /// the control.
     pub fn run<C: CoreParts, K: Cores>(
         &self,
         table: &Table,
@@ -225,6 +226,7 @@ impl<'a> Runtime<'a> {
             let setup = CoreSetup {
                 eal: self.eal.clone(),
                 parts,
+                // The next queue pair of each device.
                 ports: queues.iter_mut().map(|ports| ports.remove(0)).collect(),
                 watch,
                 counters: counters[index].clone(),

@@ -68,6 +68,7 @@ pub fn run(
     };
     let (role_and_cores, membership) =
         ((config.role, &config.leaf.cores[..]), Membership::of(config));
+    // No devices: the node was stopped while a device waited for its peer.
     let Some(devices) = runtime.open_devices(0)? else {
         return Ok(runtime.account(role_and_cores, &table, &membership, 0.0));
     };
@@ -94,7 +95,7 @@ pub fn run(
         table.seed()
     );
     let neighbours = table.neighbours();
-    // The states that the first check compares with, so that it notices each later event.
+    // The first check of the links compares with these states, so that it notices each later event.
     for port in devices.links.down() {
         log::info!("port {port}, {}: no link yet", devices.devices[port].name());
         neighbours.set_link(port, false);
@@ -136,6 +137,7 @@ pub fn run(
 /// Parts of a leaf's core.
 struct LeafCore {
     stages: Stages,
+    /// Queue of changes from the control.
     commands: Commands,
     /// Mempool for packets that the core makes.
     pool: PoolHandle,

@@ -41,7 +41,9 @@ pub trait CoreParts: Send + 'static {
 /// A core's links to observers on other threads.
 #[derive(Clone, Default)]
 pub struct CoreWatch {
+    /// Orders to record or explain packets.
     pub tap: TapCommands,
+    /// Counts of refused packets, and samples of spoofed replies.
     pub refusals: Refusals,
 }
 
@@ -53,6 +55,7 @@ pub struct CoreSetup<C> {
     pub ports: Vec<QueuePort>,
     pub watch: CoreWatch,
     pub counters: Counters,
+    /// Polling without pause, or with sleeps while idle.
     pub polling: PollMode,
     /// Emulated time instead of the time-stamp counter.
     pub clock: Option<EmulatedClock>,

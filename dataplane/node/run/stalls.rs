@@ -76,6 +76,7 @@ mod tests {
 
     use super::*;
 
+    /// One millisecond, and one tick: the clocks of the tests have 1000 ticks per second.
     const MS: Duration = Duration::from_millis(1);
 
     #[test]

@@ -140,7 +140,7 @@ mod tests {
         manager.set_nonblocking(true).unwrap();
         let mut supervisor = Supervisor::new(socket(path.to_str().unwrap()).ok(), Some(300 * MS));
         let (cores, start) = ([Counters::heap(), Counters::heap()], supervisor.last_ping);
-        // Messages at this time after the start.
+        // Messages at this time after the start. Watchdog messages are due 100 ms after the last one.
         let mut look = |ms: u32| {
             supervisor.update(&cores, start + ms * MS);
             notifications(&manager)
@@ -156,7 +156,7 @@ mod tests {
         assert!(look(600).is_empty(), "not due");
         assert_eq!(look(610), ["WATCHDOG=1"]);
         poll(0);
-        assert!(look(5000).is_empty(), "a core stands still");
+        assert!(look(5000).is_empty(), "a core stalls");
         poll(1);
         assert_eq!(look(5001), ["WATCHDOG=1"]);
         supervisor.stopping();

@@ -1,5 +1,6 @@
-//! Nodes of this process in DPDK's telemetry, as `/wedjat/leaf/...` and `/wedjat/agent/...`. The answers come from
-//! the table in which the cores publish their state, so requests cost the cores nothing.
+//! Nodes of this process in DPDK's telemetry, by role: `/wedjat/leaf/...`, `/wedjat/spine/...` and
+//! `/wedjat/agent/...`. The answers come from the table in which the cores publish their state, so requests cost the
+//! cores nothing.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,8 +11,8 @@ use wedjat_core::state::{Snapshot, Table};
 use wedjat_dpdk::Eal;
 use wedjat_dpdk::telemetry::{Answer, LIST_MAX, Value, register};
 
-/// Nodes that run in this process: a leaf, an agent, or one of each.
-/// The references are weak: telemetry cannot remove a command.
+/// Nodes that run in this process: a leaf or spine, an agent, or a leaf with an agent.
+/// Telemetry cannot remove a command, so the references are weak: the commands of an ended node find no table.
 static NODES: Mutex<Vec<(Role, Weak<Table>)>> = Mutex::new(Vec::new());
 
 /// First part of every command.
@@ -181,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// State of a leaf with two cores and pool 7, whose 1000 workers have the ids 10 to 1009.
+    /// Returns the state of a leaf with two cores and pool 7, whose 1000 workers have the ids 10 to 1009.
     fn node() -> Snapshot {
         let workers = (0..1000).map(|id| WorkerSpec { id: 10 + id, server: 0 }).collect();
         let pools = vec![PoolSpec { id: 7, policy: "horus".into(), workers }];

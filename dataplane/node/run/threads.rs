@@ -154,7 +154,7 @@ fn create_workers(
 }
 
 /// Returns the sets of queues for workers, each with one queue at every port. Their number is that of the port with
-/// the fewest queues.
+/// the fewest queues, and at most that of the workers. Fails if workers must have a set and one has none.
 fn queue_sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
     let wanted = config.host.places().len();
     let fewest = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());

@@ -78,8 +78,11 @@ impl ResultArgs {
 
 /// Collects the tasks of runs, and writes the results at the end.
 pub struct Results {
+    /// Folder of the plots.
     plot: Option<PathBuf>,
+    /// File of the page.
     html: Option<PathBuf>,
+    /// Log of all tasks.
     log: Option<BufWriter<OpenReport>>,
     /// Runs to draw, with their numbers.
     runs: Vec<(usize, Run)>,
@@ -138,7 +141,8 @@ impl Results {
         Ok(())
     }
 
-    /// Writes everything, and logs the name of each file. `heading` is that of the page.
+    /// Writes everything. Logs the names of the task log and the page, and the folder of the plots. `heading` is
+    /// that of the page.
     ///
     /// # Errors
     /// If a file cannot be written.

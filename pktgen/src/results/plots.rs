@@ -42,7 +42,8 @@ pub fn all(runs: &[Run]) -> Result<Vec<Plot>, ChartError> {
     Ok(plots)
 }
 
-/// Replaces all characters except letters, digits and dots by single dashes, and leaves out per cent signs.
+/// Returns a label as a file name. A dash replaces each run of characters other than letters, digits and dots, except
+/// at both ends. Per cent signs are left out.
 fn file_name(label: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     let name: String = label.replace('%', "").chars().map(plain).collect();
@@ -256,6 +257,7 @@ mod tests {
         assert!(cdf.windows(2).all(|pair| pair[0].at.0 <= pair[1].at.0));
         let ccdf = complementary(&run);
         assert!(ccdf.windows(2).all(|pair| pair[0].at.1 > pair[1].at.1));
+        // A tenth of the 1000 tasks is warm-up.
         assert!((ccdf.last().unwrap().at.1 - 1.0 / 900.0).abs() < 1e-12, "{:?}", ccdf.last());
     }
 }

@@ -144,7 +144,7 @@ impl Sample {
         }
         let from_ps = measured().map(|task| task.scheduled_ps).min().unwrap_or(0);
         let series = series(&tasks);
-        // Each pool of a fabric is a run of its own. Batches of equal number add up.
+        // Each pool of a fabric is cut into batches of its own. Batches of one number form one batch of all pools.
         tasks.sort_by_key(|task| (task.pool, task.scheduled_ps, task.number));
         let mut batches = vec![Responses::new(subject); BATCHES];
         for pool in tasks.chunk_by(|a, b| a.pool == b.pool) {
@@ -212,7 +212,9 @@ pub struct Estimate {
 pub struct Run {
     /// Description.
     pub subject: Subject,
+    /// Figures of each seed.
     samples: Vec<Sample>,
+    /// Response times of all seeds.
     responses: Responses,
     /// False if the run's own report called it invalid.
     pub valid: bool,

@@ -1,4 +1,4 @@
-//! Echo workload: replies with the bytes of the task.
+//! Echo workload: replies with the bytes of the task, as far as they fit.
 
 use super::App;
 

@@ -22,7 +22,7 @@ pub use tpcc::Tpcc;
 pub trait App {
     /// Performs the task in `work`, the payload after the task header. Writes the answer into `reply` and
     /// returns its length; 0 if `reply` is too short for an outcome. An invalid task gets an answer with an error
-    /// status, except from [`Echo`], to which every task is valid.
+    /// status. [`Echo`] differs: every task is valid, and the answer is as much of it as fits.
     fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize;
 }
 
@@ -75,6 +75,7 @@ mod tests {
         workload: Workload,
         operation: u16,
     ) -> Option<u16> {
+        // Application 7, sequence number 9. Two bytes more than a request has, to check an echo's length.
         let (mut work, mut reply) = ([0; 18], [0; 64]);
         Work { service_ns: 0, operation, seed: seed_of(7, 9) }.emit(&mut work);
         let len = app.serve(&work, &mut reply);

@@ -1,4 +1,4 @@
-//! Horus's RocksDB workload: GET reads 60 objects by key, SCAN iterates over all 5,000 (section 4.1).
+//! RocksDB workload of the Horus paper (section 4.1): GET reads 60 objects by key, SCAN iterates over all 5,000.
 
 use std::fs::File;
 use std::io;
@@ -46,10 +46,10 @@ impl RocksDb {
         tempfile::Builder::new().prefix("wedjat-objects-").tempdir()
     }
 
-    /// Opens the database in this folder and checks its content. Fills an empty folder first.
+    /// Opens the database in this folder and checks its content. Fills a folder without a database first.
     ///
     /// # Errors
-    /// If the folder cannot be used, or holds anything else.
+    /// If the folder cannot be used, or holds a different database.
     pub fn open(path: &Path) -> Result<Self, DatabaseError> {
         let unusable = |problem: String, fix| DatabaseError { path: path.to_owned(), problem, fix };
         fill_once(path).map_err(|problem| {

@@ -82,7 +82,8 @@ impl Spin {
         (self.rounds_per_ns, self.overhead_ns)
     }
 
-    /// Calibrates on the local machine. `now` returns nanoseconds. Takes about 50 ms, more on a busy machine.
+    /// Calibrates on the local machine. `now` returns nanoseconds. Takes some 20 to 50 ms for each attempt, of which a
+    /// busy machine needs several.
     pub fn calibrate(now: impl Fn() -> u64) -> Calibration {
         Self::calibrate_on(|rounds| {
             let began = now();
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn task_below_the_minimum_does_no_work() {
+    fn task_shorter_than_overhead_does_no_work() {
         assert_eq!(Spin::at(1.0, 30.0).rounds(20.0), 0);
         assert_eq!(Spin::at(2.0, 30.0).rounds(80.0), 100);
     }

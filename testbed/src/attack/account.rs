@@ -11,7 +11,7 @@ pub struct Check {
     pub promise: String,
     /// True if the promise held.
     pub held: bool,
-    /// Observed value.
+    /// Observed value. Some checks give the text of a failure even if the promise held.
     pub found: String,
 }
 

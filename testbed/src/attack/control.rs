@@ -18,7 +18,7 @@ use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_outcomes, d
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::LeafProcess;
 
-/// Number of idle connections to each listener. A listener accepts at most 64.
+/// Number of idle connections to each listener. A listener keeps at most 64 open.
 const IDLE: usize = 200;
 /// Number of invalid entries in the configuration.
 const FAULTY: usize = 20_000;
@@ -57,7 +57,7 @@ const SUBSTITUTES: [Substitute; 4] = [
     ("an endless file", |path| fs::File::create(path)?.set_len(1 << 40)),
 ];
 
-/// Replaces the configuration by each object, and lets the leaf reload it.
+/// Replaces the configuration by each object, and lets the leaf reload it. The leaf must refuse it and keep serving.
 fn no_file(_: &Budget, account: &mut Account) -> Result<(), Failure> {
     for (name, make) in SUBSTITUTES {
         let site = Site::new()?;

@@ -318,6 +318,7 @@ type Obstacle = (&'static str, fn(&Path) -> std::io::Result<()>);
 /// All obstacles. `special` locks the one whose name says so.
 const OBSTACLES: [Obstacle; 8] = [
     ("a FIFO", |path| run_tool(Command::new("mkfifo").arg(path))),
+    // Device 1, 3 is /dev/null.
     ("a device", |path| run_tool(Command::new("mknod").arg(path).args(["c", "1", "3"]))),
     ("a folder", |path| fs::create_dir(path)),
     ("a foreign file", |path| fs::write(path, PRECIOUS)),
@@ -425,16 +426,15 @@ fn description(path: &Path) -> String {
     named.iter().find(|(matches, _)| *matches).map_or(fallback, |(_, name)| *name).to_owned()
 }
 
-/// Starts nodes with a link to a foreign file at the temporary name under which they create a file. The node
-/// must not write through the link.
+/// Starts nodes with a link to a foreign file at a temporary name that an attacker can guess: the file's name, `.new-`
+/// and the process id. A node must not write through the link. (The nodes' own temporary names are random.)
 fn temporaries(account: &mut Account) -> Result<(), Failure> {
     for (role, file) in [("leaf", "state"), ("agent", "state"), ("agent", "region")] {
         let site = Site::new()?;
         let (path, precious) = (site.path(file), site.path("precious"));
         fs::write(&precious, PRECIOUS)?;
         let mut command = Command::new("sh");
-        // The temporary name ends in the node's process id. This is the shell's (`$$`), because `exec` keeps
-        // it.
+        // The node's process id is the shell's (`$$`), because `exec` keeps it.
         let script = "ln -s \"$0\" \"$1.new-$$\"; shift; exec \"$@\"";
         command.args(["-c", script]).arg(&precious).arg(&path).arg(site.binary());
         let config = match role {

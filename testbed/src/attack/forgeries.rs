@@ -73,6 +73,7 @@ fn registrations(budget: &Budget, account: &mut Account) -> Result<(), Failure> 
         let usually_without_tasks = without_tasks(&rig);
         let mut rig = Rig::new(&setup)?;
         let before = presences(&rig);
+        // Both report no task. The worker's id serves as the sequence number, too.
         for worker in 0..COUNT {
             let forged = [
                 Header::worker_id(POOL, worker, 0, worker),
@@ -112,7 +113,8 @@ fn without_tasks(rig: &Rig) -> Vec<u16> {
     (0..COUNT).filter(|worker| rig.sent_tasks.read(usize::from(*worker)) == 0).collect()
 }
 
-/// Returns the presence of each worker as the leaf shows it (live, silent, unreachable, ...).
+/// Returns the presence of each active worker as the leaf shows it (configured, silent, unreachable, ...), and
+/// `out` for an inactive one.
 fn presences(rig: &Rig) -> Vec<&'static str> {
     let Some(dispatcher) = rig.leaf.stages().dispatcher(0) else { return Vec::new() };
     let view = dispatcher.view();
@@ -135,6 +137,7 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
             // Waits for an idle worker: one with a task soon sends a true report.
             None if rig.now >= began + QUIET_NS && rig.outstanding_at(0) == 0 => {
+                // Worker 0 reports 65535 tasks in a reply to the first honest client.
                 rig.worker_side.send(&packets::reply(0, u16::MAX, HONEST[0], 0));
                 forged_at = Some(rig.now);
             }

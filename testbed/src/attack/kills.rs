@@ -116,6 +116,7 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     if !check_alive(account, "the agent lives", &mut agent) {
         return Ok(());
     }
+    // Kills the remaining three.
     drop(workers);
     let outcomes = site.start_attached(0.5)?.outcomes();
     check_outcomes(account, "workers can attach, and every task is answered afterwards", outcomes);
@@ -200,8 +201,8 @@ fn rivals(account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts agents with one name, and thus one region, at once. Exactly one must keep running, and a worker must be able to
-/// attach to it.
+/// Starts agents with one name, and thus one region, at once. Exactly one must keep running, and a worker must be
+/// able to attach to it.
 fn rivals_once(round: usize, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
     let mut agents = Vec::new();

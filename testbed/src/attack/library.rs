@@ -27,6 +27,7 @@ struct Program {
     context: Context,
     /// Held packets, by place.
     stored: Vec<Option<Frame>>,
+    /// Packet buffers of the program.
     pool: FramePool,
     /// Number of held packets with a used or invalid place, and of calls after which the stored packets were
     /// not the held ones.

@@ -229,7 +229,7 @@ mod tests {
 
     // promise: input.4
     #[test]
-    fn panicked_failed_or_empty_attack_counts_as_fallen() {
+    fn panicked_failed_or_empty_attack_counts_as_failed() {
         let run = |run| {
             let attack = Attack { name: "a", summary: "b", runs_on: RunsOn::Memory, run };
             attack.run(&Budget { seconds: 1.0, seed: 1 }).held

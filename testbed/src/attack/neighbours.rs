@@ -128,7 +128,7 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             known_client.answered,
             known_client.sent,
         );
-        // The leaf has a second to learn a new client's address.
+        // The leaf has a second to learn a new client's address: 0.9 s, and the 0.1 s of warm-up of every run.
         rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
         let new_client = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
         account.check_answered(
@@ -266,7 +266,7 @@ fn arp_ns(rig: &mut Rig, senders: u32) -> f64 {
     })
 }
 
-/// Returns the cost of a task, ns.
+/// Returns the cost of a task with 1 us of work, ns.
 fn task_ns(rig: &mut Rig) -> f64 {
     let mut seq = 0_u16;
     packet_ns(rig, || {

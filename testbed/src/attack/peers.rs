@@ -129,16 +129,21 @@ fn message(kind: u16, fields: &[&[u8]]) -> Vec<u8> {
 struct Ring {
     /// 1 for the ring on which the peer sends, 0 for the ring on which it receives.
     flags: u16,
+    /// Number of the ring among those of its direction.
     index: u16,
     /// Number of the region that contains the ring.
     region: u16,
+    /// Offset of the ring in the region, in bytes.
     offset: u32,
+    /// Binary logarithm of the number of slots.
     log2_slots: u8,
 }
 
 /// A peer's handshake, in which any field may be wrong.
 struct Handshake {
+    /// Version of the protocol; 0x0200 is valid.
     version: u16,
+    /// Id of the leaf's interface; 0 is valid.
     id: u32,
     /// Descriptor of the region.
     region: Option<OwnedFd>,
@@ -245,6 +250,7 @@ fn pipe_end() -> Result<OwnedFd, Failure> {
     Ok(std::io::pipe()?.0.into())
 }
 
+/// All wrong handshakes.
 const WRONG: [WrongHandshake; 19] = [
     ("region shorter than announced", |handshake| {
         handshake.region = Some(region(4096)?);
@@ -347,7 +353,8 @@ impl ServedLeaf {
         Ok(Self { site, leaf, resources })
     }
 
-    /// Checks the promises after the attack `name`. Returns false if the leaf can no longer be used.
+    /// Checks the promises after the attack `name`. Returns false if the leaf has ended or keeps resources of the
+    /// attack.
     fn check(&mut self, account: &mut Account, name: &str) -> bool {
         if !check_alive(account, &format!("{name}: the leaf lives"), &mut self.leaf) {
             return false;

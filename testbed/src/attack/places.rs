@@ -55,8 +55,8 @@ pub static ATTACKS: &[Attack] = &[
     },
 ];
 
-/// Returns what a node receives of an offloaded packet (one large packet with several tasks): only its headers.
-/// Here they are those of a single task.
+/// Returns the part of an offloaded packet (one large packet with several tasks) that a node receives: only its
+/// headers. Here they are those of a single task.
 fn offloaded_packet(number: u64) -> Vec<u8> {
     let mut packet = packets::task(HONEST[1], &Header::new_task(POOL, number as u16), 7, 500_000);
     packet.truncate(udp::OFFLOADED_LEN);
@@ -107,7 +107,7 @@ fn unreachable_sources() -> Vec<u32> {
     LEAF_IPS.into_iter().chain(SERVERS).chain(further).collect()
 }
 
-/// Returns a task with one of the [`unreachable_sources`].
+/// Returns a task with 500 us of work, application id 7, and one of the [`unreachable_sources`].
 fn unreachable(number: u64) -> Vec<u8> {
     let sources = unreachable_sources();
     let src = sources[number as usize % sources.len()];
@@ -115,8 +115,8 @@ fn unreachable(number: u64) -> Vec<u8> {
     packets::task(src, &header, 7, 500_000)
 }
 
-/// IPv4 options: loose and strict source routes, malformed timestamps and record routes, an option of length
-/// 0, one beyond the header, and a router alert of three bytes.
+/// IPv4 options: a loose and a strict source route, two malformed timestamps, a malformed record route, an option of
+/// length 0, one beyond the header, and a router alert of three bytes.
 const OPTIONS: [&[u8]; 8] = [
     &[131, 7, 4, 10, 0, 2, 1, 0],
     &[137, 7, 4, 10, 0, 2, 1, 0],
@@ -128,7 +128,7 @@ const OPTIONS: [&[u8]; 8] = [
     &[148, 3, 0, 0],
 ];
 
-/// Returns a task with source port 0, or with one of the [`OPTIONS`].
+/// Returns a task with 500 us of work and application id 7, with source port 0 or one of the [`OPTIONS`].
 fn unanswerable(number: u64) -> Vec<u8> {
     let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
     let task = |port| packets::task_from((CLIENT, port), &header, 7, 500_000);
@@ -138,12 +138,13 @@ fn unanswerable(number: u64) -> Vec<u8> {
     }
 }
 
-/// Returns the first packet of a task that is never completed, from one source. Each has its own task number.
+/// Returns the first packet of a task that is never completed, from one source. Each task has its own pair of
+/// sequence number and application id.
 fn unfinished(number: u64) -> Vec<u8> {
     packets::first_of_several(CLIENT, number as u16, (number >> 16) as u32)
 }
 
-/// Returns the first packet of a task that is never completed, from one of 60,000 sources.
+/// Returns the first packet of a task of application 9 that is never completed, from one of 60,000 sources.
 fn unfinished_of_many(number: u64) -> Vec<u8> {
     // From 10.1.1.0: addresses of the clients' network without hosts.
     packets::first_of_several(0x0A01_0100 + (number % 60_000) as u32, number as u16, 9)

@@ -19,7 +19,7 @@ pub struct Row {
     pub summary: &'static str,
     /// Environment of the attack.
     pub runs_on: RunsOn,
-    /// True if every promise held.
+    /// True if the attack ran to its end, and every promise held.
     pub held: bool,
     /// Reason why the attack ended early.
     pub error: Option<String>,

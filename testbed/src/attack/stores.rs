@@ -192,7 +192,7 @@ fn full(account: &mut Account) -> Result<(), Failure> {
         return Ok(());
     }
     let fabric = Fabric::new()?;
-    let folder = fabric.0.path("");
+    let folder = fabric.0.path(""); // the folder itself
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=4m,mode=700", "none"]).arg(&folder);
     if !mount.status()?.success() {

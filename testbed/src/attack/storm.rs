@@ -134,8 +134,8 @@ impl Forger {
         Flow { src_mac, dst_mac: LEAF_MACS[side], src, dst, src_port, dst_port }
     }
 
-    /// Returns a task, or a part of one, from a random source. Few task numbers, so that parts meet their
-    /// tasks.
+    /// Returns a task, or a part of one, from a random source. Uses few sequence numbers, so that parts
+    /// meet their tasks.
     fn task(&mut self, side: usize) -> Vec<u8> {
         let code = self.one_of(&[Code::NewTask, Code::NewTask, Code::TaskContinuation]);
         let header = Header {
@@ -178,6 +178,7 @@ impl Forger {
             authenticated: self.0.random_bool(0.2),
             more: self.0.random_bool(0.5),
             pool: self.one_of(&[POOL, 0, 9, u16::MAX]),
+            // Workers, an unknown id, the largest valid id, and an invalid one.
             src: self.one_of(&[0, 1, COUNT - 1, COUNT, 0x7FFE, u16::MAX]),
             dst: self.0.random_range(0..=u16::MAX),
             qlen: self.0.random_range(0..=u16::MAX),

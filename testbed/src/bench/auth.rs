@@ -122,7 +122,7 @@ pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
                 [without.run()?, second]
             }
         };
-        // The first pair of runs only warms up caches and resolves neighbours.
+        // The first pair of runs only warms up caches.
         if run > 0 {
             samples.push(times.map(per_reply));
             signing.push(per_reply(sign));
@@ -195,6 +195,7 @@ impl Side {
         let question = arp::Packet::request(LEAF_MAC, LEAF, CLIENT);
         question.answer(CLIENT_MAC).emit(&mut answer, LEAF_MAC);
         let mut verdicts = [Verdict::Consumed; 1];
+        // Both arrive at the first port, at tick 1.
         self.context.process(0, 1, &mut [&mut task[..]], &mut verdicts)?;
         self.context.process(0, 1, &mut [&mut answer[..]], &mut verdicts)?;
         Ok(())
@@ -241,6 +242,7 @@ impl Side {
         let mut verdicts = vec![Verdict::Consumed; frames.len()];
         let began = Instant::now();
         for (burst, verdicts) in frames.chunks_mut(BURST).zip(verdicts.chunks_mut(BURST)) {
+            // At the first port, at tick 2.
             self.context.process(0, 2, burst, verdicts)?;
         }
         let elapsed = began.elapsed();

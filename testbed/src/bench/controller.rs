@@ -167,6 +167,7 @@ fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Res
         fabric.take(&Event::Assign { leaf, ids, pool: Some(id) });
     }
     let leaves: Vec<u16> = counts.into_keys().collect();
+    // All spines count as having equally many links. `link` then takes those with the lowest ids.
     let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
     for (leaf, spine) in link(&leaves, &Default::default(), 2, &spines) {
         fabric.take(&Event::Link { pool: id, leaf, spine: Some(spine) });
@@ -210,7 +211,7 @@ struct EmulatedLeaf {
 }
 
 impl EmulatedLeaf {
-    /// Connects leaf `leaf` to the controller at `socket`, and connects again whenever that fails.
+    /// Connects leaf `leaf` to the controller at `socket`, and connects again whenever the connection fails or ends.
     fn follow(tasks: &Handle, socket: &Path, leaf: u16) -> Self {
         let (newest, version) = watch::channel(0);
         let address = format!("unix:{}", socket.display());

@@ -82,7 +82,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Creates a region with `slots` tasks per channel, and a claim of each worker.
+    /// Creates a region with `slots` tasks per channel and payloads of up to 64 bytes, and a claim of each worker.
     fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
@@ -187,7 +187,7 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
             let before = receiver.next();
             while receiver.next() - before < burst && receiver.receive().is_some() {}
             match receiver.next() != before {
-                true => receiver.complete(0),
+                true => receiver.complete(0), // 0 ns of work
                 false => std::hint::spin_loop(),
             }
         }
@@ -218,7 +218,7 @@ impl Work for EmptyTask {
     type Parcel = Box<Self>;
 
     fn since_ns(&self) -> u64 {
-        0
+        0 // only for the histogram of waits, which this benchmark does not read
     }
 
     fn ids(&self) -> TaskIds {
@@ -243,10 +243,12 @@ impl Work for EmptyTask {
 /// credits and outcomes. The 16 emulated workers run on one core and do no work.
 fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let rig = Rig::new(WORKERS, 64)?;
+    // A single dispatcher, with seed 1 and a central queue of 256 tasks.
     let policy = format!("jbsq(k={BOUND})").parse()?;
     let view = View::heap(usize::from(WORKERS), 1).remove(0);
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1).with_queue(256, Overflow::Drop);
     let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
+    // No worker times out. The tick grants the claims.
     let mut workers = WorkerSet::new(dispatcher, entries, u64::MAX);
     let mut worker_ends = rig.worker_ends;
     workers.tick(0, 0, &mut |_| {});
@@ -267,6 +269,7 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
                 done += 1;
                 unanswered += u64::from(!matches!(completion.outcome, Ok(Outcome::Reply { .. })));
             });
+            // Keeps up to 32 tasks in the central queue.
             while sent < tasks && workers.waiting() < 32 && workers.submit(EmptyTask, 0).is_ok() {
                 sent += 1;
             }
@@ -308,7 +311,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// Measures all subjects.
 ///
 /// # Errors
-/// If EAL fails or a CPU is not available.
+/// If EAL fails, a CPU is not available, or a measurement fails.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let usable = wedjat::cpus::usable();
     let [dispatcher_cpu, worker_cpu] = arguments.cpus[..] else {
@@ -365,8 +368,8 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Kills workers under load. Returns the median and maximum time until replies resume, and the number of
-/// tasks that each worker had.
+/// Kills workers under load. Returns the maximum and median time until replies resume, and the number of tasks
+/// that each killed worker had.
 fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
     let program = std::env::current_exe()?;
     let (mut resumption, mut lost) = (Samples::default(), Samples::default());

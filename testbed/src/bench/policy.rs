@@ -188,6 +188,7 @@ impl<P: Plain> Sampling<P> {
     #[inline(always)]
     fn sample(&mut self) {
         let (bits, members) = (self.rng.next_u64(), self.outstanding.len() as u64);
+        // Scales each half of the random bits to an index.
         let first = ((bits & 0xFFFF_FFFF) * members) >> 32;
         let second = ((bits >> 32) * (members - 1)) >> 32;
         // Indices from the first one on move up by one, so that both differ.
@@ -257,6 +258,7 @@ impl<T> DerefMut for Aligned<T> {
 /// Minimum of plain bytes, found with the widest vectors of the machine that `pulp` supports. Ties go to the
 /// first minimum from a random index, which is cheaper than a uniform choice.
 struct Scan {
+    /// Queue of each member; 255 stands for longer ones, too.
     queues: Aligned<u8>,
     vectors: pulp::Arch,
     rng: Rng,
@@ -300,7 +302,9 @@ impl Plain for Scan {
 /// Like [`Scan`], but ranks members by the time that the next task takes there, (queue + 1) / speed. A slow
 /// member has half the speed of a fast one, so that all times are whole numbers.
 struct SpeedScan {
+    /// Time of the next task at each member.
     times: Aligned<u16>,
+    /// True for each member of half the speed.
     slow: Vec<bool>,
     vectors: pulp::Arch,
     rng: Rng,
@@ -363,6 +367,7 @@ impl Plain for SpeedScan {
 
 /// Binary heap of members by (queue + 1) / speed. The root is the best member. Random numbers break ties.
 struct Heap {
+    /// Members in heap order.
     heap: Vec<u16>,
     /// Index of each member in the heap.
     places: Vec<u16>,
@@ -537,7 +542,7 @@ impl EmulatedMembers {
         }
     }
 
-    /// Completes a burst of tasks and sends none, which makes room for queued tasks.
+    /// Completes a burst of tasks, or all but one, and sends none, which makes room for new tasks.
     fn finish_burst(&mut self, chooser: &mut impl Chooser) {
         for _ in 0..BURST.min(self.outstanding.len().saturating_sub(1)) {
             let index = self.random_task();
@@ -791,7 +796,7 @@ fn round(value: f64) -> f64 {
 /// Measures and prints the costs.
 ///
 /// # Errors
-/// If [`costs`] fails, or the output cannot be written.
+/// If the format is unknown, a list is empty, [`costs`] fails, or the output cannot be written.
 pub fn report(arguments: &Arguments, out: &mut impl Write) -> Result<(), String> {
     if !["text", "json"].contains(&arguments.format.as_str()) {
         return Err(format!("--format {}: allowed are text, json", arguments.format));

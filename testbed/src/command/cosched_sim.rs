@@ -54,7 +54,7 @@ pub struct Arguments {
     format: Format,
 }
 
-/// JSON output.
+/// JSON output: the arguments of these names, and a row for each size and arm.
 #[derive(Serialize)]
 struct Report {
     seeds: u64,

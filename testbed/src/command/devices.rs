@@ -8,7 +8,7 @@ use super::Failure;
 /// Polls between two checks for signals.
 const POLLS_PER_CHECK: u32 = 64;
 
-/// Pins the calling thread to a CPU.
+/// Pins the calling thread to a CPU, if one is given. Logs a warning if that fails.
 pub fn pin(core: Option<usize>) {
     let Some(id) = core else { return };
     if !core_affinity::set_for_current(core_affinity::CoreId { id }) {

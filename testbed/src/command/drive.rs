@@ -170,7 +170,7 @@ impl Arguments {
     }
 }
 
-/// Drives the leaf. Returns false if the run is invalid.
+/// Drives the leaf or the agent. Returns false if the run is invalid.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let layout = arguments.rack.layout()?;
     let mut load = arguments.load()?;
@@ -267,6 +267,7 @@ mod tests {
         let spec = Spec { cores: 1, ports: 1, servers, pools, ..Spec::default() };
         Table::create(&state, &spec).unwrap().publish();
         let line = parsed(&state, &[]).emulated(0.5).unwrap();
+        // The mean is a little above the mean service time of 100 us.
         assert!(
             line.starts_with("emulated time, horus at 50% load with hops of 1us: mean 10"),
             "{line}"

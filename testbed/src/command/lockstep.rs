@@ -177,6 +177,7 @@ impl Arguments {
             if let Model::Rack(config) = model {
                 config.seed = self.seed;
                 config.observer.records_tasks = self.results.need_tasks();
+                // Same as with a digest: no benchmark tasks, and leaves act like processes.
                 if self.has_racks() {
                     (config.benchmarks, config.as_process) = (false, true);
                 }

@@ -1,4 +1,4 @@
-//! Ports on DPDK devices, and what else of the subcommands needs DPDK.
+//! Ports on DPDK devices, and further parts of the subcommands that need DPDK.
 
 use clap::Subcommand;
 use wedjat::io::dpdk::{DeviceOptions, MbufPool};

@@ -155,8 +155,8 @@ impl Arguments {
     }
 }
 
-/// Runs the rack until a signal, or for the given time. Returns false if its replies were too late, or it had
-/// no room for a task.
+/// Runs the rack until a signal, or for the given time. Returns false if its replies were too late, it had no room
+/// for a task, or its ledger does not balance.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let rack = &arguments.rack;
     let layout = arguments.layout()?;

@@ -101,8 +101,8 @@ impl Rig {
         })
     }
 
-    /// Waits until both devices have a link, for at most `patience`. Stops waiting if `check_peer` returns an
-    /// error.
+    /// Waits until both devices have a link, for at most `patience`. Fails earlier if `check_peer` returns an error or
+    /// `stop` is set.
     pub fn wait_for_peer(
         &self,
         patience: Duration,
@@ -190,6 +190,7 @@ impl Rig {
         let missing_ports = "an earlier run did not return its ports";
         let pool = self.environment.pool.handle();
         let port = self.client_port.take().ok_or(missing_ports)?;
+        // Core 0 of the load, its only one.
         let generator = Generator::new(load, &target, 0, hz, port, pool)?;
         let workers = match (&ends.agent, &self.worker) {
             (Some(agent), _) => {

@@ -139,7 +139,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(account.workers.iter().all(WorkerSummary::ended_in_order))
 }
 
-/// Checks that the agent is running.
+/// Waits for the agent's region, at most for `patience`, and checks that the agent is running.
 fn check_agent(name: &str, patience: Duration) -> Result<(), AttachError> {
     match WorkerRegion::open_within(&path_of(name), patience)?.has_agent() {
         true => Ok(()),
@@ -213,7 +213,7 @@ pub fn app(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir
     Ok((app, None))
 }
 
-/// Returns a clock that starts at 0.
+/// Returns a clock in nanoseconds that starts at 0.
 fn now_ns() -> impl Fn() -> u64 {
     let began = Instant::now();
     move || began.elapsed().as_nanos() as u64

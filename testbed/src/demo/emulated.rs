@@ -110,7 +110,8 @@ impl RealTimeRows {
         ns.filter(|ns| *ns > 0.0).reduce(f64::min)
     }
 
-    /// Returns up to two sentences about the results, with the verdict in the first.
+    /// Returns one or two sentences about the results, with the verdict in the first. The second needs the leaf's time
+    /// per packet.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let (row, count) = (self.row(), self.rows.len());

@@ -43,7 +43,7 @@ pub struct LeafConfig<'a> {
     pub pool: u16,
     /// UDP port of tasks.
     pub udp_port: u16,
-    /// CPU of its first dispatcher.
+    /// CPU of the leaf's first dispatcher.
     pub core: usize,
     /// Number of dispatchers, on consecutive CPUs.
     pub cores: usize,
@@ -164,7 +164,7 @@ pub fn find() -> Result<PathBuf, LeafError> {
         .ok_or(LeafError::Absent { beside: this_program })
 }
 
-/// A running leaf process, killed on drop.
+/// A running leaf or agent process, killed on drop. Documentation and messages say "leaf" for both.
 pub struct LeafProcess {
     child: Child,
     /// File with its standard output and error output.
@@ -383,7 +383,7 @@ mod tests {
 
     // promise: running.1
     #[test]
-    fn leaf_prints_its_account_when_stopped() {
+    fn stopped_leaf_returns_its_account() {
         // Arguments of the script: leaf --config FILE --stats FILE --duration 60s ... The fifth is the
         // account's.
         let script = "trap 'echo \"{\\\"rx_packets\\\": 5}\" > $5; exit 0' TERM\necho ready\nwhile :; do sleep 0.01; done";

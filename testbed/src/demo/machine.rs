@@ -8,7 +8,7 @@ use wedjat_pktgen::results::chart::{Axis, Chart, Line, Point, Style};
 
 use super::page::PlotError;
 
-/// Minimum time between two clock readings that counts as a pause.
+/// Time between two clock readings. A longer time counts as a pause.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Maximum number of recorded pauses.
 const PAUSES_MAX: usize = 100_000;

@@ -83,9 +83,9 @@ impl Row {
     }
 }
 
-/// Headings of the table. The calm columns and the adherence cover only undisturbed slices, in which this
-/// machine let every loop run. `±` precedes half the width of a 95% confidence interval. Times are response
-/// times from the due time of a task, in microseconds.
+/// Headings of the table. `undisturbed` is the share of undisturbed slices, in which this machine let every loop run.
+/// The `undist.` columns and the adherence cover only these. `±` precedes half the width of a 95% confidence interval.
+/// Times are response times from the due time of a task, in microseconds.
 pub const COLUMNS: [&str; 16] = [
     "policy",
     "load",
@@ -191,6 +191,7 @@ pub(super) mod tests {
             let pool = FramePool::new(1, 128);
             let (port, _peer) = memory::pair(1, &pool);
             let target = Target::new(Mac::default(), 1, 2);
+            // Core 0 of the load, its only one.
             let generator = Generator::new(&offered, &target, 0, 1e9, port, pool).unwrap();
             generator.tally().clone()
         };

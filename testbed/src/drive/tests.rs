@@ -16,6 +16,7 @@ use wedjat_pktgen::target::Target;
 
 use crate::rack::{Layout, Options, Rack};
 
+/// MAC addresses of the client, the leaf and the rack.
 const CLIENT: Mac = Mac([2, 0, 0, 0, 1, 0x63]);
 const LEAF: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const RACK: Mac = Mac([2, 0, 0, 0, 2, 0x0B]);
@@ -81,6 +82,7 @@ impl Forwarder {
     ) {
         let payload = datagram.payload()..usize::from(datagram.end);
         let len = payload.len();
+        // The idle flag stays clear. The replaced bytes are not needed, because `emit` computes the checksum.
         let _ = task::choose(&mut frame.bytes_mut()[payload], task::choice_of(worker), false);
         let Datagram { src, src_port, dst_port, .. } = datagram;
         let flow = Flow { src_mac: LEAF, dst_mac: RACK, src, dst, src_port, dst_port };
@@ -131,6 +133,7 @@ fn driven_over(
     let addresses = Addresses::new(leaf.parse().unwrap(), None, None).unwrap();
     let target = Target::to(CLIENT, addresses);
     let wire = ForwardingWire { port: client, forwarder };
+    // Core 0 of the load, its only one.
     let mut generator = Generator::new(load, &target, 0, HZ, wire, pool.clone()).unwrap();
     let mut rack = Rack::new(worker, RACK, layout, options, HZ);
     rack.log_replies(load.tasks_max());

@@ -113,6 +113,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         makespans(&Output::new(folder.path().into()), false).unwrap();
         runtimes(&Output::new(folder.path().into()), false).unwrap();
+        // The second figure has a series for each of three arms and four workflows.
         for (name, series) in [("asax-3a", Arm::ALL.len()), ("asax-3b", 12)] {
             let read = |ending: &str| {
                 std::fs::read_to_string(folder.path().join(format!("{name}.{ending}"))).unwrap()

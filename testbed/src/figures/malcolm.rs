@@ -181,7 +181,7 @@ pub(super) fn means(out: &Output, full: bool) -> Result<(), String> {
 }
 
 /// Name, load, action and title of the two figures of change. The action happens after three quarters of the
-/// time.
+/// time. The fast nodes, 0 to 3, have the most workers.
 const CHANGES: [(&str, &str, &str, &str); 2] = [
     ("malcolm-11a", "0.9", "traffic 0-3=0.9", "90% of the tasks go to the fast nodes"),
     ("malcolm-11b", "0.8", "speed 0-3=0.667", "the fast nodes become 1.5 times slower"),
@@ -248,6 +248,7 @@ pub(super) fn cost(out: &Output, full: bool) -> Result<(), String> {
 
 /// Returns the time of a beat and of a decision in ns: the minimum over short runs, to exclude interrupted
 /// ones. Each run has 100 beats, so that it contains several of the steps that happen only every 20 beats.
+/// `beats` is the number of beats of all runs together.
 fn times(nodes: usize, beats: usize) -> (f64, f64) {
     const BEATS: usize = 100;
     const DECISIONS: usize = 1000;
@@ -255,6 +256,7 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
     let mut learner = Learner::new(Settings::new(nodes), &mut rng);
     // Loads are in seconds: at first up to 10 ms, then each beat changes them by up to 50 us.
     let mut loads: Vec<_> = (0..nodes).map(|_| (rng.next_u32() % 1000) as f32 * 1e-5).collect();
+    // Each node is drawn twice for migrations and once for steals in a beat.
     let (migrations, steals) = (vec![2; nodes], vec![1; nodes]);
     let mut choice = Choice::new(nodes);
     let (mut beat, mut decision) = (f64::MAX, f64::MAX);
@@ -266,6 +268,7 @@ fn times(nodes: usize, beats: usize) -> (f64, f64) {
             }
             let drawn = Counts { migrations: &migrations, steals: &steals };
             let started = Instant::now();
+            // The second argument is the reward, here a constant.
             _ = black_box(learner.beat(&loads, 1e-4, drawn));
             elapsed_s += started.elapsed().as_secs_f64();
         }

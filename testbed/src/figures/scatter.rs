@@ -55,7 +55,8 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
             let (mean, deviation) = moments(&tails);
             let count = tails.len();
             let _ = writeln!(table, "{policy},{from},{to},{count},{mean:.1},{deviation:.1},{grew}");
-            // A group has no point in the figure if the queues of most of its pools grow.
+            // A group has no point in the figure if the queues of most of its pools grow. The point of a group
+            // without pools is NaN, which the chart does not show.
             if 2 * grew <= count {
                 points.push((f64::midpoint(from, to), mean));
             }
@@ -70,7 +71,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write(NAME, "txt", &commands)
 }
 
-/// Returns the flags of a run of 300 mean service times. The run covers a twenty-fourth of the paper's
+/// Returns the flags of a run of about 300 mean service times. The run covers about a twenty-fourth of the paper's
 /// datacenter, or with `full` all of it.
 fn keys(
     policy: &'static str,
@@ -119,7 +120,7 @@ fn variance(places: &[Place]) -> f64 {
     moments(&workers).1.powi(2)
 }
 
-/// Computes mean and standard deviation.
+/// Computes mean and standard deviation; NaN without values.
 fn moments(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;

@@ -15,7 +15,8 @@ const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smar
 /// Number of runs of each policy.
 const SEEDS: u64 = 2;
 
-/// Points of a curve: number of slots (or dispatchers), and the fraction of tasks (or slots) beyond it.
+/// Points of a curve: a number of slots, and the fraction of tasks with a longer delay; or a number of dispatchers,
+/// and the fraction of slots with at least as many.
 type Curve = Vec<(f64, f64)>;
 
 /// Makes the figure.

@@ -95,7 +95,7 @@ fn loads() -> impl Iterator<Item = f64> {
     LOADS.split(',').filter_map(|load| load.parse().ok())
 }
 
-/// Appends a cell's best and second-best policy to `text`, for each load and measure.
+/// Appends a cell's best and second-best policy to `text`, for each load and measure with two stable policies.
 fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     for load in loads() {
         for (measure, of) in MEASURES {

@@ -143,7 +143,8 @@ impl Source<'_> {
 /// Calls on one key with their intervals and sources.
 type Calls<'a> = Vec<(Interval<Call<'a>>, Source<'a>)>;
 
-/// Returns the calls on one key: all its operations, and the first messages to followers that contain it.
+/// Returns the calls on one key, by request time: the operations on it, and the first messages to followers that
+/// contain it. Leaves out failed operations and refusals of a version, which tell nothing about the key.
 fn calls_on(history: &History, key: Key) -> Calls<'_> {
     let mut calls = Vec::new();
     for operation in &history.operations {
@@ -381,7 +382,8 @@ fn versions(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Returns the violation of a command's condition, if any.
+/// Returns the violation of a command's condition, if any. A change makes the version after the required one. A
+/// command that may have changed nothing (`is_change` is false) may also return the required version itself.
 fn condition(operation: &Operation, is_change: bool) -> Option<Violation> {
     let Request::Command { if_version: Some(wanted), .. } = operation.request else { return None };
     let is_met = match operation.answer {
@@ -683,7 +685,7 @@ mod tests {
         assert_eq!(rules(&history), [Rule::Linearizable, Rule::OneState].into());
     }
 
-    /// Two reads differ at one version, or two followers have different views of it.
+    /// Two reads differ at one version, or two processes of a follower have different views of it.
     #[test]
     fn two_states_of_one_version_are_found() {
         let history = right().with_read(79, 4, vec![(POOL, pool(7))]);
@@ -700,7 +702,7 @@ mod tests {
         assert_eq!(check(&right().updates([update(2, 90, 3, 6)])), []);
     }
 
-    /// A command for version 3 only makes version 5.
+    /// A command that requires version 3 makes version 5.
     #[test]
     fn command_at_another_version_is_found() {
         let mut history = right();

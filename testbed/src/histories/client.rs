@@ -35,18 +35,18 @@ const PATIENCE: u32 = 3;
 const PAUSE_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
 /// Length of a phase, after which clients may become busy or quiet.
 const PHASE: Duration = Duration::from_secs(4);
-/// Time after which a client tries another controller.
+/// Pause before the next round over all controllers, and interval of checks while waiting.
 const RETRY: Duration = Duration::from_millis(50);
 /// Time after which clients use new keys, so that each key's history stays short.
 const GENERATION: Duration = Duration::from_secs(8);
-/// Keys of a generation: kind, first id and number of leaves, spines and pools.
+/// Keys of a generation: kind of entity, first id of the run, and number of ids.
 const PER_GENERATION: [(Kind, u64, u64); 3] =
     [(Kind::Leaf, 1000, 3), (Kind::Spine, 100, 2), (Kind::Pool, 10, 2)];
 /// Maximum length of a follower's connection.
 const SESSION_MAX: Duration = Duration::from_secs(6);
 /// Pool in which all followers have workers.
 const COMMON: u16 = 1;
-/// Largest queue limit that is drawn.
+/// Largest queue limit in a command.
 const QUEUE_MAX: u64 = 60_000;
 
 type Client = FabricClient<Channel>;
@@ -60,8 +60,9 @@ pub struct Bench {
     began: Instant,
     /// Timeout of an answer.
     patience: Duration,
+    /// Operations and messages so far.
     history: RefCell<History>,
-    /// Controller that answered last as the leader.
+    /// Controller that answered last as the leader, from 0; `usize::MAX` before the first one.
     leader: Arc<AtomicUsize>,
     /// Time of the last answer of a leader.
     served_ns: Cell<u64>,
@@ -81,7 +82,8 @@ async fn connect(socket: &Path) -> Result<Client, String> {
     Ok(FabricClient::new(channel).max_decoding_message_size(64 << 20))
 }
 
-/// Returns the answer to a command that was not executed, or may have been.
+/// Converts an error status of a command: either it proves that the command was not executed, or the outcome is
+/// unknown.
 fn refusal(status: &Status) -> Answer {
     let (code, reason) = (status.code(), status.message().to_owned());
     let version = || {
@@ -270,7 +272,7 @@ impl Bench {
     /// Waits for a leader and creates the followers' entities: leaves with workers of one pool.
     ///
     /// # Errors
-    /// If no controller leads in time.
+    /// If no controller executes a command in time.
     pub async fn prepare(&self, followers: u16, time: Duration) -> Result<(), String> {
         for leaf in 1..=followers {
             self.retry_until_done(&format!("add-leaf id={leaf} ip=10.200.0.{leaf}"), time).await?;
@@ -364,6 +366,7 @@ impl Bench {
                 Answer::OtherVersion { found } => last_version = found,
                 _ => {}
             }
+            // A third of the phases, by the seed, is quiet for all clients that write.
             let phase = self.began.elapsed().as_secs() / PHASE.as_secs();
             let is_quiet = !only_reads
                 && StreamSeed::derive(seed, "phase", phase as u32).seed.is_multiple_of(3);
@@ -492,7 +495,7 @@ impl Follower {
     }
 
     /// Applies a message as a node does. Returns its record. The inner error is the reason why a node refuses
-    /// an older message.
+    /// an older message, the outer one that of an invalid message.
     fn apply(&mut self, message: FollowReply) -> Result<(Update, Result<(), String>), String> {
         let (version, term) = (message.version, message.term);
         let position = Position { version, term };
@@ -562,7 +565,7 @@ mod tests {
         assert_eq!((first.version, first.term), (7, 2));
     }
 
-    /// A drawn text that is not such a command becomes a read, so that the fraction of reads tells.
+    /// A drawn text that is not such a command becomes a read. Intended reads are 35% of the 2000 requests.
     #[test]
     fn every_drawn_command_changes_one_key() {
         let leader = Arc::default();

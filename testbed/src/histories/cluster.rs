@@ -249,7 +249,7 @@ impl Cluster {
         self.folder.path().join(format!("controller{}.toml", index + 1))
     }
 
-    /// Returns the URL of a port of a host.
+    /// Returns the URL of a port of a host. Members of etcd listen on 2379 for clients, on 2380 for each other.
     fn url(host: Host, port: u16) -> String {
         format!("http://{}:{port}", host.address())
     }

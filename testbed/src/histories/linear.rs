@@ -64,6 +64,7 @@ struct Configuration<S> {
 struct Frontier<S> {
     /// Sets of unanswered calls, by state and answered calls.
     sets: HashMap<(S, BTreeSet<usize>), Vec<BTreeSet<usize>>>,
+    /// Number of configurations.
     count: usize,
 }
 
@@ -266,7 +267,7 @@ mod tests {
         check::<Register>(0, calls).is_ok()
     }
 
-    /// Tries all sequential orders that agree with time.
+    /// Tries all sequential orders that agree with time. Returns true if one of them explains all answers.
     fn by_brute_force(state: u32, remaining: &[Interval<(bool, u32)>]) -> bool {
         let earliest = remaining.iter().filter_map(|call| call.ended).min();
         let Some(earliest) = earliest else { return true };
@@ -315,6 +316,7 @@ mod tests {
         let mut calls: Vec<_> = (0..300).map(|at| write(at + 10, u64::from(at), None)).collect();
         calls.extend((0..200).map(|at| read(0, 3000 + 2 * at, 3001 + 2 * at)));
         assert!(is_linearizable(&calls));
+        // The writes have the values 10 to 309. A read of the last one is possible, a read of 5 is not.
         calls.push(read(309, 9000, 9001));
         calls.push(read(5, 9002, 9003));
         assert_eq!(check::<Register>(0, &calls), Err(Rejection::Unexplained(501)));

@@ -48,7 +48,7 @@ pub struct Setting {
     pub followers: u16,
     /// Path of the command `wedjat`.
     pub wedjat: PathBuf,
-    /// Folder for the logs of all processes.
+    /// Folder for the logs of all processes; `None` to keep none.
     pub logs: Option<PathBuf>,
 }
 

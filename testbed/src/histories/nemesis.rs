@@ -106,9 +106,9 @@ impl FromStr for Fault {
 pub struct FaultPeriod {
     /// Kind of fault.
     pub fault: Fault,
-    /// Start, relative to the start of the run.
+    /// Start, relative to the begin of the plan ([`plan`]) or of the run ([`Nemesis::run`]).
     pub from: Duration,
-    /// End, relative to the start of the run.
+    /// End, relative to the same time.
     pub to: Duration,
     /// Random number that selects the target. Different parts of it decide independent questions.
     pub draw: u64,
@@ -195,10 +195,10 @@ impl Nemesis<'_> {
         self.cluster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Executes a plan, and undoes all faults at the end.
+    /// Executes a plan: injects each fault, and undoes it at its end or as soon as `stop` is set.
     ///
     /// # Errors
-    /// If the system refuses a fault.
+    /// If the system refuses a fault or its end.
     pub fn run(&self, plan: &[FaultPeriod]) -> Result<Vec<Injection>, String> {
         let (mut injected, mut active) = (Vec::new(), BTreeMap::<(Duration, usize), Undo>::new());
         let mut next = plan.iter().enumerate().peekable();

@@ -248,7 +248,7 @@ pub enum Answer {
         /// Version of the fabric.
         found: u64,
     },
-    /// The change was not made.
+    /// The change was not made, or a read has no answer.
     Fail {
         /// Reason.
         reason: String,

@@ -45,6 +45,8 @@ struct Trace {
     /// Factor of the policies' parameters before the softmax.
     #[serde(default = "one")]
     exp_beta: f32,
+    /// Schedule: bounds of the factor of the learning rates, steps to the first restart, and growth of each
+    /// further period.
     #[serde(default)]
     cosine_min: f32,
     #[serde(default = "one")]

@@ -18,8 +18,11 @@ const APP: u32 = 1;
 pub struct Clients<P: Port, L> {
     port: P,
     pool: L,
+    /// Parser of received packets, which also writes the answers to ARP requests.
     host: Host,
+    /// Packet of a task, without the task's own values.
     template: Template,
+    /// Received packets; empty between calls.
     incoming: Burst<P::Buf>,
     /// The scheduler's address.
     dst: IpAddr,

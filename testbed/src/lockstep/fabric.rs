@@ -133,7 +133,8 @@ pub fn run(config: &Config) -> Result<(Outcome, Report), LockstepError> {
     Ok(run.finish())
 }
 
-/// Returns the seed of a one-pool node whose policy stream equals that of the model's node `place`.
+/// Returns the seed of a one-pool node whose policy stream equals that of the model's node `place`: a rack's
+/// index, or `usize::MAX` for the spine.
 pub(super) fn seed_of(seed: u64, place: usize) -> u64 {
     let model_seed = stream_seed(seed, place, 0);
     // Inverts one step of SplitMix64 (Steele, Lea and Flood 2014). The multipliers are the inverses of the
@@ -194,7 +195,8 @@ pub fn spine_text(config: &Config) -> String {
     text
 }
 
-/// Returns a leaf's configuration.
+/// Returns a leaf's configuration. Its queue exceeds any backlog of a stable run. Like the simulator's leaf, it
+/// does not compare workers' reports with its own counts of sent tasks (`shared_workers`).
 #[must_use]
 pub fn leaf_text(config: &Config, rack: usize) -> String {
     let signals = match config.protocol {
@@ -250,6 +252,7 @@ impl<'a> Run<'a> {
             first_worker: (0..config.racks.len()).map(first_worker).collect(),
             host: target.host(),
             template: Template::new(&target.frame(APP)),
+            // Recorded: with a digest of all tasks, until all replies have arrived.
             engine: config.engine(true)?,
             slots: vec![None; config.tasks as usize],
             signals: HashMap::new(),
@@ -490,6 +493,7 @@ impl<'a> Run<'a> {
         let signal = match header.code {
             Code::IdleAdd => Signal::IdleAdd,
             Code::IdleRemove => Signal::IdleRemove,
+            // Also a heartbeat: its packed form is only a key in `signals`.
             _ => Signal::Load(Load(average)),
         };
         self.report.signals += u64::from(header.code != Code::KeepAlive);
@@ -597,7 +601,7 @@ impl<'a> Run<'a> {
             self.report.counted.push(counted);
         }
         self.engine.end_rest(&self.slots);
-        // Tasks at workers or on their way there, and replies on their way back, of leaves that have ended.
+        // Tasks that a node kept or dropped, or whose reply it dropped.
         let stranded = self.slots.iter().flatten().count() as u64;
         if stranded > 0 {
             *self.report.lost.entry("kept").or_default() += stranded;

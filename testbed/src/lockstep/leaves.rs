@@ -57,7 +57,8 @@ pub struct RunDetails {
     pub reports: u64,
     /// Probes (questions for a worker's queue length) sent by leaves; each was answered.
     pub probes: u64,
-    /// Errors in the leaves' ledgers, their accounts of packets.
+    /// Differences between the leaves' counters and the delivered packets, ledgers that do not balance, and
+    /// unanswered tasks.
     pub faults: Vec<String>,
 }
 
@@ -224,8 +225,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Gives a leaf its turns for the timers that are due before `now_ns`. The model expects no task from a
-    /// timer, so that one is an error.
+    /// Gives a leaf its turns for the timers that are due before `now_ns`. The model sends no task at a timer, so a
+    /// task in such a turn is an error.
     fn advance(&mut self, index: usize, now_ns: u64) -> Result<(), LockstepError> {
         while self.nodes[index].line.timer_ns < now_ns {
             let timer_ns = self.nodes[index].line.timer_ns;
@@ -435,7 +436,7 @@ impl Dispatchers for Leaves {
     }
 
     fn picks(&self) -> (u64, u64) {
-        // The model counts the servers' reports itself, so that only probes are left.
+        // The model counts the servers' reports itself, so that only probes are left. No switch takes part.
         (self.nodes.iter().map(|node| node.probe_answers).sum(), 0)
     }
 }

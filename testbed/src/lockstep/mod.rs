@@ -11,7 +11,7 @@
 //! Simulator and conductor run on the same engine ([`crate::sim::engine`]), and draw from its streams in the same
 //! order. They also agree on the order of simultaneous events ([`crate::sim::events`]).
 //!
-//! Each question has a conductor of its own. [`mod@run`], [`fabric`], [`leaves`] and [`nodes`] follow a model of the
+//! Each kind of run has its own conductor. [`mod@run`], [`fabric`], [`leaves`] and [`nodes`] follow a model of the
 //! simulator step by step and must equal it. [`system`] plays several nodes with faults. It checks invariants from
 //! outside after every turn, so the checks hold for objects and processes, and name the turn of a defect.
 

@@ -88,8 +88,8 @@ struct Node {
 /// State of a run.
 struct Run<'a> {
     config: &'a Config,
-    /// Engine of the model. A task's route is the node that received it from the client. Its slot is its number,
-    /// because no task is removed.
+    /// Engine of the model. A task's route is the node that received it from the client. Its worker is the node that
+    /// serves it. Its slot is its number, because no task is removed.
     engine: Engine<usize>,
     nodes: Vec<Node>,
     /// Packets in flight between nodes, with their receivers.
@@ -109,7 +109,7 @@ fn mac(node: usize) -> Mac {
     Mac([2, 7, 0, 0, 0, node as u8])
 }
 
-/// Returns a node's configuration.
+/// Returns a node's configuration. A worker timeout of 0 means none.
 fn text(config: &Config, index: usize) -> String {
     let nodes: Vec<_> =
         (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
@@ -134,6 +134,7 @@ impl Node {
         let text = text(config, index);
         let mut agent = AgentConfig::parse(Path::new("agent.toml"), &text)
             .map_err(|error| error.to_string())?;
+        // The node starts at time 0 and never restarts.
         let settings = settings(config, index, 0, 0);
         agent.seed = Some(settings.seed);
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
@@ -158,6 +159,7 @@ impl<'a> Run<'a> {
         let nodes = (0..config.workers.len()).map(|index| Node::new(config, index));
         Ok(Self {
             config,
+            // Recorded: with a digest of all tasks.
             engine: config.engine(true)?,
             nodes: nodes.collect::<Result<_, _>>()?,
             packets: Slab::default(),
@@ -206,6 +208,7 @@ impl<'a> Run<'a> {
     /// Sends a client's next task to a random node.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
+        // The model's draw: scales 32 random bits to an index.
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
         let number = self.engine.arrive(&self.config.service, ticks_of, origin);
         let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
@@ -248,6 +251,7 @@ impl<'a> Run<'a> {
         let mut workers = self.nodes[node].workers.iter_mut();
         let worker = workers.find(|worker| worker.task == Some(number)).ok_or(stray)?;
         worker.task = None;
+        // The answer has no payload.
         worker.end.answer(|_, _| 0, || service_ns);
         self.engine.complete(number, node);
         self.turn(node)

@@ -80,6 +80,7 @@ where
         clients,
         workers,
         scheduler,
+        // Recorded: with a digest of all tasks, until all replies have arrived.
         engine: config.engine(true).map_err(LockstepError::Arguments)?,
         slots: vec![None; config.tasks as usize],
         ledger: PacketLedger::default(),

@@ -22,7 +22,7 @@ const LEAF_WORKER_SIDE: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 100);
 /// Address of the first server.
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 11);
-/// Maximum number of servers: the addresses of the network from [`SERVER`] on.
+/// Maximum number of servers. Their addresses follow each other from [`SERVER`] on, within its network.
 const SERVERS_MAX: usize = 200;
 /// Number of servers, if all workers have one speed and divide evenly.
 const SERVERS: usize = 4;

@@ -14,7 +14,9 @@ const SIDE: &str = "workers";
 /// A task's packet at its worker. The reply reuses its buffer.
 pub struct Packet<B> {
     buf: B,
+    /// Server, and position of the datagram in the frame.
     segment: Segment,
+    /// Header of the task, as received.
     header: Header,
 }
 
@@ -110,7 +112,7 @@ impl<P: Port> Workers<P> {
         self.send_buffer(reply.buf, now_ns)
     }
 
-    /// Sends a packet that is not a reply, for example a load report.
+    /// Sends a packet of the workers, for example a load report.
     pub(super) fn send_buffer(&mut self, buf: P::Buf, now_ns: u64) -> Result<(), LockstepError> {
         send(&mut self.port, buf, SIDE, now_ns)
     }

@@ -116,7 +116,7 @@ impl Layout {
         })
     }
 
-    /// Returns the address of a server. The fallback is never used: [`Servers`] are checked during parsing.
+    /// Returns the address of a server. The fallback is never used: all addresses of [`Servers`] exist.
     fn address(&self, server: u16) -> IpAddr {
         address_after(self.servers.first, server).unwrap_or(self.servers.first)
     }

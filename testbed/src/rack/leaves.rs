@@ -41,6 +41,7 @@ pub(super) struct Leaves<B> {
     registrars: Vec<Registrar>,
     /// Rule that decides when to send load reports.
     reports: QueueReports,
+    /// Pool of all workers.
     pool: u16,
     /// Source of buffers for packets that do not answer a task.
     buffers: Box<dyn FnMut() -> Option<B> + Send>,
@@ -66,6 +67,7 @@ impl<B: Buf> Leaves<B> {
         // For registrar and reports, a `Place` is a worker's id with its pool.
         let place = |index| Place { id: layout.id(index), pool: *id };
         let places: Vec<_> = (0..layout.workers()).map(place).collect();
+        // The rack has one port, number 0. It learns the leaves' MAC addresses by requests.
         let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
         // Under a policy that probes, workers send no reports.
@@ -127,7 +129,7 @@ impl<B: Buf> Leaves<B> {
     /// Handles a leaf's acknowledgement for the worker at a place, which has `tasks` tasks.
     ///
     /// # Errors
-    /// The reason why the acknowledgement is refused.
+    /// The reason why the acknowledgement is refused, for example that no leaf has the address `from`.
     pub fn acknowledged(
         &mut self,
         frame: &[u8],

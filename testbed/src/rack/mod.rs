@@ -222,7 +222,7 @@ impl<P: Port> Rack<P> {
         {
             return;
         }
-        // Loads all packets into the cache before the first is parsed.
+        // Starts to load all packets into the cache before the first is parsed.
         for buf in &self.incoming {
             buf.prefetch();
         }

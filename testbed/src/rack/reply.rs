@@ -76,7 +76,8 @@ fn swap(frame: &mut [u8], at: usize, len: usize) {
     source.swap_with_slice(destination);
 }
 
-/// Resets the time to live: a reply is a new packet.
+/// Resets the time to live of an IPv4 packet: a reply is a new packet. Byte 8 is the time to live, and word 10 the
+/// header's checksum.
 #[inline]
 fn restart_ttl(packet: &mut [u8]) {
     let old = word(packet, 8);
@@ -147,6 +148,7 @@ mod tests {
             let header = Header { extended, src, dst, qlen: 1, ..Header::new_task(3, seq) };
             let extension = Extension { app: ext.0, seq32: ext.1, service_ns: ext.2, class: ext.3 };
             let mut frame = task(&header, extension, work, v6);
+            // Each hop forwards the packet to the server, and so changes its time to live.
             for _ in 0..hops {
                 let packet = &mut frame[ether::LEN..];
                 match v6 {

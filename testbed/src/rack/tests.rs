@@ -209,6 +209,7 @@ fn late_polls_slow_no_worker_and_are_reported() {
         bench.task(8, seq, 1_000);
         bench.task(10, seq, 1_000);
     }
+    // Seven bursts of at most 32 packets take all 200 tasks.
     for _ in 0..7 {
         bench.rack.poll(0);
     }
@@ -224,6 +225,7 @@ fn late_polls_slow_no_worker_and_are_reported() {
     assert_eq!(bench.received().unwrap().seq, 100);
     let report = bench.rack.report();
     assert!(!report.valid && report.reasons[0].contains("late by"), "{report}");
+    // The first replies were due at 1 us and left at 1 ms.
     assert_eq!(report.lateness_us.max.0.round(), 999.0);
 }
 
@@ -428,6 +430,7 @@ fn lost_replies_follow_from_the_seed() {
 fn outages_happen_when_they_are_due() {
     let mut bench = bench();
     let outage = Outage { worker: 8, from_s: 1e-6, until_s: 3e-6 };
+    // The run starts at 500 ns, so the worker is dead from 1500 to 3500 ns.
     let mut outages = Outages::new(&[outage], 500, HZ);
     let mut answered = Vec::new();
     for now in (0..5_000).step_by(500) {
@@ -447,7 +450,7 @@ const LEAVES: [(Ipv4Addr, Mac); 2] =
     [(Ipv4Addr::new(10, 0, 2, 1), LEAF), (Ipv4Addr::new(10, 0, 2, 2), OTHER_LEAF)];
 
 /// Returns the rack's messages to leaves in order: destination, source address and header. Answers the rack's
-/// requests for the leaves' MAC addresses.
+/// requests for the leaves' MAC addresses. Reads IPv6 frames as the IPv4 frames that they stand for ([`family`]).
 fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
     let frames: Vec<Frame> = std::iter::from_fn(|| bench.leaf.receive()).collect();
     let mut sent_messages = Vec::new();
@@ -505,6 +508,7 @@ fn workers_register_and_report(family: Family) {
                         src_port: 1234,
                         dst_port: 1234,
                     };
+                    // Leaf 9 excludes the worker after a silence of 100 ms.
                     let answer = header.acknowledged_by(9, 100);
                     let mut frame = vec![0; udp::PAYLOAD + answer.len()];
                     answer.emit(&mut frame[udp::PAYLOAD..]);
@@ -560,6 +564,7 @@ fn leaves_that_ask_for_a_queue_are_answered() {
     now += 1000;
     bench.rack.poll(now);
     for (worker, tasks) in [(9, 3), (8, 0)] {
+        // Probe 77 of leaf 9 for pool 1.
         let probe = Header::queue_probe(1, 9, worker, 77);
         let flow = Flow {
             src_mac: OTHER_LEAF,
@@ -637,6 +642,7 @@ fn ipv6_tasks_are_answered_when_due() {
 fn ipv6_queue_probes_are_answered() {
     let mut bench = bench_v6();
     assert!(bench.leaf.send(&frame_v6(&task_request(8, 1, 1_000_000), 0)));
+    // Probe 77 of leaf 9 for worker 8 of pool 1.
     let probe = Header::queue_probe(1, 9, 8, 77);
     let mut bytes = vec![0; udp::PAYLOAD_V6 + probe.len()];
     probe.emit(&mut bytes[udp::PAYLOAD_V6..]);

@@ -9,8 +9,8 @@ use wedjat_pktgen::results::ResultArgs;
 /// Simulates a pool of workers under the dataplane's own policies.
 ///
 /// Every flag is also a key of scenario files; flags override the file. Most flags take lists, and every
-/// combination is run. Exceptions are flags whose value is a list in itself: racks, hops, speeds, failures
-/// and changes.
+/// combination is run. Exceptions are flags whose value is a list in itself: racks, nodes, hops, speeds,
+/// failures and changes.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9

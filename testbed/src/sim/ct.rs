@@ -385,6 +385,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     fn arrive(&mut self) -> Result<(), D::Error> {
         let service = &self.config.service;
         let ticks = |ns| (ns / service.mean_ns() * UNIT_TICKS) as u64;
+        // Scales 32 random bits to an index.
         let bits = u64::from(self.choice.next_u64() as u32);
         let index = (bits * self.config.dispatchers as u64) >> 32;
         let task = self.engine.arrive(service, ticks, index as u16);
@@ -470,6 +471,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     fn done(&mut self, task: u32) -> Result<(), D::Error> {
         let member = self.engine.flights[task].worker as usize;
         if !self.engine.done(task, member) {
+            // A benchmark task has a reply, but causes no load report.
             return self.after_delay(event::REPLY, task.into());
         }
         let queue = self.engine.workers[member].queue.len();
@@ -486,7 +488,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Delivers a reply to the dispatcher. The reply carries the queue length only by rule [`Notify::Reply`].
+    /// Delivers a reply to the dispatcher. The reply carries the queue length only by rule [`Notify::Reply`], and not
+    /// for dispatchers that send probes as messages.
     #[inline]
     fn reply(&mut self, task: u32) -> Result<(), D::Error> {
         let flight = self.engine.flights[task];

@@ -17,7 +17,8 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// Adds a completed task: number, worker, start of service, and response time in ticks.
+    /// Adds four numbers. The simulator adds those of a completed task: number, worker, start of service, and
+    /// response time in ticks.
     #[inline]
     pub fn add(&mut self, task: [u64; 4]) {
         for byte in task.iter().flat_map(|number| number.to_le_bytes()) {
@@ -37,7 +38,7 @@ impl fmt::Display for Digest {
 pub struct Record {
     /// Digest of all completed tasks in the order of completion: number, worker, start and response time.
     pub digest: Digest,
-    /// Tasks whose replies reached their leaf.
+    /// Tasks whose replies reached their leaf or dispatcher.
     pub answered: u64,
 }
 

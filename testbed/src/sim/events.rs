@@ -5,8 +5,8 @@
 //! calendar's events in the order of their kinds (as numbered by [`event`]); events of one kind follow the
 //! numbers of their tasks in a [`wedjat::policy::fifo::Slab`]. A leaf's timer comes last.
 
-/// Number of children of a heap node. Four keys fit into a cache line of 64 bytes, so a node costs one cache
-/// miss.
+/// Number of children of a heap node. Four keys have the size of a cache line, 64 bytes, so the children of a node
+/// span at most two lines.
 const ARITY: usize = 4;
 
 /// Events in 64 bits: the kind, then its argument, for example the slot of a task. A kind of one model may share its

@@ -58,7 +58,7 @@ pub struct PoolSize {
 }
 
 impl PoolSize {
-    /// Parses `exp(min=50,max=20000,mean=685)`.
+    /// Parses `exp(min=50,max=20000,mean=685)`. These are also the defaults of omitted keys.
     ///
     /// # Errors
     /// The fault and the allowed values.

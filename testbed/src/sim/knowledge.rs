@@ -26,6 +26,7 @@ struct Change {
 pub struct Knowledge {
     /// View of each dispatcher; one shared view if there is no delay.
     queues: Vec<Arc<[AtomicU32]>>,
+    /// Time from a change of a queue until dispatchers know it, in ticks.
     delay: u64,
     /// True if any dispatcher probes. Otherwise nothing is recorded.
     is_used: bool,

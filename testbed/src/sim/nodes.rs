@@ -37,7 +37,7 @@ const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 const LOST_SHARE: u64 = 1000;
 
 /// Kinds of events besides those of [`event`], in the order of simultaneous events. An event's argument holds its
-/// node or task.
+/// nodes, its task, or the slot of its message.
 pub(crate) mod kind {
     use super::event;
 
@@ -45,9 +45,9 @@ pub(crate) mod kind {
     pub const AT_NODE: u64 = event::AT_WORKER;
     /// A request for a task arrives.
     pub const STEAL_REQUEST: u64 = 3;
-    /// A heartbeat arrives at all nodes.
+    /// A heartbeat arrives at all nodes except its sender.
     pub const HEARTBEAT: u64 = 4;
-    /// A part of a node's parameters arrives at all nodes.
+    /// A part of a node's parameters arrives at all nodes except this one.
     pub const PARAMETERS: u64 = 5;
     /// A node's beat is due.
     pub const BEAT: u64 = 6;

@@ -112,6 +112,7 @@ pub struct Row {
     pub policy: String,
     pub load: f64,
     pub tasks: u64,
+    /// Mean and percentiles of the response time, in `unit`.
     pub mean: f64,
     pub p50: f64,
     pub p90: f64,
@@ -133,6 +134,7 @@ pub struct Row {
     pub seeds: usize,
     /// Sum over the runs of all seeds, some of which ran in parallel.
     pub wall_s: Option<f64>,
+    /// Simulated tasks per second of `wall_s`.
     pub tasks_per_s: Option<f64>,
     /// See [`ForwardedTasks`].
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ use super::{ct, fabric, nodes, rack, script, slots, sweep};
 const USUAL_TASKS: f64 = 1e6;
 /// Longest delay in mean service times, for models with that unit.
 const LONGEST_DELAYS: f64 = 1e5;
-/// Longest delay of a hop, or between a dispatcher and a server: 10 s.
+/// Largest value of a flag that sets a delay or a beat: 10 s.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
 /// Maximum number of points of a sweep. Each takes some kilobytes before the first run starts.

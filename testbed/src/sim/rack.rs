@@ -547,6 +547,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     fn exchange(&mut self, rack: usize, core: usize) {
         let Leaf { dispatchers, exchanges, .. } = &mut self.leaves[rack];
         if let Some(exchange) = exchanges.get_mut(core) {
+            // `true`: a core of the model is never overloaded, so it publishes everything.
             policy::exchange(exchange, &mut dispatchers[core..=core], true);
         }
     }

@@ -60,7 +60,8 @@ const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const EQUAL_NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-/// Two fast and fourteen slow nodes that know all queues almost without delay.
+/// Two fast nodes (16 workers) and fourteen slow ones (two workers). With a beat of 1 us, they know all queues
+/// almost without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("model", "nodes"),
     ("nodes", "2x16,14x2"),

@@ -7,7 +7,7 @@ use wedjat_core::wire::peer::{
 
 use super::*;
 
-/// Ticks of a beat.
+/// Interval of a node's heartbeats in ticks.
 const BEAT: u64 = 100;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 
@@ -21,7 +21,7 @@ fn mac(node: usize) -> Mac {
     Mac([2, 0, 0, 0, 2, 11 + node as u8])
 }
 
-/// Configuration of the node with number `own`, with two workers.
+/// Returns the configuration of the node with number `own`, with two workers.
 fn peers_text(policy: &str, nodes: usize, own: usize, queue: usize) -> String {
     let all: Vec<_> = (0..nodes).map(|node| format!("'10.0.2.{}'", 11 + node)).collect();
     format!(
@@ -51,6 +51,7 @@ struct Segment {
     nodes: Vec<Node>,
     frames: FramePool,
     answers: Vec<(usize, Header)>,
+    /// Time in ticks of a microsecond.
     now: u64,
 }
 
@@ -142,7 +143,7 @@ impl Segment {
         }
     }
 
-    /// Sends a client's task to a node.
+    /// Sends a client's task to a node. 77 is the client's number, which the reply returns in its `dst`.
     fn task(&mut self, node: usize, seq: u16) {
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, seq) };
         self.send(node, (CLIENT_MAC, CLIENT, 40_000), &header, b"question");
@@ -322,7 +323,7 @@ fn node_without_workers_is_not_announced() {
     segment.nodes[1].workers.clear();
     segment.pass(30 * BEAT);
     assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [0; 0]);
-    assert_eq!(segment.nodes[1].agent.peers().unwrap().live(), [0], "it still hears the other");
+    assert_eq!(segment.nodes[1].agent.peers().unwrap().live(), [0], "it still hears node 0");
     for seq in 0..4 {
         segment.task(0, seq);
     }
@@ -337,7 +338,8 @@ fn node_without_workers_is_not_announced() {
 // promise: agent.4
 #[test]
 fn full_queue_drop_counts_as_failed_task() {
-    // A task beyond the queue is dropped, and the policy between nodes learns of it.
+    // Under `random` a node keeps its tasks. Two are with its workers and two in its queue. A task beyond the queue is
+    // dropped, and the policy between nodes learns of it.
     let mut segment = Segment::of("random", 2, 2);
     segment.pass(20 * BEAT);
     for seq in 0..6 {
@@ -414,6 +416,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
         bytes.truncate(len);
         bytes
     };
+    // Three values are too few for a chunk of this network, and 16 are the right number.
     let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
     let passed = |via: ForwardingTrailer| {
         let mut bytes = [0; VIA_LEN];
@@ -464,6 +467,7 @@ fn invalid_peer_message_is_counted_and_ignored() {
     let header = Header::of_peers(beat_code, POOL, (1, 0), 0);
     segment.send(0, (CLIENT_MAC, address(1), 1234), &header, &heartbeat(future, 6, 1.0));
     segment.send(0, (mac(1), CLIENT, 1234), &header, &heartbeat(future, 6, 1.0));
+    // Three heartbeats, a request and four tasks above, and the last two heartbeats.
     assert_eq!(segment.dropped(0, PeerStranger), 3 + 1 + 4 + 2);
     segment.balanced();
 }

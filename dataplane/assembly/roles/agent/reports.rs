@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
+/// Addresses of the leaves.
 const LEAVES: [(u32, Mac); 3] = [
     (0x0A00_0201, Mac([2, 0, 0, 0, 0, 2])),
     (0x0A00_0202, Mac([2, 0, 0, 0, 0, 3])),
@@ -135,7 +136,7 @@ fn answers_use_their_leaf_and_idle_reports_one() {
             // In either order: another core may help the named one.
             let asked_by = |header: &Header| (leaf + usize::from(header.seq >= 1000)) % 3;
             let first = shared.work();
-            assert_eq!(first.len(), 1, "it has more to do and tells nobody: {first:?}");
+            assert_eq!(first.len(), 1, "it has another task and sends no report: {first:?}");
             assert_eq!((first[0].0, first[0].1.qlen), (LEAVES[asked_by(&first[0].1)].1, 1));
             let second = shared.work();
             assert_eq!((second.len(), second[0].0), (2, LEAVES[asked_by(&second[0].1)].1));

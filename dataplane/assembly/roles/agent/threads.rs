@@ -26,6 +26,7 @@ impl Threads {
 
     /// Same as [`Threads::new`], with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
+        // The test sends nothing to these ports, so their pool has a single buffer of one byte.
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for place in places(workers) {
@@ -120,7 +121,7 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     // One signer for each way, so that both use the same sequences.
     let signer = || {
         let keys = key.iter().flat_map(|key| [10, 11].map(|worker| (worker, key.clone())));
-        Signer::new(keys, || 1_000_000).map(Arc::new)
+        Signer::new(keys, || 1_000_000).map(Arc::new) // the sequence of the current time
     };
     // Tasks are copied to workers of the dispatcher, and handed over to threads.
     let mut copied = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
@@ -288,7 +289,7 @@ fn thread_tasks_are_counted_once_at_the_end() {
     assert_eq!(threads.dropped(DropReason::WorkerLost), 2);
     assert_eq!(threads.rig.agent.held(), 5, "two with a thread, three in the queue");
     assert!(threads.rig.agent.has_threads());
-    assert!(threads.work(1), "which nobody has looked at");
+    assert!(threads.work(1), "the agent has not yet read this completion");
     let Threads { rig, workers, .. } = threads;
     let counters = rig.agent.counters().clone();
     drop(rig.agent.close());
@@ -360,7 +361,8 @@ fn threads_answer_every_task_beside_their_agent() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// For any input and any threads, the ledgers balance together and no buffer is lost.
+    /// For any input and any threads, the ledgers balance together and no buffer is lost. Steps 0 to 4 send a task,
+    /// damaged or not. In steps 5 to 7 a thread serves a task, and in 8 it may end. Otherwise only time passes.
     // promise: agent.2
     #[test]
     fn a_storm_of_threads_is_accounted_for(

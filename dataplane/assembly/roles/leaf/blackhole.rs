@@ -1,4 +1,4 @@
-//! Worker hosts that silently discard some tasks. Clients of other tasks, called honest here, are still
+//! Worker hosts that silently discard some tasks (black holes). Clients of other tasks, called honest here, are still
 //! served under every policy. A simulation of clients and workers in virtual time drives the real leaf.
 
 use std::cmp::Reverse;
@@ -30,6 +30,7 @@ struct Case {
     policy: &'static str,
     workers: u16,
     cores: usize,
+    /// Mean service time.
     mean_ns: u64,
     /// True for exponential service times; false for equal ones.
     exponential: bool,
@@ -355,6 +356,7 @@ fn black_hole_does_not_stop_cfcfs() {
 // promise: scheduling.4
 #[test]
 fn black_hole_stops_no_policy() {
+    // Policies without a queue. The bounded ones, jbsq and cfcfs, have the tests above.
     let policies = CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf);
     assert_all(policies.enumerate().map(|(at, entry)| Case {
         policy: entry.name,

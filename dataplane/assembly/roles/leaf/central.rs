@@ -88,6 +88,7 @@ fn burst_with_replies_keeps_task_order() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..10);
     tasks_out(&mut rig);
+    // Tasks 8 and 9 wait. Three workers reply while tasks 10, 11 and 12 arrive.
     for worker in 10..13 {
         assert!(rig.far[WORKERS].send(&reply(worker, 0)));
         assert!(rig.far[CLIENTS].send(&task(worker)));
@@ -205,7 +206,7 @@ fn tasks_wait_while_no_worker_is_there() {
     rig.set_active(3, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(13, 0)]);
-    // The worker leaves, and its waiting task waits for another.
+    // That worker is deactivated. The next task goes to another one.
     rig.set_active(3, false);
     rig.set_active(5, true);
     rig.wait(1_000_000);
@@ -237,6 +238,7 @@ fn queued_tasks_are_counted_at_the_end() {
     let mut rig = holding("cfcfs");
     send_tasks(&mut rig, 0..30);
     tasks_out(&mut rig);
+    // cfcfs begins with a bound of two tasks for each of the eight workers.
     assert_held(&rig, 14);
     rig.leaf.abandon();
     assert_eq!(rig.drops(), [("shutdown", 14)]);

@@ -130,6 +130,7 @@ fn policies() -> impl Iterator<Item = &'static str> {
 // promise: trust.2
 #[test]
 fn unanswerable_and_incomplete_tasks_block_no_client() {
+    // The leaf, a server, a host of the workers' network, a host beyond all networks, no address, and broadcast.
     let unreachable = [LEAF_CLIENTS, SERVERS[1], LEAF_WORKERS | 0x77, 0x0808_0808, 0, u32::MAX];
     for policy in policies() {
         let alone = Workers::new(policy).serve(40, |_| None);
@@ -216,6 +217,7 @@ fn constantly_idle_worker_does_not_attract_all_tasks() {
         workers.false_queue = Some(0);
         // 6000 tasks per second, of 8000 that the workers can serve.
         workers.serve(200, |at| (at % 10 < 3).then(|| task(OTHERS)));
+        // An eighth of the tasks is its fair part. Less than three times that is permitted.
         let all: usize = workers.task_counts.iter().sum();
         assert!(workers.task_counts[0] * 8 < 3 * all, "{policy}: {:?}", workers.task_counts);
         workers.rig.assert_accounted();

@@ -27,6 +27,7 @@ fn queue_times_are_those_of_the_clock() {
         arrivals.push(rig.now);
         rig.wait(7_000);
     }
+    // Each task waits for more than half of a bucket's upper bound in nanoseconds.
     let (mut waits, mut buckets) = (Vec::new(), BTreeMap::new());
     for (worker, (arrival, bound)) in
         (10..).zip(arrivals.into_iter().zip([50_000, 200_000, 500_000]))
@@ -123,7 +124,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
     }
     (1..8).for_each(|member| rig.set_active(member, false));
     rig.set_active(0, true);
-    rig.wait(10_500_000_000);
+    rig.wait(10_500_000_000); // longer than the leaf watches a worker without a report
     rig.one(CLIENTS, &task(0), WORKERS);
     // The leaf ended the watch, and samples again. It then watches the only active worker.
     for seq in 0..1024 {
@@ -138,6 +139,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
 #[test]
 fn waiting_tasks_count_as_decisions() {
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, (2048, Overflow::Drop)).remove(0);
+    // The stopwatch stands still, so the decision takes 0 ns, in the bucket up to 10 ns.
     rig.leaf = rig.leaf.with_stopwatch(Some(|| 5));
     for seq in 0..1024 {
         rig.through(CLIENTS, &task(seq), WORKERS);

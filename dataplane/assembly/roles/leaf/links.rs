@@ -12,7 +12,7 @@ const SPINE_MAC: Mac = Mac([2, 0, 0, 0, 1, 3]);
 const SERVICE: u32 = 0x0A00_01C8;
 const MS: u64 = 1_000_000;
 
-/// Configuration of a leaf with four workers (10 to 13) and a spine; `more` are lines of the pool.
+/// Returns the configuration of a leaf with four workers (10 to 13) and a spine; `more` are lines of the pool.
 fn text(family: Family, policy: &str, more: &str) -> String {
     let mut text = format!(
         "[leaf]\nid = 40\ncores = [0]\nseed = 7\n\
@@ -33,7 +33,7 @@ fn text(family: Family, policy: &str, more: &str) -> String {
     family.text(&text)
 }
 
-/// A leaf that has resolved its spine and sent its first messages.
+/// Builds a leaf that has resolved its spine and sent its first messages.
 fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
     let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
     resolve_spine(&rig, SPINE);
@@ -309,7 +309,7 @@ fn spine_mac_address_is_resolved_separately() {
 /// Address of a second spine.
 const OTHER: u32 = 0x0A00_0104;
 
-/// A leaf without a spine, and its control.
+/// Builds a leaf without a spine, and its control.
 fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
@@ -410,7 +410,7 @@ fn drained_rack_finishes_tasks_in_flight() {
         drop(rig.receive(CLIENTS));
         assert!(rig.through(CLIENTS, &forwarded_task(6, false), WORKERS).is_empty());
         assert_eq!(rig.drops(), [("no_member", 1)]);
-        // Undrained workers count at once, even while the last ones linger.
+        // Workers drained last serve late tasks for some time. An undrained worker gets all tasks in this time, too.
         rig.change(&mut control, &["undrain workers=10-13"]);
         drop(rig.one(CLIENTS, &forwarded_task(7, false), WORKERS));
         rig.change(&mut control, &["drain workers=10-13"]);

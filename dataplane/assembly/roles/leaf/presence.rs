@@ -9,7 +9,7 @@ use wedjat_core::wire::address::Address;
 
 use super::*;
 
-/// Message from a server to the leaf itself.
+/// Returns a message from a server to the leaf itself.
 pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
@@ -137,6 +137,7 @@ fn lost_tasks_of_doubted_workers_are_written_off() {
 #[test]
 fn golden_bytes_of_a_registration_on_the_wire() {
     let mut rig = registering("horus");
+    // Code, pool 7, worker 14, no destination, three tasks, number 0x1234.
     let join = [0x0C, 0, 7, 0, 14, 0x7F, 0xFF, 0, 3, 0x12, 0x34];
     let flow = Flow {
         src_mac: server_mac(1),
@@ -147,6 +148,7 @@ fn golden_bytes_of_a_registration_on_the_wire() {
         dst_port: 1234,
     };
     let (.., answer) = rig.one(WORKERS, &frame(&flow, &join), WORKERS);
+    // Code, pool 7, leaf 9, worker 14, timeout of 100 ms, the same number.
     assert_eq!(answer.bytes()[42..], [0x0D, 0, 7, 0, 9, 0, 14, 0, 100, 0x12, 0x34]);
     drop(answer);
     let alive = [0x0B, 0, 7, 0, 14, 0x7F, 0xFF, 0, 2, 0x12, 0x35];
@@ -226,7 +228,7 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
         assert_eq!(rig.outstanding(2), 0, "what it had is written off");
         let chosen = rig.chosen(200);
-        assert!(!chosen.contains(&12), "no task for who is silent");
+        assert!(!chosen.contains(&12), "no task for a silent worker");
         assert!(!chosen.contains(&10), "nor for one that never registered");
         drop(rig.through(WORKERS, &back, WORKERS));
         rig.receive(CLIENTS);
@@ -262,7 +264,7 @@ fn stalled_leaf_excludes_no_worker() {
     rig.send_message(&join(12, 0));
     rig.pass_with_keep_alives(50_000_000, &[12]);
     rig.wait(500_000_000);
-    assert!(rig.is_active(12), "nobody could be heard of");
+    assert!(rig.is_active(12), "the leaf could not receive keep-alives meanwhile");
     rig.pass_with_keep_alives(90_000_000, &[]);
     assert!(rig.is_active(12));
     rig.pass_with_keep_alives(30_000_000, &[]);
@@ -522,6 +524,7 @@ fn worker_of_a_returned_host_stays_silent() {
 // promise: membership.4
 #[test]
 fn tasks_wait_for_the_first_registration() {
+    // With patience, the leaf leaves tasks in the device for up to 250 ms while it has no worker.
     let mut rig = registering("horus");
     rig.leaf = rig.leaf.with_patience();
     for seq in 0..20 {

@@ -5,7 +5,7 @@ use wedjat_core::policy::Reports;
 use super::presence::message_from;
 use super::*;
 
-/// Leaf whose pool probes its workers.
+/// Builds a leaf whose pool probes its workers.
 fn probing_rig(family: Family, policy: &str) -> Rig {
     let mut rig = rig_of(family, policy);
     rig.leaf.stages_mut().set_reports(0, Reports::Messages);
@@ -92,7 +92,7 @@ fn tasks_sent_after_the_probe_count() {
         }
         assert_eq!(released.iter().map(|task| task.seq).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(released[0].dst, 12);
-        // Its queue at the probe plus one equals the queues of the remaining workers, of which one got no task.
+        // After the first task its estimate equals the others' queue of one. It may get a second task, but no third.
         let to_12 = released.iter().filter(|task| task.dst == 12).count();
         assert!(to_12 <= 2, "{released:?}");
         // Probed after those were sent, it includes them in its answer.

@@ -103,6 +103,7 @@ struct Server {
     wire: RingPort,
     worker_ends: Vec<WorkerEnd>,
     handles: AgentHandles,
+    /// Time in ticks of a microsecond.
     now: u64,
 }
 
@@ -131,7 +132,7 @@ impl Server {
         let rig::AgentRig { agent, handles, .. } =
             rig::agent(&text, HZ, (vec![port], &frames), None);
         let keys = key.map(|key| [10, 11, 12, 13].map(|id| (id, key.clone())));
-        let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000);
+        let signer = Signer::new(keys.into_iter().flatten(), || 1_000_000); // the sequence of the current time
         let agent = agent.with_signer(signer.map(Arc::new));
         let mut server = Self { agent, wire, worker_ends: Vec::new(), handles, now: 0 };
         for at in 0..4 {
@@ -143,6 +144,7 @@ impl Server {
         server
     }
 
+    /// Polls `ticks` microseconds later.
     fn after(&mut self, ticks: u64) {
         self.now += ticks;
         self.agent.poll(self.now);
@@ -244,7 +246,7 @@ fn queue_reports_are_proved_as_registrations_are() {
         let mut server =
             Server::with_lines(family, Some(key(1)), "leaf_policy = 'lsq-update(eps=1)'\n");
         let messages = register(&mut rig, &mut server);
-        assert_eq!(rig.count(Counter::QueueReports), 4, "each tells the leaf that has met it");
+        assert_eq!(rig.count(Counter::QueueReports), 4, "each reports to its leaf");
         let header = |frame: &[u8]| family.header(frame);
         let reports: Vec<_> =
             messages.iter().filter(|frame| header(frame).code == Code::QueueReport).collect();

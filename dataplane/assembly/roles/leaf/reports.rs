@@ -7,7 +7,7 @@ use wedjat_core::state::Presence;
 use super::presence::{alive, join, message_from};
 use super::*;
 
-/// Leaf whose workers report their queues in messages.
+/// Builds a leaf whose workers report their queues in messages.
 fn rig_with_reports(family: Family, policy: &str) -> Rig {
     reporting_rig(family, policy, false)
 }

@@ -8,7 +8,7 @@ use super::*;
 
 const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
-/// Leaf with a port for clients, and a port for clients and workers.
+/// Builds a leaf with a port for clients, and a port for clients and workers.
 fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
     rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)

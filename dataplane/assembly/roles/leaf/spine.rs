@@ -12,7 +12,7 @@ const SERVICE: u32 = 0x0A00_01C8;
 const LEAVES: [u16; 2] = [40, 41];
 const MS: u64 = 1_000_000;
 
-/// Configuration of a spine: pool 7 at both leaves, and pool 8 at the second.
+/// Returns the configuration of a spine: pool 7 at both leaves, and pool 8 at the second.
 fn text(family: Family, policy: &str, cores: usize) -> String {
     let numbers: Vec<_> = (0..cores).collect();
     let mut text = format!(
@@ -313,7 +313,8 @@ fn silent_leaf_is_excluded_within_50_ms() {
         }
         assert!(out_after >= 299, "not before 30 ms: {out_after}");
         assert_eq!(rig.leaf(0), (Presence::Silent, false));
-        // Pool 8 had no signals.
+        // Lost are this leaf, and the second one in pool 8, which had no signals. Written off are 1.5 tasks, the
+        // reported average, for each of this leaf's four workers.
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
         assert_eq!(rig.ask(20), [(LEAVES[1], 1); 20]);
         // It starts again, with any number.

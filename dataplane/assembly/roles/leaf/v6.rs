@@ -1,4 +1,7 @@
 //! IPv6: tasks and replies, neighbour discovery in place of ARP, and refused packets.
+//!
+//! A `Rig` is a leaf with the far ends of its ports, where the tests are clients and servers. Its `through` and `one`
+//! send a packet to one port, poll the leaf once and receive from another port; `wait` polls after some nanoseconds.
 
 use wedjat_core::io::Buf;
 use wedjat_core::wire::ipv6;
@@ -20,12 +23,13 @@ pub(super) const V6_SERVERS: [&str; 2] = ["fd00:2::b", "fd00:2::c"];
 const ROUTER: &str = "fe80::fe";
 const ROUTER_MAC: Mac = Mac([2, 0, 0, 0, 1, 0xFE]);
 
-/// Returns the number of an address.
+/// Parses an IPv6 address into its 128 bits.
 pub(super) fn bits(text: &str) -> u128 {
     text.parse::<Ipv6Addr>().unwrap().to_bits()
 }
 
-/// Configuration of a leaf with two IPv6 servers of four workers each (10 to 17), and these further lines.
+/// Returns the configuration of a leaf with two IPv6 servers of four workers each (10 to 17) in pool 7, followed by the
+/// lines `more`.
 pub(super) fn text(policy: &str, more: &str) -> String {
     let [clients, workers] = LEAF_MACS;
     format!(
@@ -41,12 +45,13 @@ pub(super) fn text(policy: &str, more: &str) -> String {
 
 /// Leaf over IPv6 that has resolved its servers.
 fn rig6(policy: &str) -> Rig {
+    // Without a pool key and without a known client; the wires hold 256 packets.
     let mut rig = rigs_of(&text(policy, ""), None, false, 256).remove(0);
     rig.resolve_v6_servers();
     rig
 }
 
-/// Flow from the client's to the leaf's MAC address.
+/// Returns a flow from the client's to the leaf's MAC address, between these addresses and UDP ports.
 pub(super) fn flow(src: &str, dst: &str, ports: (u16, u16)) -> Flow<u128> {
     Flow {
         src_mac: CLIENT_MAC,
@@ -69,7 +74,7 @@ fn frame6(flow: &Flow<u128>, header: Header) -> Vec<u8> {
     frame
 }
 
-/// Returns a client's task.
+/// Returns a client's task for pool 7, with this sequence number.
 fn task6(from: &str, seq: u16) -> Vec<u8> {
     frame6(&flow(from, LEAF[0], (40_000, 1234)), Header::new_task(7, seq))
 }
@@ -82,12 +87,12 @@ fn of_server(server: usize, to: &str, header: Header) -> Vec<u8> {
     frame6(&flow, header)
 }
 
-/// Returns a worker's reply.
+/// Returns a worker's reply to the client `to`, which reports `qlen` tasks in its queue.
 fn reply6(worker: u16, qlen: u16, to: &str) -> Vec<u8> {
     of_server(usize::from(worker - 10) / 4, to, done(worker, qlen))
 }
 
-/// Neighbour discovery message to this MAC address.
+/// Returns the packet of a neighbour discovery message to this MAC address.
 fn message(message: ndp::Packet, to: Mac) -> Vec<u8> {
     let mut frame = vec![0; ndp::FRAME_LEN];
     message.emit(&mut frame, to, false);
@@ -101,14 +106,14 @@ fn advertisement(host: &str, mac: Mac, to: &str, port: usize) -> Vec<u8> {
     message(ndp::Packet { operation, src: target, dst, target, mac: Some(mac) }, LEAF_MACS[port])
 }
 
-/// Returns the question of a host for the MAC address of another.
+/// Returns a neighbour solicitation: the host `by` with this MAC address asks for that of `target`.
 fn solicitation(by: &str, mac: Mac, target: &str) -> Vec<u8> {
     let (question, to) = ndp::Packet::question(mac, bits(by), bits(target), None);
     message(question, to)
 }
 
 impl Rig {
-    /// Returns the neighbour solicitations from a port: requested address and destination.
+    /// Returns the neighbour solicitations that the leaf sent on a port: requested address and destination MAC address.
     fn questions6(&mut self, port: usize) -> Vec<(u128, Mac)> {
         let frames = self.receive(port);
         let messages = frames.iter().filter_map(|frame| {
@@ -210,7 +215,7 @@ fn task_round_trip_works() {
 }
 
 #[test]
-fn every_policy_runs_over_ipv6() {
+fn common_policies_run_over_ipv6() {
     for policy in ["random", "round-robin", "jsq", "ppot", "jbsq(k=1)", "horus-inflight"] {
         let mut rig = rig6(policy);
         for seq in 0..50 {
@@ -225,6 +230,7 @@ fn every_policy_runs_over_ipv6() {
 // promise: packets.2
 #[test]
 fn tasks_wait_and_those_beyond_are_given_back() {
+    // Each of the 8 workers takes one task. The queue holds four more, and the next one goes back to its client.
     let mut rig = rig6("jbsq(k=1)");
     let sent: Vec<u16> =
         (0..8).map(|seq| rig.one6(CLIENTS, &task6(NEAR, seq), WORKERS).1.dst).collect();
@@ -334,6 +340,8 @@ fn known_server_is_probed_before_a_change() {
         let neighbours = rig.leaf.stages().neighbours();
         neighbours.find(WORKERS, bits(V6_SERVERS[0])).and_then(|slot| neighbours.mac(slot))
     };
+    // The first server has moved to another MAC address. The leaf asks the known one, which stays silent, and then a
+    // multicast group, where the new one answers.
     assert_eq!(known(&rig), Some(server_mac(0)));
     let claim = advertisement(V6_SERVERS[0], OTHER, LEAF[1], WORKERS);
     assert_eq!(rig.dropped(WORKERS, &claim), Some("arp_conflict"));
@@ -362,12 +370,15 @@ fn every_bad_packet_has_its_drop_reason() {
         frame[at..at + bytes.len()].copy_from_slice(bytes);
         frame
     };
-    let far = |src: &str| task6(src, 1);
+    let task_from = |src: &str| task6(src, 1);
+    // Hosts accept only messages with hop limit 255, which no router has forwarded (RFC 4861).
     let mut unlimited = solicitation(NEAR, CLIENT_MAC, LEAF[0]);
     unlimited[ETHER + 7] = 64;
     let mut short = task6(NEAR, 1);
     short.truncate(UDP + 3);
     let to = |dst: &str, ports| frame6(&flow(NEAR, dst, ports), Header::new_task(7, 1));
+    // IPv6 header: version at 0, payload length at 4, next header at 6 (0 and 44 are extensions, 6 is TCP), hop limit
+    // at 7. UDP header: length at 4, checksum at 6.
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("ipv6_header", edited(ETHER, &[0x40])),
         ("ipv6_header", edited(ETHER + 4, &[0, 0])),
@@ -385,13 +396,13 @@ fn every_bad_packet_has_its_drop_reason() {
         ("other_address", to("fd00:1::99", (40_000, 1234))),
         ("ttl_expired", edited(ETHER + 7, &[1])),
         ("ttl_expired", edited(ETHER + 7, &[0])),
-        ("source_unreachable", far("ff02::1")),
-        ("source_unreachable", far("::")),
-        ("source_unreachable", far("::1")),
-        ("source_unreachable", far("fe80::5")),
-        ("source_unreachable", far("::ffff:10.0.0.1")),
-        ("source_unreachable", far(V6_SERVERS[0])),
-        ("source_unreachable", far(LEAF[1])),
+        ("source_unreachable", task_from("ff02::1")),
+        ("source_unreachable", task_from("::")),
+        ("source_unreachable", task_from("::1")),
+        ("source_unreachable", task_from("fe80::5")),
+        ("source_unreachable", task_from("::ffff:10.0.0.1")),
+        ("source_unreachable", task_from(V6_SERVERS[0])),
+        ("source_unreachable", task_from(LEAF[1])),
         ("unknown_pool", frame6(&flow(NEAR, LEAF[0], (40_000, 1234)), Header::new_task(8, 1))),
         ("wrong_side", frame6(&flow(NEAR, FAR, (1234, 40_000)), done(10, 0))),
         ("nd_malformed", unlimited),
@@ -434,7 +445,7 @@ fn pools_of_both_families_stand_side_by_side() {
     assert_eq!(rig.dropped(2, &to_pool(7)), Some("address_family"));
     let other = frame6(&flow(NEAR, LEAF[0], (40_000, 1234)), Header::new_task(8, 1));
     assert_eq!(rig.dropped(CLIENTS, &other), Some("address_family"));
-    // No IPv4 packet concerns a pool over IPv6, whatever its addresses.
+    // IPv4 replies and tasks never reach the pool over IPv6, whatever their addresses.
     for number in [0, 0xF000_0000, u32::MAX] {
         let flow = Flow { src: number, dst: CLIENT, src_port: 1234, dst_port: 9, ..client_flow() };
         let mut payload = [0; 20];

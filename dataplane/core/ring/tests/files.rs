@@ -136,6 +136,7 @@ fn foreign_file_is_left_alone() {
         let created = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
         assert!(created.contains(kind) && created.contains("use another name"), "{created}");
         let opened = WorkerRegion::open(&path).unwrap_err();
+        // `open` follows a link: its error describes the target.
         if kind != "a symbolic link" {
             assert!(opened.to_string().contains(kind), "{opened}");
         }
@@ -152,6 +153,7 @@ fn foreign_file_is_left_alone() {
         assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Foreign { .. })));
         assert_eq!(fs::read(&path).unwrap(), text);
     }
+    // A stream socket is another program's: agents listen at sockets of messages.
     for (name, listener) in ["stream", "again"]
         .map(|name| (name, UnixListener::bind(folder.path().join(name)).unwrap()))
     {
@@ -175,7 +177,7 @@ fn peers_cannot_remove_the_memory() {
         assert!(memory.set_len(changed).is_err(), "{changed} bytes");
     }
     let more = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
-    assert!(rustix::fs::fcntl_add_seals(&memory, more).is_err(), "nor keep others from it");
+    assert!(rustix::fs::fcntl_add_seals(&memory, more).is_err(), "no peer can forbid writing");
     // A hole reads as zeros, and can be filled again.
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
@@ -348,6 +350,7 @@ fn offers_that_can_not_be_are_refused() {
         bytes[at] ^= byte;
         Offer::parse(&bytes)
     };
+    // Offsets: 0 the magic, 8 the version, 16 the number of channels, 24 the number of slots.
     assert_eq!(with(0, 1), Err(InvalidOffer::Foreign));
     assert_eq!(with(8, 1), Err(InvalidOffer::Version(VERSION ^ 1)));
     for at in 16..32 {
@@ -356,6 +359,7 @@ fn offers_that_can_not_be_are_refused() {
     for len in 0..good.len() {
         assert!(Offer::parse(&good[..len]).is_err(), "{len} bytes");
     }
+    // The magic and the version alone are an agent's refusal.
     assert_eq!(Offer::parse(&good[..16]), Err(InvalidOffer::Refused));
 
     let memory = |len, seals| {

@@ -95,6 +95,7 @@ fn overflowing_worker_spoils_only_its_replies() {
 
 #[test]
 fn impossible_notice_is_refused() {
+    // Within a slot's part, beyond the area at a multiple of the stride of 128 bytes, and too long.
     let notices = [
         Notice { offset: 1, len: 0, class: 0 },
         Notice { offset: u32::MAX - 127, len: 0, class: 0 },

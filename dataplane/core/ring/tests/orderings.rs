@@ -203,9 +203,11 @@ fn departed_and_died_workers_stay_distinct() {
                     joined.extend(sender.grant(claim).then_some(claim));
                 }
             };
+            // Any two moments while the workers attach and leave.
             check();
             check();
             let third = worker.join().expect("the worker");
+            // The third worker gets the grant, and keeps it.
             check();
             check();
             assert!(third.is_granted());

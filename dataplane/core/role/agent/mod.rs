@@ -477,7 +477,7 @@ where
         hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
-    /// Parses a packet. Takes it out of `packet` if it is a task; otherwise leaves it there.
+    /// Parses a packet. Takes it out of `packet` if it is a task; leaves a message there.
     #[inline]
     fn read(
         &self,
@@ -711,8 +711,9 @@ where
         self.responder.out.ask(&mut self.pool, &self.addresses[port], &question);
     }
 
-    /// Does periodic work: commands, deaths, attaching workers, registrations, peers and published values. Commands
-    /// come first, so that the rest uses the new membership.
+    /// Does periodic work: commands, deaths, attaching workers, registrations, peers, repeated queue reports, counters
+    /// of threads, sequences of signatures, and published values. Commands come first, so that the rest uses the new
+    /// membership.
     #[cold]
     fn tick(&mut self, now: u64) {
         self.next_tick = now + self.timing.tick();

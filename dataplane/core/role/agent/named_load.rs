@@ -1,10 +1,10 @@
-//! Number of unfinished tasks for each worker id, counted without locks while threads complete tasks. The id is
-//! the one that the leaf wrote into the task.
+//! Number of unfinished tasks by the worker that they name, counted without locks while threads complete tasks. A task
+//! *names* the worker whose id the leaf wrote into it. Here a worker is its index among all of the agent's workers.
 //!
 //! A leaf counts by the worker that it chose, although another core may serve the task. So the queue length in a reply
 //! must be that worker's. Only the dispatcher writes the number of accepted tasks, threads add their answers, and the
 //! difference is exact. Each answer sees the arrival of its own task, and everything that earlier answers saw. Both
-//! counts may wrap around; the difference stays correct. *Named* is the worker whose id the task has.
+//! counts may wrap around; the difference stays correct.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed};

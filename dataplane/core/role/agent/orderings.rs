@@ -24,13 +24,13 @@ impl Number for AtomicU32 {
 
 type CountedLoad = Arc<NamedLoad<AtomicU32>>;
 
-/// Counts of one worker.
+/// Creates the counts of one worker.
 fn load() -> CountedLoad {
     Arc::new(NamedLoad::new(1))
 }
 
-/// Hands a task over. As with a ring's notice, the worker sees earlier writes. Returns the number of tasks it
-/// left.
+/// Hands a task over to a new thread, which answers it. As with a ring's notice, the thread sees earlier writes. Its
+/// result is the number of tasks left.
 fn hand_over(load: &CountedLoad) -> JoinHandle<u32> {
     let load = load.clone();
     thread::spawn(move || load.answer(0))

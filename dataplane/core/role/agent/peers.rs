@@ -5,9 +5,9 @@
 //! At the end of each *beat*, an interval, a node sends a heartbeat with its load. During a consensus the nodes
 //! also exchange the parameters of their *critic*, the learned estimate of the rack's future load.
 //!
-//! The node that serves a forwarded task answers the client itself. The task keeps the client's address, and its trailer
-//! has the rest. A reply by way of the first node would cost that node two packets, and its death would lose the task.
-//! So clients and nodes share one network behind one port.
+//! The node that serves a forwarded task answers the client itself. The task keeps the client's address, and its
+//! trailer has the rest. A reply by way of the first node would cost that node two packets, and its death would lose
+//! the task. So clients and nodes share one network behind one port.
 
 use std::net::Ipv4Addr;
 
@@ -86,6 +86,7 @@ impl PeerGroup {
     /// Publishes its view of the nodes and the probabilities of its decisions.
     fn publish_view(&self) {
         let (Some(view), own) = (&self.view, self.own_node()) else { return };
+        // Probabilities of forwarding a task to each node, and of stealing one from it.
         let probabilities = self.peers.probabilities();
         view.show_own(own, self.peers.value_loss().unwrap_or(f64::NAN));
         for (node, hop) in self.hops.iter().enumerate() {
@@ -381,8 +382,8 @@ where
         true
     }
 
-    /// Does periodic work: asks for unknown MAC addresses of peers, updates the number of places at workers, and
-    /// publishes the view of the nodes.
+    /// Does periodic work: asks for unknown MAC addresses of peers, updates the number of tasks that the workers may
+    /// have, and publishes the view of the nodes.
     #[cold]
     pub(super) fn tick_peers(&mut self, now: u64) {
         let Some(mut group) = self.peers.take() else { return };

@@ -135,7 +135,7 @@ impl Registrar {
         self.hop.must_ask(now, self.ticks_hz)
     }
 
-    /// Stores a MAC address from a packet addressed to this host.
+    /// Stores the leaf's MAC address from a packet addressed to this host. Ignores other senders.
     pub fn learn(&mut self, address: IpAddr, mac: Mac) {
         if address == self.hop.address {
             self.hop.learn(mac);
@@ -245,7 +245,7 @@ mod tests {
     const LEAF: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 2, 1));
     const MAC: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-    /// Registrar of workers 0, 1 and so on, whose leaf's MAC address is known.
+    /// Creates a registrar of workers 0, 1 and so on, whose leaf's MAC address is known.
     fn registrar(workers: u16) -> Registrar {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
         Registrar::new(LEAF, 0, Some(MAC), &places, HZ)
@@ -259,7 +259,7 @@ mod tests {
 
     /// Delivers the leaf's acknowledgement of this message, with the leaf's timeout.
     fn answer(registrar: &mut Registrar, request: &Header, timeout_ms: u16) {
-        let header = request.acknowledged_by(9, timeout_ms);
+        let header = request.acknowledged_by(9, timeout_ms); // by leaf 9
         registrar.acknowledged(0, (LEAF, MAC), &header).unwrap();
     }
 
@@ -272,7 +272,7 @@ mod tests {
         for (timeout, expected) in
             [(50, 100), (1, 500), (10, 500), (65_535, 10), (0, 10), (100, 50)]
         {
-            // It has left and returns, so it registers again.
+            // The worker leaves and returns, so it registers again.
             assert!(registrar.due(now + HZ, |_| None).is_none());
             let request = registrar.due(now + HZ, |_| Some(0)).unwrap();
             assert_eq!(request.code, Code::WorkerId);
@@ -281,7 +281,7 @@ mod tests {
             let messages = second(&mut registrar, now);
             assert!(messages.iter().all(|message| message.code == Code::KeepAlive));
             let count = messages.len();
-            assert!(count.abs_diff(expected) <= 1, "{timeout} ms: {count} words");
+            assert!(count.abs_diff(expected) <= 1, "{timeout} ms: {count} messages");
         }
     }
 

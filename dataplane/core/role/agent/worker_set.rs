@@ -41,7 +41,7 @@ pub struct Completion<'a, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum DetachReason {
-    /// It left in order.
+    /// It left in order, or was removed.
     Left,
     /// Its process ended without notice, or its thread panicked.
     Died,
@@ -56,7 +56,7 @@ pub enum DetachReason {
 pub struct AttachStats {
     /// Workers that were granted their claim.
     pub joined: u64,
-    /// Workers that left in order.
+    /// Workers that left in order or were removed.
     pub left: u64,
     /// Workers whose process ended without notice, or whose thread panicked.
     pub died: u64,
@@ -116,7 +116,7 @@ impl<T: Work> WorkerEntry<T> {
     /// Reuses the entry for another worker after the former one has gone.
     #[must_use]
     pub fn renamed(self, place: Place) -> Self {
-        self.link.channel().sender().reopen();
+        self.link.channel().sender().reopen(); // withdraws the stop request to the former worker
         Self { place, suspended: false, is_drained: false, is_leaving: false, ..self }
     }
 

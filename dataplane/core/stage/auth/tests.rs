@@ -14,7 +14,7 @@ use crate::wire::auth::{SEQUENCES_A_MICROSECOND, sequence_at};
 /// First sequence of the lap after the window's start.
 const START: u64 = 40 * WINDOW;
 
-/// Window that accepts sequences from `START` on.
+/// Creates a window that accepts sequences from `START` on.
 fn window() -> Window {
     Window::starting(START - 1)
 }
@@ -83,7 +83,7 @@ fn sequences_beyond_all_laps_are_refused() {
 
 // promise: trust.3
 #[test]
-fn leaf_clock_may_lag_the_senders() {
+fn sender_clocks_may_lag_the_leafs() {
     let now = sequence_at(SystemTime::now());
     let minutes =
         (now - first_accepted(SystemTime::now())) / (60 * 1_000_000 * SEQUENCES_A_MICROSECOND);

@@ -521,7 +521,7 @@ pub(super) mod tests {
     }
 
     /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
-    /// port. With a key, the stages accept sequences from 0 on.
+    /// port. With a key, the stages accept sequences behind the first window.
     fn stages_with(side: Side, key: Option<Key>) -> Stages {
         stages_of_options(side, key, IpOptions::Refuse)
     }
@@ -536,7 +536,7 @@ pub(super) mod tests {
             ports: vec![here, there],
             server: server.into(),
             mac: SERVER_MAC,
-            pool: 263,
+            pool: 263, // 0x0107, as in `task` and `reply`
             policy: "horus",
             members: (0..8).collect(),
             key,
@@ -572,12 +572,12 @@ pub(super) mod tests {
         frame
     }
 
-    /// Header of a task.
+    /// Returns the header of a task.
     pub fn task(seq: u16, extended: bool) -> Header {
         Header { extended, ..Header::new_task(0x0107, seq) }
     }
 
-    /// Header of a worker's reply with its queue length.
+    /// Returns the header of a worker's reply with its queue length.
     fn reply(worker: u16, qlen: u16) -> Header {
         let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
         Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
@@ -960,7 +960,9 @@ pub(super) mod tests {
             frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
             frame
         };
+        // Two paddings, a router alert, and the end of the options.
         let harmless = with_options(&[1, 1, 148, 4, 0, 0, 0, 0]);
+        // Source port 0, a loose source route, and a timestamp option that is too short.
         for (frame, reason) in [
             (task_with(&[(UDP, &[0, 0])]), DropReason::UdpSourcePort),
             (with_options(&[131, 7, 4, 10, 0, 0, 1, 0]), DropReason::Ipv4Options),
@@ -1003,7 +1005,7 @@ pub(super) mod tests {
             ],
             server: SERVER.to_be_bytes().into(),
             mac: SERVER_MAC,
-            pool: 263,
+            pool: 263, // 0x0107, as in `task`
             policy: "horus-spine",
             members: (0..8).collect(),
             key: None,

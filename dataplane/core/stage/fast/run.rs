@@ -63,7 +63,8 @@ pub struct LeadingRun {
 }
 
 impl LeadingRun {
-    /// Returns the run of packets at the front whose code `recognise` returns, by their index and frame.
+    /// Returns the run of packets at the front that `recognise` accepts. It gets a packet's index, the packet, its
+    /// frame and the fields to fill, and returns the packet's code. A segmented packet ends the run.
     #[inline(always)]
     pub fn of<A: Address, B: Buf>(
         packets: &[B],

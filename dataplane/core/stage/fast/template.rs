@@ -12,7 +12,7 @@ use crate::wire::{auth, ether, ipv4, ipv6, udp};
 
 /// Offset of the IP header.
 pub const IP: usize = ether::LEN;
-/// Number of words in a vector.
+/// Number of 16-bit words in a vector; each has a tolerance.
 pub const TOLERANCES: usize = 16;
 /// Tolerance of a word that must not be 0. Its expected value has all ones.
 const NOT_ZERO: u16 = 0xFFFE;
@@ -314,7 +314,7 @@ impl Layout for u32 {
     }
 }
 
-/// Two and a half vectors.
+/// End of the second vector, behind the pool id in the task header: see the assertions below.
 const PREFIX_V6: usize = 72;
 
 impl Layout for u128 {
@@ -347,7 +347,7 @@ impl Layout for u128 {
     }
 }
 
-// Every compared byte is in the head of a frame and in a vector.
+// Every compared byte is in the head of a frame, and in the Ethernet header or a vector.
 const _: () = assert!(PREFIX_V4 <= udp::PAYLOAD + task::LEN);
 const _: () = assert!(PREFIX_V6 <= udp::PAYLOAD_V6 + task::LEN);
 const _: () = assert!(PREFIX_V6 >= udp::PAYLOAD_V6 + 3);

@@ -32,7 +32,7 @@ fn key() -> Key {
 }
 
 /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
-/// port. With a key, the stages accept sequences from 0 on.
+/// port. With a key, the stages accept sequences behind the first window.
 fn stages(side: Side, key: Option<Key>) -> Stages {
     stages_with(side, key, Some("fe80::1"))
 }
@@ -81,12 +81,12 @@ fn frame(header: Header, source: Option<u128>, payload: &[u8], sequence: u64) ->
     frame
 }
 
-/// Header of a task.
+/// Returns the header of a task.
 fn task(seq: u16) -> Header {
     Header::new_task(POOL, seq)
 }
 
-/// Header of a worker's reply with its queue length.
+/// Returns the header of a worker's reply with its queue length.
 fn reply(worker: u16, qlen: u16) -> Header {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     Header { code, src: worker, qlen, ..Header::new_task(POOL, 0) }
@@ -141,19 +141,19 @@ fn unproved_replies_are_dropped_among_proved_ones() {
 
 /// Sources that are clients of a leaf with these networks, and others that are not.
 const SOURCES: [u128; 13] = [
-    LEAF - 1,
-    0,
-    1,
-    0x0A00_0001,
-    0xFFFF << 32 | 0x0A00_0001,
-    LEAF,
-    LEAF + (3 << 96),
-    SERVER,
-    CLIENT + 1,
-    LEAF + (1 << 64),
-    0xFE80 << 112 | 5,
-    0xFF02 << 112 | 1,
-    0x2001_0DB8 << 96 | 7,
+    LEAF - 1,                   // first address of the port's network
+    0,                          // unspecified
+    1,                          // loopback
+    0x0A00_0001,                // 10.0.0.1, IPv4-compatible
+    0xFFFF << 32 | 0x0A00_0001, // 10.0.0.1, IPv4-mapped
+    LEAF,                       // the leaf's address on the port
+    LEAF + (3 << 96),           // fd00:4::1, the leaf's address on the second port
+    SERVER,                     // the server, if it is behind the port
+    CLIENT + 1,                 // in the port's network
+    LEAF + (1 << 64),           // fd00:1:0:1::1, in no network of the leaf
+    0xFE80 << 112 | 5,          // link-local
+    0xFF02 << 112 | 1,          // multicast
+    0x2001_0DB8 << 96 | 7,      // 2001:db8::7, in no network of the leaf
 ];
 
 /// The list of unreachable sources agrees with the check of the network, with and without a router.

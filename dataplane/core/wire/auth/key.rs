@@ -115,7 +115,9 @@ mod tests {
         signed.is_some_and(|signed| key().tag(&signed.claim) == signed.tag)
     }
 
-    /// Any changed bit that the leaf uses makes the tag wrong; tags of a burst equal single ones.
+    /// Checks that one changed bit, number `bit` of the covered ones, makes the tag wrong. Also checks that `count`
+    /// tags of a burst equal a single one, and that another key has another tag. `addresses` are source and
+    /// destination, `LEN_OF_BOTH` bytes.
     fn check_any_changed_bit<const BLOCKS: usize, const LEN_OF_BOTH: usize>(
         header: Header,
         (service_ns, sequence): (u32, u64),
@@ -175,8 +177,11 @@ mod tests {
         let addresses = addresses(0x0A00_020B, 0x0A00_0102);
         let bytes = payload(&addresses, header, 50_000, 0x0065_4A8B_2CD0_1234);
         let expected = [
+            // Header: flags and code, pool, source, destination, queue length, task number.
             [0x62, 0, 1, 0, 5, 0, 9, 0, 3, 0x12, 0x34].as_slice(),
+            // Extension: application, long task number, 50,000 ns, class 3, unused.
             &[0, 0, 0, 1, 0, 0, 0x12, 0x34, 0, 0, 0xC3, 0x50, 0, 3, 0, 0],
+            // Sequence and tag.
             &[0x00, 0x65, 0x4A, 0x8B, 0x2C, 0xD0, 0x12, 0x34],
             &[0x0F, 0x2A, 0xC0, 0x9A, 0x58, 0xBC, 0x0F, 0xE3],
         ];
@@ -199,6 +204,7 @@ mod tests {
         let address = |text: &str| text.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
         let addresses = addresses_v6(address("fd00:2::b"), address("fd00:1::5"));
         let bytes = payload(&addresses, header, 50_000, 0x0065_4A8B_2CD0_1234);
+        // All bytes before the tag are those over IPv4.
         assert_eq!(bytes[bytes.len() - 8..], [0xC0, 0xA9, 0xC1, 0xF3, 0x83, 0x98, 0x64, 0xCB]);
     }
 

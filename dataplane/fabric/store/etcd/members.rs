@@ -139,9 +139,9 @@ impl Members {
         Self { current: self.current, ..Self::new(self.access.clone()) }
     }
 
-    /// Calls the member that answered last. Without an answer, the call goes to one more member every twelfth
-    /// of a lease, and at once after a failure. So `call` must be harmless even if several members execute
-    /// it, or one of them late.
+    /// Calls the member that answered last. Without an answer, the call goes to one more member after each
+    /// [`Self::stagger`], and at once after a failure. After a failed round over all members a pause follows.
+    /// `call` must be harmless even if several members execute it, or one of them late.
     pub async fn call<T, C, F>(&mut self, action: &str, call: C) -> Result<T, CallError>
     where
         T: Send + 'static,
@@ -270,12 +270,12 @@ impl Members {
         }
     }
 
-    /// Timeout of one member's answer. It is shorter if other members may answer instead.
+    /// Returns the timeout of one member's answer. It may be shorter if other members can answer instead.
     fn answer_max(&self) -> Duration {
         if self.channels.len() > 1 { CALL_MAX.min(self.access.lease / 3) } else { CALL_MAX }
     }
 
-    /// Time without an answer after which a call also goes to the next member.
+    /// Returns the time without an answer after which a call also goes to the next member.
     fn stagger(&self) -> Duration {
         match self.channels.len() {
             1 => CALL_MAX,

@@ -32,7 +32,7 @@ fn run(test: impl Future<Output = ()>) {
     runtime.block_on(async { timeout(PATIENCE, test).await.unwrap() });
 }
 
-/// Writes the next version.
+/// Writes the next version, which adds the leaf or removes it.
 async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreError> {
     let command = match fabric.version % 2 {
         0 => "add-leaf id=1 ip=10.0.1.1",

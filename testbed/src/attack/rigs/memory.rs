@@ -136,11 +136,11 @@ pub struct Rig {
 /// Results of the honest client's tasks.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskOutcomes {
-    /// Tasks sent.
+    /// Tasks sent, warm-up included.
     pub sent: u64,
-    /// Tasks answered.
+    /// Tasks answered, warm-up included.
     pub answered: u64,
-    /// 99th percentile of the response time, us.
+    /// 99th percentile of the response time after the warm-up, us.
     pub p99_us: f64,
 }
 
@@ -214,7 +214,7 @@ fn worker_of(frame: &[u8]) -> Option<usize> {
     header(frame).filter(|header| header.code.is_task()).map(|header| usize::from(header.dst))
 }
 
-/// Creates a rack of the first `servers` servers.
+/// Creates a rack of the first `servers` servers, whose workers have ids from 0.
 fn rack_of(port: RingPort, mac: Mac, servers: u16, seed: u64) -> Result<Rack<RingPort>, Failure> {
     let first = Ipv4Addr::from_bits(SERVERS[0]);
     let layout = Layout::new(format!("{first}+{servers}").parse()?, COUNT / 2, 0)?;
@@ -234,6 +234,7 @@ impl Rig {
         // opponent.
         let [attacker_pool, honest_pool] =
             [FRAMES, FRAMES].map(|count| FramePool::new(count, FRAME_BYTES));
+        // The tap counts the workers' tasks by worker, and counts nothing among the clients.
         let (mut clients, _) = Segment::new(|_| None);
         let (mut workers, sent_tasks) = Segment::new(worker_of);
         let pass_all: FrameHook = |_| true;
@@ -304,11 +305,11 @@ impl Rig {
         Ok(())
     }
 
-    /// Lets the first honest client send [`HONEST_RATE`] tasks per second for `seconds` seconds, and waits
-    /// for the answers. Calls `before_step` before each step.
+    /// Lets the first honest client send [`HONEST_RATE`] tasks per second, in a warm-up of 0.1 s and then for
+    /// `seconds` seconds, and waits for the answers. Calls `before_step` before each step.
     ///
     /// # Errors
-    /// If the leaf does not answer the client's ARP.
+    /// If the client is already running, or the leaf does not answer its ARP.
     pub fn serve(
         &mut self,
         seconds: f64,
@@ -320,7 +321,7 @@ impl Rig {
     /// Like [`Rig::serve`], with the client at index `client` of [`HONEST`] and `rate` tasks per second.
     ///
     /// # Errors
-    /// If the leaf does not answer the client's ARP.
+    /// If the client is already running, or the leaf does not answer its ARP.
     pub fn serve_at(
         &mut self,
         client: usize,
@@ -342,6 +343,7 @@ impl Rig {
         let target = Target { next_hop_mac, ..default };
         let wire = self.honest[client].take().ok_or("the honest client is already running")?;
         let pool = self.pools[1].clone();
+        // Core 0 of the load, its only one.
         let mut generator = Generator::new(&load, &target, 0, HZ as f64, wire, pool)?;
         while !generator.phase().is_over() {
             generator.transmit(self.now);
@@ -405,7 +407,9 @@ impl Rig {
 /// An even pace on the emulated clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    /// Number of events per step.
     per_step: f64,
+    /// Fraction of the next event that is due already.
     due: f64,
 }
 

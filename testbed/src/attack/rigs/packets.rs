@@ -84,7 +84,8 @@ pub fn reply(worker: u16, qlen: u16, client: u32, seq: u16) -> Vec<u8> {
     from_server(worker, &header, client, CLIENT_PORT)
 }
 
-/// Builds a frame with this header, the extension if the header has it, and `work`.
+/// Builds a frame with this header, the extension if the header has it, and `work`. `app` is the client's number in
+/// the extension.
 #[must_use]
 pub fn datagram(flow: &Flow, header: &Header, app: u32, work: &[u8]) -> Vec<u8> {
     let mut frame = vec![0; udp::PAYLOAD + header.len()];

@@ -43,7 +43,9 @@ pub struct DriverOutcomes {
 /// A process that is killed on drop.
 pub struct Job {
     child: Child,
+    /// File with its standard output.
     output: PathBuf,
+    /// File with its error output.
     errors: PathBuf,
 }
 
@@ -81,7 +83,7 @@ impl Site {
         self.path("region")
     }
 
-    /// Returns the path of the socket on the clients' side.
+    /// Returns the path of the node's memif socket on the clients' side.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.path("clients")
@@ -106,6 +108,7 @@ impl Site {
         let [clients, workers] = [0, 1].map(|id| self.device(id, "server"));
         let config = LeafConfig {
             policy: &"horus".parse()?,
+            // Two servers; worker ids from 0.
             layout: Layout::new("10.0.2.11+2".parse()?, WORKERS / 2, 0)?,
             clients_ip: [10, 0, 1, 1].into(),
             workers_ip: [10, 0, 2, 1].into(),
@@ -139,7 +142,7 @@ impl Site {
         )
     }
 
-    /// Starts a leaf with a valid configuration.
+    /// Starts a leaf with a valid configuration, and waits for its sockets.
     ///
     /// # Errors
     /// If the leaf does not start.
@@ -152,7 +155,7 @@ impl Site {
         Ok(leaf)
     }
 
-    /// Starts an agent with a valid configuration.
+    /// Starts an agent with a valid configuration, and waits for its socket and region.
     ///
     /// # Errors
     /// If the agent does not start.
@@ -175,6 +178,7 @@ impl Site {
         config: &str,
     ) -> Result<LeafProcess, Failure> {
         let eal = ["--no-pci".to_owned()];
+        // `None`: the node uses real time.
         Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
     }
 
@@ -240,7 +244,7 @@ impl Site {
         Job::start(command.args(["--", "--no-pci"]), &self.path("drive"))
     }
 
-    /// Drives the leaf from both sides.
+    /// Drives the leaf from both sides for `seconds` seconds, and waits for the driver's report.
     ///
     /// # Errors
     /// If the driver fails.
@@ -306,7 +310,7 @@ impl Job {
     /// Waits for a driver's end and parses its report.
     ///
     /// # Errors
-    /// If the driver made no report.
+    /// If the driver does not end within [`PATIENCE`], or made no report.
     pub fn outcomes(self) -> Result<DriverOutcomes, Failure> {
         let (status, output, errors) = self.finish()?;
         let report: Value = serde_json::from_str(&output).map_err(|_| {

@@ -44,6 +44,9 @@ impl Tap {
     }
 
     /// Returns the number of frames with this number.
+    ///
+    /// # Panics
+    /// If the number is not below [`Tap::NUMBERS`].
     #[must_use]
     pub fn read(&self, number: usize) -> u64 {
         self.0[number].load(Relaxed)
@@ -56,7 +59,7 @@ pub struct Segment {
     /// Reads the number from a frame; see [`Tap`].
     number: fn(&[u8]) -> Option<usize>,
     tap: Tap,
-    /// Index of the host whose frames came first in the last call.
+    /// Index of the host whose frames came first in the last call of `rx_burst`.
     first: usize,
 }
 

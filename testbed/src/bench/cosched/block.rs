@@ -32,7 +32,7 @@ const LEAD_NS: u64 = 5_000_000;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after a step up in load by which the batch must be throttled.
 pub const STEP_NS: u64 = 100_000_000;
-/// Maximum share of the core for the batch after that time.
+/// Share of the core below which the batch must stay after that time.
 pub const STEP_SHARE: f64 = 0.05;
 
 /// Settings common to all blocks.
@@ -92,10 +92,10 @@ pub struct Window {
     pub given: f64,
     /// Limit set by the guard at the window's end.
     pub allowed: f64,
-    /// Response times of all tasks, in ns.
+    /// Response times of all tasks, in ns; [`NEVER`] for an unanswered task.
     #[serde(skip)]
     pub responses: Vec<u32>,
-    /// Hand-over times of tasks that an idle worker received.
+    /// Hand-over times of tasks that an idle worker received, in ns.
     #[serde(skip)]
     pub hand_overs: Vec<u32>,
 }
@@ -206,7 +206,8 @@ struct Flags {
 /// Runs a block.
 ///
 /// # Errors
-/// If the worker or the batch cannot run, or a reply was invalid.
+/// If the worker or the batch cannot run, a reply was invalid, the counts of tasks do not balance, or a learner's
+/// log cannot be replayed.
 pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     let folder = tempfile::tempdir()?;
     let agent = folder.path().join("agent");
@@ -292,10 +293,13 @@ fn dispatch_on(
 /// Observations of the supervising thread.
 struct Observation {
     worker: Process,
+    /// Accounts at the start and at each window's end.
     snapshots: Vec<Snapshot>,
     /// Pairs of a time and the CPU time of the batch until then, in nanoseconds.
     samples: Vec<(u64, u64)>,
+    /// Report of the batch's job, if there is a batch.
     job: Option<JobReport>,
+    /// Log of the learner, if there is one.
     log: Option<PathBuf>,
 }
 
@@ -491,7 +495,7 @@ fn steps(
 }
 
 /// Returns the batch's share of the core from 100 ms after `from` until `to`, and the milliseconds after
-/// which its share stayed small. `None` without samples in that time.
+/// which its share stayed below 5%. `None` without samples from 100 ms after `from` on.
 fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     let after: Vec<_> = samples.iter().filter(|it| it.0 >= from && it.0 < to).collect();
     let settled = after.iter().position(|it| it.0 >= from + STEP_NS)?;
@@ -534,6 +538,7 @@ mod tests {
         times[0] = NEVER;
         times[1] = NEVER;
         assert_eq!(percentile_us(&mut times, 0.999), None);
+        // Two of 1000 times moved to the end, so that rank 990 holds 992 us.
         assert_eq!(percentile_us(&mut times, 0.99), Some(992.0));
         assert_eq!(percentile_us(&mut [], 0.5), None);
     }

@@ -54,10 +54,10 @@ pub struct WorkerArguments {
     pace: Vec<f64>,
 }
 
-/// Serves tasks until the agent stops. Returns true if it ended in order.
+/// Serves tasks until the agent stops. Returns true if the worker ended in order, and false if it lost its agent.
 ///
 /// # Errors
-/// If the worker cannot attach, or loses its agent.
+/// If `--pace` is not two numbers, or the worker cannot attach.
 pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
     let [rounds_per_ns, overhead_ns] = arguments.pace[..] else {
         return Err("--pace: two numbers are needed".into());
@@ -140,7 +140,7 @@ pub fn run_job(arguments: &JobArguments) -> Result<bool, Failure> {
         policy: arguments.policy,
         objective: arguments.objective,
         setup,
-        processes: 64,
+        processes: 64, // limit for processes and threads of the batch; it needs fewer
     };
     let program = std::env::current_exe()?.into_os_string();
     let mut job = Job {
@@ -198,7 +198,8 @@ impl Process {
         }
     }
 
-    /// Returns the error of a process that did not become ready in time. Terminates it if it still runs.
+    /// Returns the error of a process that ended, or did not become ready within [`PATIENCE`]. Terminates it in the
+    /// second case.
     pub fn into_failure(mut self) -> Failure {
         let (name, is_late) = (self.name, !self.has_ended());
         if is_late {

@@ -70,7 +70,7 @@ impl Work for Timing {
     type Parcel = Box<Self>;
 
     fn since_ns(&self) -> u64 {
-        0
+        0 // only for the histogram of waits, which this benchmark does not read
     }
 
     fn ids(&self) -> TaskIds {
@@ -82,7 +82,7 @@ impl Work for Timing {
     }
 
     fn pack(self) -> (Box<Self>, u32) {
-        (Box::new(self), 0)
+        (Box::new(self), 0) // 0: no note for `unpack`
     }
 
     fn unpack(parcel: Box<Self>, _: u32) -> Option<Self> {
@@ -137,6 +137,7 @@ pub struct Rig {
     region: WorkerRegion,
     /// Dispatcher with the rings to the worker.
     workers: WorkerSet<Timing>,
+    /// Words that the guard and the learners read: core, waiting tasks and latencies.
     status: AgentStatusWords,
 }
 
@@ -146,6 +147,7 @@ impl Rig {
     /// # Errors
     /// If the region cannot be created.
     pub fn new(path: &Path, core: usize) -> Result<Self, Failure> {
+        // A ring of 4 tasks, with payloads of up to 64 bytes. The dispatcher has one member, seed 1 and no timeout.
         let region = WorkerRegion::create(path, &[PLACE], 4, 64)?;
         let view = View::heap(1, 1).remove(0);
         let dispatcher = Dispatcher::new(&"jbsq(k=1)".parse()?, view, Core::ONLY, 1)
@@ -165,6 +167,7 @@ impl Rig {
 
     /// Admits workers that attach.
     pub fn tick(&mut self) {
+        // The worker set takes the time in ticks and in nanoseconds, which are equal here.
         let now = now_ns();
         self.workers.tick(now, now, &mut |_| {});
     }
@@ -338,7 +341,8 @@ pub fn admit(rig: &mut Rig, is_over: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Waits until 1 ms before the start, which may still be unknown. Returns `None` if `stop` is set first.
+/// Waits until 1 ms before the start, which may still be unknown, and returns its time. Returns `None` if `stop` is
+/// set while it is unknown.
 pub fn wait_for(rig: &mut Rig, begin_ns: &AtomicU64, stop: &AtomicBool) -> Option<u64> {
     loop {
         rig.tick();

@@ -212,10 +212,10 @@ impl Measurements {
     }
 }
 
-/// Runs all blocks and calls `show` after each of them.
+/// Runs all blocks. Calls `show` after each of them, with its number, the number of all, and the block.
 ///
 /// # Errors
-/// If the CPUs or cgroups are not available, or a block fails.
+/// If an argument is invalid, the CPUs or cgroups are not available, or a block fails.
 pub fn measure(
     arguments: &Arguments,
     show: &mut impl FnMut(usize, usize, &Block),
@@ -293,7 +293,7 @@ fn wait_for_quiet(arguments: &Arguments) {
     }
 }
 
-/// Measures the objective's percentile without batch under 20% load.
+/// Measures the objective's percentile without batch under 20% load, in us.
 fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure> {
     let cell = Cell { worker: WorkerKind::ParkedFifo, arm: Arm::None, batch: arguments.batches[0] };
     let windows = if arguments.quick { 2 } else { UNLOADED_WINDOWS };

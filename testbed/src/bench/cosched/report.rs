@@ -140,7 +140,7 @@ pub struct Report {
     main: Option<(WorkerKind, Batch)>,
 }
 
-/// Refused cell.
+/// Cell that `wedjat cosched run` would have refused.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExcludedWindows {
     /// Cell of the plan.
@@ -263,8 +263,8 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
     bars
 }
 
-/// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the
-/// batch.
+/// Evaluates the pairs with and without batch under 20% load: cost for the tasks and gain of the batch. The gain needs
+/// ten undisturbed windows with batch.
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let of = |arm: Arm| -> Vec<&Window> {
         let is_of = |window: &&Window| {
@@ -277,6 +277,7 @@ fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
         [&without, &with].map(|windows| times(windows, |window| &window.hand_overs));
     let fewest = before.len().min(beside.len()) as u64;
     let [none, idle] = [&mut before, &mut beside].map(|times| percentile_us(times, 0.999));
+    // The bound avoids a division by zero, as in the ratios below.
     let ratio = none.zip(idle).map(|(none, idle)| idle / none.max(1e-3));
     let pair_ratios = ratios_of_pairs(&without, &with);
     let median =
@@ -331,7 +332,8 @@ fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
     ratios
 }
 
-/// Evaluates steps up in load under the guard: the batch's largest share of the core in any undisturbed step.
+/// Evaluates steps up in load under the guard: the batch's largest share of the core in any undisturbed step. Needs
+/// five such steps.
 fn held_back(steps: &[Step]) -> Bar {
     let calm: Vec<_> = steps.iter().filter(|step| step.is_calm).collect();
     let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);

@@ -29,6 +29,7 @@ use wedjat_pktgen::target::Target;
 
 use super::{Failure, pin, setup};
 
+/// Number of workers.
 const WORKERS: u16 = 3;
 /// Policy that bounds the tasks at each worker and thus the cost of a kill.
 const POLICY: &str = "jbsq(k=2)";
@@ -45,7 +46,7 @@ const BEFORE: Duration = Duration::from_millis(200);
 const AFTER_NS: u64 = 50_000_000;
 /// Longest wait for a process, generous enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Number of frames, smaller than the agent's queue.
+/// Number of frames, smaller than the agent's queue, so that the queue never overflows.
 const FRAMES: usize = setup::QUEUE / 2;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
 
@@ -224,7 +225,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// Also returns the queue through which the agent learns of deaths.
+    /// Creates agent and generator. Also returns the queue through which the agent learns of deaths.
     fn new(
         config: &AgentConfig,
         region: &WorkerRegion,
@@ -235,12 +236,13 @@ impl<'a> Run<'a> {
         let (near, far) = pair(FRAMES, &frames);
         let (agent, deaths) = setup::agent(config, near, frames.clone(), region, HZ)?;
         let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
+        // Core 0 of the load, its only one.
         let generator = Generator::new(&load(seed)?, &target, 0, HZ as f64, far, frames)?;
         Ok((Self { agent, generator, signals, replies: None, resumed: None }, deaths))
     }
 
     /// Runs until every task is accounted for. Returns the ledger, and the time from the kill until replies
-    /// resumed.
+    /// resumed, in nanoseconds.
     fn until_settled(mut self) -> Result<(TaskLedger, u64), String> {
         while !self.signals.go.load(Acquire) {
             if self.signals.stop.load(Acquire) {

@@ -36,6 +36,7 @@ use crate::figures::arguments;
 use crate::sim;
 use crate::stand_ins::StandIns;
 
+/// Number of emulated workers.
 const WORKERS: u16 = 32;
 /// Offered load as a fraction of the workers' capacity.
 const LOAD: f64 = 0.9;
@@ -193,6 +194,7 @@ pub fn floor_us(eal: &Eal) -> Result<f64, Failure> {
     let (left, right) = pair(1024, &frames);
     let (mut port, hz) = (Loop(left, right), eal.ticks_hz() as f64);
     let measure = wedjat_pktgen::floor::measure;
+    // A quarter of a second of the load.
     let tally = measure(&load(1)?, 0.25, &mut port, frames, hz, || eal.now())?;
     Ok(tally.response().summary().p50.0)
 }
@@ -248,7 +250,7 @@ impl LoadedResults {
     }
 }
 
-/// Results of the agent's loop.
+/// Results of the agent's loop; see [`Loops`].
 struct AgentSummary {
     readings: LoopTimes,
     hand_over_us: f64,
@@ -295,6 +297,7 @@ fn drive(
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);
     let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
+    // Core 0 of the load, its only one.
     let mut generator = Generator::new(&load, &target, 0, hz, port, frames)?;
     let readings = RefCell::new(LoopTimes::new(hz));
     let now = || readings.borrow_mut().record(eal.now());

@@ -89,6 +89,7 @@ fn mappings(maps: &str) -> impl Iterator<Item = (u64, u64, &str)> {
         let mut words = line.split_whitespace();
         let (start, end) = words.next()?.split_once('-')?;
         let number = |text| u64::from_str_radix(text, 16).ok();
+        // Permissions, offset, device and inode come before the file.
         Some((number(start)?, number(end)?, words.nth(4).unwrap_or("")))
     })
 }
@@ -170,7 +171,7 @@ impl OrderPair {
     /// Adds other moves.
     fn add(&mut self, other: Self) {
         for order in [Order::InTurn, Order::AtOnce] {
-            // `of` borrows mutably, so that it works on a copy of `other`.
+            // A copy of `other`, because `of` borrows mutably.
             let (sum, other) = (self.of(order), *{ other }.of(order));
             sum.transfers += other.transfers;
             sum.upgrades += other.upgrades;
@@ -422,7 +423,8 @@ mod tests {
         format!(" S {:08x},8\n", TURNS + 8 * index as u64)
     }
 
-    /// Traces rounds of two cores, which do the same in each of their turns. The first round is a warm-up.
+    /// Traces rounds of two cores, which do the same in each of their turns. The first round is a warm-up. The store
+    /// between the turns belongs to no core and does not count.
     fn rounds(count: usize, core0: &str, core1: &str) -> Costs {
         let round =
             [&turn(0), core0, &turn(NO_CORE), " S 00001000,8\n", &turn(1), core1, &turn(NO_CORE)];
@@ -457,6 +459,7 @@ mod tests {
         assert_eq!(costs.all, costs.sections["reported"]);
         assert_eq!(costs.all, OrderPair { in_turn: moves(10, 10), at_once: moves(10, 10) });
         assert_eq!((costs.lines.len(), costs.lines[0].offset), (1, 0));
+        // Ten moves of each instruction, in both orders.
         let instructions = &costs.lines[0].instructions;
         assert_eq!(*instructions, HashMap::from([(0x10, 20), (0x20, 20)]));
     }

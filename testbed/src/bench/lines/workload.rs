@@ -35,7 +35,7 @@ use super::trace::{Map, NO_CORE, Section, WARM};
 
 /// Ticks per second: one tick is a nanosecond.
 const HZ: u64 = 1_000_000_000;
-/// Interval of a core's bursts, for ten million packets per second. A tick of the leaf is 32 of them.
+/// Interval of a core's bursts, for about ten million packets per second. A tick of the leaf is 32 intervals.
 const BURST_NS: u64 = 3_125;
 /// Interval of polls before the load.
 const SETTLING_NS: u64 = 100_000;
@@ -334,6 +334,7 @@ impl Workload {
         let config = Config::parse(Path::new("bench-lines"), &text(&plan))?;
         let table = assembly::table(&config, HZ)?;
         let stages = assembly::stages(&config, &Membership::of(&config), [LEAF_MAC], &table)?;
+        // Packets of each core: for all tasks in the system, and a margin for bursts.
         let packets = plan.target() + 2 * SENT;
         let cores = stages.into_iter().enumerate().map(|(index, stages)| {
             // Leaked, so that the addresses in the map stay valid.
@@ -658,6 +659,7 @@ mod tests {
                 let counts = workload.run().unwrap();
                 let packets = (40 * cores * BURST) as u64;
                 assert_eq!(counts, CountedBursts { packets, replies: packets / 2 }, "{policy}");
+                // Half a burst in each of the 20 + 40 rounds.
                 for core in &workload.cores {
                     assert_eq!(core.counters.read(Counter::Replies), 60 * BURST as u64 / 2);
                 }
@@ -677,6 +679,7 @@ mod tests {
         assert!(counts.replies > 0 && counts.packets == 2 * counts.replies, "{counts:?}");
         let queued = workload.cores.iter().map(|core| core.counters.read(Gauge::Queued));
         assert!(queued.sum::<u64>() > 0);
+        // One more than the target of 8 tasks for each of 32 workers.
         workload.in_system += 1;
         let error = workload.check().unwrap_err().to_string();
         assert!(error.contains("257 tasks in the system"), "{error}");

@@ -223,6 +223,7 @@ struct ProcessNode {
 }
 
 impl Node for ProcessNode {
+    /// Lets the node poll at this time until it is quiet.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         let conductor = &mut self.shared.borrow_mut().conductor;
         conductor.set_now_ns(now_ns);
@@ -258,6 +259,7 @@ impl Node for ProcessNode {
         self.region.clone()
     }
 
+    /// Stops the process, or lets it continue.
     fn pause(&mut self, paused: bool) -> Result<(), String> {
         let signal = if paused { Signal::STOP } else { Signal::CONT };
         let pid = Pid::from_raw(self.process.id() as i32).ok_or("no process")?;

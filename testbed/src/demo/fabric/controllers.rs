@@ -42,7 +42,7 @@ impl ChildProcess {
     /// Sends a signal to the process.
     ///
     /// # Errors
-    /// If the process has exited.
+    /// If the system refuses.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), String> {
         let pid = Pid::from_child(&self.0);
         kill_process(pid, signal).map_err(|error| format!("process {}: {error}", self.0.id()))
@@ -163,7 +163,7 @@ impl Controllers {
         !self.members.is_empty()
     }
 
-    /// Connects to controller `id` as an operator; `None` if it does not listen.
+    /// Connects to controller `id` as an operator, without TLS; `None` if it does not listen.
     fn operator(&self, id: usize) -> Option<Operator> {
         Operator::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
     }
@@ -181,13 +181,14 @@ impl Controllers {
     /// leader answers. If the command was not answered, the leader's version shows if it was stored.
     ///
     /// # Errors
-    /// If no controller leads, its version is neither `version` nor the one before, or it does not execute the
-    /// command.
+    /// If no controller leads or executes the command within 60 s, or the leader's version is neither `version`
+    /// nor the one before.
     pub fn store_command(&self, command: &Command, version: u64) -> Result<(), String> {
         let (began, mut reason) = (Instant::now(), "no controller leads".to_owned());
         loop {
             match self.leader() {
                 Some((_, current)) if current == version => return Ok(()),
+                // The command holds only for the current version, so that no other change comes between.
                 Some((id, current)) if current + 1 == version => {
                     let result = self
                         .operator(id)

@@ -429,6 +429,7 @@ impl EventImpact<'_> {
     /// Returns the times at which spines sent tasks to a leaf, from this event to the next.
     fn sent_times(&self, leaf: u16) -> impl Iterator<Item = u64> {
         let span = self.from_ns..self.to_ns;
+        // A task has its leaf, and the time at which a spine sent it there.
         let to = self.ended.iter().filter_map(move |task| task.leaf.filter(|(to, _)| *to == leaf));
         to.map(|(_, passed_ns)| passed_ns).filter(move |passed_ns| span.contains(passed_ns))
     }

@@ -27,7 +27,8 @@ use crate::lockstep::LocalLeaf;
 
 /// Travel time of a message between a node and the controller.
 const MESSAGE_NS: u64 = 1_000_000;
-/// Time after which a node retries to apply the rest of a version, as in `wedjat`.
+/// Time after which a node retries to apply a version. In `wedjat` it is the same for the rest of a version, and
+/// longer after a refusal.
 const RETRY_NS: u64 = 50_000_000;
 /// Interval at which a leaf checks for silent spines, as in `wedjat`.
 const SILENCE_CHECK_NS: u64 = 50_000_000;
@@ -37,7 +38,8 @@ const TERM: u64 = 1;
 /// Interval at which a node serves requests and completes the removal of members.
 const SERVE_NS: u64 = 1_000_000;
 
-/// Second store of each decision, for example real controllers. It must reach the same version.
+/// Second store of each decision, for example real controllers. It receives the command and the version that it must
+/// reach.
 pub type SharedStore = Box<dyn FnMut(&Command, u64) -> Result<(), String>>;
 
 /// Desired state of a fabric at its controller.
@@ -454,7 +456,8 @@ fn members_of(view: &View) -> BTreeSet<(u16, u16, bool)> {
 }
 
 impl Node for Follower {
-    /// Requests a reconciliation if one is due, polls the node, and serves requests around the poll.
+    /// Polls the node. Requests a reconciliation before the poll, serves requests around it, and reports silent
+    /// spines after it, each only if it is due.
     fn turn(&mut self, now_ns: u64) -> Result<Line, TurnError> {
         // The node has no device whose port statistics a request could read.
         let none = Vec::new;

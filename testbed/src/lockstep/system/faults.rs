@@ -156,7 +156,7 @@ impl Topology {
     /// Port 0 of spines and leaves faces the clients, and port 1 the workers' side. Without spines, clients
     /// are connected to port 0 of their leaf. With spines, the clients and ports 0 of spines and leaves form
     /// one network. Spines and leaves are the exception: they are joined by port 1 of the spine and port 0 of
-    /// the leaf. Ports 1 of leaves and the agents form another network.
+    /// the leaf. Ports 1 of spines form a network too. Ports 1 of leaves and the agents form another one.
     #[must_use]
     pub fn leads_to(&self, from: FaultTarget, port: usize, to: FaultTarget) -> Option<usize> {
         let is_joined = self.are_joined(from, to);
@@ -522,7 +522,7 @@ impl fmt::Display for FaultInterval {
     }
 }
 
-/// A time, printed as a whole number of the largest possible unit.
+/// A time in nanoseconds, printed as a whole number of ms, us or ns: the largest possible unit.
 struct Time(u64);
 
 impl fmt::Display for Time {

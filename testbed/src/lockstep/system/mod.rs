@@ -1,6 +1,6 @@
 //! Several nodes in emulated time: spines, leaves, agents with emulated workers, clients, and the wires
-//! between them. The conductor ([`run()`]) gives nodes turns and carries their packets. Faults are drawn from a
-//! seed. [`check`] verifies the invariants of every run.
+//! between them. The conductor ([`run()`]) gives nodes turns and carries their packets, with the plan's faults.
+//! [`check`] verifies the invariants of every run.
 //!
 //! A run is a function of its [`Plan`], to the last packet. Nodes in memory and nodes in processes of their own
 //! therefore give the same outcome for the same plan.

@@ -185,6 +185,7 @@ impl Plan {
                 "--controller: it needs spines and leaves that follow it; give --spines".to_owned()
             );
         }
+        // Times of faults are at most 1000 s.
         let span_ns = (plan.tasks as f64 / plan.rate()).min(1e12) as u64;
         if plan.has_controller {
             let mut stream = StreamSeed::derive(seed, "acts", 0).stream();
@@ -439,6 +440,7 @@ fn state_line(state: Option<&Path>) -> String {
 /// Returns the spines' policy: that of `options`, or one drawn from a separate stream. Only policies that work
 /// over racks are allowed.
 fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
+    // An entry that does not work over racks names another policy as its counterpart there, or none.
     let is_over_racks =
         |entry: &&Entry| entry.over_racks.is_some_and(|over| over.policy == entry.name);
     let all: Vec<_> = CATALOGUE.iter().filter(is_over_racks).map(|entry| entry.name).collect();

@@ -217,8 +217,11 @@ impl TaskState {
 
 /// Clients of a leaf or spine.
 struct Client {
+    /// Parser of received packets, which also writes the answers to ARP requests.
     host: Host,
+    /// Packet of a task, without the task's own values.
     template: Template,
+    /// Times of the tasks, with the stream of their gaps.
     schedule: Schedule,
     stream: Stream,
 }
@@ -406,7 +409,8 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Executes events and timers in order until the run is over or an invariant is violated.
+    /// Executes events and timers in order until the run is over or an invariant is violated. At equal times, events
+    /// come before timers.
     fn run_events(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
         let (mut turns, mut time) = (0, 0);
         while self.outcome.violations.is_empty() && !self.is_over() {
@@ -750,7 +754,7 @@ impl<'a> System<'a> {
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
-    /// Delivers a packet to the clients. Each answer must have its task's own payload.
+    /// Delivers a packet to the clients. Each answer, except a refusal, must have its task's own payload.
     fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
         match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
@@ -799,6 +803,7 @@ impl<'a> System<'a> {
         let (service_ns, class) = self.plan.service.sample_ns(&mut self.services);
         let number = self.tasks.len() as u32;
         let Client { template, .. } = &mut self.clients[client];
+        // The capacity also suffices for an ARP packet.
         let mut frame = vec![0; template.frame_len().max(arp::FRAME_LEN)];
         frame.truncate(template.frame_len());
         template.write(&mut frame, Task { seq: number, service_ns: service_ns as u32, class });

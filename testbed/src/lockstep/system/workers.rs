@@ -44,7 +44,7 @@ pub enum WorkerAction {
     Nothing,
     /// The worker has taken a task with this service time.
     Task(u64),
-    /// The agent has removed the worker or has ended, so the worker attaches again.
+    /// The worker attaches again: the agent did not admit it in time, has removed it, or has ended.
     Attach,
 }
 

@@ -232,7 +232,7 @@ impl Rank for SpeedRanks {
             let (queue, source) = (self.queue(member), RankSource::Elsewhere);
             return Some(RankedMember { member, queue, place, last: place, source });
         }
-        // The side is unpredictable, so `select` avoids branches.
+        // The side is unpredictable, so `select` avoids branches. Places of the second side count from `in_a` on.
         let second = place >= in_a;
         let start = select(second, a.start, b.start.wrapping_sub(in_a));
         let last = start.wrapping_add(select(second, in_a, in_a + in_b) - 1) as usize;

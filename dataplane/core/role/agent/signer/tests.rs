@@ -17,12 +17,12 @@ fn key(byte: u8) -> Key {
     Key::new([byte; KEY_LEN])
 }
 
-/// Signer of workers 3 and 8, with different keys.
+/// Creates a signer of workers 3 and 8, with different keys.
 fn signer() -> Signer {
     Signer::new([(3, key(1)), (8, key(2))], || NOW).unwrap()
 }
 
-/// A payload with room for the proof.
+/// Returns the payload of a message with this header, with room for the proof.
 fn payload(header: Header) -> Vec<u8> {
     let header = Header { authenticated: true, ..header };
     let mut payload = vec![0; header.len()];
@@ -83,7 +83,7 @@ fn stale_sequence_jumps_by_whole_windows() {
     assert_eq!(
         credential.sequence.load(Relaxed),
         NOW,
-        "not far behind, or a clock that was set back"
+        "no jump if not far behind, or after the clock was set back"
     );
     let now = NOW + 3 * BEHIND_MAX + 12_345;
     credential.follow(now);
@@ -95,7 +95,7 @@ fn stale_sequence_jumps_by_whole_windows() {
 
 // promise: trust.3
 #[test]
-fn every_worker_is_looked_after_in_turn() {
+fn each_call_updates_one_worker_in_turn() {
     let signer = Signer::new([(3, key(1)), (8, key(2))], || 3 * BEHIND_MAX).unwrap();
     let sequences = || [3, 8].map(|id| signer.of(id).unwrap().sequence.load(Relaxed));
     [3, 8].iter().for_each(|&id| signer.of(id).unwrap().sequence.store(0, Relaxed));
