@@ -316,11 +316,8 @@ fn drained_workers_get_no_tasks_until_undrained() {
     rig.change("drain workers=10-11");
     rig.settle();
     assert_eq!(rig.workers_of(7, 200), range(12..=13));
-    assert_eq!(
-        rig.changing.control.membership().workers().count(),
-        4,
-        "drained workers stay members"
-    );
+    // Drained workers stay members.
+    assert_eq!(rig.changing.control.membership().workers().count(), 4);
     rig.change("add-workers pool=7 workers=20");
     rig.change("drain workers=20");
     assert!(rig.attach(20));

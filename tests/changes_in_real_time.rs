@@ -117,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Runs client and agent until `ends`, then checks that every task is answered or counted as dropped. Returns
+    /// Runs client and agent until `ends`. Then checks that every task is answered or counted as dropped. Returns
     /// the agent's counts of attached and departed workers.
     fn run(mut self, shared: &Shared, began: Instant) -> AttachStats {
         let mut rng = Rng::seed_from_u64(1);
@@ -139,11 +139,7 @@ impl Core {
         let counters = self.agent.counters();
         assert!(counters.balances());
         assert_eq!((self.agent.held(), counters.read(Gauge::Held)), (0, 0));
-        assert_eq!(
-            self.open.len() as u64,
-            counters.dropped_total(),
-            "all other tasks are answered"
-        );
+        assert_eq!(self.open.len() as u64, counters.dropped_total(), "all else is answered");
         self.agent.attach_stats().fold(AttachStats::default(), AttachStats::and)
     }
 }

@@ -125,8 +125,8 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Takes space from a controller and gives it back. Checks that a change is refused with `says` in between, that
-/// changes are accepted afterwards, and that a restarted controller has all accepted changes.
+/// Takes space from a controller and gives it back. Checks that a change is refused with `says` in between. Changes
+/// are accepted afterwards, and a restarted controller has all accepted ones.
 fn lacks_room(home: &Home, says: &str, take: impl FnOnce(&Process), give: impl FnOnce(&Process)) {
     let process = home.start();
     let mut kept = vec![1];

@@ -101,8 +101,8 @@ fn exchange(eal: &Eal, pool: &MbufPool, names: &[&str]) -> Vec<(Device, Vec<Queu
     opened
 }
 
-/// Checks that the packets which the kernel drops while nobody polls are counted as missed. Packets in its ring
-/// still arrive.
+/// Fills the kernel's ring without polls. Checks that the packets dropped by the kernel are counted as missed.
+/// Packets in its ring still arrive.
 fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     let [(_, left), (device, right)] = opened.as_mut_slice() else { unreachable!("two names") };
     assert_eq!(device.stats().rx_missed, 0);

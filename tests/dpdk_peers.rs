@@ -194,7 +194,7 @@ mod peers {
         println!("dpdk_peers: ok");
     }
 
-    /// Lets clients connect and die under load, one after the other. The last client leaves in order.
+    /// Lets eight clients connect and die under load, in turn. A last client leaves in order.
     fn die_under_load(mut wire: Wire, peer: &str) {
         for _ in 0..8 {
             let peer = visit(&mut wire, peer);

@@ -327,7 +327,7 @@ fn compare_with_leaf(policy: &str, text: &str, bursts: Bursts) {
         }
     }
     assert!(forwarded > 3_000, "{policy}: {forwarded}");
-    // Bounded policies queue tasks. Under the others, packets wait for next hops only.
+    // Bounded policies queue tasks. Under all remaining ones, packets wait for next hops only.
     let holds = policy.contains("cfs") || policy.contains("jbsq");
     assert!((waited > 500) == holds, "{policy}: {waited}");
     let ours = application.context.counters();
@@ -472,7 +472,7 @@ fn questions_are_asked_in_buffers_of_a_pool() {
 fn held_packets_expire_and_are_bounded() {
     let mut application = Application::new(context("round-robin"));
     let (mut held, mut refused) = (0, 0);
-    // Of the 640 tasks, 320 are for the second server, whose MAC address stays unknown.
+    // 320 of the 640 tasks are for the second server. Its MAC address stays unknown.
     for now in 0..20 {
         let mut burst: Vec<_> = (0..32).map(|seq| task(Header::new_task(POOL, seq))).collect();
         for verdict in application.process(0, now, &mut burst) {

@@ -272,7 +272,7 @@ fn explaining_changes_no_decision_and_counts_overruns() {
         node.poll();
         node.sent();
     }
-    // Nobody reads meanwhile. There is room for 4096 records.
+    // The records are not read meanwhile. Their queue has room for 4096.
     let read = std::iter::from_fn(|| node.records.next()).count() as u64;
     assert!(read >= 4096 && node.records.lost() > 0, "{read}");
     assert_eq!(read + node.records.lost(), 200 * 32);
@@ -534,7 +534,7 @@ fn a_capture_is_explained_without_a_node() {
     assert_eq!(json(&home.explain("in.pcap", &["--pool", "99", "--format", "json"])).len(), 1);
 }
 
-/// As [`a_capture_is_explained_without_a_node`], over IPv6 with neighbour discovery.
+/// Repeats [`a_capture_is_explained_without_a_node`] over IPv6, with neighbour discovery.
 #[test]
 fn a_capture_of_ipv6_is_explained() {
     let text = config("horus", true).replace("'10.0.1.1/24'", "'fd00:1::1/64'");

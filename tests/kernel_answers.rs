@@ -757,8 +757,8 @@ fn each_case(wire: &mut Wire<'_>) {
     let mut leaves = [InMemory::new(false, ""), InMemory::new(true, "")];
     let all = || CASES.iter().zip(0_u16..);
     for (case, seq) in all() {
-        // As a leaf would send it: addressed to the server, from the leaf's MAC address. A frame for another MAC
-        // address, or of at most 60 bytes, keeps its source.
+        // The kernel gets the case with the addresses that a leaf would give it. A frame for another MAC address,
+        // or of at most 60 bytes, keeps its source.
         let mut frame = case.frame(true, seq);
         if frame.len() > 60 && frame[0..6] == SERVER_MAC.0 {
             frame[6..12].copy_from_slice(&LEAF_MAC.0);

@@ -693,7 +693,7 @@ fn leaf_ends_and_writes_its_account() {
         assert_eq!((&account["balanced"], &account["mbufs_leaked"]), (&true.into(), &0.into()));
         account
     };
-    // Runs for 300 ms of real time. On a stalled machine it may receive nothing, but it ends.
+    // Runs for 300 ms of real time. On a stalled machine the leaf may receive no packet. It still ends.
     let account = told(&home.leaf(&arguments("300ms")).output().unwrap());
     assert!(account["rx_packets"].as_u64() <= Some(400), "{account}");
     // Otherwise this leaf's state could be mistaken for the next leaf's.
@@ -993,7 +993,7 @@ fn dominant_drop_cause_is_named_and_checksums_trusted() {
 // promise: ports.1
 #[test]
 fn vlan_port_strips_and_adds_its_tag() {
-    // Of nine packets, one has no tag, one the tag of another VLAN, one has two tags, and six have the port's tag.
+    // In nine packets, one has no tag, one the tag of another VLAN, one has two tags, and six have the port's tag.
     let tagged = |frame: &[u8], id| [&frame[..12], &[0x81, 0, 0, id], &frame[12..]].concat();
     let tasks: Vec<_> = (0..90).map(|seq| task(Header::new_task(POOL, seq))).collect();
     let frame = |(at, task): (usize, &Vec<u8>)| match at % 9 {

@@ -164,7 +164,7 @@ fn polls_allocate_nothing() {
     ];
     for policy in policies {
         let mut rig = rig(policy);
-        // A clock that stands still, because only the number of samples counts here.
+        // A constant clock, because only the number of samples counts here.
         rig.leaf = rig.leaf.with_stopwatch(Some(|| 7));
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
@@ -193,8 +193,8 @@ fn to_explain_packets_allocates_nothing_on_the_core() {
         let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
         let mut told = 0;
         for round in 0..300 {
-            // Explanations begin anew every 50 rounds, and are off from round 100 to 150. For a while no reader
-            // takes them.
+            // Explanations restart every 50 rounds, and are off from round 100 to 150. No reader takes them from
+            // round 150 to 250.
             if round % 50 == 0 {
                 let explainer = Explainer::new(Filter::default(), u64::MAX, Arc::clone(&records));
                 let explainer = (round != 100).then_some(explainer);
@@ -221,8 +221,8 @@ fn a_tap_allocates_nothing_on_the_core() {
     let mut rig = Rig { leaf: leaf.with_tap(commands.clone()), far, now };
     let (mut recorded, mut done) = (0, 0);
     for round in 0..1000 {
-        // The tap begins anew every 50 rounds, and is off from round 100 to 150. For a while no reader takes its
-        // records.
+        // The tap restarts every 50 rounds, and is off from round 100 to 150. No reader takes its records from
+        // round 150 to 950.
         if round % 50 == 0 {
             let recorder = TapRecorder::new(&[0, 1], 256, Arc::clone(&buffers));
             let recorder = (round != 100).then_some(recorder);

@@ -22,25 +22,27 @@ fn leaf_reports_ready_alive_and_stopping() {
     let home = Home::new();
     let manager = UnixDatagram::bind(home.path("manager")).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let hear = || {
+    // Returns the next message of the leaf.
+    let receive = || {
         let mut text = [0; 1024];
         let len = manager.recv(&mut text).unwrap();
         String::from_utf8_lossy(&text[..len]).into_owned()
     };
     let mut leaf = home.leaf(&[]);
+    // The manager expects a sign of life every 300 ms.
     leaf.env("NOTIFY_SOCKET", home.path("manager")).env("WATCHDOG_USEC", "300000");
     let leaf = home.start(leaf);
-    assert_eq!(hear(), "READY=1");
+    assert_eq!(receive(), "READY=1");
     let mut heard = Vec::new();
     let count =
         |heard: &[String], start: &str| heard.iter().filter(|text| text.starts_with(start)).count();
     while count(&heard, "WATCHDOG=1") < 5 || count(&heard, "STATUS=") < 1 {
-        heard.push(hear());
+        heard.push(receive());
     }
     assert!(heard.iter().any(|text| text.contains("k/s")), "{heard:?}");
     leaf.signal("-TERM");
     while heard.last().unwrap() != "STOPPING=1" {
-        heard.push(hear());
+        heard.push(receive());
     }
     drop(leaf);
     assert!(!heard.contains(&"READY=1".to_owned()), "once only: {heard:?}");

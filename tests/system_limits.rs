@@ -52,7 +52,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
         stderr
     };
     let lines = || log().matches("cannot accept connections").count();
-    wait_until("the log has it", || lines() > 0);
+    wait_until("the log has the error", || lines() > 0);
     assert!(log().contains("ulimit -n"), "{}", log());
     // Time of about ten retries.
     std::thread::sleep(Duration::from_millis(1200));
@@ -60,7 +60,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
     limit(own.current);
     let mut show = Command::new(WEDJAT);
     show.args(["ctl", "--node"]).arg(home.state()).arg("show").stdout(Stdio::null());
-    wait_until("it can be reached again", || show.status().unwrap().success());
+    wait_until("the leaf can be reached again", || show.status().unwrap().success());
     leaf.ended_by("-TERM");
 }
 
@@ -101,6 +101,7 @@ impl SmallDisk {
         mounted.then_some(Self(folder))
     }
 
+    /// Writes a file until no space is left.
     fn fill(&self) {
         let mut file = fs::File::create(self.0.path().join("filler")).unwrap();
         while file.write_all(&[1; 512]).is_ok() {}
@@ -128,7 +129,7 @@ fn a_full_disk_leaves_the_previous_report() {
     let leaf = home.start(command);
     disk.fill();
     let ended = leaf.end("-TERM");
-    assert!(!ended.status.success(), "it must not hide that there is no account");
+    assert!(!ended.status.success(), "the missing account is an error");
     let [_, stderr] = home.output();
     assert!(stderr.contains("--stats") && stderr.contains("make room"), "{stderr}");
     assert_eq!(fs::read_to_string(&stats).unwrap(), "the previous account");
@@ -144,6 +145,7 @@ fn an_exit_leaves_no_hugepage_file() {
         return;
     };
     let files = || fs::read_dir(pages.folder()).unwrap().count();
+    // Adds arguments for EAL: 64 MiB of memory from the hugepages of `folder`.
     let with_pages = |command: &mut Command, folder: &Path| {
         command.args(["--", "--no-pci", "-m", "64", "--huge-dir"]).arg(folder);
     };

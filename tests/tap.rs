@@ -35,6 +35,7 @@ use frames::*;
 use patience::wait_until;
 use rig::{CoreRig, Sizes};
 
+/// Returns the leaf's configuration: two cores, and workers 10 to 13.
 fn text(state: &Path) -> String {
     format!(
         "[leaf]\nid = 1\ncores = [1, 2]\nseed = 7\nstate = '{}'\n\
@@ -62,11 +63,14 @@ struct Traffic {
 /// One core with its client and workers.
 struct Core {
     leaf: Leaf<RingPort, FramePool>,
+    /// Far ends of its ports: clients, workers.
     far: Vec<RingPort>,
+    /// Number of the last task.
     seq: u16,
 }
 
 impl Core {
+    /// Sends a frame to the leaf, and records a packet of a task or reply.
     fn send(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
         assert!(self.far[port].send(&frame), "the ring has room");
         if ether::ether_type(&frame) == ether::IPV4 {
@@ -90,6 +94,8 @@ impl Core {
         }
     }
 
+    /// Handles a frame of the leaf: answers an ARP request, counts a reply at the client, or answers a task as its
+    /// worker.
     fn respond(&mut self, port: usize, frame: Vec<u8>, traffic: &Traffic) {
         if ether::ether_type(&frame) == ether::ARP {
             let ask = arp::Packet::parse(&frame).unwrap();
@@ -116,7 +122,9 @@ impl Core {
 struct Node {
     folder: tempfile::TempDir,
     traffic: Arc<Traffic>,
+    /// True while the cores must not poll.
     pause: Arc<AtomicBool>,
+    /// True when the thread of the cores, or that of the control, should end.
     stop: [Arc<AtomicBool>; 2],
     threads: Vec<JoinHandle<()>>,
     server: Option<Server>,
@@ -140,6 +148,7 @@ impl Node {
         node
     }
 
+    /// Starts the threads of the cores and of the control. Returns the handle for requests to the control.
     fn run(&mut self, config: &Config) -> Handle {
         let sizes = Sizes { depth: 64, frames: 256, bytes: 256 };
         let (built, table, control) = rig::leaves(rig::stages(&config.text, None), sizes);
@@ -193,7 +202,7 @@ impl Node {
     fn pass(&self, tasks: u64) {
         let answered = self.traffic.answered.load(Acquire) + tasks;
         self.traffic.wanted.store(tasks, Release);
-        wait_until("all are answered", || self.traffic.answered.load(Acquire) >= answered);
+        wait_until("all tasks are answered", || self.traffic.answered.load(Acquire) >= answered);
     }
 
     /// Takes all packets passed so far. Returns those of these ports, sorted.
@@ -236,6 +245,7 @@ fn captured(path: &Path) -> Vec<Vec<u8>> {
     sorted(frames.into_iter().filter(|one| ether::ether_type(one) == ether::IPV4).collect())
 }
 
+/// Returns the request for a tap of all packets into a file.
 fn into(file: &Path) -> StartTapRequest {
     StartTapRequest { file: file.display().to_string(), ..StartTapRequest::default() }
 }
@@ -259,7 +269,7 @@ fn active_tap_records_all_packets() {
     let tap = connection.stop_tap().unwrap();
     let passed = node.passed(&[0, 1]);
     node.pass(10);
-    assert_eq!(passed.len(), 4 * 300, "each task and each reply comes and goes");
+    assert_eq!(passed.len(), 4 * 300, "each task and each reply is received and sent");
     let frames = captured(&file);
     assert!(frames == passed, "{} of {}", frames.len(), passed.len());
     assert_eq!((tap.lost, tap.written), (0, read_frames(&file).unwrap().len() as u64));
@@ -324,6 +334,7 @@ fn tap_limits_port_length_and_count() {
     assert_eq!(read_frames(&file).unwrap().len(), 7);
     let Tap { written, lost, ended, .. } = connection.stop_tap().unwrap();
     assert_eq!((written, lost, ended), (7, 0, true));
+    // A node gives the result of an ended tap once.
     assert_eq!(connection.stop_tap().unwrap_err().to_string(), "no tap is on", "told once");
     // The result of an ended tap is discarded when the next one begins.
     connection.start_tap(StartTapRequest { packets: Some(1), ..into(&node.path("1")) }).unwrap();
@@ -392,7 +403,7 @@ fn records_are_whole_after_an_end_or_stall() {
     assert!(late.to_string().contains("has not started it for 5 s"), "{late}");
     node.pause.store(false, Release);
     node.pass(20);
-    assert!(connection.stop_tap().unwrap().written >= 40, "it has begun since");
+    assert!(connection.stop_tap().unwrap().written >= 40, "the tap has started late");
     connection.start_tap(into(&node.path("last"))).unwrap();
     node.passed(&[]);
     node.pass(20);
@@ -448,7 +459,7 @@ fn per_worker_counts_stay_with_the_pool() {
     assert!(tasks.iter().all(|&(sent, answered)| sent == answered && sent > 20), "{tasks:?}");
     assert_eq!(shown.scheduled, 200);
     connection.change(&["remove-workers workers=10-11".parse().unwrap()], None).unwrap();
-    wait_until("they have left", || pool(&mut connection).workers.len() == 2);
+    wait_until("workers 10 and 11 have left", || pool(&mut connection).workers.len() == 2);
     assert_eq!(pool(&mut connection).scheduled, 200);
     let add = format!("add-workers server=10.0.2.11 pool={POOL} workers=10");
     connection.change(&[add.parse().unwrap()], None).unwrap();

@@ -17,7 +17,7 @@ use wedjat::state::counters::METRICS;
 use frames::POOL;
 use running::*;
 
-/// Returns the answers of DPDK's client to these commands.
+/// Returns the answers to these commands by a process, through DPDK's client.
 fn ask(process: u32, commands: &[&str]) -> Vec<Value> {
     let mut client = Command::new("dpdk-telemetry.py");
     client.args(["-f", &format!("wedjat-{process}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -96,6 +96,6 @@ fn dpdks_client_shows_the_leaf() {
         (&worker["server"], &worker["presence"]),
         (&json!("10.0.2.11"), &json!("configured"))
     );
-    assert!(none.is_null() && agent.is_null(), "what is not there: {none} {agent}");
+    assert!(none.is_null() && agent.is_null(), "no core 1 and no agent: {none} {agent}");
     leaf.ended_by("-TERM");
 }

@@ -25,11 +25,12 @@ use table::assert_table;
 /// Columns of a line of prose or code; rustfmt keeps code narrower, but leaves strings and comments alone.
 const COLUMNS_MAX: usize = 150;
 
+/// Returns the project's folder.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The project's files with this ending: those that git has or would take.
+/// Returns the paths and texts of the project's files with this ending: those that git has or would take.
 fn files(ending: &str) -> Vec<(PathBuf, String)> {
     let listed = Command::new("git")
         .current_dir(root())
@@ -44,6 +45,7 @@ fn files(ending: &str) -> Vec<(PathBuf, String)> {
     names.lines().filter(|name| name.ends_with(ending)).filter_map(read).collect()
 }
 
+/// Returns the paths of all files below a folder, except those of builds and hidden folders.
 fn walk(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -57,7 +59,7 @@ fn walk(folder: &Path) -> Vec<String> {
     found
 }
 
-/// Lines that break a rule, for a message that names them all.
+/// Returns the lines that break a rule, with their places.
 fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in files(ending) {
@@ -68,6 +70,7 @@ fn offences(ending: &str, breaks: impl Fn(&Path, usize, &str) -> bool) -> Vec<St
     found
 }
 
+/// Fails with all offences, if there are any.
 fn assert_none(offences: &[String], rule: &str) {
     assert!(offences.is_empty(), "{rule}:\n{}", offences.join("\n"));
 }
@@ -90,7 +93,7 @@ fn every_source_file_says_what_it_is_for() {
 const PROSE_MAX: [usize; 4] = [10, 480, 15, 5];
 /// Comment blocks from which on a folder is measured by itself.
 const COMMENTS_MIN: usize = 150;
-/// Words of a test's name.
+/// Greatest number of words of a test's name.
 const TEST_WORDS_MAX: usize = 8;
 
 // promise: sources.1
@@ -160,7 +163,7 @@ fn nothing_is_left_undone_or_skipped() {
 // promise: sources.1
 #[test]
 fn lines_are_not_too_long() {
-    // Tables and links of documents can't be broken.
+    // Tables of documents and texts of `#[error(...)]` can't be broken.
     let long = |_: &Path, _: usize, line: &str| {
         line.chars().count() > COLUMNS_MAX && !line.contains("| ") && !line.contains("error(")
     };
@@ -205,7 +208,7 @@ const CRATES: [(&str, &str); 7] = [
     ("testbed/src/", "testbed/"),
 ];
 
-/// Modules of the crates, named like "core/stage/network", with their code: no comments, no tests.
+/// Returns the modules of the crates, named like "core/stage/network", with their code: no comments, no tests.
 fn modules() -> BTreeMap<String, String> {
     let mut modules = BTreeMap::new();
     for (path, text) in files(".rs") {
@@ -225,7 +228,7 @@ fn modules() -> BTreeMap<String, String> {
     modules
 }
 
-/// The paths that a tree of imports names from `prefix` on; returns what follows the tree.
+/// Adds the paths that a tree of imports names, each after `prefix`. Returns the text behind the tree.
 fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let end = text.find(|c| !is_path(c)).unwrap_or(text.len());
@@ -245,7 +248,7 @@ fn branches<'a>(prefix: &str, text: &'a str, found: &mut Vec<String>) -> &'a str
     rest.strip_prefix('}').unwrap_or(rest)
 }
 
-/// The names that a module imports, each with its path.
+/// Returns the names that a module imports, each with its path.
 fn imports(code: &str) -> BTreeMap<String, String> {
     let mut paths = Vec::new();
     for (at, start) in code.match_indices("use ") {
@@ -259,7 +262,7 @@ fn imports(code: &str) -> BTreeMap<String, String> {
     paths.map(|path| (name(path), path.to_owned())).collect()
 }
 
-/// A path in a module's code, from the name of its crate on: "core/stage/network/Network".
+/// Returns a path in a module's code from the name of its crate on: "core/stage/network/Network".
 fn absolute(module: &str, path: &str) -> String {
     let names: Vec<_> = module.split('/').collect();
     let root = usize::from(names[0] != "command");
@@ -273,7 +276,7 @@ fn absolute(module: &str, path: &str) -> String {
     from.iter().copied().chain(path.split("::")).collect::<Vec<_>>().join("/")
 }
 
-/// The module that a path is in, and the rest of the path.
+/// Returns the module that a path is in, and the rest of the path.
 fn split_module<'a>(
     path: &'a str,
     imported: &BTreeMap<String, BTreeMap<String, String>>,
@@ -284,7 +287,7 @@ fn split_module<'a>(
     Some((module, rest.trim_start_matches('/')))
 }
 
-/// The module that defines an item, also if another module re-exports it.
+/// Returns the module that defines an item, also if another module re-exports it.
 fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) -> Option<String> {
     let (module, rest) = split_module(item, imported)?;
     let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
@@ -298,7 +301,7 @@ fn definer(item: &str, imported: &BTreeMap<String, BTreeMap<String, String>>) ->
     }
 }
 
-/// The modules that this one uses. One that puts its children together does not use them.
+/// Returns the modules that this one uses, without its own children.
 fn uses(
     name: &str,
     code: &str,
@@ -338,7 +341,7 @@ fn files_of_a_crate_form_no_circles() {
     assert!(used.is_empty(), "circles between files, or users of such: {used:#?}");
 }
 
-/// Packages that a program has which depends on this package, built so, each with its version.
+/// Returns the packages that a build of the package `of` with the arguments `how` needs, each with its version.
 fn versions(of: &str, how: &[&str]) -> BTreeSet<(String, String)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -357,7 +360,7 @@ fn versions(of: &str, how: &[&str]) -> BTreeSet<(String, String)> {
     text.lines().filter_map(one).collect()
 }
 
-/// The same, by name alone.
+/// Returns the names of these packages.
 fn packages(of: &str, how: &[&str]) -> BTreeSet<String> {
     versions(of, how).into_iter().map(|(name, _)| name).collect()
 }
@@ -398,7 +401,8 @@ fn quoted(text: &str) -> Vec<String> {
     prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// `a/b.rs` and `a/b.rs::name` name files of the project and items within.
+/// Returns the fault of a quote of the form `a/b.rs` or `a/b.rs::name`, if the file or the function in it does not
+/// exist.
 fn missing(quote: &str) -> Option<String> {
     let (path, item) =
         quote.split_once("::").map_or((quote, None), |(path, item)| (path, Some(item)));
@@ -442,7 +446,8 @@ fn documents_name_files_and_tests_that_exist() {
     assert_none(&found, "documents that name what is not there");
 }
 
-/// Anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation, hyphens for spaces.
+/// Returns the anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation,
+/// hyphens for spaces.
 fn anchors(text: &str) -> BTreeSet<String> {
     let prose = text.split("```").step_by(2).collect::<String>();
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -458,7 +463,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Links of a document to files and headings.
+/// Returns the links of a document to files and headings.
 fn links(text: &str) -> Vec<&str> {
     let inline = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let named = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
@@ -507,7 +512,7 @@ fn summary_lists_every_page() {
     assert_none(&silent, "pages that docs/SUMMARY.md does not list");
 }
 
-/// Runs scripts/book.sh with this search path.
+/// Runs scripts/book.sh, which writes the book into `out`, with this search path for programs.
 fn book(out: &Path, path: &OsStr) -> Output {
     let mut command = Command::new(root().join("scripts/book.sh"));
     command.arg(out).env("PATH", path).output().unwrap()
@@ -703,7 +708,7 @@ const REPORTED: [(&str, &str, &str); 16] = [
     ("status, `controller`", "dataplane/admin/follow.rs", "ControllerLink"),
 ];
 
-/// The table of docs/reference/counters.md beside that of the counters.
+/// Compares the second table of docs/reference/counters.md with [`REPORTED`].
 fn assert_table_of_json_keys() {
     let rows = REPORTED.iter().flat_map(|(place, path, name)| {
         let fields = fields(path, name);
@@ -716,7 +721,7 @@ fn assert_table_of_json_keys() {
     assert_table("docs/reference/counters.md", "", "| key | where | what it tells |", rows);
 }
 
-/// All keys of objects anywhere in a value.
+/// Adds all keys of objects anywhere in a value to `found`.
 fn keys_of(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
@@ -998,6 +1003,7 @@ fn the_examples_are_right_configurations() {
     let path = root().join("examples/leaf.toml");
     let config = wedjat::config::Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(config.servers.iter().map(|server| server.workers.len()).sum::<usize>(), 32);
+    // The speeds of all servers together.
     let racks = [("examples/spine.toml", 48.0), ("examples/rack.toml", 2.0)];
     for (file, workers) in racks.into_iter().chain([("examples/agent-leaf.toml", 1.0)]) {
         let path = root().join(file);

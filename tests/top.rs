@@ -14,6 +14,7 @@ use std::process::{Command, Output, Stdio};
 use patience::*;
 use running::*;
 
+/// Returns the output of a command that succeeded.
 fn output(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
@@ -30,13 +31,16 @@ fn running_leaf_is_shown() {
         command.args(["top", "--once", "--interval", "300ms"]).env_remove("WEDJAT_STATE");
         command
     };
+    // Returns the line below the heading that begins with `word`.
     let after = |text: &str, word: &str| {
         text.lines().skip_while(|line| !line.starts_with(word)).nth(1).unwrap().to_owned()
     };
+    // Returns the row of the core: 1 busy, 3 rx/s, 4 tx/s, 5 tasks/s, 8 dropped.
     let numbers = |text: &str| -> Vec<f64> {
         let core = after(text, "core");
         core.split_whitespace().map(|cell| cell.trim_end_matches('%').parse().unwrap()).collect()
     };
+    // Returns true for a drop reason with new drops.
     let new = |line: &str| line.split_whitespace().nth(1).is_some_and(|new| new != "0");
     // On a busy machine the leaf may do nothing between two snapshots.
     let mut text = String::new();
@@ -65,7 +69,7 @@ fn running_leaf_is_shown() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("does not exist"), "{missing:?}");
 }
 
-/// Runs it under `script` on a terminal of its own. A key ends it.
+/// Runs `wedjat top` under `script` on a terminal of its own. A key ends it.
 fn drawn_on_a_terminal(state: &Path) {
     if Command::new("script").arg("--version").output().is_err() {
         let _ = writeln!(

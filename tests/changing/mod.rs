@@ -151,8 +151,8 @@ pub trait TrafficRig {
     }
 
     /// Runs `rounds` rounds of load. Each round tries a change of `random` with probability 1 / `one_in`. The
-    /// load draws from the same seed. Checks that present workers keep their indices, and that more than `least`
-    /// changes were made.
+    /// load draws from the same seed. Checks that present workers keep their indices. More than `least` changes must
+    /// succeed.
     fn change_at_random(
         &mut self,
         seed: u64,

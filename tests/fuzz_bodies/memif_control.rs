@@ -48,7 +48,7 @@ pub fn run(input: &[u8]) -> bool {
         };
         let kind = MessageKind::of(&message);
         let wants = matches!(kind, Ok(MessageKind::AddRegion | MessageKind::AddRing));
-        // A descriptor comes with the messages that need one, or with the others.
+        // A descriptor comes with the messages that need one, or with those that do not.
         let descriptors = vec![memory; usize::from(wants != (how & 0x10 != 0))];
 
         if is_open {

@@ -8,17 +8,17 @@ use clap::{Arg, Command};
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "each program uses one of them")]
 pub enum Detail {
-    /// All.
+    /// All options.
     Options,
-    /// Needed ones.
+    /// Required options only.
     Needed,
 }
 
-/// Options that at least two commands have in common stand in a row of their own from this number on.
+/// Number of options shared by the same two or more commands from which on they stand in a row of their own.
 const SHARED_MIN: usize = 4;
 
-/// Holds the table below a heading of docs/reference/commands.md against the commands of a program. With `Detail::Needed`, its
-/// commands have only the options that they need.
+/// Compares the table below a heading of docs/reference/commands.md with the commands of a program. With
+/// `Detail::Needed`, the table has only the required options.
 pub fn assert_documented(heading: &str, program: &Command, detail: Detail) {
     let mut rows = Vec::new();
     add_rows(program, "", detail, &mut rows);

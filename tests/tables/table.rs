@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Holds the first table with this head below a heading against these rows. It ends at an empty line or with the document.
-/// With WRITE_TABLES=1 in the environment it writes the rows.
+/// Compares the first table with this head below a heading with these rows. The table ends at an empty line or with the
+/// document. With WRITE_TABLES=1 in the environment, writes the rows instead.
 pub fn assert_table(document: &str, heading: &str, head: &str, rows: impl Iterator<Item = String>) {
     // Crates in a folder of the project share its documents.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -10,6 +10,7 @@ pub const MARK: &str = "// promise: ";
 pub struct Promise {
     /// Group and number, as in "packets.1".
     pub id: String,
+    /// Its sentences, on one line.
     pub text: String,
 }
 
@@ -20,7 +21,7 @@ pub struct MarkedTest {
     pub ids: Vec<String>,
 }
 
-/// Promises of the specification: list items that begin with an id in backquotes.
+/// Returns the promises of the specification: list items that begin with an id in backquotes.
 pub fn promises(specification: &str) -> Vec<Promise> {
     let mut found: Vec<Promise> = Vec::new();
     for line in specification.lines() {
@@ -34,7 +35,8 @@ pub fn promises(specification: &str) -> Vec<Promise> {
     found
 }
 
-/// Tests of a source file that have a mark, or the first mark that stands above no test. A test without a harness is its `main`.
+/// Returns the tests of a source file that have a mark, or an error with the first mark that stands above no test.
+/// A test without a harness is its `main`.
 pub fn marked_tests(source: &str) -> Result<Vec<MarkedTest>, String> {
     let lines: Vec<_> = source.lines().map(str::trim).collect();
     let mut found = Vec::new();

@@ -217,11 +217,16 @@ pub const FORBIDDEN_TYPES: [&str; 122] = [
 /// Measures of the comments of some files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prose {
+    /// Number of comment blocks.
     pub blocks: usize,
+    /// Blocks that begin with a clause.
     pub clause_starts: usize,
     pub sentences: usize,
+    /// Subordinating words in all sentences.
     pub subordinating: usize,
+    /// Sentences with three or more subordinating words.
     pub nested: usize,
+    /// Sentences with an odd phrase.
     pub odd: usize,
 }
 
@@ -244,6 +249,7 @@ impl Prose {
         prose
     }
 
+    /// Adds a block's measures.
     fn add_block(&mut self, block: &str) {
         self.blocks += 1;
         let first = words(block).next().unwrap_or_default();
@@ -261,7 +267,8 @@ impl Prose {
         }
     }
 
-    /// Per thousand: blocks that begin with a clause, subordinating words a sentence, nested sentences, odd sentences.
+    /// Returns per thousand: blocks that begin with a clause, subordinating words a sentence, nested sentences, odd
+    /// sentences.
     pub fn per_thousand(&self) -> [usize; 4] {
         let share = |count: usize, of: usize| count * 1000 / of.max(1);
         [
@@ -273,8 +280,8 @@ impl Prose {
     }
 }
 
-/// Comment blocks of a source file, each as one line of text. Code in fences, headings, tables and marks of
-/// promises do not count.
+/// Returns the comment blocks of a source file, each as one line of text. Code in fences, headings, tables and marks
+/// of promises do not count.
 fn comment_blocks(source: &str) -> Vec<String> {
     let (mut blocks, mut block, mut is_fenced) = (Vec::new(), String::new(), false);
     let mut end = |block: &mut String| {
@@ -308,8 +315,8 @@ fn comment_blocks(source: &str) -> Vec<String> {
     blocks
 }
 
-/// Sentences of a block with three words or more; code in backquotes counts as one word. A sentence also ends at a colon
-/// or semicolon.
+/// Returns the sentences of a block with three words or more; code in backquotes counts as one word. A sentence also
+/// ends at a colon or semicolon.
 fn sentences(block: &str) -> Vec<String> {
     let text: String = block
         .split('`')
@@ -329,7 +336,7 @@ fn sentences(block: &str) -> Vec<String> {
     found
 }
 
-/// Words in lower case, without punctuation.
+/// Returns the words in lower case, without punctuation.
 fn words(text: &str) -> impl Iterator<Item = String> {
     let is_letter = |letter: char| letter.is_alphanumeric() || letter == '\'' || letter == '_';
     text.split(move |letter| !is_letter(letter))
@@ -337,17 +344,17 @@ fn words(text: &str) -> impl Iterator<Item = String> {
         .map(str::to_lowercase)
 }
 
-/// True for an attribute that makes a function a test.
+/// Returns true for an attribute that makes a function a test.
 pub fn is_test_attribute(line: &str) -> bool {
     line.starts_with("#[test]") || line.starts_with("#[tokio::test")
 }
 
-/// Name of the function that a line begins.
+/// Returns the name of the function that a line begins.
 pub fn function_name(line: &str) -> Option<&str> {
     line.trim_start_matches("async ").strip_prefix("fn ")?.split(['(', '<']).next()
 }
 
-/// Names of the test functions of a source file.
+/// Returns the names of the test functions of a source file.
 pub fn test_names(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut is_test = false;
@@ -365,7 +372,7 @@ pub fn test_names(source: &str) -> Vec<String> {
     found
 }
 
-/// Names of the types that a source file defines.
+/// Returns the names of the types that a source file defines.
 pub fn type_names(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in source.lines().map(str::trim) {
