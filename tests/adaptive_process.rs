@@ -48,6 +48,7 @@ struct Home {
 }
 
 impl Home {
+    /// Writes the configurations of a leaf and of an agent with four workers.
     fn new() -> Self {
         let name = format!("wedjat-adaptive-{}", std::process::id());
         let home = Self { folder: tempfile::tempdir().unwrap(), name };

@@ -262,6 +262,7 @@ fn frame((src, src_port): (u32, u16), header: &Header) -> Vec<u8> {
     bytes
 }
 
+/// Returns the set of these ids.
 fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }

@@ -181,6 +181,7 @@ mod processes {
             ChildProcess::start(self.worker_command().env(WORKER, id.to_string()))
         }
 
+        /// Returns the command of this program as a worker.
         fn worker_command(&self) -> Command {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).stderr(Stdio::piped());
@@ -209,7 +210,7 @@ mod processes {
 
         /// Opens the agent's region for workers as soon as it exists.
         fn region(&self) -> WorkerRegion {
-            wait_until("the region is there", || self.path("region").exists());
+            wait_until("the region exists", || self.path("region").exists());
             WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap()
         }
     }
@@ -223,7 +224,7 @@ mod processes {
     fn wait_for_workers(region: &WorkerRegion, count: usize) {
         let is_in = |at: &usize| region.granted(*at) != 0 && region.has_worker(*at);
         let channels = || 0..region.shape().channels;
-        wait_until("the workers are in", || channels().filter(is_in).count() == count);
+        wait_until("the workers are granted", || channels().filter(is_in).count() == count);
     }
 
     /// Returns the number at a JSON pointer in an account; 0 if there is none.
@@ -240,7 +241,7 @@ mod processes {
         wait_until("replies come", || home.counter("replies") > 1000);
 
         // The load exceeds the capacity of three workers, so that some tasks wait.
-        wait_until("there is a queue", || home.state_json()["pools"][0]["queued"][0] != 0);
+        wait_until("tasks wait", || home.state_json()["pools"][0]["queued"][0] != 0);
         let text = home.state(&[]);
         assert!(
             text.contains("agent 6  pid") && text.contains("tasks that wait, by core: "),
@@ -299,14 +300,16 @@ mod processes {
             pools.iter().map(|pool| (ids(pool, "id"), workers(pool))).collect()
         };
         writeln!(lines, "add-workers pool=1 workers=30-31\nadd-server ip=10.0.2.12").unwrap();
-        wait_until("they have places", || named(&home) == [(1, vec![20, 21, 22, 30, 31])]);
+        wait_until("workers 30 and 31 have places", || {
+            named(&home) == [(1, vec![20, 21, 22, 30, 31])]
+        });
         workers.extend((30..32).map(|id| (id, home.worker_of_id(id))));
         wait_for_workers(&region, WORKERS + 2);
         more_replies(&home);
         // Two workers leave, one of the initial ones among them. Their processes end in order, and no worker
         // can take their places.
         writeln!(lines, "remove-workers workers=20,30").unwrap();
-        wait_until("they have gone", || named(&home) == [(1, vec![21, 22, 31])]);
+        wait_until("workers 20 and 30 are gone", || named(&home) == [(1, vec![21, 22, 31])]);
         [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
         let name = home.path("region");
         let gone = Options { worker: Some(20), ..patient() };
@@ -323,11 +326,11 @@ mod processes {
         wait_for_workers(&region, 4);
         more_replies(&home);
         writeln!(lines, "remove-pool id=2\nset-policy pool=1 policy=cfcfs").unwrap();
-        wait_until("one has gone", || named(&home) == [(1, vec![21, 22, 31])]);
+        wait_until("pool 2 is gone", || named(&home) == [(1, vec![21, 22, 31])]);
         workers.remove(&40).unwrap().ended();
         // All workers leave, and one new worker takes a place that was in use.
         writeln!(lines, "remove-workers workers=21-22,31\nadd-workers pool=1 workers=50").unwrap();
-        wait_until("there is one", || named(&home) == [(1, vec![50])]);
+        wait_until("only worker 50 remains", || named(&home) == [(1, vec![50])]);
         std::mem::take(&mut workers).into_values().for_each(ChildProcess::ended);
         let last = home.worker_of_id(50);
         wait_for_workers(&region, 1);
@@ -459,7 +462,7 @@ mod processes {
         // A change adds a worker. It gets tasks, and a second change removes it.
         writeln!(lines, "add-workers pool=1 workers=30\nagent set-policy pool=1 policy=cfcfs")
             .unwrap();
-        wait_until("the agent has a place for it", || {
+        wait_until("the agent has a place for worker 30", || {
             let offered = home.region();
             (0..offered.shape().channels)
                 .any(|at| offered.place(at).is_some_and(|place| place.id == 30))
@@ -500,7 +503,7 @@ mod processes {
             let text = fs::read_to_string(&path).unwrap();
             fs::write(&path, text.replace("seed = 7", "seed = 7\npoll = 'adaptive'")).unwrap();
             let node = ChildProcess::start(&mut home.command(role));
-            wait_until("it sleeps", || home.counter("sleeps") > 0);
+            wait_until("the node sleeps", || home.counter("sleeps") > 0);
             let region = home.region();
             let workers = [home.worker(), home.worker()];
             wait_for_workers(&region, 2);
@@ -508,7 +511,7 @@ mod processes {
             // The two counters are read at slightly different times. A calm core polls at most 20 times per sleep; one
             // that never sleeps would poll a thousand times as often.
             let mut before = look();
-            wait_until("it sleeps on and hardly polls", || {
+            wait_until("the node hardly polls", || {
                 let now = look();
                 let (sleeps, polls) = (now.0 - before.0, now.1 - before.1);
                 let is_calm = sleeps > 200 && polls < 20 * sleeps;

@@ -94,6 +94,7 @@ struct Rack {
 }
 
 impl Rack {
+    /// Creates a rack and polls it for a millisecond without load, so that the leaf resolves its servers' addresses.
     fn new(seed: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");

@@ -107,7 +107,12 @@ struct Rig {
 }
 
 impl Rig {
+<<<<<<< HEAD
     fn new(family: Family) -> Self {
+=======
+    /// Creates a rig without attached workers, and polls it.
+    fn new() -> Self {
+>>>>>>> 518447e0 (Comments and messages of tests: understood at first reading)
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
@@ -221,6 +226,7 @@ impl Rig {
         [leaf, self.both.agent().counters()].map(|counters| counters.dropped(reason))
     }
 
+    /// Returns the drops of leaf and agent together.
     fn dropped_total(&self) -> u64 {
         let leaf = self.both.leaf().stages().counters();
         leaf.dropped_total() + self.both.agent().counters().dropped_total()

@@ -56,6 +56,7 @@ struct Node {
 }
 
 impl Node {
+    /// Starts a leaf.
     fn start() -> Self {
         Self::with("")
     }
@@ -113,6 +114,7 @@ impl Node {
         socket_path(&self.state())
     }
 
+    /// Opens a client as `wedjat ctl` does.
     fn connect(&self) -> Connection {
         Connection::open(&Access::State(self.state())).unwrap()
     }

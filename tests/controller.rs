@@ -54,7 +54,9 @@ impl Home {
     fn start(&self) -> Controller {
         let controller =
             Controller::start(&self.config()).unwrap_or_else(|error| panic!("{error}"));
-        wait_until("it leads", || matches!(controller.standing(), Standing::Leads { .. }));
+        wait_until("the controller leads", || {
+            matches!(controller.standing(), Standing::Leads { .. })
+        });
         controller
     }
 
@@ -234,6 +236,7 @@ struct Leaf {
 }
 
 impl Leaf {
+    /// Starts a leaf that follows the controller of `home`.
     fn start(home: &Home, id: u16) -> Self {
         Self::with(id, &format!("addresses = ['{}']\n", home.address()))
     }
@@ -328,7 +331,7 @@ fn leaf_keeps_its_state_without_the_controller() {
     let leaf = Leaf::start(&home, 1);
     assert!(leaf.workers().is_empty());
     let version = home.ask(&["add-pool id=7 workers=6 policy=horus spines=1"]);
-    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2]);
+    wait_until("the leaf has its workers", || leaf.ids(7) == [0, 1, 2]);
     wait_until("the leaf acknowledges the version", || {
         let node = home.topology().leaves[0].node.clone().unwrap();
         node.connected && node.version == version
@@ -344,7 +347,9 @@ fn leaf_keeps_its_state_without_the_controller() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(leaf.ids(8), [0, 1, 2, 3], "the leaf keeps its workers");
     let controller = home.start();
-    wait_until("it follows again", || home.topology().leaves[0].node.as_ref().unwrap().connected);
+    wait_until("the leaf follows again", || {
+        home.topology().leaves[0].node.as_ref().unwrap().connected
+    });
     home.ask(&["fail-leaf id=1"]);
     wait_until("the failed leaf has no workers", || leaf.workers().is_empty());
     home.ask(&["restore-leaf id=1"]);
@@ -360,11 +365,11 @@ fn restored_old_store_reverts_no_node() {
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=8 policy=horus"]);
     let leaf = Leaf::start(&home, 1);
-    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2, 3]);
+    wait_until("the leaf has its workers", || leaf.ids(7) == [0, 1, 2, 3]);
     // The copy is made while the controller leads, so it has that controller's term.
     let copy = std::fs::read(home.path("fabric")).unwrap();
     let newest = home.ask(&["resize-pool id=7 workers=4"]);
-    wait_until("it has fewer", || leaf.ids(7).len() == 2);
+    wait_until("the leaf has fewer workers", || leaf.ids(7).len() == 2);
     let newer = leaf.ids(7);
     drop(controller);
     std::fs::write(home.path("fabric"), copy).unwrap();
@@ -385,7 +390,7 @@ fn restored_old_store_reverts_no_node() {
     drop(controller);
     let _controller = home.start();
     home.ask(&["resize-pool id=7 workers=6"]);
-    wait_until("it follows again", || leaf.ids(7).len() == 3);
+    wait_until("the leaf follows again", || leaf.ids(7).len() == 3);
 }
 
 // promise: controller.2
@@ -424,7 +429,7 @@ fn registered_workers_join_an_admitting_pool() {
         leaf.newcomers.push(newcomer([10, 0, 2, 77], worker)).unwrap();
     }
     leaf.newcomers.push(newcomer([10, 0, 3, 11], 22)).unwrap(); // a server of another leaf
-    wait_until("they are there", || leaf.ids(7) == [20, 21]);
+    wait_until("both workers are admitted", || leaf.ids(7) == [20, 21]);
     // The new server, and the one of `RACKS`.
     let leaves = home.topology().leaves;
     assert_eq!(leaves[0].servers.iter().filter(|one| one.registers).count(), 2);
@@ -627,7 +632,7 @@ fn tcp_requires_certificates_of_the_authority() {
     );
     let config = ControllerConfig::parse(Path::new("controller.toml"), &text).unwrap();
     let controller = Controller::start(&config).unwrap_or_else(|error| panic!("{error}"));
-    wait_until("it leads", || matches!(controller.standing(), Standing::Leads { .. }));
+    wait_until("the controller leads", || matches!(controller.standing(), Standing::Leads { .. }));
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=6 policy=horus"]);
     let url = format!("https://127.0.0.1:{}", controller.listen.unwrap().port());
@@ -650,6 +655,6 @@ fn tcp_requires_certificates_of_the_authority() {
         )
     };
     let (leaf, stranger) = (Leaf::with(1, &follow("client")), Leaf::with(2, &follow("stranger")));
-    wait_until("it has its workers", || leaf.ids(7) == [0, 1, 2]);
+    wait_until("the leaf has its workers", || leaf.ids(7) == [0, 1, 2]);
     assert!(stranger.workers().is_empty());
 }

@@ -85,6 +85,7 @@ impl Controllers {
         Process(self.command(id).spawn().unwrap())
     }
 
+    /// Returns the command of a controller.
     fn command(&self, id: u16) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["controller", "--config"]).arg(self.file(id)).stderr(Stdio::null());
@@ -130,13 +131,13 @@ fn next_leader_has_all_kept_changes() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     etcd.lease = Duration::from_secs(3600);
     let first = etcd.controller(1);
-    wait_until("it leads", || term(&first).is_some());
+    wait_until("the first leads", || term(&first).is_some());
     assert_eq!(etcd.ask(1, "add-spine id=1 ip=10.0.0.1"), Ok(1));
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(2));
     let second = etcd.controller(2);
     let refused = etcd.ask(2, "add-leaf id=2 ip=10.0.1.2").unwrap_err();
     assert!(refused.contains("this controller stands by"), "{refused}");
-    wait_until("it says who leads", || {
+    wait_until("the second names the leader", || {
         let refused = etcd.ask(2, "add-leaf id=2 ip=10.0.1.2").unwrap_err();
         refused.contains("this controller stands by: controller 1 at") && refused.ends_with("leads")
     });
@@ -155,7 +156,7 @@ fn next_leader_has_all_kept_changes() {
 fn killed_leader_is_replaced() {
     let Some(etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
-    wait_until("it leads", || etcd.leads(1).is_some());
+    wait_until("the first leads", || etcd.leads(1).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
     let second = etcd.controller(2);
     first.signal("-KILL");
@@ -170,7 +171,7 @@ fn killed_leader_is_replaced() {
 fn stopped_leader_can_write_nothing() {
     let Some(mut etcd) = Controllers::start(3, &[]) else { return };
     let first = etcd.process(1);
-    wait_until("it leads", || etcd.leads(1).is_some());
+    wait_until("the first leads", || etcd.leads(1).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
     let second = etcd.controller(2);
     first.signal("-STOP");
@@ -194,7 +195,7 @@ fn stopped_leader_can_write_nothing() {
     etcd.kill(0);
     // During etcd's election, the fate of a command may be unknown, and either controller may lead
     // afterwards. The command is therefore repeated until it is written.
-    wait_until("it is written", || {
+    wait_until("the command is written", || {
         let _ = [1, 2].map(|id| etcd.ask(id, "add-leaf id=3 ip=10.0.1.3"));
         [1, 2].iter().any(|&id| etcd.leaves(id) == Some(vec![1, 2, 3]))
     });
@@ -205,7 +206,7 @@ fn stopped_leader_can_write_nothing() {
 fn etcd_outage_suspends_the_lead_and_keeps_data() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let controller = etcd.controller(1);
-    wait_until("it leads", || term(&controller).is_some());
+    wait_until("the controller leads", || term(&controller).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
     // etcd stalls: a request is not acknowledged, and the lease expires.
     etcd.signal(0, "-STOP");
@@ -215,19 +216,19 @@ fn etcd_outage_suspends_the_lead_and_keeps_data() {
             || refused.contains("stands by"),
         "{refused}"
     );
-    wait_until("it leads no more", || term(&controller).is_none());
+    wait_until("the controller lost the lead", || term(&controller).is_none());
     etcd.signal(0, "-CONT");
-    wait_until("it leads again", || term(&controller).is_some());
+    wait_until("the controller leads again", || term(&controller).is_some());
     etcd.kill(0);
-    wait_until("it leads no more", || term(&controller).is_none());
+    wait_until("the controller lost the lead", || term(&controller).is_none());
     let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").unwrap_err();
     assert!(refused.contains("stands by"), "{refused}");
-    wait_until("it says why", || {
+    wait_until("the controller gives the reason", || {
         let Standing::StandsBy(reason) = controller.standing() else { return false };
         reason.contains("no member of etcd can be reached") && reason.contains("what runs goes on")
     });
     etcd.members[0] = Some(etcd.spawn(0));
-    wait_until("it leads again", || term(&controller).is_some());
+    wait_until("the controller leads again", || term(&controller).is_some());
     assert!(etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").is_ok());
     let Standing::Leads { fabric, .. } = controller.standing() else { panic!() };
     assert!(fabric.leaves.contains_key(&1) && fabric.leaves.contains_key(&3));
@@ -318,7 +319,7 @@ fn clock_jump_keeps_the_lead() {
     etcd.lease = Duration::from_secs(20);
     let clock = leaping_clock(etcd.folder.path());
     let _leader = Process(etcd.command(1).env("LD_PRELOAD", clock).spawn().unwrap());
-    wait_until("it leads", || etcd.leads(1).is_some());
+    wait_until("the first leads", || etcd.leads(1).is_some());
     let before = etcd.leads(1);
     for leaf in 1..=6 {
         let text = format!("add-leaf id={leaf} ip=10.0.1.{leaf}");
@@ -338,12 +339,12 @@ fn restored_old_etcd_reverts_no_node() {
         assert!(done.success());
     };
     let first = etcd.controller(1);
-    wait_until("it leads", || term(&first).is_some());
+    wait_until("the first leads", || term(&first).is_some());
     assert_eq!(etcd.ask(1, "add-leaf id=1 ip=10.0.1.1"), Ok(1));
     etcd.kill(0);
     duplicate(&data, &copy);
     etcd.members[0] = Some(etcd.spawn(0));
-    wait_until("it writes again", || {
+    wait_until("the first writes again", || {
         let _ = etcd.ask(1, "add-leaf id=2 ip=10.0.1.2");
         etcd.leaves(1) == Some(vec![1, 2])
     });
@@ -356,7 +357,7 @@ fn restored_old_etcd_reverts_no_node() {
             && text.contains("this controller has led with version 2 ")
             && text.contains("was restored from an old copy")
     };
-    wait_until("it says what is wrong", || {
+    wait_until("the old copy is reported", || {
         // The controller may get the request before it notices. The store then rejects the write because of
         // its version.
         let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").expect_err("nothing is written");
@@ -368,7 +369,7 @@ fn restored_old_etcd_reverts_no_node() {
     assert_eq!(etcd.leaves(2), Some(vec![1]));
     drop(second);
     wait_until(
-        "it says it still",
+        "the first still reports it",
         || matches!(first.standing(), Standing::StandsBy(reason) if told(&reason)),
     );
 }
@@ -380,7 +381,7 @@ fn full_etcd_is_reported() {
     let controller = etcd.controller(1);
     let mut leaf = 0;
     let full = |text: &str| text.contains("it is full: compact and defragment it");
-    wait_until("it is full", || {
+    wait_until("etcd is full", || {
         leaf += 1;
         let ip = format!("10.{}.{}.1", leaf / 250, leaf % 250 + 1);
         let refused = etcd.ask(1, &format!("add-leaf id={leaf} ip={ip}")).err();
@@ -400,14 +401,14 @@ fn late_write_of_an_abandoned_attempt_is_refused() {
     let proxy = Proxy::start(&etcd.urls()[0]);
     etcd.proxied.insert(1, vec![proxy.url()]);
     let first = etcd.controller(1);
-    wait_until("it leads", || term(&first).is_some());
+    wait_until("the first leads", || term(&first).is_some());
     let before = term(&first);
     // The key of the store's first change.
     proxy.catch("log/00000000000000000001", Action::Hold);
     let refused = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1").unwrap_err();
     assert!(refused.contains("whether the command is kept is not known"), "{refused}");
     assert!(proxy.has_caught());
-    wait_until("it leads again, in a new term", || term(&first).is_some());
+    wait_until("the first leads in a new term", || term(&first).is_some());
     // The kernel now delivers the first write.
     proxy.deliver();
     assert_eq!(etcd.ask(1, "add-leaf id=2 ip=10.0.1.2"), Ok(1));
@@ -494,8 +495,8 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     let proxy = Proxy::start(&etcd.urls()[0]);
     etcd.proxied.insert(1, vec![proxy.url()]);
     let first = etcd.controller(1);
-    wait_until("it leads", || term(&first).is_some());
-    wait_until("it writes", || {
+    wait_until("the first leads", || term(&first).is_some());
+    wait_until("the first writes", || {
         let _ = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1");
         etcd.leaves(1) == Some(vec![1])
     });
@@ -521,7 +522,7 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     assert!(refused.contains("not known") || refused.contains("stands by"), "{refused}");
     proxy.cut(false);
     wait_until(
-        "it knows who leads",
+        "the first knows the leader",
         || matches!(first.standing(), Standing::StandsBy(reason) if reason.contains("controller 2")),
     );
     assert_eq!(etcd.leaves(2), Some(vec![1, 2]));
@@ -532,8 +533,8 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
 fn stopped_leader_answers_nothing_that_waited() {
     let Some(etcd) = Controllers::start(1, &[]) else { return };
     let first = etcd.process(1);
-    wait_until("it leads", || etcd.leads(1).is_some());
-    wait_until("it writes", || {
+    wait_until("the first leads", || etcd.leads(1).is_some());
+    wait_until("the first writes", || {
         let _ = etcd.ask(1, "add-leaf id=1 ip=10.0.1.1");
         etcd.leaves(1) == Some(vec![1])
     });
@@ -581,7 +582,7 @@ fn one_reachable_member_keeps_the_lead() {
     urls.extend(etcd.urls());
     etcd.proxied.insert(1, urls);
     let controller = etcd.controller(1);
-    wait_until("it leads", || term(&controller).is_some());
+    wait_until("the controller leads", || term(&controller).is_some());
     let before = term(&controller);
     // Four of the five URLs hang. The last leads to etcd directly.
     proxies.iter().for_each(|proxy| proxy.cut(true));

@@ -151,7 +151,7 @@ fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle
 fn registered_workers_continue_without_the_controller() {
     let home = Home::new();
     let controller = home.start("controller");
-    wait_until("it leads", || home.ctl(&["topology"]).status.success());
+    wait_until("the controller leads", || home.ctl(&["topology"]).status.success());
     home.ctl_json(&["add-leaf", "1", "10.0.1.1"]);
     home.ctl_json(&["pool", "create", "7", "--workers", "0", "--policy", "horus", "--admits", "8"]);
     let _leaf = home.start("leaf");

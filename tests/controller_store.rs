@@ -42,6 +42,7 @@ impl Home {
         self.path("fabric")
     }
 
+    /// Returns the command of the controller.
     fn controller(&self) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["controller", "--config"]).arg(self.path("controller.toml"));
@@ -111,6 +112,7 @@ impl Drop for Process {
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
+    /// Mounts a file system of 4 MiB.
     fn over(folder: &Path) -> Self {
         let mut mount = Command::new("mount");
         let mount = mount.args(["-t", "tmpfs", "-o", "size=4m,mode=700", "none"]).arg(folder);

@@ -54,6 +54,7 @@ mod batches {
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
     const AGENT: Mac = Mac([2, 0, 0, 0, 2, 11]);
 
+    /// Runs all checks in turn, beside one agent and its worker.
     pub fn all() {
         let cpus: Vec<usize> =
             core_affinity::get_core_ids().unwrap().iter().map(|core| core.id).collect();
@@ -136,6 +137,7 @@ mod batches {
     }
 
     impl Home {
+        /// Writes the configuration of an agent with one worker, and a capture of 50 tasks.
         fn new(core: usize, cpu: usize) -> Self {
             let home = Self { folder: tempfile::tempdir().unwrap(), cpu, core };
             write_frames(&home.path("in.pcap"), (0..50).map(task).collect::<Vec<_>>()).unwrap();
@@ -173,7 +175,7 @@ mod batches {
             command.args(["--duration", LIFETIME, "--", "--no-pci"]);
             command.stdout(Stdio::null()).stderr(fs::File::create(self.path("agent.log")).unwrap());
             let agent = ChildProcess::start(&mut command);
-            wait_until("the region is there", || self.path("region").exists());
+            wait_until("the region exists", || self.path("region").exists());
             agent
         }
 
@@ -183,10 +185,10 @@ mod batches {
             command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
             let worker = ChildProcess::start(&mut command);
             let region = WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap();
-            wait_until("the worker is in", || region.granted(0) != 0);
+            wait_until("the worker is granted", || region.granted(0) != 0);
             let thread = region.worker(0).unwrap().thread;
             let cpus = || Scheduling::of(thread).map(|scheduling| scheduling.cpus);
-            wait_until("it is pinned", || cpus() == Some(BTreeSet::from([self.cpu])));
+            wait_until("the worker is pinned", || cpus() == Some(BTreeSet::from([self.cpu])));
             worker
         }
 
@@ -286,7 +288,7 @@ mod batches {
             let id = running.id();
             self.running(id);
             let figures = || self.jobs().iter().find(|job| job.id() == id).map(|job| job.figures);
-            wait_until("it has decided", || {
+            wait_until("the policy has decided", || {
                 // Three lines of output contain `step`.
                 figures().is_some_and(|figures| figures.decisions >= 2 && figures.done == 3.0)
             });
@@ -373,7 +375,7 @@ mod batches {
                 self.run(&options, script).stdout(Stdio::null()).stderr(Stdio::null()),
             );
             let note = self.running(running.id());
-            wait_until("it has forked", || self.members(&note).len() > 20);
+            wait_until("the job has forked", || self.members(&note).len() > 20);
             let members = self.members(&note);
             assert!(members.len() <= 100, "{}", members.len());
             let cancelled =
@@ -391,11 +393,11 @@ mod batches {
             let (second, state) = (start("echo second"), |id: u32| {
                 self.jobs().iter().find(|job| job.id() == id).map(|job| job.state)
             });
-            wait_until("it waits", || state(second.id()) == Some(JobState::Waiting));
+            wait_until("the second waits", || state(second.id()) == Some(JobState::Waiting));
             let third = start("echo third");
-            wait_until("it waits, too", || state(third.id()) == Some(JobState::Waiting));
+            wait_until("the third waits", || state(third.id()) == Some(JobState::Waiting));
             third.signal("-TERM");
-            assert!(third.output().stdout.is_empty(), "it never ran");
+            assert!(third.output().stdout.is_empty(), "the third never ran");
             assert_eq!(state(second.id()), Some(JobState::Waiting));
             first.signal("-TERM");
             assert_eq!(first.output().status.code(), Some(128 + 15));

@@ -239,7 +239,7 @@ fn numbers_are_shown_with_their_meaning() {
         (Some(2), Some(3), Some(4))
     );
     assert_eq!(seen[7]["wedjat.via.mac"], "02:00:00:00:00:09");
-    assert_eq!((value(0, "worker"), value(0, "idle")), (None, None), "nobody is chosen yet");
+    assert_eq!((value(0, "worker"), value(0, "idle")), (None, None), "no worker is chosen yet");
     assert_eq!((value(1, "worker"), value(1, "idle")), (Some(5), Some(1)));
     assert_eq!((value(2, "worker"), value(2, "report")), (Some(5), Some(4)));
     assert_eq!(value(3, "report"), Some(0));

@@ -22,6 +22,7 @@ const PACKETS: u8 = 100;
 struct Veth(String, String);
 
 impl Veth {
+    /// Creates a pair, up at both ends. `number` makes its names unique.
     fn new(number: u32) -> Self {
         let name = |end| format!("wj{}{end}{number}", std::process::id());
         let pair = Self(name("a"), name("b"));

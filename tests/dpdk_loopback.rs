@@ -98,7 +98,7 @@ fn segments(pool: &MbufPool) {
 /// Checks the errors for a device that does not exist and for a number of queues that is none.
 fn absent(eal: &Eal, pool: &MbufPool) {
     let Err(error) = Device::open(eal, "net_none9", pool, &DeviceOptions::default()) else {
-        panic!("a device that is not there was opened")
+        panic!("a missing device was opened")
     };
     let text = error.to_string();
     assert!(text.contains("net_none9") && text.contains("net_ring0"), "{text}");

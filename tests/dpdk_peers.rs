@@ -61,8 +61,8 @@ mod peers {
         println!("a server: its client comes, dies, comes back and leaves");
         let (device, ports) = open(&eal, &devices[0], &pool, PATIENCE).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
-        assert!(!wire.device.link().up, "nobody is there yet");
-        assert_eq!(wire.send(1), 0, "nobody takes it");
+        assert!(!wire.device.link().up, "no peer yet");
+        assert_eq!(wire.send(1), 0, "no peer takes it");
         let peer = theirs("client", 0);
         let first = visit(&mut wire, &peer);
         assert_eq!(wire.device.disconnects(), 0);
@@ -245,7 +245,7 @@ mod peers {
         peer.kill().unwrap();
         peer.wait().unwrap();
         wire.wait_for_link(false);
-        assert_eq!(wire.send(1), 0, "nobody takes it");
+        assert_eq!(wire.send(1), 0, "no peer takes it");
     }
 
     /// Ends the peer in order, by the end of its standard input, and waits until the link is down.
@@ -260,6 +260,7 @@ mod peers {
         peer_command(device).spawn().unwrap()
     }
 
+    /// Returns the command of this program as a peer with this device.
     fn peer_command(device: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["peer", device]).stdin(Stdio::piped());
@@ -303,7 +304,7 @@ mod peers {
         fn wait_for_disconnects(&self, count: u64) {
             let ended = || self.device.disconnects() >= count;
             wait_until(&format!("{count} connections have ended"), ended);
-            assert_eq!(self.device.disconnects(), count, "nobody cuts off an honest peer");
+            assert_eq!(self.device.disconnects(), count, "an honest peer was cut off");
         }
 
         /// Sleeps until the peer's answer, several times. After the last answer, nothing may wake the
@@ -325,7 +326,7 @@ mod peers {
                     (wakes, quiet) = (wakes + 1, 0);
                 } else {
                     let came = self.ports[0].rx_burst(&mut burst);
-                    assert_eq!(came, 0, "an answer came and woke nobody");
+                    assert_eq!(came, 0, "an answer did not wake the sleeper");
                     quiet += u32::from(wakes >= 20);
                 }
                 sleeper.disarm();
@@ -475,7 +476,7 @@ mod siege {
         let began = Instant::now();
         while counts(process).0 > before.0 {
             let now = counts(process);
-            assert!(began.elapsed() < PATIENCE, "it keeps {now:?}, of {before:?} before");
+            assert!(began.elapsed() < PATIENCE, "the server keeps {now:?}, of {before:?} before");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

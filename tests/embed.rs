@@ -249,6 +249,7 @@ impl Application {
         released
     }
 
+    /// Returns the packets held now.
     fn held(&self) -> Vec<&Frame> {
         self.held.iter().flatten().collect()
     }

@@ -62,6 +62,7 @@ struct Node {
 }
 
 impl Node {
+    /// Creates a leaf that explains the packets of this filter, or none.
     fn new(text: &str, filter: Option<Filter>) -> Self {
         let sizes = rig::Sizes { depth: 64, frames: 1024, bytes: 256 };
         let rig::CoreRig { leaf, far, .. } = rig::leaf(text, sizes);
@@ -82,6 +83,7 @@ impl Node {
         self.sent();
     }
 
+    /// Polls the leaf a millisecond later.
     fn poll(&mut self) {
         self.now += 1_000_000;
         self.leaf.poll(self.now);
@@ -109,6 +111,7 @@ fn explained(text: &str) -> Node {
     Node::new(text, Some(Filter::default()))
 }
 
+/// Returns this number of a client's tasks.
 fn tasks(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(|seq| task(Header::new_task(POOL, seq))).collect()
 }

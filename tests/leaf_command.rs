@@ -238,7 +238,7 @@ fn two_cores_run_and_stop_in_order() {
         let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
         let before = home.all_receive(&[0; 2]);
         home.all_receive(&before); // another process sees the counters of both cores rise
-        wait_until("its state says that it runs", || {
+        wait_until("the state shows a running leaf", || {
             home.state().is_some_and(|state| state["running"] == true)
         });
 
@@ -394,7 +394,7 @@ fn histograms_of_a_running_leaf_grow() {
     }
     assert!(value("wedjat_decision_time_seconds_sum{core=\"0\"}") > 0.0);
     let state = || home.state().map(|state| state["cores"][0]["decision_time"]["count"].as_u64());
-    wait_until("the state has them, too", || state().flatten() > Some(0));
+    wait_until("the state has the histogram", || state().flatten() > Some(0));
     let body = get(metrics, "/metrics");
     let (_, body) = body.split_once("\r\n\r\n").unwrap();
     let mut promtool = Command::new("promtool");
@@ -427,7 +427,7 @@ fn running_leaf_is_changed_and_watched() {
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(leaf.get_program()).args(leaf.get_args());
     let leaf = RunningProcess::start(command);
-    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    wait_until("the node answers", || ctl(&home, &["show"]).status.success());
     let shown = answered(&home, &["show"]);
     assert_eq!((&shown["version"], &shown["role"]), (&1.into(), &"leaf".into()));
     assert_eq!(shown["pools"][0]["workers"].as_array().unwrap().len(), 8);
@@ -551,7 +551,7 @@ fn running_agent_is_changed_and_watched() {
     command.args(["agent", "--duration", LIFETIME, "--stats", "-", "--config"]);
     command.arg(home.path("agent.toml"));
     let agent = RunningProcess::start(command);
-    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    wait_until("the node answers", || ctl(&home, &["show"]).status.success());
     assert_eq!(answered(&home, &["show"])["role"], "agent");
     assert_eq!(answered(&home, &["add-workers", "8-9", "--pool", "7"])["version"], 2);
     assert_eq!(answered(&home, &["drain", "0", "--wait"])["version"], 3);
@@ -593,7 +593,7 @@ fn colocated_leaf_and_agent_are_changed() {
     };
     config("'20-21'\n");
     let leaf = RunningProcess::start(home.leaf(&["--duration", LIFETIME, "--stats", "-"]));
-    wait_until("it answers", || ctl(&home, &["show"]).status.success());
+    wait_until("the node answers", || ctl(&home, &["show"]).status.success());
     let drained = |id: u16| {
         let shown = answered(&home, &["show"]);
         let workers = shown["pools"][0]["workers"].as_array().unwrap().clone();
@@ -851,7 +851,7 @@ fn vanished_peer_may_return() {
         // The leaf under test keeps polling and receives no more packets.
         wait_until("nothing comes in a thousand polls", || {
             let (before, begun) = (home.first("rx_packets"), home.first("empty_polls"));
-            wait_until("it polls", || home.first("empty_polls") > begun + 1_000);
+            wait_until("the leaf polls", || home.first("empty_polls") > begun + 1_000);
             home.first("rx_packets") == before
         });
     }
@@ -872,8 +872,8 @@ fn stop_ends_the_wait_for_a_peer() {
         let patience = format!("{}s", 2 * PATIENCE.as_secs());
         let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
         let mut leaf = RunningProcess::start(home.leaf(&arguments));
-        wait_until("it has a state file", || {
-            assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "it has ended");
+        wait_until("the leaf has a state file", || {
+            assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "the leaf has ended");
             home.path("state").exists()
         });
         // SIGUSR1 has no effect.

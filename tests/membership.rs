@@ -242,6 +242,7 @@ impl TrafficRig for Rig {
     }
 }
 
+/// Returns the set of these ids.
 fn range(ids: std::ops::RangeInclusive<u16>) -> BTreeSet<u16> {
     ids.collect()
 }

@@ -539,7 +539,7 @@ mod system_calls {
             port()
         );
         let agent = Node::start("agent", &packets, &configuration);
-        wait_until("the agent is there", || agent.path("workers").exists());
+        wait_until("the agent runs", || agent.path("workers").exists());
         let name = agent.path("workers").display().to_string();
         let mut workers = [10, 11].map(|id| {
             let options = Options { worker: Some(id), patience: PATIENCE, ..Options::default() };

@@ -158,7 +158,7 @@ mod peer {
             assert_eq!(from, leaf, "the answer comes from where the client asked");
             let (seq, worker) = (word(&packet, 9), word(&packet, 3));
             let asked = task(connected, seq);
-            assert_eq!(packet[11..length], asked[11..], "the payload comes back as it was");
+            assert_eq!(packet[11..length], asked[11..], "the payload comes back unchanged");
             assert!(matches!(packet[0] & !EXTENSION, TASK_DONE | TASK_DONE_IDLE));
             assert_eq!(answers.insert(seq, worker), None, "task {seq} was answered twice");
             *workers.entry(worker).or_default() += 1;

@@ -263,7 +263,7 @@ fn started(role: &str, text: String, folder: &Path) -> (ChildProcess, SocketAddr
     let mut command = Command::new(WEDJAT);
     command.args([role, "--duration", LIFETIME, "--config"]).arg(&file).env("RUST_LOG", "error");
     let mut node = ChildProcess::start(&mut command);
-    wait_until("it listens", || {
+    wait_until("the node listens", || {
         assert!(!node.has_ended(), "{role}");
         TcpStream::connect(metrics).is_ok()
     });

@@ -131,6 +131,7 @@ struct Node {
 }
 
 impl Node {
+    /// Starts the threads and the control's server.
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
@@ -234,6 +235,7 @@ impl Drop for Node {
     }
 }
 
+/// Sorts frames, because two cores pass them in any order.
 fn sorted(mut frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     frames.sort();
     frames
@@ -330,7 +332,7 @@ fn tap_limits_port_length_and_count() {
     let file = node.path("some.pcap");
     connection.start_tap(StartTapRequest { packets: Some(7), ..into(&file) }).unwrap();
     node.pass(50);
-    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    wait_until("the tap has ended", || connection.show().unwrap().tap.is_none());
     assert_eq!(read_frames(&file).unwrap().len(), 7);
     let Tap { written, lost, ended, .. } = connection.stop_tap().unwrap();
     assert_eq!((written, lost, ended), (7, 0, true));
@@ -339,7 +341,7 @@ fn tap_limits_port_length_and_count() {
     // The result of an ended tap is discarded when the next one begins.
     connection.start_tap(StartTapRequest { packets: Some(1), ..into(&node.path("1")) }).unwrap();
     node.pass(5);
-    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    wait_until("the tap has ended", || connection.show().unwrap().tap.is_none());
     connection.start_tap(into(&node.path("2"))).unwrap();
     assert!(connection.stop_tap().unwrap().file.ends_with("/2"));
 }
@@ -438,7 +440,7 @@ fn the_command_begins_and_ends_a_tap() {
     let (done, _) = ctl(&["start", "--file", "x", "--packets", "3", "--snaplen", "64"]);
     node.pass(10);
     let mut connection = node.connect();
-    wait_until("it has ended", || connection.show().unwrap().tap.is_none());
+    wait_until("the tap has ended", || connection.show().unwrap().tap.is_none());
     let (told, said) = ctl(&["stop"]);
     assert!(
         done && told && said.ends_with(": 3 packets, 0 lost; it had ended by itself\n"),

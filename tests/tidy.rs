@@ -443,7 +443,7 @@ fn documents_name_files_and_tests_that_exist() {
         let faults = quotes.iter().filter_map(|quote| missing(quote));
         found.extend(faults.map(|fault| format!("{}: {fault}", path.display())));
     }
-    assert_none(&found, "documents that name what is not there");
+    assert_none(&found, "names of files and functions that do not exist");
 }
 
 /// Returns the anchors of a document's headings, as GitHub and mdBook make them: lower case, without punctuation,
@@ -572,7 +572,7 @@ fn documents_name_targets_that_the_makefile_has() {
             }
         }
     }
-    assert_none(&found, "make targets that are not there");
+    assert_none(&found, "make targets that do not exist");
 }
 
 // promise: control.2

@@ -86,7 +86,7 @@ fn drawn_on_a_terminal(state: &Path) {
     let (mut drawn, mut piece) = (String::new(), [0; 4096]);
     while !drawn.contains("10.0.2.11") {
         let len = screen.read(&mut piece).unwrap();
-        assert!(len > 0, "it ended early: {drawn}");
+        assert!(len > 0, "top ended early: {drawn}");
         drawn.push_str(&String::from_utf8_lossy(&piece[..len]));
     }
     keys.write_all(b"q").unwrap();

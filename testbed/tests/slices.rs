@@ -50,6 +50,7 @@ struct Stops {
 }
 
 impl Stops {
+    /// Draws the first pause.
     fn new(pattern: Option<Pattern>, seed: u64) -> Self {
         let stream = Xoshiro256PlusPlus::seed_from_u64(seed);
         // The first pause comes after 50 ms, when the generator has found the leaf. All runs of a seed then

@@ -65,7 +65,7 @@ impl Agent {
     /// Waits until a process claims each worker's channel, and grants the claims.
     fn welcome(&mut self) {
         let channels = &mut self.channels;
-        wait("the workers come", || {
+        wait("the workers claim channels", || {
             for channel in channels.iter_mut() {
                 let claim = channel.sender().claim();
                 if claim != channel.sender().granted() {
@@ -115,7 +115,7 @@ impl Process {
 
     /// Sends a signal to the process.
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).expect("it still runs");
+        kill_process(Pid::from_child(&self.0), signal).expect("the worker still runs");
     }
 
     /// Waits for the end of the process and returns its output.
@@ -176,7 +176,7 @@ fn workers_answer_until_stopped() {
         ids.sort_unstable();
         assert_eq!(ids, [7, 8]);
         assert_eq!(account["workers"][0]["ended"], "stopped");
-        assert!(!agent.region.has_worker(0) && !agent.region.has_worker(1), "they are gone");
+        assert!(!agent.region.has_worker(0) && !agent.region.has_worker(1), "free channels");
     }
 }
 

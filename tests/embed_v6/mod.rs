@@ -41,6 +41,7 @@ fn context_v6(policy: &str) -> Context {
     Scheduler::from_toml(&text_v6(policy), &options).unwrap().context(0).unwrap()
 }
 
+/// Returns a frame with this header and nine zero bytes of data.
 fn frame_v6(flow: &udp::Flow<u128>, header: &Header) -> Vec<u8> {
     let len = header.len() + 9;
     let mut frame = vec![0; udp::PAYLOAD_V6 + len];
@@ -49,6 +50,7 @@ fn frame_v6(flow: &udp::Flow<u128>, header: &Header) -> Vec<u8> {
     frame
 }
 
+/// Returns a client's packet of a task.
 fn task_v6(header: Header) -> Vec<u8> {
     let flow = udp::Flow {
         src_mac: CLIENT_MAC,
@@ -61,6 +63,7 @@ fn task_v6(header: Header) -> Vec<u8> {
     frame_v6(&flow, &header)
 }
 
+/// Returns a worker's reply to task 1 with the queue length `qlen`.
 fn reply_v6(worker: u16, qlen: u16) -> Vec<u8> {
     let code = if qlen == 0 { Code::TaskDoneIdle } else { Code::TaskDone };
     reply_of(Header { code, src: worker, dst: 0, qlen, ..Header::new_task(POOL, 1) })

@@ -178,6 +178,7 @@ impl Connection {
         }
     }
 
+    /// Blocks while the proxy is cut, for longer than any test waits.
     fn wait_while_cut(&self) {
         let state = self.shared.0.lock().unwrap();
         let limit = PATIENCE + Duration::from_secs(60);

@@ -32,7 +32,7 @@ fn fits(config: &Config) {
         assert!(pools.contains(&server.pool), "servers serve existing pools");
         for &worker in &server.workers {
             assert!(worker <= wedjat::limits::WORKER_ID_MAX);
-            assert!(workers.insert(worker), "worker {worker} is there once");
+            assert!(workers.insert(worker), "worker {worker} is unique");
         }
     }
 }

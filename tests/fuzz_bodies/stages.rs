@@ -591,6 +591,7 @@ impl Rig {
         beliefs
     }
 
+    /// Returns the number of drops for each reason.
     fn drops(&self) -> [u64; DropReason::COUNT] {
         DropReason::ALL.map(|reason| self.stages.counters().dropped(reason))
     }
@@ -804,7 +805,7 @@ fn is_answered(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(source, leaf(port));
     assert_eq!(destination, if asker == 0 { all_nodes } else { asker });
     assert_eq!(folded(sum(&after[22..54]) + 58 + 32 + sum(&after[54..])), 0xFFFF, "checksum");
-    assert_eq!(after[21], 255, "no router has passed it on");
+    assert_eq!(after[21], 255, "hop limit");
 }
 
 /// Runs one input. Returns the numbers of packets to workers and to clients, by family.

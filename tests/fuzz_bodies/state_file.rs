@@ -38,8 +38,8 @@ fn valid_file() -> &'static [u8] {
             ..Spec::default()
         };
         drop(Table::create(&path, &spec).expect("a folder for scratch files"));
-        let whole = std::fs::read(&path).expect("it was just written");
-        std::fs::remove_file(&path).expect("it is ours");
+        let whole = std::fs::read(&path).expect("the file was just written");
+        std::fs::remove_file(&path).expect("the file is ours");
         whole
     })
 }

@@ -13,6 +13,7 @@ impl ChildProcess {
         Self::of(command.spawn().unwrap())
     }
 
+    /// Takes over a started process.
     pub fn of(child: Child) -> Self {
         Self(Some(child))
     }

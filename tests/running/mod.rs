@@ -73,7 +73,7 @@ impl Home {
     pub fn start(&self, mut command: Command) -> ChildProcess {
         let running = ChildProcess::start(&mut command);
         let scheduled = |state: Snapshot| state.cores[0].counters["scheduled"] > 0;
-        wait_until("it schedules", || Snapshot::open(&self.state()).is_ok_and(scheduled));
+        wait_until("the leaf schedules", || Snapshot::open(&self.state()).is_ok_and(scheduled));
         running
     }
 }

@@ -46,10 +46,12 @@ pub const DOWN: [usize; 2] = [3, 5];
 /// Names of the switch's devices in their sockets. The spines have the ids 90 and 91.
 pub const ENDS: [&str; 6] = ["leaf1", "leaf2", "clients90", "leaves90", "clients91", "leaves91"];
 
+/// Returns the MAC address of a leaf, the first of which is 0.
 pub fn leaf_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 3, 11 + leaf as u8])
 }
 
+/// Returns the MAC address of the server behind a leaf.
 pub fn server_mac(leaf: usize) -> Mac {
     Mac([2, 0, 0, 0, 4, 11 + leaf as u8])
 }

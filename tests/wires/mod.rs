@@ -36,6 +36,7 @@ impl Wires {
         Self { ports, pool, dead: Vec::new(), _devices: devices }
     }
 
+    /// Returns the number of wires.
     pub fn count(&self) -> usize {
         self.ports.len()
     }
