@@ -405,7 +405,7 @@ mod batches {
             assert!(self.jobs().is_empty());
         }
 
-        /// Any later `wedjat cosched` command removes the remains.
+        /// Kills a co-scheduler. The next `wedjat cosched status` removes its job.
         pub fn remains_of_a_killed_co_scheduler_are_removed(&self) {
             let running = ChildProcess::start(
                 &mut self.run(&["--policy", "static(10%)"], "sleep 1000 & (while :; do :; done)"),

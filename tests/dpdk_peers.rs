@@ -548,13 +548,13 @@ mod siege {
                 send_message(peer, &region(REGION, 0), Some(&memory));
                 send_message(peer, &ring(1, 0, 4), Some(&memory));
             }
-            // Any kind of message.
+            // A message of any kind, such as one that does not exist.
             6 => send_message(
                 peer,
                 &message(number as u16, &[(2, &number.to_ne_bytes())]),
                 Some(&memory),
             ),
-            // Arbitrary bytes of any length.
+            // Arbitrary bytes, fewer than 300.
             _ => {
                 let bytes: Vec<u8> = (0..number % 300).map(|at| (at * number) as u8).collect();
                 send(peer, &bytes, None);

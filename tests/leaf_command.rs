@@ -655,7 +655,7 @@ fn leaf_survives_tampering_with_its_state_file() {
     fs::rename(&fifo, &state).unwrap();
     let account = account(&leaf.stop("-TERM"));
     assert!(account["scheduled"].as_u64() > Some(0) && account["balanced"] == true, "{account}");
-    assert!(fs::symlink_metadata(&state).is_ok(), "the FIFO is left alone");
+    assert!(fs::symlink_metadata(&state).is_ok(), "the FIFO is not removed");
 }
 
 #[test]

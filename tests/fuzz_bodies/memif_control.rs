@@ -32,7 +32,7 @@ pub fn run(input: &[u8]) -> bool {
         let mut message = [0; MESSAGE_BYTES];
         message[0] = how & 0x0F;
         let changed = usize::from(bytes.next().unwrap_or(0) % 24);
-        // Most init messages (kind 3) get the right version and device.
+        // An init message (kind 3) gets the right version and device, except with the bit 0x80.
         if message[0] == 3 && how & 0x80 == 0 {
             (message[3], message[4]) = (2, ID as u8);
         }
