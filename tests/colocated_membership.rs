@@ -372,6 +372,7 @@ fn returning_worker_gets_nothing_while_leaving() {
     // One worker's process ends and a new one takes its place, while worker 21 still has tasks.
     drop(rig.workers.there.remove(&20));
     rig.polls(10);
+    // While worker 20 is leaving, its place is free again, but the leaf must not choose it.
     let is_back = rig.attach(20);
     rig.polls(10);
     let before = rig.workers.done.get(&20).copied();

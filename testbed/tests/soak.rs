@@ -251,6 +251,7 @@ fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String
     };
     let plan = Plan::draw(1, &options).unwrap();
     assert_eq!(run(&plan).violations, []);
+    // The first task comes at 50 ms. The defect begins before it, at 12 ms.
     let mut maker = Defective { from_ns: 12_000_000, defect, swallows };
     let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
     let violation = outcome.violations.first().expect("the defect is found");
