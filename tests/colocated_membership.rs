@@ -107,12 +107,8 @@ struct Rig {
 }
 
 impl Rig {
-<<<<<<< HEAD
-    fn new(family: Family) -> Self {
-=======
     /// Creates a rig without attached workers, and polls it.
-    fn new() -> Self {
->>>>>>> 518447e0 (Comments and messages of tests: understood at first reading)
+    fn new(family: Family) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
