@@ -8,6 +8,7 @@ mod patience;
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -655,7 +656,8 @@ fn leaf_survives_tampering_with_its_state_file() {
     fs::rename(&fifo, &state).unwrap();
     let account = account(&leaf.stop("-TERM"));
     assert!(account["scheduled"].as_u64() > Some(0) && account["balanced"] == true, "{account}");
-    assert!(fs::symlink_metadata(&state).is_ok(), "the FIFO is not removed");
+    let is_fifo = fs::symlink_metadata(&state).is_ok_and(|found| found.file_type().is_fifo());
+    assert!(is_fifo, "the FIFO is neither removed nor replaced");
 }
 
 #[test]

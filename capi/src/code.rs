@@ -98,7 +98,7 @@ fn message(code: i32) -> &'static CStr {
         WEDJAT_ERROR_BUSY => c"the context is in use by another call: one thread at a time",
         WEDJAT_ERROR_BURST => c"more than WEDJAT_BURST packets: split them over several calls",
         WEDJAT_ERROR_PORT => c"no such port: the configuration has fewer",
-        WEDJAT_ERROR_WORKER => c"no such worker: the configuration has no server with that id",
+        WEDJAT_ERROR_WORKER => c"no such worker: the node has none with that id",
         WEDJAT_ERROR_ALIGNMENT => c"an array is not aligned for its type",
         WEDJAT_ERROR_CONFIG => c"the configuration is invalid: see the detail",
         WEDJAT_ERROR_OPTIONS => {
@@ -112,8 +112,8 @@ fn message(code: i32) -> &'static CStr {
             c"a defect of the library: please report it; the context accepts no more calls"
         }
         WEDJAT_ERROR_ATTACH => c"no agent accepted the worker: see the detail",
-        WEDJAT_ERROR_STOPPED => c"the agent has stopped normally: no more tasks",
-        WEDJAT_ERROR_SHUT_OUT => c"the agent has removed this worker: attach again, or exit",
+        WEDJAT_ERROR_STOPPED => c"the agent has stopped normally or removed this worker: no more tasks",
+        WEDJAT_ERROR_SHUT_OUT => c"the agent has excluded this worker: attach again, or exit",
         WEDJAT_ERROR_AGENT_DIED => c"the agent's process has died: attach again, or exit",
         WEDJAT_ERROR_NO_TASK => c"the worker has no current task",
         WEDJAT_ERROR_TOO_LONG => c"the answer is longer than the task's reply_max",

@@ -199,7 +199,7 @@ const WORKER_ROWS: [Row; 6] = [
         Gauge,
         "",
         "pool, worker, server, presence",
-        "Always 1; presence: unregistered, live, silent, ...",
+        "Always 1; presence: configured, registered, unregistered, silent, ...",
     ),
     ("wedjat_worker_active", Gauge, "", WORKER, "1 unless it is drained or leaving."),
     ("wedjat_worker_load_tasks", Gauge, "tasks", WORKER, "Tasks in the worker's last load report."),

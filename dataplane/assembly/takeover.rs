@@ -506,6 +506,7 @@ mod tests {
     fn damaged_state_is_taken_over_whole_or_not() {
         let states = SHAPES.map(Shape::state);
         let mut rng = wedjat_core::policy::Rng::seed_from_u64(33);
+        let mut read = 0;
         for seed in 0..300 {
             let state = &states[seed % SHAPES.len()];
             let mut bytes = state.clone();
@@ -517,6 +518,7 @@ mod tests {
             }
             let after = SHAPES[rng.random_range(..SHAPES.len())];
             let Some((node, damaged)) = take_over_file(after, &bytes) else { continue };
+            read += 1;
             let (intact, whole) = take_over_file(after, state).unwrap();
             assert_eq!(damaged, whole, "seed {seed}");
             let loads = |node: &Node| {
@@ -525,6 +527,7 @@ mod tests {
             };
             assert_eq!(loads(&node), loads(&intact), "seed {seed}");
         }
+        assert!(read > 20, "{read} damaged states were readable");
     }
 
     // promise: membership.5

@@ -150,7 +150,7 @@ pub enum Detached {
     Stopped,
     /// The agent has excluded this worker: it was silent for too long, or answered a task that it did not
     /// get.
-    #[error("the agent has removed this worker; attach again")]
+    #[error("the agent has excluded this worker; attach again")]
     ShutOut,
     /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]

@@ -378,6 +378,7 @@ impl Tally {
         self.windows.iter_mut().zip(&other.windows).for_each(|(window, other)| window.merge(other));
         self.service.merge(&other.service);
         self.other_cores.push((other.log.clone(), other.pauses.clone()));
+        self.other_cores.extend(other.other_cores.iter().cloned());
         self.other_records.extend(other.records.clone());
         self.other_records.extend(other.other_records.iter().cloned());
         for (class, other) in self.classes.iter_mut().zip(&other.classes) {

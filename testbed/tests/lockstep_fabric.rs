@@ -107,6 +107,19 @@ fn ended_leaf_is_excluded_within_50_ms() {
 
 // promise: emulated-time.2
 #[test]
+fn queue_of_ended_leaf_ends_the_run() {
+    let mut config = config("2,8", "cfcfs", "random", "0.9");
+    config.tasks = 20_000;
+    config.script = vec![Step { at_ns: 20e6, action: Action::FailLeaf(0) }];
+    let (outcome, report) = fabric::run(&config).unwrap();
+    assert_right(&report, "cfcfs");
+    assert!(report.lost["kept"] > 0, "the leaf had a queue: {:?}", report.lost);
+    let lost: u64 = report.lost.values().sum();
+    assert_eq!(outcome.tasks, report.answered + report.refused + lost, "{:?}", report.lost);
+}
+
+// promise: emulated-time.2
+#[test]
 fn packet_loss_is_accounted_and_excludes_no_leaf() {
     for seed in 1..6 {
         let mut config = config("8,8,8,8", "horus", "horus-spine", "0.7");

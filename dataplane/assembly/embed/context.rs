@@ -66,7 +66,7 @@ pub enum Misuse {
     #[error("fewer verdicts, or rewrites, than packets")]
     Verdicts,
     /// The worker does not exist.
-    #[error("no such worker: the configuration has no server with that id")]
+    #[error("no such worker: the node has none with that id")]
     Worker,
 }
 

@@ -150,9 +150,10 @@ impl<T: Token> Producer<T> {
 impl<T: Token> Drop for Producer<T> {
     fn drop(&mut self) {
         // Frees the tasks of a departed worker. An attached worker may still take its tasks, so they are leaked.
-        if self.is_left() && self.collect().is_ok() {
-            while self.take_back().is_some() {}
+        if self.is_left() {
+            let _ = self.collect();
         }
+        while self.take_back().is_some() {}
     }
 }
 
@@ -281,6 +282,18 @@ mod tests {
             std::iter::from_fn(|| producer.take_back()).map(|(task, _)| *task).collect();
         assert_eq!((back, producer.take_back()), (vec![1, 2, 3], None));
         assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
+    }
+
+    #[test]
+    fn dropped_producer_frees_all_untaken_tasks() {
+        let counted = Arc::new(());
+        let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
+        producer.grant();
+        assert!((0..4).all(|_| producer.give(Box::new(Arc::clone(&counted)), 0).is_ok()));
+        drop(consumer);
+        drop(producer.take_back().unwrap());
+        drop(producer);
+        assert_eq!(Arc::strong_count(&counted), 1, "all four tasks are freed");
     }
 
     // promise: agent.2

@@ -167,6 +167,9 @@ enum Backing {
     Worker { memory: File, pid: u64 },
 }
 
+/// Maximum length of an agent's socket path in bytes: a Unix socket address has room for 108 with the final zero.
+pub const PATH_MAX: usize = 107;
+
 /// Returns the socket path of an agent: the name itself if it contains a slash.
 #[must_use]
 pub fn path_of(name: &str) -> PathBuf {

@@ -22,7 +22,7 @@ use super::{control, ids, port, raw_agent};
 use wedjat_core::limits::{AGENT_LEAVES_MAX, POOLS_MAX, PORTS_MAX, SPEEDS, WORKER_ID_MAX};
 use wedjat_core::policy::PolicySpec;
 use wedjat_core::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
-use wedjat_core::ring::{Place, RegionShape};
+use wedjat_core::ring::{Place, RegionShape, region};
 use wedjat_core::stage::PortAddress;
 use wedjat_core::state::files;
 use wedjat_core::state::table::Limits;
@@ -291,8 +291,9 @@ impl HostSettings<'_> {
     /// Checks the settings and the pools.
     fn check(&self, faults: &mut Faults) -> HostConfig {
         let name = self.name.get_ref();
-        if name.is_empty() || name.len() > 200 || name.chars().any(char::is_whitespace) {
-            let allowed = "a name such as host1, or a path";
+        let is_long = region::path_of(name).as_os_str().len() > region::PATH_MAX;
+        if name.is_empty() || is_long || name.chars().any(char::is_whitespace) {
+            let allowed = "a name such as host1, or a path of at most 107 bytes";
             faults.note(self.name, "agent.name", quoted(self.name), allowed);
         }
         let pools = self.pools.iter().filter_map(|entry| pool_of(faults, entry, self.key));
@@ -778,12 +779,17 @@ overflow = "refuse"
     #[test]
     fn every_fault_names_place_and_allowed_values() {
         // Text of the file, its replacement, and parts of the error.
-        let cases: [(&str, &str, &[&str]); 25] = [
+        let cases: [(&str, &str, &[&str]); 26] = [
             ("core = 1", "core = \"1\"", &["agent.toml:4", "agent.core", "a whole number"]),
             ("workers = \"8\"", "workers = \"\"", &["pool.workers", "found no ids"]),
             ("jbsq(k=3)", "jbsq(k=33)", &["pool.policy", "k=33", "at most 32", "slots"]),
             ("[agent]", "[leaf]\n[agent]", &["a leaf's file", "`wedjat leaf` runs"]),
             ("name = \"host1\"", "name = \"\"", &["agent.toml:3", "agent.name", "host1"]),
+            (
+                "name = \"host1\"",
+                &format!("name = \"{}\"", "h".repeat(92)),
+                &["agent.name", "107 bytes"],
+            ),
             ("core = 1", "core = 1\ncolour = 3", &["colour", "unknown key"]),
             ("slots = 32", "slots = 33", &["agent.slots", "found 33", "power of two"]),
             ("slots = 32", "slots = 1", &["agent.slots", "found 1", "2 to 16384"]),

@@ -430,9 +430,12 @@ impl<C: Cores> Control<C> {
             }
         }
         let at = next.pool(pool).map_or(usize::MAX, |(at, _)| at);
-        let what = "spine";
-        let too_many = ChangeError::Full { what, most: SPINES_MAX, setting: "number of leaves" };
-        next.link(at, to).then_some(()).ok_or(too_many)
+        if !next.link(at, to) {
+            let reason =
+                format!("a leaf is linked to at most {SPINES_MAX} spines; unlink a pool first");
+            return refused("spine", reason);
+        }
+        Ok(())
     }
 
     /// Adds workers of the server with address `ip` to the pool `id` in `next`.

@@ -105,7 +105,7 @@ fn state_of_leaf(account: &mut Account) -> Result<(), Failure> {
             return Err(format!("before the first action: {error}").into());
         }
         match act(&site.state()) {
-            Ok(()) => account.tried("deeds", 1),
+            Ok(()) => account.tried("actions", 1),
             Err(_) => account.tried("actions refused by the system", 1),
         }
         std::thread::sleep(NOTICE_TIME);
@@ -134,7 +134,7 @@ fn files_of_agent(account: &mut Account) -> Result<(), Failure> {
             let driver = site.start_attached(1.5)?;
             site.until("tasks", || Ok(site.counter("scheduled")? > 0))?;
             match act(&site.path(file)) {
-                Ok(()) => account.tried("deeds", 1),
+                Ok(()) => account.tried("actions", 1),
                 Err(_) => account.tried("actions refused by the system", 1),
             }
             // The driver maps the region as well, and may end in any way.

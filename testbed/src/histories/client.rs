@@ -581,5 +581,10 @@ mod tests {
             )
         });
         assert!(sets.count() > 300);
+        for request in &requests {
+            if let Request::Command { text, .. } = request {
+                assert!(text.parse::<wedjat::controller::Command>().is_ok(), "{text}");
+            }
+        }
     }
 }

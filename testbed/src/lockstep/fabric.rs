@@ -57,6 +57,9 @@ const UP: usize = 0;
 const DOWN: usize = 1;
 /// Time for which nodes continue after the last task: packets in flight arrive, and nodes notice silences.
 const AFTER_NS: u64 = 60_000_000;
+/// Time without the end of any task after which the rest counts as kept, once all tasks have arrived. An ended leaf
+/// never serves its queue.
+const STALL_NS: u64 = 1_000_000_000;
 
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
@@ -268,11 +271,18 @@ impl<'a> Run<'a> {
             self.turn(index)?;
         }
         let mut end = u64::MAX;
+        // Number of tasks that have not ended, and the time of its last change.
+        let mut open = (u64::MAX, 0);
         loop {
+            let Engine { remaining, in_system, now, .. } = self.engine;
+            if open.0 != remaining + in_system {
+                open = (remaining + in_system, now);
+            }
+            let has_stalled = remaining == 0 && now - open.1 >= from_ns(STALL_NS);
             let timers = self.nodes.iter().filter(|node| node.local.is_some());
             let timer = timers.map(|node| from_ns(node.line.timer_ns)).min().unwrap_or(u64::MAX);
-            if self.engine.is_over() && end == u64::MAX {
-                end = self.engine.now + from_ns(AFTER_NS);
+            if (self.engine.is_over() || has_stalled) && end == u64::MAX {
+                end = now + from_ns(AFTER_NS);
             }
             if self.engine.events.next_time().min(timer) > end {
                 return Ok(());
