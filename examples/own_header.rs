@@ -21,7 +21,10 @@ const POOL: u16 = 1;
 /// Unanswered tasks by ticket, each with its client and bytes.
 type Tasks = HashMap<u64, (SocketAddr, Vec<u8>)>;
 
-/// Serves until `is_over` returns true.
+/// Serves until `is_over` returns true. `text` is the configuration. Times are in nanoseconds.
+///
+/// # Errors
+/// If the configuration is invalid or has ports, or the scheduler refuses a call.
 pub fn serve(
     text: &str,
     socket: &UdpSocket,

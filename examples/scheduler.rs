@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config::load(file.as_ref())?;
     let names: Vec<_> = config.ports.iter().map(|port| port.device.as_str()).collect();
     let eal = Eal::init(&[], &names)?;
+    // Mempools of 2^n - 1 mbufs waste no memory.
     let packets = MbufPool::new(&eal, "packets", 8191)?;
     let (mut macs, mut ports) = (vec![], vec![]);
     for name in names {

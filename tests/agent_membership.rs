@@ -80,6 +80,7 @@ struct Rig {
     changing: ChangeRig<AgentCores<Frame>>,
     /// Time of the last poll, in ns.
     now: u64,
+    /// Attached workers (`there`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
     workers: Workers,
     /// Tasks sent and not yet answered.
     open: BTreeSet<u16>,
@@ -234,9 +235,11 @@ impl Rig {
     }
 }
 
+/// [`TrafficRig::settle`] polls until the core has applied all changes and no member is leaving.
 impl TrafficRig for Rig {
     type Cores = AgentCores<Frame>;
 
+    /// Rounds of settling after which each further round advances the time.
     const SOON: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<AgentCores<Frame>> {

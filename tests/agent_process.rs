@@ -340,6 +340,7 @@ mod processes {
         let output = agent.output();
         let (account, said) = (account(&output), String::from_utf8_lossy(&output.stderr));
         last.ended();
+        // Workers 20 to 22, 30, 31, 40 and 50 joined. All except 50 left before the end.
         let attach = &account["attach"];
         assert_eq!((count(attach, "/joined"), count(attach, "/died")), (7, 0), "{attach}");
         assert_eq!((count(attach, "/left"), count(attach, "/at_fault")), (6, 0), "{attach}");

@@ -140,11 +140,13 @@ impl Rack {
         (-mean * (1.0 - uniform).ln()) as u64
     }
 
-    /// Sends the tasks that are due. The probability of a pool is proportional to its workers.
+    /// Sends the tasks that are due. The probability of a pool is proportional to its active workers. While a change
+    /// is pending, all tasks go to pool 7.
     fn arrive(&mut self) {
         while self.due <= self.now {
             let pools = self.pools();
             let active: usize = pools.iter().map(|&(_, active)| active).sum();
+            // Chooses the pool of a worker drawn uniformly from the active ones.
             let mut at = self.rng.random_range(0..active);
             let mut chosen = pools.iter().find(|&&(_, active)| {
                 let is_here = at < active;
@@ -223,6 +225,7 @@ impl Rack {
                     src_port: 1234,
                     dst_port: 40_000,
                 };
+                // Nine bytes of data follow the header, as in the task.
                 let len = reply.len() + 9;
                 let mut bytes = vec![0; udp::PAYLOAD + len];
                 reply.emit(&mut bytes[udp::PAYLOAD..]);

@@ -95,6 +95,7 @@ struct Rig {
     changing: ChangeRig<ColocatedCores<Frame>>,
     /// Time of the last poll, in ns.
     now: u64,
+    /// Attached workers (`there`). The `stuck` ones neither serve tasks nor leave. `done` counts served tasks.
     workers: Workers,
     /// Frames that the remote server has not answered.
     elsewhere: VecDeque<Vec<u8>>,
@@ -271,9 +272,11 @@ impl Rig {
     }
 }
 
+/// [`TrafficRig::settle`] polls until the core has applied all changes and no member is leaving.
 impl TrafficRig for Rig {
     type Cores = ColocatedCores<Frame>;
 
+    /// Rounds of settling after which each further round advances the time.
     const SOON: usize = 20;
 
     fn changing(&mut self) -> &mut ChangeRig<ColocatedCores<Frame>> {
@@ -327,6 +330,7 @@ fn change_local_workers(family: Family) {
     assert_eq!(rig.workers.ids(), [21, 22, 31].into(), "removed workers got the signal to stop");
     assert_eq!(rig.workers_of(7, 400), [10, 21, 22, 31].into());
     // New workers get free places on both sides. At the leaf, the indices 1 and 4 of workers 20 and 30 are free.
+    // The address that stands for this host's own workers.
     let own_host = WireNetwork::of(family == Family::V6).agent;
     rig.change(&format!("add-workers server={own_host} pool=7 workers=40-44"));
     assert!((40..45).all(|id| rig.attach(id)));
@@ -358,7 +362,7 @@ fn removing_all_local_workers_loses_nothing() {
 
 // promise: membership.1
 #[test]
-fn returning_worker_gets_nothing_while_leaving() {
+fn leaf_does_not_choose_a_returned_leaving_worker() {
     let mut rig = Rig::with_workers();
     rig.workers.stuck.insert(21);
     (0..8).for_each(|_| rig.send(7));

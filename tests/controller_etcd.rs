@@ -191,7 +191,7 @@ fn stopped_leader_can_write_nothing() {
     assert!(!matches!(answer, Some(Ok(_))), "{answer:?}");
     let refused = etcd.ask(1, "add-leaf id=8 ip=10.0.1.8").unwrap_err();
     assert!(refused.contains("does not lead") || refused.contains("stands by"), "{refused}");
-    // Loses one member; the quorum remains.
+    // etcd loses one of three members; a quorum remains.
     etcd.kill(0);
     // During etcd's election, the fate of a command may be unknown, and either controller may lead
     // afterwards. The command is therefore repeated until it is written.
@@ -331,7 +331,7 @@ fn clock_jump_keeps_the_lead() {
 
 // promise: controller.2
 #[test]
-fn restored_old_etcd_reverts_no_node() {
+fn restored_old_etcd_is_reported_by_its_leader() {
     let Some(mut etcd) = Controllers::start(1, &[]) else { return };
     let (data, copy) = (etcd.folder.path().join("m0"), etcd.folder.path().join("copy"));
     let duplicate = |from: &Path, to: &Path| {

@@ -34,6 +34,7 @@ impl Drop for Process {
 }
 
 impl Home {
+    /// Writes the configurations of a controller, a leaf without workers, and an agent with workers 20 to 22.
     fn new() -> Self {
         let home = Self(tempfile::tempdir().unwrap());
         let cpus: Vec<_> =

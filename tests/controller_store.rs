@@ -263,6 +263,7 @@ fn killed_first_start_leaves_nothing_or_a_store() {
         while !home.path("fabric.lock").exists() {
             assert!(began.elapsed() < PATIENCE);
         }
+        // Kills the process 0 to 16 ms after that.
         std::thread::sleep(Duration::from_micros(u64::from(round) * 700));
         drop(process);
         let process = home.start();

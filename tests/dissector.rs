@@ -14,8 +14,11 @@ use wedjat::wire::peer::{ForwardingTrailer, VIA_LEN};
 use wedjat::wire::task::{Code, EXTENSION_LEN, Extension, Header, LEN};
 use wedjat::wire::udp::{Flow, PAYLOAD, PAYLOAD_V6};
 
+/// 10.0.1.2.
 const CLIENT: u32 = 0x0A00_0102;
+/// 10.0.1.1.
 const LEAF: u32 = 0x0A00_0101;
+/// 10.0.2.11.
 const SERVER: u32 = 0x0A00_020B;
 /// Length of the data after the task header.
 const PAYLOAD_LEN: usize = 5;
@@ -140,6 +143,7 @@ fn every_field_is_shown_as_it_was_written() {
     let mut sent = Vec::new();
     for code in (0..32).filter_map(Code::from_bits) {
         for bits in 0..8 {
+            // A task is never authenticated.
             let [extended, authenticated, more] = [1, 2, 4].map(|bit| bits & bit != 0);
             if !(authenticated && code.carries_task()) {
                 let seq = 1000 + sent.len() as u16;

@@ -49,7 +49,8 @@ fn context(policy: &str) -> Context {
     scheduler(policy).context(0).unwrap()
 }
 
-/// Checks that the library requires proofs like the leaf, by the same key of the configuration.
+/// Checks that the library requires proofs like the leaf, by the same key of the configuration. `text` is a
+/// configuration without a key, `bare` a reply without a proof, and `signed` returns a reply with a sequence.
 fn check_proof(text: &str, bare: &[u8], signed: impl Fn(u64) -> Vec<u8>) {
     use std::os::unix::fs::PermissionsExt;
     use wedjat::wire::auth::sequence_at;
@@ -601,7 +602,7 @@ fn impossible_calls_do_nothing() {
 
 // promise: library.2
 #[test]
-fn packets_of_any_length_are_taken() {
+fn packets_of_any_shorter_length_are_dropped() {
     let mut context = context("horus");
     let whole = task(Header::new_task(POOL, 1));
     for len in 0..whole.len() {
@@ -812,6 +813,7 @@ fn members_and_policies_change_during_reported_tasks() {
         (found.len(), of(10).pool, of(10).is_drained, of(11).is_drained),
         (3, POOL, true, false)
     );
+    // Six tasks over three workers, then six over two.
     assert_eq!((of(10).outstanding, of(11).outstanding, of(12).outstanding), (2, 5, 5));
     assert_eq!((of(11).speed, of(12).speed), (1.0, 2.0));
     let now = apply(&scheduler, &mut picker, &format!("set-policy pool={POOL} policy=jbsq(k=1)"));

@@ -191,9 +191,11 @@ fn drops_are_explained_and_filters_apply() {
         fates(&Node::new(&config("random", false), Some(drops)).explain_frames(0, &all)),
         dropped
     );
+    // Returns the number of explanations under a filter.
     let counted =
         |filter| Node::new(&config("random", false), Some(filter)).explain_frames(0, &all).len();
     let all = Filter::default();
+    // The three tasks and the first two refused packets are of the pool. The task of pool 99 is also the client's.
     assert_eq!(counted(Filter { reason: Some(DropReason::Runt), ..all }), 1);
     assert_eq!(counted(Filter { pool: Some(99), ..all }), 1);
     assert_eq!(counted(Filter { pool: Some(POOL), ..all }), 5);
@@ -355,7 +357,7 @@ fn agent_explains_assignment_and_outcome() {
     assert!(matches!(fates[0], (Fate::Given { .. }, Some(10))), "{fates:?}");
     assert_eq!(fates[1..], [(Fate::Queued, None), (Fate::Answered, None), (other, None)]);
     let beliefs = &told[1].beliefs.as_ref().unwrap().beliefs;
-    // Worker 11 is not attached, so it may not be chosen.
+    // Worker 11 is not attached, so it may not be chosen. `out` counts silent, unreachable and other members.
     assert_eq!((beliefs.active, beliefs.bound, beliefs.out), (1, Some(1), [0, 0, 1]));
     let mut told = Vec::new();
     for _ in 0..8 {
@@ -552,8 +554,10 @@ fn a_capture_of_ipv6_is_explained() {
     flow.emit_v6(&mut task, 20);
     let mut damaged = task.clone();
     damaged[udp::PAYLOAD_V6 + 15] ^= 1;
+    // A hop limit of 1.
     let mut last_hop = task.clone();
     last_hop[ether::LEN + 7] = 1;
+    // A next header of 0: hop-by-hop options.
     let mut extended = task.clone();
     extended[ether::LEN + 6] = 0;
     let mut asks = vec![0; ndp::FRAME_LEN];

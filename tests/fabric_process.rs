@@ -81,12 +81,15 @@ fn followed_fabric_survives_spine_and_controller_loss() {
             && members(&home, "spine90") == 2
             && home.counter("spine90", "signals") > 10
     });
+    // Sends these tasks and waits until all are answered.
     switch.ask(0..500);
 
     // One spine dies. The idle standby has the racks and takes over the address without a command.
     drop(spine.end("-KILL"));
+    // Discards frames to the dead spine from now on.
     switch.wires.dead.extend([CLIENTS[0], DOWN[0]]);
     let died = Instant::now();
+    // The index of the spine that last announced the address.
     while switch.serving == 0 {
         switch.poll();
         assert!(died.elapsed() < PATIENCE, "the standby has not announced the address");

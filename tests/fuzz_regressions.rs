@@ -30,6 +30,7 @@ fn task_header() {
 // promise: input.4
 #[test]
 fn stages() {
+    // Packets sent to workers and to clients, over IPv4 and IPv6.
     let mut went = [(0, 0); 2];
     let count = |input: &[u8]| {
         for (went, (to_workers, to_clients)) in went.iter_mut().zip(fuzz_bodies::stages::run(input))
@@ -47,6 +48,7 @@ fn config() {
     assert!(feed("config", fuzz_bodies::config::run) > 0);
 }
 
+/// Inputs as control messages of memif clients and servers.
 // promise: input.4
 #[test]
 fn memif_control() {
@@ -66,6 +68,7 @@ fn state_file() {
     assert!(read > 0);
 }
 
+/// Inputs as an agent's offer of a region to a connecting worker.
 // promise: input.4
 #[test]
 fn offer() {
@@ -76,6 +79,7 @@ fn offer() {
     assert!(accepted >= 2, "with and without a free channel");
 }
 
+/// Inputs as steps of a dispatcher and two workers, whose region changes under them.
 // promise: input.4
 #[test]
 fn rings() {

@@ -74,12 +74,12 @@ const fn good(name: &'static str, is_v6: bool, edit: Edit) -> Case {
     Case { name, is_v6, edit, spoil: NOTHING, refused: None }
 }
 
-/// Returns a case with right checksums that the leaf drops.
+/// Returns a case that the leaf drops, changed before its checksums are computed.
 const fn bad(name: &'static str, is_v6: bool, edit: Edit, reason: Reason) -> Case {
     Case { name, is_v6, edit, spoil: NOTHING, refused: Some(reason) }
 }
 
-/// Returns a case that the leaf drops, changed after its checksums were computed.
+/// Returns a case that the leaf drops, changed after its checksums are computed.
 const fn spoilt(name: &'static str, is_v6: bool, spoil: Edit, reason: Reason) -> Case {
     Case { name, is_v6, edit: NOTHING, spoil, refused: Some(reason) }
 }
@@ -535,6 +535,7 @@ fn renew(frame: &mut [u8], is_v6: bool) {
     let addresses = if is_v6 { IP + 8..IP + 40 } else { IP + 12..IP + 20 };
     let mut at = UDP_V6;
     if is_v6 {
+        // Any next header except UDP (17) and none (59) is an extension header of eight bytes.
         let extends = ![17, 59].contains(&frame[IP + 6]);
         at += if extends { 8 } else { 0 };
     } else {
@@ -786,7 +787,7 @@ fn each_case(wire: &mut Wire<'_>) {
 }
 
 /// Sends 4000 frames to a leaf with the further lines `port` for its port. Checks that the kernel answers every frame
-/// forwarded by it, and that it refuses some.
+/// that the leaf forwards, and that the leaf forwards more than 50 and refuses more than 50.
 fn answers_all(
     wire: &mut Wire<'_>,
     is_v6: bool,
@@ -824,6 +825,7 @@ fn random_options(wire: &mut Wire<'_>) {
         let words = rng.random_range(1..=10);
         let mut options = Vec::new();
         while options.len() < 4 * words {
+            // End of options, no operation, router alert, or an option of any kind and a length below 12.
             match rng.random_range(0..8) {
                 0 => options.push(0),
                 1..4 => options.push(1),
@@ -838,7 +840,7 @@ fn random_options(wire: &mut Wire<'_>) {
     });
 }
 
-/// Sends frames with one to three random bytes in their headers. Half of the frames with possible lengths get right
+/// Sends frames with one to three changed bytes in their headers. Half of the frames with possible lengths get right
 /// checksums again.
 fn random_headers(wire: &mut Wire<'_>, is_v6: bool) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(34);
@@ -847,6 +849,7 @@ fn random_headers(wire: &mut Wire<'_>, is_v6: bool) {
         let mut frame = task(is_v6, false, seq);
         for _ in 0..rng.random_range(1..=3) {
             let at = rng.random_range(0..end);
+            // Half of the values are random, half are limits of fields.
             frame[at] = if rng.random() { rng.random() } else { [0, 1, 2, 0xFF][at % 4] };
         }
         let udp = end - 8;

@@ -198,7 +198,7 @@ impl Dice {
     }
 }
 
-/// Returns 3000 packets of [`traffic`] with changed, missing or additional bytes.
+/// Returns 3000 packets of [`traffic`], most of them with changed, missing or additional bytes.
 fn mutated(seed: u64) -> Vec<Vec<u8>> {
     let good = traffic();
     let mut dice = Dice(seed);
@@ -621,6 +621,7 @@ fn colocated_leaf_and_agent_are_changed() {
     );
     config("'20-22'\nqueue = 64\n");
     let reloaded = answered(&home, &["reload"]);
+    // 169.254.77.2 is the agent's address on the link to its leaf.
     let changes = serde_json::json!([
         "remove-workers workers=30",
         "add-workers server=169.254.77.2 pool=7 workers=22",
@@ -648,7 +649,8 @@ fn leaf_survives_tampering_with_its_state_file() {
     ];
     for tamper in tamperings {
         tamper();
-        received = home.all_receive(&received); // published again; a write to a mapped page of the shortened file would raise SIGBUS
+        // The leaf publishes its state again. A write to a mapped page of the shortened file would raise SIGBUS.
+        received = home.all_receive(&received);
     }
     // A rename replaces the file in one step. If the leaf found no file, it would create a new one.
     let fifo = home.path("fifo");
@@ -726,7 +728,7 @@ fn foreign_state_files_are_refused() {
     refused(&show(), &["state file"]);
 
     let mut other = whole.clone();
-    other[8..16].copy_from_slice(&0x99_u64.to_ne_bytes()); // printed in hexadecimal
+    other[8..16].copy_from_slice(&0x99_u64.to_ne_bytes()); // the layout version, printed in hexadecimal
     fs::write(&state, &other).unwrap();
     refused(&show(), &["state file", "layout version 99", "use the `wedjat` that wrote it"]);
 

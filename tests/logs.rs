@@ -86,7 +86,7 @@ fn dpdk_log_lines_join_the_log() {
         !from_dpdk.is_empty() && from_dpdk.iter().all(|line| !line.ends_with('\n')),
         "{from_dpdk:?}"
     );
-    // EAL logs more at its end, at its own level.
+    // Lines captured while EAL starts lose their levels. Lines that EAL logs at its end keep theirs.
     assert!(
         records.iter().any(|record| record["target"] == "dpdk" && record["level"] == "debug"),
         "{stderr}"

@@ -124,7 +124,7 @@ impl Rig {
         }
     }
 
-    /// Polls each core once and checks that it allocates and frees no memory. Servers answer ARP at once and
+    /// Polls each core once and checks that it allocates and frees no memory. Servers answer ARP at the next poll and
     /// tasks after `work_ns`.
     fn poll(&mut self, work_ns: u64) {
         self.now += POLL_NS;
@@ -224,9 +224,12 @@ impl Rig {
     }
 }
 
+/// Gives the rig `change` (makes a valid change), `refused` (returns the error of an invalid one) and `settle` (polls
+/// until all changes are complete).
 impl TrafficRig for Rig {
     type Cores = LeafCores;
 
+    // Number of rounds of `settle` after which each round also advances the time.
     const SOON: usize = 200;
 
     fn changing(&mut self) -> &mut ChangeRig<LeafCores> {
@@ -290,7 +293,7 @@ fn leaving_worker_finishes_and_dead_one_is_removed() {
     rig.settle();
     assert!(rig.changing.control.membership().worker(10).is_none());
     assert_eq!((rig.dropped(), rig.open.len()), (0, 0));
-    // A worker that never answers.
+    // A worker that answers only after twice the time that a leaving worker gets.
     rig.send(0, 7);
     rig.poll(2 * LEAVING_NS);
     rig.change("remove-server ip=10.0.2.12");

@@ -169,6 +169,7 @@ fn polls_allocate_nothing() {
         for round in 0..200 {
             assert_eq!(rig.round(&packets), 0, "{policy}, round {round}");
         }
+        // 200 rounds, each with 64 tasks for 8 workers, 64 replies, and a task of several packets.
         let counters = rig.leaf.stages().counters();
         assert!(counters.balances(), "{policy}");
         assert!(counters.decision_time().count > 0, "{policy}: a burst was sampled");
@@ -361,7 +362,7 @@ fn polls_of_an_agent_allocate_nothing() {
             }
             for worker_end in &mut worker_ends {
                 while worker_end.take() == Ok(true) {
-                    worker_end.answer(|_, _| 0, || 1000);
+                    worker_end.answer(|_, _| 0, || 1000); // an empty answer after 1000 ns of work
                 }
             }
             (0..2).for_each(|_| poll(&mut now));
@@ -615,7 +616,8 @@ fn peer_nodes_decide_and_learn_without_allocating() {
         };
         let mut nodes: Vec<_> = (0..24).map(node).collect();
         let before = counting::calls();
-        // Runs beyond one consensus. The last node is silent for a while and returns.
+        // Runs beyond one consensus round, which begins every 2000 beats. The last node is silent for a while and
+        // returns.
         for beat in 1..2010_u64 {
             for own in 0..24 {
                 nodes[own].set_waiting((beat % 3) as u32);

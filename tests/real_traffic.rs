@@ -102,7 +102,8 @@ mod peer {
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Sends tasks in one call. Prints the number of answers received until a second passes without one.
+    /// Sends tasks in one call. Prints the number of answers received until all have come, or until a second passes
+    /// without one.
     #[cfg(target_os = "linux")]
     pub fn burst(leaf: &str, tasks: u16) {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));

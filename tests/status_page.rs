@@ -43,7 +43,7 @@ fn free_address() -> SocketAddr {
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (mut answer, _) = (Vec::new(), stream.write_all(request)); // it may close early
+    let (mut answer, _) = (Vec::new(), stream.write_all(request)); // the listener may close early
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }

@@ -43,6 +43,7 @@ fn a_leaf_without_descriptors_logs_one_line() {
         let limit = Rlimit { current, ..own };
         prlimit(Pid::from_raw(leaf.id() as i32), Resource::Nofile, limit).unwrap();
     };
+    // The leaf can open no further descriptor.
     limit(Some(next_descriptor(leaf.id())));
     let mut socket = home.state().into_os_string();
     socket.push(".ctl");

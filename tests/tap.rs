@@ -181,6 +181,7 @@ impl Node {
                 ticks_hz: rig::TICKS_HZ,
                 cpus: Vec::new(),
             };
+            // There is no configuration file to reload.
             let reader = Arc::new(|| Err("no file".to_owned()));
             let mut requests = Requests::new(control, table, reader).with_taps(points);
             made.send(requests.handle()).unwrap();
@@ -404,6 +405,7 @@ fn records_are_whole_after_an_end_or_stall() {
     let late = connection.start_tap(into(&node.path("late"))).unwrap_err();
     assert!(late.to_string().contains("has not started it for 5 s"), "{late}");
     node.pause.store(false, Release);
+    // The cores still start the tap. It records at least half of the 80 packets of 20 tasks and their replies.
     node.pass(20);
     assert!(connection.stop_tap().unwrap().written >= 40, "the tap has started late");
     connection.start_tap(into(&node.path("last"))).unwrap();
@@ -432,6 +434,7 @@ fn the_command_begins_and_ends_a_tap() {
     assert!(!done && said.contains("a tap into"), "{said}");
     let (done, said) = ctl(&["stop", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&said).unwrap();
+    // The clients' port has passed 10 tasks and 10 replies.
     let frames = read_frames(&node.path("here.pcap")).unwrap();
     assert!(done && frames.len() >= 20, "{said}");
     assert_eq!((&json["written"], &json["lost"]), (&frames.len().into(), &0.into()));

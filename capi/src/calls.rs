@@ -11,7 +11,8 @@ use crate::types::{Packet, Rewrite, RewriteV6, Verdict, WEDJAT_HOLD, WorkerState
 
 /// Decides on `count` packets, at most WEDJAT_BURST, that `port` received at `now` ticks. Rewrites those that
 /// proceed, and puts a verdict for each into `verdicts`. Prefetch bytes that may not be in the cache before
-/// the call, like wedjat_process_mbufs(). Returns `count`; or a code, and then nothing has been touched.
+/// the call, like wedjat_process_mbufs(). Returns `count`; or a code, and then nothing has been touched, except
+/// after WEDJAT_ERROR_DEFECT.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
@@ -84,7 +85,7 @@ fn store_held(core: &mut Core, packets: &[Packet], verdicts: &[Verdict]) {
 /// a port with an IPv6 address need wedjat_decide_v6().
 ///
 /// # Return value
-/// `count`; or a code, and then nothing has been touched.
+/// `count`; or a code, and then nothing has been touched, except after WEDJAT_ERROR_DEFECT.
 ///
 /// # Errors
 /// WEDJAT_ERROR_FAMILY
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn wedjat_decide(
 /// Decides like wedjat_decide(), with room for IPv6 addresses. For packets of any port.
 ///
 /// # Return value
-/// `count`; or a code, and then nothing has been touched.
+/// `count`; or a code, and then nothing has been touched, except after WEDJAT_ERROR_DEFECT.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
@@ -264,8 +265,8 @@ pub unsafe extern "C" fn wedjat_abandon(scheduler: *const Scheduler, context: *m
     })
 }
 
-/// Reports `count` packets with verdict WEDJAT_FORWARD that the port rejected. They count as dropped. Returns
-/// 0 or a code.
+/// Reports `count` packets with verdict WEDJAT_FORWARD that the port rejected. They count as dropped, but no more
+/// packets than were forwarded. Returns 0 or a code.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
@@ -286,7 +287,7 @@ pub unsafe extern "C" fn wedjat_unsent(
 }
 
 /// Reports `count` answers (WEDJAT_ANSWER) and questions that the port rejected, or that had no buffer. They count
-/// as `originated_unsent`. Returns 0 or a code.
+/// as `originated_unsent`, but no more than were made. Returns 0 or a code.
 ///
 /// # Called from
 /// The thread (lcore or not) that uses the context, in the process that created the scheduler, primary or
@@ -373,7 +374,7 @@ pub unsafe extern "C" fn wedjat_set_active(
     })
 }
 
-/// Reads the sums of all contexts' counters into the `room` places at `values`, in the order of
+/// Reads the sums of all contexts' or pickers' counters into the `room` places at `values`, in the order of
 /// wedjat_counter_name(). No value decreases except `held` and `queued`, the current numbers of waiting
 /// packets. The number of sent packets is `forwarded` minus `tx_full`. Returns the number of counters, even
 /// if `room` is smaller; or a code.

@@ -1,5 +1,5 @@
 //! Changes of members, servers, pools, policies, speeds and bounds while packets flow. These functions
-//! allocate memory and may wait for each other; contexts never wait for them.
+//! allocate memory and may wait for each other; contexts and pickers never wait for them.
 
 use std::ffi::{CStr, c_char};
 
@@ -9,8 +9,9 @@ use crate::code::*;
 use crate::create::write_text;
 use crate::handle::{Scheduler, with_scheduler};
 
-/// Applies a change, which each context takes at its next wedjat_release(). `change` is a zero-terminated
-/// text such as "add-workers server=10.0.2.13 pool=1 workers=8-11"; docs/howto/change-a-running-node.md lists them. Puts the
+/// Applies a change. Each context takes it in wedjat_release(), and each picker in wedjat_release_tasks(): in the
+/// first call of a period of 100 us. `change` is a zero-terminated text such as
+/// "add-workers server=10.0.2.13 pool=1 workers=8-11"; docs/howto/change-a-running-node.md lists them. Puts the
 /// change's epoch into `*epoch`, which may be null. Returns 0. Returns WEDJAT_ERROR_CHANGE if the change is
 /// refused, and the reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text
 /// is cut to fit and zero-terminated, and nothing has changed.

@@ -21,9 +21,10 @@ const MACS_MAX: usize = 1 << u8::BITS;
 
 /// Creates a scheduler from a configuration of `length` bytes, the text that `wedjat leaf` reads. Allocates
 /// all memory that contexts will ever use. Creates the state file if the configuration names one. A thread,
-/// `wedjat-state`, then copies the state to it every 50 ms per started MiB. The thread takes no signals, runs
-/// only in otherwise idle CPU time, and uses the CPUs of the calling thread. The calling thread should not be
-/// pinned to a polling core. Without a state file the library has no threads.
+/// `wedjat-state`, then copies the state to it every 50 ms, or less often if the state has more than 1 MiB: the
+/// interval has 50 ms for each started MiB. The thread takes no signals, runs only in otherwise idle CPU time,
+/// and uses the CPUs of the calling thread. The calling thread should not be pinned to a polling core. Without a
+/// state file the library has no threads.
 ///
 /// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, null in `*scheduler`, and the
 /// reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text is cut to fit and
@@ -252,12 +253,12 @@ pub(crate) unsafe fn write_text(text: &str, target: *mut c_char, size: usize) {
     }
 }
 
-/// Ends a scheduler with its contexts, and frees their memory. Refused while a context is in a call; no
+/// Ends a scheduler with its contexts or pickers, and frees their memory. Refused while one of these is in a call; no
 /// thread may begin a call meanwhile. Waits for the thread of the state file, if there is one. A second call
 /// for the same scheduler returns WEDJAT_ERROR_HANDLE.
 ///
 /// # Return value
-/// 0; or a code, and then nothing has changed.
+/// 0; or a code, and then nothing has changed, except after WEDJAT_ERROR_DEFECT.
 ///
 /// # Errors
 /// WEDJAT_ERROR_BUSY
@@ -305,8 +306,8 @@ pub unsafe extern "C" fn wedjat_ports(scheduler: *const Scheduler) -> i32 {
     with_scheduler(scheduler, |_, body| Ok(body.scheduler.ports() as i32))
 }
 
-/// Maximum number of packets that the user of a context keeps at once. The places of WEDJAT_HOLD are below
-/// it.
+/// Maximum number of packets that the user of a context keeps at once, or of tasks that the user of a picker keeps.
+/// The places of WEDJAT_HOLD are below it.
 ///
 /// # Return value
 /// Number of places; or a code.

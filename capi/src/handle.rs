@@ -231,7 +231,7 @@ impl<C> CoreContext<C> {
         Self { state: AtomicU8::new(NOT_ISSUED), core: UnsafeCell::new(core) }
     }
 
-    /// Marks the part as issued. Fails if it was issued before.
+    /// Marks the part as issued. Returns WEDJAT_ERROR_CORE if it was issued before.
     fn issue(&self) -> Result<(), i32> {
         let issued = self.state.compare_exchange(NOT_ISSUED, IDLE, AcqRel, Acquire);
         issued.map(drop).map_err(|_| WEDJAT_ERROR_CORE)
@@ -311,7 +311,8 @@ impl Scheduler {
         self.bad_calls.load(Relaxed)
     }
 
-    /// Frees the contents. If a context or picker is in use, returns an error and changes nothing.
+    /// Frees the contents. Returns WEDJAT_ERROR_BUSY and changes nothing if a context or picker is in use, and
+    /// WEDJAT_ERROR_HANDLE if another call has freed the scheduler.
     pub fn free(&self) -> Result<i32, i32> {
         let body = self.body();
         let of_contexts = body.contexts.iter().map(|context| &context.0.state);
@@ -346,13 +347,13 @@ impl Scheduler {
 }
 
 impl Body {
-    /// Gives out a core's context, once.
+    /// Gives out a core's context, once. Returns WEDJAT_ERROR_CORE the second time, and for an unknown core.
     pub fn issue(&self, core: usize) -> Result<*mut Context, i32> {
         let context = self.contexts.get(core).ok_or(WEDJAT_ERROR_CORE)?;
         context.0.issue().map(|()| ptr::from_ref(context).cast_mut())
     }
 
-    /// Gives out a core's picker, once.
+    /// Gives out a core's picker, once. Returns WEDJAT_ERROR_CORE the second time, and for an unknown core.
     pub fn issue_picker(&self, core: usize) -> Result<*mut Picker, i32> {
         let picker = self.pickers.get(core).ok_or(WEDJAT_ERROR_CORE)?;
         picker.0.issue().map(|()| ptr::from_ref(picker).cast_mut())

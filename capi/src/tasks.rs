@@ -46,7 +46,7 @@ pub unsafe extern "C" fn wedjat_picker(
 /// dropped for `reason`, and counted.
 ///
 /// # Return value
-/// `count`; or a code, see ERRORS, and then nothing has been decided.
+/// `count`; or a code, see ERRORS, and then nothing has been decided, except after WEDJAT_ERROR_DEFECT.
 ///
 /// # Errors
 /// WEDJAT_ERROR_BURST: More than WEDJAT_BURST tasks.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn wedjat_pick(
 /// worker counts as dropped.
 ///
 /// # Return value
-/// Number of accepted reports; or a code, see ERRORS, and then none was accepted.
+/// Number of accepted reports; or a code, see ERRORS, and then none was accepted, except after WEDJAT_ERROR_DEFECT.
 ///
 /// # Errors
 /// WEDJAT_ERROR_ROOM: More reports than INT32_MAX.

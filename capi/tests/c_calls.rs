@@ -190,7 +190,7 @@ fn own_header_example_serves() {
     result.unwrap();
 }
 
-/// Every function of the header has its version in the shared library. The library exports no other symbol.
+/// Every function of the header has its version in the shared library. The library exports no other function.
 // promise: library.3
 #[test]
 fn symbols_have_versions() {

@@ -87,7 +87,7 @@ pub struct Round {
 }
 
 impl Chooser {
-    /// Creates a chooser with equal weights.
+    /// Creates a chooser with equal weights. Fails for invalid settings, and without experts.
     pub fn new(settings: Settings, experts: Vec<Expert>) -> Result<Self, SettingsError> {
         settings.check()?;
         if experts.is_empty() {
@@ -126,7 +126,7 @@ impl Chooser {
         &self.alpha
     }
 
-    /// Draws a share of at most `limit`, by a random number of 53 bits.
+    /// Draws a share of at most `limit`, by a random number of 53 bits. Fails for an invalid state.
     pub fn decide(&self, state: &State, limit: Share, draw: u64) -> Result<Decision, StateError> {
         state.check()?;
         let formula = self.settings.happiness;
@@ -145,8 +145,8 @@ impl Chooser {
         Ok(Decision { share, probability: mixture[share.index()], mixture, advice })
     }
 
-    /// Returns the loss of an outcome, from 0 to 1: the excess over the expected time. In mode balanced, the
-    /// batch job's unhappiness adds to it.
+    /// Returns the loss of an outcome, at most 1: `loss_factor` times the excess over the expected time. In mode
+    /// balanced, `lambda` times the batch job's unhappiness adds to it.
     #[must_use]
     pub fn loss(&self, outcome: &Outcome) -> f64 {
         let harm = self.settings.loss_factor * outcome.excess();
@@ -160,7 +160,7 @@ impl Chooser {
     }
 
     /// Learns from the outcome of a decision, which need not be the last one. In a replay its share and probability
-    /// are those of the logged chooser.
+    /// are those of the logged chooser. Fails for an invalid outcome.
     pub fn learn(
         &mut self,
         decision: &Decision,

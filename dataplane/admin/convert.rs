@@ -42,7 +42,7 @@ pub fn changes(all: &[String]) -> Result<Vec<Change>, ChangeError> {
     Ok(changes)
 }
 
-/// Returns a client's value, shortened for an error message.
+/// Returns a client's value for an error message: the first 40 characters, without control characters.
 fn shorten(value: &str) -> String {
     let start: String = value.chars().take(40).filter(|letter| !letter.is_control()).collect();
     if start == value { start } else { format!("{start}…") }

@@ -9,8 +9,8 @@ use wedjat_desired::control::Change;
 
 use super::requests::Handle;
 
-/// Requests the changes in this file (`-` for standard input) line by line until its end. Each waits for the
-/// previous one.
+/// Starts a thread that requests the changes in this file (`-` for standard input) line by line until its end. Each
+/// waits for the previous one. Logs an error if the system refuses the thread.
 pub fn read_lines(path: &Path, handle: Handle) {
     let path = path.to_owned();
     let reader = move || read(&path, &handle);
@@ -20,7 +20,7 @@ pub fn read_lines(path: &Path, handle: Handle) {
     }
 }
 
-/// Reads lines and requests their changes. Returns at the end of the file or of the node.
+/// Reads lines and requests their changes. Returns at the end of the file or of the node, and after a read error.
 fn read(path: &PathBuf, handle: &Handle) {
     let input: Box<dyn BufRead> = match path.as_os_str() == "-" {
         true => Box::new(BufReader::new(stdin())),

@@ -92,7 +92,8 @@ impl Source {
         }
     }
 
-    /// Returns the servers on a port's network. Their replies are addressed to any IP address, but to the port's MAC address.
+    /// Returns the servers on a port's network. Their replies are addressed to any IP address, but to the port's MAC
+    /// address.
     fn servers_behind(&self, port: &PortConfig) -> Vec<IpAddr> {
         let servers = match self {
             Self::Leaf(config) => &config.servers[..],
@@ -446,6 +447,7 @@ impl Node {
     fn handle_sent(&mut self, time: u64, frame: &[u8]) {
         let Core::Agent(_, workers) = &mut self.core else { return };
         let Some(ended) = EndedTask::in_frame(frame) else { return };
+        // The worker completes the task before the time at which the node sent the reply.
         workers.end(ended);
         self.advance_to(time);
         self.settle();

@@ -16,7 +16,7 @@ static PAGE: LazyLock<Bytes> = LazyLock::new(|| {
     page.replace(REASONS, &DropReason::ALL.map(entry).concat()).into()
 });
 
-/// Returns the `Content-Type` and the bytes of the file at this path of a request.
+/// Returns the `Content-Type` and the bytes of the file at this path of a request; `None` for any other path.
 pub fn resource(path: &str) -> Option<(&'static str, Bytes)> {
     let file = |kind, text: &'static str| (kind, Bytes::from_static(text.as_bytes()));
     Some(match path {

@@ -70,7 +70,7 @@ impl fmt::Debug for Capture {
 }
 
 impl Capture {
-    /// Creates the file and starts a capture in it.
+    /// Creates the file, or empties an existing one, and starts a capture in it.
     fn create(path: &Path) -> Result<Self, CaptureError> {
         let refused = |reason| CaptureError::Create { path: path.to_owned(), reason };
         Self::in_file(File::create(path).map_err(refused)?, path)
@@ -124,8 +124,8 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// A port that records every packet it receives and sends. It writes to a file on the packet path, so it is
-/// for debugging, not for speed.
+/// A port that records the packets that it receives and sends, until a write fails. It writes to a file on the packet
+/// path, so it is for debugging, not for speed.
 pub struct Tap<P: Port, C: FnMut() -> Duration> {
     port: P,
     clock: C,
@@ -218,6 +218,7 @@ impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
         let sent = self.port.tx_burst(burst);
         if sent > 0 {
             let time = (self.clock)();
+            // Moved out for the loop, because `record` borrows the whole tap.
             let (pending, lengths) =
                 (std::mem::take(&mut self.pending), std::mem::take(&mut self.lengths));
             let mut rest = pending.as_slice();
@@ -320,7 +321,7 @@ mod tests {
         let frames = [vec![1; 60], vec![2; 1514]];
         write_frames(&path, &frames).unwrap();
         let mut file = std::fs::read(&path).unwrap();
-        // Reads the file with this snap length in its header.
+        // Reads the file with this snap length in its header. The writer's byte order is big-endian.
         let limited = |file: &mut Vec<u8>, snaplen: u32| {
             file[16..20].copy_from_slice(&snaplen.to_be_bytes());
             std::fs::write(&path, &*file).unwrap();

@@ -39,7 +39,7 @@ pub struct Places {
     registry: Mutex<Registry>,
 }
 
-/// Open connections and their numbers.
+/// Open connections, by their numbers, and their counts by source.
 #[derive(Debug, Default)]
 struct Registry {
     /// Connections in the order of arrival.
@@ -181,7 +181,7 @@ impl Drop for Place {
     }
 }
 
-/// Name of a place, shared with the connection's requests.
+/// Handle of a place, shared with the connection's requests.
 #[derive(Clone, Debug)]
 pub struct Seat {
     places: Arc<Places>,

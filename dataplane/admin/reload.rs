@@ -45,8 +45,8 @@ pub fn agents_reader(started: &AgentConfig) -> Reader {
 
 /// Computes the changes that turn the running configuration of a leaf or spine into `wanted`.
 ///
-/// The node started with `started` and now has the membership `now`; the agent on its core has `of_agent`. A
-/// pool that the agent no longer has is removed after its workers have left, by the next reload.
+/// The node started with `started` and now has the membership `now`; the agent on its core has `of_agent`. A pool of
+/// the agent that `wanted` lacks stays until its workers have left. A later reload removes it.
 ///
 /// # Errors
 /// Keys that cannot change at run time, one per line.
@@ -186,6 +186,7 @@ mod tests {
 
     #[test]
     fn removals_take_their_workers_along() {
+        // The file without pool 2 and without its entry of the server.
         let (first, rest) = LEAF.split_once("[[pool]]\nid = 2").unwrap();
         let (_, rest) = rest.split_once("'sed'\n").unwrap();
         let (rest, _) = rest.rsplit_once("[[server]]").unwrap();
@@ -207,6 +208,7 @@ mod tests {
 
     #[test]
     fn colocated_agent_changes_with_its_leaf() {
+        // The leaf with an agent of these pools.
         let agent = |pools: &str| {
             let text = format!("{LEAF}[agent]\nname = 'memory'\n{pools}");
             parse(&text.replace("cores = [1]", "cores = [1]\nworkers_max = 64"))
@@ -217,6 +219,7 @@ mod tests {
         let first = pool(1, "jsq", "20-22");
         let started = agent(&first);
         let of_agent = Membership::of_host(started.agent.as_ref().unwrap());
+        // Memberships of the leaf and of the agent.
         let now = (Membership::of(&started), of_agent);
         let changes = |wanted: &str| {
             let changes = leaf(&started, &agent(wanted), &now.0, Some(&now.1)).unwrap();

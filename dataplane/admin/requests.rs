@@ -1,4 +1,5 @@
-//! Requests of other threads to a node's control. A change is answered after all cores have taken it.
+//! Requests of other threads to a node's control. A change is answered after all cores have taken it, or with an error
+//! after a time limit.
 //!
 //! A node's version is the epoch of its membership: a number that grows with each change. A *place* is the index of a
 //! member in its pool.
@@ -22,7 +23,8 @@ use super::reload::{Comparison, Reader};
 use super::tally::Tally;
 use super::tap::{ExplainAnswer, TapAnswer, TapError, TapPoints, TapSpec, TapStats, Taps};
 
-/// Maximum interval between two counts of workers' reports. The counters in the state wrap at 2^32.
+/// Interval after which workers' reports are counted again, unless a core lacks a change. The counters in the state
+/// wrap at 2^32.
 const TALLY: Duration = Duration::from_secs(10);
 /// Poll interval while requests wait for cores or other threads.
 const LOOK: Duration = Duration::from_micros(500);
@@ -57,7 +59,7 @@ pub enum RequestError {
 /// Result of a reload, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReloadResult {
-    /// Version by which all cores decide.
+    /// Version that contains the changes and that all cores have taken; after a dry run, the node's current version.
     pub version: u64,
     /// Changes made, or found by a dry run.
     pub changes: Vec<Change>,
@@ -76,7 +78,7 @@ pub struct NodeSnapshot {
     pub ports: Vec<PortStats>,
     /// Tasks sent to and answered by its workers.
     pub tally: Tally,
-    /// Workers behind the node's own core, by id.
+    /// Workers of the agent on the node's own core, by id.
     pub workers_here: BTreeMap<u16, LocalWorker>,
     /// Active tap.
     pub tap: Option<TapStats>,
@@ -85,8 +87,8 @@ pub struct NodeSnapshot {
 }
 
 impl NodeSnapshot {
-    /// Returns true if the worker gets no new tasks until it is undrained. A worker behind the node's own core
-    /// is drained once that core knows.
+    /// Returns true if the worker gets no new tasks until it is undrained. A worker of the agent on the node's own core
+    /// counts as drained once that agent has taken the change.
     pub(super) fn is_drained(&self, worker: &wedjat_desired::control::Worker) -> bool {
         let here = self.workers_here.get(&worker.id);
         worker.is_drained && here.is_none_or(|here| here.is_drained)
@@ -278,7 +280,7 @@ pub struct Requests<C: Cores> {
     table: Arc<Table>,
     sender: Sender<Request>,
     receiver: Receiver<Request>,
-    /// Received requests that wait for a busy core.
+    /// Received requests, in order. The first may wait for a busy core.
     next: VecDeque<Request>,
     /// Requests whose changes are made, until all cores have taken them.
     waiting: Vec<PendingRequest>,
@@ -407,7 +409,7 @@ impl<C: Cores> Requests<C> {
     }
 
     /// Counts sent and answered tasks, unless a core lacks a change. Such a core may still have the numbers of
-    /// the previous worker of a place.
+    /// the previous worker of a place. Returns the state of the node.
     fn count(&mut self) -> Snapshot {
         let snapshot = self.table.snapshot();
         if self.has_all() {
@@ -592,7 +594,7 @@ impl<C: Cores> Requests<C> {
         }
     }
 
-    /// Computes the changes of a reload, and applies them unless it is a dry run.
+    /// Computes the changes of a reload, and applies them. A dry run only checks that they can be applied.
     fn reload(
         &mut self,
         comparison: &Comparison,

@@ -1,5 +1,6 @@
-//! Thread of the control: gRPC over a socket of the user and over TCP, /metrics and the status page. It avoids the CPUs of
-//! dispatcher cores if there are others. It sends every request to the thread that watches the node.
+//! Thread of the control: gRPC over a socket of the user and over TCP, /metrics and the status page. It avoids the CPUs
+//! of dispatcher cores if there are others. It sends requests to the thread that watches the node, except those for the
+//! level of the log.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -59,7 +60,7 @@ impl Server {
     /// thread runs on `cpus`, or anywhere if that is empty. Returns `None` if there is nothing to listen at.
     ///
     /// # Errors
-    /// If a socket, a TLS file or a thread cannot be had.
+    /// If a socket or a thread cannot be created, or a TLS file cannot be used.
     pub fn start(
         config: &ControlConfig,
         state: Option<&Path>,
@@ -100,7 +101,7 @@ impl Drop for Server {
     }
 }
 
-/// Serves until `stopped` is set.
+/// Serves until `stopped` is set, and then for at most [`END_MAX`], so that open calls can end.
 async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen, metrics } = listeners;
     let add_services = |server| services(server, &handle, &stopped);

@@ -24,7 +24,7 @@ const NAMES: Duration = Duration::from_secs(1);
 /// Maximum number of explanations that wait for a slow client.
 const EXPLAINED: usize = 256;
 
-/// Answers calls by asking the thread that watches the node.
+/// Answers calls by asking the thread that watches the node. Only `log` needs no answer of that thread.
 #[derive(Debug)]
 pub struct Service {
     handle: Handle,

@@ -25,7 +25,7 @@ pub enum SocketError {
         /// Process that uses it, if known.
         pid: Option<u64>,
     },
-    /// Another kind of file has its path.
+    /// Another kind of file, or a socket of another user, has its path.
     #[error("control socket {}: {found} exists there; remove it, or name another state file", .path.display())]
     Foreign {
         /// Path of the file.
@@ -56,6 +56,9 @@ pub struct OwnersSocket {
 
 impl OwnersSocket {
     /// Listens at `path`. Replaces the socket of a dead process. Does not follow links.
+    ///
+    /// # Errors
+    /// If another node uses the path, a file other than this user's or root's socket has it, or the system refuses.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let io = |error| SocketError::Io { path: path.to_owned(), error };
         socket_at(path)?; // names a foreign file even if no lock file can be created

@@ -54,7 +54,7 @@ impl Tasks {
     }
 }
 
-/// Tasks of all present workers, and of pools. The numbers never decrease.
+/// Tasks of all present workers, and of pools. The numbers of a worker or pool never decrease while it is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tasks by pool and worker.

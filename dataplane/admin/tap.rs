@@ -45,7 +45,7 @@ pub struct TapSpec {
     pub port: Option<String>,
     /// Number of bytes kept of each packet, from 1 to [`SNAPLEN_MAX`]. `None` is the maximum.
     pub snaplen: Option<usize>,
-    /// Number of packets after which the tap ends.
+    /// Number of packets after which the tap ends; `None` for no limit.
     pub packets: Option<u64>,
 }
 
@@ -364,6 +364,7 @@ impl Taps {
         if self.explained.take_if(|one| one.number == number).is_some() {
             self.number += 1;
             for commands in &points.cores {
+                // If the queue is full, the core does not poll, and explains nothing either.
                 let _ = commands.push(TapOrder::explain(self.number, None));
             }
         }
@@ -514,7 +515,7 @@ enum Phase {
     On,
     /// Cores have the order to stop.
     Ending,
-    /// Cores have stopped. The thread writes the rest.
+    /// Cores have stopped, or have not within the time limit. The thread writes the rest.
     Finishing,
 }
 
@@ -557,7 +558,7 @@ impl ActiveTap {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Tells the writing thread to write the rest and end. The cores hand over no more packets.
+    /// Tells the writing thread to write the rest and end. The file lacks packets that a core hands over later.
     fn finish(&mut self) {
         self.phase = Phase::Finishing;
         self.shared.stop.store(true, Release);
@@ -581,8 +582,8 @@ impl ActiveTap {
 /// State shared with the writing thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Set after the cores have handed over their last buffers. Release and Acquire: the writing thread then sees
-    /// all of these.
+    /// Set after the cores have handed over their last buffers, or after a time limit. Release and Acquire: the writing
+    /// thread sees all buffers that were handed over before.
     stop: AtomicBool,
     /// Number of packets in the file. Relaxed: the counters only inform.
     written: AtomicU64,

@@ -192,8 +192,8 @@ pub fn colocated<B: Buf + Token, A>(
     Ok((parts, table, control))
 }
 
-/// Returns the ticks of silence after which a worker with tasks is excluded: all if `worker_timeout_ms` is 0, which
-/// turns the timeout off.
+/// Returns the ticks of silence after which a worker with tasks is excluded. If `worker_timeout_ms` is 0, there is no
+/// timeout, and the result is `u64::MAX`.
 fn timeout(host: &HostConfig, table: &Table) -> u64 {
     match host.worker_timeout_ms {
         0 => u64::MAX,

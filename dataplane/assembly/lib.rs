@@ -109,7 +109,7 @@ const CALL_PORTS: [PortAddress; 2] = {
 /// these, an embedding program passes tasks and reports by calls.
 ///
 /// # Errors
-/// If no port leads to a server.
+/// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
 pub fn network(
     config: &Config,
     membership: &Membership,
@@ -145,7 +145,7 @@ pub fn cores(stages: &[Stages], table: &Table) -> (LeafCores, Vec<Commands>) {
 /// Builds the stages of all cores, around the [`network`] of the node at its first membership.
 ///
 /// # Errors
-/// If no port leads to a server.
+/// If no port leads to a server or spine, a pool has addresses of both families, or there are too many neighbours.
 pub fn stages(
     config: &Config,
     membership: &Membership,

@@ -64,7 +64,8 @@ impl PreviousState {
         self.age
     }
 
-    /// Applies the previous state on all cores. Call before the first packet. `now_ms` is the node's clock.
+    /// Applies the recent parts of the previous state on all cores. Call before the first packet. `now_ms` is the time
+    /// of the node's clock.
     pub fn take_over(&self, stages: &mut [Stages], table: &Table, now_ms: u32) -> TakeoverCounts {
         let mut counts = TakeoverCounts::default();
         if self.age <= LOADS_MAX {
@@ -495,6 +496,7 @@ mod tests {
                     );
                 }
                 assert_eq!(taken, expected, "{before:?} {after:?}");
+                // The third field of a host is its MAC address.
                 let known = node.table.neighbours().iter().filter(|host| host.2.is_some()).count();
                 assert_eq!(known, expected.hosts, "no client of the past is known");
             }

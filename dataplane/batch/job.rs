@@ -245,7 +245,8 @@ impl Job {
 /// note.
 ///
 /// # Errors
-/// If the job cannot run, its agent ends, or its processes or cgroups remain. In the last case its note remains, too.
+/// If the job cannot run, its agent ends, its decisions cannot be logged, or its processes or cgroups remain. In the
+/// last case its note remains, too.
 pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
     let folder = Folder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
@@ -471,7 +472,8 @@ impl<'a> Batch<'a> {
         (figures.load, figures.allowed) = (observation.load, allowed.part());
     }
 
-    /// Reports the outcome of the last share, and chooses the next one.
+    /// Reads the latency percentile of the last round. With a chooser, reports the outcome of the last share to it and
+    /// chooses the next share.
     fn choose(&mut self, now: Instant) -> Result<(), CoschedError> {
         let (tail, _) = self.monitor.tail();
         self.note.figures.tail_us = tail;
@@ -500,7 +502,7 @@ impl<'a> Batch<'a> {
         Progress { wall: self.job.objective.us, elapsed: 0.0, rate: 1.0, remaining }
     }
 
-    /// Returns the progress of the batch; `None` without a total work or a maximum run time.
+    /// Returns the progress of the batch; `None` unless both its total work and its maximum run time are known.
     fn progress(&self, now: Instant) -> Option<Progress> {
         let (wall, work) = (self.job.wall?.as_secs_f64(), self.job.work?);
         let (elapsed, done) = (now.duration_since(self.began).as_secs_f64(), self.measure());

@@ -38,7 +38,7 @@ pub enum CoschedError {
     /// The agent has ended.
     #[error("agent {0} has stopped, so the idle time of its cores is unknown; the batch is ended")]
     AgentGone(String),
-    /// No worker is pinned or visible.
+    /// No worker is attached, or none of their threads is visible.
     #[error(
         "agent {0} has no worker that can be watched: attach one that is pinned to its core, or name the cores with --cpus"
     )]

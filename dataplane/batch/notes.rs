@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// Another job of its agent is running.
+    /// Waits for its turn among the jobs of its agent.
     Waiting,
     /// Running.
     Running,
@@ -248,7 +248,8 @@ impl Folder {
     /// note for the next time.
     ///
     /// # Errors
-    /// If something cannot be removed.
+    /// If the queue cannot be locked, a process does not end, or a cgroup cannot be removed. The remaining notes stay
+    /// then.
     pub fn clean(&self, system: System) -> Result<Vec<Note>, CoschedError> {
         let _lock = self.lock()?;
         let mut cleaned = Vec::new();
@@ -279,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// Note of a waiting job.
+    /// Returns the note of a waiting job.
     fn note(process: Process, agent: &str) -> Note {
         Note {
             process,

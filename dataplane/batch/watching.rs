@@ -64,7 +64,7 @@ impl AgentMonitor {
         self.region.pid()
     }
 
-    /// Returns true while the agent runs.
+    /// Returns true while the agent runs, or if the system cannot tell.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.region.has_agent()
@@ -129,8 +129,8 @@ impl AgentMonitor {
         self.workers().into_iter().find(is_normal).map(|worker| worker.place.id)
     }
 
-    /// Observes the workers: their load since the last observation, their waiting tasks, and the latency percentile of
-    /// the last window.
+    /// Observes the workers: their load since the last observation, the waiting tasks per worker, and the latency
+    /// percentile of the last window.
     pub fn look(&mut self, now: Instant) -> Observation {
         // Tells the agent that an observer is active, so that it publishes its status.
         self.watch.ask();

@@ -1,4 +1,4 @@
-//! `wedjat ctl`: changes and watches a running leaf or agent, or a fabric.
+//! `wedjat ctl`: changes and watches a running node, or a fabric.
 
 mod fabric;
 

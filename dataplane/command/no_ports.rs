@@ -10,12 +10,12 @@ use super::launch::Launch;
 /// Error of commands that need ports.
 const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
 
-/// Refuses: this build has no ports.
+/// Returns an error: this build has no ports.
 pub fn run_leaf(_: &Config, _: &Launch, _: Option<PathBuf>, _: Option<PathBuf>) -> Outcome {
     Err(WITHOUT_PORTS.into())
 }
 
-/// Refuses: this build has no ports.
+/// Returns an error: this build has no ports.
 pub fn run_agent(_: &AgentConfig, _: &Launch, _: Option<PathBuf>) -> Outcome {
     Err(WITHOUT_PORTS.into())
 }

@@ -81,7 +81,7 @@ fn running_in(folder: &Path) -> Vec<PathBuf> {
     running
 }
 
-/// Returns true if no process has this id. Without /proc the answer is unknown and false.
+/// Returns true if no process has this id. Returns false without /proc, where the answer is unknown.
 pub fn has_exited(pid: u64) -> bool {
     Path::new("/proc/self").exists() && !Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -56,8 +56,8 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
     run(launch, options, start, |account| account.ledger.is_balanced())
 }
 
-/// Runs `start` until a signal or the end of its duration. Reports the account and its balance. `options`
-/// holds the options of only one command.
+/// Runs `start` until a signal or the end of its duration. Reports the account and its balance. `options` holds the
+/// options that not all commands have.
 fn run<A: Display + Serialize>(
     launch: &Launch,
     options: Options,

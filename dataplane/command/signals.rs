@@ -1,4 +1,4 @@
-//! Effects of signals on a running leaf, agent or controller.
+//! Effects of signals on a running leaf, spine, agent or controller.
 
 use std::io;
 use std::sync::Arc;

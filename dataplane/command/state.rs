@@ -1,4 +1,4 @@
-//! `wedjat state`: a leaf's or agent's shared state as text or JSON.
+//! `wedjat state`: a node's shared state as text or JSON.
 
 use std::fmt::Write as _;
 

@@ -317,7 +317,7 @@ mod tests {
     use crate::state::Counters;
 
     #[test]
-    fn sums_and_ledger() {
+    fn account_sums_cores_and_checks_the_ledger() {
         let cores = [Counters::heap(), Counters::heap()];
         let account = || LeafStats::of(Totals::read(&cores), 2.0, Manifest::default());
         cores[0].add(Counter::RxPackets, 10);
@@ -355,6 +355,7 @@ mod tests {
         cores[1].add(Counter::StalledTicks, 100_000);
         let now = Totals::read(&cores);
         let text = line(1.0, &before, &now, 1.0, time);
+        // 300,000 busy and 100,000 stalled ticks.
         assert!(text.ends_with("busy 15.0%  stalled 5.0%"), "{text}");
         assert_eq!(starvation(&before, &now, 1.0, time), None, "less than a tenth");
         cores[1].add(Counter::StalledTicks, 150_000);
@@ -366,9 +367,11 @@ mod tests {
         cores[0].set(Gauge::StallTicks, 1_500_000);
         let lasting = Totals::read(&cores);
         let text = line(1.0, &now, &lasting, 1.0, time);
+        // 150,000 ticks of ended stalls since `now`, and 1,500,000 of one that lasts.
         assert!(text.ends_with("stalled 82.5%"), "one that is over and one that lasts: {text}");
         cores[0].set(Gauge::StallTicks, 2_500_000);
         let text = line(1.0, &lasting, &Totals::read(&cores), 1.0, time);
+        // The stall is 1,000,000 ticks longer than at `lasting`.
         assert!(text.ends_with("stalled 50.0%"), "of this second only: {text}");
         cores[0].set(Gauge::StallTicks, 0);
         let idle = line(1.0, &now, &now, 1.0, time);

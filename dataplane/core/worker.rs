@@ -286,7 +286,8 @@ impl Worker {
         }
     }
 
-    /// Returns the next task, waiting for at most `timeout`: first spinning, then asleep.
+    /// Returns the next task, waiting for at most `timeout`: first spinning, then asleep. Returns `None` after the
+    /// timeout.
     ///
     /// # Errors
     /// If no more tasks will come.
@@ -296,7 +297,7 @@ impl Worker {
     }
 
     /// Returns the task that was taken and then forgotten (`mem::forget`), to be answered now. For interfaces
-    /// that cannot keep a borrow between two calls.
+    /// that cannot keep a borrow between two calls. Returns `None` if there is no such task.
     #[inline]
     pub fn resume(&mut self) -> Option<Task<'_>> {
         self.end.has_task().then_some(Task { worker: self })

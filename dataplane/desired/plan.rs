@@ -34,7 +34,7 @@ impl fmt::Display for Obstacle {
 pub struct Plan {
     /// Changes in the order in which they are made.
     pub changes: Vec<Change>,
-    /// Obstacles: servers, pools, workers.
+    /// Obstacles, in the order servers, pools, workers.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -79,6 +79,7 @@ struct Planner<'a> {
     now: &'a Membership,
     /// State of the membership without leaving objects.
     current: Desired,
+    /// Delta to the desired state. The steps take its new and changed entries out.
     delta: Delta,
     is_spine: bool,
     obstacles: Vec<Obstacle>,
@@ -162,7 +163,7 @@ impl Planner<'_> {
             if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
                 self.fixed(format!("`pool.reports` of pool {id}"));
             }
-            // A change of a running node brings no key.
+            // The desired state has the key, but no path of a key file, which `AddPool` needs.
             if old.as_ref().and_then(|old| old.key.as_ref()) != pool.key.as_ref() {
                 self.fixed(format!("`pool.key_file` of pool {id}"));
             }

@@ -83,6 +83,7 @@ impl Clock for Adaptive {
         self.tsc_clock.stopwatch()
     }
 
+    /// Returns the time of the next poll; `None` once `stop` is set.
     #[inline]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         self.tsc_clock.next(stop)
@@ -93,6 +94,8 @@ impl Clock for Adaptive {
         self.has_slept
     }
 
+    /// After a poll with work disarms the interrupts. After a time without work arms them, and sleeps after the next
+    /// poll.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.tsc_clock.last());
@@ -110,6 +113,7 @@ impl Clock for Adaptive {
         }
     }
 
+    /// Disarms the interrupts, and then polls without sleeps until the core is quiet, at most for `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.disarm();
         self.tsc_clock.drain(quiet, longest, is_busy);

@@ -76,10 +76,12 @@ impl Clock for StallCounter {
         self.eal.ticks_hz()
     }
 
+    /// Returns the reader of the TSC, to measure how long decisions take.
     fn stopwatch(&self) -> Option<fn() -> u64> {
         Some(crate::tsc)
     }
 
+    /// Returns the time of the next poll; `None` once `stop` is set. Records a pause before it.
     #[inline(always)]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         let Some(now) = self.eal.next(stop) else {
@@ -93,6 +95,7 @@ impl Clock for StallCounter {
         Some(now)
     }
 
+    /// Does nothing: a core on this clock polls without a pause.
     #[inline(always)]
     fn polled(&mut self, _: impl FnOnce() -> Progress) {}
 
@@ -100,6 +103,7 @@ impl Clock for StallCounter {
         self.eal.drain(quiet, longest, is_busy);
     }
 
+    /// Returns no error: only `stop` ends the loop in real time.
     fn ended(&self) -> Result<(), ClockError> {
         Ok(())
     }
@@ -110,6 +114,7 @@ impl Clock for Eal {
         Self::ticks_hz(self)
     }
 
+    /// Returns the current time; `None` once `stop` is set.
     #[inline(always)]
     fn next(&mut self, stop: &AtomicBool) -> Option<u64> {
         if stop.load(Relaxed) { None } else { Some(self.now()) }

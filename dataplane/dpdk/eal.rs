@@ -25,6 +25,7 @@ const MEMORY_MB: u32 = 512;
 #[derive(Clone)]
 pub struct Eal {
     running: Arc<EalProcess>,
+    /// Ticks of [`Eal::now`] per second.
     ticks_hz: u64,
 }
 
@@ -36,11 +37,13 @@ struct EalProcess {
 }
 
 impl Drop for EalProcess {
+    /// Cleans up EAL. Removes its hugepage files, and its folder if that has our own prefix.
     fn drop(&mut self) {
         // SAFETY: EAL runs, and returns a static string.
         let folder = unsafe { CStr::from_ptr(sys::rte_eal_get_runtime_dir()) }
             .to_string_lossy()
             .into_owned();
+        // EAL's interrupt thread must not walk its list of sources while the cleanup frees it.
         turns::block_thread();
         // SAFETY: created only after a successful rte_eal_init. Pools and devices hold an `Eal`, so none is
         // left.
@@ -180,7 +183,7 @@ impl Eal {
         &self.running.arguments
     }
 
-    /// Returns the relay between a memif device and its peers.
+    /// Returns the relay between a memif device and its peers; `None` for other devices.
     pub(super) fn relay(&self, device: &str) -> Option<RelayedDevice> {
         self.running.relays.of(device).cloned()
     }
@@ -240,6 +243,7 @@ pub struct Lcore {
 }
 
 impl Drop for Lcore {
+    /// Unregisters the thread, if this guard registered it.
     fn drop(&mut self) {
         if self.has_registered {
             // SAFETY: this guard registered its own thread (it is not Send), and EAL still runs.
@@ -530,7 +534,7 @@ struct ExitWatch;
 static STARTING: Mutex<Option<(File, Vec<String>)>> = Mutex::new(None);
 
 impl ExitWatch {
-    /// Watches the start from now on.
+    /// Watches the start from now on. Returns `None` if the system refuses a copy of the log or the exit handler.
     fn start(log: &LogCapture, arguments: &[String]) -> Option<Self> {
         let file = log.file.try_clone().ok()?;
         // SAFETY: the handler takes no arguments and lives for the whole process.
@@ -599,6 +603,7 @@ mod tests {
 
     #[test]
     fn a_bare_machine_gets_what_it_needs() {
+        // Without hugepages, on CPUs 0 and 1, as process 7.
         assert_eq!(
             arguments(&[], &["net_memif0"], false, &[0, 1], 7).join(" "),
             "--no-huge --no-shconf -m 512 --file-prefix wedjat-7 --lcores 0@(0,1) --no-pci --log-level warning"

@@ -79,6 +79,7 @@ impl Pass {
 }
 
 impl Drop for Pass {
+    /// Removes the pass from its gate.
     fn drop(&mut self) {
         self.gate.passes().retain(|in_burst| !Arc::ptr_eq(in_burst, &self.in_burst));
     }

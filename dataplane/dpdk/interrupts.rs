@@ -23,7 +23,9 @@ const MASKED: u16 = 1;
 /// Interrupt of one ring.
 #[derive(Debug)]
 pub(super) struct RingInterrupt {
+    /// Eventfd that the ring's writer signals.
     event: OwnedFd,
+    /// Shared memory with the ring.
     region: Arc<MmapRaw>,
     /// Offset of the ring's flags in the region.
     offset: usize,
@@ -62,7 +64,7 @@ impl RingInterrupt {
         self.flags().fetch_or(MASKED, Relaxed);
     }
 
-    /// Returns the descriptor that becomes readable.
+    /// Returns the descriptor that becomes readable at an interrupt.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
@@ -89,7 +91,7 @@ impl AnnouncedMemory {
         self.rings.push((place, event));
     }
 
-    /// Returns the interrupts of the rings that we read, by their numbers.
+    /// Returns the interrupts of the rings that we read, by their numbers; `None` for a ring without a usable one.
     pub(super) fn interrupts(self) -> Vec<Option<Arc<RingInterrupt>>> {
         let Self { regions, rings } = self;
         let new = |(place, event)| RingInterrupt::new(event, &regions, place);

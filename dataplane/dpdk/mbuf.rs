@@ -143,6 +143,8 @@ impl Buf for Mbuf {
         unsafe { std::slice::from_raw_parts_mut(self.data(), self.data_len()) }
     }
 
+    /// Sets the length of a packet. Returns false, without a change, if the buffer is too small, or the packet has
+    /// several segments.
     #[inline]
     fn resize(&mut self, len: usize) -> bool {
         let fits = len <= self.room() && !self.is_segmented();
@@ -171,6 +173,7 @@ impl Buf for Mbuf {
         flags & sys::WEDJAT_RX_L4_CKSUM_MASK == sys::WEDJAT_RX_L4_CKSUM_GOOD
     }
 
+    /// Returns the receive time in this field, if the packet has one.
     #[inline]
     fn stamp(&self, field: StampField) -> Option<u64> {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
@@ -190,6 +193,7 @@ impl Buf for Mbuf {
 }
 
 impl Token for Mbuf {
+    /// Returns the pointer as a word, whose owner then owns the mbuf.
     #[inline]
     fn into_word(self) -> u64 {
         let mbuf = self.0;

@@ -344,7 +344,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Parses the arguments. Returns `None` if they are invalid and the driver will refuse them.
+    /// Parses the arguments. Returns `None` if `socket-abstract=` is neither `yes` nor `no`, which the driver refuses.
     fn parse(arguments: &'a str) -> Option<Self> {
         let mut parsed = Self {
             role: Role::Client,
@@ -408,8 +408,8 @@ pub struct ServerAddress {
 /// Returns the address of a memif device with these arguments, without creating anything.
 ///
 /// # Errors
-/// If an argument is invalid, a user is unknown, or another file is at the socket's path. A server that serves it
-/// already is no error.
+/// If `socket-abstract=` is invalid, a user is unknown, other users may enter the folder of sockets, or another file is
+/// at a server's path. A server that serves it already is no error.
 pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
     let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
     let Some(arguments) = Arguments::parse(arguments) else {
@@ -426,7 +426,7 @@ pub fn server_address(device: &str) -> Result<ServerAddress, SocketError> {
     Ok(ServerAddress { socket: socket.to_string(), is_server, is_served })
 }
 
-/// Returns a user's id from a name or number.
+/// Returns a user's id from a name or number; `None` for an unknown name.
 fn user_id(user: &str) -> Option<u32> {
     let id_in = |line: &str| {
         let mut fields = line.split(':');
@@ -440,7 +440,7 @@ impl Relays {
     /// Replaces the sockets in EAL's arguments for memif devices by private ones, and creates the relays.
     ///
     /// # Errors
-    /// If a socket is not available or an argument is unknown.
+    /// If a socket is not available, an argument or a user is unknown, or devices of one socket allow different users.
     pub(super) fn interpose(
         &mut self,
         arguments: &[String],
@@ -462,7 +462,7 @@ impl Relays {
         Ok(all)
     }
 
-    /// Returns the relay of a device.
+    /// Returns the relay of a device; `None` for an unknown device.
     pub(super) fn of(&self, device: &str) -> Option<&RelayedDevice> {
         self.all.iter().find(|one| one.device == device)
     }
@@ -607,7 +607,8 @@ impl Relay {
     }
 
     /// Connects a client's device with these queues if its server runs; `start` starts the device. The
-    /// returned thread exits when the connection ends, also after a refusal by the server.
+    /// returned thread exits when the connection ends, also after a refusal by the server. Returns `None` if no server
+    /// runs, its user is not allowed, the device does not start, or the system gives no thread.
     pub(super) fn connect(
         self: &Arc<Self>,
         id: u32,
@@ -776,12 +777,13 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the process and user of a peer, as the kernel recorded them at its connect.
+/// Returns the process and user of a peer, as the kernel recorded them at its connect; `None` if the kernel has none.
 fn credentials(peer: &OwnedFd) -> Option<UCred> {
     socket_peercred(peer).ok()
 }
 
 impl Drop for ServerDevice {
+    /// Unregisters the device. After the last one the relay accepts no more peers, and removes its file.
     fn drop(&mut self) {
         let mut served = locked(&self.relay.served);
         served.remove(&self.id);
@@ -794,6 +796,7 @@ impl Drop for ServerDevice {
 }
 
 impl Drop for Relay {
+    /// Removes the file of the public socket, if this process created it and it still exists.
     fn drop(&mut self) {
         self.remove_file();
     }
@@ -832,7 +835,7 @@ enum Stage {
 }
 
 impl Stage {
-    /// Returns the driver's socket, once it takes part.
+    /// Returns the driver's socket; `None` while the driver takes no part yet.
     fn driver(&self) -> Option<&OwnedFd> {
         match self {
             Self::Client { .. } => None,
@@ -866,7 +869,8 @@ impl Forwarder {
         self.channels.push(Channel { peer, stage, began: Instant::now() });
     }
 
-    /// Starts the thread on the caller's CPUs. It sleeps except when a peer connects or leaves.
+    /// Starts the thread on the caller's CPUs; `None` if the system has no thread. The thread sleeps except when a peer
+    /// connects or leaves.
     fn spawn(self) -> Option<JoinHandle<()>> {
         // Without a thread there is no link. The caller that waits for the link reports that.
         thread::Builder::new().name("memif".to_owned()).spawn(move || self.run()).ok()
@@ -1022,7 +1026,7 @@ impl Forwarder {
         None
     }
 
-    /// Processes the next message of a client's handshake.
+    /// Processes the next message of a client's handshake. Returns the next stage; `None` ends the channel.
     fn receive_from_client(
         &mut self,
         peer: &OwnedFd,
@@ -1088,7 +1092,7 @@ impl Forwarder {
         }
     }
 
-    /// Processes the next message of our own driver in a handshake with a server.
+    /// Processes the next message of our own driver in a handshake with a server. `None` ends the channel.
     fn receive_from_driver(
         &mut self,
         peer: &OwnedFd,
@@ -1118,7 +1122,7 @@ impl Forwarder {
         Some(Stage::Server { id, checker, driver, announced })
     }
 
-    /// Processes the next message of a server in a handshake with our driver.
+    /// Processes the next message of a server in a handshake with our driver. `None` ends the channel.
     fn receive_from_server(
         &mut self,
         peer: &OwnedFd,
@@ -1168,7 +1172,7 @@ impl Forwarder {
             }
             let _ = rustix::net::shutdown(driver, Shutdown::Write);
         });
-        // Forwards the driver's answer, if any.
+        // Forwards the driver's answer, if any. Messages that wait already stay readable.
         let _ = rustix::net::shutdown(driver, Shutdown::Read);
         while let Some(message) = Message::receive(driver) {
             message.send(peer, None);
@@ -1180,6 +1184,7 @@ impl Forwarder {
 struct Message {
     /// One byte more than the protocol's messages, to detect longer ones.
     bytes: [u8; MESSAGE_BYTES + 1],
+    /// Length of the message in bytes.
     len: usize,
     descriptors: Vec<OwnedFd>,
 }
@@ -1401,6 +1406,7 @@ mod tests {
     /// A relay of a server. The test plays its driver.
     struct Scene {
         relay: Arc<Relay>,
+        /// Listener of the driver, at the relay's private socket.
         driver: OwnedFd,
         _serving: ServerDevice,
         _relays: Relays,
@@ -1834,7 +1840,7 @@ mod tests {
             }
             most = most.max(descriptors());
         }
-        // Far fewer threads than the 20 * 16 clients.
+        // Far fewer threads and descriptors than the 20 * 16 clients would keep.
         assert!(threads() <= threads_before + 8, "a thread for each would be {}", 20 * HANDSHAKES);
         assert!(most < before + 8 * HANDSHAKES, "{most} descriptors");
         // The relay disconnects a client that sends nothing, and then accepts an honest one.

@@ -3,7 +3,8 @@
 //! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device. A veth pair
 //! never segments, so the leaf receives one packet with all datagrams. Neither the packet nor net_af_packet
 //! (DPDK 22.11) states the boundaries. The kernel knows them (`gso_size`), so a filter on the socket cuts
-//! such packets to their headers. The leaf then counts them by name and does not take several tasks for one.
+//! such packets to their headers. The leaf then drops them with a reason of their own, and does not take several tasks
+//! for one.
 #![allow(unsafe_code, reason = "the system call bpf, which no crate of ours has")]
 
 use std::io;
@@ -21,10 +22,13 @@ const SOCKET_FILTER: u32 = 1;
 /// `struct bpf_insn`.
 #[repr(C)]
 struct Instruction {
+    /// Operation.
     code: u8,
     /// Destination in the low four bits, source in the high ones.
     registers: u8,
+    /// Offset of a load in bytes, or distance of a jump in instructions.
     offset: i16,
+    /// Constant operand.
     value: i32,
 }
 
@@ -46,10 +50,15 @@ static FILTER: [Instruction; 6] = [
 /// Start of `union bpf_attr` for `BPF_PROG_LOAD`. The kernel takes the rest as zeros.
 #[repr(C)]
 struct Load {
+    /// Type of the program.
     kind: u32,
+    /// Number of instructions.
     count: u32,
+    /// Address of the instructions.
     instructions: u64,
+    /// Address of the license's name.
     license: u64,
+    /// Level of the verifier's log; 0 for no log.
     log_level: u32,
     log_size: u32,
     log: u64,

@@ -92,7 +92,8 @@ fn fill(pool: NonNull<sys::rte_mempool>, mbufs: u32) -> bool {
     filled.unsigned_abs() == mbufs
 }
 
-/// Allocates memory for `mbufs` elements. Returns the memory with the start and length to use.
+/// Allocates memory for `mbufs` elements. Returns the memory with the start and length to use; `None` if the system
+/// refuses.
 fn memory_for(pool: *mut sys::rte_mempool, mbufs: u32) -> Option<(MmapMut, *mut c_char, usize)> {
     let (mut min_chunk, mut align) = (0, 0);
     // SAFETY: computes with the pool's own parameters.

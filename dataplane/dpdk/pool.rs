@@ -28,6 +28,7 @@ pub struct MbufPool(Arc<Mempool>);
 /// DPDK's mempool, freed on drop.
 struct Mempool {
     pool: NonNull<sys::rte_mempool>,
+    /// Total number of mbufs.
     size: u32,
     eal: Eal,
 }
@@ -117,12 +118,14 @@ impl MbufPool {
         PoolHandle(self.clone())
     }
 
+    /// Returns the mempool for calls into DPDK.
     pub(super) fn as_ptr(&self) -> *mut sys::rte_mempool {
         self.0.pool.as_ptr()
     }
 }
 
 impl Mempool {
+    /// Returns the number of mbufs in the pool and in threads' caches.
     fn available(&self) -> u32 {
         // SAFETY: the pool exists; concurrent use makes the count approximate, but never corrupts memory.
         unsafe { sys::rte_mempool_avail_count(self.pool.as_ptr()) }
@@ -130,6 +133,7 @@ impl Mempool {
 }
 
 impl Drop for Mempool {
+    /// Frees the pool, unless mbufs of it are in use.
     fn drop(&mut self) {
         if self.available() == self.size {
             // SAFETY: every mbuf is back and this was the last owner, so the pool is unreachable.
@@ -153,6 +157,7 @@ pub struct PoolHandle(MbufPool);
 impl Pool for PoolHandle {
     type Buf = Mbuf;
 
+    /// Takes an mbuf for an own packet; `None` if the pool is empty.
     #[inline]
     fn take(&mut self) -> Option<Mbuf> {
         // SAFETY: the pool exists; the mbuf, if any, has reference count 1 and is ours.

@@ -42,8 +42,8 @@ const PEER_RETRY: Duration = Duration::from_millis(20);
 /// Time that a memif server may take to answer a client. A server that is not ready refuses at once.
 const PEER_ANSWER: Duration = Duration::from_secs(2);
 
-/// Number of refusals by a running server after which a memif client gives up its extra transmit queues. The
-/// server then probably has too few receive queues.
+/// Number of attempts without a link at a running server, after which a memif client gives up its extra transmit
+/// queues. The server then probably has too few receive queues.
 const REFUSALS_MAX: u32 = 8;
 
 /// Drivers without hardware that may carry packets of kernel sockets. Such packets may have checksums that
@@ -92,7 +92,7 @@ pub struct DeviceOptions {
     /// Header fields for RSS.
     pub rss: RssFields,
     /// Number of transmit queues besides the pairs, for threads that only send, see
-    /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has.
+    /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has, and a memif server none.
     pub outlets: u16,
     /// Number of receive queues besides the pairs, which the first port polls: for a peer that sends on
     /// several queues.
@@ -235,6 +235,7 @@ pub struct Device(Arc<OpenedDevice>);
 
 /// A device in DPDK. Its ports share it.
 struct OpenedDevice {
+    /// Port id in DPDK.
     id: u16,
     name: String,
     driver: String,
@@ -304,7 +305,8 @@ impl Device {
     /// a virtual device's name, with or without arguments.
     ///
     /// # Errors
-    /// If there is no such device, it has too few queues, or it refuses a step of its configuration.
+    /// If there is no such device, it has too few queues, or it refuses a step of its configuration. For a memif client
+    /// also if no server connects in time, or a stop request comes first.
     pub fn open(
         eal: &Eal,
         name: &str,
@@ -537,7 +539,8 @@ impl Device {
 
 impl OpenedDevice {
     /// Starts the device. A memif client connects once per start, and only to a running server, so the start
-    /// is repeated until the link is up. Returns false after `refusals` refusals by a running server.
+    /// is repeated until the link is up. Returns false after `refusals` attempts that a running server refused or did
+    /// not answer in time.
     fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
         let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
         let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
@@ -618,6 +621,7 @@ impl OpenedDevice {
 }
 
 impl Drop for OpenedDevice {
+    /// Stops and closes the device.
     fn drop(&mut self) {
         let id = self.id;
         // Stops accepting peers: one that connects from now on would get no answer.
@@ -633,14 +637,16 @@ impl Drop for OpenedDevice {
 
 /// One queue pair of a device. One thread at a time polls it; it may move between threads.
 pub struct QueuePort {
+    /// Port id of the device in DPDK.
     id: u16,
+    /// Number of the queue pair in the device.
     queue: u16,
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
     checksums: Checksums,
     /// VLAN of the port.
     vlan: Option<u16>,
-    /// True if received packets need no further work.
+    /// True if received packets need no further work, and the port polls no inlets.
     is_plain: bool,
     /// Pass of the gate that closes while the driver maps or unmaps a peer's memory.
     pass: Option<Pass>,
@@ -725,6 +731,7 @@ impl QueuePort {
 impl Port for QueuePort {
     type Buf = Mbuf;
 
+    /// Receives from the port's queue, and does the further work of a port that is not plain.
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         let before = burst.len();
@@ -735,6 +742,7 @@ impl Port for QueuePort {
         }
     }
 
+    /// Sends a burst, with the tag of the port's VLAN if it has one.
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         match self.vlan {
@@ -800,6 +808,7 @@ impl Port for Outlet {
 
 /// Steps of a device's set-up, in DPDK's order (programmer's guide, "Poll Mode Driver").
 struct Setup<'a> {
+    /// Port id in DPDK.
     id: u16,
     name: &'a str,
     pool: &'a MbufPool,
@@ -878,7 +887,8 @@ impl Setup<'_> {
         Ok(opened)
     }
 
-    /// Returns the kernel interface of the device: `iface=` in its own arguments or in EAL's `--vdev`.
+    /// Returns the kernel interface of the device: `iface=` in its own arguments or in EAL's `--vdev`. `None` without
+    /// this argument.
     fn interface(&self, eal: &Eal) -> Option<String> {
         let name = self.name.split(',').next().unwrap_or_default();
         let is_this_device = |text: &&str| text.split(',').next() == Some(name);
@@ -1095,7 +1105,9 @@ mod tests {
 
     /// One packet: an mbuf outside any pool, with the fields that a driver sets.
     struct ReceivedPacket {
+        /// Memory of the mbuf.
         fields: Vec<u64>,
+        /// Bytes of the packet.
         bytes: Vec<u8>,
     }
 

@@ -148,7 +148,7 @@ mod tests {
             assert_eq!((from, to), (compact, compact), "client {client}");
             counts[from as usize % queues] += 1;
         }
-        // On average 1024 clients use a queue.
+        // On average 1024 clients use a queue; the bounds allow about a third more or less.
         assert!(counts.iter().all(|&count| (700..1400).contains(&count)), "{counts:?}");
     }
 

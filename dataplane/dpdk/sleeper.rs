@@ -44,6 +44,7 @@ pub struct Sleeper {
     epoll: OwnedFd,
     /// Device and queue numbers of the queues with interrupts.
     queues: Vec<(u16, u16)>,
+    /// Rings of each memif device.
     memifs: Vec<Rings>,
     /// True if some port cannot wake the core.
     needs_naps: bool,

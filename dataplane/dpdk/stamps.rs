@@ -52,8 +52,8 @@ impl StampClock {
     }
 }
 
-/// Returns true if a device of the pcap driver receives from an interface. Its description names one if it
-/// uses the interface for both directions.
+/// Returns true if a device of the pcap driver receives from an interface. DPDK's description has its index only if
+/// the device uses the interface for both directions; otherwise the arguments show it.
 fn receives_live(device: &str, info: &sys::rte_eth_dev_info) -> bool {
     let has = |key| vdev::argument(device, key).is_some();
     info.if_index > 0 || (!has("rx_pcap") && (has("rx_iface") || has("rx_iface_in")))

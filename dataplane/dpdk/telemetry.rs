@@ -40,7 +40,7 @@ pub type Answerer = fn(&str, &str) -> Option<Answer>;
 static ANSWERER: OnceLock<Answerer> = OnceLock::new();
 
 /// Registers commands, as pairs of path and help, for the rest of the process. The first `answerer` answers
-/// all of them. Logs commands that telemetry refuses.
+/// all of them. Logs commands that telemetry refuses, and skips those with a NUL byte.
 pub fn register(_eal: &Eal, commands: &[(String, &str)], answerer: Answerer) {
     ANSWERER.get_or_init(|| answerer);
     for (path, help) in commands {

@@ -16,6 +16,7 @@ const PRIVATE: u32 = 0;
 /// Work for the interrupt thread, with a channel for its completion.
 struct Request<'a> {
     work: &'a (dyn Fn() + Sync),
+    /// Interrupt source whose callback runs the work.
     source: *mut sys::rte_intr_handle,
     done: Sender<()>,
 }
@@ -71,10 +72,10 @@ extern "C" fn signal_done(_: *mut sys::rte_intr_handle, argument: *mut c_void) {
     let _ = done.send(());
 }
 
-/// Smallest descriptor number of a source, if the descriptor limit allows it.
+/// Smallest descriptor number of a source; three quarters of the descriptor limit if that is less.
 const DESCRIPTOR_MIN: u64 = 4096;
 
-/// Creates an interrupt source that is always ready, with its descriptor.
+/// Creates an interrupt source that is always ready, with its descriptor. Returns `None` if the system or EAL refuses.
 ///
 /// The descriptor has a number that no driver used. EAL finds sources by number, and a driver may leave a
 /// source with a closed descriptor (virtio-user, DPDK 22.11). A callback under the same number would be added

@@ -29,6 +29,7 @@ pub(super) fn untag(id: u16, before: usize, burst: &mut Burst<Mbuf>, foreign_cou
 fn untag_one(id: u16, packet: &mut Mbuf) -> bool {
     let is_ours = vlan::id(packet.bytes()) == Some(id);
     if is_ours {
+        // Moves both MAC addresses over the tag, and then the packet's start behind their old place.
         vlan::cover(packet.bytes_mut());
         packet.shorten_front(vlan::LEN as u16);
     }

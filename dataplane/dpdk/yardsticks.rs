@@ -23,7 +23,7 @@ const SLOTS: u32 = 64;
 /// Maximum number of tasks in flight.
 const DEPTH_MAX: usize = 8;
 
-/// DPDK lacks memory, or the name exists already.
+/// DPDK lacks memory, the name exists already, or the pool has too few mbufs.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make {name:?} to measure against: {reason}; give EAL more memory (-m MEGABYTES)")]
 pub struct YardstickError {

@@ -55,7 +55,7 @@ impl Operator {
     /// Connects to the controller at `to`.
     ///
     /// # Errors
-    /// If the controller cannot be reached.
+    /// If the controller cannot be reached, or the system has no runtime for the calls.
     pub fn open(to: &ControllerAddress, tls: Option<&[PathBuf; 3]>) -> Result<Self, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(connect(to, tls)).map_err(|reason| {
@@ -81,7 +81,7 @@ impl Operator {
     /// Returns the topology of the fabric.
     ///
     /// # Errors
-    /// If the controller does not answer.
+    /// If the controller stands by, or does not answer.
     pub fn topology(&mut self) -> Result<proto::TopologyReply, ClientError> {
         let call = self.client.topology(with_timeout(proto::TopologyRequest {}));
         Ok(self.runtime.block_on(call)?.into_inner())

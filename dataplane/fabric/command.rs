@@ -155,7 +155,7 @@ fn count(values: &Values<'_>, key: &str, least: usize, most: usize) -> Result<us
     if is_allowed { Ok(number) } else { Err(text(format!("{key}={number}"), allowed)) }
 }
 
-/// Returns a policy's text after checking that the policy exists.
+/// Returns a policy's text after checking that the policy exists; `None` without the key.
 fn policy(values: &Values<'_>, key: &str) -> Result<Option<String>, ChangeError> {
     let Some(name) = values.get(key) else { return Ok(None) };
     Ok(Some(name.parse::<PolicySpec>()?.to_string()))

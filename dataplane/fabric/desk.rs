@@ -370,7 +370,7 @@ impl<S: Store> Desk<S> {
         Ok(CommandResult { fabric: Arc::new(next), pool })
     }
 
-    /// Raises the fabric's version above a node's version, with no other change.
+    /// Raises the fabric's version above a node's version, unless it is higher already. Changes nothing else.
     async fn raise(
         &mut self,
         fabric: &Arc<Fabric>,

@@ -17,12 +17,14 @@ use super::fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
 pub struct Ids(pub Vec<u16>);
 
 impl From<Vec<(u16, u16)>> for Ids {
+    /// Expands ranges, each with its first and last id.
     fn from(ranges: Vec<(u16, u16)>) -> Self {
         Self(ranges.into_iter().flat_map(|(first, last)| first..=last).collect())
     }
 }
 
 impl From<Ids> for Vec<(u16, u16)> {
+    /// Groups adjacent ids into ranges, each with its first and last id.
     fn from(ids: Ids) -> Self {
         let runs = ids.0.chunk_by(|one, next| one.checked_add(1) == Some(*next));
         runs.filter_map(|run| Some((*run.first()?, *run.last()?))).collect()

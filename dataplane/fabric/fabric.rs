@@ -38,7 +38,7 @@ pub struct Server {
 pub struct Worker {
     /// Address of its server.
     pub server: Ipv4Addr,
-    /// Pool that it serves.
+    /// Pool that it serves; `None` if no pool has it.
     pub pool: Option<u16>,
     /// Relative speed.
     pub speed: f64,
@@ -140,7 +140,7 @@ pub struct Pool {
 /// Whole fabric at one version.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fabric {
-    /// Version. Each command with an effect raises it by one.
+    /// Version. Each command with an effect raises it by one; a restore of an old store raises it above the nodes'.
     pub version: u64,
     /// Spines, by id.
     pub spines: BTreeMap<u16, Spine>,
@@ -153,7 +153,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Returns the leaf that has this server in its rack.
+    /// Returns the leaf that has this server in its rack; `None` for an unknown server.
     #[must_use]
     pub fn leaf_of(&self, server: Ipv4Addr) -> Option<u16> {
         let mut leaves = self.leaves.iter();
@@ -183,7 +183,7 @@ impl Fabric {
         links
     }
 
-    /// Describes the current owner of an address, for messages.
+    /// Describes the current owner of an address, for messages; `None` for a free address.
     #[must_use]
     pub fn owner_of(&self, ip: Ipv4Addr) -> Option<String> {
         let spine = self.spines.iter().find(|(_, spine)| spine.ip == ip);

@@ -103,6 +103,7 @@ impl FollowerThread {
 }
 
 impl Drop for FollowerThread {
+    /// Stops the thread, and waits for its end.
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {
@@ -262,7 +263,8 @@ impl Follower {
     }
 
     /// Applies the received state as far as possible now, and sets the time of the next attempt. Returns the
-    /// message to the controller: an acknowledgement of the whole state, or a refusal with a new reason.
+    /// message to the controller: an acknowledgement of the whole state, or a refusal with a new reason. Returns `None`
+    /// for a part of the state, for a reason sent before, and for a node that ends.
     async fn apply(&self, progress: &mut Progress, last_refusal: &mut String) -> Option<Message> {
         let version = self.position.version;
         let result = match wanted(self.node, &self.view) {

@@ -30,7 +30,7 @@ impl Placement {
         }
     }
 
-    /// Returns the rule with this name.
+    /// Returns the rule with this name; `None` for an unknown name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::Spread, Self::Pack, Self::Size].into_iter().find(|one| one.name() == name)
@@ -69,6 +69,7 @@ pub fn take(racks: &[Rack], wanted: usize, placement: Placement) -> BTreeMap<u16
 struct Share(usize, usize);
 
 impl Ord for Share {
+    /// Compares by multiplication with each other's denominator. 128 bits hold the products.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.0 as u128 * other.1 as u128).cmp(&(other.0 as u128 * self.1 as u128))
     }
@@ -192,7 +193,9 @@ mod tests {
             |wanted, placement| take(&racks, wanted, placement).into_iter().collect::<Vec<_>>();
         assert_eq!(taken(16, Placement::Spread), [(1, 4), (2, 4), (3, 4), (4, 4)]);
         assert_eq!(taken(20, Placement::Spread), [(1, 4), (2, 4), (3, 6), (4, 6)]);
+        // 12 of 48 workers: a quarter of each rack.
         assert_eq!(taken(12, Placement::Size), [(1, 1), (2, 1), (3, 2), (4, 8)]);
+        // No rack has 40. The largest one comes first, then the smallest one with room for the rest.
         assert_eq!(taken(40, Placement::Pack), [(3, 8), (4, 32)]);
         assert_eq!(taken(4, Placement::Pack), [(1, 4)]);
         assert_eq!(taken(6, Placement::Pack), [(3, 6)]);

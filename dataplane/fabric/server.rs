@@ -149,6 +149,7 @@ impl Controller {
 }
 
 impl Drop for Controller {
+    /// Stops the thread, and waits for its end.
     fn drop(&mut self) {
         let _ = self.stop.send(true);
         if let Some(thread) = self.thread.take() {

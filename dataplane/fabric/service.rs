@@ -383,8 +383,8 @@ impl Service {
         self.execute(command, None).await.map(|_| ()).map_err(|error| error.to_string())
     }
 
-    /// Returns the state of a node. A node that has applied all messages to it counts as having `version`: versions
-    /// without a change for it are not sent.
+    /// Returns the state of a node as the optional field of a message, always `Some`. A node that has applied all
+    /// messages to it counts as having `version`: versions without a change for it are not sent.
     fn node(followers: &Followers, node: NodeId, version: u64) -> Option<proto::Node> {
         let follower = followers.get(&node);
         Some(follower.map_or_else(proto::Node::default, |follower| proto::Node {

@@ -206,6 +206,7 @@ fn drained_server_is_marked_and_gives_no_workers() {
     // The leaf sends no more tasks to the agent, which serves the tasks that it has.
     let agent = NodeId::Agent([10, 0, 1, 11].into());
     assert_eq!(drained.view(agent), fabric.view(agent));
+    // 8 of 32 workers are in pool 7, and 3 others are on the drained server.
     assert_eq!(
         refusal(&drained, "add-pool workers=22 policy=sed").matches("21 are free").count(),
         1
@@ -276,7 +277,8 @@ proptest! {
             read.iter().for_each(|event| stored.take(event));
             stored.version = next.version;
             prop_assert_eq!(&stored, &next);
-            // Some nodes receive every version, some only a few.
+            // A third of the nodes receives the version after each command. The others receive it after each second
+            // or third command.
             for (which, (node, view, received)) in views.iter_mut().enumerate() {
                 if (at + which) % (1 + which % 3) == 0 {
                     let now = next.view(*node);

@@ -99,8 +99,8 @@ impl Fabric {
         }
     }
 
-    /// Returns the pools that differ from those of `before`. Compares pointers, because versions share unchanged
-    /// pools.
+    /// Returns the pools that are new or differ from those of `before`. Compares pointers, because versions share
+    /// unchanged pools.
     #[must_use]
     pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
         let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
@@ -110,7 +110,8 @@ impl Fabric {
     }
 
     /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` for
-    /// other nodes. `None` also if the leaf's rack or the spines have changed: then other parts may differ.
+    /// other nodes, and for a leaf that one of the fabrics lacks. `None` also if the leaf's rack or the spines have
+    /// changed: then other parts may differ.
     #[must_use]
     pub fn delta_of_pools(
         &self,
@@ -134,7 +135,7 @@ impl Fabric {
         Some(delta)
     }
 
-    /// Returns a pool in this leaf's view.
+    /// Returns a pool in this leaf's view; `None` for an unknown pool.
     fn pool_view(&self, leaf: u16, pool: u16) -> Option<PoolView> {
         let entry = self.pools.get(&pool)?;
         let spine = entry.links.get(&leaf).and_then(|id| Some((*id, self.spines.get(id)?.ip)));

@@ -180,6 +180,7 @@ pub fn render(findings: &[Finding]) -> String {
 
 /// Files of a machine.
 struct Machine<'a> {
+    /// `/`, or the folder of a made-up machine.
     root: &'a Path,
 }
 
@@ -199,7 +200,7 @@ impl Machine<'_> {
         fs::read_to_string(self.path(path)).map(|text| text.trim().to_owned()).unwrap_or_default()
     }
 
-    /// Returns the number in a file.
+    /// Returns the number in a file; `None` if the file is missing or has no number.
     fn number(&self, path: &str) -> Option<i64> {
         self.text(path).parse().ok()
     }
@@ -233,6 +234,7 @@ impl Machine<'_> {
 
 /// Device as the configuration or EAL's arguments describe it.
 struct Device {
+    /// Name of a virtual device, or PCI address with its domain.
     name: String,
     /// Driver, for example `net_memif` of `net_memif0`; `None` for a PCI address.
     driver: Option<String>,
@@ -272,7 +274,7 @@ impl Device {
         self.text.contains(',')
     }
 
-    /// Returns the value of an argument.
+    /// Returns the value of an argument; `None` if the device has no such argument.
     fn argument(&self, key: &str) -> Option<&str> {
         vdev::argument(&self.text, key)
     }
@@ -489,7 +491,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
         return Finding::warn(&name, "a virtual device without arguments for EAL", fix);
     }
     if let Some(unknown) = vdev::unknown_argument(&device.text) {
-        // A silent driver ignores all arguments after the unknown one, so the device would be another one.
+        // A silent driver ignores all arguments beside an unknown one, so the device would be another one.
         let status = if unknown.is_silent { Status::Fail } else { Status::Warn };
         let fix = format!("one of {}", unknown.known);
         return Finding::new(status, &name, unknown.found, fix);
@@ -587,8 +589,8 @@ fn shared_cpus(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     pollers.iter().map(finding).collect()
 }
 
-/// Warns of dispatcher cores that are not on the NUMA node of the NIC. A NIC is best polled by a core of its
-/// own node.
+/// Warns of dispatcher cores that are not on the NUMA node of the NIC; `None` without a NUMA node. A core of the NIC's
+/// own node polls it fastest.
 fn nodes(machine: &Machine, device: &Device, dispatchers: &[usize]) -> Option<Finding> {
     let node = machine
         .number(&format!("sys/bus/pci/devices/{}/numa_node", device.name))
@@ -686,8 +688,8 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
-    // No batch job fails by a missing controller. Without cpuacct, which version 2 does not need, only the figures
-    // of CPU time are missing.
+    // No batch job fails without further controllers. Without cpuacct, which version 2 does not need, only
+    // the figures of CPU time are missing.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
         [] => Finding::ok(NAME, "all controllers that limit batch jobs"),
@@ -984,6 +986,7 @@ mod tests {
         fake.write("proc/self/limits", "Max locked memory    8388608   8388608   bytes\n");
         let of = |names: &[&str]| permissions(&fake.machine(), &devices(names));
         assert_eq!(worst(&of(&["net_memif0"])), Status::Ok);
+        // DPDK also accepts the old prefix `eth_` of a driver.
         assert!(render(&of(&["eth_af_packet0"])).contains("setcap cap_net_raw+ep"));
         assert!(would_fail(&of(&["net_af_xdp0"])));
         assert_eq!(worst(&of(&["03:00.0"])), Status::Warn, "locked memory");

@@ -1,4 +1,4 @@
-//! Random draws from a discrete distribution.
+//! Random draws from a discrete distribution. A lane is a vector of eight values.
 
 use crate::lanes::{LANES, Lane, lane, zeros};
 

@@ -165,7 +165,7 @@ impl Features {
                 let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *loads);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
-            // Within the vector the lane number decides among equals.
+            // Within the vector the position decides among equals.
             for (other, number) in same.iter().zip(NUMBERS) {
                 let other = simd.splat_f32s(*other);
                 let is_more = simd.greater_than_f32s(other, *loads);
@@ -194,7 +194,7 @@ impl Features {
 /// Upper bound of the number of ranks: a power of two, so that `% PLACES` needs no division and no bounds
 /// check.
 const PLACES: usize = NODES_MAX.next_power_of_two();
-/// Lane numbers.
+/// Positions in a vector.
 const NUMBERS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
 /// Index of each critic feature, in the released program's order: for each node the four powers of its load

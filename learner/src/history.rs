@@ -9,7 +9,8 @@
 //!
 //! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
 //! multiply-adds per matrix element and beat, instead of five instructions, and reads each matrix once per batch.
-//! The matrices are stored transposed: a row per feature, a column per node. Beats without draws cost nothing.
+//! The matrices are stored transposed: a row per feature, a column per node. Beats without draws cost nothing. A lane
+//! is a vector of eight values.
 
 use pulp::Simd;
 
@@ -62,7 +63,7 @@ impl History {
     }
 
     /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer
-    /// for the draw differences.
+    /// for the draw differences; else returns `None`.
     #[inline(always)]
     pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Lane]> {
         self.errors[self.beats] = error;

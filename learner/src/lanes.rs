@@ -24,7 +24,7 @@ pub fn lane(value: impl FnMut(usize) -> f32) -> Lane {
     std::array::from_fn(value)
 }
 
-/// Sums eight values.
+/// Sums eight values: adds the halves of the lane, then neighbours, in the same order on all machines.
 #[inline(always)]
 pub fn sum(lane: Lane) -> f32 {
     let [a, b, c, d, e, f, g, h] = lane;

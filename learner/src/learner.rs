@@ -3,7 +3,8 @@
 //! The migration actor draws the node for each fresh task, the stealing actor the node that an idle node asks
 //! for a task. The critic estimates the value of a state of loads. Its error in a beat, the
 //! temporal-difference error, tells whether the beat was better than expected. All three follow that error
-//! along their eligibility traces: decaying sums of the past features, for the actors times their draws.
+//! along their eligibility traces: decaying sums of the past features, for the actors times their draws. A lane is a
+//! vector of eight values.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;

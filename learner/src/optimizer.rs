@@ -55,7 +55,7 @@ pub struct AdamW {
     pub beta2: f32,
     /// Term added to the root of the mean squared gradient.
     pub epsilon: f32,
-    /// Decay of parameters per step, times the rate.
+    /// Share of each parameter that a step removes, as a multiple of the learning rate.
     pub weight_decay: f32,
     /// Schedule of the learning rates.
     pub schedule: Schedule,
@@ -98,7 +98,7 @@ pub struct Step {
     corrections: (f32, f32),
 }
 
-/// Step counter of all parameters.
+/// Counter of beats and AdamW steps, shared by all parameters.
 #[derive(Clone, Debug)]
 pub struct Steps {
     constants: AdamW,
@@ -136,7 +136,7 @@ impl Steps {
         is_due
     }
 
-    /// Returns the schedule's next factor.
+    /// Returns the schedule's factor for this step, and advances the schedule.
     pub fn multiplier(&mut self) -> f32 {
         self.annealing.next()
     }
@@ -157,7 +157,7 @@ impl Steps {
 #[derive(Clone, Debug)]
 pub struct Parameters {
     pub values: Box<[Lane]>,
-    /// Eligibility traces: decaying sums of the features of past beats.
+    /// Eligibility traces: decaying sums of the features of past beats, for the actors times their draws.
     pub traces: Box<[Lane]>,
     /// Gradient of the beats since the last step.
     gradient: Box<[Lane]>,
@@ -197,7 +197,7 @@ impl Parameters {
     #[inline(always)]
     pub fn step(&mut self, step: &Step) {
         let AdamW { beta1, beta2, epsilon, .. } = step.constants;
-        let (first, second) = step.corrections;
+        let (mean_correction, square_correction) = step.corrections;
         let mean = self.mean.as_flattened_mut();
         let square = &mut self.square.as_flattened_mut()[..mean.len()];
         let gradient = &mut self.gradient.as_flattened_mut()[..mean.len()];
@@ -206,13 +206,14 @@ impl Parameters {
             let slope = gradient[at];
             mean[at] = flush_tiny(beta1 * mean[at] + (1.0 - beta1) * slope);
             square[at] = flush_tiny(beta2 * square[at] + (1.0 - beta2) * (slope * slope));
-            let slope = first * mean[at] / ((second * square[at]).sqrt() + epsilon);
-            values[at] = step.decay * values[at] + step.rate * slope;
+            let direction =
+                mean_correction * mean[at] / ((square_correction * square[at]).sqrt() + epsilon);
+            values[at] = step.decay * values[at] + step.rate * direction;
             gradient[at] = 0.0;
         }
     }
 
-    /// Replaces traces of tiny magnitude by 0.
+    /// Replaces traces of tiny magnitude by 0, because arithmetic with subnormal numbers is slow.
     #[inline(always)]
     pub fn flush_traces(&mut self) {
         self.traces.as_flattened_mut().iter_mut().for_each(|trace| *trace = flush_tiny(*trace));
@@ -236,7 +237,8 @@ mod tests {
     fn cosines_fall_and_restart_in_longer_periods() {
         let schedule = Schedule::Cosine { least: 0.0, most: 2.0, period: 2, factor: 2 };
         let mut annealing = Annealing { schedule, period: 2, step: 0 };
-        // Periods of 2 and 4 steps, and the start of the third, in thousandths.
+        // Periods of 2 and 4 steps, and the start of the third, in thousandths: 1 + cos(angle) at 0 and 90 degrees,
+        // and at 0, 45, 90 and 135 degrees.
         let found: Vec<_> = (0..7).map(|_| (annealing.next() * 1000.0).round()).collect();
         assert_eq!(found, [2000.0, 1000.0, 2000.0, 1707.0, 1000.0, 293.0, 2000.0]);
         let mut constant = Annealing { schedule: Schedule::Constant, period: 1, step: 0 };
@@ -255,7 +257,8 @@ mod tests {
         let multiplier = steps.multiplier();
         parameters.step(&steps.step(0.01, multiplier));
         let values = parameters.values.as_flattened();
-        // The bias corrections make the first step about as large as the rate, 0.01, for any gradient except 0.
+        // The bias corrections make the first step about as large as the rate, 0.01, for any gradient except 0. Values
+        // 0, 1 and 8 have a gradient.
         for (at, expected) in [(0, 0.01), (1, -0.01), (2, 0.0), (8, 0.01)] {
             assert!((values[at] - expected).abs() < 1e-4, "{at}: {}", values[at]);
         }

@@ -1,6 +1,6 @@
 //! Reward of a beat (learning step): imbalance of the nodes' loads, and costs of migrated and stolen tasks.
 
-/// Returns the mean squared difference of two nodes' loads, divided by `scale`.
+/// Returns the mean squared difference of two nodes' loads, divided by `scale`; 0 for fewer than two nodes.
 #[must_use]
 pub fn imbalance(loads: &[f32], scale: f32) -> f32 {
     let count = loads.len() as f64;
@@ -118,10 +118,13 @@ mod tests {
     fn reward_is_imbalance_drop_minus_costs() {
         let mut reward = Reward::new(1e-3, Costs::default(), Utility::Difference);
         let nothing = Events::default();
+        // The imbalance of loads of 0 and one unit is one unit: (1e-3)^2 / 1e-3.
         let change = reward.of(&[0.0, 1e-3], &nothing);
         assert!((change + 1e-3).abs() < 1e-9, "{change}");
         assert!((reward.of(&[0.0, 0.0], &nothing) - 1e-3).abs() < 1e-9);
         let events = Events { migrations: 3, steals: 1, failed_tasks: 2, failed_steals: 9 };
+        // Three migrations and a steal cost 1e-4 each, two dropped tasks 10 each, and failed steals nothing. Two nodes
+        // share the cost.
         let cost = reward.of(&[0.0, 0.0], &events);
         assert!((cost + 1e-3 / 2.0 * (4e-4 + 20.0)).abs() < 1e-9, "{cost}");
         let mut level = Reward::new(1e-3, Costs::default(), Utility::Level);

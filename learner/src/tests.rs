@@ -1,4 +1,4 @@
-//! Properties of every learner, for any number of nodes and any loads.
+//! Tests of the learner: valid probabilities, learning from rewards, exchange of critics, and refused input.
 
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -92,7 +92,7 @@ fn nodes_agree_on_the_mean_of_their_critics() {
     let (mut one, other) = (learner(4, 1), learner(4, 2));
     let wanted: Vec<_> = one.critic().zip(other.critic()).map(|(a, b)| (a + b) * 0.5).collect();
     one.receive_critic(&critic_of(&other)).unwrap();
-    assert_eq!(one.agree(), 1);
+    assert_eq!(one.agree(), 1, "one received critic");
     assert_eq!(critic_of(&one), wanted);
     assert_eq!(one.agree(), 0);
     assert_eq!(critic_of(&one), wanted, "no critic was received since");

@@ -30,7 +30,7 @@ impl Addresses {
     /// an optional `gateway`.
     ///
     /// # Errors
-    /// If the families differ, two addresses coincide that must not, or an IPv6 address is not a host's.
+    /// If the families differ, `own` equals `dst`, or an IPv6 address is not a host's.
     pub fn new(dst: IpAddr, own: Option<IpAddr>, gateway: Option<IpAddr>) -> Result<Self, String> {
         let own = own.unwrap_or_else(|| default_own(dst));
         for (name, address) in [("--src", Some(own)), ("--gateway", gateway)] {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn our_usual_address_is_never_the_schedulers() {
+    fn default_address_differs_from_the_schedulers() {
         for (dst, own) in [
             ("10.0.1.1", "10.0.1.100"),
             ("10.0.1.100", "10.0.1.101"),

@@ -90,7 +90,7 @@ pub enum Command {
     },
 }
 
-/// Default warm-up.
+/// Default warm-up of a load without a trace, in seconds.
 const WARMUP_S: f64 = 1.0;
 
 /// Arguments of the load.
@@ -458,6 +458,7 @@ mod tests {
         };
         assert_eq!(run.network.eal, ["--vdev", "net_memif0,role=client"]);
         let load = run.load.load(run.rate.unwrap(), 1).unwrap();
+        // 80% of 32 workers with a mean service time of 50 us.
         assert_eq!((load.rate_pps, load.duration_s), (512e3, 2.0));
     }
 

@@ -192,6 +192,7 @@ impl Schedule {
             Arrivals::LogNormal { sigma } => {
                 Gap::LogNormal { scale: mean * (-sigma * sigma / 2.0).exp(), sigma }
             }
+            // The mean of a Pareto distribution is low * alpha / (alpha - 1).
             Arrivals::Pareto { alpha } => Gap::Pareto { low: mean * (alpha - 1.0) / alpha, alpha },
             Arrivals::Bursts { tasks, mean_ns } => {
                 let within = mean_ns * hz / 1e9;
@@ -254,6 +255,7 @@ impl Gap {
                 let normal: f64 = StandardNormal.sample(rng);
                 *scale * (*sigma * normal).exp()
             }
+            // The logarithm of a Pareto variable over its minimum is exponential.
             Self::Pareto { low, alpha } => *low * (exp1(rng) / *alpha).exp(),
             Self::Bursts { tasks, left, within, pause } => {
                 let mean = if *left == 0 { *pause } else { *within };
@@ -318,6 +320,7 @@ mod tests {
     fn poisson_gaps_are_exponential() {
         let times = due("poisson", 1e6, 1e9, 200_000);
         let gaps: Vec<_> = times.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
+        // The mean gap is 1000 ns.
         for multiple in [0.5, 1.0, 2.0, 4.0] {
             let above = gaps.iter().filter(|gap| **gap > multiple * 1000.0).count() as f64;
             let share = above / gaps.len() as f64;
@@ -336,6 +339,7 @@ mod tests {
 
     #[test]
     fn contradicting_bursts_are_refused() {
+        // At 200,000 tasks/s, 16 tasks take 80 us. Their gaps within a burst take 15 ms.
         let arrivals: Arrivals = "bursts(16,1ms)".parse().unwrap();
         let error = Schedule::new(&arrivals, 200e3, 1e9).unwrap_err().to_string();
         assert!(error.contains("lower the rate") && error.contains("80us"), "{error}");

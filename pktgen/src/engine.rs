@@ -25,8 +25,8 @@ use crate::template::{Task, Template};
 const REQUEST_INTERVAL_S: f64 = 0.1;
 /// Seconds in which the next hop must answer.
 const RESOLVE_S: f64 = 10.0;
-/// Minimum number of seconds after the last due time in which the backlog may still be sent. Equals the
-/// tolerance for late tasks if that is longer. The rest counts as unsent.
+/// Seconds after the end of the load in which the backlog may still be sent. A longer tolerance for late tasks
+/// replaces it. The rest counts as unsent.
 const GRACE_S: f64 = 0.001;
 /// Maximum number of unsent tasks counted in one poll, to bound its time.
 const UNSENT_PER_POLL: usize = 4096;
@@ -220,7 +220,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         self.phase
     }
 
-    /// Polls with the clock `now` until the run is over, or `stop` ends it early.
+    /// Polls with the clock `now` until the run is over. `stop` ends the load early, as [`Generator::stop`] does.
     pub fn run(&mut self, mut now: impl FnMut() -> u64, stop: &AtomicBool) {
         while !self.phase.is_over() {
             self.transmit(now());
@@ -513,7 +513,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
         &self.tally
     }
 
-    /// Returns the generator's parts and its counts.
+    /// Returns port, buffer pool and counts.
     #[must_use]
     pub fn into_parts(mut self) -> (P, L, Tally) {
         self.tally.stamps = self.stamps.map(|stamps| stamps.stats());
@@ -547,7 +547,9 @@ mod tests {
     use wedjat::io::memory::{self, Frame, FramePool, RingPort};
     use wedjat::wire::ether::Mac;
 
+    /// MAC address of the generator.
     const US: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    /// MAC address of its peer.
     const PEER: Mac = Mac([2, 0, 0, 0, 0, 9]);
     /// One tick is one nanosecond.
     const HZ: f64 = 1e9;
@@ -658,7 +660,7 @@ mod tests {
         assert_eq!((sent, answered, late), (scheduled, scheduled, 0));
         assert!((9_500..10_500).contains(&scheduled), "{scheduled}");
         assert!((900..1_100).contains(&run.tally.warmup.sent));
-        // Sent within a step, answered after 7 us, received a step later.
+        // Sent within a step, answered after 7 us, received a step later. The histogram resolves 0.1%.
         let response = run.tally.response();
         for quantile in [0.01, 0.5, 1.0] {
             let ns = response.quantile_ns(quantile);
@@ -672,7 +674,7 @@ mod tests {
         assert!(classes.iter().all(|tasks| *tasks > answered / 3), "{classes:?}");
     }
 
-    /// The same load over IPv6 through a router; only the frames differ.
+    /// Runs the same load over IPv6 through a router; only the frames may differ.
     // promise: measurement.1
     #[test]
     fn over_ipv6_a_run_is_the_same() {
@@ -703,7 +705,8 @@ mod tests {
         }
     }
 
-    /// A task every 10 us: nine of class 1, then a large one of class 2. The last is due at 9.99 ms.
+    /// Returns a replay of a task every 10 us: nine of class 1, then a large one of class 2. The last is due at
+    /// 9.99 ms. The columns are time in us, class, service time in us, and size in bytes.
     fn replayed(repeat: u32) -> Load {
         let line = |i: u32| match i % 10 {
             9 => format!("{},2,8,1000\n", i * 10),
@@ -769,6 +772,7 @@ mod tests {
             now += STEP;
             assert!(now < 10_000_000, "it does not end");
         }
+        // The tasks due at 0, 10 and 20 us, in the warm-up.
         assert_eq!((generator.tally().warmup.sent, generator.tally().measured.scheduled), (3, 0));
     }
 
@@ -950,6 +954,7 @@ mod tests {
             }
         }
         let ledger = generator.tally().measured;
+        // After 1 ms of warm-up, 2 ms at a million tasks per second. The drain ends with the last answer.
         assert!((1_800..2_200).contains(&ledger.answered), "{ledger:?}");
         assert!((generator.tally().measured_s - 0.002).abs() < 1e-6);
         assert_eq!(ledger.answered, ledger.scheduled);

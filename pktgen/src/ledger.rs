@@ -33,7 +33,7 @@ impl Ledger {
             && self.sent == self.answered + self.refused + self.lost
     }
 
-    /// Returns the fraction of tasks sent on time, of tasks due.
+    /// Returns the fraction of the due tasks that were sent on time; 0 if none was due.
     #[must_use]
     pub fn adherence(&self) -> f64 {
         if self.scheduled == 0 {

@@ -163,14 +163,14 @@ impl Load {
         Schedule::new(&self.arrivals, self.rate_pps / f64::from(self.cores), hz)
     }
 
-    /// Returns an upper bound of the number of tasks in a run, warm-up included, for sizing memory. Holds
-    /// almost certainly, and never exceeds the memory limit.
+    /// Returns the capacity for the tasks of a run, warm-up included: the expected number with a margin for random
+    /// arrivals, within the memory limit.
     #[must_use]
     pub fn tasks_max(&self) -> usize {
         slices::tasks_max(self.rate_pps * (self.warmup_s + self.duration_s))
     }
 
-    /// Returns the same bound for the tasks of one core.
+    /// Returns the same capacity for the tasks of one core.
     #[must_use]
     pub fn core_tasks_max(&self) -> usize {
         slices::tasks_max(self.core_tasks())

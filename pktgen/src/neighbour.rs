@@ -188,7 +188,7 @@ mod tests {
                 (reply.requested_address(), reply.announcement()),
                 (None, Some((addresses.dst(), OWNER)))
             );
-            assert_eq!(answer(&mut buf, OWNER, |_| true), Err(request.reason()), "an answer");
+            assert_eq!(answer(&mut buf, OWNER, |_| true), Err(request.reason()), "not a request");
         }
     }
 

@@ -39,7 +39,7 @@ pub fn value(number: u32) -> [u8; VALUE_LEN] {
     value
 }
 
-/// Returns the objects that a GET with this seed reads.
+/// Returns the objects that a GET with this seed reads. An object may occur twice.
 pub fn read_by(seed: u64) -> impl Iterator<Item = u32> {
     (0..u64::from(GETS)).map(move |i| (mixed(seed.wrapping_add(i)) % u64::from(OBJECTS)) as u32)
 }
@@ -52,8 +52,8 @@ pub fn digest(key: &[u8], value: &[u8]) -> u64 {
     mixed(folded(value) ^ mixed(folded(key) ^ value.len() as u64))
 }
 
-/// Folds all bytes into one word. Uses four lanes, which the compiler turns into vector instructions: a SCAN
-/// folds 5 MB.
+/// Folds all bytes into one word. The rotations make the result depend on the order. Uses four lanes, which
+/// the compiler turns into vector instructions: a SCAN folds 5 MB.
 #[inline]
 fn folded(bytes: &[u8]) -> u64 {
     let mut lanes = [0_u64; 4];

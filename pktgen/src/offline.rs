@@ -15,7 +15,7 @@ const NONE: &str = "this build has no DPDK, so it cannot open a port; build with
 pub enum Network {}
 
 impl Network {
-    /// Always fails, with an error of the addresses first.
+    /// Always fails: with the error of invalid addresses, else with [`NONE`].
     pub fn open(args: &NetworkArgs) -> Result<Self, Failure> {
         args.addresses()?;
         Err(NONE.into())

@@ -93,7 +93,7 @@ impl Outstanding {
         &mut self.slots[seq as usize & mask]
     }
 
-    /// Adds a task with the next sequence number. Returns the task that it evicts, if any.
+    /// Adds a task with the next sequence number. Returns the unanswered task that it evicts, if any.
     #[inline]
     pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<Flight> {
         let seq = self.next;

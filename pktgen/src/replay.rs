@@ -16,7 +16,7 @@ const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
 const GAP_MIN_S: f64 = 1e-6;
 /// Shortest pass. A trace of a single moment would otherwise have an infinite rate.
 const PASS_MIN_S: f64 = 1e-3;
-/// Longest replay. Within it, floating-point numbers hold all nanoseconds exactly.
+/// Longest replay. Its nanoseconds stay below 2^53, so that floating-point numbers hold them exactly.
 const LENGTH_MAX_S: f64 = 30.0 * 86_400.0;
 
 /// A trace with its replay options. Clones share the tasks.
@@ -45,7 +45,7 @@ pub enum ReplayError {
 
 impl Replay {
     /// Creates a replay of `trace`, `repeat` times, at `speed` times its original rate. A pass ends one mean
-    /// gap after its last task; the next one starts there.
+    /// gap after its last task, at least 1 us; the next one starts there. A pass lasts at least 1 ms.
     ///
     /// # Errors
     /// If the replay would be too long or too fast.
@@ -87,7 +87,8 @@ impl Replay {
     #[must_use]
     pub fn busiest_second(&self) -> f64 {
         let (tasks, second) = (self.trace.tasks(), (1e9 * self.speed) as u64);
-        // Sliding window of one second: tasks `first` to `last`.
+        // Sliding window: tasks `first` to `last`, within one second of the replay. `second` is its length in
+        // nanoseconds of the trace.
         let mut first = 0;
         let mut most_tasks = 0;
         for (last, task) in tasks.iter().enumerate() {

@@ -37,11 +37,11 @@ pub const ADHERENCE_MIN: f64 = 0.95;
 /// Results of a task class.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassReport {
-    /// Name in a named mix, else its service times.
+    /// Name in a named mix; else its service times, or `class` and its number for a trace.
     pub name: String,
     /// Class on the wire.
     pub class: u16,
-    /// Service times in the syntax of the command line.
+    /// Service times in the syntax of the command line; the mean for a trace.
     pub service: String,
     /// Ledger of its tasks.
     #[serde(flatten)]
@@ -70,7 +70,7 @@ pub struct Report {
     pub late: u64,
     /// Tasks never handed to the device.
     pub unsent: u64,
-    /// Polls in which the device did not accept all tasks, warm-up included, because its peer was slower.
+    /// Polls in which the device did not accept all tasks, warm-up included. Usually its peer is slower.
     pub tx_full: u64,
     /// Fraction of the scheduled tasks that were sent on time.
     pub adherence: f64,
@@ -116,7 +116,7 @@ pub struct Report {
     pub strays: Strays,
     /// Origin of the figures.
     pub manifest: Manifest,
-    /// All tasks in the order of their due times, if the load records them.
+    /// Recorded tasks in the order of their due times; empty if the load records none.
     #[serde(skip)]
     pub tasks: Vec<Task>,
 }
@@ -537,6 +537,7 @@ fn write_confidence(out: &mut String, ci: &Confidence) -> fmt::Result {
         false => format!("+-{value}"),
     };
     let (p50, p99, mean) = (text(ci.p50), text(ci.p99), text(ci.mean));
+    // Leaves the columns of p90, p99.9 and p99.99 empty.
     writeln!(out, "  {:<22}{p50:>10}{:>10}{p99:>10}{:>20}{mean:>10}", "  95% confidence", "", "")
 }
 
@@ -646,6 +647,7 @@ mod tests {
                 tally.count_unsent(due, 0, class);
                 continue;
             }
+            // A task is late if it is sent more than 10 ticks after its due time.
             let sent = if i < unsent + late { due + 11 } else { due };
             let flight = Flight { due, sent, service_ns: 0, class };
             tally.send(&flight);
@@ -662,7 +664,7 @@ mod tests {
 
     // promise: measurement.2
     #[test]
-    fn verdicts() {
+    fn verdict_depends_on_adherence_and_answers() {
         let good = report(0, 0, 0);
         assert!(good.valid && good.warnings.is_empty() && good.reasons.is_empty(), "{good}");
         assert!(good.to_string().ends_with("VALID"));
@@ -678,7 +680,7 @@ mod tests {
     // promise: measurement.2
     #[test]
     fn percentile_needs_enough_undisturbed_slices() {
-        // A stall of 4 us: its slice and the one before are disturbed.
+        // A stall of 4 us: its slice is disturbed, and the one before, whose tasks may still be in flight.
         let readings: Vec<_> =
             (0..=1000).map(|i| i * 1000).filter(|at| !(501..504).contains(&(at / 1000))).collect();
         let load = load();
@@ -712,6 +714,7 @@ mod tests {
     // promise: measurement.2
     #[test]
     fn disturbed_run_is_invalid_with_the_fix() {
+        // Each gap of 2 us between two readings is a stall, because it exceeds the limit of 1 us.
         let readings: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
         let report = report_between(&load(), &readings, [0; 4]);
         assert_eq!(

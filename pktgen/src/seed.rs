@@ -58,8 +58,8 @@ impl StreamSeed {
     }
 }
 
-/// Step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators,
-/// OOPSLA 2014).
+/// Applies step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+/// generators, OOPSLA 2014).
 fn split_mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -129,6 +129,7 @@ pub fn self_test(
     service: &Service,
 ) -> Result<Independence, DependentStreams> {
     check_overlap(cores)?;
+    // The rank correlation of n independent pairs has a standard deviation of 1 / sqrt(n).
     let limit = DEVIATIONS_MAX / (PAIRS as f64).sqrt();
     let mut correlation_max = 0.0_f64;
     for core in cores {
@@ -148,8 +149,8 @@ pub fn self_test(
     Ok(Independence { correlation_max, limit })
 }
 
-/// Checks that no two streams share a 64-bit output. Streams with equal seeds, or shifted copies of each
-/// other, do. Independent streams of one core do so with a probability of 2e-12.
+/// Checks that no two streams share a 64-bit output among their first [`OUTPUTS`]. Streams with equal seeds, or
+/// copies that are shifted by less, do. Independent streams of one core do so with a probability of 2e-12.
 fn check_overlap(cores: &[CoreSeeds]) -> Result<(), DependentStreams> {
     let mut outputs = Vec::new();
     for seed in cores.iter().flat_map(|core| [&core.arrivals, &core.service]) {

@@ -24,7 +24,7 @@ const SLICE_S: std::ops::RangeInclusive<f64> = 1e-3..=0.05;
 /// Time without a clock reading that counts as a stall (pause), in mean service times; at least
 /// [`PAUSE_MIN_S`].
 const PAUSE_SERVICES: f64 = 0.25;
-/// Smallest stall that nodes record. A rule cannot use a smaller one.
+/// Smallest stall that nodes record. [`Rule::new`] uses no smaller one.
 pub const PAUSE_MIN_S: f64 = wedjat::state::counters::PAUSE_NS as f64 / 1e9;
 /// Load as a fraction of the workers' capacity, assumed if the capacity is unknown.
 const UNKNOWN_SHARE: f64 = 0.9;

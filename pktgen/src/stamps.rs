@@ -348,9 +348,10 @@ mod tests {
     /// readings are interrupted.
     struct Clocks(Arc<AtomicU64>);
 
-    /// Our clock at the start, and the device's.
+    /// Our clock at the start.
     const START: u64 = 1_000_000_000;
-    const FROM: u64 = u64::MAX - 12_345; // wraps around
+    /// The device's clock at the start. It soon wraps around.
+    const FROM: u64 = u64::MAX - 12_345;
 
     /// Returns the device's clock at this time of ours.
     fn device(ns: u64, tick: f64) -> u64 {
@@ -388,6 +389,7 @@ mod tests {
                 let now = clocks.0.fetch_add(1_000_000, Relaxed) + 1_000_000;
                 stamps.refresh(now);
                 let now = clocks.0.load(Relaxed);
+                // Spread over the last 500 us.
                 let arrived = now - step * 7 % 500_000;
                 let stamped = stamps.ticks(device(arrived, tick), now).unwrap();
                 assert!(stamped.abs_diff(arrived) < 20, "{tick}: {stamped} {arrived}");

@@ -80,7 +80,7 @@ pub struct Tally {
     /// Tick at which the measured time ended.
     end: u64,
     clock: Clock,
-    /// Nanoseconds per tick, in units of 2^-32. Conversions in integers are exact and cheap.
+    /// Nanoseconds per tick, in units of 2^-32, so that conversions need only integers.
     tick_ns: u64,
     /// Window used last: its index and its range of due times. The next task is usually in the same one.
     window: (usize, std::ops::Range<u64>),

@@ -103,7 +103,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Builds the frame. The MAC addresses of `flow` may be set later.
+    /// Builds the frame. [`Template::set_next_hop`] may set the next hop's MAC address later.
     #[must_use]
     pub fn new(frame: &TaskFrame) -> Self {
         let (app, extended) = (frame.app, frame.extended);

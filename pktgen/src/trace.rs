@@ -516,6 +516,7 @@ mod tests {
         let lines = "# from 1 May\n\n time_us, class,service_us,size\n1700000000000000.001,1,40,0\r\n\
                      # later\n1700000000000012.5,3,0.5,1514\n1700000000000012.5,1,60.0009,85";
         let trace = read(lines.as_bytes()).unwrap();
+        // Times count from the first task's. A fourth decimal is truncated.
         let expected =
             [entry(0, 1, 40_000, 0), entry(12_499, 3, 500, 1514), entry(12_499, 1, 60_000, 85)];
         assert_eq!(trace.tasks(), expected);
@@ -565,7 +566,7 @@ mod tests {
         assert!(error.contains("/no/trace.csv") && error.contains("No such file"), "{error}");
     }
 
-    /// Frame of a task as the generator sends it.
+    /// Returns the frame of a task as the generator sends it.
     fn frame(class: u16, service_ns: u32, extended: bool) -> Vec<u8> {
         let target = Target { extended, ..Target::new(Mac([2, 0, 0, 0, 0, 1]), 1, 2) };
         let mut template = Template::new(&target.frame(7));
@@ -574,7 +575,7 @@ mod tests {
         bytes
     }
 
-    /// Tasks with and without extension, and packets of other kinds.
+    /// Returns frames of tasks with and without extension, and of other kinds.
     fn frames() -> Vec<Vec<u8>> {
         let mut answer = frame(1, 5, true);
         answer[udp::PAYLOAD] = Code::TaskDone as u8;
@@ -590,7 +591,7 @@ mod tests {
         BTreeMap::from([("no_task", 1), ("runt", 1), ("vlan_tag", 1), (cut, 1)])
     }
 
-    /// Capture of these frames, 1.5 us apart.
+    /// Creates a capture of these frames, 1.5 us apart.
     fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
         let ts_resolution = TsResolution::NanoSecond;
         let header = PcapHeader { snaplen: 0, ts_resolution, ..PcapHeader::default() };
@@ -647,6 +648,7 @@ mod tests {
         // The UDP checksum is at offset 60.
         let no_checksum = [&task[..60], &[0, 0], &task[62..]].concat();
         let trace = read(&pcap(&[task, request, fragment, no_checksum])).unwrap();
+        // 20 bytes more than over IPv4.
         assert_eq!(trace.tasks(), [entry(0, 2, 9_000, 105)]);
         let skipped = ["ipv6_extension", "neighbour_discovery", "udp_no_checksum"];
         assert_eq!(trace.skipped(), &skipped.map(|kind| (kind, 1)).into());

@@ -8,10 +8,12 @@ fn pktgen(arguments: &[&str]) -> Output {
     command.expect("the command starts")
 }
 
+/// Returns the error output as text.
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Returns the standard output as text.
 fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -68,7 +70,7 @@ fn mistakes_are_explained_and_exit_2() {
     }
 }
 
-/// A temporary file with this text.
+/// Creates a temporary file with this text.
 fn file(text: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), text).expect("it can be written");
@@ -114,6 +116,7 @@ mod dpdk {
     struct Reflector(Child);
 
     impl Reflector {
+        /// Starts the reflector on a device with this number of queue pairs.
         fn start(device: &str, queues: &str) -> Self {
             let child = Command::new(env!("CARGO_BIN_EXE_wedjat-pktgen"))
                 .args(["reflect", "--device", device, "--queues", queues])
@@ -177,7 +180,7 @@ mod dpdk {
         let service = "mix(0.5*exp(50us), 0.5*fixed(5us))";
         let load = ["run", "--rate", "5k", "--service", service, "--format", "json"];
         let (output, report) = report("run", "1", &load);
-        // Due tasks are drawn in advance, regardless of their outcome.
+        // 5000 tasks/s for 300 ms. Due tasks are drawn in advance, regardless of their outcome.
         let scheduled = report["scheduled"].as_u64().unwrap_or_default();
         assert!((1_200..1_800).contains(&scheduled), "{report}");
         assert!(report["response_us"]["p50"].as_f64() >= report["service_us"]["p50"].as_f64());
@@ -327,6 +330,7 @@ mod dpdk {
         assert_eq!(report["offered_pps"].as_f64().map(f64::round), Some(1997.0));
         let classes = report["classes"].as_array().unwrap();
         let scheduled: Vec<_> = classes.iter().map(|class| class["scheduled"].as_u64()).collect();
+        // 400 and 200 in both passes; the warm-up has 66 and 34 of them.
         assert_eq!(scheduled, [Some(334), Some(166)]);
         assert_eq!(
             (&classes[1]["name"], &config["replay"]["tasks"]),
@@ -360,6 +364,7 @@ mod dpdk {
         let load = ["run", "--rate", "4k", "--cores", &cores, "--format", "json", "--no-floor"];
         let (_, report) = report("cores", "2", &load);
         let scheduled = report["scheduled"].as_u64().unwrap_or_default();
+        // 4000 tasks/s for 300 ms.
         assert!((1_000..1_400).contains(&scheduled), "{report}");
         // Two cores, each with a seed of arrivals and one of service times.
         assert_eq!(report["manifest"]["seeds"].as_array().map(Vec::len), Some(4));

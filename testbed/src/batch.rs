@@ -92,6 +92,7 @@ struct WorkDone {
 }
 
 impl WorkDone {
+    /// Starts counting at 0 up to `limit`. Opens the existing file `counter`, if there is one, for the count.
     fn open(limit: u64, counter: Option<&Path>) -> io::Result<Self> {
         let open = |path| File::options().write(true).open(path);
         Ok(Self { units: AtomicU64::new(0), limit, file: counter.map(open).transpose()? })

@@ -86,7 +86,9 @@ type Series = (&'static str, Vec<(f64, Row)>);
 
 /// A line figure over one flag.
 struct Figure {
+    /// Name of the figure and of its files.
     name: &'static str,
+    /// Title of the plot.
     title: &'static str,
     /// Flag of the x axis, with its values.
     x: (&'static str, &'static str),

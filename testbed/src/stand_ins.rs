@@ -139,7 +139,8 @@ impl StandIns {
         self.report_in(None)
     }
 
-    /// Same as [`StandIns::report`], with a verdict over the replies of undisturbed slices only.
+    /// Same as [`StandIns::report`], with a verdict over the replies of undisturbed slices only, if slices are given
+    /// and all replies were logged ([`StandIns::log_replies`]).
     #[must_use]
     pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         let (workers, busy) = (self.workers.len() as u16, self.busy.len() as u64);
@@ -178,6 +179,7 @@ mod tests {
     /// returns the agent's ends of the workers' channels.
     fn attached(workers: u16, workload: Workload) -> (Vec<Channel>, StandIns) {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
+        // Each worker's ring has 4 slots of 32 bytes.
         let region = Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap());
         let mut channels: Vec<_> = (0..places.len()).map(|at| region.channel(at)).collect();
         let attached = std::thread::scope(|scope| {
@@ -234,6 +236,7 @@ mod tests {
         let report = stand_ins.report();
         assert_eq!((report.tasks, report.replies, report.outstanding), (3, 3, 0));
         assert!(report.balances(), "{report}");
+        // The second worker's task was due at 11,200 and ended at 11,499.
         assert!((report.lateness_us.max.0 - 0.299).abs() < 0.001, "{report}");
     }
 

@@ -48,7 +48,7 @@ pub struct WorkerSummary {
     pub pool: u16,
     /// Number of tasks taken. Each of them was answered.
     pub tasks: u64,
-    /// Mean service time in microseconds.
+    /// Mean service time in microseconds; 0 without tasks.
     pub service_mean_us: f64,
     /// Reason why it ended.
     pub ended: WorkerEnd,
@@ -112,6 +112,7 @@ mod tests {
     /// Creates the region (memory shared with workers) of an agent with one worker, and the agent's end of
     /// that worker's channel.
     fn region() -> (Arc<WorkerRegion>, Channel) {
+        // The worker's ring has 4 slots of 32 bytes.
         let region = Arc::new(WorkerRegion::heap(&[Place { id: 4, pool: 2 }], 4, 32).unwrap());
         let channel = region.channel(0);
         (region, channel)

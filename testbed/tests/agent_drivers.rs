@@ -16,6 +16,7 @@ use processes::*;
 /// themselves. `more_queues` is the number of receive queues that the generator polls in addition to its
 /// first.
 fn run(folder: &Path, agent: &str, generator: &str, more_queues: &str) -> (Value, Value) {
+    // With `must`, the agent starts only if each worker thread has a transmit queue of its own.
     let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);

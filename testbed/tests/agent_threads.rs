@@ -22,7 +22,8 @@ struct AgentRig {
 
 impl AgentRig {
     /// Creates the rig. `role` is the agent's memif role; `sends` is the value of `worker_sends` in its
-    /// configuration.
+    /// configuration. If the workers lack transmit queues of their own, `must` refuses to start, and `try` lets the
+    /// dispatcher send their replies.
     fn new(name: &str, role: &str, sends: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let socket = format!("@wedjat-{name}-{}", std::process::id());

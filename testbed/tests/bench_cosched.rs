@@ -1,6 +1,6 @@
 //! `bench-cosched` in a small run: it measures and counts everything. The results themselves are not
 //! asserted. It runs a batch job beside a worker under several ways to limit the batch (arms), in windows of
-//! time.
+//! time. Bars are required values.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs;
@@ -56,6 +56,7 @@ fn skipped(name: &str) -> bool {
     reason.is_some()
 }
 
+/// Returns a JSON value that must be a whole number.
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap()
 }
@@ -84,12 +85,15 @@ fn every_arm_has_a_row_and_counted_windows() {
         assert!(number(&row["tasks"]) > 0 || row["hand_over_p999_us"].is_null(), "{row}");
         assert!(number(&row["windows"]) > 0 || row["violating"].is_null(), "{row}");
     }
+    // The bars: cost and gain of the batch, its share after a step in load, and windows under the guard that miss the
+    // objective.
     assert!(number(&report["tasks"]) > 0 && report["bars"].as_array().unwrap().len() == 4);
     // Two arms cannot protect a worker of the normal scheduling class from a batch of that class: a quota and
     // a weight. They are measured nevertheless, and reported as refused.
     let refused: Vec<_> =
         report["refused"].as_array().unwrap().iter().map(|refusal| &refusal["arm"]).collect();
     assert_eq!(refused, ["static", "shares"]);
+    // The three arms `asax-*` learn.
     let learners = report["learners"].as_array().unwrap();
     assert_eq!(learners.len(), 3);
     assert!(learners.iter().all(|learner| learner["replayed"]["difference"].is_number()));

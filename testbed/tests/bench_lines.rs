@@ -51,7 +51,7 @@ fn only_core_shared_lines_move() {
     }
     assert_eq!(transfers(&alone["lines"]), [0.0, 0.0]);
     let [in_turn, at_once] = transfers(&two["lines"]);
-    // Cores that share memory words move a third of a line per packet.
+    // The limit of 0.2 is below the third of a line per packet that cores with shared memory words move.
     assert!(0.0 < in_turn && in_turn <= at_once && at_once < 0.2, "{two}");
     assert!(two["top"][0]["functions"][0][0].is_string(), "{two}");
     assert_eq!(alone["top"].as_array().map(Vec::len), Some(0));
@@ -67,5 +67,6 @@ fn impossible_load_is_reported() {
     let output = bench(&["--cores", "1", "--policy", "no-such-policy"]);
     let printed = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && printed.contains("no-such-policy"), "{printed}");
+    // At most 64 cores are allowed.
     assert!(!bench(&["--cores", "65"]).status.success());
 }

@@ -171,7 +171,7 @@ fn failing_leaf_start_shows_its_output() {
 }
 
 #[test]
-fn mistakes_are_named_before_anything_starts() {
+fn mistakes_are_named_and_refused() {
     for (arguments, part) in [
         (["--leaf", "/nowhere/wedjat"], "/nowhere/wedjat"),
         (["--policies", "best"], "unknown policy `best`"),

@@ -273,6 +273,7 @@ fn report_to_picker(policy: &PolicySpec, record: &[Event]) -> usize {
     // Queued tasks in the order of arrival; they leave in the same order.
     let mut waiting = VecDeque::new();
     for event in record {
+        // Task number, worker and idle flag of each task that the picker sends; queued tasks have no flag.
         let mut found = Vec::new();
         match event {
             // Leaf and picker advance the policies' time by themselves.

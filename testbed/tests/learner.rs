@@ -64,6 +64,7 @@ fn different_learner_is_detected() {
         assert!(differences[differs].as_f64().unwrap() > 1e-5, "{key}: {differences}");
         other[key] = before;
     }
+    // A cosine schedule changes the learning rates.
     other["cosine"] = 1.into();
     std::fs::write(&path, other.to_string()).unwrap();
     assert_eq!(compared(&path).0, Some(1), "its rates are others");

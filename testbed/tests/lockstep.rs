@@ -49,6 +49,7 @@ fn run_until<S: Scheduler + ?Sized>(
     let setting = Setting::new(config).unwrap();
     let text = setting.leaf(config, 0, &state).toml();
     let leaf = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
+    // 8192 packet buffers.
     let (scheduler, mut ends) = LocalLeaf::new(&leaf, 8192).unwrap();
     ends.workers.set_steered(config.cores.steered);
     let mut scheduler = wrap(scheduler);
@@ -143,10 +144,12 @@ impl Scheduler for WatchedPlaces {
         let dispatchers = self.leaf.cores().iter().filter_map(|core| core.stages().dispatcher(0));
         let waiting = dispatchers.clone().filter(|dispatcher| dispatcher.waiting() > 0);
         self.waited += waiting.clone().count() as u64;
-        // A core that has a free worker on its idle list may keep it for one of its own tasks.
+        // `may_release` of a waiting core does not show a free worker that another core keeps on its idle list for
+        // tasks of its own.
         let has_idle =
             || dispatchers.clone().any(|dispatcher| !dispatcher.view().idle().is_empty());
         let is_free = waiting.clone().any(|dispatcher| dispatcher.may_release() || has_idle());
+        // The time includes the step to the turn that takes the place.
         let since_ns = *self.free_since_ns.get_or_insert(now_ns);
         self.longest_ns = self.longest_ns.max(now_ns - since_ns);
         if !is_free {
@@ -156,6 +159,7 @@ impl Scheduler for WatchedPlaces {
     }
 }
 
+/// A place is free for at most 10 us while a task waits.
 // promise: scheduling.2
 #[test]
 fn no_place_idles_while_another_core_waits() {

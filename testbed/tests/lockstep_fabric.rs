@@ -95,7 +95,8 @@ fn ended_leaf_is_excluded_within_50_ms() {
         assert!((18_000_000..50_000_000).contains(&last_ns), "{name}: {last_ns}");
         let spine = &report.counted[0];
         assert_eq!(spine["workers_lost"], 1, "{name}");
-        // The spine estimates the leaf's tasks from its last signals and the tasks sent since.
+        // The spine estimates the leaf's tasks from its last signals and the tasks sent since. It is right within a
+        // fifth.
         let written_off = spine["written_off"];
         assert!(written_off.abs_diff(lost) * 5 < lost, "{name}: {written_off} of {lost}");
         // No surviving leaf is affected.
@@ -128,6 +129,7 @@ fn packet_loss_is_accounted_and_excludes_no_leaf() {
         assert_right(&report, "losses");
         let lost: u64 = report.lost.values().sum();
         assert_eq!(outcome.tasks, report.answered + lost, "{:?}", report.lost);
+        // Of 4000 tasks, each with three packets between nodes, 1% of the packets are lost: about 120.
         assert!(lost > 30 && lost < 300, "{lost}");
         assert!(
             report.counted[0]["workers_lost"] == 0,

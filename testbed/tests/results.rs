@@ -209,6 +209,7 @@ fn plots_and_page_are_written() {
         "time-04-random-at-90.svg",
     ];
     assert_eq!(names(&plots), expected);
+    // The page has all eight plots, and a table of a header and four runs.
     let page = fs::read_to_string(plots.join("index.html")).unwrap();
     assert_eq!((page.matches("<svg").count(), page.matches("<tr").count()), (8, 5));
     for outside in ["<script", "src=", "href=", "url(", "@import"] {

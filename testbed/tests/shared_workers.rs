@@ -262,11 +262,13 @@ fn one_of_two_leaves_survives_the_other() {
         world.pass(60_000_000, both);
         world.quiet(5_000_000);
         let tasks: u64 = (0..LEAVES).map(|leaf| world.leaf(leaf).sent).sum();
+        // Two tasks in 65 us for 60 ms.
         assert!(tasks > 1800, "{tasks}");
         (0..LEAVES).for_each(|leaf| world.assert_right(leaf, policy));
         let received: Vec<_> = (0..LEAVES).map(|leaf| world.reports(leaf)).collect();
         let published = world.agent.agent().counters().read(Counter::QueueReports);
         assert_eq!(received.iter().sum::<u64>(), published, "{policy}: each is taken");
+        // The policies' papers bound the reports by one per task.
         assert!(
             published - first_reports < tasks && published > tasks / 4,
             "{policy}: {published} for {tasks}"
@@ -294,6 +296,7 @@ fn one_of_two_leaves_survives_the_other() {
 
         // The leaf returns without any state.
         world.leaves[1] = Some(Leaf::new(1, policy));
+        // The agent sends a message about each worker at least every 100 ms, by which a leaf learns of it.
         world.quiet(120_000_000);
         world.pass(40_000_000, both);
         world.quiet(5_000_000);

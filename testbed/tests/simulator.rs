@@ -357,6 +357,7 @@ fn mixes_are_known_by_name() {
     assert_ne!(run("tpcc"), run("rocksdb-90-10"));
 }
 
+/// The ratios are the specification's bars.
 #[test]
 fn central_queues_beat_horus_at_high_load() {
     for (service, ratio_max) in [
@@ -427,6 +428,8 @@ fn faults_lose_tasks_and_the_rest_goes_on() {
     let loss = rows(&[("loss", "0.01")]);
     // A task crosses two links. A lost reply is not a lost task.
     assert!((loss.lost as f64 / 2000.0 - 1.0).abs() < 0.1, "{}", loss.lost);
+    // A failed leaf gets about a quarter of 192 tasks in the millisecond until the controller removes it. Tasks at its
+    // workers still complete.
     let leaf = rows(&[("fail", "leaf:2@50ms")]);
     assert!(leaf.lost > 0 && leaf.lost < 2000 && !leaf.unstable, "{leaf:?}");
     // The only leaf fails. The tasks in the queues of both its cores are lost, so the run ends.
@@ -483,6 +486,7 @@ fn fabric_runs_many_pools() {
     ]));
     assert_ne!(scattered.unwrap()[0].mean, horus[0].mean);
     assert!(horus[0].mean < 0.8 * rs_lb[0].mean, "{horus:?} {rs_lb:?}");
+    // The share of each spine is rounded down.
     assert!(horus[0].tasks > 99_900 && horus[0].lost == 0);
     assert!(run("horus", "500").unwrap_err().contains("no server left"));
 }
@@ -604,6 +608,7 @@ fn default_run_length_suffices() {
     let cells = |keys: &[(&str, &str)]| sim::plan::cells(&args(keys)).unwrap();
     let fabric = cells(&[("model", "fabric"), ("load", "0.8")]);
     assert!(fabric[0].model.length() >= 300.0 && fabric[0].caution().is_none());
+    // 1000 pools of 685 workers on average get 548,000 tasks per mean service time: 1.82 of these for a million.
     let short = cells(&[("model", "fabric"), ("load", "0.8"), ("tasks", "1000000")]);
     assert!(short[0].caution().unwrap().contains("164.4 times the --tasks"), "{short:?}");
     let rack = cells(&[("load", "0.8")]);
@@ -631,6 +636,8 @@ fn long_queues_do_not_saturate_percentiles() {
     assert!((rows[0].mean / rows[0].p50 - 1.0).abs() < 0.05, "{rows:?}");
 }
 
+/// Response times of the model `slots` are whole slots. At least 30% of Horus's decisions need two passes through a
+/// switch at a load of 0.9.
 #[test]
 fn slots_are_whole_and_fractions_are_fractions() {
     let rows = sim::rows(&args(&[("model", "slots"), ("slots", "1000"), ("load", "0.9")])).unwrap();
@@ -658,6 +665,7 @@ fn the_scenario_of_the_examples_runs() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/scenario.toml");
     let all = SimArgs { scenario: Some(path.into()), ..SimArgs::default() }.complete().unwrap();
     let rows = sim::rows(&SimArgs { tasks: Some("5000".to_owned()), ..all }).unwrap();
+    // The lists of the scenario have eight combinations.
     assert_eq!(rows.len(), 8);
 }
 
@@ -676,7 +684,8 @@ fn held_tasks_resume_after_losses_fill_workers() {
 // promise: scheduling.4
 #[test]
 fn lost_packets_do_not_take_workers_away() {
-    // Forgotten workers, or places held by lost tasks, would reduce the capacity more and more.
+    // Forgotten workers, or places held by lost tasks, would reduce the capacity more and more. The mean response time
+    // (limits below in us) would then grow with the run.
     let run = |policy, loss, load| {
         let keys = [("policy", policy), ("loss", loss), ("load", load), ("tasks", "400000")];
         sim::rows(&args(&keys)).unwrap().remove(0)
@@ -780,6 +789,7 @@ fn answers_to_probes_take_the_delay() {
     // A task waits for its probes before it is sent: half a mean service time each way.
     let waited = run("jsq(2)", "late") - run("jsq(2)", "now");
     assert!((0.95..1.3).contains(&waited), "{waited}");
+    // `sed` ranks all queues, which it knows late; `horus` does not probe.
     assert!(run("sed", "late") != run("sed", "now"));
     assert_eq!(run("horus", "late"), run("horus", "now"));
 }

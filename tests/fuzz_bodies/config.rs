@@ -18,12 +18,12 @@ pub fn run(bytes: &[u8]) {
             }
             assert!(error.to_string().starts_with("leaf.toml"));
         }
-        Ok(config) => fits(&config),
+        Ok(config) => assert_fits(&config),
     }
 }
 
 /// Checks the assumptions of the stages' tables about a valid configuration.
-fn fits(config: &Config) {
+fn assert_fits(config: &Config) {
     assert!(!config.leaf.cores.is_empty() && !config.ports.is_empty());
     let pools: BTreeSet<u16> = config.pools.iter().map(|pool| pool.id).collect();
     assert_eq!(pools.len(), config.pools.len(), "pool ids are distinct");

@@ -6,10 +6,10 @@
 //! It is removed as by a port of that VLAN, or stays. A second implementation, written after the standard,
 //! computes the checksums here.
 //!
-//! Offsets in frames: 12 EtherType; 14 IP header. IPv4: 22 time to live, 24 checksum, 26 and 30 addresses. IPv6: 18
-//! length of the payload, 20 next header, 21 hop limit, 22 and 38 addresses, 54 UDP or ICMPv6 (56 its checksum, 78
-//! the option of a neighbour message). Offsets in task headers: 0 code and flags, 1 pool, 3 source, 5 destination, 7
-//! queue length.
+//! Offsets in frames: 12 EtherType (0x0806 ARP, 0x86DD IPv6); 14 IP header. IPv4: 22 time to live, 24 checksum, 26 and
+//! 30 addresses. IPv6: 18 length of the payload, 20 next header (17 UDP, 58 ICMPv6), 21 hop limit, 22 and 38 addresses,
+//! 54 UDP or ICMPv6 (56 its checksum, 78 the option of a neighbour message). Offsets in task headers: 0 code and
+//! flags, 1 pool, 3 source, 5 destination, 7 queue length.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -461,7 +461,7 @@ fn udp_sum(frame: &[u8], at: usize, end: usize) -> u32 {
 }
 
 /// Checks the header checksum of IPv4. IPv6 has none.
-fn has_right_header(frame: &[u8], at: usize) {
+fn assert_header_checksum(frame: &[u8], at: usize) {
     assert!(is_v6(frame) || folded(sum(&frame[14..at])) == 0xFFFF, "IPv4 checksum");
 }
 
@@ -601,14 +601,14 @@ impl Rig {
     }
 
     /// Returns the number of accepted server messages about workers, without replies.
-    fn words(&self) -> u64 {
-        let words = [
+    fn accepted_messages(&self) -> u64 {
+        let counters = [
             Counter::Registrations,
             Counter::KeepAlives,
             Counter::QueueReports,
             Counter::ProbeAnswers,
         ];
-        words.map(|counter| self.count(counter)).iter().sum()
+        counters.map(|counter| self.count(counter)).iter().sum()
     }
 
     /// Processes a burst after a pause in ticks. Checks each verdict and changed packet, the counters, and that a
@@ -620,7 +620,7 @@ impl Rig {
         let mut drops = self.drops();
         let tasks = self.count(Counter::Scheduled) + self.count(Counter::Continuations);
         let replies = self.count(Counter::Replies);
-        let words = self.words();
+        let messages = self.accepted_messages();
         let mut verdicts = [Verdict::Consumed; BURST];
         self.stages.process(port, self.now, frames, &mut verdicts[..]);
         let verdicts = &verdicts[..frames.len()];
@@ -629,7 +629,7 @@ impl Rig {
         for ((frame, before), verdict) in frames.iter().zip(&before).zip(verdicts) {
             match *verdict {
                 Verdict::Forward { port, .. } | Verdict::Hold { port, .. } => {
-                    forwarded(before, &frame.0, usize::from(port));
+                    assert_forwarded(before, &frame.0, usize::from(port));
                     to_workers += u64::from(port % 2 == 1);
                     to_clients += u64::from(port.is_multiple_of(2));
                 }
@@ -645,12 +645,14 @@ impl Rig {
                     queue.push_back((port, Frame(before.clone())));
                     assert!(queue.len() <= QUEUE, "the queue is bounded");
                 }
-                Verdict::Answer if word(before, 12) == 0x0806 => answered(&frame.0, port),
-                Verdict::Answer if is_icmp(before) => is_answered(before, &frame.0, port),
-                Verdict::Answer if port.is_multiple_of(2) => refused(before, &frame.0),
-                Verdict::Answer => acknowledged(before, &frame.0),
+                Verdict::Answer if word(before, 12) == 0x0806 => assert_arp_answer(&frame.0, port),
+                Verdict::Answer if is_icmp(before) => {
+                    assert_neighbour_answer(before, &frame.0, port)
+                }
+                Verdict::Answer if port.is_multiple_of(2) => assert_refused(before, &frame.0),
+                Verdict::Answer => assert_acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
-                Verdict::Consumed => is_own_worker(before, &[11, 18]),
+                Verdict::Consumed => assert_own_worker(before, &[11, 18]),
             }
         }
         assert_eq!(self.drops(), drops, "every drop is counted once, under its reason");
@@ -658,8 +660,8 @@ impl Rig {
         assert_eq!(now_tasks - tasks, to_workers);
         assert_eq!(self.count(Counter::Replies) - replies, to_clients + lost_replies);
         let after = self.beliefs();
-        let words = self.words() - words;
-        if to_workers + to_clients + lost_replies + words == 0 {
+        let messages = self.accepted_messages() - messages;
+        if to_workers + to_clients + lost_replies + messages == 0 {
             assert_eq!(after, beliefs, "refused packets change no load");
         }
         for (_, outstanding, ..) in after {
@@ -683,7 +685,7 @@ impl Rig {
                 match self.stages.offer(pool, *port, self.now, &mut frame.0) {
                     None => break,
                     Some(Verdict::Forward { port, .. } | Verdict::Hold { port, .. }) => {
-                        forwarded(&before, &frame.0, usize::from(port));
+                        assert_forwarded(&before, &frame.0, usize::from(port));
                         self.forwarded[usize::from(port) / 2].0 += 1;
                     }
                     Some(verdict) => assert!(
@@ -701,7 +703,7 @@ impl Rig {
 
 /// Checks a refused task (code 17): unchanged except for swapped addresses and the header's fields about the
 /// refusal. Its source becomes the destination, and its queue length the limit.
-fn refused(before: &[u8], after: &[u8]) {
+fn assert_refused(before: &[u8], after: &[u8]) {
     let (before, after) = turned(before, after);
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (17, before[0] & 0x20));
     assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
@@ -711,8 +713,8 @@ fn refused(before: &[u8], after: &[u8]) {
 
 /// Checks an acknowledgement (code 13): the registration (12) comes back, with the worker's id as destination and
 /// the timeout as queue length.
-fn acknowledged(before: &[u8], after: &[u8]) {
-    is_own_worker(before, &[12]);
+fn assert_acknowledged(before: &[u8], after: &[u8]) {
+    assert_own_worker(before, &[12]);
     let (before, after) = turned(before, after);
     assert_eq!((after[0] & 0x1F, after[0] & 0x20), (13, before[0] & 0x20));
     assert_eq!((&after[1..3], &after[5..7]), (&before[1..3], &before[3..5]));
@@ -722,7 +724,7 @@ fn acknowledged(before: &[u8], after: &[u8]) {
 
 /// Checks an accepted message about a worker: it has one of these codes, and the worker belongs to the server that
 /// sent it and to the pool that it names.
-fn is_own_worker(frame: &[u8], codes: &[u8]) {
+fn assert_own_worker(frame: &[u8], codes: &[u8]) {
     let (at, _) = udp_of(frame).expect("whole");
     let payload = &frame[at + 8..];
     let worker =
@@ -735,7 +737,7 @@ fn is_own_worker(frame: &[u8], codes: &[u8]) {
 /// Checks a packet sent back to its source. Returns its payload before and after.
 fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (at, end) = udp_of(after).expect("whole");
-    has_right_header(after, at);
+    assert_header_checksum(after, at);
     if word(before, at + 6) == 0 {
         assert!(!is_v6(before), "IPv6 requires the checksum");
         assert_eq!(word(after, at + 6), 0, "an absent checksum stays absent");
@@ -751,10 +753,10 @@ fn turned<'a>(before: &'a [u8], after: &'a [u8]) -> (&'a [u8], &'a [u8]) {
 
 /// Checks a forwarded packet: right addresses and checksums, one hop less, the chosen worker in a task, and no other
 /// change.
-fn forwarded(before: &[u8], after: &[u8], port: usize) {
+fn assert_forwarded(before: &[u8], after: &[u8], port: usize) {
     assert_eq!(before.len(), after.len());
     let (at, end) = udp_of(after).expect("whole");
-    has_right_header(after, at);
+    assert_header_checksum(after, at);
     assert_eq!(after[hops_at(after)], before[hops_at(before)] - 1, "hops");
     assert_eq!((is_v6(before), is_v6(after)), (port >= 2, port >= 2), "a port of its family");
     match (word(before, at + 6), word(after, at + 6)) {
@@ -788,14 +790,15 @@ fn forwarded(before: &[u8], after: &[u8], port: usize) {
 }
 
 /// Checks the answer to an ARP request.
-fn answered(frame: &[u8], port: usize) {
+fn assert_arp_answer(frame: &[u8], port: usize) {
     let answer = arp::Packet::parse(frame).expect("an ARP answer");
     assert_eq!((answer.sender_mac, answer.sender), (LEAF_MACS[port], LEAF[port]));
     assert_eq!(answer.operation, arp::Operation::Reply);
 }
 
-/// Checks the answer to a neighbour solicitation. It goes to the host that asked.
-fn is_answered(before: &[u8], after: &[u8], port: usize) {
+/// Checks the answer (an advertisement, type 136, of 32 bytes in a frame of 86) to a neighbour solicitation (type 135).
+/// It goes to the host that asked, or to all nodes if that has no address yet.
+fn assert_neighbour_answer(before: &[u8], after: &[u8], port: usize) {
     let mac = LEAF_MACS[port].0;
     assert_eq!((before[54], after[54], after.len()), (135, 136, 86));
     assert_eq!((&after[6..12], &after[62..78]), (&mac[..], &before[62..78]));

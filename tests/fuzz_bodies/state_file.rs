@@ -11,7 +11,7 @@ use wedjat::limits::{CORES_MAX, MEMBERS_MAX, POOLS_MAX};
 use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
 use wedjat::state::{Snapshot, Table};
 
-/// Bytes before the two copies.
+/// Bytes before the two copies, and unit to which the length of a copy's place is rounded up.
 const HEAD: usize = 4096;
 // Words of the head: length of a copy, number of the newest copy, and its checksum.
 const LEN: usize = 2;
@@ -59,6 +59,7 @@ pub fn run(input: &[u8]) -> bool {
     check(Snapshot::of(input).ok());
     let mut file = valid_file().to_vec();
     let (len, number) = (word(&file, LEN) as usize, word(&file, NUMBER));
+    // Copies alternate between two places: the parity of the number tells the place of the newest one.
     let start = HEAD + (number as usize & 1) * len.next_multiple_of(HEAD);
     let copy = &mut file[start..start + len];
     for change in input.chunks_exact(CHANGE) {

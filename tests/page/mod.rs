@@ -153,6 +153,7 @@ fn until(condition: Option<&str>, alive: &str) -> String {
 
 /// Returns the script of a page, and the outputs that it must have.
 fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String, Vec<ShownOutput>) {
+    // `-m`: each terminal has its own process group, to which `kill -- -PID` sends a signal.
     let mut script = String::from("set -eum\nip link set lo up\n");
     for place in ["/dev/shm", "/run", "/var/lib"] {
         writeln!(script, "mount -t tmpfs tmpfs {place}").unwrap();
@@ -167,6 +168,7 @@ fn script(page: &Page, setup: &str, blocks: &[Block], folder: &Path) -> (String,
     for (at, block) in blocks.iter().enumerate() {
         block.check_notes(page.path);
         let line = block.line;
+        // A failure names the line of the block that ran last.
         writeln!(script, "echo {line} >../step").unwrap();
         let (stop, wait) = (block.note("stop "), block.note("wait "));
         if let Some((name, condition)) = stop.or(wait).map(condition) {
@@ -234,7 +236,8 @@ fn words(line: &str, numbers_vary: bool) -> String {
     words
 }
 
-/// Returns true if the text begins with the first part, ends with the last one, and has the further ones between, in order.
+/// Returns true if `found` matches `shown`, in which `...` stands for any text. The text begins with the first part,
+/// ends with the last one, and has the further ones between, in order.
 fn is_like(shown: &str, found: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = found.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {

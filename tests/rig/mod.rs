@@ -61,7 +61,7 @@ pub struct StagesRig {
 }
 
 /// Builds the stages of the leaf configured by `text`, which must give a seed. `key` becomes the key of its
-/// first pool. The replay windows start at sequence 0 and refuse the rest of that lap.
+/// first pool. Its replay windows refuse the first lap: the sequences from 0 up to the length of a window.
 pub fn stages(text: &str, key: Option<Key>) -> StagesRig {
     let config =
         Config::parse(Path::new("leaf.toml"), text).unwrap_or_else(|error| panic!("{error}"));

@@ -27,7 +27,9 @@ pub const CLIENT: u32 = 0x0A00_0164;
 pub const SERVICE: u32 = 0x0A00_01C8;
 /// Addresses of the spines towards the leaves.
 pub const SPINES: [u32; 2] = [0x0A00_0301, 0x0A00_0302];
+/// Addresses of the leaves.
 pub const LEAVES: [u32; 2] = [0x0A00_030B, 0x0A00_030C];
+/// Addresses of the servers, one behind each leaf.
 pub const SERVERS: [u32; 2] = [0x0A00_040B, 0x0A00_040C];
 pub const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 0x64]);
 /// MAC addresses of each spine: towards clients, and towards leaves.

@@ -66,7 +66,7 @@ fn add_rows(parent: &Command, path: &str, detail: Detail, rows: &mut Vec<String>
     }
 }
 
-/// Returns a command's options, the needed ones first.
+/// Returns a command's options, the required ones first; with [`Detail::Needed`] only these.
 fn options(command: &Command, detail: Detail) -> Vec<String> {
     let options = command.get_opts().filter(|arg| !arg.is_hide_set());
     let (needed, rest): (Vec<_>, Vec<_>) = options.partition(|arg| arg.is_required_set());

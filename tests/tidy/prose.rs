@@ -400,6 +400,7 @@ mod tests {
         let source = "/// What a core tells the others, as it is told.\nfn a() {}\n/// Returns the load of a worker.\n\
             fn b() {}\n// The task waits: it goes when the worker that has it, which is slow, is there.\n";
         let prose = Prose::of(source);
+        // Subordinating words: what, as; when, that, which. The first comment has odd phrases.
         let expected = Prose {
             blocks: 3,
             clause_starts: 1,

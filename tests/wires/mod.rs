@@ -56,7 +56,7 @@ impl Wires {
         }
     }
 
-    /// Returns the frames received on a wire.
+    /// Returns the frames received on a wire, at most a burst.
     pub fn receive(&mut self, wire: usize) -> Vec<Vec<u8>> {
         let mut burst = Burst::new();
         self.ports[wire].rx_burst(&mut burst);

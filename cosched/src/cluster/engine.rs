@@ -289,10 +289,11 @@ impl Engine {
                 return (end_time, free - cores);
             }
         }
+        // Not reached: the cluster has room for the largest job.
         (f64::INFINITY, 0)
     }
 
-    /// Returns the first allocation that accepts this job as a guest, with its decision and share.
+    /// Returns the first allocation that accepts this job as a guest, with its decision and share; `None` if none does.
     fn host_for(
         &mut self,
         job: usize,

@@ -98,7 +98,7 @@ fn free_sharing_orders_waiting_but_not_response() {
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =
             [&fixed, &asax, &slurm].map(|report| report.waiting_h.mean);
-        // On 64 cores the first two are equal within the paper's own ±5%.
+        // Static may exceed ASA_X by 2%: on 64 cores both are equal within the paper's own ±5%.
         assert!(
             fixed_h < 1.02 * asax_h && asax_h < slurm_h,
             "{cores} cores: {fixed_h}, {asax_h}, {slurm_h}"

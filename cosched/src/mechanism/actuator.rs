@@ -58,7 +58,7 @@ impl Actuator for Quota {
     }
 }
 
-/// Smallest CPU weight for every share except 0. A share of 0 freezes the batch where possible.
+/// Smallest CPU weight, the same for each share. A share of 0 also freezes the batch where possible.
 #[derive(Clone, Debug, Default)]
 pub struct Weight {
     /// True while the batch is frozen.

@@ -104,7 +104,7 @@ impl Group {
     /// Sets the CPUs and the maximum number of processes.
     fn limit(&self, limits: &Limits) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpuset.cpus") {
-            // A cpuset of version 1 accepts processes only once it has memory nodes; copies those of its
+            // A cpuset of version 1 accepts processes only once it has memory nodes: the group copies those of its
             // parent.
             if let Some(folder) = path.parent()
                 && let (mems, Some(parent)) = (folder.join("cpuset.mems"), folder.parent())
@@ -193,7 +193,7 @@ impl Group {
         }
     }
 
-    /// Returns the consumed CPU time in nanoseconds.
+    /// Returns the consumed CPU time in nanoseconds; `None` if the system does not report it.
     #[must_use]
     pub fn used_ns(&self) -> Option<u64> {
         if let Some(path) = self.file("cpuacct.usage") {

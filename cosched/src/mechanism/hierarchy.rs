@@ -46,7 +46,7 @@ impl Controller {
 /// Version of a cgroup hierarchy; the control files differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
-    /// One hierarchy per controller.
+    /// Several hierarchies, each for one or more controllers.
     V1,
     /// One hierarchy for all controllers.
     V2,

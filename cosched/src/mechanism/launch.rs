@@ -96,8 +96,8 @@ pub fn in_group<'a>(
         }
         rustix::thread::sched_setaffinity(None, &cpus)?;
         let no_real_time = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the first call reads memory that outlives it, the second only numbers. A process that may
-        // not make the second call does not have the capability either.
+        // SAFETY: the first call reads memory that outlives it, the second only numbers. Both results are ignored:
+        // a process without the right to the second call (CAP_SETPCAP) usually lacks this capability, too.
         unsafe {
             libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const no_real_time);
             libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_NICE, 0, 0, 0);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Start time since boot, in the system's units.
+    /// Start time since boot, in the kernel's clock ticks.
     pub started: u64,
 }
 

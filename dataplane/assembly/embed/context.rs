@@ -281,8 +281,8 @@ impl Context {
         }
     }
 
-    /// Returns a free place for a packet that waits for its next hop. It may push out the oldest such packet, so there
-    /// must be room in `pushed_out`.
+    /// Returns a free place for a packet that waits for its next hop; `None` if no place is free or `pushed_out` is
+    /// full. The packet may push out the oldest such packet, which then needs room there.
     fn place(&mut self) -> Option<u32> {
         if self.places.pushed_out.is_full() { None } else { self.places.take() }
     }
@@ -339,8 +339,8 @@ impl Context {
         }
     }
 
-    /// Reports answers and questions that were lost for lack of a buffer, or that the port rejected and the owner freed.
-    /// Counts no more packets than were made.
+    /// Reports answers and questions that were lost for lack of a buffer, or that the port rejected and the owner
+    /// freed. Counts no more packets than were made.
     pub fn unsent_own(&mut self, packets: u64) {
         let counters = self.node.stages.counters();
         let sent = counters.read(Counter::Originated) - counters.read(Counter::OriginatedUnsent);
@@ -380,7 +380,7 @@ impl Context {
     }
 
     /// Like [`Context::question`], but in a buffer from the pool. Also returns the port to send it out of. Without a
-    /// buffer the question counts as unsent, and is repeated at its next time.
+    /// buffer returns `None`, too: the question counts as unsent, and is repeated at its next time.
     pub fn ask<A: Pool>(&mut self, now: u64, pool: &mut A) -> Option<(A::Buf, usize)> {
         let mut frame = [0; QUESTION_LEN];
         let question = self.question(now, &mut frame)?;

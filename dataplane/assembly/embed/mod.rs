@@ -166,8 +166,9 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, a port has no MAC address, no port leads to a server, or the clock has
-    /// no ticks. Also if the configuration is a spine's, has an agent or spines, or a policy that sends probes.
+    /// If the state file cannot be created, a port has no MAC address, no port leads to a server, a pool has servers of
+    /// both address families, there are too many neighbours, or the clock has no ticks. Also if the configuration is a
+    /// spine's, has an agent or spines, or a policy that sends probes.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {
@@ -247,7 +248,7 @@ impl Scheduler {
         self.ports
     }
 
-    /// Returns the sum of all contexts' counters. Any thread may call it at any time.
+    /// Returns the sum of all cores' counters. Any thread may call it at any time.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals::read(&self.counters)
@@ -282,7 +283,7 @@ impl Scheduler {
         pools.flat_map(of_pool).collect()
     }
 
-    /// Returns the current contents of the state file.
+    /// Returns the current state, as a state file has it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.table.snapshot()

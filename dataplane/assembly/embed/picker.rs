@@ -94,8 +94,8 @@ impl Picker {
         self.node.queue_bound()
     }
 
-    /// Chooses workers at `now` ticks for up to [`BURST`] tasks of the pool with this id, in order, and
-    /// writes the results to `choices`. A chosen worker's count includes the task.
+    /// Chooses workers at `now` ticks for up to [`BURST`] tasks of the pool with this id, in order, and writes the
+    /// results to `choices`. A chosen worker's count includes the task. Tasks of an unknown pool are dropped.
     ///
     /// # Errors
     /// If there are too many tasks, or fewer choices than tasks. Nothing is done then.
@@ -159,6 +159,7 @@ impl Picker {
                 }
             }
         }
+        // 0: all waiting tasks are in the node's queues, and none beside it.
         self.node.note_held(0);
     }
 

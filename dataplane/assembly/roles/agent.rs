@@ -344,7 +344,7 @@ fn worker_serves_task_and_client_gets_reply() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
         let mut worker_end = rig.attach_worker(1);
-        // The fixture adds an extension with these ids.
+        // The fixture adds an extension: application 5, sequence number 0xABCD_0006, class 4.
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
         rig.send(&family.frame(&header, b"question"));
         assert_eq!(worker_end.take(), Ok(true));
@@ -513,6 +513,7 @@ fn central_queue_measures_handover_every_poll() {
         worker_end.answer(|_, _| 0, || 50_000);
         rig.after(52);
         assert_eq!(rig.replies().len(), 1);
+        // Idle until the next task: a task takes 94 us in all, so the tasks drift against the agent's ticks.
         rig.after(41);
     }
     // A round trip is 52 us with 50 us of service, so the hand-over takes 2 us. The agent's ticks are 100 us
@@ -551,10 +552,10 @@ fn every_refusal_has_its_counter() {
     let mut rig = Rig::new("cfcfs", 1, 4, Overflow::Drop);
     let plain = Header::new_task(POOL, 1);
     let good = frame(&plain, &[]);
-    // The good packet with a changed byte.
-    let changed = |at: usize, byte: u8| {
+    // The good packet with these bits of a byte flipped.
+    let changed = |at: usize, mask: u8| {
         let mut bytes = good.clone();
-        bytes[at] ^= byte;
+        bytes[at] ^= mask;
         bytes
     };
     // The good packet to another address or UDP port.
@@ -625,6 +626,8 @@ fn every_refusal_over_ipv6_has_its_counter() {
     // ICMPv6 type 128 is an echo request.
     let mut echo = Family::V6.question(CLIENT, AGENT);
     echo[UDP] = 128;
+    // IPv6 header: version at 0, payload length at 4, next header at 6 (0, 43, 44 and 60 are extensions, 6 is TCP). UDP
+    // header: length at 4, checksum at 6.
     let cases = [
         (DropReason::NoMember, good.clone()),
         (DropReason::Runt, good[..10].to_vec()),
@@ -759,6 +762,7 @@ fn dead_worker_loses_only_its_tasks() {
         let attach_stats = rig.attach_stats();
         assert_eq!((attach_stats.died, attach_stats.left), (u64::from(dies), u64::from(!dies)));
         let lost = rig.dropped(DropReason::WorkerLost);
+        // The worker had two tasks. The completed one counts as lost only if the agent does not collect it.
         assert!((1..=2).contains(&lost), "{lost}");
         assert_eq!(rig.replies().len() as u64 + lost, 8);
         if !dies {
@@ -781,8 +785,8 @@ fn replaced_workers_are_counted_by_cause() {
     let mut expected = AttachStats { joined: 1, ..AttachStats::default() };
     let mut worker_end = rig.attach_worker(0);
     for round in 0..24 {
-        // The worker leaves with a task. Others attach and leave between two ticks of the agent, and one more
-        // stays.
+        // The worker leaves with a task. Others claim its channel and leave between two ticks of the agent, which never
+        // grants their claims and does not count them. One more stays.
         rig.task(NO_MEMBER, round, &[]);
         let dies = round % 2 == 0;
         end_worker(worker_end, dies);
@@ -903,7 +907,7 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
             acknowledgement(family, (src, src_mac), (worker, seq, timeout_ms))
         };
         let mut rig = Rig::over(family, "jbsq(k=2)", 2, 16, Overflow::Drop);
-        let _guest = rig.attach_worker(0);
+        let _worker_end = rig.attach_worker(0);
         find_leaf(&mut rig);
         rig.after(200);
         assert_eq!(registrations(&mut rig), [(Code::WorkerId, 10, 0)]);
@@ -925,8 +929,8 @@ fn an_acknowledgement_that_answers_no_question_changes_nothing() {
         }
         rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, 1, 500));
         assert_eq!(rig.agent.registered(), 1);
-        // Further acknowledgements of any number and timeout change nothing: ten keep-alives per second, as the leaf
-        // requested.
+        // Further acknowledgements of any number and timeout change nothing. The agent sends five keep-alives within
+        // the timeout of 500 ms that the leaf requested: ten per second.
         let before = rig.dropped(DropReason::NotAsked);
         for at in 0..1000_u16 {
             rig.send(&acknowledgement(LEAF, LEAF_MAC, 10, at, at % 12));

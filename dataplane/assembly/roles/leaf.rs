@@ -528,6 +528,8 @@ fn every_refusal_is_counted_and_changes_no_load() {
     old[24..26].copy_from_slice(&checksum.to_be_bytes());
     let away = Flow { dst: 0x0A00_0155, ..client_flow() };
     let port = Flow { dst_port: 53, ..client_flow() };
+    // 0x20 announces an extension, for which 20 bytes are too short. Byte 42 is the first of the task header: flags and
+    // code.
     let cases = [
         (CLIENTS, "runt", task(1)[..13].to_vec()),
         (CLIENTS, "other_mac", edit(task(1), 0, &[2, 9, 9, 9, 9, 9])),
@@ -656,6 +658,7 @@ fn cores_share_reports_but_not_drift() {
         let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
         chosen[usize::from(header.dst - 10)] += 1;
     }
+    // More than the mean, which is 25 of 200 tasks.
     assert!(chosen[3] > 30 && chosen.iter().all(|&count| count <= chosen[3]), "{chosen:?}");
     // The first core received a reply to a task that no core had sent.
     assert_eq!(second.outstanding(3), chosen[3] - 1);
@@ -672,7 +675,8 @@ fn surplus_replies_are_found_over_all_cores() {
     for worker in 10..18 {
         first.one(WORKERS, &reply(worker, 0), CLIENTS);
     }
-    // Not at once: another core may have sent them.
+    // Not at once: another core may have sent them. A worker is checked every 10 ms, and a surplus counts after three
+    // checks.
     for _ in 0..10 {
         first.wait(11_000_000);
         second.wait(11_000_000);

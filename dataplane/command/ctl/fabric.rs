@@ -57,8 +57,9 @@ pub enum FabricRequest {
 /// Any error.
 type Error = Box<dyn std::error::Error>;
 
-/// Returns the request of a command to a controller; `None` for a request to a node. A command that both
-/// accept goes to the controller only if `is_named`: the user named a controller with --controller.
+/// Returns the request of a command to a controller; `None` for a request to a node. A command that both accept goes to
+/// the controller only if `is_named`: the user named a controller with --controller. The creation of a pool also goes
+/// there with --workers.
 pub fn request_of(command: &Command, is_named: bool) -> Option<Result<FabricRequest, Error>> {
     let text = match command {
         Command::Topology => return Some(Ok(FabricRequest::Topology)),

@@ -1,4 +1,4 @@
-//! Output of a running leaf or agent: its lines and its account.
+//! Output of a running leaf, spine or agent: its lines and its account.
 
 use std::error::Error;
 use std::path::Path;

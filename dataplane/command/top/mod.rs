@@ -1,4 +1,4 @@
-//! `wedjat top`: live view of a running leaf or agent, on a terminal or printed once.
+//! `wedjat top`: live view of a running node, on a terminal or printed once.
 
 mod reading;
 mod report;

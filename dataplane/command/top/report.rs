@@ -118,7 +118,8 @@ impl Change<'_> {
         NodeReport { head: self.head(moment), sections }
     }
 
-    /// Returns the seconds between the two copies. `None` if no copy was made, or the node was started in between.
+    /// Returns the seconds between the two copies. `None` if no copy was made or the node was started in between, or if
+    /// the time of a copy is unknown.
     fn seconds(&self) -> Option<f64> {
         let before = self.before?.written?;
         let seconds = self.now.written?.duration_since(before).ok()?.as_secs_f64();
@@ -320,9 +321,9 @@ struct Core {
     replies: u64,
     refused: u64,
     dropped: u64,
-    /// Packets that wait for the MAC address of their next hop.
+    /// Packets that wait for a worker, with a worker core, or for the MAC address of their next hop.
     held: u64,
-    /// Tasks that wait for a worker.
+    /// Tasks that wait for a worker; included in `held`.
     queued: u64,
     /// Number of times that the machine stopped the core.
     pauses: u64,

@@ -123,8 +123,8 @@ impl Conductor {
         self.clock.set_now_ns(now_ns);
     }
 
-    /// Accepts a node that has joined. Returns its number for [`Conductor::turn`], or `None` if it has not
-    /// joined.
+    /// Accepts a node that has joined. Returns its number for [`Conductor::turn`], or `None` if no node of this name
+    /// waits for that.
     pub fn take(&mut self, node: Node) -> Option<usize> {
         let line = (0..self.clock.nodes()).find(|&line| {
             let is_taken = self.participants.iter().flatten().any(|it| it.line == line);
@@ -143,7 +143,7 @@ impl Conductor {
     /// number.
     ///
     /// # Panics
-    /// If there is no node with that number.
+    /// If no node has ever had that number.
     pub fn forget(&mut self, node: usize) {
         self.participants[node] = None;
     }

@@ -1,4 +1,5 @@
-//! Node's side of a clock file. The conductor gives a node *turns*; a turn ends once the node is quiet.
+//! Node's side of a clock file. The conductor gives a node *turns*; a turn ends once the node is quiet. A node's words
+//! in the file are its *line*.
 
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -63,7 +64,7 @@ impl ClockFile {
             _lock: lock,
             waiter: Waiter::default(),
             turn,
-            quiet: QUIET_POLLS,
+            quiet: QUIET_POLLS, // as after a turn: the node waits for its first one
             polls: 0,
             last: Progress::default(),
             error: None,

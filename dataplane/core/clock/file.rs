@@ -8,7 +8,7 @@
 //! | 0 - 127 | magic, version, length, number of lines, the conductor's process | the conductor, once |
 //! | 128 - 255 | `now_ns`; end of the run | the conductor |
 //! | then for each node 128 | number of its turn; whether the conductor sleeps | the conductor |
-//! | and 128 | last ended turn; whether the node sleeps; polls, packets received and sent, earliest timer, identity | the node |
+//! | and 128 | last ended turn; whether the node sleeps; polls, packets, earliest timer, identity | the node |
 //!
 //! The conductor locks the file's first byte, the node of line i locks byte i + 1. The system releases these
 //! locks however a process ends.
@@ -345,6 +345,7 @@ impl ClockFile {
         ClockWords {
             conductor: self.region.slice(start, signal::COUNT),
             node: self.region.slice(start + ALIGN, signal::COUNT),
+            // Behind the two 32-bit words of the signal.
             state: self.region.slice(start + ALIGN + 8, state::COUNT),
         }
     }

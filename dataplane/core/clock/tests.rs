@@ -1,4 +1,4 @@
-//! Conductor and nodes over a file, in threads of one process.
+//! Conductor and nodes over a file, in threads of one process. A node's words in the file are its *line*.
 
 use std::fs;
 use std::io::Write as _;

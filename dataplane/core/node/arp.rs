@@ -246,8 +246,8 @@ impl<B> ArpResolver<B> {
         Some((held.packet, held.port, mac))
     }
 
-    /// Removes and returns a packet whose next hop did not answer in time. All packets wait equally long, so only the
-    /// oldest can be due.
+    /// Removes and returns a packet whose next hop did not answer in time. All packets may wait equally long, so the
+    /// oldest is due first.
     pub fn next_expired(&mut self, now_ms: u64) -> Option<B> {
         self.waiting.front().filter(|held| held.until_ms <= now_ms)?;
         self.waiting.pop_front().map(|held| held.packet)
@@ -279,7 +279,7 @@ mod tests {
     /// Broadcast question for the host.
     const ALL: ArpQuestion = ArpQuestion { port: 0, address: 9, to: Mac::BROADCAST, v6: None };
 
-    /// Neighbour table with one unresolved host, with address 9 behind port 0.
+    /// Returns a neighbour table with one unresolved host, which has address 9 behind port 0, and the host's slot.
     fn neighbours() -> (Neighbours, Slot) {
         let table = Neighbours::heap(1, 0);
         let slot = table.insert(0, 9_u32, 0);

@@ -193,8 +193,8 @@ pub struct Node<T> {
     pub stages: Stages,
     /// Packets that wait for MAC addresses, and the questions for these.
     resolver: ArpResolver<UnresolvedPacket<T>>,
-    /// Tasks of all pools that wait for workers.
-    /// One memory for all pools: new pools and changed bounds need no queue of their own.
+    /// Tasks of all pools that wait for workers. One memory for all pools, so that new pools and changed bounds need no
+    /// allocation.
     tasks: Slab<QueuedTask<T>>,
     /// Queue of each pool, in the network's order. Its tasks lie in `tasks`.
     queues: Box<[Fifo]>,
@@ -230,7 +230,7 @@ impl<T> Node<T> {
         }
     }
 
-    /// Returns the time of the next timer.
+    /// Returns the time of the next periodic work, in ticks.
     #[must_use]
     pub fn next_tick(&self) -> u64 {
         self.next_tick

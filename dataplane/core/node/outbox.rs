@@ -96,7 +96,7 @@ impl<P: Port> Outbox<P> {
         self.originated[port].push(packet);
     }
 
-    /// Queues a new packet of `len` bytes, written by `fill`. Counts it as unsent if there is no buffer.
+    /// Queues a new packet of `len` bytes, written by `fill`. Counts it as unsent if there is no buffer of that size.
     pub fn make<A: Pool<Buf = P::Buf>>(
         &mut self,
         pool: &mut A,

@@ -17,14 +17,15 @@ struct Assembly {
     round: u64,
     /// Received parts, one bit each.
     received: u64,
+    /// Parameters. Those of missing parts are from an earlier round, or 0.
     values: Box<[f32]>,
 }
 
-/// Parameters of all other nodes. Rounds count from 1.
+/// Parameters received from remote nodes, by node number. Rounds count from 1.
 #[derive(Clone, Debug)]
 pub struct Consensus {
     assemblies: Box<[Assembly]>,
-    /// Latest round for which this node has sent its own parameters.
+    /// Latest round that this node opened, or adopted when it joined.
     round: u64,
     /// True if the round accepts no more parts.
     is_over: bool,
@@ -45,7 +46,7 @@ impl Consensus {
         self.parameters.div_ceil(VALUES_MAX)
     }
 
-    /// Returns the round for which this node has sent its own parameters.
+    /// Returns the latest round that this node opened, or adopted when it joined; 0 before the first.
     pub fn round(&self) -> u64 {
         self.round
     }
@@ -72,7 +73,10 @@ impl Consensus {
         (self.assemblies[node].round, self.assemblies[node].received) = (0, 0);
     }
 
-    /// Stores a part. Returns all parameters of the node if it was the last one.
+    /// Stores a part. Returns all parameters of the node if it was the last missing one.
+    ///
+    /// # Errors
+    /// Reason why the part is refused.
     pub fn take(
         &mut self,
         head: &Parameters,

@@ -133,7 +133,7 @@ pub struct Peers {
     own: OwnLoad,
     /// State of the nodes by number.
     nodes: Box<[RemoteNode]>,
-    /// Present peers.
+    /// Numbers of the present peers, in ascending order.
     live: Vec<u16>,
     /// Number of its last heartbeat.
     number: u64,
@@ -605,7 +605,8 @@ impl Peers {
         }
     }
 
-    /// Returns the moving mean of the critic's squared temporal-difference error.
+    /// Returns the moving mean of the critic's squared temporal-difference error; `None` for a policy without a
+    /// critic.
     #[must_use]
     pub fn value_loss(&self) -> Option<f64> {
         match &self.rule {

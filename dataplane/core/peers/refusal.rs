@@ -5,7 +5,7 @@ use crate::reason::DropReason;
 /// Defines the enum, its list and its texts from one table.
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident;)+) => {
-        /// Reason for refusing a peer's message. A refused message has no effect.
+        /// Reason for refusing a peer's message. A refused message changes nothing except its count.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Refusal {
@@ -32,7 +32,7 @@ refusals! {
     Version => PeerVersion;
     /// The sender assumes another number of nodes.
     Nodes => PeerNodes;
-    /// The sender's learner has other features.
+    /// The sender's learner has other features, or this node has no learner for the sent parameters.
     Features => PeerFeatures;
     /// No peer has the sender's number.
     Stranger => PeerStranger;
@@ -41,12 +41,12 @@ refusals! {
     /// A value is out of range: a negative or too large load, a load without waiting tasks, an impossible count, or
     /// a too large parameter.
     OutOfRange => PeerOutOfRange;
-    /// The message is older than an accepted one, or has parameters of an absent node, or for a consensus round that is
-    /// over or far ahead.
+    /// The message is older than an accepted one. Or it has parameters of an absent node, of another start of the
+    /// sender, or for a consensus round that is over or far ahead.
     Old => PeerOld;
     /// The message was received before.
     Doubled => PeerDoubled;
-    /// The number of parameters differs from this node's.
+    /// The number of parameters or of their parts differs from this node's.
     Length => PeerLength;
 }
 

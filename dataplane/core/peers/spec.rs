@@ -46,7 +46,7 @@ pub struct LearnedOptions {
     pub critic_rate: f32,
     /// Learning rate of both policies.
     pub actor_rate: f32,
-    /// Number of slots per worker: a node's load is its waiting work divided by the slots of its workers.
+    /// Slots per task that a worker serves at once. A node's load is its waiting work divided by all slots.
     pub slots: u32,
     /// Factor on the loads from which rewards are computed.
     pub gain: f32,
@@ -75,7 +75,7 @@ impl Default for LearnedOptions {
     }
 }
 
-/// Default number of slots per worker.
+/// Default number of slots per task that a worker serves at once.
 const SLOTS: u32 = 64;
 /// Default threshold of `jbt` in waiting tasks.
 const BELOW: u32 = 2;
@@ -117,7 +117,7 @@ impl PeerPolicy {
         }
     }
 
-    /// Returns the slots per worker used for its load.
+    /// Returns the slots per task that a worker serves at once; a node's load is a quotient by them.
     #[must_use]
     pub fn slots(&self) -> u32 {
         match self {
@@ -185,7 +185,7 @@ impl FromStr for PeerPolicy {
 }
 
 impl LearnedOptions {
-    /// Sets a parameter, if it exists and the value is allowed.
+    /// Sets a parameter. Returns `None` if it does not exist or the value is not allowed.
     fn set(&mut self, key: &str, value: &str) -> Option<()> {
         let flag = || match value {
             "on" => Some(true),

@@ -104,10 +104,10 @@ fn baselines_use_waiting_and_sent_tasks() {
     let mut ties = node_with_loads("jsq", &[9, 0, 0, 0]);
     assert_eq!(destinations(&mut ties, 27), [0, 9, 9, 9]);
 
-    // The longest is never taken; the shortest is taken whenever it is drawn: in half of all pairs of four
-    // nodes.
-    let shortest = |_| node_with_loads("po2", &[2, 9, 0, 1]).destination();
-    assert_eq!(shortest(()), shortest(()), "equal seeds decide alike");
+    let decision = |_| node_with_loads("po2", &[2, 9, 0, 1]).destination();
+    assert_eq!(decision(()), decision(()), "equal seeds decide alike");
+    // The longest is never taken; the shortest is taken whenever it is drawn: in half of all six pairs of nodes, so
+    // for about 450 tasks. Node 0 wins one pair (150 tasks), node 3 two pairs (300 tasks).
     let mut peers = node_with_loads("po2", &[2000, 9000, 0, 1000]);
     let counts = destinations(&mut peers, 900);
     assert_eq!(counts[1], 0);
@@ -139,6 +139,7 @@ fn only_idle_nodes_ask_for_tasks() {
         ("random", false),
     ] {
         let mut peers = node_with_loads(policy, &[0, 1, 1, 1]);
+        // `rsteal` draws one of the three peers, a learned policy one of the four nodes, among them this one.
         let mut counts = [0; 4];
         for _ in 0..1000 {
             if let Some(victim) = peers.done(50_000) {
@@ -166,7 +167,7 @@ fn heartbeat_reports_its_own_period() {
     node.set_waiting(3);
     node.done(80_000);
     assert_eq!([node.destination(), node.destination()], [Some(1), Some(1)]);
-    assert!(node.asked(), "one waits");
+    assert!(node.asked(), "a task waits");
     node.set_waiting(0);
     assert!(!node.asked() && !node.asked());
     node.failed();
@@ -174,6 +175,7 @@ fn heartbeat_reports_its_own_period() {
     let first = beat(&mut rack, 0);
     let done = BeatStatistics { migrations: 2, steals: 0, failed_tasks: 1, failed_steals: 2 };
     assert_eq!((first.done, first.number, first.waiting), (done, 2, 3));
+    // 3 waiting tasks of 80 us each, for 4 tasks at once of 64 slots each.
     assert_eq!(first.load, 3.0 * 80.0 / (4.0 * 64.0));
     let second = beat(&mut rack, 0);
     assert_eq!((second.done, second.number), (BeatStatistics::default(), 3));
@@ -212,7 +214,7 @@ fn silent_node_is_excluded_until_it_returns() {
         beat(&mut rack, 0);
         let back = beat(&mut rack, 2);
         assert_eq!(rack[0].live(), [1, 2, 3], "{policy}");
-        assert_eq!(back.number, number + 2, "it takes up the count of those that are there");
+        assert_eq!(back.number, number + 2, "it adopts the number of the present nodes");
         assert_eq!(rack[0].receive_heartbeat(&last), Err(Refusal::Old));
     }
 }
@@ -321,6 +323,7 @@ fn lost_parts_of_parameters_are_counted() {
         assert_eq!(parts.iter().map(|(_, values)| values.len()).collect::<Vec<_>>(), [256, 117]);
         if node != 0 {
             rack[0].receive_heartbeat(&heartbeat).unwrap();
+            // Nodes 1 and 2 lose their first part.
             for (head, values) in parts.iter().rev().take(if node < 3 { 1 } else { 2 }) {
                 rack[0].receive_parameters(head, values.iter().copied()).unwrap();
             }
@@ -373,6 +376,7 @@ proptest! {
         let mut peers = Peers::new(settings(policy, 4, 0));
         for (bytes, id, is_sane, load, number) in beats {
             let mut beat = Heartbeat::parse(&bytes).unwrap();
+            // A heartbeat of a possible sender; its number and counts may still be refused.
             if is_sane {
                 beat.origin = Origin { id, ..peers.origin() };
                 (beat.load, beat.number) = (load as f32 / 4000.0, number);
@@ -414,6 +418,6 @@ fn gain_scales_rewards_only() {
     };
     let ((plain, loss), (with_gain, more)) = (learn("malcolm"), learn("malcolm(gain=8)"));
     assert_eq!(plain, with_gain, "equal loads give equal first probabilities");
-    // The loss is the square of an error that grows with the rewards.
+    // Rewards are quadratic in the loads, and the loss is quadratic in the rewards: a factor of about 8^4.
     assert!(more > 100.0 * loss, "{more} for {loss}");
 }

@@ -120,7 +120,7 @@ impl PendingProbes {
         self.next = self.next.min(self.tasks.len());
     }
 
-    /// Returns the next member to probe.
+    /// Returns the next member to probe; `None` once all probes of the waiting tasks are sent.
     pub fn next_probe(&mut self) -> Option<Probe> {
         while let Some(task) = self.tasks.get_mut(self.next) {
             if let Some(&(member, _)) = task.probed.get(usize::from(task.sent_probes)) {

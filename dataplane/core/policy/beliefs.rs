@@ -108,7 +108,7 @@ pub struct Beliefs {
     /// Numbers of members that it may not choose: silent, unreachable, and others (drained, or not registered
     /// yet).
     pub out: [usize; 3],
-    /// Candidates of the policy; else the members with the fewest estimated tasks.
+    /// Candidates of the policy; else the members with the fewest outstanding tasks, then with the least load.
     pub candidates: ArrayVec<Candidate, CANDIDATES_MAX>,
 }
 

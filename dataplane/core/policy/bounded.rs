@@ -11,8 +11,8 @@
 //! one.
 //!
 //! A lost task occupies a place of its member; with k = 1 it blocks the member. So this policy *writes off* lost
-//! tasks: it subtracts them from the outstanding ones ([`super::silence`]). Lost are all tasks of a member that is
-//! silent for much longer than its tasks take, and tasks missing in the member's own reports. The tolerated
+//! tasks: it subtracts them from the outstanding ones ([`super::silence`]). If a member is silent for much longer
+//! than its tasks take, all of them are lost. So are tasks missing in the member's own reports. The tolerated
 //! silence is the *patience*. It doubles with each write-off without packet loss as a likely cause, because a
 //! stalled member must not collect tasks. In an agent no task can be lost in flight. There silence has no effect
 //! without a configured time.
@@ -88,9 +88,11 @@ pub struct Bounded {
     lossless: bool,
     /// True if replies carry the member's queue.
     replies_report: bool,
+    /// Time of the next check for silent members.
     next_check_ns: u64,
     /// Counts of each member at the last check.
     watches: Vec<SilenceWatch>,
+    /// Silences of all members that ended with a reply.
     silences: SilenceTracker,
     free: FreePlaces,
     /// Places of members, if cores share them. Otherwise `free` has the free ones.
@@ -98,6 +100,7 @@ pub struct Bounded {
     /// Bound agreed between the cores, if each would choose its own.
     agreed_bound: Option<usize>,
     measurements: ReplyMeasurements,
+    /// Detection of lost tasks by the queues in members' replies.
     losses: Losses,
 }
 
@@ -139,10 +142,13 @@ impl LastActivity {
 /// Bound on each member's tasks, and the measurements for its choice.
 #[derive(Clone, Debug)]
 struct Bound {
+    /// Maximum number of tasks at a member.
     tasks: usize,
+    /// True if the bound follows the measurements (`cfcfs`).
     adapts: bool,
     /// Number of members that share the tasks.
     members: usize,
+    /// Number of dispatcher cores that share the tasks.
     cores: usize,
     measured: MemberStatistics,
     /// Number of replies in a measurement window.
@@ -238,7 +244,7 @@ struct FreePlaces {
 }
 
 impl FreePlaces {
-    /// Returns true if each member holds `bound` tasks by this core's count.
+    /// Returns true if each member holds at least `bound` tasks by this core's count.
     #[inline(always)]
     fn is_full(&self, bound: usize) -> bool {
         self.ranks.least() >= bound
@@ -428,6 +434,7 @@ impl Bounded {
             let taken = self.slots.take(bound, view);
             *pick = taken.map(|(member, idle)| {
                 view.sent(member);
+                // It matters only whether the member had a task, not how many.
                 self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
                 Pick { member, idle }
             });
@@ -499,7 +506,7 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Returns the limits for the next check; `None` if no task can be lost.
+    /// Returns the limits for the next check; `None` if no task can be lost and no time is configured.
     fn patience(&self) -> Option<Patience> {
         let (measured, silences) = (&self.measurements.bound.measured, &self.silences);
         let cores = self.free.core.count;
@@ -535,9 +542,15 @@ impl Bounded {
             view.reported_most(member).rounded_tasks(),
             view.largest_estimate(member).rounded_tasks(),
         );
-        let silences = (&mut self.silences, view.members());
+        let silences_and_members = (&mut self.silences, view.members());
         let is_ours = self.free.core.looks_after(member);
-        let lost = member_watch.check(counts, reported_and_estimated, patience, silences, is_ours);
+        let lost = member_watch.check(
+            counts,
+            reported_and_estimated,
+            patience,
+            silences_and_members,
+            is_ours,
+        );
         if lost > 0 {
             view.write_off(member, lost);
         }

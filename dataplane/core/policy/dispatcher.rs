@@ -145,7 +145,7 @@ impl Dispatcher {
         self.pending.is_some()
     }
 
-    /// Returns the next member to probe.
+    /// Returns the next member to probe, if probes are messages and one is left to send.
     #[inline]
     pub fn next_probe(&mut self) -> Option<Probe> {
         self.pending.as_mut()?.next_probe()
@@ -185,13 +185,13 @@ impl Dispatcher {
         self.review_members();
     }
 
-    /// Returns the next member for which the policy requests a benchmark task.
+    /// Returns the next member for which the policy requests a benchmark task, if any.
     #[inline]
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.policy.next_benchmark()
     }
 
-    /// Returns the candidates of the next decision, for policies that look at some members only.
+    /// Returns the members that the next decision considers. [`Candidates`] says what an empty list stands for.
     #[must_use]
     pub fn candidates(&self) -> Candidates {
         if self.pending.is_some() {
@@ -320,7 +320,7 @@ impl Dispatcher {
             return Err(DropReason::QueueFull);
         }
         if let Some(pending) = &mut self.pending {
-            let rng = self.rng.clone();
+            let rng = self.rng.clone(); // from this state the decision repeats the draws of `ask`
             let probed = self.policy.ask(&self.view, &mut self.rng);
             pending.push(rng, &probed, self.view.now_ns());
         }
@@ -415,7 +415,7 @@ impl Dispatcher {
         self.policy.on_follow(member, &mut self.view);
     }
 
-    /// Writes off `lost` tasks outstanding at `member`.
+    /// Writes off `lost` of the tasks outstanding at `member`, or all if there are fewer.
     pub fn write_off(&mut self, member: Member, lost: u32) {
         self.view.write_off(member, lost);
         self.policy.on_written_off(member, &mut self.view);

@@ -24,7 +24,9 @@ struct Entry<T> {
 /// FIFO list of slots of one [`Slab`]. A slot is in at most one list.
 #[derive(Clone, Copy, Debug)]
 pub struct Fifo {
+    /// Slot of the first item; [`END`] if the list is empty.
     first: u32,
+    /// Slot of the last item; [`END`] if the list is empty.
     last: u32,
     len: u32,
 }
@@ -90,7 +92,7 @@ impl<T> Slab<T> {
         Ok(self.entries.len() as u32 - 1)
     }
 
-    /// Removes the item of a slot that is in no list, and frees the slot.
+    /// Removes the item of a slot that is in no list, and frees the slot. Returns `None` if it has no item.
     #[inline]
     pub fn remove(&mut self, slot: u32) -> Option<T> {
         let entry = self.entries.get_mut(slot as usize)?;
@@ -99,14 +101,14 @@ impl<T> Slab<T> {
         Some(item)
     }
 
-    /// Returns the item of a slot.
+    /// Returns the item of a slot, if it has one.
     #[inline]
     #[must_use]
     pub fn get(&self, slot: u32) -> Option<&T> {
         self.entries.get(slot as usize)?.item.as_ref()
     }
 
-    /// Returns the item of a slot for changes.
+    /// Returns the item of a slot for changes, if it has one.
     #[inline]
     pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
         self.entries.get_mut(slot as usize)?.item.as_mut()
@@ -123,7 +125,7 @@ impl<T> Slab<T> {
         Ok(())
     }
 
-    /// Removes the first item of a list.
+    /// Removes the first item of a list, if any, and frees its slot.
     #[inline]
     pub fn pop(&mut self, list: &mut Fifo) -> Option<T> {
         let entry = self.entries.get_mut(list.first as usize)?;
@@ -162,7 +164,7 @@ impl Fifo {
         self.first == END
     }
 
-    /// Returns the first slot.
+    /// Returns the first slot, if any.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<u32> {
@@ -190,7 +192,7 @@ impl Fifo {
         self.len += 1;
     }
 
-    /// Removes the first slot from the list; its item stays there.
+    /// Removes the first slot from the list, if any; its item stays there.
     #[inline]
     pub fn pop<T>(&mut self, slab: &Slab<T>) -> Option<u32> {
         let next = slab.entries.get(self.first as usize)?.next;

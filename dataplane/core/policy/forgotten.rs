@@ -2,7 +2,7 @@
 //! report that would have put them there was lost, overtaken by an older one, or belonged to a lost task.
 //!
 //! A member counts as idle under three conditions: it is on no list, its outstanding tasks did not change, and
-//! it sent no report between two checks. Meanwhile the remaining members answered many tasks each, or 100 ms passed.
+//! it sent no report between two checks. Meanwhile the members sent 16 reports each on average, or 100 ms passed.
 //! If the member is busy nevertheless, one task waits there.
 
 use super::Core;

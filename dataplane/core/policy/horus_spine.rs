@@ -2,7 +2,7 @@
 //! workers, and a task adds 1/workers to its rack. The rate of a rack in the view is its number of workers.
 //!
 //! Deviations: the choice among idle racks is random, as in the authors' simulator; their switch program
-//! takes the rack added last. With one or two racks, none of them idle, the choice is random, as in the
+//! takes the rack added last. With one or two racks, none of them idle, `horus-spine` chooses at random, as in the
 //! simulator. Otherwise two racks with delayed state would receive tasks in herds.
 //!
 //! Horus ignores the sizes of racks, so a rack of 2 workers receives as many simultaneous tasks as one of 32,
@@ -50,6 +50,7 @@ pub const WEIGHTED: Entry = Entry {
 #[derive(Clone, Debug, Default)]
 pub struct HorusSpine {
     shares: Shares,
+    /// True to choose racks in proportion to their workers.
     weighted: bool,
     /// Racks in proportion to their workers.
     by_size: Alias,
@@ -83,7 +84,7 @@ impl Shares {
     }
 }
 
-/// Marks racks without any signal and without outstanding tasks as idle. A leaf starts with idle workers too, and
+/// Marks racks without any signal and without outstanding tasks as idle. A leaf starts with idle workers, and
 /// signals their first change.
 pub(super) fn offer_unreported(view: &mut View) {
     for place in 0..view.active().len() {

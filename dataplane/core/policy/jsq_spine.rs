@@ -99,7 +99,8 @@ mod tests {
         assert_eq!(racks[..4], [1; 4]);
         assert_eq!(picks.map(|pick| pick.is_some()), [true; 7]);
         assert_eq!(spine.view().picks.po2, 0);
-        // Each of the last three tasks goes to another rack: 5, 9 and 3 tasks for 4, 8 and 2 workers.
+        // Each of the last three tasks goes to another rack: 5, 9 and 3 tasks for 4, 8 and 2 workers. The loads then
+        // are between 1 and 1.5 tasks a worker (`1 << 16` is one task).
         let loads = [0, 1, 2].map(|rack| spine.view().estimated_load(Member(rack)));
         assert!(loads.iter().all(|load| (1 << 16..=3 << 15).contains(load)), "{loads:?}");
     }

@@ -186,17 +186,17 @@ mod tests {
     fn rates_are_learned_and_followed() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 2, true), 1_000_000);
-            let speeds = |slow: u16| {
+            let service_times = |slow: u16| {
                 move |member: Member| Some(if member.0 == slow { 900_000 } else { 100_000 })
             };
-            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), speeds(0));
+            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), service_times(0));
             let (slow, fast) =
                 (dispatcher.view().rate(Member(0)), dispatcher.view().rate(Member(1)));
             assert!((fast / slow - 9.0).abs() < 0.01, "{policy} {slow} {fast}");
-            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), speeds(0));
+            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), service_times(0));
             assert!(counts[1] > 4 * counts[0], "{policy} {counts:?}");
-            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), speeds(1));
-            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), speeds(1));
+            run(&mut dispatcher, &mut now_ns, (20_000, TASK_NS), service_times(1));
+            let counts = run(&mut dispatcher, &mut now_ns, (2000, TASK_NS), service_times(1));
             assert!(counts[0] > 4 * counts[1], "{policy} {counts:?}");
         }
     }
@@ -224,6 +224,7 @@ mod tests {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, false), 1_000_000);
             let dead = |member: Member| (member.0 != 2).then_some(100_000);
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), dead);
+            // At most the paper's mu*, which is a tenth of the spare load.
             let rate = dispatcher.view().rate(Member(2));
             assert!(rate > 0.0 && rate < 0.11, "{policy} {rate}");
             assert_eq!(dispatcher.next_benchmark(), None);
@@ -231,7 +232,7 @@ mod tests {
             now_ns += 1_000_000_000_000;
             dispatcher.tick(now_ns);
             assert!(dispatcher.view().rate(Member(0)) > 0.5, "{policy}");
-            // It answers again; its share of the next tasks suffices to measure it.
+            // Member 2 answers again; its share of the next tasks suffices to measure it.
             run(&mut dispatcher, &mut now_ns, (10_000, TASK_NS), |_| Some(100_000));
             // The tasks that it never answered no longer count as its queue.
             let outstanding = dispatcher.view().outstanding(Member(2));
@@ -247,6 +248,7 @@ mod tests {
     fn members_without_times_are_equal() {
         for policy in LEARNERS {
             let (mut dispatcher, mut now_ns) = (dispatcher(policy, 4, true), 1_000_000);
+            // Without times, 40,000 tasks are 10,000 for each of the four members.
             let mute = |_| Some(0);
             let counts = run(&mut dispatcher, &mut now_ns, (40_000, TASK_NS), mute);
             assert!(counts.iter().all(|count| count.abs_diff(10_000) < 600), "{policy} {counts:?}");

@@ -90,7 +90,9 @@ pub struct Learner {
     arrivals_window: u64,
     /// Mean processing time guaranteed by the members together; 0 to measure it.
     guaranteed_ns: f64,
+    /// Number of dispatcher cores of the node.
     cores: f64,
+    /// Time of the last tick.
     now_ns: u64,
     next_estimate_ns: u64,
     next_benchmark_ns: u64,
@@ -317,7 +319,7 @@ impl Learner {
         pending.map(|pending| pending.push(member)).is_some()
     }
 
-    /// Returns the next member that needs a benchmark task.
+    /// Returns the next member that needs a benchmark task, if any.
     pub fn next_benchmark(&mut self) -> Option<Member> {
         self.benchmarks.as_mut()?.pop()
     }
@@ -325,6 +327,7 @@ impl Learner {
 
 /// Draws an exponential number with mean 1.
 fn exponential(rng: &mut Rng) -> f64 {
+    // 53 random bits, the precision of f64. In (0, 1], so that the logarithm is finite.
     let unit = ((rng.next_u64() >> 11) + 1) as f64 / 53.0_f64.exp2();
     -unit.ln()
 }
@@ -336,8 +339,8 @@ impl Plan {
         let eps = EPS_SHARE * spare;
         let (tasks, patience) = match window {
             Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
-            // Number of tasks whose plain mean has the same variance. It does not grow as eps falls, so the
-            // duration of benchmark tasks alone varies by more than eps.
+            // Number of tasks whose plain mean has the same variance. It does not grow as eps falls. So the time of
+            // a window varies by more than eps, and the patience is fixed.
             Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
         };
         Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * spare, patience }

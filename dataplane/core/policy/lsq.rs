@@ -152,6 +152,7 @@ fn build(samples: f64, chance: f64, by_speed: bool) -> AnyPolicy {
 /// Sampling of members on arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Samples {
+    /// Number of members that an arrival samples.
     count: usize,
     /// Threshold: an arrival samples if a random number is below it. With the maximum every arrival samples.
     below: u32,
@@ -215,7 +216,7 @@ impl Lsq {
     }
 }
 
-/// Samples members if due. Returns the front and its first member.
+/// Samples members if due. Returns the front (the members with the shortest queue) and a random one of it.
 #[inline(always)]
 fn first<R: Rank>(
     queues: &mut R,

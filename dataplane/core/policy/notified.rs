@@ -109,6 +109,7 @@ pub struct ThresholdList {
     line: Line,
     /// Memory for rebuilding `line`.
     spare: Line,
+    /// Members by service rate, for [`Fallback::Weighted`].
     alias: Alias,
     /// Search for members that no list contains by mistake.
     forgotten: LastSeen,
@@ -151,7 +152,7 @@ impl ThresholdList {
         Self { period_ns, probes, ..Self::new(1, Fallback::Random) }
     }
 
-    /// Picks a member for one task, and removes it from the list.
+    /// Picks a member for one task, and removes it from the list. Returns `None` without members.
     #[inline(always)]
     fn pick(&mut self, parts: &mut Parts<'_>, rng: &mut Rng) -> Option<Pick> {
         if let Some(member) = self.line.first() {
@@ -175,8 +176,8 @@ impl ThresholdList {
         state.set_load(report.load);
         let mut is_below = report.load.0 >> 16 < self.below; // whole tasks
         if self.otherwise == Fallback::Last {
-            // A member without outstanding tasks is idle: its report left before a task arrived. This does not
-            // hold if other dispatchers send to the member, too.
+            // A member without outstanding tasks is idle, even if its report counts a task: that task's reply overtook
+            // the report, or the task was written off. This does not hold if other dispatchers send to the member.
             is_below |= self.caller.reports == Reports::Replies && state.outstanding() == 0;
             self.last = if is_below { Some(member) } else { self.last };
             self.forgotten.note();

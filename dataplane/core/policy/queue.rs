@@ -86,14 +86,14 @@ impl<T> QueueingDispatcher<T> {
         }
     }
 
-    /// Returns the first waiting task.
+    /// Returns the first waiting task, if any.
     #[inline]
     #[must_use]
     pub fn first(&self) -> Option<&T> {
         self.tasks.get(self.order.first()?)
     }
 
-    /// Removes the first waiting task, after [`Dispatcher::schedule`] chose its member, or to drop it.
+    /// Removes the first waiting task, if any, after [`Dispatcher::schedule`] chose its member, or to drop it.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let item = self.tasks.pop(&mut self.order)?;

@@ -1,5 +1,5 @@
-//! RackSched (Zhu et al., OSDI 2020) as evaluated by Horus: power of two choices on loads that only replies
-//! update.
+//! RackSched (Zhu et al., OSDI 2020) as evaluated by Horus: power of two choices on loads that only reports
+//! update, not the tasks sent since.
 
 use super::sample::{sample_two, select};
 use super::{

@@ -18,6 +18,7 @@ pub const ENTRY: Entry = Entry {
 /// Cycles over the active members; cores start at different ones.
 #[derive(Clone, Debug, Default)]
 pub struct RoundRobin {
+    /// Index of the next one among the active members.
     next: usize,
 }
 

@@ -18,7 +18,7 @@ pub(super) fn sample_one(active: &[Member], rng: &mut Rng) -> Option<Member> {
     active.get(below(active.len(), rng.next_u64() as u32)).copied()
 }
 
-/// Returns two distinct members in random order; a single member twice.
+/// Returns two distinct members in random order; a single member twice; `None` without members.
 #[inline(always)]
 pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Member)> {
     let n = active.len();

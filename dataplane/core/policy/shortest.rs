@@ -73,7 +73,7 @@ impl Shortest {
 /// already contains every task, write-off and remote change, so this reads no member's state.
 #[inline(always)]
 fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, states: MemberStates<'_>, rng: &mut Rng) {
-    let mut front = ranks.open();
+    let mut front = ranks.open(); // members with the shortest queue
     for pick in picks {
         if front.is_empty() {
             let Some(next) = ranks.reopen(front) else {
@@ -111,7 +111,7 @@ fn reply_run(
 }
 
 /// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
-/// that become idle by these replies. They leave the ranks: an idle member ranks as if it had a task.
+/// that become idle by these replies. In the ranks an idle member counts as if it had a task.
 fn reply_shared(
     ranks: &mut impl Rank,
     reports: &[Report],
@@ -141,7 +141,7 @@ fn reply_any(
     }
 }
 
-/// Returns the member with the least key, uniformly among ties.
+/// Returns the member with the least key, uniformly among ties; `None` without members.
 fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Option<Member> {
     let mut best: Option<(f64, Member)> = None;
     let mut ties = 0;
@@ -298,6 +298,7 @@ fn sample_several(
 /// Picks the shortest of a few random members' queues (power of d choices); probes each of them.
 #[derive(Clone, Debug)]
 pub struct ShortestOf {
+    /// Number of members sampled for each task.
     count: usize,
     losses: Losses,
 }

@@ -60,7 +60,7 @@ pub enum Protocol {
 pub const SIGNAL_RULES: &str = "horus, every-reply, none";
 
 impl Protocol {
-    /// Returns the rules with this name.
+    /// Returns the rules with this name, if it is one of [`SIGNAL_RULES`].
     #[must_use]
     pub fn of_rules(name: &str) -> Option<Self> {
         [Self::Paper, Self::EveryReply, Self::Silent]
@@ -106,10 +106,12 @@ pub enum Signal {
 #[derive(Clone, Debug)]
 pub struct Signals {
     protocol: Protocol,
+    /// Number of workers that accept tasks.
     workers: usize,
     /// True if the rack is on the spine's idle list, by the leaf's knowledge.
     listed: bool,
-    /// Number of tasks since the last change of `listed` whose header contradicts it.
+    /// Number of tasks whose header contradicts `listed`, since its last change or signal. In [`Protocol::Paper`] a
+    /// task that agrees with it resets the number.
     contradictions: usize,
     /// Number of replies since the last load signal.
     replies: usize,
@@ -134,7 +136,7 @@ impl Signals {
         self.spine_estimate += tasks * u64::from(Load::ONE.0);
     }
 
-    /// Returns the idleness signal again, in case the last one was lost; only for the paper's protocol.
+    /// Returns the idleness signal again, in case the last one was lost; `None` except in [`Protocol::Paper`].
     pub fn repeat(&mut self) -> Option<Signal> {
         let signal = if self.listed { Signal::IdleAdd } else { Signal::IdleRemove };
         (self.protocol == Protocol::Paper).then_some(signal)
@@ -158,7 +160,7 @@ impl Signals {
     }
 
     /// Handles a task from the spine; `idle` workers are left after the choice. `idle_selected` is the
-    /// header's statement that the spine chose the rack as idle.
+    /// header's statement that the spine chose the rack as idle. Returns the signal to send, if any.
     #[inline]
     pub fn on_task(&mut self, idle_selected: bool, idle: usize) -> Option<Signal> {
         match self.protocol {
@@ -334,6 +336,7 @@ mod tests {
     // promise: scheduling.5
     #[test]
     fn lost_idle_messages_are_repaired() {
+        // With two workers, two contradicting tasks may have been in flight; the third repeats the signal.
         let mut leaf = Signals::new(Protocol::Paper, 2);
         assert_eq!(leaf.on_task(true, 0), Some(Signal::IdleRemove)); // lost
         assert_eq!(leaf.on_task(true, 0), None);

@@ -188,7 +188,7 @@ impl SilenceWatch {
         self.mark = None;
     }
 
-    /// Counts a report to this core without a reply.
+    /// Counts a report to this core without a reply, so that the next check does not take it for a reply.
     pub fn reported(&mut self) {
         self.reports = self.reports.wrapping_add(1);
         self.own_reports = self.own_reports.wrapping_add(1);
@@ -230,7 +230,7 @@ impl SilenceWatch {
             }
             if is_ours {
                 // A member with more answered or reported tasks than sent ones was slow: it still had the
-                // tasks.
+                // tasks. Its answers count twice, so that the share of lost tasks falls sooner.
                 let was_slow = counts.is_surplus || is_alone && estimated > counts.outstanding;
                 silences.add_answered(if was_slow { answers.saturating_mul(2) } else { answers });
                 silences.add_lost(if was_slow { 0 } else { self.written_off });
@@ -388,6 +388,7 @@ mod tests {
             silences.add_answered(1);
             silences.add_lost(3);
         }
+        // Three of four tasks are lost: ln(0.001) / ln(0.75) is 24.
         assert!((15..60).contains(&silences.explained()), "{}", silences.explained());
         let patience = Patience { explained: silences.explained(), ..PATIENCE };
         assert_eq!(patience.after(10), PATIENCE.silence_ns);
@@ -401,6 +402,7 @@ mod tests {
         let (mut silences, measured) = (SilenceTracker::default(), MemberStatistics::default());
         assert_eq!(silences.patience_ns(&measured, 1), SILENCE_MOST_NS);
         silences.end(10_000, 1, 1);
+        // The minimum of 1 ms, times 17 after the first reply.
         assert_eq!(silences.patience_ns(&measured, 1), 17 * MS);
         (0..1000).for_each(|_| silences.end(10_000, 1, 1));
         assert!(silences.patience_ns(&measured, 1) < 11 * MS / 10);

@@ -32,7 +32,7 @@ struct Imbalance {
 pub(super) struct Slots {
     /// Imbalance of each member.
     imbalances: Vec<Imbalance>,
-    /// Rows of tokens in use.
+    /// Rows of tokens in use: the maximum number of places of a member, which has one token in each row.
     rows: usize,
     /// Arrival time of the oldest task on another core, and the start of the courtesy to it.
     courtesy: (u64, u64),
@@ -51,7 +51,7 @@ impl Slots {
         let Some(peers) = view.peers() else { return true };
         let now_ns = view.now_ns();
         let own_oldest = match peers.oldest() {
-            0 => now_ns,
+            0 => now_ns, // no task waits here, so the oldest one has just arrived
             since_ns => since_ns,
         };
         let remote_oldest = peers.oldest_elsewhere();

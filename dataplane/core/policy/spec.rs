@@ -159,7 +159,7 @@ impl Entry {
         }
     }
 
-    /// Returns the policy of that name. Ignores parameters behind the name.
+    /// Returns the policy of that name, if there is one. Ignores parameters behind the name.
     #[must_use]
     pub fn named(text: &str) -> Option<&'static Self> {
         let name = text.split('(').next().unwrap_or_default().trim();
@@ -195,6 +195,7 @@ impl fmt::Display for Runs {
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
     entry: &'static Entry,
+    /// Values of the entry's parameters, in their order.
     values: Vec<f64>,
 }
 
@@ -260,7 +261,7 @@ impl PolicySpec {
         self.entry
     }
 
-    /// Returns the value of a parameter.
+    /// Returns the value of a parameter, if the policy has it.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<f64> {
         let index = self.entry.parameters.iter().position(|parameter| parameter.name == name)?;

@@ -49,7 +49,7 @@ fn every_policy_handles_zero_to_two_members() {
     for entry in CATALOGUE {
         let mut none = dispatcher(entry.name, 0);
         assert_eq!(picks(&mut none, 3), [None; 3], "{}", entry.name);
-        // A central queue holds the tasks beyond its members' bound.
+        // A central queue holds the tasks beyond its members' bound, at first two for each member.
         let sent = if entry.holds() { 2 } else { 5 };
         let mut one = dispatcher(entry.name, 1);
         assert_eq!(histogram(&picks(&mut one, 5), 1), [sent], "{}", entry.name);
@@ -124,6 +124,7 @@ fn explained_minimum_matches_the_queues() {
     }
     dispatcher.set_active(Member(1), false);
     let beliefs = dispatcher.beliefs();
+    // The eight active members with the fewest tasks. `out` counts silent, unreachable and other inactive members.
     let queues: Vec<_> =
         beliefs.candidates.iter().map(|known| (known.member.0, known.outstanding)).collect();
     assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
@@ -439,6 +440,8 @@ fn faster_members_get_more() {
         let mut dispatcher = dispatcher(policy, 2);
         dispatcher.set_rates(&[1.0, 9.0]);
         let counts = histogram(&picks(&mut dispatcher, 1000), 2);
+        // Nine tenths of the rate are the second member's. `ppot` compares queues regardless of speed, which makes the
+        // counts more equal.
         let least = if policy == "ppot" { 750 } else { 820 };
         assert!(counts[1] > least, "{policy} {counts:?}");
     }
@@ -619,7 +622,7 @@ fn readmitted_member_is_idle_for_one_core() {
         assert!(picks(&mut cores.dispatchers[0], 2).iter().flatten().all(|pick| pick.idle));
         cores.exchange(true);
         assert!(picks(&mut cores.dispatchers[1], 2).iter().flatten().all(|pick| pick.idle));
-        // It answers its tasks while it is drained.
+        // Member 2 answers its task while it is drained.
         cores.dispatchers.iter_mut().for_each(|core| core.set_active(Member(2), false));
         reply(&mut cores.dispatchers[1], 2, 0);
         cores.exchange(true);
@@ -772,7 +775,7 @@ fn silence_is_judged_by_what_tasks_take() {
                 rooms.push(ms);
             }
         }
-        // The wait grows each time, because the member may only be stalled.
+        // The patience, at first 1 ms, doubles each time, because the member may only be stalled.
         let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
         // It answers, and is judged as before.
@@ -848,7 +851,8 @@ fn persistent_idle_is_not_misled_by_overtaken_reports() {
 
 #[test]
 fn cfcfs_chooses_its_bound() {
-    // Tasks of 100 us, 10 us in transit: a bound of one would waste a tenth.
+    // Tasks of 100 us, 10 us in transit: a bound of one would waste a tenth. At 0.95 the clock steps back after each
+    // reply, because the next task is due 5 us earlier; only the means matter here.
     for (busy, bound) in [(0.95, 2), (0.5, 1)] {
         let mut dispatcher = dispatcher("cfcfs", 1);
         let mut now_ns = 0;

@@ -44,7 +44,9 @@ pub const EQUAL: Entry = Entry {
 struct Depth {
     /// Height of the queue's surface: queue divided by rate.
     surface: f64,
+    /// Number of tasks; under SCD plus one half.
     queue: f64,
+    /// Service rate; under TWF 1.
     rate: f64,
     member: Member,
 }
@@ -110,7 +112,7 @@ impl Shares {
         }
     }
 
-    /// Draws a member by the probabilities.
+    /// Draws a member by the probabilities; `None` without members.
     fn draw(&self, rng: &mut Rng) -> Option<Pick> {
         let total = self.sums.last()?;
         // Uniform below `total`, with 53 random bits.
@@ -123,6 +125,7 @@ impl Shares {
 
 /// Returns the level at which `volume` fits over the sorted depths.
 fn level(depths: &[Depth], volume: f64) -> f64 {
+    // Adds members, the lowest first, until the level lies below the next surface.
     let (mut queues, mut rates, mut level) = (0.0, 0.0, 0.0);
     for depth in depths {
         if rates > 0.0 && level <= depth.surface {
@@ -148,7 +151,7 @@ impl Policy for WaterFill {
         }
     }
 
-    /// Returns the candidates, whose probabilities depend on all members, for a single task.
+    /// Draws the member for a single task. Its probabilities depend on all members.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let mut shares = self.shares.borrow_mut();
         shares.solve(self.scd, self.arrivals(1), view);

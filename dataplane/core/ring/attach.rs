@@ -1,11 +1,11 @@
 //! Attachment of a worker's process to the region of its agent. A thread of the agent passes the memory's
 //! descriptor over a socket.
 //!
-//! The socket lies at the path of the agent's name, and only the agent's user can connect to it. The agent
-//! sends each peer one message, an [`Offer`], with the descriptor, and closes the connection. The peer sends
-//! nothing, so it cannot delay the agent, and costs two descriptors only for that time. The message holds all
-//! data that a worker needs to attach. The memory itself holds only the channels, so no worker can corrupt
-//! another's attachment.
+//! The socket lies at the path of the agent's name. Its mode admits only the agent's user and root, and the agent
+//! also checks each peer's user. It sends the peer one message, an [`Offer`] with the descriptor or a refusal, and
+//! closes the connection. The peer sends nothing, so it cannot delay the agent, and costs two descriptors only for
+//! that time. The offer holds all data that a worker needs to attach. The memory itself holds only the channels and
+//! the agent's published state, so no worker can corrupt another's attachment.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -43,7 +43,7 @@ const HEAD_WORDS: usize = 5;
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Minimum and maximum of a socket timeout. The system does not accept 0.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
-/// Time before the next peer is accepted after descriptors or memory ran out.
+/// Time before the next peer is accepted after an error, for example for lack of descriptors or memory.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Message from an agent to a worker about its region.
@@ -170,7 +170,7 @@ pub struct ReceivedOffer {
 /// for the offer. Refuses an agent of another user except root.
 ///
 /// # Errors
-/// If there is no offer.
+/// If there is no valid offer of a trusted agent in time, or a system call fails.
 pub fn request_offer(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError> {
     let found = ExistingFile::behind(path)?.ok_or(OfferError::Missing)?;
     if !found.is_socket() {
@@ -225,7 +225,7 @@ fn connect(found: &ExistingFile, patience: Duration) -> Result<OwnedFd, OfferErr
     }
 }
 
-/// Receives an offer's bytes and the memory's descriptor.
+/// Receives an offer's bytes and the memory's descriptor, if one came with them.
 fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Option<File>), OfferError> {
     let mut bytes = vec![0; 8 * (HEAD_WORDS + CHANNELS_MAX)];
     // Room for one descriptor: the system closes any further ones.
@@ -311,6 +311,7 @@ fn serve(socket: &OwnedFd, stop: &OwnedFd, memory: &File, offer: &Mutex<Offer>) 
                 }
                 let offer = locked(offer).to_bytes();
                 match hand_over(&peer, memory, &offer) {
+                    // Logs the lack of descriptors once for each outage.
                     Err(error)
                         if files::has_no_descriptor(&error) && !outage.fails(Instant::now()) => {}
                     Err(error) => log::warn!("a worker could not be given the region: {error}"),

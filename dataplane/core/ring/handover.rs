@@ -73,7 +73,7 @@ impl<T: Token> Producer<T> {
         self.channel.sender()
     }
 
-    /// Grants the channel to the worker; once. Returns false if it has already left.
+    /// Grants the channel to the worker. Returns false if it has already left or has the grant.
     pub fn grant(&mut self) -> bool {
         let claim = self.sender().claim();
         claim != 0 && !self.sender().is_granted() && self.channel.sender_mut().grant(claim)
@@ -86,7 +86,7 @@ impl<T: Token> Producer<T> {
         self.sender().is_granted() && self.sender().room() > 0
     }
 
-    /// Gives a task away, with a note.
+    /// Gives a task to the worker, with a number (`note`) that accompanies it.
     ///
     /// # Errors
     /// Returns the task if no worker has the grant or no slot is free.
@@ -180,7 +180,7 @@ impl<T: Token> Consumer<T> {
         self.end.place()
     }
 
-    /// Takes the next task with its note.
+    /// Takes the next task with its note, if one is available.
     #[inline]
     pub fn take(&mut self) -> Option<(T, u32)> {
         let (word, note) = self.end.receiver_mut().receive_word()?;

@@ -45,7 +45,10 @@ fn byte(offset: i64, kind: i32) -> libc::flock {
     lock
 }
 
-/// Locks the byte at `offset` until the file is closed. Fails at once if another holder has locked it.
+/// Locks the byte at `offset` until the file is closed.
+///
+/// # Errors
+/// If another holder has locked it ([`is_held`]), without waiting, or the system refuses.
 pub(crate) fn lock(file: &File, offset: i64) -> io::Result<()> {
     let lock = byte(offset, libc::F_WRLCK);
     // SAFETY: the descriptor is open, and `lock` outlives the call, which only reads it.

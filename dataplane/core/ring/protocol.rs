@@ -509,14 +509,14 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.checked.wrapping_sub(self.next) as usize
     }
 
-    /// Takes the next task.
+    /// Takes the next task, if it is available.
     #[inline]
     pub fn receive(&mut self) -> Option<Notice> {
         let (word, len) = self.receive_word()?;
         Some(Notice { offset: (word >> 32) as u32, len, class: word as u16 })
     }
 
-    /// Takes the next task given by [`Sender::send_word`]: its word and its note.
+    /// Takes the next task given by [`Sender::send_word`], if it is available: its word and its note.
     #[inline]
     pub fn receive_word(&mut self) -> Option<(u64, u32)> {
         let index = SLOT_WORDS * self.slot(self.next);

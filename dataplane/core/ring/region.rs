@@ -342,7 +342,7 @@ impl WorkerRegion {
         Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, channel_lock)))
     }
 
-    /// Returns true if the worker of this channel is alive.
+    /// Returns true if the worker of this channel is alive, or the system cannot tell.
     #[must_use]
     pub fn has_worker(&self, channel: usize) -> bool {
         match &self.backing {
@@ -353,7 +353,7 @@ impl WorkerRegion {
         }
     }
 
-    /// Returns true if the agent is alive.
+    /// Returns true if the agent is alive, or the system cannot tell.
     #[must_use]
     pub fn has_agent(&self) -> bool {
         match &self.backing {

@@ -12,9 +12,9 @@ use crate::state::region::Slice;
 
 /// Index of the word that observers increment.
 const OBSERVED: usize = 0;
-/// Index of the dispatcher's CPU plus 1; 0 if unknown.
+/// Index of the word with the dispatcher's CPU plus 1; 0 if unknown.
 const CORE: usize = 1;
-/// Index of the number of tasks without a free worker.
+/// Index of the word with the number of tasks without a free worker.
 const WAITING: usize = 2;
 /// Index of the first time count.
 const TIMES: usize = 3;
@@ -95,6 +95,7 @@ impl AgentStatusWords {
     /// Counts a task's time from its arrival at the agent to its answer.
     #[inline]
     pub fn note(&self, ns: u64) {
+        // Only the agent's core counts, so a load and a store suffice.
         let word = &self.0[TIMES + class(ns)];
         word.store(word.load(Relaxed) + 1, Relaxed);
     }

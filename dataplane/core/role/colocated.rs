@@ -152,7 +152,7 @@ where
         }
     }
 
-    /// Polls ports and workers once at `now` ticks. Returns the number of received packets.
+    /// Polls ports and workers once at `now` ticks. Returns the number of packets that the leaf received.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         let received = self.leaf.poll(now);

@@ -136,14 +136,15 @@ where
         self
     }
 
-    /// Counts drops by port and reason for other threads.
+    /// Counts packets dropped at their arrival, by port and reason, for other threads.
     #[must_use]
     pub fn with_refusals(mut self, refusals: Refusals) -> Self {
         self.out.refusals = refusals;
         self
     }
 
-    /// Polls all ports once at `now` ticks. Returns the number of received packets.
+    /// Polls the ports once at `now` ticks; during a delay of tasks, not those for clients only. Returns the number of
+    /// received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
         match self.patience.holds_back {

@@ -36,7 +36,7 @@ pub trait CoreRole {
 struct PollTime {
     /// Start of the last poll in ticks.
     last: u64,
-    /// True if the last poll brought packets.
+    /// True if the last poll brought packets, or workers' replies.
     was_busy: bool,
 }
 
@@ -53,7 +53,7 @@ impl PollTime {
         self.last = now;
     }
 
-    /// Ends a poll; `was_busy` if it brought packets.
+    /// Ends a poll; `was_busy` if it brought packets, or workers' replies.
     #[inline]
     fn end(&mut self, was_busy: bool) {
         self.was_busy = was_busy;

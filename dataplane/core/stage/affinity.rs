@@ -96,7 +96,8 @@ struct UnfinishedTask {
     due: u64,
 }
 
-/// Unfinished tasks of a pool, oldest first, and some tasks finished or removed by now.
+/// Unfinished tasks of a pool, oldest first, and some tasks finished or removed by now. A task that still receives
+/// packets at its check moves to the end.
 #[derive(Debug)]
 pub struct PoolQueue {
     tasks: VecDeque<UnfinishedTask>,
@@ -217,7 +218,8 @@ impl AffinityTable {
         &mut self.sets[index as usize / WAYS][index as usize % WAYS]
     }
 
-    /// Returns the member of the task's earlier packets. `last` is true for the last packet of the task.
+    /// Returns the member of the task's earlier packets; `None` for an unknown or expired task. `last` is true for the
+    /// last packet of the task.
     pub fn find(&mut self, key: Key, last: bool, now: u64) -> Option<AssignedTask> {
         let timeout = self.timeout_ticks;
         let set = self.set_of(key);
@@ -249,7 +251,7 @@ impl AffinityTable {
         self.free_entry(key, now).map(|_| ()).ok_or(TrackRefusal::Full)
     }
 
-    /// Returns the index, over all sets, of an entry for a new task.
+    /// Returns the index, over all sets, of an entry for a new task; `None` if all entries of its set are live.
     fn free_entry(&self, key: Key, now: u64) -> Option<u32> {
         let timeout = self.timeout_ticks;
         let free = |entry: &AffinityEntry| {
@@ -307,7 +309,7 @@ impl AffinityTable {
     }
 
     /// Takes the credit of the pool's oldest unfinished task for another task. Returns the member of the
-    /// credit.
+    /// credit; `None` if no unfinished task has one.
     pub fn reclaim(&mut self, pool: usize) -> Option<Member> {
         loop {
             let queue = self.queues.get_mut(pool)?;
@@ -325,7 +327,7 @@ impl AffinityTable {
         }
     }
 
-    /// Returns the next credit of an unfinished task whose packets did not arrive in time: index of the pool,
+    /// Returns the next credit of an unfinished task whose packets did not arrive in time, if any: index of the pool,
     /// and member.
     pub fn expire(&mut self, now: u64) -> Option<(usize, Member)> {
         let timeout = self.timeout_ticks;

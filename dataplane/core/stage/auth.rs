@@ -8,7 +8,7 @@
 //! accepts it and none waits.
 //!
 //! A word alone would accept a packet long after its sending, if no later sequence has replaced the word. So
-//! a window also holds the approximate clock of its worker, in a word written once per second.
+//! a window also holds the approximate clock of its worker, in a word written about once per second.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -241,7 +241,7 @@ fn sign_again<const BLOCKS: usize>(
     let Some(after) = SignedPacket::read(addresses, payload) else {
         return;
     };
-    // The tag is at an odd offset.
+    // The tag is at an odd offset, so its halves straddle the checksum's 16-bit words.
     let halves = |tag: u64| [(tag >> 32) as u32, tag as u32];
     let changes = halves(before.tag).into_iter().zip(halves(after.tag));
     let delta = changes

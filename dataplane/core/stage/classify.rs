@@ -377,7 +377,8 @@ fn signal(
     let tasks = (u64::from(service_ns) * u64::from(class) + (1 << 15)) >> 16;
     dispatcher.view_mut().set_outstanding(member, tasks.min(1 << 30) as u32);
     // The estimate of a starting spine may be too low: the leaf still has earlier tasks. A higher estimate
-    // stays, because it counts tasks in flight to the leaf.
+    // stays, because it counts tasks in flight to the leaf. A leaf that is back after a silence may have restarted, so
+    // its load replaces any estimate.
     let is_more = || u64::from(service_ns) > dispatcher.view().estimated_load(member);
     if header.code == Code::LoadUpdate || age == Age::Back || age == Age::First && is_more() {
         dispatcher.refresh(&Report::new(member, Load(service_ns), 0));

@@ -32,7 +32,7 @@ pub const SILENT_NS: u64 = 3 * HEARTBEAT_NS;
 /// Interval in which a leaf repeats its state, in case a signal was lost.
 const REPEAT_NS: u64 = 1_000_000;
 /// Time for which drained workers still receive in-flight tasks from the spine, if all workers of a pool are
-/// drained. The leaf notifies the spine at once, and the spine reads its notices every 10 ms.
+/// drained. The leaf notifies the spine at its next tick, and the spine reads its notices every 10 ms.
 /// An acknowledgement would be one more message, and a leaf below a silent spine would wait for it for ever.
 const LINGER_NS: u64 = SILENT_NS;
 /// Number of announcements of a new service address, and the time between two of them (RFC 5227, 2.3).
@@ -105,7 +105,7 @@ pub enum Age {
     First,
     /// First message after a silence.
     Back,
-    /// Newer than any earlier one.
+    /// Not older than any earlier one.
     New,
     /// Older than an earlier one.
     Old,
@@ -292,7 +292,7 @@ impl Fabric {
         }
     }
 
-    /// Returns the next service address whose announcement is due.
+    /// Returns the next service address whose announcement is due, if any.
     pub(super) fn next_announcement(&mut self) -> Option<IpAddr> {
         if !self.announces {
             return None;
@@ -352,7 +352,7 @@ impl Fabric {
         self.lingering[pool].is_some_and(|until_ns| self.now_ns >= until_ns)
     }
 
-    /// Returns the link of a pool.
+    /// Returns the link of a pool, if it has one.
     fn link(&mut self, pool: usize) -> Option<&mut Link> {
         self.links.get_mut(pool)?.as_mut()
     }
@@ -456,6 +456,7 @@ impl Fabric {
                 }
             }
             if replied {
+                // Once for all replies since the last check: `total` includes their loads.
                 let total = link.total;
                 for signal in link.signals.on_reply(idle, || total) {
                     queue_message(
@@ -577,7 +578,7 @@ impl Fabric {
         }
     }
 
-    /// Returns the next message to send.
+    /// Returns the next message to send, if any.
     #[inline]
     pub(super) fn next_message(&mut self) -> Option<OutgoingMessage> {
         // In order: the signals of a leaf are numbered.

@@ -77,6 +77,7 @@ pub fn stages(node: Fixture) -> Stages {
     let core = Core { index: 0, count: 1 };
     let policy = node.policy.parse().unwrap();
     let dispatcher = Dispatcher::new(&policy, table.view(0, 0), core, stream_seed(SEED, 0, 0));
+    // Room for 1024 tasks of one pool. A task expires after a millisecond without a packet.
     let affinity = AffinityTable::new(1024, TICKS_HZ / 1000, 1, SEED);
     let (counters, dispatchers) = (table.counters(0), vec![dispatcher]);
     let mut stages = Stages::new(Arc::new(network), neighbours, dispatchers, affinity, counters);

@@ -68,7 +68,7 @@ impl LearnSchedule {
     }
 }
 
-/// Learns from the sources of a burst's tasks.
+/// Learns from the sources of a burst's datagrams to the node.
 #[cold]
 #[inline(never)]
 pub fn burst<B: Buf>(stages: &mut Stages, port: usize, packets: &[B]) {
@@ -156,12 +156,12 @@ mod tests {
         routed[ether::LEN + 12..ether::LEN + 16].copy_from_slice(&[10, 9, 0, 7]);
         let mut arp = direct.clone();
         arp[12..14].copy_from_slice(&ether::ARP.to_be_bytes());
-        for (frame, spends) in [(&direct, true), (&routed, true), (&arp, false)] {
+        for (frame, ends_turn) in [(&direct, true), (&routed, true), (&arp, false)] {
             stages.tick(0, 0);
             assert!(stages.learning.is_due(0));
             let mut burst = [pool.frame(frame).unwrap()];
             stages.process(0, 0, &mut burst, &mut [Verdict::Consumed; 1][..]);
-            assert_eq!(!stages.learning.is_due(0), spends);
+            assert_eq!(!stages.learning.is_due(0), ends_turn);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Liveness of workers and hosts, and plausibility of load reports. All checks run between bursts, never for
-//! a packet.
+//! Liveness of workers and hosts, and plausibility of load reports. The checks run between bursts. A reply
+//! pays only for a look at its load, unless the load is implausible or a member is doubted.
 //!
-//! Each core checks all members within a *lap* of some milliseconds, a part of them at each tick. A member that
+//! Each core checks all members within a *lap* of 0.1 to 10 ms, a part of them at each tick. A member that
 //! is *out* cannot be chosen by the policy.
 //!
 //! - A worker gets no tasks until it has registered, if its server registers its workers.
@@ -35,8 +35,8 @@ use crate::state::Presence;
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
-/// Number of checks of each worker within a timeout. A silence is detected late by at most an eighth of the
-/// timeout.
+/// Minimum number of checks of each worker within a timeout. A silence is detected late by at most an eighth of the
+/// timeout, or by [`LAP_MIN_NS`] if that is longer.
 const CHECKS: u64 = 8;
 /// Longest duration of a lap.
 const LAP_MAX_NS: u64 = 10_000_000;
@@ -104,7 +104,7 @@ struct MemberWatch {
     outstanding: u32,
     /// Smallest number of tasks in flight at a check with new reports.
     least_in_flight: u32,
-    /// Time at which the number of its reports was last seen to change; 0 if never.
+    /// Time at which the number of its reports was last seen to change, or of the first check; 0 before that check.
     last_report_ns: u64,
 }
 
@@ -135,8 +135,9 @@ impl MemberWatch {
         }
     }
 
-    /// Returns true if the member had answered more tasks than it was sent, at several consecutive checks. A
-    /// single check does not suffice: one core does not see the whole traffic at one moment.
+    /// Records a check with this number of outstanding tasks, which is negative after more answers than tasks. Returns
+    /// true if the member had such a surplus at several consecutive checks. A single check does not suffice: one core
+    /// does not see the whole traffic at one moment.
     fn has_surplus(&mut self, outstanding: i32) -> bool {
         let (checks, least) = self.surplus;
         let excess = outstanding.min(0).unsigned_abs();
@@ -159,7 +160,7 @@ struct Doubt {
     until_ns: u64,
     /// Duration of the next doubt.
     next_ns: u64,
-    /// Tasks in the member's own last report, while it is doubted.
+    /// Tasks in the member's own last report while it is doubted, at most those sent if the report is implausible.
     reported: Option<u32>,
     /// Number of checks with new reports while it is doubted.
     checks: u8,
@@ -191,9 +192,9 @@ struct Hop {
     has_reported: bool,
     /// True if a member behind it has tasks.
     has_tasks: bool,
-    /// True if it has answered since its link came up.
+    /// True if its MAC address was known at a lap's end since its link came up.
     is_known: bool,
-    /// Number of failed resolutions before it was known.
+    /// Number of failed resolutions since its MAC address was last known.
     failures: u8,
 }
 
@@ -229,6 +230,7 @@ pub struct Liveness {
     cursor: usize,
     /// Time before which no silence counts.
     silence_start_ns: u64,
+    /// State of each member, pool by pool.
     watches: Vec<MemberWatch>,
     /// Index of each pool's first watch. The watch of a member has this index plus the member's.
     first: Vec<usize>,
@@ -372,7 +374,7 @@ impl Liveness {
         }
     }
 
-    /// Takes a worker that never registered out of this core's choice.
+    /// Marks a worker that never registered, and takes it out of this core's choice. A registered worker stays.
     fn await_registration(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         let member = self.watches[index].member;
         let (from, to) = (Presence::Configured, Presence::Unregistered);
@@ -444,7 +446,8 @@ impl Liveness {
         let _ = self.probes.try_push(probe);
     }
 
-    /// Marks the workers behind an unresponsive host as unreachable, until it answers.
+    /// Records that a host did not answer. Marks the configured and registered workers behind it as unreachable until
+    /// its next answer. A host without a link does not count, and a new host has [`FAILURES`] attempts.
     pub(super) fn lose_next_hop(
         &mut self,
         slot: Slot,
@@ -548,7 +551,7 @@ impl Liveness {
             return;
         }
         if watch.reports != dispatcher.view().report_count(member) || watch.last_report_ns == 0 {
-            // Another core may have registered it and not yet applied its report.
+            // 0: another core may have registered the member without a report so far, and its silence starts now.
             (watch.reports, watch.last_report_ns) =
                 (dispatcher.view().report_count(member), now_ns.max(1));
         }
@@ -578,7 +581,7 @@ impl Liveness {
         self.take_out(index, dispatcher);
     }
 
-    /// Adopts a worker's presence from an earlier run: registered, or silent.
+    /// Adopts a registering worker's presence from an earlier run, if it was registered or silent.
     pub(super) fn take_over(
         &mut self,
         pool: usize,
@@ -653,6 +656,8 @@ impl Liveness {
             _ => self.unreported(index, answered > 0, outstanding, now_ns, dispatcher),
         };
         let watch = &mut self.watches[index];
+        // These tasks are lost: tasks that a doubted member never reported; tasks in flight at 64 checks with new
+        // reports; all tasks of a member without a report for 10 s.
         let lost = if unreported > 0 {
             (watch.report_checks, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
             unreported
@@ -688,9 +693,9 @@ impl Liveness {
         }
     }
 
-    /// Returns the number of tasks that a doubted member has not reported for the whole time of the doubt. They
-    /// were lost on their way, and its reports were true. Meanwhile [`Liveness::bound`] raised the reports to the
-    /// sent tasks, so `least_in_flight` does not show these losses.
+    /// Returns the number of tasks that a doubted member has not reported for the whole time of the doubt; 0 while the
+    /// doubt lasts or has had too few checks. They were lost on their way, and its reports were true. Meanwhile
+    /// [`Liveness::bound`] raised the reports to the sent tasks, so `least_in_flight` does not show these losses.
     #[cold]
     fn unreported(
         &mut self,
@@ -747,7 +752,8 @@ impl Liveness {
         let doubts = &mut self.doubts[self.first[pool]..];
         for report in reports {
             let member = report.member;
-            // Earlier replies of this run are few, and not counted as answered yet.
+            // Tasks without the one that this report's reply answers. Earlier replies of this run are few, and not
+            // counted as answered yet.
             let remaining =
                 dispatcher.view().outstanding_now(member).max(0).cast_unsigned().saturating_sub(1);
             let remaining = Load::tasks(remaining.min(u32::from(u16::MAX)) as u16);
@@ -883,13 +889,13 @@ impl Liveness {
     }
 }
 
-/// Converts to milliseconds, the unit of the neighbour table.
+/// Converts to milliseconds, the unit of the neighbour table. The result wraps around.
 pub(super) fn to_ms(ns: u64) -> u32 {
     (ns / 1_000_000) as u32
 }
 
-/// Counts the return of a worker, and writes off tasks sent to it too late. Only the first core to notice
-/// does so.
+/// Changes the presence of a worker that came back. Only the first core to do so counts the return, and writes off the
+/// tasks that cores sent before they noticed its absence.
 fn note_return(
     member: Member,
     from: Presence,

@@ -239,7 +239,7 @@ impl Stages {
     /// consumed).
     ///
     /// # Panics
-    /// If `packets` is longer than [`BURST`].
+    /// If the fast path leaves more than [`BURST`] packets to the stages.
     pub fn process<B: Buf>(
         &mut self,
         port: usize,
@@ -286,7 +286,7 @@ impl Stages {
         self.fabric = Some(Box::new(fabric));
     }
 
-    /// Returns the next service address of a spine to announce now.
+    /// Returns the next service address of a spine to announce now; `None` if none is due.
     pub fn next_announcement(&mut self) -> Option<IpAddr> {
         self.fabric.as_mut()?.next_announcement()
     }
@@ -312,7 +312,7 @@ impl Stages {
         }
     }
 
-    /// Returns the next message to a spine, a leaf or a worker.
+    /// Returns the next message to a spine, a leaf or a worker; `None` after the last one.
     #[inline]
     pub fn next_message(&mut self) -> Option<OutgoingMessage> {
         let message = self.fabric.as_mut().and_then(|fabric| fabric.next_message());
@@ -465,7 +465,7 @@ impl Stages {
     }
 
     /// Allows or forbids the policy to choose a pool's member (both by index). A silent member can be chosen
-    /// only after its next report.
+    /// only after its next report. Ignores unknown pools and members.
     pub fn set_active(&mut self, pool: usize, member: Member, active: bool) {
         let Some(dispatcher) = self.dispatchers.get_mut(pool) else {
             return;
@@ -590,7 +590,7 @@ impl Stages {
         }
     }
 
-    /// Returns the next host to probe by ARP at its known address.
+    /// Returns the next host to probe by ARP at its known address; `None` after the last one.
     pub fn next_neighbour_probe(&mut self) -> Option<NeighbourProbe> {
         self.liveness.next_neighbour_probe()
     }
@@ -601,7 +601,8 @@ impl Stages {
         self.learning.want(port, self.now_ms);
     }
 
-    /// Marks the workers behind a next hop as unreachable. The next hop answered none of the requests for it.
+    /// Records that a next hop answered none of the requests for it. Marks the workers behind it as unreachable, unless
+    /// its link is down or it is new and may still start.
     pub fn lose_next_hop(&mut self, slot: Slot) {
         let (dispatchers, neighbours) = (&mut self.dispatchers[..], &self.neighbours);
         self.liveness.lose_next_hop(slot, dispatchers, neighbours, &self.counters);
@@ -624,7 +625,7 @@ impl Stages {
         self.dispatchers.iter().any(Dispatcher::holds)
     }
 
-    /// Returns the dispatcher of the pool at `index` in the network's order.
+    /// Returns the dispatcher of the pool at `index` in the network's order; `None` beyond the last pool.
     #[must_use]
     pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
         self.dispatchers.get(index)

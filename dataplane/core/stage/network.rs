@@ -128,7 +128,7 @@ pub struct Network {
 
 impl Network {
     /// Builds the tables from hosts, spines (id and address) and pools. Places in all of them may be free.
-    /// Pins the next hops in the neighbour table.
+    /// Pins the next hops in the neighbour table: no other host can evict them.
     ///
     /// # Errors
     /// If no port leads to a host or spine, a pool mixes IP versions, or the neighbour table is full.
@@ -550,7 +550,7 @@ mod tests {
     use super::*;
     use std::net::{Ipv4Addr, Ipv6Addr};
 
-    /// Creates an empty table for two ports.
+    /// Creates an empty table for two ports and four next hops.
     fn neighbours() -> Neighbours {
         Neighbours::heap(2, 4)
     }
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_answer() {
+    fn lookups_find_pools_workers_and_routes() {
         let ports = vec![
             port(0x0A00_0101, 24, Side::Clients, Some(0x0A00_01FE)),
             port(0x0A00_0201, 24, Side::Workers, None),
@@ -668,17 +668,17 @@ mod tests {
     fn ipv6_clients_are_distinguished_from_other_hosts() {
         let network = network_of_both(&["fd00:2::b"]).unwrap();
         for (text, is_client) in [
-            ("fd00:1::5", true),
-            ("2001:db8::5", true),
-            ("fd00:1::1", false),
-            ("fd00:1::", false),
-            ("fd00:2::b", false),
-            ("fd00:2::c", false),
-            ("fe80::5", false),
-            ("ff02::1", false),
-            ("::1", false),
-            ("::", false),
-            ("::ffff:10.0.0.1", false),
+            ("fd00:1::5", true),        // on the clients' network
+            ("2001:db8::5", true),      // behind the gateway
+            ("fd00:1::1", false),       // the node's own
+            ("fd00:1::", false),        // of every router on the network
+            ("fd00:2::b", false),       // the server
+            ("fd00:2::c", false),       // on the workers' network
+            ("fe80::5", false),         // link-local
+            ("ff02::1", false),         // multicast
+            ("::1", false),             // loopback
+            ("::", false),              // unspecified
+            ("::ffff:10.0.0.1", false), // IPv4-mapped
         ] {
             assert_eq!(network.v6.is_client(address(text)), is_client, "{text}");
         }

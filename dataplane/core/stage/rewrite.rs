@@ -16,7 +16,7 @@ use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
 use crate::wire::{ipv4, task, udp};
 
-/// Readdresses tasks to their worker's server, and replies to their client.
+/// Readdresses tasks to their worker's server, and replies to their client. Returns tasks that a full queue refuses.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -187,7 +187,7 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         Self { network, neighbours, now_ms, pool, last: None }
     }
 
-    /// Returns the route by a port and next hop, if it is not that of the last reply.
+    /// Builds the route by a port and next hop. Adds the next hop to the neighbour table if it is unknown.
     #[inline(never)]
     fn route(&self, key: (usize, A)) -> ReplyRoute<A> {
         let (port, address) = key;
@@ -225,6 +225,9 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
     }
 
     /// Readdresses the reply at `index` of a burst, whose UDP header is at an offset.
+    ///
+    /// # Errors
+    /// If no port leads to the client.
     #[inline(always)]
     pub(super) fn send(
         &mut self,

@@ -1,4 +1,5 @@
-//! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool.
+//! Picks members for tasks: one call of the pool's policy for each run of tasks of one pool. In pools whose tasks may
+//! wait, it is one call for each task.
 
 use arrayvec::ArrayVec;
 
@@ -22,7 +23,7 @@ struct Run {
     tasks: ArrayVec<Task, BURST>,
 }
 
-/// Picks a member for every task of a burst and writes it into the packet's values.
+/// Picks a member for each task of a burst and writes it into the packet's values, lets the task wait, or refuses it.
 #[inline]
 pub fn burst<B: Buf>(
     stages: &mut Stages,
@@ -126,7 +127,8 @@ pub(super) fn offer_run(
     }
 }
 
-/// Picks a member for the next task of its pool.
+/// Picks a member for the next task of its pool; `None` if no member may take it now. A policy without a free credit
+/// may take that of the oldest unfinished multi-packet task.
 pub(super) fn pick(stages: &mut Stages, pool: usize, task: Task) -> Option<Pick> {
     let Stages { dispatchers, affinity, .. } = stages;
     let pick = dispatchers[pool].choose(task, || affinity.reclaim(pool));
@@ -292,7 +294,8 @@ fn find_or_pick(
     if let Some(found) = stages.affinity.find(key, !header.more, now) {
         stages.counters.add(Counter::Continuations, 1);
         if found.replaced {
-            // Another task had taken its credit; now it is complete and counts again.
+            // Another task had taken this task's credit. This packet completes the task, which counts as outstanding
+            // again.
             stages.dispatchers[pool].follow(found.member);
         }
         return Ok(Pick { member: found.member, idle: false });

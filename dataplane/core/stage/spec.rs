@@ -207,7 +207,7 @@ pub enum NetworkError {
         "pool {0} has {1} for a {2}, and servers of the other of IPv4 and IPv6; use one kind for clients, spines and servers of a pool"
     )]
     OtherFamily(u16, IpAddr, &'static str),
-    /// The neighbour table has no room for all servers.
+    /// The neighbour table has no room for all next hops: to servers, spines and gateways.
     #[error("more servers than the neighbour table has room for")]
     TooManyNeighbours,
 }

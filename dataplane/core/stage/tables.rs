@@ -208,7 +208,7 @@ pub struct Tables<A: HostAddress> {
     moved: Vec<(u16, A)>,
     /// Addresses that no client can have, whatever the routes.
     unreachable: Vec<UnreachableSource<A>>,
-    /// Workers by id.
+    /// Workers by id; empty at a spine.
     workers: Vec<WorkerEntry<A>>,
     /// Members of each pool: destinations of tasks. Empty for pools whose servers have the opposite family.
     members: Vec<Vec<Target<A>>>,
@@ -219,7 +219,10 @@ pub struct Tables<A: HostAddress> {
 }
 
 impl<A: HostAddress> Tables<A> {
-    /// Creates the tables of these ports.
+    /// Creates the tables of these ports. Pins the gateway in the neighbour table.
+    ///
+    /// # Errors
+    /// If the neighbour table is full.
     pub(super) fn new(
         ports: &[PortAddress],
         is_spine: bool,
@@ -251,7 +254,7 @@ impl<A: HostAddress> Tables<A> {
         })
     }
 
-    /// Adds the server at the next index, with its address and its previous one.
+    /// Adds the server at the next index, with its address and its previous one; `None` adds a free place.
     pub(super) fn add_host(&mut self, host: Option<&Host>) {
         let index = self.servers.len() as u16;
         let ip = host.and_then(|host| A::from_ip(host.ip));
@@ -383,6 +386,7 @@ impl<A: HostAddress> Tables<A> {
         self.server_ips.iter().for_each(|&ip| list(&mut unreachable, ip));
         let network = self.port(port).filter(|_| self.to_clients.gateway.is_none());
         let clients = network.map(|port| (port.ip & port.mask(), port.mask()));
+        // Keeps the ranges that overlap the clients' network.
         if let Some((network, mask)) = clients {
             unreachable
                 .retain(|range| (range.network ^ network) & range.mask & mask == A::default());

@@ -23,6 +23,7 @@ impl Stages {
             if dispatcher.core().index == 0 {
                 dispatcher.view_mut().set_outstanding(member, outstanding);
             }
+            // A member with load is not idle.
             if load != Load::default() {
                 dispatcher.view_mut().idle_mut().remove(member);
                 dispatcher.refresh(&Report::new(member, load, 0));

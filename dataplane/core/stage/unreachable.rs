@@ -66,6 +66,7 @@ mod tests {
         let range = |(network, mask): (u32, u32)| UnreachableSource { network, mask };
         let mut ranges = [4, 9, 7, 5, 6].map(UnreachableSource::host).to_vec();
         merge(&mut ranges);
+        // 4 to 7 make up a network; 9 stays alone.
         assert_eq!(ranges, [(4, !3), (9, !0)].map(range));
     }
 }

@@ -93,7 +93,7 @@ pub enum Step {
     Set {
         /// Index of the pool.
         pool: usize,
-        /// The change; afterwards, the old policy.
+        /// The change; afterwards, the old policy if it changed the policy.
         setting: Setting,
     },
 }

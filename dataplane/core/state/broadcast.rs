@@ -130,7 +130,7 @@ impl Sender {
         }
     }
 
-    /// Publishes all messages.
+    /// Publishes the messages added so far.
     #[inline]
     pub fn publish(&mut self) {
         if self.staged > self.visible {
@@ -206,7 +206,8 @@ impl Receiver {
         Self { lines, head, line: 0, read: 0 }
     }
 
-    /// Reads the next messages into `messages`. Returns their subject and number, or `None` if there are no new ones.
+    /// Reads the next messages into `messages`. Returns their subject and number, or that the writer overtook this
+    /// reader. Returns `None` if there are no new messages.
     #[inline]
     pub fn receive(&mut self, messages: &mut Messages) -> Option<ReadResult> {
         let word = self.lines[self.line as usize % LINES].header.load(Acquire);
@@ -313,6 +314,7 @@ mod tests {
         for number in 0..(3 * LINES * MESSAGES) as u16 {
             sender.send(LOADS, Member(number % 100), number);
             sent.push((LOADS, number % 100, number));
+            // Each 15th message fills a line.
             if number % 15 == 14 {
                 assert_eq!(all(&mut receiver), sent.split_off(0));
             }
@@ -322,6 +324,7 @@ mod tests {
     #[test]
     fn overtaken_reader_resumes_at_the_newest() {
         let (mut sender, mut receiver) = ring();
+        // Five laps of full lines, and four messages in the line after them.
         for number in 0..(5 * LINES * MESSAGES + 4) as u16 {
             sender.send(COUNTS, Member(1), number);
         }

@@ -61,7 +61,7 @@ pub trait CoreNumber: Copy {
     fn word(self) -> usize;
 }
 
-/// Generates an enum, its list and its metrics from one table.
+/// Generates an enum, its list and its metrics from one table. `$first` is the index of its first variant's word.
 macro_rules! metrics {
     ($(#[doc = $about:literal])+ $set:ident, $kind:ident, $first:expr => {
         $($(#[doc = $help:literal])+ $name:ident => $key:literal, $unit:literal;)+
@@ -459,7 +459,7 @@ impl Counters {
     }
 }
 
-/// Sums over cores at one moment.
+/// Sums over cores. Cores may count on during the reading, so the sums may be of slightly different moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals([u64; COUNT]);
 
@@ -576,15 +576,17 @@ mod tests {
         let (count, found) = counters.pauses();
         let [Stall { from, to }] = found[..] else { panic!("{found:?}") };
         assert!(count == 1 && from <= 5_000_000_001 && to >= 5_000_100_001, "{found:?}");
+        // Both ends are rounded to units of 1024 ticks.
         assert!(to - from < 100_000 + 2 * 1024, "{found:?}");
         for at in 0..PAUSES as u64 + 5 {
             counters.note_pause(at << 20, (at << 20) + 50_000);
         }
         let (count, mut found) = counters.pauses();
         found.sort_unstable();
+        // The newest pauses have replaced six: the first one above, and those that begin at 0 to 4 << 20.
         assert_eq!((count, found.len()), (PAUSES as u64 + 6, PAUSES));
         assert_eq!(found.first().map(|pause| pause.from), Some(5 << 20));
-        // A pause too long for its field gets the maximum length.
+        // A pause too long for its field gets the maximum length: 2^24 - 1 units of 2^10 ticks, almost 2^34 ticks.
         let forever = Counters::heap();
         forever.note_pause(0, u64::MAX >> 1);
         assert!(forever.pauses().1[0].to >= 1 << 33);

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Returns the fix for a system error about a file, to be appended to the error's text.
+/// Returns the fix for a system error about a file, to be appended to the error's text; empty for other errors.
 #[must_use]
 pub fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -83,6 +83,7 @@ pub fn has_no_descriptor(error: &io::Error) -> bool {
 pub struct ExistingFile {
     /// The file, opened as a place only.
     place: OwnedFd,
+    /// Its metadata at that moment.
     stat: Stat,
 }
 
@@ -447,7 +448,7 @@ impl Scratch<File> {
     /// the previous file or the whole new one.
     ///
     /// # Errors
-    /// If a system call fails.
+    /// If `path` names no file, or a system call fails.
     pub fn keep_at(self, path: &Path, replace: bool) -> io::Result<()> {
         self.item.sync_all()?;
         // The entry's folder is open as a place only, which cannot be synced.
@@ -665,10 +666,10 @@ impl NameLock {
         within_limits(|| Self::take_at(Self::file_of(path)))
     }
 
-    /// Checks that [`NameLock::take`] would succeed now, without creating a file.
+    /// Checks, without creating a file, that no other process holds the lock of `path` now.
     ///
     /// # Errors
-    /// If [`NameLock::take`] would fail.
+    /// For a lock that another process holds, a path with another file, or a failed system call.
     pub fn look(path: &Path) -> Result<(), NameError> {
         let path = Self::file_of(path);
         let Some(found) = ExistingFile::at(&path)? else { return Ok(()) };
@@ -817,7 +818,8 @@ pub fn raise_priority() -> io::Result<()> {
     }
 }
 
-/// Returns the number of a group of this machine, given by its name or number.
+/// Returns the number of a group, given by its number or its name on this machine. Does not look up a number. Returns
+/// `None` if no group has the name.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     if let Ok(number) = name.parse() {

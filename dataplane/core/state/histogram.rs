@@ -62,7 +62,7 @@ pub struct HistogramSnapshot {
     /// Their sum in nanoseconds.
     pub sum_ns: u64,
     /// Durations by the inclusive upper bound of their bucket in nanoseconds: 10, 20, 50, 100 and so on to
-    /// 10 s, without empty buckets.
+    /// 10 s, without empty buckets. Durations above 10 s are only in `count`.
     pub buckets: BTreeMap<u64, u64>,
 }
 

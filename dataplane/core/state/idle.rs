@@ -42,6 +42,9 @@ pub struct IdleWords<'a> {
 
 impl IdleList {
     /// Creates the empty list of `core` for `pool` in a region.
+    ///
+    /// # Panics
+    /// If a place in the list could equal one of the two marks: the pool has 65534 members or more.
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let list = Self::of(region, layout, core, pool);
@@ -129,7 +132,7 @@ impl IdleList {
         self.words().remove(member)
     }
 
-    /// Removes and returns the last member.
+    /// Removes and returns the last member; `None` if the list is empty.
     #[inline]
     pub fn take_last(&mut self) -> Option<Member> {
         self.words().take_last()

@@ -8,9 +8,9 @@
 //! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; link watcher |
+//! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
 //! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
-//! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
 //! | lost | per pool, u32 per member: tasks written off | any core |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
@@ -272,6 +272,7 @@ mod tests {
             nodes: 3,
         };
         let layout = Layout::new(&shape);
+        // Start and size of each section. 703 is the number of members; a server has 16 bytes.
         let mut sections = vec![
             (0, 8 * HEADER_WORDS),
             (layout.pool_entries, 8 * POOL_WORDS * 3),
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cover_it_all() {
+    fn section_names_cover_the_region() {
         let shape =
             TableShape { cores: 2, pools: vec![3, 700], servers: 5, ports: 1, pinned: 9, nodes: 3 };
         let layout = Layout::new(&shape);
@@ -328,6 +329,7 @@ mod tests {
             sections.iter().find(holds).map(|(name, _)| *name)
         };
         let core = &layout.cores[1];
+        // First or last byte of a section. The pools have 703 members in all.
         for (at, expected) in [
             (layout.neighbours + 8 * Neighbours::words(1, 9) - 1, "neighbours"),
             (core.reported + 8 * 703 - 1, "reported"),

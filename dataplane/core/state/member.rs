@@ -127,7 +127,7 @@ impl RackWord {
         self.0 >> 24
     }
 
-    /// Returns the word after one more signal, with its number of live workers.
+    /// Returns the word after one more signal, with its number of live workers, capped at 15 bits.
     pub const fn after_signal(self, workers: u16) -> Self {
         let workers = if workers > 0x7FFF { 0x7FFF } else { workers as u32 };
         let signals = self.signals().wrapping_add(1) << 24;

@@ -5,7 +5,7 @@
 //! Each word has one writing core. Exceptions are the neighbours, the members' presence and lost tasks, and the tokens
 //! that cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange
 //! their updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
-//! lines.
+//! lines and, where it needs them, the neighbours and tokens.
 
 pub mod broadcast;
 pub mod counters;

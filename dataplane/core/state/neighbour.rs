@@ -14,8 +14,8 @@
 //! An entry has three words (five for an IPv6 host): its key, its MAC address with flags, and two times.
 //! These are the last confirmation and the last use by a packet, in milliseconds of the node's clock, which
 //! wrap after 49 days. A host's packet sets the MAC address only of an unresolved entry, or after a request to
-//! all hosts. A packet with another MAC address than a resolved entry marks the entry as suspect. The node then
-//! asks the known host by unicast, before it asks all hosts.
+//! all hosts. A packet with another MAC address than a resolved entry marks the entry as suspect. A configured
+//! entry never becomes suspect. The node asks the known host of a suspect entry by unicast, and then all hosts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -69,11 +69,12 @@ impl Slot {
 /// Effect of a host's packet on its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnOutcome {
-    /// The entry was unresolved and now has the MAC address.
+    /// The entry now has the MAC address: it was unresolved, or the node had asked all hosts.
     Learnt,
     /// The MAC address matches the entry.
     Confirmed,
-    /// The MAC address contradicts the entry. Nothing changed; the node must ask the known host.
+    /// The MAC address contradicts the entry, which keeps its own. Unless that is configured, the entry is suspect: the
+    /// node must ask the known host.
     Conflict,
 }
 
@@ -119,7 +120,7 @@ impl Neighbours {
         Self::new(Region::heap(8 * words).slice(0, words), ports, pinned, 0)
     }
 
-    /// Returns a keyed hash. The multipliers are those of SplitMix64.
+    /// Returns a keyed hash of 24 bits, enough for all sets and places. The multipliers are those of SplitMix64.
     fn hash(&self, key: u64) -> usize {
         let mixed = (key ^ self.seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((mixed ^ (mixed >> 32)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40) as usize
@@ -155,7 +156,7 @@ impl Neighbours {
         &self.words[slot.0 as usize + 2 * WAYS]
     }
 
-    /// Returns the place of `address` on `port`'s network.
+    /// Returns the place of `address` on `port`'s network; `None` for an unknown host.
     #[inline]
     #[must_use]
     pub fn find<A: HostAddress>(&self, port: usize, address: A) -> Option<Slot> {
@@ -604,6 +605,7 @@ mod tests {
         let elsewhere = table.insert(1, 9_u32, 1);
         let used = table.insert(0, 9_u32, 1);
         table.learn(used, HOST, 1);
+        // 20 times as many hosts as the port's cache has entries.
         for address in 0..20 * PORT_SLOTS as u32 {
             let now = 2 + address / 64;
             table.note_use(used, now);
@@ -628,6 +630,7 @@ mod tests {
         for (at, &address) in same_set[..8].iter().enumerate() {
             let slot = table.insert(0, address, 0);
             table.learn(slot, HOST, 0);
+            // The fourth host was used the longest ago, at 10 ms.
             table.note_use(slot, [80, 70, 60, 10, 40, 30, 20, 50][at]);
         }
         let _ = table.insert(0, same_set[8], 100);
@@ -640,6 +643,7 @@ mod tests {
     fn pinning_beyond_the_reserved_room_is_refused() {
         let table = Neighbours::heap(1, 4);
         let pinned = (0..100_u32).filter(|&address| table.pin(0, address).is_some()).count();
+        // The area has room for the requested entries, and for up to twice their number.
         assert!((4..=8).contains(&pinned), "{pinned}");
         assert_eq!(table.find(0, 99_u32), None);
     }

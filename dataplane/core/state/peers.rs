@@ -325,7 +325,7 @@ impl Peers {
     }
 
     /// Takes a token of a member with the most free ones. Returns the member and the token's index among the member's
-    /// tokens.
+    /// tokens; `None` if no token is free.
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {

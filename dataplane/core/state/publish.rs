@@ -1,8 +1,8 @@
 //! State file: copies of a node's memory for other processes, written from time to time.
 //!
 //! The node works on private memory that no other process can take away. The packet path never touches the
-//! file. A thread with idle priority writes copies into the file. Whatever other processes do to the file, at
-//! worst a write fails; the thread then tries again.
+//! file. A thread with idle priority writes copies into the file. Other processes can at worst make a write
+//! fail; the thread then tries again.
 //!
 //! A mapped file could end the node by SIGBUS: another process may shorten it, and the disk may be full. The
 //! alternative was a memfd that readers map. It needs no copies, but ends with the node and excludes `cp` and a
@@ -44,7 +44,7 @@ const PAGE: usize = 4096;
 const LEN_MAX: u64 = 256 << 20;
 /// Time between two copies of at most 1 MiB. A larger state is copied less often.
 pub const PERIOD: Duration = Duration::from_millis(50);
-/// Number of attempts of a reader that was overtaken. A copy takes it a small part of [`PERIOD`].
+/// Maximum number of attempts of a reader that the writer overtakes. Reading a copy takes a small part of [`PERIOD`].
 const TRIES: usize = 100;
 
 /// Numbers of the head's words, of 64 bits each.

@@ -524,10 +524,12 @@ fn lock_error(path: &Path, error: NameError) -> StateError {
     }
 }
 
-/// Checks that a node could create its state file at `path` now. Creates nothing, so the check is incomplete.
+/// Checks that `path` holds no foreign file and no running node's state file. Creates nothing, so [`Table::create`] may
+/// still fail.
 ///
 /// # Errors
-/// If [`Table::create`] would fail.
+/// For a file that another node uses, a path with another file or one that this user may not replace, or a failed
+/// system call.
 pub fn check_free(path: &Path) -> Result<(), StateError> {
     check_replaceable(path)?;
     NameLock::look(path).map_err(|error| lock_error(path, error))
@@ -630,7 +632,7 @@ pub struct MemberSnapshot {
     pub server: IpAddr,
     /// Presence: configured, registered, silent, unreachable or unregistered.
     pub presence: Presence,
-    /// Tasks in its last report.
+    /// Tasks in its last report to the core that received the most reports.
     pub load: f64,
     /// Tasks sent by each core since that report.
     pub drift: Vec<f64>,
@@ -1144,7 +1146,7 @@ mod tests {
             .unwrap();
         let output = String::from_utf8_lossy(&child.stdout);
         assert!(child.status.success() && output.contains("as it should"), "{output}");
-        assert!(!Snapshot::open(&path).unwrap().running, "what was there is there");
+        assert!(!Snapshot::open(&path).unwrap().running, "the previous file is unchanged");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing else");
     }
 

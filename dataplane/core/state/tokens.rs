@@ -31,6 +31,9 @@ impl Tokens {
     }
 
     /// Creates the tokens over memory for `members` members. Bits set there stay.
+    ///
+    /// # Panics
+    /// If the memory does not have [`Tokens::words`] words.
     #[must_use]
     pub fn new(words: Slice<AtomicU64>, members: usize) -> Self {
         assert_eq!(words.len(), Self::words(members));
@@ -53,7 +56,8 @@ impl Tokens {
     }
 
     /// Takes a token of a member with the most free ones. The search in each row starts at word `from` and wraps
-    /// around; cores with different `from` rarely compete. Returns the member and the token's level.
+    /// around; cores with different `from` rarely compete. Returns the member and the token's level, or `None` if no
+    /// token is free.
     #[inline]
     #[must_use]
     pub fn take(&self, levels: usize, from: usize) -> Option<(Member, usize)> {
@@ -67,6 +71,7 @@ impl Tokens {
                     if bit == 0 {
                         return None;
                     }
+                    // Another core may have taken the bit first. Then the search in this word repeats.
                     if row[index].fetch_and(!bit, Relaxed) & bit != 0 {
                         return Some((
                             Member((64 * index + bit.trailing_zeros() as usize) as u16),

@@ -470,6 +470,9 @@ impl View {
     }
 
     /// Sets the members' service rates. Policies read them in their next `on_members`.
+    ///
+    /// # Panics
+    /// If the number of rates differs from the number of members.
     pub fn set_rates(&mut self, rates: &[f64]) {
         assert_eq!(rates.len(), self.rates.len(), "one rate for each member");
         self.rates.copy_from_slice(rates);
@@ -481,6 +484,9 @@ impl View {
     }
 
     /// Sets the members' true queues, which probes then read. Only a simulator knows them.
+    ///
+    /// # Panics
+    /// If the number of queues differs from the number of members.
     pub fn set_queues(&mut self, queues: Arc<[AtomicU32]>) {
         assert_eq!(queues.len(), self.members(), "one queue for each member");
         self.queues = Some(queues);
@@ -569,7 +575,7 @@ impl View {
         self.touch(member);
     }
 
-    /// Sets the tasks outstanding at `member`, over all cores, to `tasks`, the number that it reports.
+    /// Sets the number of tasks outstanding at `member`, over all cores. The difference goes to this core's count.
     pub fn set_outstanding(&mut self, member: Member, tasks: u32) {
         let more = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
         self.of(member).balance(more);

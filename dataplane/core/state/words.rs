@@ -267,7 +267,8 @@ impl MemberState<'_> {
     /// Applies a report as Horus does: load := reported. The drift of each core that reads this word becomes void.
     #[inline(always)]
     pub fn set_load(self, load: Load) {
-        // The report number is above the load; it wraps around.
+        // The report number is above the load. Ones in the load make the addition carry into the number, which wraps
+        // around, and leave the load 0.
         let next = (self.reported.load(Relaxed) | u64::from(u32::MAX)).wrapping_add(1);
         self.reported.store(next + u64::from(load.0), Relaxed);
     }

@@ -139,6 +139,7 @@ impl Addresses<BLOCKS_V4> for [u8; 8] {
     fn claim(&self, payload: &[u8], sequence: u64) -> Claim {
         let (start, rest, service) = header_words(payload);
         let addresses = u64::from_le_bytes(*self);
+        // The first block ends with the source; the second begins with the destination and the processing time.
         let to_and_time = addresses >> 32 | u64::from(service) << 32;
         Claim([
             block(start, u64::from(rest) | addresses << 32),

@@ -297,6 +297,7 @@ mod tests {
         fn a_range_sums_as_its_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 8..600), start: prop::sample::Index,
         ) {
+            // From 8 to the length: at least eight bytes before the end are required.
             let start = start.index(bytes.len()).min(bytes.len() - 8) + 8;
             let sum = PartialChecksum::default().chunk(&[1; 8]);
             let range = sum.range(&bytes, start, bytes.len());

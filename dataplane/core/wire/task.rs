@@ -507,6 +507,7 @@ mod tests {
             (bytes[0], bytes[2]) = (kind, 1);
             Header::parse(&bytes[..len])
         };
+        // A header has 11 bytes, the extension (0x20) 16, and the proof (0x40) 16.
         assert_eq!(parse(0, 10), Err(DropReason::TaskShort));
         assert_eq!(parse(0x20, 26), Err(DropReason::TaskShort));
         assert!(parse(0x20, 27).is_ok());
@@ -566,6 +567,7 @@ mod tests {
             let new = u32::from_be_bytes(choice) | u32::from(idle);
             let added = ChecksumDelta::default().straddling_double_word(0, new);
             let delta = FoldedDelta::straddling_double_word_removed(old);
+            // The UDP header is at 34.
             udp::update_checksum_folded(&mut frame[34..], delta.and(FoldedDelta::fold(added)));
             assert!(udp::parse(&frame, false).is_ok());
             let header = Header::parse(&frame[udp::PAYLOAD..]).unwrap();

@@ -157,7 +157,8 @@ impl AgentConfig {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// If the file cannot be read, or has faults. The error holds all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them; it holds faults of values only if all
+    /// keys and types are right.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
@@ -172,7 +173,8 @@ impl AgentConfig {
     /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// If the text has faults. The error holds all of them.
+    /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
+    /// right.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         // An agent's file may have the list `[[leaf]]`, but no table `[leaf]`.
@@ -322,6 +324,7 @@ impl HostSettings<'_> {
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
     /// rings fit.
     fn limits(&self, faults: &mut Faults, pools: &[PoolConfig], named: RegionShape) -> Limits {
+        // Least numbers of pools and workers; then, for each, the default with the permitted range.
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
         let more = RegionShape { channels: named.channels + WORKERS_SPARE, ..named };
@@ -606,6 +609,7 @@ overflow = "refuse"
         assert_eq!((&config.host.name[..], config.core, config.host.slots), ("host1", 1, 32));
         assert_eq!((config.udp_port, config.host.payload), (1234, PAYLOAD_MAX));
         let leaf = config.leaves[0];
+        // UDP port, payload, sender of replies and queue have their defaults.
         assert_eq!(config.sends, ReplyPath::Try);
         assert_eq!((leaf.ip, leaf.port, leaf.mac), (IpAddr::from([10, 0, 2, 1]), 0, None));
         assert_eq!(config.host.pools[0].workers, [0, 1, 2, 3]);
@@ -700,11 +704,13 @@ overflow = "refuse"
             let error = limits(line).unwrap_err().to_string();
             assert!(error.contains(allowed), "{error}");
         }
-        // Rings of the maximum size: no workers fit beyond the named ones.
+        // Rings of the maximum size: no workers fit beyond the named ones. 16384 slots of 2944 bytes a worker let 89
+        // workers fit into 4 GiB.
         let long = GOOD.replacen("slots = 32", "slots = 16384", 1);
         // The first pool has 4 workers, ids 8 to 90 are 83.
         let many = parse(&long.replace("\"8\"", "\"8-90\"")).unwrap().host;
         assert_eq!(many.limits.workers, 4 + 83);
+        // 4 + 92 workers.
         assert!(parse(&long.replace("\"8\"", "\"8-99\"")).is_err());
     }
 
@@ -840,6 +846,7 @@ overflow = "refuse"
             for none in
                 ["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.9", "240.0.0.1", "255.255.255.255"]
             {
+                // `address` has one of the two.
                 let bad = address.replace("10.0.2.11", none).replace("10.0.2.1", none);
                 let error = parse(&GOOD.replacen(address, &bad, 1)).unwrap_err();
                 let found: Vec<_> = error.faults.iter().map(|fault| &fault.key[..]).collect();

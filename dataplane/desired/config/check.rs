@@ -183,6 +183,7 @@ fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfi
         let address = faults.host(gateway, "port.gateway", of_family, allowed);
         let is_in_network =
             reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+        // A link-local router is in no port's network. A refused address, 0.0.0.0, is a fault already.
         let fits = is_in_network || !is_unicast(address);
         if !fits && is_unicast(ip) {
             faults.note(
@@ -358,7 +359,8 @@ fn buffers_needed(
     u32::try_from(leaf.cores.len() * (queues + slots)).unwrap_or(u32::MAX)
 }
 
-/// Checks the ports together. At least one must be for clients, and one for workers.
+/// Checks the ports together. At least one must be for clients, and one for workers, unless tasks or workers reach the
+/// node without a port.
 fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
     let keys = raw.port.iter().map(|port| keys(port, supports_v6(raw)));
     port::check_together(faults, &keys.collect::<Vec<_>>());

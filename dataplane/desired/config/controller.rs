@@ -24,7 +24,7 @@ pub enum ControllerAddress {
 
 impl ControllerAddress {
     /// Parses an address such as `unix:/run/wedjat/fabric.ctl`, `https://controller1:7070` or
-    /// `http://127.0.0.1:7070`.
+    /// `http://127.0.0.1:7070`. Returns `None` for another form, and for `http` beyond a loopback address.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
@@ -93,7 +93,7 @@ pub struct ControllerConfig {
     pub settings: Settings,
 }
 
-/// Returns all three files of TLS, or none.
+/// Returns all three files of TLS, or none. Records a fault if the file names only some of them.
 fn tls(
     faults: &mut Faults,
     files: [&Option<Spanned<String>>; 3],
@@ -141,7 +141,8 @@ impl ControllerConfig {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// If the file cannot be read, or has faults. The error holds all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them; it holds faults of values only if all
+    /// keys and types are right.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
@@ -162,7 +163,8 @@ impl ControllerConfig {
     /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// If the text has faults. The error holds all of them.
+    /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
+    /// right.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         let file = File::read("controller", text).map_err(refuse)?;

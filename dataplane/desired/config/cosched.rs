@@ -42,7 +42,7 @@ pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent:
     jobs.iter().filter_map(|raw| job(faults, raw, &base)).collect()
 }
 
-/// Reads a file of experts.
+/// Reads a file with the settings of the chooser and the guard, and with the experts that advise the chooser.
 fn experts(path: &Path) -> Result<Setup, String> {
     let text = files::read_text(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Setup::parse(&text).map_err(|error| format!("{}: {error}", path.display()))

@@ -195,7 +195,7 @@ impl Faults {
         })
     }
 
-    /// Parses the MAC address of a host. Records a fault for an invalid one.
+    /// Parses the MAC address of a host. Records a fault and returns `None` for an invalid one.
     pub fn mac(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Mac> {
         let at = at?;
         let mac = at.get_ref().parse::<Mac>().ok().filter(|mac| mac.is_host());
@@ -216,7 +216,7 @@ impl Faults {
         })
     }
 
-    /// Parses a policy whose members are leaves.
+    /// Parses a policy whose members are leaves. Records a fault and returns `None` for any other text.
     pub fn policy_over_racks(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let found = match policy {
@@ -228,7 +228,7 @@ impl Faults {
         None
     }
 
-    /// Parses a policy whose members are workers.
+    /// Parses a policy whose members are workers. Records a fault and returns `None` for any other text.
     pub fn policy(&mut self, at: &Spanned<String>, key: &str) -> Option<PolicySpec> {
         let policy = at.get_ref().parse::<PolicySpec>();
         let allowed = "a policy that `wedjat policies` lists";

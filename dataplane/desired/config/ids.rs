@@ -12,7 +12,7 @@ pub struct Lists {
     named: usize,
 }
 
-/// Maximum number of ids that one file or one request names: twice the number of possible ids.
+/// Maximum number of ids that one file or one request names: about twice the number of possible ids.
 pub const NAMED_MAX: usize = 1 << 16;
 
 impl Lists {

@@ -17,7 +17,8 @@ pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
 impl Faults {
-    /// Reads the key from the named file.
+    /// Reads the key from the named file; `None` if no file is named. Records a fault and returns `None` if the
+    /// file holds no usable key.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {
         let at = at?;
         let read = read_key(Path::new(at.get_ref()));

@@ -1,9 +1,9 @@
 //! Configuration file of a leaf or spine: TOML, checked completely before anything starts.
 //!
-//! One reading finds all faults of the values. Each fault names the file, the line, the key, the value found
-//! and the allowed values. The reader (`read`) refuses a text that is not TOML, and a text with unknown keys, missing
-//! keys or wrong types. It reports all such faults and does not look at values. [`keys`] has the name, type, range and
-//! default of each key.
+//! One reading finds all faults of the values. Each fault names the file, the line and key if it has them, the
+//! value found and the allowed values. The reader (`read`) refuses a text that is not TOML, and a text with unknown
+//! keys, missing keys or wrong types. It reports all such faults and does not look at values. [`keys`] has the name,
+//! type, range and default of each key.
 
 mod address;
 mod agent;
@@ -57,7 +57,8 @@ impl Config {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// If the file cannot be read, or has faults. The error holds all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them; it holds faults of values only if all
+    /// keys and types are right.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::parse(path, &faults::read(path)?)
     }
@@ -66,7 +67,8 @@ impl Config {
     /// passes in tasks and load reports itself.
     ///
     /// # Errors
-    /// If the file cannot be read, or has faults. The error holds all of them.
+    /// If the file cannot be read, or has faults. The error holds all of them; it holds faults of values only if all
+    /// keys and types are right.
     pub fn load_embedded(path: &Path) -> Result<Self, ConfigError> {
         Self::parse_embedded(path, &faults::read(path)?)
     }
@@ -74,7 +76,8 @@ impl Config {
     /// Like [`Config::load_embedded`], for a text.
     ///
     /// # Errors
-    /// If the text has faults. The error holds all of them.
+    /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
+    /// right.
     pub fn parse_embedded(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_for(path, text, true)
     }
@@ -82,7 +85,8 @@ impl Config {
     /// Checks `text`. `path` is the name used in errors.
     ///
     /// # Errors
-    /// If the text has faults. The error holds all of them.
+    /// If the text has faults. The error holds all of them; it holds faults of values only if all keys and types are
+    /// right.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         Self::parse_for(path, text, false)
     }

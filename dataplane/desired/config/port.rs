@@ -19,7 +19,7 @@ use super::read::Table;
 pub struct PortConfig {
     /// EAL name of the device, or its PCI address.
     pub device: String,
-    /// Peers on this port: clients, workers or both. At an agent always both.
+    /// Hosts on this port: clients, workers or both. At an agent always both.
     pub side: Side,
     /// Address of the node on this port.
     pub ip: IpAddr,

@@ -33,6 +33,7 @@ impl Config {
     /// Returns the contents of a file.
     pub fn of(file: &File, role: Role, is_embedded: bool) -> Self {
         let is_spine = role == Role::Spine;
+        // No section has an empty name: that list stays empty.
         let (spine, rack) = if is_spine { ("", "leaf") } else { ("spine", "") };
         Self {
             role,
@@ -75,6 +76,7 @@ entry! {
         policy: Spanned<String>,
         /// Leaf only.
         reports: Option<Spanned<Reports>>,
+        /// Leaf only.
         key_file: Option<Spanned<String>>,
         service: Option<Spanned<String>>,
         /// Leaf only.

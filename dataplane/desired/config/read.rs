@@ -173,8 +173,8 @@ impl File {
     /// Reads a file of `owner`.
     ///
     /// # Errors
-    /// If the text is not TOML, has unknown keys, lacks keys, or has values of wrong types. The error holds all of
-    /// these faults in order of lines.
+    /// If the text is not TOML. Otherwise if it has unknown keys, lacks keys, or has values of wrong types or unknown
+    /// words; the error then holds all of these faults in order of lines.
     pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<Fault>> {
         let root = DeTable::parse(text).map_err(|error| vec![syntax_fault(&error, text)])?;
         let mut reader =
@@ -328,7 +328,7 @@ impl TypeReader {
         }
     }
 
-    /// Reads the value of a key. Adds a fault for another type or an unknown word.
+    /// Returns the value of a key, never `None`. Adds a fault for another type or an unknown word.
     fn value(&mut self, kind: Kind, key: &str, value: &Spanned<DeValue<'_>>) -> Option<Item> {
         let item = item(value.get_ref());
         let mut wrong = |at: &Spanned<DeValue<'_>>, allowed: &str| {

@@ -1,7 +1,7 @@
 //! Settings of a node by the full names of their keys. A reload compares them.
 //!
-//! [`super::keys::SECTIONS`] lists the keys that a file may have, with their defaults, and marks those that a running
-//! node can change as live.
+//! [`super::keys::SECTIONS`] lists the allowed keys of a file, with their defaults. A running node can change those
+//! that it marks as live.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -26,9 +26,9 @@ struct Entry {
 }
 
 impl Settings {
-    /// Returns the names of all settings that differ in `wanted`, and of all tables that only one of the files has. A
-    /// live table, such as a pool, may be added or removed while the node runs. Of an added one, only keys that are not
-    /// live are named.
+    /// Returns the names of the settings that differ in `wanted`, and of the tables that only one of the files has,
+    /// without their subsections. A live table, such as a pool, may be added or removed while the node runs. Of an
+    /// added one, the result names only keys that are not live.
     #[must_use]
     pub fn differences(&self, wanted: &Self) -> Vec<String> {
         let (none, mut names) = (BTreeMap::new(), Vec::new());
@@ -113,6 +113,7 @@ impl Reader {
     }
 
     /// Sets the canonical form of the value at this place of the file. `None` is the value of a file without the key.
+    /// Does nothing for a live key.
     pub fn set_at<T>(&mut self, at: &Spanned<T>, value: Option<String>) {
         let Some((entry, key)) = self.places.get(&at.span().start) else { return };
         let values = self.settings.0.entry(entry.clone()).or_default();
@@ -122,7 +123,8 @@ impl Reader {
         };
     }
 
-    /// Sets a value that depends on other keys, or on nothing in the file. `name` is as in `leaf.mbufs`.
+    /// Sets a value that depends on other keys, or on nothing in the file. `name` is as in `leaf.mbufs`. Does nothing
+    /// if the file lacks the section.
     pub fn set(&mut self, name: &str, value: impl ToString) {
         let (section, key) = name.rsplit_once('.').unwrap_or_default();
         let entry = Entry { section: section.to_owned(), place: None, is_live: false };
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn tables_and_keys_are_named() {
-        // A node with a controller needs more packet buffers by default.
+        // A node with a controller needs more packet buffers by default, so this fixes `mbufs`.
         let leaf = with(&sample("leaf", "[leaf]"), "[leaf]", "mbufs", Some("99999"));
         let follows = leaf.clone() + "[controller]\naddresses = ['unix:/run/fabric.ctl']\n";
         assert_eq!(differences("leaf", [&leaf, &follows]), ["`controller`"]);
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_compared_unless_live() {
+    fn key_with_a_default_is_compared_unless_live() {
         let mut compared = 0;
         for (file, header, key) in all() {
             let text = sample(file, &header);
@@ -238,8 +240,8 @@ mod tests {
             }
             let found = differences(file, [&texts[0], &texts[1]]);
             let name = format!("{}.{}", header.trim_matches(['[', ']']), key.name);
-            let names = found.iter().any(|one| one.starts_with(&format!("`{name}`")));
-            assert_eq!(names, !key.live, "{file}: {name}: {found:?}");
+            let is_named = found.iter().any(|one| one.starts_with(&format!("`{name}`")));
+            assert_eq!(is_named, !key.live, "{file}: {name}: {found:?}");
             compared += 1;
         }
         // The loop must not have skipped most keys.

@@ -1,4 +1,4 @@
-//! Tests of the reference configuration and of every kind of fault.
+//! Tests of a leaf's and a spine's configuration: valid files, and files with faults.
 
 use std::net::IpAddr;
 
@@ -257,6 +257,7 @@ fn every_fault_names_place_and_allowed_values() {
     );
     faulty("seed = 7", "workers_max = 1", &["leaf.toml:7", "leaf.workers_max", "found 1"]);
     faulty("seed = 7", "pools_max = 0", &["leaf.toml:7", "leaf.pools_max", "found 0"]);
+    // All pools together have 262,136 places, so each of 1000 pools has 262.
     faulty(
         "seed = 7",
         "pools_max = 1000\nworkers_max = 300",
@@ -455,7 +456,7 @@ fn documented_ranges_are_enforced_and_reported() {
     assert!(held >= 40, "{held} ranges are found");
 }
 
-/// An address that no host can have is refused in every key.
+/// An address that no host can have is refused in the keys of ports and servers.
 // promise: input.2
 #[test]
 fn every_address_is_a_hosts() {
@@ -670,10 +671,12 @@ workers = 16
 #[test]
 fn a_spines_file_has_leaves_for_workers() {
     let config = Config::parse(Path::new("spine.toml"), SPINE).unwrap();
+    // A leaf counts as silent after 30 ms by default.
     assert_eq!((config.role, config.leaf.id, config.leaf.worker_timeout_ms), (Role::Spine, 90, 30));
     assert_eq!(config.pools[0].settings.service, Some(IpAddr::from([10, 0, 1, 100])));
     let leaves: Vec<_> = config.servers.iter().map(|one| (&one.workers[..], one.speed)).collect();
     assert_eq!(leaves, [(&[7][..], 32.0), (&[8][..], 16.0)]);
+    // The default of `leaves_max`, for leaves and for members of a pool.
     assert_eq!((config.leaf.limits.servers, config.leaf.limits.workers), (64, 64));
     let over_v6 = [("10.0.1.1/24", "fd00:1::1/64"), ("10.0.3.1/24", "fd00:3::1/64")];
     let over_v6 = over_v6.into_iter().chain([
@@ -773,8 +776,8 @@ fn leaf_names_spines_and_signal_settings() {
     assert!(error.contains("90 again") && error.contains("each address once"), "{error}");
 }
 
-/// Leaf's file with every key of a leaf.
-const EVERY_KEY: &str = r#"
+/// Leaf's file with most keys of a leaf.
+const MOST_KEYS: &str = r#"
 [leaf]
 id = 1
 udp_port = 1234
@@ -846,8 +849,8 @@ const READERS_WORDS: [&str; 14] = [
 // promise: input.2
 #[test]
 fn wrong_types_are_reported_as_wrong_values() {
-    parse(EVERY_KEY).unwrap();
-    let lines: Vec<_> = EVERY_KEY.lines().collect();
+    parse(MOST_KEYS).unwrap();
+    let lines: Vec<_> = MOST_KEYS.lines().collect();
     let wrong = ["true", "\"x\"", "5", "-1", "1.5", "[true]", "{ a = 1 }", "1979-05-27", "[[1]]"];
     let mut table = "";
     let mut messages = std::collections::BTreeSet::new();
@@ -865,7 +868,8 @@ fn wrong_types_are_reported_as_wrong_values() {
             messages.insert(message.split_once("found").unwrap().1.to_owned());
             let (line, key) = (at + 1, format!("{table}.{key}"));
             let is_named = error.faults.iter().any(|fault| fault.line == line && fault.key == key);
-            // 5 is an id of the right type that other entries do not name.
+            // 5 is an id of the right type that other entries do not name. A value of [leaf] may be at fault at
+            // another key, which depends on it.
             assert!(is_named || table == "leaf" || value == "5", "{changed}: {message}");
             for word in READERS_WORDS {
                 assert!(!message.contains(word), "{word} in {message}");
@@ -938,7 +942,7 @@ fn only_regular_files_of_bounded_size_are_read() {
     assert!(missing.contains("No such file"), "{missing}");
 }
 
-/// Runs a check on a thread with a timeout. Every linear check ends in time; a quadratic one does not.
+/// Runs a check on a thread. Panics after five minutes, far more than a check of linear time takes.
 fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
     let (done, is_done) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -956,7 +960,7 @@ fn within_five_minutes(check: impl FnOnce() + Send + 'static) {
 fn faults_take_linear_time_and_hundred_are_printed() {
     const ENTRIES: usize = 50_000;
     within_five_minutes(|| {
-        // Checks a file of `head` and 50,000 faulty entries: 100 faults are printed, and the number of the rest.
+        // Checks a file of `head` and 50,000 entries, most with faults: 100 are printed, and the number of the rest.
         let check = |head: &str, entry: &dyn Fn(usize) -> String| {
             let text = head.to_owned() + &(0..ENTRIES).map(entry).collect::<String>();
             let error = match head.contains("[agent]\nname") && !head.contains("[leaf]") {
@@ -975,19 +979,24 @@ fn faults_take_linear_time_and_hundred_are_printed() {
         };
         // A missing pool, the same workers, an address that no port leads to, and a key without effect.
         check(GOOD, &|at| server(at, "workers = \"0-32000\"\npool = 9\nspeed = 2.0"));
+        // The server and worker of the first entry again.
         check(GOOD, &|_| "[[server]]\nip = \"10.0.2.11\"\nworkers = \"1\"\npool = 1\n".to_owned());
+        // Pools with a missing spine, and with a server's address.
         check(GOOD, &|at| {
             let id = at % 60_000;
             format!(
                 "[[pool]]\nid = {id}\npolicy = \"horus\"\nqueue = 9\nspine = 5\nservice = \"10.0.2.11\"\n"
             )
         });
+        // The same device, and 200 addresses.
         check(GOOD, &|at| {
             format!("[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.{}.2.1/24\"\n", at % 200)
         });
+        // One address for all spines.
         check(GOOD, &|at| format!("[[spine]]\nid = {}\nip = \"10.0.1.9\"\n", at % 30_000));
         let spine = "[spine]\nid = 1\ncores = [1]\n[[port]]\ndevice = \"d\"\nside = \"both\"\nip = \"10.0.1.1/24\"\n\
                      [[pool]]\nid = 1\npolicy = \"horus-spine\"\n";
+        // Leaves that share 250 addresses, most in pools that do not exist.
         check(spine, &|at| {
             let id = at % 30_000;
             format!(
@@ -997,12 +1006,14 @@ fn faults_take_linear_time_and_hundred_are_printed() {
             )
         });
         let agent = "[agent]\nname = \"a\"\ncore = 1\nleaf = \"10.0.2.1\"\n[[port]]\ndevice = \"d\"\nip = \"10.0.2.11/24\"\n";
+        // Pools with the same ids and workers, and a queue of 0.
         check(agent, &|at| {
             format!(
                 "[[pool]]\nid = {}\npolicy = \"jsq\"\nworkers = \"0-32000\"\nqueue = 0\n",
                 at % 9
             )
         });
+        // Leaves that share 99 addresses, to which no port leads.
         check(agent, &|at| format!("[[leaf]]\nip = \"10.0.3.{}\"\n", at % 99));
     });
 }

@@ -45,9 +45,9 @@ pub struct AgentParts<B: Buf + Token> {
     pub slots: usize,
     /// Maximum bytes of a task or a reply.
     pub payload: usize,
-    /// Maximum size of a task or a reply without a proof, by the frame's size.
+    /// Maximum bytes of a task or a reply without a proof in one frame. A proof is a tag made with a pool's key.
     pub payload_max: usize,
-    /// True if it registers its workers with a leaf.
+    /// True if the agent registers its workers with a leaf.
     pub has_leaf: bool,
     /// Clock ticks of silence after which a worker with tasks is excluded.
     pub timeout: u64,
@@ -101,7 +101,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
     const DECIDE: &'static str = "the core uses it";
 
     /// Refuses changes of objects that an agent lacks: servers, links, service addresses, and workers of other hosts.
-    /// Checks that the region has room for a policy's bound and for proofs.
+    /// Refuses shared workers as well, and more workers of an agent whose workers are threads. Checks that the region
+    /// has room for a policy's bound and for proofs.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         match *change {
             Change::AddServer { ip, .. }
@@ -149,7 +150,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
         self.parts.region.as_ref().map_or(MEMBERS_MAX, |region| region.shape().channels)
     }
 
-    /// Returns the epoch, the number of a change, that the core has reached.
+    /// Returns the epoch, the number of a change, that the core has reached; never `None`.
     fn epoch(&self) -> Option<u64> {
         Some(self.parts.commands.epoch())
     }
@@ -274,7 +275,7 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
 }
 
 impl<B: Buf + Token> AgentCores<B> {
-    /// Returns true if a worker's thread or process is attached.
+    /// Returns true if a worker's process is attached; always for threads of this process.
     pub(super) fn is_attached(&self, worker: u16) -> bool {
         let Some(region) = &self.parts.region else { return true };
         self.channels.get(&worker).is_some_and(|&channel| region.has_worker(channel))
@@ -313,7 +314,8 @@ impl<B: Buf + Token> AgentCores<B> {
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 
-    /// Returns the place and the entry of a new worker, and offers its channel to processes.
+    /// Returns the place and the entry of a new worker, and offers its channel to processes. Returns `None` if no entry
+    /// is ready for it.
     fn join(
         &mut self,
         to: &Pool,
@@ -337,7 +339,7 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 
     /// Returns the new signer, or `Some(None)` to remove it. Returns `None` if the workers of pools with keys are
-    /// the same.
+    /// the same, or there is no region.
     fn next_signer(&mut self, differences: &Differences<'_>) -> Option<Option<Arc<Signer>>> {
         let ids = |membership: &Membership| {
             keys(membership).into_iter().map(|(worker, _)| worker).collect::<Vec<_>>()
@@ -352,7 +354,8 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 }
 
-/// Creates the signer of workers in pools with a key. It continues the sequence numbers of `before`.
+/// Creates the signer of workers in pools with a key; `None` without such workers. It continues the sequence numbers of
+/// `before`.
 #[must_use]
 pub fn signer(membership: &Membership, before: Option<&Signer>) -> Option<Signer> {
     let clock = || auth::sequence_at(SystemTime::now());
@@ -369,7 +372,7 @@ fn keys(membership: &Membership) -> Vec<(u16, Key)> {
     membership.pools.iter().flatten().flat_map(keyed).collect()
 }
 
-/// Returns the id and the pool of a member.
+/// Returns the id and the pool of a member; `None` for an empty place.
 fn place_of(pool: &Pool, member: Member) -> Option<Place> {
     let worker = pool.members.get(member.index()).copied().flatten()?;
     Some(Place { id: worker.id, pool: pool.id })

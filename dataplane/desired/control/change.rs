@@ -308,7 +308,8 @@ pub(super) fn refused<T>(
     Err(ChangeError::Refused { what: what.into(), reason: reason.into() })
 }
 
-/// Returns the error for a text that is not a change. Bounds the text that a client sent.
+/// Returns the error for a text that is not a change. Keeps the first `FOUND_MAX` characters of a client's text,
+/// without control characters.
 pub fn text(found: impl fmt::Display, allowed: impl fmt::Display) -> ChangeError {
     let found = found.to_string();
     let mut start: String =
@@ -323,7 +324,7 @@ impl<'a> Values<'a> {
     /// Parses a line with one of `verbs`.
     ///
     /// # Errors
-    /// If the verb or a key is unknown, or a required key is missing.
+    /// If the verb or a key is unknown, a key is repeated or has no value, or a required key is missing.
     pub fn read(line: &'a str, verbs: &Verbs) -> Result<Self, ChangeError> {
         let words = words(line);
         let verb = words.first().copied().unwrap_or_default();
@@ -360,18 +361,24 @@ impl<'a> Values<'a> {
         text(format!("{found} in `{}`", self.verb), format!("{} {}", self.verb, keys.join(" ")))
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key; `None` if the text lacks the key.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.pairs.iter().find(|pair| pair.0 == key).map(|(_, value)| *value)
     }
 
-    /// Returns the parsed value of an optional key.
+    /// Returns the parsed value of an optional key. `allowed` describes valid values.
+    ///
+    /// # Errors
+    /// If the value is invalid. The error has `allowed`.
     pub fn parsed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<Option<T>, ChangeError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.parse().map(Some).map_err(|_| text(format!("{key}={value}"), allowed))
     }
 
-    /// Returns the value of a required key.
+    /// Returns the parsed value of a required key. `allowed` describes valid values.
+    ///
+    /// # Errors
+    /// If the value is missing or invalid.
     pub fn needed<T: FromStr>(&self, key: &str, allowed: &str) -> Result<T, ChangeError> {
         let value = self.parsed(key, allowed)?;
         value.ok_or_else(|| self.refuse(format!("no `{key}`")))
@@ -415,6 +422,9 @@ impl<'a> Values<'a> {
     }
 
     /// Returns the optional pool.
+    ///
+    /// # Errors
+    /// If the value is invalid.
     pub fn pool(&self) -> Result<Option<u16>, ChangeError> {
         self.get("pool").map(|_| self.id("pool")).transpose()
     }
@@ -508,6 +518,9 @@ fn check_queue(queue: usize) -> Result<usize, ChangeError> {
 }
 
 /// Returns the overflow treatment with this name.
+///
+/// # Errors
+/// If the name is neither `drop` nor `refuse`.
 pub fn overflow_named(name: &str) -> Result<Overflow, ChangeError> {
     match name {
         "drop" => Ok(Overflow::Drop),
@@ -599,6 +612,7 @@ impl fmt::Display for Change {
 impl FromStr for Change {
     type Err = ChangeError;
 
+    /// Parses a change. The word `agent` before it makes it a change of the agent on a leaf's core.
     fn from_str(from: &str) -> Result<Self, ChangeError> {
         match from.trim_start().strip_prefix("agent ") {
             Some(rest) => Ok(Self::OfAgent(Box::new(Self::of_node(rest)?))),

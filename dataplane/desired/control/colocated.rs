@@ -85,7 +85,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.leaf.workers_max()
     }
 
-    /// Returns the epoch that leaf and agent have reached.
+    /// Returns the epoch that leaf and agent have reached; `None` without cores.
     fn epoch(&self) -> Option<u64> {
         // Until the agent is ready, only epochs before the awaited one count.
         let (leaf_epoch, _) = self.awaited_epochs;
@@ -150,6 +150,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
         self.agent.as_ref().is_none_or(Control::is_settled)
     }
 
+    /// Returns the agent's latest membership; `None` without an agent.
     fn of_agent(&self) -> Option<&Membership> {
         self.agent.as_ref().map(Control::membership)
     }
@@ -162,8 +163,8 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
             .collect()
     }
 
-    /// Keeps a worker's id known while the agent has the worker. The agent must not send messages for a worker
-    /// that the leaf has forgotten.
+    /// Keeps a worker's id known until the worker begins to leave the agent. The agent must not send messages for a
+    /// worker that the leaf has forgotten.
     fn linger_ns(&self, worker: u16) -> u64 {
         let workers = self.agent.iter().flat_map(|agent| agent.membership().workers());
         let stays = { workers }.any(|(_, one)| one.id == worker && !one.is_leaving);
@@ -206,7 +207,7 @@ fn local_worker<B: Buf + Token>(
     (worker.id, LocalWorker { held, is_drained: worker.is_drained && is_current })
 }
 
-/// Returns the worker with this id in the agent's membership.
+/// Returns the worker with this id in the agent's membership; `None` if there is none.
 fn worker_at_agent<B: Buf + Token>(agent: &Control<AgentCores<B>>, id: u16) -> Option<Worker> {
     let mut workers = agent.membership().workers().map(|(_, worker)| *worker);
     workers.find(|worker| worker.id == id)

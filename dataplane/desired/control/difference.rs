@@ -17,7 +17,7 @@ pub enum Difference {
     Close,
     /// The pool has ended.
     End,
-    /// The member is a new worker; it may be chosen unless it is already leaving.
+    /// The member is a new worker; it may be chosen unless it is already drained or leaving.
     Join(Member),
     /// The member's server has another address.
     Move(Member),
@@ -150,7 +150,7 @@ impl Differences<'_> {
     }
 }
 
-/// Returns a worker's server.
+/// Returns a worker's server; `None` if its place is empty.
 fn server(membership: &Membership, worker: Worker) -> Option<Server> {
     membership.servers.get(usize::from(worker.server)).copied().flatten()
 }

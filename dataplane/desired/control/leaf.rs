@@ -36,6 +36,7 @@ pub struct LeafCores {
     waiting: usize,
     /// Commands of each core.
     cores: Vec<Commands>,
+    /// Seed of all random streams.
     seed: u64,
     /// State of the signals to and from spines, shared by all cores; `None` before the first link.
     fabric: Option<Arc<Shared>>,
@@ -121,7 +122,7 @@ impl Cores for LeafCores {
         self.fabric.as_ref().is_some_and(|fabric| fabric.is_silent(place))
     }
 
-    /// Returns the epoch, the number of a change, that all cores have reached.
+    /// Returns the epoch, the number of a change, that all cores have reached; `None` without cores.
     fn epoch(&self) -> Option<u64> {
         self.cores.iter().map(Commands::epoch).min()
     }

@@ -100,7 +100,7 @@ impl Pool {
         self.has_speeds().then(|| self.speeds_of_all(places))
     }
 
-    /// Returns the members' speeds by place.
+    /// Returns the members' speeds by place; 1.0 for an empty place.
     #[must_use]
     pub fn speeds_of_all(&self, places: usize) -> Box<[f64]> {
         let speed =
@@ -173,7 +173,7 @@ impl Membership {
         membership
     }
 
-    /// Returns the address of a worker's server. Ids of workers are unique in a node.
+    /// Returns the address of a worker's server; `None` for an unknown worker.
     #[must_use]
     pub fn server_of(&self, worker: u16) -> Option<IpAddr> {
         let mut workers =
@@ -250,6 +250,7 @@ impl Membership {
             self.spines[place] = None;
         }
         let Some((spine, _)) = to else { return true };
+        // Its own place; else the former spine's if that is free now, the first free one, or a new one.
         let place = self.spine_place(spine.id).unwrap_or_else(|| {
             old_place
                 .filter(|&place| self.spines[place].is_none())
@@ -274,7 +275,7 @@ impl Membership {
         self.pools.iter_mut().flatten().filter_map(|pool| pool.settings.link.as_mut())
     }
 
-    /// Returns the place of a spine.
+    /// Returns the place of a spine; `None` for an unknown spine.
     fn spine_place(&self, id: u16) -> Option<usize> {
         self.spines.iter().position(|one| one.is_some_and(|one| one.id == id))
     }
@@ -284,7 +285,7 @@ impl Membership {
     /// pinned, which keeps their entries in `neighbours`.
     ///
     /// # Errors
-    /// If no port leads to a server or spine.
+    /// If no port leads to a server or spine, there are too many neighbours, or a pool has addresses of both families.
     pub fn network(
         &self,
         base: FixedNetwork,
@@ -326,14 +327,15 @@ impl Membership {
         (self.servers.iter().map(|one| one.map(host)).collect(), pools.collect())
     }
 
-    /// Returns the pool with this id, and its index.
+    /// Returns the pool with this id, and its index; `None` for an unknown id.
     #[must_use]
     pub fn pool(&self, id: u16) -> Option<(usize, &Pool)> {
         let mut pools = self.pools.iter().enumerate();
         pools.find_map(|(at, pool)| Some((at, pool.as_ref().filter(|pool| pool.id == id)?)))
     }
 
-    /// Returns the pool's index and the place of a worker.
+    /// Returns the pool's index and the place of a worker; `None` for an unknown worker. At a spine, these are of the
+    /// first pool with the leaf.
     #[must_use]
     pub fn worker(&self, id: u16) -> Option<(usize, usize)> {
         let at = |pool: &Pool| {
@@ -343,7 +345,7 @@ impl Membership {
         pools.find_map(|(index, pool)| Some((index, at(pool.as_ref()?)?)))
     }
 
-    /// Returns the pool's index and the place of a worker in the pool with this id.
+    /// Returns the pool's index and the place of a worker in the pool with this id; `None` if one of them is unknown.
     #[must_use]
     pub fn place(&self, pool: u16, worker: u16) -> Option<(usize, usize)> {
         let (at, pool) = self.pool(pool)?;
@@ -365,6 +367,7 @@ impl Membership {
             pool.iter().flat_map(|pool| pool.members.iter().flatten()).map(move |one| (at, one))
         })
     }
+
     /// Iterates over all workers, each with its pool and server, and true if it is leaving.
     pub fn placed(
         &self,

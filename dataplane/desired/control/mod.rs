@@ -137,7 +137,7 @@ pub trait Cores {
         0
     }
 
-    /// Returns the latest membership of an agent on the node's own core.
+    /// Returns the latest membership of an agent on the node's own core; `None` without an agent.
     fn of_agent(&self) -> Option<&Membership> {
         None
     }
@@ -229,7 +229,7 @@ impl<C: Cores> Control<C> {
         is_current && !self.is_leaving() && self.cores.is_settled()
     }
 
-    /// Returns the latest membership of an agent on a leaf's own core.
+    /// Returns the latest membership of an agent on a leaf's own core; `None` without an agent.
     #[must_use]
     pub fn of_agent(&self) -> Option<&Membership> {
         self.cores.of_agent()
@@ -268,7 +268,7 @@ impl<C: Cores> Control<C> {
     /// Applies changes in order and atomically. Returns their epoch, or the current one for an empty list.
     ///
     /// # Errors
-    /// Reason why one is impossible. Nothing has changed then.
+    /// Reason why one is impossible, or that a core is busy. Nothing has changed then.
     pub fn apply_all(&mut self, changes: &[Change]) -> Result<u64, ChangeError> {
         if changes.is_empty() {
             return Ok(self.membership.epoch);

@@ -19,11 +19,15 @@ struct Content {
     fabric: Fabric,
     /// Version of the last compaction.
     base: u64,
+    /// Number of successful compactions.
     compactions: u64,
     /// True if the store has no room for a whole fabric.
     is_full: bool,
+    /// Number of compactions that a full store refused.
     failed_compactions: u64,
+    /// Number of appends.
     appends: u64,
+    /// Term of the last lead.
     terms: u64,
     /// True if appends and compactions never complete.
     hangs: bool,
@@ -68,6 +72,7 @@ impl FakeStore {
 const LEASE: Duration = Duration::from_secs(5);
 
 impl Store for FakeStore {
+    /// Leads with the next term and a new lease. Waits forever if another controller leads.
     async fn lead(&mut self, _: impl Fn(&str) + Send + Sync) -> Result<u64, StoreError> {
         if self.content().is_taken {
             std::future::pending::<()>().await;
@@ -92,6 +97,7 @@ impl Store for FakeStore {
         self.content().base
     }
 
+    /// Applies the events to the stored fabric, unless the store hangs.
     async fn append(&mut self, version: u64, events: &[Event]) -> Result<(), StoreError> {
         self.answer().await;
         let mut content = self.content();
@@ -101,6 +107,7 @@ impl Store for FakeStore {
         Ok(())
     }
 
+    /// Records the version of the compaction, unless the store hangs. Fails if the store is full.
     async fn compact(&mut self, fabric: &Fabric) -> Result<(), StoreError> {
         self.answer().await;
         let mut content = self.content();
@@ -122,6 +129,7 @@ struct Site {
     store: FakeStore,
     asks: mpsc::Sender<CommandRequest>,
     reader: StandingReader,
+    /// Desk; `None` once it runs.
     desk: Option<Desk<FakeStore>>,
     stop: watch::Sender<bool>,
 }

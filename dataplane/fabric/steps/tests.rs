@@ -42,6 +42,7 @@ impl Cores for Recorder {
 
     const DECIDE: &'static str = "recorded";
 
+    /// Records the change, and accepts it.
     fn check(&self, change: &Change) -> Result<(), ChangeError> {
         writeln!(self.lines.lock().unwrap(), "  {change}").unwrap();
         Ok(())
@@ -77,6 +78,7 @@ impl Cores for Recorder {
         Ok(())
     }
 
+    /// Records the epoch and the differences. The cores reach the epoch at once.
     fn issue(
         &mut self,
         _: &Table,
@@ -92,6 +94,7 @@ impl Cores for Recorder {
         Ok(())
     }
 
+    /// Keeps leaving workers while `holds` is true.
     fn linger_ns(&self, _: u16) -> u64 {
         if self.holds.load(Ordering::Acquire) { u64::MAX } else { 0 }
     }
@@ -460,8 +463,8 @@ const ALONE: &str = "[leaf]\nid = 1\ncores = [1]\n\
     [[port]]\ndevice = 'a'\nside = 'both'\nip = '10.0.1.1/24'\n\
     [controller]\naddresses = ['unix:/run/fabric.ctl']\n";
 
-/// Records two leaves, an agent and a spine that follow all versions, once with workers that leave at once and once
-/// with workers that stay until the end.
+/// Records two leaves, an agent and a spine that follow all versions. In the first round workers leave at once; in the
+/// second one they stay until the end.
 fn followers() -> String {
     let mut all = String::new();
     let agent = "[agent]\nname = 'memory'\ncore = 0\n\

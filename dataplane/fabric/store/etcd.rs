@@ -64,6 +64,7 @@ struct Leadership {
 }
 
 impl Drop for Leadership {
+    /// Ends the lead in this process: no task renews its lease any more.
     fn drop(&mut self) {
         self.keep_alive_task.abort();
         self.renewal.end();
@@ -76,6 +77,7 @@ pub struct EtcdStore {
     access: EtcdAccess,
     clock: Clock,
     members: Members,
+    /// Lead of this controller; `None` while it stands by.
     lead: Option<Leadership>,
     /// Leases of earlier leads that etcd may still have.
     abandoned: Vec<i64>,
@@ -197,7 +199,7 @@ impl EtcdStore {
         Ok(self.get("leader").await?.is_some_and(|leader| leader.create_revision == term))
     }
 
-    /// Takes the lead if no controller has it.
+    /// Takes the lead if no controller has it; else returns `None`.
     async fn try_to_lead(
         &mut self,
         report_leader: &(impl Fn(&str) + Sync),

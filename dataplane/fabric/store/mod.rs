@@ -84,7 +84,7 @@ impl StoreError {
 /// Store of a fabric's desired state.
 pub(super) trait Store: Send {
     /// Waits for the lead, and passes the name of the current leader to `report_leader`. Returns the term, which is
-    /// larger than all earlier ones.
+    /// larger than those of all earlier leaders. A controller that still leads keeps its term.
     fn lead(
         &mut self,
         report_leader: impl Fn(&str) + Send + Sync,

@@ -105,6 +105,7 @@ fn damaged_file_is_reported_or_harmless() {
             reported += u32::from(check_damaged(&path, &bytes, &stored, &damage));
         }
     }
+    // Not each round is reported, because some bytes belong to no live page.
     assert!(reported > 40, "{reported} of 200");
 }
 

@@ -164,6 +164,8 @@ struct AgentCore {
 }
 
 impl CoreParts for AgentCore {
+    /// Polls the agent until a stop request, and then for a limited time until its tasks end. Then its threads have
+    /// another limited time to end theirs.
     fn poll<P: Port<Buf = Mbuf>>(
         self,
         ports: Vec<P>,

@@ -99,8 +99,9 @@ impl Causes {
         idle
     }
 
-    /// Returns a message about a new cause at a port: the drop reason of at least 90% of its packets. Packets to other
-    /// hosts (strays) do not count. A reason that shows an error in the setup is a cause from its first packet.
+    /// Returns a message about a new cause at a port: the drop reason of at least 90% of its packets, and of at least
+    /// [`REFUSED_MIN`]. Packets to other hosts (strays) do not count. A reason that shows an error in the setup is a
+    /// cause from its first packet. Returns `None` without a new cause.
     fn find(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
         let refused = |reason| self.cores.iter().map(|core| core.count(port, reason)).sum::<u64>();
         let (strays, errors): (Vec<_>, Vec<_>) =

@@ -75,6 +75,9 @@ pub struct NodeParts<C, K: Cores> {
 impl<'a> Runtime<'a> {
     /// Starts EAL for this node, and creates its mempool. Before, `create_region` creates the region of local workers:
     /// one that exists refuses a second agent before it opens devices.
+    ///
+    /// # Errors
+    /// If a CPU, the clock file, the region, EAL or the mempool is not available.
     pub fn start<R>(
         config: NodeConfig<'a>,
         options: &'a Options,
@@ -148,6 +151,9 @@ impl<'a> Runtime<'a> {
 
     /// Opens the devices, each with a queue pair per core and up to `outlets` transmit queues for worker threads.
     /// Returns `None` if the node was stopped while one waited for its peer.
+    ///
+    /// # Errors
+    /// If a device cannot be opened.
     pub fn open_devices(&self, outlets: usize) -> Result<Option<Devices>, LaunchError> {
         let (mut devices, mut queues, mut all_outlets) = (Vec::new(), Vec::new(), Vec::new());
         for port in self.config.ports {
@@ -191,6 +197,9 @@ impl<'a> Runtime<'a> {
     /// Runs the cores until `stop` is set or the duration is over. The calling thread watches them until all have
     /// ended. `report` gets a line per second. Returns the account, the end of the node's agent, if it has one, and
     /// the control.
+    ///
+    /// # Errors
+    /// If the control interface, the follower, a clock or a thread cannot start, or a core failed.
     pub fn run<C: CoreParts, K: Cores>(
         &self,
         table: &Table,

@@ -151,6 +151,8 @@ struct LeafCore {
 }
 
 impl CoreParts for LeafCore {
+    /// Polls the leaf, and its agent if it has one, until a stop request. Then polls for a limited time until their
+    /// tasks end.
     fn poll<P: Port<Buf = Mbuf>>(
         self,
         ports: Vec<P>,

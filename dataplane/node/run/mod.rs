@@ -54,7 +54,7 @@ pub struct Options {
     /// Set from outside, for example by a signal: the node reads the configuration again and applies the
     /// differences.
     pub reload: Arc<AtomicBool>,
-    /// Clock file of a conductor, whose emulated time the node uses.
+    /// Clock file of a conductor, the program that advances emulated time. The node uses that time.
     pub clock: Option<PathBuf>,
     /// Time to wait for the server of a memif client; `None` takes the default of [`wedjat_dpdk::DeviceOptions`].
     pub patience: Option<Duration>,
@@ -317,7 +317,7 @@ struct Watch<'a> {
     stop: &'a AtomicBool,
     /// Counters of each core.
     counters: &'a [Counters],
-    /// CPUs of the cores; empty if a conductor controls the polls, so that a pause of these is no stall.
+    /// CPUs of the cores; empty in emulated time, where a conductor controls the polls and a pause is no stall.
     cpus: &'a [usize],
     /// Ticks per second of the cores' clock.
     ticks_hz: u64,

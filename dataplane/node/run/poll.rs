@@ -66,6 +66,9 @@ pub struct CoreSetup<C> {
 
 impl<C: CoreParts> CoreSetup<C> {
     /// Runs the core to its end. Returns the end of its agent, if it has one.
+    ///
+    /// # Errors
+    /// If the system refuses the sleeper or a capture, or emulated time ended by a failure. The error is its text.
     pub fn run(mut self) -> Result<Option<AgentEnd>, String> {
         let ports = std::mem::take(&mut self.ports);
         let sleeps = self.polling == PollMode::Adaptive && self.clock.is_none();

@@ -25,6 +25,7 @@ struct Observation {
 /// Watches the number of polls of each core and publishes stalls as [`Gauge::StallTicks`].
 pub(super) struct StallWatch {
     cores: Vec<Observation>,
+    /// Ticks per second of the cores' clock.
     ticks_hz: u64,
 }
 
@@ -105,6 +106,7 @@ mod tests {
         watch.update(&counters, start + 10 * MS);
         counters[1].add(Counter::BusyPolls, 1);
         let lines = watch.update(&counters, start + 1_500 * MS);
+        // Core 0 has not polled between the checks at 10 ms and 1500 ms.
         assert_eq!(stalled(), [1_490, 0]);
         assert!(
             lines.len() == 1 && lines[0].starts_with("CPU 0: the dispatcher core has not polled")

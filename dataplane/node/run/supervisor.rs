@@ -72,6 +72,7 @@ impl Supervisor {
         let is_due = self
             .period
             .is_some_and(|period| now.saturating_duration_since(self.last_ping) >= period);
+        // Before the first watchdog message `self.polls` is empty, so that message requires no later poll.
         let all_polled = || polls().zip(&self.polls).all(|(polls, &last)| polls > last);
         if is_due && self.is_ready && all_polled() && self.notify("WATCHDOG=1") {
             self.last_ping = now;

@@ -109,7 +109,7 @@ fn info(node: &Snapshot) -> Answer {
     ])
 }
 
-/// Returns all values of the table of counters, summed over these cores.
+/// Returns all values of the table of counters and the number of pauses, summed over these cores.
 fn counters(node: &Snapshot, cores: std::ops::Range<usize>) -> Answer {
     let cores = &node.cores[cores];
     let sum = |name: &str| {

@@ -100,7 +100,7 @@ pub enum Style {
     Impulses,
 }
 
-/// Points of a line.
+/// Point of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Position.

@@ -145,7 +145,7 @@ impl Results {
     /// that of the page.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// If a plot cannot be drawn, or a file cannot be written.
     pub fn finish(self, heading: &str) -> Result<(), String> {
         let Self { plot, html, log, mut runs, .. } = self;
         // A sweep runs in random order.
@@ -155,7 +155,7 @@ impl Results {
             let report = log.into_inner().map_err(|error| error.to_string())?;
             let path = report.path().to_owned();
             report.finish()?;
-            wrote(&path);
+            log_written(&path);
         }
         let runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
         write_plots(&runs, plot.as_deref(), html.as_deref(), heading)
@@ -182,7 +182,7 @@ fn write_plots(
     }
     if let Some(path) = html {
         ReportFile::new("--html", path)?.write(page_of(runs, &plots, heading))?;
-        wrote(path);
+        log_written(path);
     }
     Ok(())
 }
@@ -209,7 +209,7 @@ fn page_of(runs: &[Run], plots: &[plots::Plot], heading: &str) -> String {
 }
 
 /// Logs that a file was written.
-fn wrote(path: &Path) {
+fn log_written(path: &Path) {
     log::info!("wrote {}", path.display());
 }
 
@@ -256,7 +256,7 @@ pub struct PlotArgs {
 /// Draws the runs of a log of tasks. Returns the figures of the runs as a table.
 ///
 /// # Errors
-/// The file, line and reason of a fault, or a failure to write.
+/// The file, line and reason of a fault, or a failure to draw or write.
 pub fn plot(args: &PlotArgs) -> Result<String, String> {
     if let Some(folder) = &args.out {
         make_folder("--out", folder)?;
@@ -278,7 +278,7 @@ pub fn plot(args: &PlotArgs) -> Result<String, String> {
     Ok(aligned(&std::iter::once(head).chain(rows).collect::<Vec<_>>()))
 }
 
-/// Aligns lines of cells in columns, the first column to the left.
+/// Aligns lines of cells in columns, the first column to the left. All lines have equally many cells.
 #[must_use]
 pub fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);

@@ -212,6 +212,7 @@ mod tests {
 
     #[test]
     fn every_run_has_its_plots() {
+        // A run of 2000 tasks. Task n takes n % 97 us, plus 100 us times the load.
         let of = |policy: &str, load: f64| {
             Run::new(run("rack", policy, load, 2000, move |n| Some(n % 97 + (load * 100.0) as u64)))
         };
@@ -247,6 +248,7 @@ mod tests {
         let plots = names(all(&[Run::new(without)]).unwrap());
         assert_eq!(plots, ["responses", "time-01-pktgen"]);
         let single = Run::new(run("rack", "horus", 0.5, 1, |_| Some(3)));
+        // Percentile and mean over load, distribution, and time series.
         assert_eq!(all(&[single]).unwrap().len(), 4);
     }
 

@@ -347,7 +347,8 @@ pub(super) mod tests {
     use super::*;
     use crate::latency::Latency;
 
-    /// Creates a run whose task `n` is due at `n` us and takes `response_us(n)`; `None` is lost.
+    /// Creates a run whose task `n` is due at `n` us and takes `response_us(n)`; `None` is lost. The first tenth of
+    /// the tasks is warm-up.
     pub fn run(
         model: &str,
         policy: &str,
@@ -383,6 +384,7 @@ pub(super) mod tests {
             let response = |n: u64| (n % 1000 >= lost || lost == 1000).then_some(n % 700 + 1);
             let run = Run::new(run("pktgen", "", 0.5, 5000, response));
             let mut latency = Latency::default();
+            // Leaves out the warm-up.
             for number in 500..5000 {
                 match response(number) {
                     Some(us) => latency.record(us * 1000),
@@ -399,6 +401,7 @@ pub(super) mod tests {
     #[test]
     fn lost_tasks_of_simulations_have_no_response() {
         let run = Run::new(run("rack", "horus", 0.5, 100, |n| (n % 2 == 0).then_some(10)));
+        // 90 of 100 tasks are measured.
         assert_eq!((run.count(Status::Answered), run.count(Status::Lost)), (45, 45));
         assert_eq!(run.tasks(), 100);
         assert!((run.p99().value - 10.0).abs() < 0.01 && run.p99().half.abs() < 1e-9);

@@ -134,6 +134,7 @@ fn load_once(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         let mut rig = Rig::new(&setup)?;
         let (mut forged_at, mut tasks_before, mut resumed_ms) = (None, 0, None);
         let began = rig.now;
+        // The first honest client sends the tasks, here and in `shares`.
         rig.serve_at(0, HALF_LOAD, budget.seconds.max(0.5), |rig| match forged_at {
             // Waits for an idle worker: one with a task soon sends a true report.
             None if rig.now >= began + QUIET_NS && rig.outstanding_at(0) == 0 => {

@@ -128,7 +128,8 @@ fn storm(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
             known_client.answered,
             known_client.sent,
         );
-        // The leaf has a second to learn a new client's address: 0.9 s, and the 0.1 s of warm-up of every run.
+        // The second honest client is new. The leaf has a second to learn its address: 0.9 s, and the 0.1 s of warm-up
+        // of every run.
         rig.serve_at(1, HONEST_RATE, 0.9, |rig| send(rig, account))?;
         let new_client = rig.serve_at(1, HONEST_RATE, 0.5, |rig| send(rig, account))?;
         account.check_answered(

@@ -399,7 +399,7 @@ fn handshakes(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         for _ in 0..3 {
             let mut handshake = Handshake::valid()?;
             introduce(&mut handshake)?;
-            // A refused connection is also an answer.
+            // The leaf may also refuse the connection. That counts as no answer.
             let answers = handshake.send_all(&target.site.socket()).unwrap_or(0);
             account.tried("handshakes", 1);
             account.tried("answers", answers as u64);

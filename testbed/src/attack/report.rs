@@ -19,7 +19,7 @@ pub struct Row {
     pub summary: &'static str,
     /// Environment of the attack.
     pub runs_on: RunsOn,
-    /// True if the attack ran to its end, and every promise held.
+    /// True if the attack ran to its end, checked or skipped something, and every checked promise held.
     pub held: bool,
     /// Reason why the attack ended early.
     pub error: Option<String>,

@@ -48,6 +48,7 @@ pub static ATTACKS: &[Attack] = &[
 struct Fabric(Site);
 
 impl Fabric {
+    /// Creates the folder and the configuration.
     fn new() -> Result<Self, Failure> {
         let fabric = Self(Site::new()?);
         fabric.configure()?;
@@ -60,6 +61,7 @@ impl Fabric {
         Ok(fs::write(self.0.path("controller.toml"), text)?)
     }
 
+    /// Returns the path of the store.
     fn store(&self) -> PathBuf {
         self.0.path("fabric")
     }

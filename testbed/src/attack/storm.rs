@@ -85,7 +85,7 @@ impl Forger {
         frame
     }
 
-    /// Returns a random MAC address: known, the attacker's, or any.
+    /// Returns a random MAC address: known, broadcast, zero, the attacker's, or an invented one.
     fn mac(&mut self, side: usize) -> Mac {
         let any = Mac([2, 8, 0, 0, 0, self.0.random_range(0..=255)]);
         let known = [LEAF_MACS[side], Mac::BROADCAST, Mac::default(), HONEST_MACS[0], RACK_MACS[0]];

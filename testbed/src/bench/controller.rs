@@ -131,6 +131,7 @@ fn fabric(arguments: &Arguments) -> Result<Fabric, Failure> {
         }
     }
     let size = usize::from(arguments.servers * arguments.workers);
+    // `has` is the number of workers that the pool to be placed has there already.
     let rack = |leaf| Rack { leaf, free: size, has: 0, size };
     let mut racks: Vec<_> = (0..arguments.leaves).map(rack).collect();
     pool(&mut fabric, &mut racks, COMMON, usize::from(arguments.leaves))?;
@@ -167,7 +168,8 @@ fn pool(fabric: &mut Fabric, racks: &mut [Rack], id: u16, workers: usize) -> Res
         fabric.take(&Event::Assign { leaf, ids, pool: Some(id) });
     }
     let leaves: Vec<u16> = counts.into_keys().collect();
-    // All spines count as having equally many links. `link` then takes those with the lowest ids.
+    // All spines count as having equally many links. `link` then takes those with the lowest ids. The pool has no link
+    // yet, and wants two spines.
     let spines = (1..=8).map(|spine| (spine, usize::from(id))).collect();
     for (leaf, spine) in link(&leaves, &Default::default(), 2, &spines) {
         fabric.take(&Event::Link { pool: id, leaf, spine: Some(spine) });

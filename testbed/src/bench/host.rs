@@ -5,6 +5,8 @@
 //! subjects take turns, so that a slow phase of the machine slows all of them. Medians count; a ratio is the
 //! median of the rounds' ratios. The benchmark also measures the round trip of a cache line between the two
 //! cores, the basis of all other costs.
+//!
+//! Two more parts follow: an agent under load (`loaded`), and workers killed under load (`killed`).
 
 mod killed;
 mod loaded;
@@ -198,7 +200,7 @@ fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64,
         let (mut sent, mut done) = (0, 0);
         while done < tasks {
             match sender.collect() {
-                Ok(numbers) => done += numbers.end - numbers.start,
+                Ok(completed) => done += completed.end - completed.start,
                 Err(fault) => return ring_fault = Some(fault),
             }
             let room = (depth - sender.outstanding()).min((tasks - sent) as usize);
@@ -311,7 +313,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
 /// Measures all subjects.
 ///
 /// # Errors
-/// If EAL fails, a CPU is not available, or a measurement fails.
+/// If `--cpus` does not name two different usable CPUs, EAL fails, or a measurement fails.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let usable = wedjat::cpus::usable();
     let [dispatcher_cpu, worker_cpu] = arguments.cpus[..] else {
@@ -337,13 +339,13 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     for _ in 0..arguments.rounds.max(1) {
         let tasks = arguments.tasks;
         let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = &mut samples;
-        let worker = || pin(worker_cpu);
+        let pin_worker = || pin(worker_cpu);
         trip.0.push(round_trip_ns(worker_cpu, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
         two.0.push(hand_over_ns(worker_cpu, 2, 1, tasks)?);
-        rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, worker), tasks));
+        rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, pin_worker), tasks));
         eight.0.push(hand_over_ns(worker_cpu, 8, 8, tasks)?);
-        rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, worker), tasks));
-        distributed.0.push(nanoseconds_each(distributor.measure(tasks, worker), tasks));
+        rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, pin_worker), tasks));
+        distributed.0.push(nanoseconds_each(distributor.measure(tasks, pin_worker), tasks));
         dispatched.0.push(dispatched_mtps(worker_cpu, tasks)?);
     }
     let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = samples;
@@ -368,8 +370,8 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Kills workers under load. Returns the maximum and median time until replies resume, and the number of tasks
-/// that each killed worker had.
+/// Kills workers under load. Returns the maximum and median time until replies resume, and the median number of
+/// tasks of a killed worker.
 fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
     let program = std::env::current_exe()?;
     let (mut resumption, mut lost) = (Samples::default(), Samples::default());
@@ -406,16 +408,16 @@ fn under_load(
     }
     pin(agent_cpu);
     let p99 = loaded.response.summary().p99.0;
-    let all = |name, unit, of: fn(&Loops) -> f64| {
+    let per_run = |name, unit, of: fn(&Loops) -> f64| {
         Samples(loaded.loops.iter().map(of).collect()).figure(name, unit)
     };
     let loops = [
-        all("cfcfs_hand_over_measured", "us", |run| run.hand_over_us),
-        all("cfcfs_bound_chosen", "tasks at a worker", |run| run.bound),
-        all("agent_loop_round", "us", |run| run.agent_us),
-        all("generator_and_workers_loop_round", "us", |run| run.driver_us),
+        per_run("cfcfs_hand_over_measured", "us", |run| run.hand_over_us),
+        per_run("cfcfs_bound_chosen", "tasks at a worker", |run| run.bound),
+        per_run("agent_loop_round", "us", |run| run.agent_us),
+        per_run("generator_and_workers_loop_round", "us", |run| run.driver_us),
     ];
-    let one = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
+    let single = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
     // Percentage of undisturbed (calm) time slices.
     let share = 100.0 * loaded.undisturbed as f64 / loaded.slices.max(1) as f64;
     let all_p99 = loaded.all.summary().p99.0;
@@ -427,13 +429,13 @@ fn under_load(
             against: Some("simulated_p99_32_workers_load_90"),
             ..Samples(loaded.samples).figure("agent_cfcfs_p99_32_workers_load_90", "us")
         },
-        one("simulated_p99_32_workers_load_90", simulated, "us"),
-        one("loopback_floor_p50", floor, "us"),
-        one("calm_slices", share, "per cent"),
-        one("agent_cfcfs_p99_all_slices", all_p99, "us"),
-        one("calm_tasks", calm_tasks, "tasks"),
-        one("thrown_tasks", loaded.discarded as f64, "tasks"),
-        one("longest_pause", loaded.longest_pause_us, "us"),
+        single("simulated_p99_32_workers_load_90", simulated, "us"),
+        single("loopback_floor_p50", floor, "us"),
+        single("calm_slices", share, "per cent"),
+        single("agent_cfcfs_p99_all_slices", all_p99, "us"),
+        single("calm_tasks", calm_tasks, "tasks"),
+        single("thrown_tasks", loaded.discarded as f64, "tasks"),
+        single("longest_pause", loaded.longest_pause_us, "us"),
     ];
     figures.extend(loops);
     Ok(figures)
@@ -492,6 +494,7 @@ mod tests {
     fn ratios_are_medians_of_the_rounds() {
         let other = Samples(vec![10.0, 20.0, 40.0]).figure("other", "ns");
         let own = Samples(vec![5.0, 5.0, 5.0]).against("own", &other);
+        // The rounds' ratios are 0.5, 0.25 and 0.125.
         assert_eq!((own.value, own.ratio, own.against), (5.0, Some(0.25), Some("other")));
         assert_eq!((own.unit, other.value), ("ns", 20.0));
     }

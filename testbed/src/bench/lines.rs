@@ -159,7 +159,7 @@ pub struct Row {
 /// Measures and prints, row by row. In the process under valgrind, only runs the loads.
 ///
 /// # Errors
-/// If valgrind is missing, a policy is unknown, or the output cannot be written.
+/// If valgrind is missing, a load fails (for example its policy is unknown), or the output cannot be written.
 pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     let mut is_first = true;
     for plan in plans(arguments) {

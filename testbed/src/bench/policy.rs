@@ -1,5 +1,6 @@
 //! Cost of a scheduling decision: pick a member (worker), count the sent task, and process one report of a
-//! member's queue length. Measures every policy, a plain scan of a vector and a binary heap in the same run.
+//! member's queue length. Measures the policies that choose workers, a plain scan of a vector and a binary heap in
+//! the same run.
 //!
 //! A sampling policy also reads the queues of two more members for each decision. Each plain structure is
 //! therefore measured twice: by itself, and as `-sampling-2`, which samples in the same way before each
@@ -526,6 +527,7 @@ impl EmulatedMembers {
             let done = std::mem::replace(&mut self.outstanding[index], member);
             self.queues[usize::from(member)] += 1;
             self.queues[usize::from(done)] -= 1;
+            // `sent` is below BURST. The remainder proves it to the compiler, which then omits the bounds check.
             reports[sent % BURST] = report_of(done, self.queues[usize::from(done)]);
             sent += 1;
         }
@@ -732,7 +734,7 @@ fn instructions_if_requested(
 /// Measures the requested costs.
 ///
 /// # Errors
-/// If a name is unknown, a number is out of range, or valgrind is missing.
+/// If a name is unknown, a number of members is out of range, or valgrind fails under `--instructions yes`.
 pub fn costs(arguments: &Arguments) -> Result<Vec<Cost>, String> {
     let policies: Vec<String> = match &arguments.policies {
         Some(list) => crate::sim::lists::split(list).into_iter().map(str::to_owned).collect(),
@@ -854,6 +856,7 @@ mod tests {
         for chooser in [&mut scan as &mut dyn Chooser, &mut heap] {
             chooser.choose(&mut chosen);
             assert_eq!(chosen[..2], [pick(70), pick(70)]);
+            // All queues are 3 now, so the other 30 tasks spread over the 100 members.
             assert!(chosen[2..].iter().filter(|chosen| **chosen == pick(70)).count() <= 2);
         }
     }
@@ -875,6 +878,7 @@ mod tests {
             // The time at the slow members is 8, at the fast one 4. Three more tasks keep the fast one below
             // 8.
             assert_eq!(chosen[..4], [pick(70); 4]);
+            // All times are 8 now, so the other tasks spread over the 100 members.
             assert!(chosen[5..].iter().filter(|chosen| **chosen == pick(70)).count() <= 1);
         }
     }
@@ -888,6 +892,7 @@ mod tests {
             Sampling { plain: Heap::new(vec![2; 4], rng.clone()), outstanding: vec![0; 4], rng };
         let mut chosen = [None; BURST];
         sampling.choose(&mut chosen);
+        // 32 tasks over four equal members.
         assert_eq!(sampling.outstanding, [8; 4]);
         // Tasks of another dispatcher, without reports. The last member's count is unchanged.
         sampling.outstanding.copy_from_slice(&[80, 80, 80, 8]);
@@ -895,6 +900,7 @@ mod tests {
         assert!(sampling.plain.has_queue(0, 80) && !sampling.plain.has_queue(0, 8));
         sampling.choose(&mut chosen);
         assert_eq!(chosen, [pick(3); BURST]);
+        // 8 + 32 tasks, one of which ends.
         sampling.report(&[report_of(3, 39)]);
         assert!(sampling.plain.has_queue(3, 39) && sampling.outstanding[3] == 39);
     }
@@ -911,6 +917,7 @@ mod tests {
             decisions: None,
         };
         let costs = costs(&arguments).unwrap();
+        // The catalogue's policies, and the four plain structures with and without sampling.
         assert!(costs.len() > 25);
         let sampling = costs.iter().filter(|cost| cost.policy.ends_with(SAMPLING));
         assert_eq!(sampling.count(), PLAIN.len());

@@ -160,6 +160,7 @@ mod tests {
             reported(&[&line[..], &["--format", "json", "--log", logs.to_str().unwrap()]].concat());
         let report: Value = serde_json::from_str(&text.unwrap()).unwrap();
         let rows = report["rows"].as_array().unwrap();
+        // Two sizes and three arms.
         assert_eq!(rows.len(), 6);
         for row in rows {
             for key in ["waiting_h", "response_h", "makespan_h", "core_use", "overhead"] {

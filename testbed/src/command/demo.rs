@@ -153,8 +153,8 @@ mod show {
     /// Ring options: 2^12 slots, room for 14 ms of 288,000 packets per second (the default workers at 90% load), so
     /// that pauses of the machine lose no packets. Buffers of 512 bytes fit a task, and all of them stay in the cache.
     const RINGS: &str = ",rsize=12,bsize=512";
-    /// Longest wait for the leaf's start and end, beyond its run. It may be long, because an exited leaf is
-    /// detected at once.
+    /// Longest wait for the leaf's start. It may be long, because an exited leaf is detected at once. The leaf's
+    /// lifetime is longer than its run by this time.
     const LEAF_PATIENCE: Duration = Duration::from_secs(300);
     /// Percentile that each row reports.
     const QUANTILE: f64 = 0.99;
@@ -240,7 +240,7 @@ mod show {
             Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder })
         }
 
-        /// Measures all rows, and then the invalid ones again.
+        /// Measures all rows, and then invalid ones again, at most `--retries` times in all.
         fn rows(&mut self) -> Result<Vec<Row>, Failure> {
             let policies = Arc::clone(&self.arguments.policies);
             let runs = self.arguments.loads.iter();

@@ -65,8 +65,8 @@ pub struct Arguments {
     wedjat: Option<PathBuf>,
 }
 
-/// Runs the fabric. Returns false if a recovery exceeds its bound, an invariant is violated, or a task is lost
-/// that no event may lose.
+/// Runs the fabric. Returns false if a recovery exceeds its bound, an event has no effect on tasks, an invariant is
+/// violated, or a task is lost that no event may lose.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     // Suppresses each node's messages about the changes it receives.
     if std::env::var_os("RUST_LOG").is_none() {

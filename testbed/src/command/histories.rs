@@ -66,7 +66,7 @@ pub struct Arguments {
     in_namespaces: bool,
 }
 
-/// Records a history and checks it. Returns false if it has a violation.
+/// Records a history, or reads that of `--check`, and checks it. Returns false if it has a violation.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(file) = &arguments.check {
         return check_file(file);

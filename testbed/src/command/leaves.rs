@@ -1,6 +1,6 @@
 //! Leaf processes in lockstep, one after another: the conductor, which is this process, emulates everything
-//! around the leaf and advances its clock from turn to turn. Two memif devices connect each leaf to this
-//! process.
+//! around the leaf and advances its clock from turn to turn. In a turn, the leaf polls until no packet moves. Two
+//! memif devices connect each leaf to this process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -177,7 +177,8 @@ impl Arguments {
             if let Model::Rack(config) = model {
                 config.seed = self.seed;
                 config.observer.records_tasks = self.results.need_tasks();
-                // Same as with a digest: no benchmark tasks, and leaves act like processes.
+                // Same as with a digest: no benchmark tasks (which teach some policies the workers' rates), and leaves
+                // act like processes.
                 if self.has_racks() {
                     (config.benchmarks, config.as_process) = (false, true);
                 }
@@ -254,7 +255,7 @@ fn policies(list: &str) -> String {
 }
 
 /// Runs the flags' request: nodes with faults, several racks, or leaf processes one after another. Returns
-/// false on a violation, if a run differs from the simulator, or if no task of a run was answered.
+/// false on a violation, if a run differs from the simulator, or if no task of a leaf process was answered.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(verdict) = soak::run(arguments)? {
         return Ok(verdict);

@@ -117,7 +117,8 @@ struct Account {
     workers: Vec<WorkerSummary>,
 }
 
-/// Serves until a stop signal or the end of `--duration`. Returns false if a worker lost its agent.
+/// Serves until a stop signal, the end of `--duration`, or the agent's end. Returns false if a worker lost its
+/// agent, or was excluded by it.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     // The agent is checked first, because an app may take seconds to start.

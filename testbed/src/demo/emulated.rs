@@ -209,6 +209,7 @@ mod tests {
         assert!(text.contains("random within") && text.contains("times as long"), "{text}");
         assert!(!headline(&rows[..1]).contains("times as long"));
         assert_eq!(headline(&[]), "No results.");
+        // A heading, and two policies under two loads.
         assert_eq!(table(&rows).lines().count(), 5);
     }
 
@@ -241,6 +242,7 @@ mod tests {
         let body = page.split("<h1>").nth(1).unwrap();
         assert!(body.find("At 90% load horus").unwrap() < body.find("emulated").unwrap());
         assert!(page.contains("a &lt; b") && page.matches("&lt;y&gt;").count() == 1);
+        // The plots of response times and of pauses; a heading and four rows.
         assert_eq!((page.matches("<svg").count(), page.matches("<tr").count()), (2, 5));
     }
 }

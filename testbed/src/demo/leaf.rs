@@ -164,7 +164,7 @@ pub fn find() -> Result<PathBuf, LeafError> {
         .ok_or(LeafError::Absent { beside: this_program })
 }
 
-/// A running leaf or agent process, killed on drop. Documentation and messages say "leaf" for both.
+/// A running leaf, spine or agent process, killed on drop. Documentation and messages say "leaf" for all three.
 pub struct LeafProcess {
     child: Child,
     /// File with its standard output and error output.
@@ -191,8 +191,8 @@ impl LeafProcess {
         Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, clock, eal)
     }
 
-    /// Starts a leaf or an agent, as given by `role`, like [`LeafProcess::start`]. `command` takes `wedjat`'s
-    /// arguments.
+    /// Starts a leaf, a spine or an agent, as given by `role`, like [`LeafProcess::start`]. `command` takes
+    /// `wedjat`'s arguments.
     ///
     /// # Errors
     /// Same as for [`LeafProcess::start`].

@@ -8,7 +8,7 @@ use wedjat_pktgen::results::chart::{Axis, Chart, Line, Point, Style};
 
 use super::page::PlotError;
 
-/// Time between two clock readings. A longer time counts as a pause.
+/// Maximum time between two clock readings without a pause.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Maximum number of recorded pauses.
 const PAUSES_MAX: usize = 100_000;
@@ -29,7 +29,7 @@ pub struct Stall {
 pub struct Pauses {
     /// Observed time in seconds.
     pub seconds: f64,
-    /// Number of pauses longer than 20 us.
+    /// Number of pauses longer than 20 us; at most 100,000 are recorded.
     pub count: usize,
     /// Longest pause in microseconds.
     pub longest_us: f64,
@@ -108,6 +108,7 @@ mod tests {
         };
         let some = pauses(&[30.0, 4000.0, 70.0]);
         assert_eq!((some.count, some.longest_us), (3, 4000.0));
+        // 4100 us of 10 ms.
         assert!((some.share - 0.41).abs() < 1e-9 && some.to_string().contains("41.00%"), "{some}");
         let none = pauses(&[]);
         assert!(none.plot().unwrap().len() < some.plot().unwrap().len());

@@ -26,8 +26,8 @@ pub struct Point {
 pub use chart::ChartError as PlotError;
 
 /// Plots response time over load as SVG, with one colour per policy: 99th percentile solid, median dashed.
-/// Uses the undisturbed slices (intervals in which no pause of the machine can have affected a task), or the
-/// whole measured time if there are none.
+/// Uses the undisturbed slices (intervals in which no pause of the machine can have affected a task). A value
+/// that is not finite there is taken from the whole measured time.
 ///
 /// # Errors
 /// If the rows have no finite latency.
@@ -89,7 +89,7 @@ fn policies(rows: &[Point]) -> Vec<&str> {
 /// Builds the page. `manifest` is JSON. `summary` describes the run in a sentence or two.
 ///
 /// # Errors
-/// If the plot cannot be drawn.
+/// If there are no rows.
 pub fn page(rows: &[Row], summary: &str, manifest: &str) -> Result<String, PlotError> {
     // The plot fails if the machine stalled all the time. The page then shows the rest.
     let plot = match plot(rows) {
@@ -149,7 +149,8 @@ mod tests {
     #[test]
     fn infinite_latencies_are_omitted_and_invalid_ones_hollow() {
         let mut rows = rows();
-        // Without undisturbed slices, the whole measured time counts.
+        // The median of the whole measured time replaces the first; nothing replaces the second, whose circle is
+        // omitted.
         rows[0].report.calm.response_us.p50.0 = f64::INFINITY;
         (rows[1].report.calm.response_us.p99.0, rows[1].report.response_us.p99.0) =
             (f64::INFINITY, f64::INFINITY);
@@ -188,6 +189,7 @@ mod tests {
         rows[1].report.reasons.push("a < b & c".to_owned());
         let page = page(&rows, "32 workers", "{\"command\": \"<x>\"}").unwrap();
         assert!(page.contains("a &lt; b &amp; c") && page.contains("\"&lt;x&gt;\""));
+        // A heading and four rows.
         assert_eq!(page.matches("<tr").count(), 5);
         for outside in ["<script", "src=", "href=", "url(", "@import"] {
             assert!(!page.contains(outside), "{outside}");

@@ -233,6 +233,7 @@ pub(super) mod tests {
             lines[1].contains("480.0") && lines[1].contains("inf") && lines[1].contains(" 61 ")
         );
         assert!(lines[1].ends_with("  valid") && lines[2].ends_with("INVALID"), "{text}");
+        // The columns are aligned at their right: `verdict` has 7 characters.
         assert_eq!(lines[0].find("verdict").map(|at| at + 7), Some(lines[1].chars().count()));
         assert_eq!(lines[3], "random at 90%: INVALID: only 90.00% of the tasks were sent on time");
     }

@@ -14,7 +14,8 @@ const POLICIES: [&str; 4] = ["horus", "rs-h", "rs-lb", "horus with horus-spine-w
 /// Sizes of the pieces in which a pool's workers are placed, a piece in one rack. Together they cover the
 /// range of variances.
 const PIECES: [&str; 4] = ["32", "16", "8", "1"];
-/// Upper bounds of the groups of pools, by the variance of their workers per rack.
+/// Upper bounds of the groups of pools, by the variance of their workers per rack. Pools from the last bound on
+/// are left out.
 const GROUPS: [f64; 7] = [0.5, 5.0, 20.0, 50.0, 80.0, 110.0, 140.0];
 
 /// Result of a pool.

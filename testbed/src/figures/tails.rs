@@ -16,7 +16,7 @@ const POLICIES: [&str; 4] = ["jsq", "lsq-sample(2)", "lsq-update(.2)", "lsq-smar
 const SEEDS: u64 = 2;
 
 /// Points of a curve: a number of slots, and the fraction of tasks with a longer delay; or a number of dispatchers,
-/// and the fraction of slots with at least as many.
+/// and the fraction of slots (of those with arrivals) in which at least as many sent to one server.
 type Curve = Vec<(f64, f64)>;
 
 /// Makes the figure.

@@ -59,7 +59,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Returns all violations of a history.
+/// Returns the violations of a history. Of each key that is not linearizable, it reports the first one.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     let mut violations = keys(history);
@@ -601,7 +601,8 @@ mod tests {
         check(history).into_iter().map(|violation| violation.rule).collect()
     }
 
-    /// Returns a correct history: changes of a leaf and a pool, and the reads of clients and a follower.
+    /// Returns a correct history: changes of a leaf and a pool, and the reads of clients and a follower. The change
+    /// without an answer took effect, as version 3.
     fn right() -> History {
         let both = |queue| vec![(LEAF, leaf(1)), (POOL, pool(queue))];
         History::of([
@@ -632,7 +633,7 @@ mod tests {
         let [violation] = &found[..] else { panic!("{found:?}") };
         assert_eq!(violation.rule, Rule::Linearizable);
         assert!(violation.what.contains("leaf 7 is not linearizable"), "{violation}");
-        // Without operations on other keys, and without irrelevant reads.
+        // Addition, removal and the last read: without operations on other keys, and without irrelevant reads.
         assert_eq!(violation.lines.len(), 3, "{violation}");
         assert!(violation.lines[2].ends_with("with leaf 7 = 10.0.0.1 failed=0"), "{violation}");
     }

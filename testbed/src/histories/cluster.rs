@@ -134,7 +134,8 @@ pub fn lacks_namespaces() -> Option<String> {
     ))
 }
 
-/// Starts this program again in namespaces of its own. Returns only if that fails.
+/// Replaces this process by the same program in namespaces of its own. Returns only if that fails, with the
+/// reason.
 #[must_use]
 pub fn enter_namespaces(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> String {
     if let Some(reason) = lacks_namespaces() {
@@ -167,7 +168,7 @@ impl Cluster {
     /// Starts all processes, with the command `wedjat`.
     ///
     /// # Errors
-    /// If the system or a process refuses.
+    /// If the network, the store's file system or a process cannot be created.
     pub fn start(store: Store, wedjat: &Path, lease: Duration) -> Result<Self, String> {
         let folder = tempfile::Builder::new().prefix("histories").tempdir();
         let folder = folder.map_err(|error| error.to_string())?;

@@ -40,7 +40,7 @@ pub struct Interval<C> {
 /// Reason why a history is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// No order of the calls explains the answer of this call.
+    /// No order of the calls explains the answer of the call with this index.
     Unexplained(usize),
     /// The search exceeds the limit of configurations.
     TooMany,
@@ -270,7 +270,9 @@ mod tests {
     /// Tries all sequential orders that agree with time. Returns true if one of them explains all answers.
     fn by_brute_force(state: u32, remaining: &[Interval<(bool, u32)>]) -> bool {
         let earliest = remaining.iter().filter_map(|call| call.ended).min();
+        // Without further answers, nothing is left to explain.
         let Some(earliest) = earliest else { return true };
+        // A call that began after the earliest answer cannot be the next one.
         (0..remaining.len()).filter(|&index| remaining[index].began <= earliest).any(|index| {
             let mut rest = remaining.to_vec();
             let call = rest.remove(index).call;
@@ -318,6 +320,7 @@ mod tests {
         assert!(is_linearizable(&calls));
         // The writes have the values 10 to 309. A read of the last one is possible, a read of 5 is not.
         calls.push(read(309, 9000, 9001));
+        // The call with index 300 + 200 + 1.
         calls.push(read(5, 9002, 9003));
         assert_eq!(check::<Register>(0, &calls), Err(Rejection::Unexplained(501)));
     }
@@ -343,6 +346,7 @@ mod tests {
             assert_eq!(is_linearizable(&calls), expected, "{calls:?}");
             accepted += u32::from(expected);
         }
+        // Both verdicts occur often.
         assert!((300..2700).contains(&accepted), "{accepted}");
     }
 }

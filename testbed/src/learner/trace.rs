@@ -151,7 +151,7 @@ fn record_difference(largest: &mut Option<f64>, actual: f32, expected: f32) {
 }
 
 /// Records the differences of several values, named `name` in the trace. Does nothing if the trace lacks
-/// them.
+/// them. Fails if the trace has another number of values.
 fn record_differences<'a>(
     largest: &mut Option<f64>,
     actual: impl IntoIterator<Item = &'a f32>,

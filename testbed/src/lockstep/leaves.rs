@@ -4,7 +4,8 @@
 //! The loop, its streams, delays and servers are those of the model. A server tracks each leaf's estimate of
 //! its load ([`wedjat::policy::member::MemberSide`]). Each leaf has its own clients, and the model's servers
 //! as its workers. Tasks, replies and load reports reach the leaf as packets, at the times at which the
-//! model's dispatchers receive them. The leaf's timers get their turns in between.
+//! model's dispatchers receive them. The leaf's timers get their turns in between. In a turn, a leaf polls until no
+//! packet moves.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -261,7 +262,7 @@ impl Leaves {
         }
     }
 
-    /// Sends a client's task.
+    /// Gives a leaf its due timers and sends it a client's task. The caller gives the turn that receives the task.
     fn send(&mut self, index: usize, now_ns: u64, number: u64) -> Result<(), LockstepError> {
         self.advance(index, now_ns)?;
         let task = Task { seq: number as u32, service_ns: 0, class: 0 };

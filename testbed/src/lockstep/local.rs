@@ -1,5 +1,6 @@
 //! Spines, leaves and agents in this process, on ports in memory: the same stages, policies and packets
-//! without a process or a device.
+//! without a process or a device. A caller gives them turns. In a turn, a node polls until it is quiet: no packet
+//! moves any more.
 
 use std::sync::Arc;
 
@@ -132,7 +133,7 @@ pub struct SpreadingEnd {
 }
 
 impl SpreadingEnd {
-    /// Sets whether replies reach the core that sent the task, or any core.
+    /// Sets if replies reach the core that sent the task (true), or any core (false).
     pub fn set_steered(&mut self, steered: bool) {
         self.cores.steered = steered;
     }

@@ -3,7 +3,8 @@
 //!
 //! Each node is an agent with its own port, packets, queue and timers; all agents of the rack are its peers. Its
 //! workers attach to the agent's memory, take tasks, and answer after the model's service time. A packet from
-//! one node reaches the next after the model's delay. The order of events, the streams and the nodes' settings
+//! one node reaches the next after the model's delay. A node gets a turn for each packet, timer and answer; in a turn
+//! it polls until no packet moves. The order of events, the streams and the nodes' settings
 //! ([`crate::sim::nodes::settings`]) are those of the model.
 
 use std::net::Ipv4Addr;
@@ -200,6 +201,7 @@ impl<'a> Run<'a> {
                 }
                 Some(NextEvent::Timer) => self.turn(node)?,
                 Some(NextEvent::Event(event::DONE, number)) => self.done(number as u32)?,
+                // All other events are packets that reach their node.
                 Some(NextEvent::Event(_, slot)) => self.deliver(slot as u32)?,
             }
         }

@@ -133,6 +133,7 @@ mod tests {
             }
             uses
         };
+        // 960 windows: ten measurements of the slower CPU, and a few windows until the choice changes.
         let uses = windows(&durations, 960);
         assert!((8..=20).contains(&uses[0]), "{uses:?}");
         // Another program starts on the CPU that was free.

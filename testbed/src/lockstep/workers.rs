@@ -1,4 +1,4 @@
-//! Workers of a lockstep run, on one port. It receives tasks, and sends replies written into the tasks' buffers.
+//! Workers of a lockstep run, on one port. They receive tasks, and send replies written into the tasks' buffers.
 
 use wedjat::io::{Buf, Burst, Port};
 use wedjat::reason::DropReason;

@@ -218,6 +218,7 @@ mod tests {
         for text in ["10.0.2.11+2", "fd00:2::ffff+2"] {
             let servers: Servers = text.parse().unwrap();
             let layout = Layout::new(servers, 3, 10).unwrap();
+            // Server 0 has the workers 10 to 12 at places 0 to 2, server 1 the workers 13 to 15 at places 3 to 5.
             let places: Vec<_> = (9..17).map(|id| layout.place(id, 0)).collect();
             assert_eq!(places, [None, Some(0), Some(1), Some(2), None, None, None, None]);
             let places: Vec<_> = (9..17).map(|id| layout.place(id, 1)).collect();
@@ -248,6 +249,7 @@ mod tests {
         assert!(Layout::new(servers, 0, 0).unwrap_err().contains("0 workers"));
         assert!(Layout::new(servers, 1025, 0).unwrap_err().contains("4100 workers"));
         assert!(Layout::new(servers, 1024, 0).is_ok());
+        // The four ids 0x7FFC to 0x7FFF end one beyond the last id.
         assert!(Layout::new(servers, 1, 0x7FFC).unwrap_err().contains("beyond the last id"));
     }
 }

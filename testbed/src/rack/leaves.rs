@@ -238,8 +238,8 @@ fn announced(message: &Message) -> Option<(IpAddr, Mac)> {
     }
 }
 
-/// Writes a request for a leaf's MAC address from the host with address `mac`. Returns false if both are not
-/// of one family, or the buffer is too small.
+/// Writes a request for a leaf's MAC address from the server with these two addresses. Returns false if server
+/// and leaf are not of one family, or the buffer is too small.
 fn write_mac_request<B: Buf>((mac, server): (Mac, IpAddr), leaf: IpAddr, buf: &mut B) -> bool {
     match (server, leaf) {
         (IpAddr::V4(server), IpAddr::V4(leaf)) if buf.resize(arp::FRAME_LEN) => {

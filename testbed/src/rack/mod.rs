@@ -141,7 +141,7 @@ impl<P: Port> Rack<P> {
         self
     }
 
-    /// Sends the replies due by `now`, then receives packets.
+    /// Sends the replies due by `now`, receives packets, and sends the workers' due messages to leaves.
     ///
     /// In this order a reply never counts a task that arrived after the reply was due.
     #[inline]
@@ -212,11 +212,11 @@ impl<P: Port> Rack<P> {
         is_complete
     }
 
-    /// Receives packets, unless replies are due that the device has not accepted.
+    /// Receives packets, unless completed tasks still wait for room among the replies to send.
     #[inline]
     fn receive(&mut self, now: u64) {
-        // Waits until the device accepts all due replies. A task accepted before then would make their queue
-        // lengths wrong.
+        // Waits until the replies to all completed tasks are written. A task accepted before then would make their
+        // queue lengths wrong.
         if self.queues.next().is_some_and(|due| due <= now)
             || self.port.rx_burst(&mut self.incoming) == 0
         {
@@ -318,7 +318,7 @@ impl<P: Port> Rack<P> {
         Ok(())
     }
 
-    /// Kills a worker, which loses its tasks and all later ones.
+    /// Kills a worker, which loses its tasks, and later ones until it is revived. Ignores an unknown id.
     pub fn kill(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
             self.alive[usize::from(place)] = false;
@@ -326,7 +326,7 @@ impl<P: Port> Rack<P> {
         }
     }
 
-    /// Revives a dead worker. It starts without tasks.
+    /// Revives a dead worker. It starts without tasks. Ignores an unknown id.
     pub fn revive(&mut self, worker: u16) {
         if let Some(place) = self.place(worker) {
             self.alive[usize::from(place)] = true;
@@ -368,7 +368,8 @@ impl<P: Port> Rack<P> {
         self.report_in(None)
     }
 
-    /// Like [`Rack::report`], with a verdict over the replies of undisturbed slices.
+    /// Like [`Rack::report`], with a verdict over the replies of undisturbed slices, if slices are given and all
+    /// replies were logged ([`Rack::log_replies`]).
     #[must_use]
     pub fn report_in(&self, slices: Option<&Slices>) -> Report {
         Report::new(

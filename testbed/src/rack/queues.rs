@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         /// Compares with the recurrence itself: end = max(arrival, previous end) + service, polled with any
-        /// delay.
+        /// delay. A task is its worker, the gap since the previous arrival, and its service time.
         #[test]
         fn ends_are_those_of_the_recurrence(
             tasks in proptest::collection::vec((0..4_u16, 0..30_u64, 0..40_u64), 1..120), look_every in 1..9_usize,
@@ -194,6 +194,7 @@ mod tests {
             let mut found = Vec::new();
             for (i, &(worker, gap, ticks)) in tasks.iter().enumerate() {
                 now += gap;
+                // Before the arrival, so that a completion at the same time is left for later.
                 if i % look_every == 0 {
                     found.extend(std::iter::from_fn(|| queues.pop(now.saturating_sub(1))));
                 }

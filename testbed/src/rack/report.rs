@@ -147,7 +147,7 @@ pub struct Report {
     /// The same for replies due in undisturbed slices (intervals in which the machine did not stop the loop),
     /// if these are known. The verdict then uses these.
     pub calm_lateness_us: Option<LatencySummary>,
-    /// True if the replies left in time and every task is accounted for.
+    /// True if at least 99% of the replies left in time, every task found room, and every task is accounted for.
     pub valid: bool,
     /// Reasons why the run is invalid.
     pub reasons: Vec<String>,

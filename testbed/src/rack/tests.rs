@@ -238,6 +238,8 @@ fn foreign_packets_are_counted_by_reason() {
         change(&mut bad);
         frame(&bad)
     };
+    // Flips a bit of byte `at`. Byte 5 is in the destination MAC address, 12 in the EtherType, 30 in the IPv4
+    // destination address, whose change the header's checksum detects.
     let damaged = |at: usize| {
         let mut bytes = frame(&good);
         bytes[at] ^= 4;
@@ -419,6 +421,7 @@ fn lost_replies_follow_from_the_seed() {
             std::iter::from_fn(|| bench.received()).map(|received| received.seq).collect();
         assert_eq!(received.len() as u64, report.replies);
         assert_eq!(bench.pool.in_use(), 0);
+        // 200 of 1000 are expected.
         assert!((100..300).contains(&report.lost_replies), "{}", report.lost_replies);
         received
     };
@@ -472,7 +475,7 @@ fn messages(bench: &mut Bench) -> Vec<(Mac, u32, Header)> {
 
 // promise: scheduling.6
 #[test]
-fn workers_register_widely_and_report_by_policy() {
+fn workers_register_at_each_leaf_and_report() {
     BOTH.into_iter().for_each(workers_register_and_report);
 }
 
@@ -545,6 +548,7 @@ fn workers_register_and_report(family: Family) {
         assert_eq!((header.src, header.qlen, reports.next()), (9, 0, None));
         idle[usize::from(*to == OTHER_LEAF)] += 1;
     }
+    // Each leaf receives about half of the 100 reports.
     assert!(idle.iter().all(|&times| times > 25), "{idle:?}");
     // Four workers to two leaves at first, then one for each of the 100 rounds.
     assert_eq!(bench.rack.counts().queue_reports, 108);
@@ -694,6 +698,8 @@ fn neighbour_discovery_is_answered_for_every_server_only() {
 fn foreign_ipv6_packets_are_counted_by_reason() {
     let mut bench = bench_v6();
     let good = task_request(9, 1, 1_000);
+    // Overwrites bytes from `at` on. The IPv6 header has the payload's length at offset 4 and the next header at
+    // 6. Before the payload, the UDP header ends with its length and checksum of 2 bytes each.
     let with = |at: usize, bytes: &[u8]| {
         let mut frame = frame_v6(&good, 0);
         frame[at..at + bytes.len()].copy_from_slice(bytes);

@@ -8,9 +8,9 @@ use wedjat_pktgen::results::ResultArgs;
 
 /// Simulates a pool of workers under the dataplane's own policies.
 ///
-/// Every flag is also a key of scenario files; flags override the file. Most flags take lists, and every
-/// combination is run. Exceptions are flags whose value is a list in itself: racks, nodes, hops, speeds,
-/// failures and changes.
+/// The flags, except --scenario and those of plots, page and log, are also keys of scenario files; flags override
+/// the file. Most flags take lists, and every combination is run. Exceptions are flags whose value is a list in
+/// itself: racks, nodes, hops, speeds, failures and changes.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
@@ -111,8 +111,8 @@ pub struct SimArgs {
     /// whole]
     #[arg(long)]
     pub batch: Option<String>,
-    /// ct: constant delay between dispatchers and servers, in microseconds for a mean service time of 100 us
-    /// [default: 0us]; nodes: delay between two nodes [default: 2us]
+    /// ct: constant delay between dispatchers and servers [default: 0us], relative to the mean of --service; nodes:
+    /// delay between two nodes [default: 2us]
     #[arg(long)]
     pub delay: Option<String>,
     /// ct: answer probes after the delay (late) or at once (now) [default: late]
@@ -178,7 +178,7 @@ impl SimArgs {
     /// Returns the flags, completed from the scenario file if one is given.
     ///
     /// # Errors
-    /// If the file cannot be read, or has an unknown key.
+    /// If the file cannot be read or parsed, or has an unknown key or a value of another type.
     pub fn complete(self) -> Result<Self, String> {
         let Some(path) = &self.scenario else { return Ok(self) };
         let name = path.display();
@@ -197,7 +197,8 @@ impl SimArgs {
     }
 }
 
-/// Returns a scenario file's value in the form of a flag: lists joined by commas, those of `at` by semicolons.
+/// Returns a scenario file's value in the form of a flag: lists joined by commas, those of `at` by semicolons. `None`
+/// for truth values, times and tables.
 fn plain(key: &str, value: &toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text.clone()),
@@ -220,6 +221,7 @@ mod tests {
     /// The scenario has 1000 * 1000 * 1000 combinations; counting them must not build them.
     #[test]
     fn a_scenario_of_too_many_points_is_refused() {
+        // Writes `len` consecutive numbers from `from` on as a list.
         let list = |from: usize, len: usize| {
             let all: Vec<_> = (from..from + len).map(|number| number.to_string()).collect();
             format!("[{}]", all.join(","))

@@ -136,7 +136,8 @@ pub trait Dispatchers {
     /// If the implementation fails.
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
 
-    /// Processes the reply to this task, for policies that ignore the queue length in replies.
+    /// Processes the reply to this task without its queue length, for policies that do not learn it from replies, and
+    /// for implementations that send probes.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -325,8 +326,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(sim)
     }
 
-    /// Runs until all tasks have ended; a recorded run also until all replies have arrived. At equal times an
-    /// arrival comes first.
+    /// Runs until all tasks have ended; a recorded run also until all replies and reports have arrived. At equal
+    /// times an arrival comes first.
     ///
     /// # Errors
     /// If a dispatcher fails.
@@ -349,6 +350,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
                 NextEvent::Event(event::SCRIPT, step) => {
                     self.engine.act(step as usize, &self.config.script[step as usize].action);
                 }
+                // `event::SAMPLE`. There is no timer.
                 NextEvent::Event(..) | NextEvent::Timer => self.sample()?,
             }
         }

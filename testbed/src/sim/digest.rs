@@ -38,7 +38,7 @@ impl fmt::Display for Digest {
 pub struct Record {
     /// Digest of all completed tasks in the order of completion: number, worker, start and response time.
     pub digest: Digest,
-    /// Tasks whose replies reached their leaf or dispatcher.
+    /// Tasks whose replies reached their leaf or dispatcher; in model `nodes`, tasks that were not lost.
     pub answered: u64,
 }
 

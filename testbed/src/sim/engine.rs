@@ -19,7 +19,7 @@ use super::outcome::Outcome;
 use super::script::{Action, shuffle};
 use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
-/// Number of all benchmark tasks; no other task has it.
+/// Task number that all benchmark tasks share; no other task has it.
 pub const BENCHMARK: u64 = u64::MAX;
 /// Maximum number of benchmark tasks in a worker's queue. The worker drops further ones.
 const BENCHMARKS_MAX: u32 = 8;
@@ -157,7 +157,7 @@ pub struct Engine<T> {
     pub lost: u64,
     /// Replies that reached their dispatcher.
     pub answered: u64,
-    /// Messages besides tasks and replies.
+    /// Messages besides clients' tasks and replies, with benchmark tasks.
     pub messages: u64,
     /// Measurements of the run.
     pub recorder: Recorder,
@@ -431,7 +431,8 @@ impl<T> Engine<T> {
         self.in_system -= 1;
     }
 
-    /// Removes a task that ended without an answer, and returns it. Lost benchmark tasks do not count.
+    /// Removes a task that ended without an answer, and returns it; `None` if its slot is empty. Lost benchmark tasks
+    /// do not count.
     pub fn lose(&mut self, task: u32, reason: Status) -> Option<Flight<T>> {
         let flight = self.flights.remove(task)?;
         if flight.number != BENCHMARK {
@@ -485,7 +486,7 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Returns the outcome.
+    /// Returns the outcome, whose report has a unit of time of `ticks_per_unit` ticks.
     #[must_use]
     pub fn finish(self, ticks_per_unit: f64) -> Outcome {
         let record = Record { digest: self.digest, answered: self.answered };

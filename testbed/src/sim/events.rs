@@ -134,6 +134,7 @@ mod tests {
     #[test]
     fn events_come_in_order() {
         let mut events = Events::default();
+        // 1000 events at 257 times in a scrambled order, so that about four events share each time.
         let mut times: Vec<(u64, u64)> = (0..1000).map(|i| (i * 7919 % 257, i)).collect();
         for &(time, event) in &times {
             events.push(time, event);

@@ -53,7 +53,7 @@ pub struct PoolSize {
     pub min: usize,
     /// Maximum.
     pub max: usize,
-    /// Mean.
+    /// Mean, before numbers above the maximum are drawn again.
     pub mean: f64,
 }
 
@@ -108,7 +108,7 @@ pub struct Place {
 /// Distributes the workers of each pool over racks, in pieces at random free places.
 ///
 /// # Errors
-/// If the pools need more workers than there are.
+/// If the pools need more pieces than there are.
 pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
     let mut rng = StreamSeed::derive(seed, "placement", 0).stream();
     let pieces_per_leaf = config.servers_per_leaf * (config.workers_per_server / config.piece);
@@ -125,6 +125,7 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
                     config.pools
                 ));
             }
+            // Scales 32 random bits to an index.
             let chosen = (u64::from(rng.next_u64() as u32) * pieces.len() as u64) >> 32;
             let piece = pieces.swap_remove(chosen as usize);
             let placed = workers.min(config.piece);
@@ -140,7 +141,7 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
 /// Runs the model.
 ///
 /// # Errors
-/// If the pools do not fit, or arrivals and rate contradict each other.
+/// If there is no pool, the pools do not fit, or arrivals and rate contradict each other.
 pub fn run(config: &Config) -> Result<Outcome, String> {
     let mut all: Option<Outcome> = None;
     for_each_pool(config, |_, outcome| match &mut all {
@@ -153,7 +154,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// Runs the model, and passes each pool's outcome with its racks to a function.
 ///
 /// # Errors
-/// Same as for [`run`].
+/// If the pools do not fit, or arrivals and rate contradict each other.
 pub fn for_each_pool(
     config: &Config,
     mut each: impl FnMut(&[Place], Outcome),

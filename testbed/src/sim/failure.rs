@@ -39,6 +39,7 @@ pub fn spine_failures(config: &Config, failures: usize) -> Result<Vec<Failure>, 
     let seed = config.pool.seed;
     let pools = place(config, seed)?;
     let mut rng = StreamSeed::derive(seed, "failures", 0).stream();
+    // Scales 32 random bits to the index of a switch.
     let mut draw_switch =
         || ((u64::from(rng.next_u64() as u32) * config.leaves as u64) >> 32) as usize;
     // Schedulers on each switch: the pool, and the racks linked to the scheduler.

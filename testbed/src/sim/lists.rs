@@ -1,6 +1,6 @@
 //! Lists on the command line.
 
-/// Splits at commas outside parentheses.
+/// Splits at commas outside parentheses. Trims the parts and leaves out empty ones.
 #[must_use]
 pub fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_i32;

@@ -151,7 +151,7 @@ impl ResultQueue {
 }
 
 impl Drop for Turn<'_> {
-    /// Waits until all earlier jobs have ended, then adds the run.
+    /// Waits until all earlier jobs have ended, then adds the run. After an error, neither waits nor adds.
     fn drop(&mut self) {
         let Self { queue, job, run } = self;
         let state = queue.state.lock().unwrap_or_else(PoisonError::into_inner);

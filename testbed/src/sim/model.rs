@@ -52,7 +52,8 @@ impl Model {
         }
     }
 
-    /// Refuses runs without end, and loads that contradict the arrivals.
+    /// Refuses runs that are too long, and loads that contradict the arrivals. Fabrics detect such loads only when
+    /// they run.
     ///
     /// # Errors
     /// The reason and the allowed values.
@@ -81,7 +82,7 @@ impl Model {
         }
     }
 
-    /// Runs the cell with this seed and observer.
+    /// Runs the model with this seed and observer.
     ///
     /// # Errors
     /// If parameters contradict each other.
@@ -99,7 +100,7 @@ impl Model {
         }
     }
 
-    /// Returns the number of tasks of a run.
+    /// Returns the number of tasks of a run; for `slots`, the expected number.
     #[must_use]
     pub fn tasks(&self) -> u64 {
         match self {

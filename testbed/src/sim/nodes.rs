@@ -164,9 +164,9 @@ struct Sim<'a> {
     /// at the start of service: a node that restarted has lost the task.
     engine: Engine<u32>,
     nodes: Vec<Node>,
-    /// Heartbeats in flight, each to all nodes.
+    /// Heartbeats in flight, each to all other nodes.
     beats: Slab<Heartbeat>,
-    /// Parameters in flight, each to all nodes.
+    /// Parameters in flight, each to all other nodes.
     parameters: Slab<(Parameters, Vec<f32>)>,
     /// Fraction of the tasks for these nodes, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
@@ -270,6 +270,7 @@ impl<'a> Sim<'a> {
                     self.beat(beat as u16 as usize, (beat >> 16) as u32)
                 }
                 NextEvent::Event(event::SCRIPT, step) => self.act(step as usize),
+                // `kind::SAMPLE`. There is no timer.
                 NextEvent::Event(..) | NextEvent::Timer => self.sample(),
             }
         }
@@ -421,8 +422,8 @@ impl<'a> Sim<'a> {
         self.engine.events.push(time, event::pack(kind::BEAT, argument));
     }
 
-    /// Executes a node's beat, and sends its heartbeat and its new parameters to all nodes. Ignores the beat of
-    /// an earlier life.
+    /// Executes a node's beat, and sends its heartbeat and its new parameters to all other nodes. Ignores the beat of
+    /// a dead node or of an earlier life.
     fn beat(&mut self, index: usize, life: u32) {
         let now_ns = self.now_ns();
         let receivers = self.nodes.len() as u64 - 1;

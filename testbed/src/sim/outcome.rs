@@ -35,7 +35,8 @@ pub struct Outcome {
     pub ticks_per_unit: f64,
     /// Number of arrived tasks.
     pub tasks: u64,
-    /// Messages besides tasks and their replies: probes, reports, signals.
+    /// Messages besides clients' tasks and their replies: probes, reports, signals, benchmark tasks. In model `nodes`
+    /// also forwarded tasks, requests for tasks, heartbeats and parameters.
     pub messages: u64,
     /// Decisions that would need two passes through a switch.
     pub resubmits: u64,
@@ -51,7 +52,7 @@ pub struct Outcome {
     pub passed: Option<ForwardedTasks>,
     /// Digest of all tasks, if requested.
     pub record: Option<Record>,
-    /// All tasks in the order in which they ended, if requested.
+    /// All tasks, if requested, in the order in which they ended; the tasks of a fabric by part.
     pub ended: Vec<Task>,
 }
 
@@ -118,7 +119,7 @@ pub struct Row {
     pub p90: f64,
     pub p99: f64,
     pub p999: f64,
-    /// Half width of the interval, over seeds, or over ten batches of a single seed.
+    /// Half width of the 95% confidence interval, over seeds, or over ten batches of a single seed.
     pub mean_ci95: f64,
     pub p99_ci95: f64,
     pub unit: &'static str,
@@ -129,7 +130,7 @@ pub struct Row {
     /// service time, and in `slots` every ten slots.
     pub imbalance_p99: Option<f64>,
     pub lost: u64,
-    /// See [`grows`].
+    /// True if most runs are unstable: see [`Outcome::is_unstable`].
     pub unstable: bool,
     pub seeds: usize,
     /// Sum over the runs of all seeds, some of which ran in parallel.
@@ -185,7 +186,7 @@ impl Subject {
 }
 
 impl Row {
-    /// Summarises the runs of all seeds, which took `wall` together.
+    /// Summarises the runs of all seeds, which took `wall` together. Panics without a run.
     #[must_use]
     pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();

@@ -33,7 +33,7 @@ const POINTS_MAX: u64 = 100_000;
 /// Returns a cell for every combination of policy, load and swept flags.
 ///
 /// # Errors
-/// If a flag is invalid; the error names the allowed values.
+/// If a flag is invalid, or the flags need too many or too long runs. The error names the allowed values.
 pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     let model = args.model.as_deref().unwrap_or("rack");
     let default_policy = if model == "nodes" { "malcolm" } else { "horus" };
@@ -319,6 +319,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     let mut workers = counts(args.nodes.as_deref().unwrap_or("10x10"))?;
     let script = |nodes| changes_by(args, |text| script::parse_at_nodes(text, nodes));
     let mut script = script(workers.len())?;
+    // `Config::tasks_in` reads the steps in the order of time.
     script.sort_by(|a, b| a.at_ns.total_cmp(&b.at_ns));
     let policy = if policy == CENTRAL {
         // All workers behind one queue, which tasks reach without delay.
@@ -427,6 +428,7 @@ fn server_policy(policy: &str) -> Result<PolicySpec, String> {
 struct Common {
     service: Service,
     arrivals: Arrivals,
+    /// Fraction of the tasks that is not measured.
     warmup: f64,
 }
 

@@ -263,7 +263,8 @@ impl<'a, W: Watcher> Sim<'a, W> {
         Ok(sim)
     }
 
-    /// Handles arrivals, events and the timer in order of time, until all tasks have ended.
+    /// Handles arrivals, events and the timer in order of time, until all tasks have ended; a recorded run also until
+    /// all replies have arrived.
     fn run(&mut self) {
         while let Some(due) = self.engine.next(self.timer()) {
             match due {
@@ -576,7 +577,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         }
     }
 
-    /// Lets a leaf repeat its idleness signal, and schedules the next repetition.
+    /// Lets a leaf repeat its idleness signal, and schedules the next repetition, unless the leaf has failed.
     fn repeat(&mut self, rack: usize) {
         let leaf = &mut self.leaves[rack];
         if leaf.alive {
@@ -698,7 +699,7 @@ impl<W: Watcher> Leaf<W> {
             }
             let speeds = &config.speeds[first_worker..first_worker + workers];
             // A leaf in lockstep (see `crate::lockstep`) has configured speeds only if they differ. This must
-            // make the same decisions.
+            // make the same decisions. On one core, equal speeds change none.
             if count == 1 || speeds.iter().any(|speed| *speed != speeds[0]) {
                 dispatcher.set_rates(speeds);
             }

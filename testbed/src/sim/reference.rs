@@ -71,7 +71,7 @@ const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("delay", "0us"),
 ];
 
-/// A row of [`EXPECTED`]: set-up, policy, load, mean, half its interval, p99, quick.
+/// Returns a row of [`EXPECTED`]: set-up, policy, load, mean, half its interval, p99, quick.
 const fn row(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -83,7 +83,7 @@ const fn row(
     ReferenceResult { setup, policy, load, mean, ci, p99, messages, unstable, tolerance, quick }
 }
 
-/// A row for learning nodes (policy `malcolm`): set-up, load, mean and p99.
+/// Returns a row for learning nodes (policy `malcolm`): set-up, load, mean and p99.
 const fn learned(
     setup: &'static [(&'static str, &'static str)],
     load: &'static str,
@@ -93,7 +93,7 @@ const fn learned(
     ReferenceResult { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
 }
 
-/// A row for which only stability is known: the queues must not grow.
+/// Returns a row for which only stability is known: the queues must not grow.
 const fn stable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -107,7 +107,7 @@ const fn with_messages(row: ReferenceResult, messages: f64) -> ReferenceResult {
     ReferenceResult { messages, ..row }
 }
 
-/// A row with growing queues.
+/// Returns a row with growing queues.
 const fn unstable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -225,7 +225,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns true if all differences are within tolerance.
+    /// Returns true if both results are stable with all differences within tolerance, or both are unstable.
     #[must_use]
     pub fn agrees(&self) -> bool {
         let ReferenceResult { mean, ci, p99, messages, unstable, tolerance, .. } = self.expected;

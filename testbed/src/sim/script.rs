@@ -57,8 +57,8 @@ pub struct Step {
     pub action: Action,
 }
 
-/// Returns the arrivals of a load, and of each load change in the script, on a clock of `hz`; `rate` converts
-/// a load to tasks per second.
+/// Returns the arrivals of a load, and of each load change in the script, on a clock of `hz` ticks per unit of time;
+/// `rate` converts a load to tasks per unit. The unit is a second; in model `ct`, a mean service time.
 ///
 /// # Errors
 /// If arrivals and a load contradict each other.
@@ -84,6 +84,7 @@ pub fn schedules(
 /// Shuffles values (Fisher and Yates).
 pub fn shuffle<R: Rng>(values: &mut [f64], rng: &mut R) {
     for last in (1..values.len()).rev() {
+        // Scales 32 random bits to an index from 0 to `last`.
         let index = (u64::from(rng.next_u64() as u32) * (last as u64 + 1)) >> 32;
         values.swap(last, index as usize);
     }

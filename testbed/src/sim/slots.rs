@@ -29,11 +29,11 @@ const SAMPLE_SLOTS: u64 = 10;
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Mean service of each server per slot.
+    /// Mean number of tasks that each server can complete per slot.
     pub speeds: Vec<f64>,
     /// Number of dispatchers.
     pub dispatchers: usize,
-    /// True if all tasks of a dispatcher in a slot go to one server.
+    /// True if all tasks of a dispatcher in a slot go to one server, unless the policy holds tasks back.
     pub whole: bool,
     /// Policy.
     pub policy: PolicySpec,
@@ -386,6 +386,7 @@ impl Node {
 mod tests {
     use super::*;
 
+    /// In each of 100 slots, four tasks arrive at a server that completes one. The run ends after at most 200 slots.
     #[test]
     fn tasks_left_at_the_limit_are_lost() {
         let config = Config {

@@ -71,7 +71,7 @@ impl Batch {
         Self { responses: histogram(), sum: 0.0 }
     }
 
-    /// Returns the mean in ticks.
+    /// Returns the mean in ticks; NaN without tasks.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.responses.len() as f64
@@ -128,7 +128,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the mean response time of each stretch, in ticks.
+    /// Returns the mean response time of each stretch, in ticks; NaN for a stretch without tasks.
     pub fn means(&self) -> impl Iterator<Item = f64> {
         self.0.iter().map(|(sum, count)| sum / *count as f64)
     }
@@ -271,7 +271,7 @@ pub fn ci95(values: &[f64]) -> f64 {
 fn student_975(freedom: usize) -> f64 {
     const TABLE: [f64; 12] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
-    // Beyond the table, the expansion 1.96 + 2.4 / freedom is exact to half a per cent.
+    // Beyond the table, the expansion 1.96 + 2.4 / freedom is exact to 0.8%.
     TABLE.get(freedom.max(1) - 1).copied().unwrap_or(1.96 + 2.4 / freedom as f64)
 }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn confidence_by_students_t() {
+    fn interval_follows_students_t() {
         assert!((ci95(&[1.0, 3.0]) - 12.706).abs() < 1e-9);
         assert!(ci95(&[1.0]).is_nan());
     }

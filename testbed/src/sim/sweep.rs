@@ -95,7 +95,7 @@ mod tests {
     /// Three lists give all triples, and a comma in parentheses does not split a value.
     // promise: measurement.4
     #[test]
-    fn every_combination_and_commas_in_parentheses() {
+    fn variants_are_all_combinations_of_list_values() {
         let args = SimArgs {
             hop: Some("1us, 5us".to_owned()),
             service: Some("exp(9us),mix(0.5*fixed(1us), 0.5*fixed(3us))".to_owned()),

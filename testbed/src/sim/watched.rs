@@ -18,7 +18,7 @@ pub enum Event {
     Offer(Option<Pick>),
     /// Reply of a member.
     Reply(Report),
-    /// Load report of a member that does not come with a reply.
+    /// Load report of a member that does not come with the reply to a task.
     Refresh(Report),
 }
 
@@ -41,7 +41,8 @@ impl Watcher for Rc<RefCell<Vec<Event>>> {
     }
 }
 
-/// Dispatcher with a watcher. It has the dispatcher's methods. Tasks are represented by numbers.
+/// Dispatcher with a watcher. It has the methods of the dispatcher that the model needs. Tasks are represented by
+/// numbers.
 #[derive(Debug)]
 pub struct WatchedDispatcher<W> {
     dispatcher: QueueingDispatcher<u32>,
@@ -102,7 +103,7 @@ impl<W: Watcher> WatchedDispatcher<W> {
         self.dispatcher.pop()
     }
 
-    /// Calls [`Dispatcher::reply`] and records the reply.
+    /// Calls [`Dispatcher::reply`] and records the reply. Returns false if the member had no outstanding task.
     #[inline]
     pub fn reply(&mut self, report: &Report) -> bool {
         self.watcher.note(Event::Reply(*report));

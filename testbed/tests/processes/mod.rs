@@ -102,8 +102,8 @@ pub fn count(account: &Value, pointer: &str) -> u64 {
     account.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Writes the configuration of an agent with two workers, one port and one pool. `sends` is its
-/// `worker_sends`.
+/// Writes the configuration of an agent with two workers, one port and one pool. `sends` is its `worker_sends`
+/// (`try`, `must` or `never`), by which worker threads send their replies themselves.
 pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     let cpu = core_affinity::get_core_ids().unwrap()[0].id;
     let text = format!(
@@ -117,16 +117,17 @@ pub fn agent_config(folder: &Path, device: &str, sends: &str) -> PathBuf {
     config
 }
 
-/// Reads a counter of the running leaf or agent that writes this state file.
+/// Reads a counter of the first core of the running leaf or agent that writes this state file; 0 if the file cannot
+/// be read.
 pub fn counter(state: &Path, name: &str) -> u64 {
     let output = command("wedjat").arg("state").arg(state).arg("--json").output().unwrap();
     let state = serde_json::from_slice(&output.stdout).unwrap_or_default();
     count(&state, &format!("/cores/0/counters/{name}"))
 }
 
-/// Returns the command of a generator that verifies every answer. It sends until it is stopped, then waits
-/// for `drain`. At a rate of 100 per second, a queue of 1024 holds the tasks of ten seconds in which the
-/// receiver stalls.
+/// Returns the command of a generator that verifies every answer. It sends `rate` tasks a second to the address `dst`
+/// until it is stopped, at most for an hour. Then it waits for answers for at most `drain`. At a rate of 100 per
+/// second, a queue of 1024 holds the tasks of ten seconds in which the receiver stalls.
 pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &str) -> Command {
     let mut command = command("wedjat-pktgen");
     command.args(["run", "--service", workload, "--verify", "--rate", rate, "--dst", dst]);

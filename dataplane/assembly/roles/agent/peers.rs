@@ -1,4 +1,4 @@
-//! Agents of a rack without a leaf, on one segment in memory with a client.
+//! Agents of a rack without a leaf, on one segment in memory with a client. Node n has the address 10.0.2.(11 + n).
 
 use wedjat_core::peers::{FEATURES, Totals};
 use wedjat_core::wire::peer::{
@@ -7,7 +7,7 @@ use wedjat_core::wire::peer::{
 
 use super::*;
 
-/// Interval of a node's heartbeats in ticks.
+/// Interval of a node's heartbeats in ticks. After ten missed heartbeats a node counts as silent.
 const BEAT: u64 = 100;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 1, 2]);
 
@@ -104,7 +104,7 @@ impl Segment {
         }
     }
 
-    /// Delivers all frames in flight.
+    /// Polls the nodes and delivers their frames until none is in flight.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -358,6 +358,8 @@ fn learners_hear_each_other_and_agree() {
     let mut segment = Segment::new("malcolm", 3);
     let first: Vec<_> = segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0.to_vec();
     let mut seq = 0;
+    // Until the learners have completed a consensus round, which is due after 2000 beats: 200 ms. A task arrives every
+    // 40 us, and each node serves one every 60 us.
     while segment.totals(0).agreed < 1 {
         if segment.now.is_multiple_of(40) {
             segment.task(seq as usize % 2, seq);
@@ -377,6 +379,7 @@ fn learners_hear_each_other_and_agree() {
         }
         assert!(peers.value_loss().unwrap() > 0.0);
         let Totals { heard, lost_chunks, .. } = *peers.totals();
+        // About 2000 heartbeats of each of two peers.
         assert!(heard > 3000 && lost_chunks == 0, "{heard}, {lost_chunks}");
         assert_eq!(segment.count(node, Counter::Heartbeats), heard);
     }
@@ -499,7 +502,7 @@ proptest! {
             if is_likely && bytes.len() > 40 {
                 Origin { born: origin.born + 1, ..origin }.emit(&mut bytes);
             }
-            // The four codes of peers' messages follow each other.
+            // The four codes of peers' messages are 21 to 24.
             let code = Code::from_bits(21 + code).unwrap();
             segment.peer_message(usize::from(by % 2) ^ 1, code, &bytes);
         }

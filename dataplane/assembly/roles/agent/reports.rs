@@ -1,5 +1,8 @@
 //! Workers shared by several leaves: they register with all, answer through the leaf that sent the task, and
 //! report to the leaf chosen by the policy.
+//!
+//! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays the leaves. `send` delivers a
+//! frame, and `after` polls the agent some microseconds later. `work` lets a worker serve a task in the test's thread.
 
 use std::collections::BTreeMap;
 
@@ -145,6 +148,7 @@ fn answers_use_their_leaf_and_idle_reports_one() {
             assert_eq!((header.src, header.qlen), (10, 0));
             *counts.entry(to.0).or_insert(0) += 1;
         }
+        // 40 of the 120 reports are expected at each leaf.
         assert!(counts.len() == 3 && counts.values().all(|&times| times > 20), "{counts:?}");
         shared.rig.balanced();
     }

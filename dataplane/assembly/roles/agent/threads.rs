@@ -1,5 +1,9 @@
 //! Workers that are threads and send their replies; they run in the test's own thread unless stated
 //! otherwise.
+//!
+//! A `Rig` is an agent with one port in memory, at whose far end (`wire`) the test plays leaf and clients. `task`
+//! delivers a client's task that names a worker (`NO_MEMBER` for none), with a sequence number. `after` polls the agent
+//! some microseconds later.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -26,7 +30,8 @@ impl Threads {
 
     /// Same as [`Threads::new`], with addresses of this family.
     fn over(family: Family, policy: &str, workers: u16, queue: usize, overflow: Overflow) -> Self {
-        // The test sends nothing to these ports, so their pool has a single buffer of one byte.
+        // The test sends nothing to these ports, so their pool has a single buffer of one byte. `load` counts the
+        // unfinished tasks by the worker that they name.
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for place in places(workers) {
@@ -83,7 +88,7 @@ impl Threads {
         self.rig.dropped(reason)
     }
 
-    /// Gives each thread's counters a turn.
+    /// Polls until the agent has added each thread's counters to its own, one thread's per tick.
     fn add_up(&mut self) {
         (0..self.workers.len().max(self.wires.len())).for_each(|_| self.rig.after(200));
     }
@@ -139,7 +144,7 @@ fn sends_the_same(family: Family, key: Option<Key>) {
     let mut seq = 0;
     for round in 0..40_usize {
         for _ in 0..round % 4 {
-            // With and without a named worker, and with bytes of every length.
+            // With and without a named worker, and with payloads of different lengths.
             let dst = [NO_MEMBER, 10, 11][usize::from(seq) % 3];
             let bytes = vec![seq as u8; usize::from(seq) % (PAYLOAD + 1)];
             copied.task(dst, seq, &bytes);
@@ -242,7 +247,7 @@ fn panicked_thread_loses_only_its_tasks() {
         "the one in hand, and the one behind it"
     );
     let headers = threads.headers(1);
-    assert_eq!((headers.len(), headers[5].qlen), (6, 0), "those lost are not counted as here");
+    assert_eq!((headers.len(), headers[5].qlen), (6, 0), "lost tasks are not in the queue length");
     threads.rig.task(10, 8, &[]);
     threads.rig.task(11, 9, &[]);
     assert!(threads.work(1) && threads.work(1), "the other goes on");
@@ -313,7 +318,8 @@ fn oversized_and_missing_answers_are_counted() {
     threads.balanced();
 }
 
-/// Real threads that sleep now and then: every task is answered once, in its worker's order.
+/// Real threads that sleep now and then: every task is answered once. Replies of a worker that are read together are in
+/// order.
 #[test]
 fn threads_answer_every_task_beside_their_agent() {
     let tasks: u16 = if cfg!(miri) { 60 } else { 4000 };

@@ -40,11 +40,12 @@ struct Case {
     honest: f64,
     /// Discarded tasks per second.
     discarded: f64,
+    /// Duration in virtual seconds.
     seconds: f64,
     seed: u64,
 }
 
-/// Results of an honest client.
+/// Results of the honest clients.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     sent: usize,
@@ -79,7 +80,7 @@ struct Job {
 /// A leaf of some cores between clients and worker hosts.
 struct World {
     case: Case,
-    /// Cores of the leaf.
+    /// Cores of the leaf, with the far ends of their ports.
     cores: Vec<Rig>,
     /// Virtual time in nanoseconds.
     now: u64,
@@ -118,10 +119,12 @@ impl World {
     fn new(case: Case) -> Self {
         let networks =
             Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
+        // The leaf knows the servers' MAC addresses, and its queue has room for 4096 tasks.
         let text = text_of(&networks, case.policy, true, case.cores, (4096, Overflow::Drop));
         let half = case.workers / 2;
         let text = text.replace("'10-13'", &format!("'10-{}'", 9 + half));
         let text = text.replace("'14-17'", &format!("'{}-{}'", 10 + half, 9 + case.workers));
+        // Without a pool key, with a known client; a port holds 256 packets.
         let cores = rigs_of(&text, None, true, 256);
         let stream = |number| Rng::seed_from_u64(case.seed * 8 + number);
         let queues = vec![VecDeque::new(); usize::from(case.workers)];

@@ -1,12 +1,19 @@
 //! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use super::*;
 
 /// Bound of the pool's queue.
 const QUEUE: usize = 64;
 
-/// Leaf whose pool queues up to [`QUEUE`] tasks.
+/// Builds a leaf whose pool queues up to [`QUEUE`] tasks.
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
+    // Servers and client have known MAC addresses. A port holds 256 packets, and the leaf has one core.
     let mut rigs = rigs_with(policy, true, true, 256, 1, (QUEUE, overflow));
     rigs.remove(0)
 }
@@ -219,6 +226,7 @@ fn tasks_wait_while_no_worker_is_there() {
 // promise: scheduling.3
 #[test]
 fn remote_replies_release_tasks_at_the_tick() {
+    // As in `holding`, with two cores.
     let backlog = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
     let [first, second] = &mut cores[..] else { unreachable!() };

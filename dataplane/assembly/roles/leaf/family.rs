@@ -1,5 +1,5 @@
 //! Rigs with hosts of IPv4 or IPv6, for tests of both families. Input is converted to the rig's family, and
-//! output back.
+//! output back. A `Rig` is one core of a leaf in memory, with the far ends of its ports (`far`).
 
 use wedjat_core::io::Buf;
 use wedjat_core::wire::arp;

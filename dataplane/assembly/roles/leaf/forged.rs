@@ -1,5 +1,11 @@
 //! Tasks without a possible answer, tasks that are never completed, and false reports: they cost honest
 //! clients nothing lasting.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use wedjat_core::policy::{CATALOGUE, Runs};
 use wedjat_core::state::Presence;
@@ -35,6 +41,7 @@ impl Workers {
             "seed = 7\nmulti_packet_per_source = 16",
             1,
         );
+        // Without a pool key, with a known client; a port holds 256 packets.
         let rig = rigs_of(&text, None, true, 256).remove(0);
         let queues = vec![std::collections::VecDeque::new(); 8];
         Self { rig, queues, answered: Vec::new(), false_queue: None, task_counts: [0; 8] }
@@ -82,8 +89,8 @@ impl Workers {
         }
     }
 
-    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 99 steps in between.
-    /// Returns the response times in ascending order.
+    /// Sends a task of an honest client every 5 ms. `attack` may send a frame in each of the 99 steps in between; its
+    /// argument is the number of the step, 100 per task. Returns the response times in ascending order.
     fn serve(&mut self, tasks: u16, mut attack: impl FnMut(u32) -> Option<Vec<u8>>) -> Vec<u64> {
         let mut sent = Vec::new();
         for at in 0..tasks {
@@ -108,14 +115,14 @@ impl Workers {
     }
 }
 
-/// First packet of a task that is never completed.
+/// Returns the first packet of a task that is never completed.
 fn unfinished_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header { more: true, ..Header::new_task(7, seq) }.emit(&mut payload);
     frame(&Flow { src: source, ..client_flow() }, &payload)
 }
 
-/// A complete task from a source that no reply can reach.
+/// Returns a complete task from a source that no reply can reach.
 fn unanswerable_task(source: u32, seq: u16) -> Vec<u8> {
     let mut payload = [0; 20];
     Header::new_task(7, seq).emit(&mut payload);
@@ -204,6 +211,7 @@ fn excessive_load_report_expires() {
             assert_eq!(believed, 0, "{policy}: nothing was sent to it");
         }
         workers.serve(60, |at| (at % 10 == 0).then(|| task(OTHERS)));
+        // Its fair part of about 660 tasks is 82.
         assert!(workers.task_counts[0] > 20, "{policy}: {:?}", workers.task_counts);
         workers.rig.assert_accounted();
     }
@@ -229,6 +237,7 @@ fn constantly_idle_worker_does_not_attract_all_tasks() {
 fn unconfigured_registration_is_refused() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
     let backlog = (64, Overflow::Drop);
+    // Servers and client have known MAC addresses. A port holds 256 packets, and the leaf has one core.
     let mut rig = rigs_on(networks, "horus", true, true, 256, 1, backlog).remove(0);
     for message in [presence::join(12, 0), presence::alive(12, 0)] {
         assert!(rig.through(WORKERS, &message, WORKERS).is_empty());
@@ -254,6 +263,7 @@ fn lost_tasks_are_written_off_under_every_policy() {
             workers.rig.through(CLIENTS, &task(at), WORKERS); // not delivered
         }
         workers.serve(40, |at| (at % 7 == 0).then(|| task(OTHERS)));
+        // Longer than 10 s, after which tasks of a worker without reports count as lost.
         (0..2_300).for_each(|_| workers.rig.wait(5 * MS));
         assert_eq!(workers.outstanding(), 0, "{policy}");
         workers.rig.assert_accounted();
@@ -279,8 +289,8 @@ fn many_doubted_workers_count_their_sent_tasks() {
             rig.wait(MS);
         }
     }
-    // After three such checks the leaf doubts the worker and no longer believes its replies. It then counts
-    // one task.
+    // After three such checks the leaf doubts the worker and no longer believes its replies. It then counts the tasks
+    // sent without a reply: six tasks less five replies.
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     let bounded = (0..1024).filter(|&at| view.load(Member(at)) == Load::ONE);
     assert_eq!(bounded.count(), 1024);

@@ -1,4 +1,10 @@
 //! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -65,8 +71,8 @@ fn one_burst_in_1024_is_sampled() {
             // Each reading is 300 ticks, which are nanoseconds, after the one before.
             rig.leaf = rig.leaf.with_stopwatch(Some(|| REAL_TIME.fetch_add(300, Relaxed)));
         }
-        // Bursts are counted from 1; the odd ones are tasks. Burst 1024 would be sampled but has only a reply, so the leaf
-        // samples 1041, 17 bursts later. It watches that task's worker up to the second reply, 1044.
+        // Bursts are counted from 1; the odd ones are tasks. Burst 1024 would be sampled but has only a reply, so the
+        // leaf samples 1041, 17 bursts later. It watches that task's worker up to the second reply, 1044.
         for seq in 0..1044 / 2 {
             round_trip(&mut rig, seq);
         }
@@ -77,7 +83,8 @@ fn one_burst_in_1024_is_sampled() {
         assert_eq!(decisions.sum_ns, if has_stopwatch { 300 } else { 0 });
         // The poll with the next task is 1 us after the wait. Horus sends it to the worker that became idle last.
         assert_eq!((ages.count, ages.sum_ns), (1, 41_000));
-        // The next sample is 1024 bursts later: again a reply.
+        // The next sample is due 1024 bursts after the watch, at 2068: again a reply. So the leaf samples 2085, the
+        // first burst after this loop.
         for seq in 0..(1024 + 17) / 2 {
             round_trip(&mut rig, seq);
         }
@@ -138,6 +145,7 @@ fn worker_without_reports_is_not_watched_for_ever() {
 // promise: control.5
 #[test]
 fn waiting_tasks_count_as_decisions() {
+    // Servers and client have known MAC addresses. A port holds 256 packets, and the queue 2048 tasks.
     let mut rig = rigs_with("jbsq(k=1)", true, true, 256, 1, (2048, Overflow::Drop)).remove(0);
     // The stopwatch stands still, so the decision takes 0 ns, in the bucket up to 10 ns.
     rig.leaf = rig.leaf.with_stopwatch(Some(|| 5));

@@ -1,4 +1,10 @@
 //! A leaf below a spine: its signals and their times, the service address, and the spine's messages.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays client, spine and servers at the far ends of its ports
+//! `CLIENTS` and `WORKERS`. `through` and `one` send a packet to a port, poll the leaf 1 us later and receive from
+//! another port. `wait` polls after some nanoseconds. `reply(worker, tasks)` is a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::state::Load;
 
@@ -35,6 +41,7 @@ fn text(family: Family, policy: &str, more: &str) -> String {
 
 /// Builds a leaf that has resolved its spine and sent its first messages.
 fn leaf_with(family: Family, policy: &str, more: &str) -> Rig {
+    // Without a pool key, with a known client; a port holds 256 packets.
     let mut rig = rigs_of(&text(family, policy, more), None, true, 256).remove(0);
     resolve_spine(&rig, SPINE);
     rig.poll();
@@ -195,6 +202,7 @@ fn idleness_is_repeated_and_numbers_rise() {
                 numbers.push(number);
             }
         }
+        // An idle leaf repeats its state every millisecond.
         assert!((9..=11).contains(&numbers.len()), "{numbers:?}");
         assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
         rig.assert_accounted();
@@ -290,6 +298,7 @@ fn heartbeats_of_no_spine_are_refused() {
 #[test]
 fn spine_mac_address_is_resolved_separately() {
     for family in BOTH {
+        // `false`: the leaf does not know the client's MAC address.
         let mut rig = rigs_of(&text(family, "horus", ""), None, false, 256).remove(0);
         rig.wait(MS);
         let questions = rig.receive(CLIENTS);

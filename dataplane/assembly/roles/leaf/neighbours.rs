@@ -1,4 +1,12 @@
 //! Neighbours of the leaf: learning of addresses, probing of hosts, and loss of hosts.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! `rig_with` takes whether the leaf knows the MAC addresses of its servers and of the client, and how many packets a
+//! port holds.
 
 use wedjat_core::limits::UNRESOLVED_HELD_MAX;
 use wedjat_core::state::Presence;
@@ -8,7 +16,7 @@ use super::*;
 const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 const SECOND: u64 = 1_000_000_000;
 
-/// ARP reply of a server, or of a host that claims its address.
+/// Returns an ARP reply of a server, or of a host that claims its address.
 fn answer(server: usize, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     let question = arp::Packet::request(LEAF_MACS[WORKERS], LEAF_WORKERS, SERVERS[server]);
@@ -16,7 +24,7 @@ fn answer(server: usize, mac: Mac) -> Vec<u8> {
     frame
 }
 
-/// ARP request for the leaf's address by a client, or by a host that claims its address.
+/// Returns an ARP request for the leaf's address by a client, or by a host that claims the client's address.
 fn request(from: u32, mac: Mac) -> Vec<u8> {
     let mut frame = vec![0; arp::FRAME_LEN];
     arp::Packet::request(mac, from, LEAF_CLIENTS).emit(&mut frame, Mac::BROADCAST);
@@ -356,6 +364,7 @@ fn invented_hosts_exclude_no_host() {
         reply[24..26].copy_from_slice(&sum.to_be_bytes());
         reply[40..42].fill(0);
         assert!(rig.far[WORKERS].send(&reply));
+        // 100 us per round, of which `poll` adds one: 10,000 requests a second.
         rig.now += 99_000;
         rig.poll();
         rig.receive(CLIENTS);

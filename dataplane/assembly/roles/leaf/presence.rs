@@ -1,5 +1,11 @@
 //! Workers that register, fall silent and come back, and workers that claim a false identity. The leaf
 //! excludes a silent worker after 100 ms.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use crossbeam_queue::ArrayQueue;
 use wedjat_core::policy::{CATALOGUE, Runs};
@@ -42,7 +48,7 @@ pub fn alive(worker: u16, tasks: u16) -> Vec<u8> {
     message_from(server_of(worker), Header::keep_alive(7, worker, tasks, 0x1235))
 }
 
-/// A leaf whose servers register their workers.
+/// Builds a leaf whose servers register their workers.
 fn registering(policy: &str) -> Rig {
     registering_cores(policy, 1).remove(0)
 }
@@ -50,6 +56,7 @@ fn registering(policy: &str) -> Rig {
 /// Same as [`registering`], with several cores.
 fn registering_cores(policy: &str, cores: usize) -> Vec<Rig> {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    // Servers and client have known MAC addresses. A port holds 256 packets, and the queue 64 tasks.
     rigs_on(networks, policy, true, true, 256, cores, (64, Overflow::Drop))
 }
 
@@ -69,7 +76,7 @@ impl Rig {
         self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(worker - 10))
     }
 
-    /// Advances time in steps, with keep-alives of these workers.
+    /// Advances time in steps of 10 ms, with keep-alives of these workers.
     fn pass_with_keep_alives(&mut self, ns: u64, workers: &[u16]) {
         for _ in 0..ns / 10_000_000 {
             for &worker in workers {
@@ -196,6 +203,7 @@ fn unknown_worker_messages_are_counted_and_ignored() {
     ];
     let mut expected = std::collections::BTreeMap::new();
     for (port, reason, frame) in cases {
+        // Sent twice, to check both ports for an answer.
         for out in [CLIENTS, WORKERS] {
             assert!(rig.through(port, &frame, out).is_empty(), "{reason}");
             *expected.entry(reason).or_insert(0) += 1;
@@ -480,6 +488,7 @@ fn unregistered_worker_gets_no_task() {
 #[test]
 fn added_worker_waits_for_its_registration() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
+    // As in `registering`, with the control.
     let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
     let (mut rigs, mut control) = controlled(&text, None, true, 256);
     let rig = &mut rigs[0];
@@ -490,7 +499,7 @@ fn added_worker_waits_for_its_registration() {
     let join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
     rig.send_message(&join);
     assert_eq!(rig.chosen(50), [10, 20].into());
-    // It departs, and another worker gets its place.
+    // It departs, and another worker gets its place, which is free 10 s later because of its unanswered tasks.
     rig.change(&mut control, &["remove-workers workers=20"]);
     rig.wait(11_000_000_000);
     control.tend(rig.now);

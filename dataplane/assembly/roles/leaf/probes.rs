@@ -1,4 +1,11 @@
 //! Pools whose policy probes workers: the probed workers, and the time that a task waits for answers.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::policy::Reports;
 

@@ -1,4 +1,10 @@
 //! A pool with a key: the leaf, and an agent with that key, another key, or none, joined only by packets.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use wedjat_core::policy::Reports;
 use wedjat_core::ring::WorkerEnd;
@@ -32,6 +38,7 @@ impl Family {
         let backlog = (64, Overflow::Drop);
         let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
         if self == Self::V4 {
+            // Servers and client have known MAC addresses, and a port holds 256 packets.
             return rigs_on(networks, "horus", true, true, 256, cores, backlog);
         }
         let numbers: Vec<_> = (0..cores).collect();
@@ -274,13 +281,14 @@ fn counters_distinguish_wrong_and_missing_keys() {
         let registered = |rig: &Rig, server: &Server| {
             (rig.count(Counter::Registrations), server.agent.registered())
         };
-        for (leafs, servers, reason) in [
+        // Bytes of the leaf's and of the server's key; `None` for no key.
+        for (leaf_key, server_key, reason) in [
             (Some(1), Some(2), "auth_tag"),
             (Some(1), None, "auth_missing"),
             (None, Some(1), "task_reserved_bit"),
         ] {
-            let mut rig = family.leaf(leafs.map(key), 1).remove(0);
-            let mut server = Server::new(family, servers.map(key));
+            let mut rig = family.leaf(leaf_key.map(key), 1).remove(0);
+            let mut server = Server::new(family, server_key.map(key));
             let sent = register(&mut rig, &mut server);
             assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
             assert_eq!(registered(&rig, &server), (0, 0), "{reason}");

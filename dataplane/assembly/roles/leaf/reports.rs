@@ -1,5 +1,12 @@
 //! Tests of pools whose workers report their queues in messages: the leaf's estimates, and the reports that it
 //! accepts.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::policy::Reports;
 use wedjat_core::state::Presence;
@@ -80,6 +87,7 @@ fn old_report_is_ignored_unless_silence_was_long() {
         assert_eq!((rig.estimated(14), rig.count(Counter::QueueReportsOld)), (4, 1));
         rig.send_load(&report(14, 5, 10));
         assert_eq!(rig.estimated(14), 5);
+        // Longer than 30 ms, after which the numbers may start again.
         for _ in 0..50 {
             rig.wait(1_000_000);
         }
@@ -154,13 +162,13 @@ fn unwanted_reports_are_refused() {
         drop(rig.through(WORKERS, &report(14, 3, 1), WORKERS));
         assert_eq!((rig.drops(), rig.estimated(14)), (vec![("queue_report_off", 1)], 0));
         let mut rig = rig_with_reports(family, "lsq-update");
-        let of = |server: usize, pool, worker| {
+        let report_of = |server: usize, pool, worker| {
             message_from(SERVERS[server], Header::queue_report(pool, worker, 3, 1))
         };
         for (frame, reason) in [
-            (of(0, 7, 14), "spoofed_reply"),
-            (of(0, 7, 18), "unknown_worker"),
-            (of(1, 8, 14), "pool_mismatch"),
+            (report_of(0, 7, 14), "spoofed_reply"),
+            (report_of(0, 7, 18), "unknown_worker"),
+            (report_of(1, 8, 14), "pool_mismatch"),
         ] {
             let before = rig.drops().len();
             drop(rig.through(WORKERS, &frame, WORKERS));
@@ -169,7 +177,7 @@ fn unwanted_reports_are_refused() {
                 "{reason}"
             );
         }
-        let mut frame = of(1, 7, 14);
+        let mut frame = report_of(1, 7, 14);
         ether::emit_addresses(&mut frame, LEAF_MACS[CLIENTS], CLIENT_MAC);
         drop(rig.through(CLIENTS, &frame, WORKERS));
         assert!(rig.drops().contains(&("wrong_side", 1)), "{:?}", rig.drops());

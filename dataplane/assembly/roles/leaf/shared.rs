@@ -1,5 +1,11 @@
 //! A port shared by clients and workers. A client there may have a worker's address, but does not send from
 //! its MAC address.
+//!
+//! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
+//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
+//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
+//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
 
 use wedjat_core::state::Presence;
 
@@ -11,6 +17,7 @@ const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 /// Builds a leaf with a port for clients, and a port for clients and workers.
 fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
+    // The client's MAC address is known. A port holds 256 packets, the leaf has one core, and its queue 64 places.
     rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 

@@ -1,4 +1,9 @@
 //! A spine: tasks to leaves by their signals, and treatment of leaves with missing or invalid signals.
+//!
+//! A `Rig` is one core of a spine in memory; the test plays client and leaves at the far ends of its ports `CLIENTS`
+//! and `WORKERS`. `through` and `one` send a packet to a port, poll the spine 1 us later and receive from another port.
+//! `wait` polls after some nanoseconds. `assert_accounted` checks the ledger and the buffers at the end.
+//! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::state::{Load, Presence};
 use wedjat_core::wire::arp;
@@ -40,6 +45,7 @@ fn text(family: Family, policy: &str, cores: usize) -> String {
 
 /// Builds the cores of a spine.
 fn spines(family: Family, policy: &str, cores: usize) -> Vec<Rig> {
+    // Without a pool key, with a known client; a port holds 256 packets.
     rigs_of(&text(family, policy, cores), None, true, 256)
 }
 
@@ -48,7 +54,7 @@ fn spine(family: Family, policy: &str) -> Rig {
     spines(family, policy, 1).remove(0)
 }
 
-/// A task of the service's clients.
+/// Returns a task of the service's clients.
 fn client_task(seq: u16) -> Vec<u8> {
     service_task(Header::new_task(7, seq))
 }
@@ -60,7 +66,7 @@ fn service_task(header: Header) -> Vec<u8> {
     frame(&Flow { dst: SERVICE, ..client_flow() }, &payload)
 }
 
-/// A leaf's signal about pool 7.
+/// Returns a leaf's signal about pool 7, with its number of workers and their average load.
 fn signal_frame(leaf: usize, code: Code, number: u16, workers: u16, average: Load) -> Vec<u8> {
     signal_from(leaf, Header::signal(code, 7, LEAVES[leaf], number), (workers, average))
 }
@@ -194,6 +200,7 @@ fn every_policy_over_racks_uses_all_leaves() {
             let tasks = rig.ask(100);
             assert_eq!(tasks.len(), 100, "{policy}: {:?}", rig.drops());
             for leaf in LEAVES {
+                // The first leaf has 4 of 12 workers: weighted policies send it about 33 tasks, others 50.
                 assert!(tasks.iter().filter(|task| task.0 == leaf).count() > 15, "{policy}");
             }
             rig.assert_accounted();
@@ -233,6 +240,7 @@ fn leaves_are_chosen_by_what_they_tell() {
         assert!(rig.ask(32).iter().all(|task| task.1 == 0), "none has");
         rig.receive_signal(&signal_frame(0, Code::IdleAdd, 2, 4, average));
         assert_eq!(rig.ask(8), [(LEAVES[0], 1); 8]);
+        // 2.5 tasks, in 16.16 fixed point.
         rig.receive_signal(&signal_frame(1, Code::LoadUpdate, 2, 8, Load(0x0002_8000)));
         assert_eq!((rig.load(1), rig.count(Counter::Signals)), (Load(0x0002_8000), 4));
         // Overtaken signals change nothing.
@@ -248,22 +256,23 @@ fn leaves_are_chosen_by_what_they_tell() {
 #[test]
 fn every_bad_signal_is_counted_and_ignored() {
     for family in BOTH {
-        let of = |code, pool, leaf| Header::signal(code, pool, leaf, 9);
+        let signal_of = |code, pool, leaf| Header::signal(code, pool, leaf, 9);
         let load = Code::LoadUpdate;
+        // Four workers with nine tasks each.
         let nine = (4, Load::tasks(9));
-        let bare = Header { extended: false, ..of(load, 7, 40) };
+        let bare = Header { extended: false, ..signal_of(load, 7, 40) };
         let from_clients = {
-            let mut payload = vec![0; of(load, 7, 40).len()];
-            of(load, 7, 40).emit(&mut payload);
+            let mut payload = vec![0; signal_of(load, 7, 40).len()];
+            signal_of(load, 7, 40).emit(&mut payload);
             Extension { service_ns: nine.1.0, class: 4, ..Extension::default() }.emit(&mut payload);
             frame(&client_flow(), &payload)
         };
         let cases = [
-            (WORKERS, signal_from(0, of(load, 7, 42), nine), "unknown_peer"),
-            (WORKERS, signal_from(0, of(load, 8, 40), nine), "signal_pool"),
-            (WORKERS, signal_from(0, of(load, 9, 40), nine), "signal_pool"),
-            (WORKERS, signal_from(1, of(load, 7, 40), nine), "spoofed_signal"),
-            (WORKERS, signal_from(1, of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, signal_from(0, signal_of(load, 7, 42), nine), "unknown_peer"),
+            (WORKERS, signal_from(0, signal_of(load, 8, 40), nine), "signal_pool"),
+            (WORKERS, signal_from(0, signal_of(load, 9, 40), nine), "signal_pool"),
+            (WORKERS, signal_from(1, signal_of(load, 7, 40), nine), "spoofed_signal"),
+            (WORKERS, signal_from(1, signal_of(Code::KeepAlive, 7, 40), nine), "spoofed_signal"),
             (WORKERS, signal_from(0, bare, nine), "signal_short"),
             (WORKERS, signal_from(0, Header::worker_id(7, 40, 0, 1), nine), "task_role"),
             (WORKERS, reply_from(SERVERS[0], done(40, 0)), "task_role"),
@@ -463,6 +472,7 @@ fn racks_and_service_addresses_change_while_running() {
         let leaves = rig.ask(20);
         assert!(leaves.len() == 20 && leaves.iter().all(|(leaf, _)| *leaf == 40), "{leaves:?}");
         let is_member = |control: &Control, pool| control.membership().place(pool, 41).is_some();
+        // Changes nothing, but waits until the core has applied the end of the removal.
         rig.change(&mut control, &[]);
         assert!(!is_member(&control, 7) && is_member(&control, 8));
         // It returns with another weight.

@@ -43,7 +43,7 @@ pub(super) fn text(policy: &str, more: &str) -> String {
     )
 }
 
-/// Leaf over IPv6 that has resolved its servers.
+/// Builds a leaf over IPv6 that has resolved its servers.
 fn rig6(policy: &str) -> Rig {
     // Without a pool key and without a known client; the wires hold 256 packets.
     let mut rig = rigs_of(&text(policy, ""), None, false, 256).remove(0);

@@ -43,6 +43,7 @@ impl Alias {
             member,
             alias: member,
         }));
+        // A member that is left over, if only by rounding, keeps its whole cell.
         while let (Some(light), Some(&heavy)) = (small.pop(), large.last()) {
             // The heavy member fills the rest of the light one's cell.
             cells[light].threshold = (remaining[light] * 32.0_f64.exp2()) as u32;

@@ -70,7 +70,7 @@ impl Line {
         self.previous[member.index()] = member.0;
     }
 
-    /// Returns the first member.
+    /// Returns the first member, if any.
     #[inline]
     pub fn first(&self) -> Option<Member> {
         let sentinel = self.sentinel();

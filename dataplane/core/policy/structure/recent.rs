@@ -10,7 +10,9 @@ const WINDOW_STRETCHES: u64 = 16;
 struct Stretch {
     /// Time of the value before the first one.
     start_ns: u64,
+    /// Number of values.
     count: u64,
+    /// Their sum.
     sum: u64,
 }
 
@@ -120,6 +122,7 @@ mod tests {
             recent.add(10 * time, 1, if time <= 500 { 7 } else { 3 }, 160);
         }
         assert_eq!(recent.mean(), Some(3.0));
+        // A window may exceed its length by one stretch, a sixteenth.
         assert!((160..=170).contains(&recent.count()), "{}", recent.count());
         assert_eq!(recent.start_ns(), 10_000 - 10 * recent.count());
         assert_eq!(recent.last_ns(), 10_000);

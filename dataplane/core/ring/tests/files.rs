@@ -311,8 +311,8 @@ fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> Region
     let (socket, _) = Scratch::socket(path).unwrap().put_at(path, true).unwrap();
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let mut both = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut both, None).unwrap();
+            let mut events = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut events, None).unwrap();
             let peer = rustix::net::accept(&socket).unwrap();
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
             let mut control = SendAncillaryBuffer::new(&mut space);

@@ -122,7 +122,8 @@ impl<T: Work> WorkerLink<T> {
     }
 
     /// Revokes the grant, and passes each unfinished task to `take_back` with the channel and the task's number in
-    /// it; 0 for a handed task, which needs none. Returns how many tasks were lost.
+    /// it; 0 for a handed task, which needs none. Returns how many tasks were lost. Has no effect on a thread that is
+    /// still attached.
     pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel, u64)) -> u32 {
         match self {
             Self::Copied { channel, held } => {

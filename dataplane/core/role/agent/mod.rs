@@ -253,7 +253,7 @@ where
         self
     }
 
-    /// Counts drops by port and reason for other threads.
+    /// Counts packets refused on reading, by port and reason, for other threads. Later drops are not among them.
     #[must_use]
     pub fn with_refusals(mut self, refusals: Refusals) -> Self {
         self.responder.out.refusals = refusals;
@@ -456,7 +456,7 @@ where
         Ok(())
     }
 
-    /// Returns the index of the leaf with this address behind the port.
+    /// Returns the index of the leaf with this address behind the port, if it is one of the agent's.
     fn leaf_at(&self, port: usize, address: IpAddr) -> Option<usize> {
         let mut registrars = self.registrars.iter();
         registrars.position(|registrar| (registrar.hop.port, registrar.leaf()) == (port, address))
@@ -583,7 +583,8 @@ where
         Ok(Some(without_addresses(datagram)))
     }
 
-    /// Gives a task to a worker, queues it, forwards it to a peer, or drops it. Returns its outcome.
+    /// Gives a task to a worker, queues it, forwards it to a peer, returns it undone to its client, or drops it.
+    /// Returns its outcome.
     #[inline]
     fn submit(&mut self, mut task: Packet<P::Buf>, now: u64) -> Fate {
         let (pool, worker) = task.addressed();
@@ -875,7 +876,7 @@ where
         self.worker_sets.iter().map(|set| set.workers.dispatcher())
     }
 
-    /// Returns the dispatcher of the pool at `index` in the configuration's order.
+    /// Returns the dispatcher of the pool at `index`; `None` beyond the last pool.
     #[must_use]
     pub fn dispatcher(&self, index: usize) -> Option<&Dispatcher> {
         self.worker_sets.get(index).map(|set| set.workers.dispatcher())

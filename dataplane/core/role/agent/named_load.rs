@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(unanswered, (1, 0));
     }
 
-    /// In any order, no answer sees a negative count, and the last one sees zero.
+    /// In any order, no answer sees a negative count, which would wrap to a large one. None is left at the end.
     #[test]
     fn threads_never_count_below_none() {
         let tasks: u32 = if cfg!(miri) { 50 } else { 20_000 };

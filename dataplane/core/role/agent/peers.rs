@@ -124,7 +124,7 @@ impl PeerGroup {
         self.peers.settings().own
     }
 
-    /// Returns the peer with this address behind the port.
+    /// Returns the peer with this address behind the port, if there is one.
     pub fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
         let own = self.own_node();
         let peers = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
@@ -219,6 +219,9 @@ where
     }
 
     /// Processes a peer's message: a heartbeat, parameters, or a request for a task.
+    ///
+    /// # Errors
+    /// The message's drop reason.
     #[cold]
     pub(super) fn receive(
         &mut self,

@@ -165,7 +165,7 @@ impl QueueReports {
         }
     }
 
-    /// Returns the next report to send.
+    /// Returns the next report to send, if any.
     #[inline]
     pub fn next_report(&mut self) -> Option<QueueReport> {
         let report = self.reports.get(self.sent).copied();

@@ -27,7 +27,7 @@ impl ResponseTimes {
         Self { watch, timing, is_observed: false, last_request }
     }
 
-    /// Records the answer to a task, and its response time.
+    /// Records the response time of an answered task, if an observer is active.
     #[inline]
     pub fn note(&self, response_ns: u64) {
         if self.is_observed {
@@ -35,7 +35,7 @@ impl ResponseTimes {
         }
     }
 
-    /// Checks for observers, and then publishes the number of waiting tasks.
+    /// Checks for observers, and publishes the number of waiting tasks if one is active.
     pub fn tick(&mut self, now: u64, waiting: impl FnOnce() -> usize) {
         let request = self.watch.asked();
         let silence = now.saturating_sub(self.last_request.1);

@@ -82,7 +82,7 @@ impl Credential {
         if is_last { Ok(()) } else { Err(DropReason::AuthReplay) }
     }
 
-    /// Raises the sequence to the clock's value `now` if it is far behind.
+    /// Raises the sequence to about the clock's value `now` if it is more than [`BEHIND_MAX`] behind.
     fn follow(&self, now: u64) {
         let next = self.sequence.load(Relaxed);
         let behind = now.saturating_sub(next);
@@ -121,7 +121,8 @@ impl Signer {
         Self::following(None, keys, clock)
     }
 
-    /// Same as [`Signer::new`], as the successor of `before`: workers of both keep their credentials and sequences.
+    /// Same as [`Signer::new`], as the successor of `before`: workers of both keep their credentials, with keys and
+    /// sequences.
     #[must_use]
     pub fn following(
         before: Option<&Self>,

@@ -197,7 +197,8 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.set_active(member, is_active);
     }
 
-    /// Retires a member: no new tasks, and no other worker in its place. Returns its identity.
+    /// Retires a member: no new tasks, and no other worker in its place. Returns its identity; `None` for a free
+    /// member.
     pub fn retire(&mut self, member: Member) -> Option<Place> {
         let index = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get_mut(index)?;
@@ -206,7 +207,8 @@ impl<T: Work> WorkerSet<T> {
         Some(entry.place)
     }
 
-    /// Removes a member: stops its worker and drops its tasks, each passed to `done`. Returns its entry, for reuse.
+    /// Removes a member: stops its worker and drops its tasks, each passed to `done`. A thread that is still attached
+    /// keeps its tasks. Returns the entry for reuse; `None` for a free member.
     pub fn remove(
         &mut self,
         member: Member,
@@ -243,7 +245,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.review_members();
     }
 
-    /// Removes the next waiting task, to drop or forward it.
+    /// Removes the next waiting task, if any, to drop or forward it.
     pub fn next_waiting(&mut self) -> Option<T> {
         self.dispatcher.pop()
     }
@@ -569,8 +571,8 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Detaches a departed or excluded worker: processes its completions, drops its remaining tasks, and counts the
-    /// reason.
+    /// Detaches a departed or excluded worker: processes its completions (not those of a worker at fault), drops its
+    /// remaining tasks, and counts the reason.
     fn detach(
         &mut self,
         index: usize,
@@ -604,7 +606,7 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Removes the next task that no worker will serve, because the agent ends: first waiting ones, then those with
-    /// workers. Live threads keep their tasks.
+    /// workers. Live threads keep their tasks. Returns `None` once no other task is left.
     pub fn abandon(&mut self) -> Option<T> {
         let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
             WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),

@@ -144,7 +144,7 @@ fn sent_tasks<B: Buf>(burst: &[B], verdicts: &[Verdict]) -> impl Iterator<Item =
 }
 
 impl Watch {
-    /// Starts to watch a worker to which the burst has sent a task.
+    /// Starts to watch the worker to which the burst has sent its first task, if there is one.
     fn start<B: Buf>(stages: &Stages, now: u64, burst: &[B], verdicts: &[Verdict]) -> Option<Self> {
         let (pool_id, worker) = sent_tasks(burst, verdicts).next()?;
         let pool = stages.network().pool(pool_id)?;

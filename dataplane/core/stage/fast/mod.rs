@@ -1,9 +1,12 @@
 //! Fast path: a burst's leading run of packets of one pool that match a template. Each step is a loop of its
 //! own.
 //!
-//! The first packet that the [`Template`] does not recognise ends the run, and so does a reply from a wrong sender.
-//! That packet and those behind it go to the stages, which know every drop reason. A test checks that the fast path
-//! and the stages give the same results.
+//! The first packet that the [`Template`] does not recognise ends the run. So do a task from an unreachable source and
+//! a reply from a wrong sender. That packet and those behind it go to the stages, which know every drop reason. A test
+//! checks that the fast path and the stages give the same results.
+//!
+//! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
+//! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
 //!
 //! A single loop over all steps was tried first. It spilled most of its values to the stack.
 //! docs/explanation/performance.md has the gain of each part. Recognition without vectors stays for machines without
@@ -47,7 +50,7 @@ pub struct Tables<A: Layout> {
     templates: Box<[Template<A>]>,
     /// Checksum changes of removing the tasks' destination, per port and pool.
     removed: Box<[FoldedDelta]>,
-    /// By port.
+    /// Client addresses, and those that no reply reaches, by port.
     sources: Box<[Sources<A>]>,
 }
 
@@ -83,7 +86,7 @@ impl<A: FastPath> Tables<A> {
         Self { pools, templates, removed, sources }
     }
 
-    /// Returns the template of a port and a pool.
+    /// Returns the template of a port and a pool; `None` if no port has this family.
     #[inline(always)]
     fn template(&self, port: usize, pool: usize) -> Option<&Template<A>> {
         self.templates.get(port * self.pools + pool)
@@ -598,7 +601,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Checks that the fast path and the stages give a packet the same verdict and the same bytes.
+    /// Checks that the fast path and the stages give a packet the same verdict and the same bytes. `with` uses the fast
+    /// path, `without` only the stages; both get the packet on port 0 at tick 1.
     pub fn assert_decided_equally(
         with: &mut Stages,
         without: &mut Stages,

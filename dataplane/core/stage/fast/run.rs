@@ -32,7 +32,7 @@ impl Iterator for BurstMask {
     fn next(&mut self) -> Option<usize> {
         let first = self.0.trailing_zeros();
         let has_next = self.0 != 0;
-        self.0 &= self.0.wrapping_sub(1);
+        self.0 &= self.0.wrapping_sub(1); // clears the lowest bit that is set
         has_next.then_some(first as usize)
     }
 }
@@ -41,7 +41,7 @@ impl Iterator for BurstMask {
 pub struct Fields {
     /// Values of the tasks that policies may use, in order.
     pub tasks: [Task; BURST],
-    /// IPv4 source addresses of all packets, in memory order.
+    /// IPv4 source address of each packet of the run, in memory order. Unused over IPv6.
     pub sources: [u32; BURST],
 }
 
@@ -58,7 +58,7 @@ impl Fields {
 pub struct LeadingRun {
     /// Number of packets in the run.
     pub len: u32,
-    /// Mask of the replies in it.
+    /// Mask of the replies among the packets read. A shortened run leaves bits behind its end.
     pub replies: u32,
 }
 
@@ -92,19 +92,20 @@ impl LeadingRun {
         run
     }
 
-    /// Adds the packet at `index`, the next one, with this payload.
+    /// Adds the packet at `index`, the next one, with this payload. Copies the class of an extended task.
     #[inline(always)]
     fn push(&mut self, index: usize, code: CodeByte, payload: &[u8], fields: &mut Fields) {
         if code.is_extended() && !code.is_reply() {
-            let tasks = index - self.replies.count_ones() as usize;
+            // All packets before this one are tasks or replies.
+            let task = index - self.replies.count_ones() as usize;
             // The remainder changes nothing; it spares the bounds check.
-            fields.tasks[tasks % BURST].class = Extension::parse(payload).class;
+            fields.tasks[task % BURST].class = Extension::parse(payload).class;
         }
         self.replies |= u32::from(code.is_reply()) << index;
         self.len = index as u32 + 1;
     }
 
-    /// Ends the run before the first of these packets.
+    /// Ends the run before the first of these packets, if it has any of them.
     #[inline(always)]
     pub fn end_before(&mut self, packets: BurstMask) {
         let refused = packets.0 & BurstMask::first(self.len).0;

@@ -74,7 +74,7 @@ pub trait Layout: Address {
     /// Requires a header of this family without options, in front of UDP.
     fn require_header(pattern: &mut Pattern<Self>);
 
-    /// Checks the checksums. The lengths must fit.
+    /// Returns true if the checksums are right. The lengths must fit the frame.
     fn checksums_are_valid(frame: &[u8]) -> bool;
 }
 
@@ -143,7 +143,8 @@ impl<A: Layout> Pattern<A> {
         self.mask.as_mut()[range].copy_from_slice(&mask[..bytes.len()]);
     }
 
-    /// Requires a minimum time to live. The byte behind it must be equal.
+    /// Requires a minimum time to live. The expected value 0xFF makes the differing bits the number 255 - TTL, the
+    /// lower byte of its little-endian word. The byte behind it must be equal where its mask has ones.
     fn require_ttl(&mut self, least: u8) {
         self.require(A::TTL, &[0xFF], &[0xFF]);
         self.tolerate(A::TTL, u16::from(u8::MAX - least));
@@ -172,7 +173,8 @@ impl<A: Layout> Pattern<A> {
     #[inline(always)]
     fn fits(&self, head: &[u8]) -> bool {
         let (expected, mask) = (self.expected.as_ref(), self.mask.as_ref());
-        // The bits that differ, in a little-endian number.
+        // The bits that differ, in a little-endian number. Words with a tolerance expect ones, so this is their
+        // distance from the expected value.
         let differing = |at: usize| {
             let word = |bytes: &[u8]| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
             (word(head) & word(mask)) ^ word(expected)
@@ -249,6 +251,7 @@ impl<A: Layout> Template<A> {
         let least = usize::from(pattern.least_udp_len) + code.extension_len();
         let ([length, start], udp_len) = (A::LENGTH, number(head, A::UDP + 4));
         let packet_end = start + number(head, length);
+        // `&` evaluates all conditions without a branch.
         let fits = pattern.fits(head)
             & (packet_end <= frame.len())
             & (packet_end >= A::UDP + udp_len)

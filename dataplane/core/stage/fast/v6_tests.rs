@@ -119,7 +119,7 @@ fn unproved_replies_are_dropped_among_proved_ones() {
     let pool = FramePool::new(8, 256);
     let signed = |worker| Header { authenticated: true, ..reply(worker, 1) };
     let mut altered = frame(signed(4), None, &[1; 8], 5000);
-    altered[TASK + 8] ^= 1;
+    altered[TASK + 8] ^= 1; // low byte of the queue length, which the tag covers
     udp::renew_checksum_v6(&mut altered);
     let frames = [
         frame(signed(1), None, &[1; 8], 5000),
@@ -244,6 +244,7 @@ proptest! {
         let words = recognise_scalar_v6(network, template, &burst[..exact], &mut of_words);
         let unreachable = &tables.sources[0].unreachable;
         let vectors = vector::recognise_v6(template, unreachable, &burst[..exact], &mut of_vectors);
+        // The vector code returns `None` for a wrong checksum. Such a packet also ends the run of the scalar code.
         prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
         if let Some(vectors) = vectors {
             prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
@@ -307,11 +308,12 @@ proptest! {
     ) {
         let pool = FramePool::new(4, 256);
         let [mut with, mut without] = [(); 2].map(|()| stages(side, keyed.then(key)));
-        for ((seq, extended, replies), kind, payload, edits, cut, source) in packets {
-            let header = if replies { reply(kind, seq % 3) } else { task(seq) };
-            // With a key, most replies are signed, and some sequences repeat.
+        for ((seq, extended, replies), worker, payload, edits, cut, source) in packets {
+            // Workers 8 to 15 are unknown. One packet in 16 has the flag of a task with further packets.
+            let header = if replies { reply(worker, seq % 3) } else { task(seq) };
+            // With a key, ten of eleven replies are signed; without one, one of eleven. Some sequences repeat.
             let authenticated = replies && keyed == (seq % 11 != 0);
-            let header = Header { more: kind == 0, extended, authenticated, ..header };
+            let header = Header { more: worker == 0, extended, authenticated, ..header };
             let sequence = 5000 + u64::from(seq / 11) % 40;
             let mut frame = frame(header, source, &payload, sequence);
             damage(&mut frame, &edits, cut);

@@ -1,8 +1,8 @@
 //! Recognises packets like [`Template::recognise`], with vectors of 32 bytes if the machine has them.
 //!
-//! Half a vector holds the Ethernet header. One more (IPv4) or two more (IPv6) hold everything else to compare, all
-//! bytes of the IPv4 header's checksum, and the first bytes of the UDP checksum. The sums are checked once per burst,
-//! all together.
+//! Half a vector holds the Ethernet header. One more (IPv4) or two more (IPv6) hold everything else to compare, the
+//! whole IPv4 header for its checksum, and the first bytes that the UDP checksum covers. The sums are checked once per
+//! burst, all together.
 //!
 //! The code adds words in memory order, in one's complement (see
 //! [`PartialChecksum`](crate::wire::checksum::PartialChecksum)). The instruction that multiplies and adds words
@@ -95,8 +95,8 @@ const MASKS: [u8; 2 * VECTOR] = {
     masks
 };
 
-/// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. Returns `None` if
-/// a sum is wrong, or the machine has no such vectors.
+/// Returns the run of matching packets at the front, like [`Template::recognise`] packet by packet. A packet longer
+/// than its datagram also ends the run. Returns `None` if a sum is wrong, or the machine has no such vectors.
 #[inline(always)]
 pub fn recognise<B: Buf>(
     template: &Template<u32>,
@@ -289,7 +289,7 @@ fn is_listed(head: &[u8], unreachable: &[UnreachableSource<u128>]) -> bool {
     false
 }
 
-/// Sums the headers and the datagram. `frame` ends with the datagram.
+/// Writes the sums of the IPv4 header and of the datagram. `frame` ends with the datagram.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn take_sums(head: &[u8], frame: &[u8], sums: &mut [u32; 2]) {
@@ -342,7 +342,8 @@ fn add_rest(mut sum: __m256i, frame: &[u8], mut done: usize) -> __m256i {
     _mm256_add_epi32(sum, last)
 }
 
-/// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones.
+/// Returns true if all sums are right: 0 as a one's complement number, in its form of all ones. The first fold may
+/// carry into the upper half; after the second one a sum has 16 bits.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn are_good<const N: usize>(sums: &[[u32; N]; BURST]) -> bool {

@@ -21,7 +21,8 @@ fn names(folder: &tempfile::TempDir) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Creates every kind of entry except a regular file. Returns each with its description.
+/// Creates entries that are no regular files, and the regular file `precious`, to which one of them leads. Returns the
+/// irregular ones and two devices, each with its description.
 pub fn specials(folder: &Path) -> Vec<(PathBuf, &'static str)> {
     let at = |name: &str| folder.join(name);
     let nodes = [("fifo", FileType::Fifo), ("socket", FileType::Socket)];
@@ -59,7 +60,7 @@ fn existing_file_is_inspected_without_opening() {
     let found = ExistingFile::behind(&link).unwrap().unwrap();
     fs::rename(folder.path().join("fifo"), folder.path().join("precious")).unwrap();
     found.open(false).unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(text, "the only copy of something", "what was looked at is what is opened");
+    assert_eq!(text, "the only copy of something", "the inspected file is opened");
 }
 
 // promise: input.3
@@ -68,12 +69,13 @@ fn new_file_is_private_from_the_start() {
     let (folder, path) = folder();
     let scratch = Scratch::file(&path, None).unwrap();
     let name = names(&folder).pop().unwrap();
+    // The prefix has 8 characters, the random number 32.
     assert!(name.starts_with(".wedjat-") && name.len() == 40, "{name}");
     assert_ne!(scratch.entry.name, Scratch::file(&path, None).unwrap().entry.name);
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&folder.path().join(&name)), 0o600);
     drop(scratch);
-    assert!(names(&folder).is_empty(), "what is not completed is removed");
+    assert!(names(&folder).is_empty(), "an incomplete file is removed");
     let (_file, known) = Scratch::file(&path, None).unwrap().put_at(&path, false).unwrap();
     assert_eq!((names(&folder), mode(&path)), (vec!["name".to_owned()], 0o600));
     let second = Scratch::file(&path, None).unwrap().put_at(&path, false).unwrap_err();

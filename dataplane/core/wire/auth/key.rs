@@ -60,7 +60,8 @@ impl Key {
         u64_at(&block, 0)
     }
 
-    /// Returns the tags of a burst of claims, in a fraction of the time of single calls.
+    /// Returns the tags of a burst of claims, in a fraction of the time of single calls. Ignores claims beyond
+    /// [`BURST`].
     #[inline]
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
@@ -229,6 +230,7 @@ mod tests {
     // promise: trust.3
     #[test]
     fn a_key_is_not_shown() {
+        // The key's bytes, 0 to 15, contain the digit 1 in any notation.
         let shown = format!("{:?} {:#?}", key(), key());
         assert!(!shown.contains("01") && !shown.contains('1'), "{shown}");
     }

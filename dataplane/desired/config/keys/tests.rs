@@ -81,6 +81,7 @@ pub fn sample(file: &str, header: &str) -> String {
         _ => file,
     };
     let text = std::fs::read_to_string(examples.join(example).with_extension("toml")).unwrap();
+    // `leaf` excludes `[[leaf]]` and `[peers]`.
     let without_leaf: String = text
         .lines()
         .filter(|line| !line.starts_with("leaf = "))

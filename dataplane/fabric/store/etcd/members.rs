@@ -41,6 +41,7 @@ pub(super) struct Members {
     access: EtcdAccess,
     /// Index of the member that answered last.
     current: usize,
+    /// Connection to each member, if there is one.
     channels: Vec<Option<Channel>>,
 }
 

@@ -17,7 +17,7 @@ fn store(members: Vec<String>, lease: Duration, clock: Clock) -> EtcdStore {
     EtcdStore::by_clock(EtcdAccess { members, prefix, lease, tls: None, name }, clock)
 }
 
-/// Starts etcd with one member and a store that reaches it through a proxy first.
+/// Starts etcd with one member and a store that reaches it through a proxy first; `None` if etcd is not installed.
 fn site(lease: Duration) -> Option<(Etcd, Proxy, EtcdStore)> {
     let etcd = Etcd::start(1, &[])?;
     let proxy = Proxy::start(&etcd.urls()[0]);

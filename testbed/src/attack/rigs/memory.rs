@@ -1,5 +1,5 @@
-//! A leaf in memory: eight emulated workers on two servers, an honest client, and an attacker on either side,
-//! all on an emulated clock.
+//! A leaf in memory: eight emulated workers on two servers, honest clients, and an attacker on either side, all
+//! on an emulated clock.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -40,7 +40,8 @@ pub fn task_from(
     datagram(&flow, header, app, &Work { service_ns, operation: 1, seed: 0 }.bytes())
 }
 
-/// Inserts IPv4 options, whose length is a multiple of four, into a frame without options.
+/// Inserts IPv4 options, whose length is a multiple of four, into a frame without options. Corrects header length
+/// (byte 0), total length (bytes 2 and 3) and header checksum (bytes 10 and 11).
 #[must_use]
 pub fn with_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
     let header = ether::LEN..ether::LEN + ipv4::LEN + options.len();

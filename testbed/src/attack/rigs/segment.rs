@@ -32,6 +32,7 @@ impl Tap {
     /// Number of counters.
     pub const NUMBERS: usize = 64;
 
+    /// Creates counters of 0.
     fn new() -> Self {
         Self((0..Self::NUMBERS).map(|_| AtomicU64::new(0)).collect())
     }

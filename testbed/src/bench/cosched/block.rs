@@ -192,7 +192,8 @@ impl Snapshot {
 }
 
 /// Flags shared by the dispatching and the supervising thread. The dispatcher admits the worker and sets the
-/// first flag; the supervisor then starts the batch and sets the start time.
+/// first flag; the supervisor then starts the batch and sets the start time. Release and acquire order these
+/// steps. `stop` guards no data, so that the dispatcher reads it relaxed.
 #[derive(Default)]
 struct Flags {
     /// True once the worker has attached.
@@ -458,8 +459,8 @@ impl Window {
     }
 }
 
-/// Returns the percentile `part` of `times` in us. `None` without times, or if unanswered tasks reach into
-/// it.
+/// Sorts `times` and returns their percentile `part` in us. `None` without times, or if unanswered tasks reach
+/// into it.
 pub fn percentile_us(times: &mut [u32], part: f64) -> Option<f64> {
     times.sort_unstable();
     let rank = (times.len() as f64 * part).ceil().max(1.0) as usize;
@@ -495,7 +496,8 @@ fn steps(
 }
 
 /// Returns the batch's share of the core from 100 ms after `from` until `to`, and the milliseconds after
-/// which its share stayed below 5%. `None` without samples from 100 ms after `from` on.
+/// which its share stayed below 5%. Samples are pairs of a time and the batch's CPU time until then, in
+/// nanoseconds. `None` without samples from 100 ms after `from` on.
 fn step(from: u64, to: u64, samples: &[(u64, u64)]) -> Option<(f64, f64)> {
     let after: Vec<_> = samples.iter().filter(|it| it.0 >= from && it.0 < to).collect();
     let settled = after.iter().position(|it| it.0 >= from + STEP_NS)?;
@@ -567,6 +569,7 @@ mod tests {
         assert!((share - 0.01).abs() < 1e-9 && above_limit_ms == 60.0, "{share} {above_limit_ms}");
         assert!(step(0, 50 * MS, &samples).is_none());
         let all: Vec<_> = (0..50).map(|sample| (sample * 10 * MS, sample * 10 * MS)).collect();
+        // The last of 50 samples is at 490 ms.
         assert_eq!(step(0, 500 * MS, &all), Some((1.0, 490.0)));
     }
 }

@@ -222,6 +222,7 @@ impl Course<'_> {
 /// for the records is reserved in advance, so that the loop does not stall in the allocator.
 pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
+    // Draws from the exponential distribution with mean 1, for service times and gaps.
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
     let phases_ns = course.ends_ns(began);
     let mut counts =
@@ -246,6 +247,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
                 let service_ns = unit() * course.service_ns;
                 offer(rig, &mut counts, due, service_ns as u32);
             }
+            // The mean gap is the mean service time over the load.
             due += (unit() * course.service_ns / part) as u64 + 1;
         }
         rig.workers.collect(now, &mut |completion| {

@@ -10,8 +10,8 @@
 //! A run is a list of blocks ([`plan`]). Each seed has a different order. A block is one worker, one batch
 //! and one arm under a sequence of loads ([`block`]). An arm is a way to limit the batch. Each block is
 //! divided into windows. A window does not count after foreign activity: foreign processes and the host took
-//! more than 5% of a CPU ([`accounts`]). Discarded windows are reported. The rule ignores response times. The
-//! results are in [`mod@report`].
+//! more than `--foreign-max` (by default 5%) of a CPU ([`accounts`]). Discarded windows are reported. The rule
+//! ignores response times. The results are in [`mod@report`].
 
 pub mod accounts;
 pub mod block;

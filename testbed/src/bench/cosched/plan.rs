@@ -274,9 +274,9 @@ pub struct Block {
 pub struct Choice {
     /// Selected arms.
     pub arms: Vec<Arm>,
-    /// Selected kinds of worker.
+    /// Selected kinds of worker, at least one.
     pub workers: Vec<WorkerKind>,
-    /// Selected batch jobs.
+    /// Selected batch jobs, at least one.
     pub batches: Vec<Batch>,
     /// Selected loads.
     pub loads: Vec<Load>,
@@ -426,7 +426,7 @@ impl Choice {
 mod tests {
     use super::*;
 
-    /// Returns the default choice.
+    /// Returns a choice of all arms, workers, batches and loads, without `--full`.
     fn all() -> Choice {
         Choice {
             arms: Arm::ALL.into(),
@@ -448,6 +448,7 @@ mod tests {
         assert!(WorkerKind::ALL.iter().all(|kind| cells.iter().any(|cell| cell.worker == *kind)));
         assert!(Batch::ALL.iter().all(|batch| cells.iter().any(|cell| cell.batch == *batch)));
         let full = Choice { is_full: true, ..all() };
+        // All arms except `None`, beside all workers and batches.
         assert_eq!(full.cells().len(), 8 * 4 * 4);
     }
 
@@ -462,6 +463,7 @@ mod tests {
             };
             let group: Vec<_> = blocks.iter().filter(is_of).collect();
             let rows = &group[1..group.len() - 1];
+            // At least the four arms with different mechanisms.
             assert!(rows.len() >= 4 && rows.iter().all(|block| block.purpose == Purpose::Row));
             for end in [group[0], group[group.len() - 1]] {
                 assert_eq!((end.purpose, end.cell.arm), (Purpose::Control, Arm::None));

@@ -40,7 +40,8 @@ pub struct Row {
     pub violating: Option<f64>,
     /// Number of due tasks.
     pub tasks: u64,
-    /// 99th percentile of the response time, in us. `None` if more than the remaining 1% were not answered.
+    /// 99th percentile of the response time, in us. `None` without tasks, or if more than the remaining 1% were
+    /// not answered.
     pub response_p99_us: Option<f64>,
     /// 99.9th percentile of the response time.
     pub response_p999_us: Option<f64>,
@@ -123,7 +124,7 @@ pub struct Report {
     /// Units per second that each batch completes alone, by its own counter.
     pub alone: BTreeMap<&'static str, f64>,
     /// Cells that `wedjat cosched run` would have refused, with the reasons. They were run by force.
-    pub refused: Vec<ExcludedWindows>,
+    pub refused: Vec<RefusedCell>,
     /// Bars.
     pub bars: Vec<Bar>,
     /// Rows of the table.
@@ -142,7 +143,7 @@ pub struct Report {
 
 /// Cell that `wedjat cosched run` would have refused.
 #[derive(Clone, Debug, Serialize)]
-pub struct ExcludedWindows {
+pub struct RefusedCell {
     /// Cell of the plan.
     #[serde(flatten)]
     pub cell: Cell,
@@ -179,7 +180,7 @@ pub(super) fn of(
         put_back: measurements.put_back,
         cells: [choice.cells().len(), all],
         refused: refused
-            .map(|(cell, reason)| ExcludedWindows { cell: *cell, why: reason.clone() })
+            .map(|(cell, reason)| RefusedCell { cell: *cell, why: reason.clone() })
             .collect(),
         bars: match choice.bar_windows {
             0 => Vec::new(),

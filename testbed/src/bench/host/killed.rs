@@ -62,7 +62,7 @@ pub struct KillResult {
 /// Kills one of the workers that `program` runs on CPU `worker_cpu`. The agent runs on CPU `agent_cpu`.
 ///
 /// # Errors
-/// If the set-up fails, or any worker but the killed one loses a task.
+/// If the set-up fails, no reply comes after the kill, or any worker but the killed one loses a task.
 pub fn kill_one(
     program: &Path,
     [agent_cpu, worker_cpu]: [usize; 2],
@@ -114,7 +114,7 @@ struct Signals {
     began: Instant,
     /// True once all workers are attached.
     go: AtomicBool,
-    /// True if the run must end early.
+    /// True at the end of the supervision. A run that still waits for `go` then fails.
     stop: AtomicBool,
     /// Time of the kill in nanoseconds; 0 before it.
     killed: AtomicU64,
@@ -347,6 +347,7 @@ mod tests {
         let right = TaskLedger { balanced: true, ..ledger };
         assert_eq!(right.check().unwrap(), 2);
         let wrongs = [
+            // The agent's counters do not balance.
             ledger,
             TaskLedger { unanswered: 3, ..right },
             TaskLedger { unanswered: 1, ..right },

@@ -190,6 +190,7 @@ impl Port for Loop {
 /// # Errors
 /// If the load cannot be set up.
 pub fn floor_us(eal: &Eal) -> Result<f64, Failure> {
+    // 4096 frames of 256 bytes, and wires of 1024 packets.
     let frames = FramePool::new(4096, 256);
     let (left, right) = pair(1024, &frames);
     let (mut port, hz) = (Loop(left, right), eal.ticks_hz() as f64);

@@ -23,7 +23,7 @@ pub const CLIENT_IP: u32 = 0x0A00_0201;
 /// Maximum number of queued tasks in the pool.
 pub const QUEUE: usize = 16_384;
 
-/// Builds the configuration of an agent with `workers` workers.
+/// Builds the configuration of an agent with `workers` workers, at least one.
 ///
 /// # Errors
 /// If the policy is unknown.

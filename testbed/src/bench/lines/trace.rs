@@ -53,6 +53,7 @@ impl Map {
     #[must_use]
     pub fn new(turns: u64, mut sections: Vec<Section>) -> Self {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        // A local variable, whose address is in this thread's stack.
         let local = 0_u8;
         let local_address = std::ptr::from_ref(&local).addr() as u64;
         let stack = mappings(&maps).find(|&(start, end, _)| (start..end).contains(&local_address));
@@ -209,8 +210,11 @@ struct Access {
     core: usize,
     /// Number of instructions of the core in this round, up to that of the access.
     time: u64,
+    /// Address of the instruction.
     instruction: u64,
+    /// First accessed byte in the line.
     address: u64,
+    /// True for a write, false for a read.
     writes: bool,
 }
 
@@ -294,8 +298,8 @@ impl Tracer {
         for line in lines(address, bytes) {
             // First accessed byte in this line.
             let address = address.max(line * LINE);
-            for (is_done, writes) in [(reads, false), (writes, true)] {
-                if is_done {
+            for (occurs, writes) in [(reads, false), (writes, true)] {
+                if occurs {
                     let access = Access { core, time, instruction, address, writes };
                     self.apply(Order::InTurn, access);
                     self.round.push(access);
@@ -472,7 +476,7 @@ mod tests {
         // The same stack address stands for a separate stack on each core.
         let costs = rounds(3, "I  400,4\n M 0000f100,8\n", "I  400,4\n M 0000f100,8\n");
         assert_eq!(costs.all, OrderPair::default());
-        // Two words of one line count as one line.
+        // Two words of one line count as one line, which moves in each of the two turns of three rounds.
         let costs = rounds(3, "I  400,4\n S 00002000,8\n", "I  400,4\n S 00002008,8\n");
         assert_eq!(costs.sections["own"].in_turn, moves(6, 0));
     }
@@ -483,6 +487,7 @@ mod tests {
         let three = "I  400,4\n S 00003000,8\n".repeat(3);
         let costs = rounds(5, &three, &three);
         assert_eq!(costs.all, costs.sections[ELSEWHERE]);
+        // Five rounds: two turns each in turn, or two cores with three stores each at once.
         assert_eq!(costs.all, OrderPair { in_turn: moves(10, 0), at_once: moves(30, 0) });
     }
 

@@ -487,7 +487,7 @@ impl Workload {
         }
     }
 
-    /// Lets a packet arrive at a core.
+    /// Lets a packet arrive at a core. Does nothing if the core has no free packet.
     fn deliver(&mut self, core: usize, write: impl FnOnce(&Frames, &mut Packet)) {
         let Core { wire, packets, .. } = &mut self.cores[core];
         if let Some(mut packet) = packets.pop() {
@@ -594,7 +594,7 @@ impl Workload {
 
 impl Plan {
     /// Returns the target number of tasks in the system: as planned, but enough for half a burst of replies per
-    /// core.
+    /// core, and a multiple of the number of cores.
     fn target(&self) -> usize {
         let load = (self.outstanding * f64::from(self.workers)).ceil() as usize;
         load.max(self.cores * BURST / 2).next_multiple_of(self.cores)

@@ -180,7 +180,7 @@ struct Sum {
     answered: u64,
     refused: u64,
     lost: u64,
-    /// Turns of all nodes: times at which the conductor let a node poll until it was quiet.
+    /// Turns of all nodes: times at which a run let a node poll until it was quiet.
     turns: u64,
     /// Seeds with a violation.
     failed: Vec<u64>,

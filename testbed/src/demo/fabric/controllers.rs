@@ -214,7 +214,7 @@ impl Controllers {
     /// it and checks that it refuses `write`.
     ///
     /// # Errors
-    /// If no controller leads, `takeover` fails, or the deposed one writes.
+    /// If no controller leads, a signal cannot be sent, `takeover` fails, or the deposed one writes.
     pub fn depose_leader(
         &self,
         takeover: impl FnOnce() -> Result<(), String>,

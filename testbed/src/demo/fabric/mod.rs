@@ -117,7 +117,8 @@ pub struct Row {
     pub event: &'static str,
     /// Emulated time since the first task, in milliseconds.
     pub at_ms: u64,
-    /// Number of tasks neither answered nor returned.
+    /// Number of tasks that were neither answered nor returned, of those sent from shortly before this event until
+    /// shortly before the next.
     pub lost: u64,
     /// Recovery time in milliseconds; `None` if the event was not run or had no effect on tasks.
     pub recovered_ms: Option<f64>,
@@ -142,7 +143,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns true if all bounds are met, there is no violation, and all lost tasks belong to these events.
+    /// Returns true if each event that was run holds ([`Row::holds`]), there is no violation, and all lost tasks
+    /// belong to these events.
     #[must_use]
     pub fn holds(&self) -> bool {
         let all: u64 = self.outcome.lost.values().sum();

@@ -1,6 +1,6 @@
-//! Invariants that hold in every run, with any faults. They are checked after each turn of a node, and at the
-//! end. The functions here check the state of one node. The run itself checks idle workers, the nodes' packets of
-//! tasks, and the answers at the clients.
+//! Invariants that hold in every run, with any faults. They are checked at the end, and after each turn of a node,
+//! in which it polls until it is quiet (no packet moves). The functions here check the state of one node. The run
+//! itself checks idle workers, the nodes' packets of tasks, and the answers at the clients.
 //!
 //! - The node's counts of received and sent packets equal the counts on its wires.
 //! - Its ledger (account of received packets) balances, alone and against the packets at its ports, by kind of
@@ -201,8 +201,8 @@ pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
     matches!(dispatcher.view().presence(member), Presence::Registered | Presence::Configured)
 }
 
-/// Returns the reason why a member lacks its normal state without faults: registered, and at a spine with the
-/// right number of workers.
+/// Returns the reason why a member lacks its normal state without faults: registered and active, and at a spine
+/// with the right number of workers.
 #[must_use]
 pub fn missing_reason(
     dispatcher: &Dispatcher,

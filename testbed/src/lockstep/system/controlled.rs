@@ -1,6 +1,6 @@
 //! Spines and leaves in this process that follow a controller. The real code makes the controller's decisions,
 //! computes each node's desired state, and changes the node to match it (reconciliation). A message between a
-//! node and the controller takes 1 ms of emulated time.
+//! node and the controller takes 1 ms of emulated time. In a turn, a node polls until no packet moves.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -348,6 +348,7 @@ type Answer = Arc<Mutex<Option<(u64, Result<FollowResult, RequestError>)>>>;
 
 /// A spine or leaf that follows the controller.
 struct Follower {
+    /// The node itself.
     inner: Memory<LocalLeaf>,
     /// Queue of requests to the node, as in the process; `handle` adds to it.
     requests: Requests<LeafCores>,

@@ -415,6 +415,7 @@ impl Faults {
         }
         let names = ["cut", "pause", "kill", "pause a worker", "leave"];
         for name in names {
+            // Otherwise a half of the kinds has no fault, a third one, and a sixth two.
             let count = if every_kind { 1 } else { [0, 0, 0, 1, 1, 2][stream.random_range(0..6)] };
             for _ in 0..count {
                 let fault = draw_interval(name, &mut stream, topology, span_ns);
@@ -495,8 +496,8 @@ fn interval_ns(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl FaultInterval {
-    /// Returns true if both intervals overlap and concern the same participant. Cuts never clash: a wire counts
-    /// its cuts.
+    /// Returns true if both intervals overlap or touch, and concern the same participant. Cuts never clash: a wire
+    /// counts its cuts.
     fn clashes(&self, other: &Self) -> bool {
         let overlap = self.from_ns <= other.to_ns && other.from_ns <= self.to_ns;
         let have_same_target = match (self.kind, other.kind) {

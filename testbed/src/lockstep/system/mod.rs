@@ -1,5 +1,6 @@
 //! Several nodes in emulated time: spines, leaves, agents with emulated workers, clients, and the wires
-//! between them. The conductor ([`run()`]) gives nodes turns and carries their packets, with the plan's faults.
+//! between them. The conductor ([`run()`]) advances the time, gives nodes turns in which they poll until they are
+//! quiet, and carries their packets, with the plan's faults.
 //! [`check`] verifies the invariants of every run.
 //!
 //! A run is a function of its [`Plan`], to the last packet. Nodes in memory and nodes in processes of their own

@@ -64,7 +64,8 @@ pub trait Rank {
     /// Begins a run.
     fn open(&mut self) -> Self::Front;
 
-    /// Returns a uniform member of a non-empty front, chosen by random `bits`.
+    /// Returns a uniform member of a non-empty front, chosen by random `bits`. `None` only for a front that is not of
+    /// this order.
     fn find(&self, front: Self::Front, bits: u32) -> Option<RankedMember>;
 
     /// Gives a task to the member that was found last. Returns the remaining front.

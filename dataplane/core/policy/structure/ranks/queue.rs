@@ -9,6 +9,7 @@ use crate::policy::sample::below;
 pub struct Ranks {
     cells: Vec<Cell>,
     order: Box<Stretches>,
+    /// Number of ranked members.
     ranked: usize,
 }
 
@@ -174,6 +175,7 @@ mod tests {
                     None => prop_assert_eq!(least, None),
                     Some(shortest) => {
                         prop_assert!(ranked[shortest.index()]);
+                        // 1023 is `LONGEST`: longer queues have equal ranks.
                         prop_assert_eq!(Some(queues[shortest.index()].min(1023)), least);
                         let ties = scan.filter(|&m| Some(queues[m].min(1023)) == least).count();
                         prop_assert_eq!(ranks.order.ties(), ties);

@@ -1,5 +1,6 @@
-//! Checks after each turn of a node, and of a quiet system. [`check`] has the invariants of single nodes. These
-//! functions supply the conductor's view: the places of all packets and the state of the workers.
+//! Checks after each turn of a node (in which it polls until no packet moves), and of a quiet system. [`check`] has
+//! the invariants of single nodes. These functions supply the view of the conductor, which advances the emulated time:
+//! the places of all packets and the state of the workers.
 
 use wedjat::reason::DropReason;
 use wedjat::state::Member;
