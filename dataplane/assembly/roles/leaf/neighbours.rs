@@ -162,7 +162,7 @@ fn unreachable_server_is_excluded_until_it_answers() {
         assert_eq!(rig.presences()[4..], [Presence::Configured; 4], "{policy}");
         assert_eq!(rig.count(Counter::WorkersBack), 4);
         let back = (0..10).flat_map(|_| chosen(&mut rig)).any(|worker| worker >= 14);
-        // Horus chooses the worker that became idle last, so it may stay with the other server.
+        // Horus chooses the worker that became idle last, so it may keep to workers 10 to 13.
         assert!(back || policy == "horus", "{policy}");
         rig.assert_accounted();
     }

@@ -99,7 +99,8 @@ fn tasks_sent_after_the_probe_count() {
         }
         assert_eq!(released.iter().map(|task| task.seq).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(released[0].dst, 12);
-        // After the first task its estimate equals the others' queue of one. It may get a second task, but no third.
+        // After the first task its estimate equals the queue of one at each other worker. It may get a second task, but no
+        // third.
         let to_12 = released.iter().filter(|task| task.dst == 12).count();
         assert!(to_12 <= 2, "{released:?}");
         // Probed after those were sent, it includes them in its answer.
