@@ -122,10 +122,10 @@ fn calls_of_the_library_allocate_nothing() {
         let mut verdicts = [Verdict::Consumed; 1];
         let mut rewrites = [Rewrite::default(); 1];
         let (mut question, mut seen) = ([0; QUESTION_LEN], 0);
-        for now in 0..20_000u64 {
-            let (port, packet) = &packets[now as usize % packets.len()];
+        for round in 0..20_000u64 {
+            let (port, packet) = &packets[round as usize % packets.len()];
             let (mut first, mut second) = (packet.clone(), packet.clone());
-            let now = now * 100_000;
+            let now = round * 100_000;
             let before = counting::calls();
             while rewriting.release(now, &mut held).is_some() {}
             seen += usize::from(rewriting.question(now, &mut question).is_some());
@@ -134,7 +134,7 @@ fn calls_of_the_library_allocate_nothing() {
                 held[place as usize] = frames.frame(&first);
                 waited += 1;
                 rewriting.unsent(1);
-                rewriting.set_active(12, now % 2 == 0).unwrap();
+                rewriting.set_active(12, round % 2 == 0).unwrap();
             }
             let burst = &mut [&mut second[..]];
             deciding.decide(*port, now, burst, &mut verdicts, &mut rewrites).unwrap();

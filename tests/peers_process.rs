@@ -278,7 +278,6 @@ fn killed_peer_loses_only_its_tasks() {
     });
     let lost = switch.open.len();
     println!("{lost} of 200 tasks were at the node that was killed or on their way there");
-    assert!(lost <= 200);
     switch.ask(2200..4000);
     assert_eq!(switch.open.len(), lost, "nothing else is lost");
 

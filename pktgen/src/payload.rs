@@ -139,7 +139,8 @@ pub fn seed_of(app: u32, seq: u32) -> u64 {
     mixed(u64::from(app) << 32 | u64::from(seq))
 }
 
-/// Scatters the bits of a number (finalizer of SplitMix64). Equal numbers stay equal.
+/// Scatters the bits of a number: step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom
+/// number generators, OOPSLA 2014). Equal numbers stay equal.
 #[inline]
 #[must_use]
 pub fn mixed(number: u64) -> u64 {

@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::arrival::Schedule;
+use crate::payload::mixed;
 use crate::service::Service;
 
 /// Generator of every stream. Its output never changes between releases, so a seed identifies a run.
@@ -45,9 +46,8 @@ impl StreamSeed {
     #[must_use]
     pub fn derive(seed: u64, purpose: &str, core: u32) -> Self {
         // Mixes in one byte of the purpose at a time, then the core.
-        let named =
-            purpose.bytes().fold(split_mix(seed), |state, byte| split_mix(state ^ u64::from(byte)));
-        let seed = split_mix(named ^ (u64::from(core) << 32));
+        let named = purpose.bytes().fold(mixed(seed), |state, byte| mixed(state ^ u64::from(byte)));
+        let seed = mixed(named ^ (u64::from(core) << 32));
         Self { purpose: purpose.to_owned(), core, seed }
     }
 
@@ -56,15 +56,6 @@ impl StreamSeed {
     pub fn stream(&self) -> Stream {
         Stream::seed_from_u64(self.seed)
     }
-}
-
-/// Applies step and finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-/// generators, OOPSLA 2014).
-fn split_mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }
 
 /// The two streams of one core of the generator.
@@ -278,6 +269,6 @@ mod tests {
         ];
         assert!(others.iter().all(|other| other.seed != seed.seed));
         // Published first output of SplitMix64 for state 0.
-        assert_eq!(split_mix(0), 0xE220_A839_7B1D_CDAF);
+        assert_eq!(mixed(0), 0xE220_A839_7B1D_CDAF);
     }
 }

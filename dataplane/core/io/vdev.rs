@@ -98,7 +98,7 @@ pub struct UnknownArgument {
     pub found: String,
     /// Known arguments.
     pub known: String,
-    /// True if the driver silently ignores all arguments of the device after an unknown one.
+    /// True if the driver silently ignores all arguments of the device because of an unknown one.
     pub is_silent: bool,
 }
 

@@ -415,10 +415,11 @@ impl Dispatcher {
         self.policy.on_follow(member, &mut self.view);
     }
 
-    /// Writes off `lost` of the tasks outstanding at `member`, or all if there are fewer.
-    pub fn write_off(&mut self, member: Member, lost: u32) {
-        self.view.write_off(member, lost);
+    /// Writes off `lost` of the tasks outstanding at `member`, or all if there are fewer. Returns their number.
+    pub fn write_off(&mut self, member: Member, lost: u32) -> u32 {
+        let written_off = self.view.write_off(member, lost);
         self.policy.on_written_off(member, &mut self.view);
+        written_off
     }
 
     /// Corrects the counts for `surplus` answers of `member`, over all cores, that belonged to no task of

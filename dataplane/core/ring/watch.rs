@@ -97,7 +97,8 @@ impl AgentStatusWords {
     pub fn note(&self, ns: u64) {
         // Only the agent's core counts, so a load and a store suffice.
         let word = &self.0[TIMES + class(ns)];
-        word.store(word.load(Relaxed) + 1, Relaxed);
+        // Workers can write any number here.
+        word.store(word.load(Relaxed).wrapping_add(1), Relaxed);
     }
 
     /// Returns the time counts since the agent's start.

@@ -193,7 +193,9 @@ where
                         dispatcher.refresh(&idle);
                     }
                     // All its tasks: they are lost, or another worker serves them and replies with its id.
-                    false => dispatcher.write_off(local.member, u32::MAX),
+                    false => {
+                        dispatcher.write_off(local.member, u32::MAX);
+                    }
                 }
             }
             stages.note_freed(); // waiting tasks are offered again

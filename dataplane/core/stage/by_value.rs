@@ -126,8 +126,9 @@ impl Stages {
     #[must_use]
     pub fn note_lost(&mut self, id: u16, tasks: u32) -> bool {
         let Some(worker) = self.network.worker(id) else { return false };
-        self.dispatchers[usize::from(worker.pool)].write_off(worker.member, tasks);
-        self.counters.add(Counter::WrittenOff, tasks.into());
+        let written_off =
+            self.dispatchers[usize::from(worker.pool)].write_off(worker.member, tasks);
+        self.counters.add(Counter::WrittenOff, written_off.into());
         self.freed = true;
         true
     }

@@ -566,13 +566,15 @@ impl View {
         self.of(member).note_sign_of_life();
     }
 
-    /// Takes `lost` tasks, at most those outstanding, off the count of `member`, and counts them as lost.
-    pub fn write_off(&mut self, member: Member, lost: u32) {
+    /// Takes `lost` tasks, at most those outstanding, off the count of `member`, and counts them as lost. Returns their
+    /// number.
+    pub fn write_off(&mut self, member: Member, lost: u32) -> u32 {
         let most = self.outstanding_now(member).max(0).cast_unsigned();
         let lost = lost.min(most).min(i32::MAX as u32);
         self.of(member).take_off(lost);
         self.lost[member.index()].fetch_add(lost, Relaxed);
         self.touch(member);
+        lost
     }
 
     /// Sets the number of tasks outstanding at `member`, over all cores. The difference goes to this core's count.

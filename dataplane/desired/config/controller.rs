@@ -216,7 +216,13 @@ fn store(faults: &mut Faults, raw: &Controller) -> StoreConfig {
         faults.note(at, "controller.prefix", quoted(at), "a prefix such as /wedjat");
     }
     match (&raw.store, &raw.etcd) {
-        (Some(at), None) => StoreConfig::File(at.get_ref().into()),
+        (Some(at), None) => {
+            if let Some(file) = files.into_iter().flatten().next() {
+                let allowed = "none beside `store`: they are for `etcd`";
+                faults.note(file, "controller.etcd_ca", quoted(file), allowed);
+            }
+            StoreConfig::File(at.get_ref().into())
+        }
         (None, Some(at)) => {
             let is_url = |url: &str| url.starts_with("http://") || url.starts_with("https://");
             for url in at.get_ref().iter().filter(|url| !is_url(url.get_ref())) {

@@ -140,10 +140,12 @@ impl<'a> Runtime<'a> {
                 let seed = stream_seed(table.seed(), core, index);
                 account.seeds.insert(format!("core{core}.pool{id}"), seed);
             }
-            names.push(settings.policy.to_string());
+            let policy = settings.policy.to_string();
+            if !names.contains(&policy) {
+                names.push(policy);
+            }
             account.policies.insert(*id, settings.policy.to_string());
         }
-        names.dedup();
         account.policy = names.join(", ");
         account.workers = membership.workers().count();
         account

@@ -268,7 +268,8 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
                 format!("cut at {offset}")
             }
             _ => {
-                let from = random.random_range(0..8) * PAGE;
+                let pages = (bytes.len() / PAGE).clamp(1, 8);
+                let from = random.random_range(0..pages) * PAGE;
                 bytes.copy_within(from..from + PAGE, offset / PAGE * PAGE);
                 format!("the page of byte {offset} replaced by page {}", from / PAGE)
             }

@@ -129,7 +129,11 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             row.messages_per_task,
             row.lost,
             row.digest.as_deref().map(|digest| format!("  {digest}")).unwrap_or_default(),
-            if row.unstable { "  UNSTABLE: queues grew during the whole run" } else { "" }
+            if row.unstable {
+                "  UNSTABLE: queues grew during the whole run or overflowed"
+            } else {
+                ""
+            }
         )?;
     }
     if let Some(row) = rows.first() {

@@ -333,6 +333,8 @@ fn threads_answer_every_task_beside_their_agent() {
         }
         let mut answered = vec![0_u8; usize::from(tasks)];
         let mut sent = 0;
+        // Number of each worker's last reply.
+        let mut last = [None; 2];
         while answered.contains(&0) {
             if sent < tasks && threads.rig.agent.held() < 32 {
                 threads.rig.task(
@@ -344,12 +346,12 @@ fn threads_answer_every_task_beside_their_agent() {
             }
             threads.rig.after(1);
             for at in 0..2 {
-                let mut last = None;
                 while let Some(bytes) = threads.sent(at) {
                     let header = Header::parse(&bytes[udp::PAYLOAD..]).unwrap();
                     assert_eq!(bytes[udp::PAYLOAD + header.len()..], header.seq.to_be_bytes());
-                    assert!(last < Some(header.seq), "in order");
-                    last = Some(header.seq);
+                    let worker = usize::from(header.src - 10);
+                    assert!(last[worker] < Some(header.seq), "in order");
+                    last[worker] = Some(header.seq);
                     answered[usize::from(header.seq)] += 1;
                 }
             }

@@ -478,7 +478,7 @@ fn unregistered_worker_gets_no_task() {
             "{} {workers:?}",
             entry.name
         );
-        assert!(workers.len() == 2 || workers.len() == 1, "{} {workers:?}", entry.name);
+        assert!(!workers.is_empty(), "{}", entry.name);
         assert_eq!(rig.drops(), dropped, "{}", entry.name);
         rig.assert_accounted();
     }

@@ -64,6 +64,9 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
         ("--loss", arguments.loss.is_some()),
         ("--compare", arguments.compare),
     ];
+    if arguments.format == "csv" {
+        return Err("--format csv: runs with faults are reported as text or json".into());
+    }
     if let Some((flag, _)) = single_leaf_flags.into_iter().find(|(_, is_given)| *is_given) {
         let text = format!(
             "{flag} is only for runs of one leaf; omit it with --faults (use --workers-each, and loss= in --faults)"
@@ -130,7 +133,6 @@ fn run_one(arguments: &Arguments, plan: &Plan) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     match arguments.format.as_str() {
         "json" => writeln!(out, "{}", as_json(plan, &outcome))?,
-        "csv" => return Err("--format csv: runs with faults are reported as text or json".into()),
         _ => writeln!(out, "{}", as_text(plan, &outcome))?,
     }
     print_violation(plan, &outcome);
