@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo fabric test test-dpdk test-portable lint book doc bench bench-host bench-lines bench-library miri reference figures soak
-.PHONY: histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
+.PHONY: help demo fabric test test-dpdk test-units test-processes test-portable lint book doc bench bench-host bench-lines
+.PHONY: bench-library miri reference figures soak histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -28,12 +28,21 @@ histories: ## inject all faults into controllers, SECONDS (300) over etcd and as
 	target=$${CARGO_TARGET_DIR:-target}; for store in etcd file; do \
 		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
-test: test-dpdk test-portable lint ## all tests, with DPDK and without, then the lints
+# Integration tests leave most of a second CPU idle. The builds without DPDK and the lints fill it, at the lowest priority.
+test: test-units ## all tests, with DPDK and without, and the lints
+	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-portable lint >"$$beside" 2>&1; } & \
+	$(MAKE) test-processes; status=$$?; wait $$! || status=1; cat "$$beside"; rm "$$beside"; exit $$status
 
-# Unit tests run side by side. Integration tests start DPDK processes that poll, so they run one at a time.
-test-dpdk: ## the tests with DPDK ports and RocksDB
+test-dpdk: test-units test-processes ## the tests with DPDK ports and RocksDB
+
+# Builds the other tests, too, so that no later build waits for a lock.
+test-units:
 	@scripts/deps.sh test
 	$(CARGO) test --locked $(ALL) --lib --bins
+	$(CARGO) test --locked $(ALL) --test '*' --no-run --quiet
+
+# They start DPDK processes that poll, so they run one at a time.
+test-processes:
 	$(CARGO) test --locked $(ALL) --test '*' -- --test-threads=1
 	$(CARGO) test --locked $(ALL) --doc
 
