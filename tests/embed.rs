@@ -757,18 +757,23 @@ fn wrong_calls_are_refused_unknown_pools_dropped() {
     assert_eq!(choices, [Choice::Held; BURST + 1]);
     picker.pick(POOL + 1, 1, &tasks[..2], &mut choices).unwrap();
     assert_eq!(choices[..2], [Choice::Dropped(DropReason::UnknownPool); 2]);
-    // Reports of more tasks than a worker can have are ignored, as on a leaf.
+    // A report of more tasks than the worker can have counts, as on a leaf. Its load becomes that of the tasks sent and
+    // not answered.
     assert_eq!(pick(&mut picker, 1, 0..4).len(), 4);
     assert_eq!(picker.report(&[done(10, 60_000)]), 1);
     let worker = scheduler.workers().into_iter().find(|one| one.worker == 10).unwrap();
     assert!(worker.load < 4.0, "{worker:?}");
     assert!(scheduler.totals().balances());
-    let refused = |text: &str| {
-        let options = Options { ticks_hz: TICKS_HZ, macs: &[] };
-        Scheduler::from_toml(text, &options).unwrap_err().to_string()
-    };
+}
+
+// promise: library.2
+#[test]
+fn policy_that_sends_probes_is_refused() {
+    // With reports in messages, `jsq(2)` probes two workers for each task. The library sends no probes.
     let pools = "[[pool]]\nid = 1\npolicy = 'jsq(2)'\nreports = 'messages'\n[[server]]\nip = '10.0.2.11'\nworkers = '1'\npool = 1\n";
-    let text = refused(&format!("[leaf]\nid = 1\ncores = [0]\n{pools}"));
+    let options = Options { ticks_hz: TICKS_HZ, macs: &[] };
+    let config = format!("[leaf]\nid = 1\ncores = [0]\n{pools}");
+    let text = Scheduler::from_toml(&config, &options).unwrap_err().to_string();
     assert!(text.contains("probes workers"), "{text}");
 }
 

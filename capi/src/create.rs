@@ -16,7 +16,7 @@ use crate::types::Options;
 
 /// Size of the options in programs compiled before `memory_node` existed.
 const OPTIONS_OF_0_1: usize = 32;
-/// Maximum number of ports: a verdict names one in a byte.
+/// Maximum number of MAC addresses in the options, one for each port: a verdict names a port in a byte.
 const MACS_MAX: usize = 1 << u8::BITS;
 
 /// Creates a scheduler from a configuration of `length` bytes, the text that `wedjat leaf` reads. Allocates
@@ -26,12 +26,14 @@ const MACS_MAX: usize = 1 << u8::BITS;
 /// and uses the CPUs of the calling thread. The calling thread should not be pinned to a polling core. Without a
 /// state file the library has no threads.
 ///
-/// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, null in `*scheduler`, and the
-/// reason with its fix in the `detail_size` bytes at `detail`, which may be null; the text is cut to fit and
-/// zero-terminated.
+/// Returns 0, and the scheduler in `*scheduler`. Returns a code on failure, and null in `*scheduler`. The errors
+/// CONFIG, OPTIONS and NODE also have a text: the reason with its fix, in the `detail_size` bytes at `detail`, which
+/// may be null. The text is cut to fit and zero-terminated. Without a text it is empty. After ALIGNMENT nothing is
+/// written.
 ///
 /// # Errors
-/// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE
+/// WEDJAT_ERROR_CONFIG, WEDJAT_ERROR_OPTIONS, WEDJAT_ERROR_NODE, WEDJAT_ERROR_NULL, WEDJAT_ERROR_ALIGNMENT,
+/// WEDJAT_ERROR_DEFECT
 ///
 /// # Called from
 /// Any thread (lcore or not) of a primary, secondary or other process, also after fork().

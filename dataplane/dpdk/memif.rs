@@ -1657,7 +1657,8 @@ mod tests {
         }
     }
 
-    /// Each hostile client comes beside an honest peer, which stays connected.
+    /// The first hostile clients come beside an honest peer, which stays connected. The others find a device without a
+    /// peer.
     // promise: ports.2
     #[test]
     fn hostile_clients_never_reach_the_driver() {
@@ -1685,6 +1686,7 @@ mod tests {
         }
         assert_eq!(scene.relay.refused() - before, cases.len() as u64);
 
+        assert_eq!(scene.relay.ended(3), 0, "the honest peer is connected");
         // Cases that need a device without a peer.
         drop(driver);
         assert!(receive(&honest).is_none());

@@ -1,13 +1,13 @@
 //! Commands of operators and registrations to a fabric, as values and as text.
 
 use std::fmt::{self, Display};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use wedjat_core::limits::{MEMBERS_MAX, QUEUE, WORKER_ID_MAX};
 use wedjat_core::policy::{Overflow, PolicySpec};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::ids;
+use wedjat_desired::config::{HOST, ids};
 use wedjat_desired::control::{ChangeError, Values, Verbs, overflow_name, text};
 
 use super::fabric::PoolSettings;
@@ -19,7 +19,7 @@ use super::place::Placement;
 #[expect(missing_docs, reason = "ids, and the fields of what they name")]
 pub enum Command {
     /// `add-spine id=… ip=…`.
-    AddSpine { id: u16, ip: Ipv4Addr },
+    AddSpine { id: u16, ip: IpAddr },
     /// `remove-spine id=…`: links its racks to other spines.
     RemoveSpine { id: u16 },
     /// `fail-spine id=…`: marks it as down and links its racks to other spines.
@@ -27,7 +27,7 @@ pub enum Command {
     /// `restore-spine id=…`: marks it as up again.
     RestoreSpine { id: u16 },
     /// `add-leaf id=… ip=…`: adds it with an empty rack.
-    AddLeaf { id: u16, ip: Ipv4Addr },
+    AddLeaf { id: u16, ip: IpAddr },
     /// `remove-leaf id=…`: removes it with its rack. Pools get workers elsewhere.
     RemoveLeaf { id: u16 },
     /// `fail-leaf id=… [to=…]`: marks it as down. Pools get workers elsewhere, or another leaf takes over its
@@ -37,7 +37,7 @@ pub enum Command {
     RestoreLeaf { id: u16 },
     /// `add-server ip=… leaf=… workers=… [mac=…] [registers=true] [speed=…]`.
     AddServer {
-        ip: Ipv4Addr,
+        ip: IpAddr,
         leaf: u16,
         workers: Vec<u16>,
         mac: Option<Mac>,
@@ -45,11 +45,11 @@ pub enum Command {
         speed: f64,
     },
     /// `remove-server ip=…`: removes it with its workers. Pools get other workers.
-    RemoveServer { ip: Ipv4Addr },
+    RemoveServer { ip: IpAddr },
     /// `drain-server ip=…`: its workers get no new tasks, and no pool takes them.
-    DrainServer { ip: Ipv4Addr },
+    DrainServer { ip: IpAddr },
     /// `undrain-server ip=…`.
-    UndrainServer { ip: Ipv4Addr },
+    UndrainServer { ip: IpAddr },
     /// `add-pool [id=…] workers=… policy=… …`: without an id, takes the first free one.
     AddPool { id: Option<u16>, settings: PoolSettings },
     /// `remove-pool id=…`: frees its workers.
@@ -61,7 +61,7 @@ pub enum Command {
     /// `resize-pool id=… workers=…`.
     ResizePool { id: u16, workers: usize },
     /// `register leaf=… ip=… pool=… workers=…`: adds workers that registered at a leaf for this pool.
-    Register { leaf: u16, ip: Ipv4Addr, pool: u16, workers: Vec<u16> },
+    Register { leaf: u16, ip: IpAddr, pool: u16, workers: Vec<u16> },
 }
 
 /// Reason why a command is refused. The fabric is unchanged.
@@ -181,7 +181,7 @@ fn settings(values: &Values<'_>) -> Result<PoolSettings, ChangeError> {
         workers: count(values, "workers", 0, FABRIC_WORKERS_MAX)?,
         placement: Placement::named(placement).ok_or_else(allowed)?,
         spines: count(values, "spines", 0, MEMBERS_MAX)?,
-        address: values.parsed("address", "an IPv4 address such as 10.9.0.1")?,
+        address: values.parsed("address", HOST)?,
         admits: count(values, "admits", 0, FABRIC_WORKERS_MAX)?,
     })
 }
@@ -191,8 +191,7 @@ impl FromStr for Command {
 
     fn from_str(from: &str) -> Result<Self, ChangeError> {
         let values = Values::read(from, VERBS)?;
-        // Spines and leaves of a fabric have IPv4 addresses.
-        let ip = || values.needed("ip", "a host's IPv4 address such as 10.0.2.11");
+        let ip = || values.needed("ip", HOST);
         let id = || node(&values, "id");
         Ok(match values.verb {
             "add-spine" => Self::AddSpine { id: id()?, ip: ip()? },
@@ -315,6 +314,7 @@ mod tests {
             "fail-spine id=1",
             "restore-spine id=1",
             "add-leaf id=7 ip=10.0.2.1",
+            "add-leaf id=8 ip=fd00:2::1",
             "remove-leaf id=7",
             "fail-leaf id=7",
             "fail-leaf id=7 to=8",
@@ -343,7 +343,7 @@ mod tests {
             ("", "allowed: add-spine, remove-spine"),
             ("add-leaf ip=10.0.2.1", "no `id` in `add-leaf`; allowed: add-leaf id=… ip=…"),
             ("add-leaf id=32767 ip=10.0.2.1", "id=32767; allowed: an id, 0 to 32766"),
-            ("add-leaf id=1 ip=10.0.2", "allowed: a host's IPv4 address"),
+            ("add-leaf id=1 ip=10.0.2", "allowed: a host's IPv4 or IPv6 address"),
             ("add-pool workers=4 policy=best", "best"),
             ("add-pool workers=4 policy=sed placement=even", "allowed: spread, pack or size"),
             ("add-pool workers=99999999 policy=sed", "workers=99999999; allowed: 0 to 16777216"),

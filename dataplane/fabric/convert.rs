@@ -1,7 +1,7 @@
 //! Conversion between messages of the fabric's gRPC service and values.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use tonic::{Code, Status};
 use wedjat_admin::refusal;
@@ -52,7 +52,7 @@ pub fn workers(ids: &[u32]) -> Result<Vec<u16>, MessageError> {
 ///
 /// # Errors
 /// If the text is not an address.
-pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
+pub fn address(text: &str) -> Result<IpAddr, MessageError> {
     // Bounds the text in the error.
     let start: String = text.chars().take(40).collect();
     text.parse().or_else(|_| invalid(format!("address {start:?}")))
@@ -60,7 +60,7 @@ pub fn address(text: &str) -> Result<Ipv4Addr, MessageError> {
 
 /// Returns the message for a pool. `spine` is the pool's spine at a leaf, if it has one, with its address.
 #[must_use]
-pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, Ipv4Addr)>) -> proto::Pool {
+pub fn pool(id: u16, settings: &PoolSettings, spine: Option<(u16, IpAddr)>) -> proto::Pool {
     proto::Pool {
         id: id.into(),
         policy: settings.policy.clone(),
@@ -170,7 +170,6 @@ fn group_equal(all: &BTreeMap<WorkerKey, Worker>) -> Vec<proto::Workers> {
 /// # Errors
 /// If a part of the message is invalid. The error describes it.
 pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolView>, MessageError> {
-    let server = |text: &str| address(text).map(IpAddr::V4);
     let mut put = View::default();
     for message in from.pools {
         let (id, pool) = pool_view(message)?;
@@ -180,23 +179,23 @@ pub fn delta(from: proto::FollowReply) -> Result<Delta<PoolView>, MessageError> 
         // An invalid MAC address counts as none: the leaf finds it by ARP.
         let mac = if message.mac.is_empty() { None } else { message.mac.parse::<Mac>().ok() };
         let entry = Server { mac, registers: message.registers };
-        put.servers.entry(server(&message.ip)?).or_default().insert(entry);
+        put.servers.entry(address(&message.ip)?).or_default().insert(entry);
     }
     for message in from.workers {
-        let (server, pool) = (server(&message.server)?, to_u16(message.pool)?);
+        let (server, pool) = (address(&message.server)?, to_u16(message.pool)?);
         let (speed, is_drained) = (message.speed, message.drained);
         for id in workers(&message.ids)? {
             put.workers.insert((None, id), Worker { server, pool, speed, is_drained });
         }
     }
     for message in from.racks {
-        let (server, pool) = (server(&message.address)?, to_u16(message.pool)?);
+        let (server, pool) = (address(&message.address)?, to_u16(message.pool)?);
         let speed = f64::from(message.workers);
         let rack = Worker { server, pool, speed, is_drained: false };
         put.workers.insert((Some(pool), to_u16(message.leaf)?), rack);
     }
     let to_ids = |ids: Vec<u32>| ids.into_iter().map(to_u16).collect::<Result<Vec<_>, _>>();
-    let servers = from.gone_servers.iter().map(|ip| server(ip)).collect::<Result<_, _>>()?;
+    let servers = from.gone_servers.iter().map(|ip| address(ip)).collect::<Result<_, _>>()?;
     let workers = to_ids(from.gone_workers)?.into_iter().map(|id| Ok((None, id)));
     let racks = from.gone_racks.iter();
     let racks = racks.map(|one| Ok((Some(to_u16(one.pool)?), to_u16(one.leaf)?)));

@@ -4,7 +4,7 @@
 //! [`Draft::settle`] gives pools the workers that they lack, and links their racks to spines.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wedjat_core::limits::MEMBERS_MAX;
@@ -202,7 +202,7 @@ impl Draft {
     }
 
     /// Returns the leaf of a server.
-    fn server(&self, ip: Ipv4Addr) -> DecideResult<u16> {
+    fn server(&self, ip: IpAddr) -> DecideResult<u16> {
         self.fabric.leaf_of(ip).ok_or_else(|| unknown(format!("server {ip}")))
     }
 
@@ -213,9 +213,14 @@ impl Draft {
     }
 
     /// Checks that an address is a host's and free.
-    fn check_address(&self, ip: Ipv4Addr) -> DecideResult {
-        if !is_unicast(ip.into()) {
+    fn check_address(&self, ip: IpAddr) -> DecideResult {
+        if !is_unicast(ip) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
+        }
+        if self.fabric.addresses().any(|other| other.is_ipv4() != ip.is_ipv4()) {
+            let reason =
+                "the fabric has addresses of the other IP version; all of a fabric have the same";
+            return refused(format!("address {ip}"), reason);
         }
         match self.fabric.owner_of(ip) {
             Some(by) => Err(CommandError::Taken { what: format!("address {ip}"), by }),
@@ -255,14 +260,14 @@ impl Draft {
     }
 
     /// Adds or replaces a server.
-    fn put_server(&mut self, leaf: u16, ip: Ipv4Addr, server: &Server) {
+    fn put_server(&mut self, leaf: u16, ip: IpAddr, server: &Server) {
         let Server { mac, registers, is_drained } = *server;
         let mac = mac.map(|mac| mac.to_string());
         self.push(Event::Server { leaf, ip, mac, registers, is_drained });
     }
 
     /// Drains or undrains a server.
-    fn drain(&mut self, ip: Ipv4Addr, is_drained: bool) -> DecideResult {
+    fn drain(&mut self, ip: IpAddr, is_drained: bool) -> DecideResult {
         let leaf = self.server(ip)?;
         let server = self.leaf(leaf)?.servers.get(&ip).cloned();
         if let Some(server) = server.filter(|server| server.is_drained != is_drained) {
@@ -383,12 +388,7 @@ impl Draft {
     }
 
     /// Adds workers that registered at a leaf, and assigns them to the pool.
-    fn register(
-        &mut self,
-        (leaf, ip): (u16, Ipv4Addr),
-        pool: u16,
-        workers: &[u16],
-    ) -> DecideResult {
+    fn register(&mut self, (leaf, ip): (u16, IpAddr), pool: u16, workers: &[u16]) -> DecideResult {
         let what = || format!("workers of {ip} at leaf {leaf}");
         // Only workers that no pool has join. `settings.admits` is the size up to which the pool admits them.
         let settings = self.settings(pool)?;
@@ -519,7 +519,7 @@ impl Draft {
         // Each free worker gets its rank among those of its server. The first `count` by rank then take one worker
         // of each server, then a second one, and so on. `counts` holds the number of workers so far of each
         // server. Workers of one server mostly have adjacent ids, so the last `index` is tried first.
-        let (mut counts, mut index) = (Vec::<(Ipv4Addr, usize)>::new(), 0);
+        let (mut counts, mut index) = (Vec::<(IpAddr, usize)>::new(), 0);
         let mut free = Vec::new();
         for (id, worker) in rack.free() {
             if counts.get(index).is_none_or(|(server, _)| *server != worker.server) {

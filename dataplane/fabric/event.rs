@@ -3,7 +3,7 @@
 //! the store.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -37,19 +37,19 @@ impl From<Ids> for Vec<(u16, u16)> {
 #[expect(missing_docs, reason = "ids, and the fields of what they name")]
 pub enum Event {
     /// Adds or replaces a spine.
-    Spine { id: u16, ip: Ipv4Addr, is_failed: bool },
+    Spine { id: u16, ip: IpAddr, is_failed: bool },
     /// Removes a spine.
     SpineGone { id: u16 },
     /// Adds or replaces a leaf. Its rack stays.
-    Leaf { id: u16, ip: Ipv4Addr, is_failed: bool },
+    Leaf { id: u16, ip: IpAddr, is_failed: bool },
     /// Removes a leaf with its rack.
     LeafGone { id: u16 },
     /// Adds or replaces a server in a leaf's rack. Its workers stay.
-    Server { leaf: u16, ip: Ipv4Addr, mac: Option<String>, registers: bool, is_drained: bool },
+    Server { leaf: u16, ip: IpAddr, mac: Option<String>, registers: bool, is_drained: bool },
     /// Removes a server with its workers.
-    ServerGone { leaf: u16, ip: Ipv4Addr },
+    ServerGone { leaf: u16, ip: IpAddr },
     /// Adds or replaces workers of a server. They have no pool then.
-    Workers { leaf: u16, server: Ipv4Addr, ids: Ids, speed: f64 },
+    Workers { leaf: u16, server: IpAddr, ids: Ids, speed: f64 },
     /// Assigns workers to a pool, or to none.
     Assign { leaf: u16, ids: Ids, pool: Option<u16> },
     /// Adds or replaces a pool. Its workers and links stay.

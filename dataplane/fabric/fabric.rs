@@ -4,7 +4,7 @@
 //! Versions share unchanged leaves and pools, so a new version costs only its differences.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use super::place::Placement;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spine {
     /// Address towards leaves.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// True if it is marked as down: no rack is linked to it.
     pub is_failed: bool,
 }
@@ -37,7 +37,7 @@ pub struct Server {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worker {
     /// Address of its server.
-    pub server: Ipv4Addr,
+    pub server: IpAddr,
     /// Pool that it serves; `None` if no pool has it.
     pub pool: Option<u16>,
     /// Relative speed.
@@ -48,11 +48,11 @@ pub struct Worker {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaf {
     /// Address towards spines.
-    pub ip: Ipv4Addr,
+    pub ip: IpAddr,
     /// True if it is marked as down: no pool has workers there.
     pub is_failed: bool,
     /// Servers of the rack.
-    pub servers: BTreeMap<Ipv4Addr, Server>,
+    pub servers: BTreeMap<IpAddr, Server>,
     /// Workers of the rack, by id.
     pub workers: BTreeMap<u16, Worker>,
     /// Number of workers that each pool has in this rack. Pools without workers are absent.
@@ -62,7 +62,7 @@ pub struct Leaf {
 impl Leaf {
     /// Creates a leaf with an empty rack.
     #[must_use]
-    pub fn new(ip: Ipv4Addr) -> Self {
+    pub fn new(ip: IpAddr) -> Self {
         Self {
             ip,
             is_failed: false,
@@ -84,7 +84,7 @@ impl Leaf {
 
     /// Returns the workers that a pool may take: without a pool, on servers that are not drained.
     pub fn free(&self) -> impl Iterator<Item = (u16, &Worker)> {
-        let drained: Vec<Ipv4Addr> =
+        let drained: Vec<IpAddr> =
             self.servers.iter().filter(|(_, one)| one.is_drained).map(|(&ip, _)| ip).collect();
         let is_free =
             move |worker: &Worker| worker.pool.is_none() && !drained.contains(&worker.server);
@@ -123,7 +123,7 @@ pub struct PoolSettings {
     /// Number of spines that its racks are linked to; 0 if clients send to leaves.
     pub spines: usize,
     /// Address for the pool's tasks at all its spines.
-    pub address: Option<Ipv4Addr>,
+    pub address: Option<IpAddr>,
     /// Maximum size to which the pool grows by workers that register for it.
     pub admits: usize,
 }
@@ -155,7 +155,7 @@ pub struct Fabric {
 impl Fabric {
     /// Returns the leaf that has this server in its rack; `None` for an unknown server.
     #[must_use]
-    pub fn leaf_of(&self, server: Ipv4Addr) -> Option<u16> {
+    pub fn leaf_of(&self, server: IpAddr) -> Option<u16> {
         let mut leaves = self.leaves.iter();
         leaves.find(|(_, leaf)| leaf.servers.contains_key(&server)).map(|(&id, _)| id)
     }
@@ -183,9 +183,18 @@ impl Fabric {
         links
     }
 
+    /// Returns the addresses of all leaves, servers, spines and pools.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let leaves = self.leaves.values().map(|leaf| leaf.ip);
+        let servers = self.leaves.values().flat_map(|leaf| leaf.servers.keys().copied());
+        let spines = self.spines.values().map(|spine| spine.ip);
+        let pools = self.pools.values().filter_map(|pool| pool.settings.address);
+        leaves.chain(servers).chain(spines).chain(pools)
+    }
+
     /// Describes the current owner of an address, for messages; `None` for a free address.
     #[must_use]
-    pub fn owner_of(&self, ip: Ipv4Addr) -> Option<String> {
+    pub fn owner_of(&self, ip: IpAddr) -> Option<String> {
         let spine = self.spines.iter().find(|(_, spine)| spine.ip == ip);
         let leaf = || self.leaves.iter().find(|(_, leaf)| leaf.ip == ip);
         let pool = || self.pools.iter().find(|(_, pool)| pool.settings.address == Some(ip));
@@ -201,11 +210,7 @@ impl Fabric {
     pub fn contradictions(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let mut addresses = BTreeSet::new();
-        let leaves = self.leaves.values().map(|leaf| leaf.ip);
-        let servers = self.leaves.values().flat_map(|leaf| leaf.servers.keys().copied());
-        let pools = self.pools.values().filter_map(|pool| pool.settings.address);
-        let spines = self.spines.values().map(|spine| spine.ip);
-        for ip in leaves.chain(servers).chain(spines).chain(pools) {
+        for ip in self.addresses() {
             if !addresses.insert(ip) {
                 faults.push(format!("{ip} is the address of two"));
             }

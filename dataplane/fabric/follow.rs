@@ -6,7 +6,7 @@
 //! number the leaders. A [`View`] is the part of the fabric that one node receives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -327,11 +327,9 @@ impl Follower {
     fn unknown_workers(&self) -> Vec<Message> {
         let mut by_server = BTreeMap::<_, BTreeSet<u32>>::new();
         while let Some(one) = self.unknown.as_ref().and_then(|unknown| unknown.pop()) {
-            // A controller has IPv4 servers only.
-            let IpAddr::V4(server) = one.server else { continue };
-            by_server.entry((server, one.pool)).or_default().insert(one.worker.into());
+            by_server.entry((one.server, one.pool)).or_default().insert(one.worker.into());
         }
-        let register = |((server, pool), workers): ((Ipv4Addr, u16), BTreeSet<u32>)| {
+        let register = |((server, pool), workers): ((IpAddr, u16), BTreeSet<u32>)| {
             let (server, pool) = (server.to_string(), u32::from(pool));
             Message::Register(proto::Register {
                 server,
@@ -378,7 +376,7 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
         // The only server of an agent is its own host, which the view leaves out.
         NodeId::Agent(ip) => {
             let host = Server { mac: None, registers: true };
-            wanted.servers.insert(ip.into(), [host].into());
+            wanted.servers.insert(ip, [host].into());
         }
         // The servers of a spine's members are leaves. The view leaves them out. Speeds must be above 0.
         NodeId::Spine(_) => {
@@ -405,7 +403,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
         NodeId::Spine(_) => spine_policy,
     };
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
-    let service = settings.address.filter(|_| has_service).map(IpAddr::V4);
+    let service = settings.address.filter(|_| has_service);
     let link = pool.spine.map(|(id, ip)| (Spine { id, ip: ip.into() }, signals));
     // The node keeps other settings of its file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })

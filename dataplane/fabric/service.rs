@@ -432,7 +432,7 @@ fn servers(leaf: &Leaf, followers: &Followers, version: u64) -> Vec<proto::Topol
         .iter()
         .for_each(|(&id, worker)| workers.entry(worker.server).or_default().push(id));
     let server =
-        |(&ip, server): (&std::net::Ipv4Addr, &super::fabric::Server)| proto::TopologyServer {
+        |(&ip, server): (&std::net::IpAddr, &super::fabric::Server)| proto::TopologyServer {
             ip: ip.to_string(),
             registers: server.registers,
             drained: server.is_drained,

@@ -175,6 +175,8 @@ fn contradictory_topology_is_refused_with_the_cause() {
         ("add-spine id=9 ip=10.0.3.1", "leaf 3 has it"),
         ("add-spine id=9 ip=10.9.0.1", "pool 7 has it"),
         ("add-spine id=9 ip=224.0.0.1", "it is no host's"),
+        ("add-leaf id=9 ip=fd00:9::1", "all of a fabric have the same"),
+        ("add-pool id=9 workers=0 policy=sed address=fd00:9::2", "all of a fabric have the same"),
         (
             "add-server ip=10.0.9.11 leaf=9 workers=0",
             "leaf 9: there is none; `wedjat ctl topology`",

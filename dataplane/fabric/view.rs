@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wedjat_desired::state::{Delta, Desired, Server, Worker};
@@ -20,7 +20,7 @@ pub enum NodeId {
     /// Leaf, by id.
     Leaf(u16),
     /// Agent of a server, by address.
-    Agent(Ipv4Addr),
+    Agent(IpAddr),
 }
 
 impl fmt::Display for NodeId {
@@ -56,7 +56,7 @@ pub struct PoolView {
     /// Settings of the pool.
     pub settings: PoolSettings,
     /// For a leaf: the spine that the pool is linked to, with its address.
-    pub spine: Option<(u16, Ipv4Addr)>,
+    pub spine: Option<(u16, IpAddr)>,
 }
 
 /// Part of a fabric that one node receives. The workers of a spine's pool are racks, by pool and leaf; the speed of a
@@ -143,13 +143,13 @@ impl Fabric {
     }
 
     /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
-    fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(Ipv4Addr) -> bool) -> View {
+    fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(IpAddr) -> bool) -> View {
         let (mut view, mut last_server) = (View::default(), None);
         for (&worker, state) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
             let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
                 continue;
             };
-            let (ip, is_drained) = (IpAddr::V4(state.server), server.is_drained);
+            let (ip, is_drained) = (state.server, server.is_drained);
             let entry = Worker { server: ip, pool, speed: state.speed, is_drained };
             view.workers.insert((None, worker), entry);
             // Workers of one server mostly have adjacent ids, so this adds most servers only once.
@@ -174,7 +174,7 @@ impl Fabric {
             for (&leaf, _) in entry.links.iter().filter(|(_, spine)| **spine == id) {
                 let Some(rack) = self.leaves.get(&leaf) else { continue };
                 let workers = rack.pools.get(&pool).copied().unwrap_or_default();
-                let (server, speed) = (IpAddr::V4(rack.ip), f64::from(workers));
+                let (server, speed) = (rack.ip, f64::from(workers));
                 let rack = Worker { server, pool, speed, is_drained: false };
                 view.workers.insert((Some(pool), leaf), rack);
                 let new_view = || PoolView { settings: entry.settings.clone(), spine: None };

@@ -74,8 +74,8 @@ impl Home {
     }
 
     /// Writes configurations of nodes that follow a controller, and that of the controller.
-    pub fn followed() -> Self {
-        Self::with(Some("fabric"), Family::V4)
+    pub fn followed(family: Family) -> Self {
+        Self::with(Some("fabric"), family)
     }
 
     /// Writes configurations. `store` is the name of the file in which a controller stores the desired state;

@@ -72,7 +72,8 @@ pub const SPAN: u64 = 16;
 pub const SEQUENCES_A_MICROSECOND: u64 = 16;
 /// Maximum lag of a sender's sequence behind its clock: one second. Beyond it the sender skips sequences.
 pub const BEHIND_MAX: u64 = 1_000_000 * SEQUENCES_A_MICROSECOND;
-/// Distance behind a worker's newest sequence from which a packet is always too old: four seconds.
+/// Distance behind a worker's newest sequence from which a packet is too old even if no later sequence has replaced its
+/// word of the window: four seconds. The receiver knows the newest sequence to within [`BEHIND_MAX`].
 pub const OLD_MAX: u64 = 4 * BEHIND_MAX;
 
 /// Returns the sequence of a moment.

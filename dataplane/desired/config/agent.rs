@@ -219,12 +219,6 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
     };
     let (host, leaves) = (settings.check(faults), leaves(faults, raw, &ports));
     let peers = peers::peers(faults, raw, &ports);
-    if let Some(follow) = raw.controller.as_ref() {
-        let found = "[controller] beside a [[port]] with an IPv6 address";
-        let allowed = "one of them: controllers support agents with IPv4 addresses only";
-        let is_v6 = ports.iter().any(|port| port.ip.is_ipv6());
-        { is_v6 }.then(|| faults.note(&follow.addresses, "controller", found, allowed));
-    }
     let sends = match peers {
         Some(_) => ReplyPath::Never,
         None => reply_path(faults, raw, &leaves),
@@ -428,7 +422,7 @@ fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
 /// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
     let raw_agent::Port { table, ref device, ref ip, ref mac } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref(), may_be_v6: true }
+    port::Keys { table, device, ip, mac: mac.as_ref() }
 }
 
 /// Checks a pool. Returns `None` if its policy is invalid.
@@ -643,6 +637,10 @@ overflow = "refuse"
         assert_eq!(ports, [0, 0, 1]);
         let follows = "[controller]\naddresses = [\"unix:/run/fabric.ctl\"]\n";
         let peers = "[peers]\nnodes = [\"10.0.2.11\", \"10.0.2.12\"]\n";
+        assert!(
+            parse(&format!("{good}{follows}")).is_ok(),
+            "controllers have nodes of both families"
+        );
         for (text, parts) in [
             (good.replace("fd00:2::b/64", "fe80::b/64"), ["`port.ip`", "fd00:1::1/64"]),
             (good.replace("fd00:2::b/64", "fd00:2::/64"), ["`port.ip`", "with its prefix"]),
@@ -660,7 +658,6 @@ overflow = "refuse"
                 ["`agent.leaf`", "not the network's first"],
             ),
             (good.replace("slots = 32", "payload = 1426"), ["`agent.payload`", "1 to 1425"]),
-            (format!("{good}{follows}"), ["`controller`", "IPv4 addresses only"]),
             (format!("{good}{peers}"), ["`peers`", "do not support IPv6 yet"]),
         ] {
             let error = parse(&text).unwrap_err().to_string();

@@ -28,8 +28,7 @@ pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<C
     let mut faults = Faults::new(file, text);
     let mut leaf = LeafConfig::read(&mut faults, &raw);
     refuse_foreign_keys(&mut faults, &raw);
-    let mut ports: Vec<_> =
-        raw.port.iter().map(|port| self::port(&mut faults, &raw, port)).collect();
+    let mut ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
     let spines = racks::spines(&mut faults, &raw);
     let local = raw.agent.iter().flat_map(|agent| &agent.pool);
     let local: HashSet<_> = local.map(|pool| *pool.id.get_ref()).collect();
@@ -159,20 +158,14 @@ fn limits(
 }
 
 /// Returns a port's keys in the form that leaves and agents share.
-fn keys(raw: &raw::Port, may_be_v6: bool) -> port::Keys<'_> {
+fn keys(raw: &raw::Port) -> port::Keys<'_> {
     let raw::Port { table, ref device, ref ip, ref mac, .. } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref(), may_be_v6 }
-}
-
-/// Returns true if the node supports IPv6. Leaves, spines and programs with the library do. Nodes that follow
-/// a controller do not yet.
-fn supports_v6(raw: &raw::Config) -> bool {
-    raw.controller.is_none()
+    port::Keys { table, device, ip, mac: mac.as_ref() }
 }
 
 /// Checks a port.
-fn port(faults: &mut Faults, config: &raw::Config, raw: &raw::Port) -> PortConfig {
-    let port = keys(raw, supports_v6(config)).check(faults);
+fn port(faults: &mut Faults, raw: &raw::Port) -> PortConfig {
+    let port = keys(raw).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
         let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
@@ -362,7 +355,7 @@ fn buffers_needed(
 /// Checks the ports together. At least one must be for clients, and one for workers, unless tasks or workers reach the
 /// node without a port.
 fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
-    let keys = raw.port.iter().map(|port| keys(port, supports_v6(raw)));
+    let keys = raw.port.iter().map(keys);
     port::check_together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
         return; // the program passes in tasks and reports

@@ -36,7 +36,7 @@ pub use agent::{AgentConfig, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
 pub use fault::Fault;
-pub use faults::ConfigError;
+pub use faults::{ConfigError, HOST};
 pub use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
 pub use leaf::{Config, LeafConfig, ServerConfig};

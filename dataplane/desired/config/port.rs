@@ -64,8 +64,6 @@ pub struct Keys<'a> {
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
-    /// True if the node supports IPv6.
-    pub may_be_v6: bool,
 }
 
 impl Keys<'_> {
@@ -83,12 +81,8 @@ impl Keys<'_> {
                 false => faults.warn(self.device, "port.device", unknown.found, &unknown.known),
             }
         }
-        let found = network(self.ip.get_ref()).filter(|(ip, _)| self.may_be_v6 || ip.is_ipv4());
-        let (ip, prefix) = found.unwrap_or_else(|| {
-            let allowed = match self.may_be_v6 {
-                true => "a host's address with its prefix such as 10.0.1.1/24 or fd00:1::1/64",
-                false => "a host's address with its prefix such as 10.0.1.1/24; IPv6 is not supported here yet",
-            };
+        let (ip, prefix) = network(self.ip.get_ref()).unwrap_or_else(|| {
+            let allowed = "a host's address with its prefix such as 10.0.1.1/24 or fd00:1::1/64";
             faults.note(self.ip, "port.ip", quoted(self.ip), allowed);
             (UNSPECIFIED, 0)
         });

@@ -10,7 +10,7 @@ use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
 use wedjat_core::policy::{Overflow, PolicyError, PolicySpec};
 use wedjat_core::wire::ether::Mac;
 
-use crate::config::ids;
+use crate::config::{HOST, ids};
 
 /// One change. Its text is a verb followed by `key=value` for each field, as in `add-workers server=10.0.2.13
 /// pool=1 workers=8-11`.
@@ -236,8 +236,6 @@ const FOUND_MAX: usize = 100;
 const PATH_MAX: usize = 4096;
 /// Maximum size of a policy's text in bytes.
 const POLICY_MAX: usize = 256;
-/// Allowed text for a host.
-const HOST: &str = "a host's IPv4 address such as 10.0.2.11, or an IPv6 address such as fd00:2::b";
 
 /// Splits a text into words; parentheses and double quotes keep a word together. In quotes, a backslash precedes a
 /// quote or a backslash.
@@ -774,7 +772,7 @@ mod tests {
             ("", "allowed: add-server, remove-server"),
             ("drop-server ip=1.2.3.4", "`drop-server`"),
             ("remove-server", "no `ip` in `remove-server`; allowed: remove-server ip=…"),
-            ("remove-server ip=10.0.0", "ip=10.0.0; allowed: a host's IPv4 address"),
+            ("remove-server ip=10.0.0", "ip=10.0.0; allowed: a host's IPv4 or IPv6 address"),
             ("remove-server ip=10.0.0.1 ip=10.0.0.1", "`ip=10.0.0.1` in `remove-server`"),
             ("remove-server ip=10.0.0.1 now", "`now` in"),
             ("remove-workers workers=3-1", "workers=`3-1`, a range that runs backwards"),

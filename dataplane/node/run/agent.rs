@@ -18,7 +18,7 @@ use wedjat_core::state::Counters;
 use wedjat_core::state::table::Role;
 use wedjat_core::stats::{AgentStats, LeafStats};
 use wedjat_core::wire::ether::Mac;
-use wedjat_desired::config::{AgentConfig, HostConfig, ReplyPath, v4_bits};
+use wedjat_desired::config::{AgentConfig, HostConfig, ReplyPath};
 use wedjat_desired::control::signer;
 use wedjat_dpdk::{Eal, Mbuf, Outlet, PoolHandle};
 use wedjat_fabric::NodeId;
@@ -118,7 +118,7 @@ pub(super) fn start(
     // The agent's address is that of the port towards its first leaf; of the first port without a leaf.
     let port = &config.ports[config.leaves.first().map_or(0, |leaf| leaf.port)];
     let parts = NodeParts {
-        id: NodeId::Agent(v4_bits(port.ip).unwrap_or_default().into()),
+        id: NodeId::Agent(port.ip),
         cores: vec![AgentCore { parts, addresses, load, counters, signer }],
         requests: Requests::new(control, Arc::clone(&table), reload::agents_reader(config)),
         newcomers: None,

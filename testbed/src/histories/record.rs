@@ -7,6 +7,7 @@ use std::io::{self, BufRead, Write};
 use serde::{Deserialize, Serialize};
 use wedjat::controller::generated::TopologyReply;
 use wedjat::controller::{Command, Fabric, PoolSettings};
+use wedjat::wire::ipv4::v4_bits;
 
 /// Kind of an entity of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -150,7 +151,7 @@ pub fn of_fabric(fabric: &Fabric) -> State {
         state.push((Key(Kind::Leaf, id.into()), Entry::new(leaf.ip, &failed(leaf.is_failed))));
         state.extend(leaf.servers.iter().map(|(ip, server)| {
             let entry = Entry::new("", &[(Field::Drained, server.is_drained.into())]);
-            (Key(Kind::Server, ip.to_bits()), entry)
+            (Key(Kind::Server, v4_bits(*ip).unwrap_or_default()), entry)
         }));
     }
     state.extend(
@@ -170,7 +171,7 @@ pub fn of_command(command: &Command) -> Option<(Key, Change)> {
     let spine = |id: u16| Key(Kind::Spine, id.into());
     let leaf = |id: u16| Key(Kind::Leaf, id.into());
     let pool = |id: u16| Key(Kind::Pool, id.into());
-    let server = |ip: std::net::Ipv4Addr| Key(Kind::Server, ip.to_bits());
+    let server = |ip| Key(Kind::Server, v4_bits(ip).unwrap_or_default());
     let failed = |is_failed: u64| Change::Set(Field::Failed, is_failed);
     let drained = |is_drained: u64| Change::Set(Field::Drained, is_drained);
     let node = |ip| Change::Add(Entry::new(ip, &[(Field::Failed, 0)]));

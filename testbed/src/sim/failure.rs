@@ -25,9 +25,10 @@ pub struct Failure {
     pub notice_us: f64,
     /// Tasks lost in that time.
     pub aborted: f64,
-    /// Fraction of all tasks submitted in that time.
+    /// Lost tasks as a fraction of all tasks submitted in that time.
     pub share: f64,
-    /// Mean fraction of its tasks that a pool loses, over the pools with a scheduler on the switch.
+    /// Mean over the schedulers on the switch: the fraction of a scheduler's pool that it serves. A pool with several
+    /// schedulers there counts once for each.
     pub pool_share: f64,
 }
 

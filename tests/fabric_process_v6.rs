@@ -1,0 +1,17 @@
+//! Two spines, two leaves and their controller as processes in real time, over IPv6.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod family;
+mod following;
+mod frames;
+mod patience;
+mod process;
+mod switch;
+mod wires;
+
+// promise: fabric.3
+#[test]
+fn followed_fabric_over_ipv6_survives_spine_loss() {
+    following::survive_spine_and_controller_loss(family::Family::V6);
+}
