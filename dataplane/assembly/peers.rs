@@ -8,7 +8,7 @@ use wedjat_core::peers::Settings;
 use wedjat_core::policy::{Rng, stream_seed};
 use wedjat_core::role::agent::PeerGroup;
 use wedjat_core::state::Table;
-use wedjat_desired::config::{AgentConfig, PoolConfig, v4_bits};
+use wedjat_desired::config::{AgentConfig, PoolConfig};
 
 /// Creates the exchange of tasks between the configured agent and its peers, if it has any.
 #[must_use]
@@ -44,8 +44,8 @@ pub fn peer_settings(config: &AgentConfig, table: &Table) -> Option<Settings> {
 #[must_use]
 pub fn peer_group(config: &AgentConfig, settings: Settings, table: &Table) -> Option<PeerGroup> {
     let (peers, pool) = (config.peers.as_ref()?, config.host.pools.first()?);
-    let addresses: Vec<_> = peers.nodes.iter().filter_map(|node| v4_bits(*node)).collect();
-    Some(PeerGroup::new(settings, pool.id, &addresses, tasks_of_each(pool)).shown_in(table.peers()))
+    let group = PeerGroup::new(settings, pool.id, &peers.nodes, tasks_of_each(pool));
+    Some(group.shown_in(table.peers()))
 }
 
 /// Returns the number of tasks that a worker of the pool may have at once; one if the policy chooses its

@@ -2,7 +2,7 @@
 //! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
 //! (stealing). Under learning policies a critic estimates the value of states.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,9 +13,11 @@ use super::region::{Region, Slice};
 
 /// Number of words before those of the nodes: this node's number, and the loss of its critic.
 const HEAD: usize = 2;
-/// Number of words of each node: address (lower half) and liveness; load (upper half) and waiting tasks; the
-/// two probabilities.
-const NODE_WORDS: usize = 3;
+/// Number of words of each node: IP version (lower half) and liveness; load (upper half) and waiting tasks; the two
+/// probabilities; upper and lower half of the address.
+const NODE_WORDS: usize = 5;
+/// IP version of an IPv6 address.
+const V6: u32 = 6;
 
 /// Returns the number of u64 words for `nodes` nodes; 0 without peers.
 #[must_use]
@@ -31,7 +33,7 @@ pub struct Nodes(Slice<AtomicU64>);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NodeView {
     /// Address of the node.
-    pub address: u32,
+    pub address: IpAddr,
     /// True if the node is live or is this node itself.
     pub is_live: bool,
     /// Work that waits there, in microseconds for each slot of its workers.
@@ -65,10 +67,16 @@ impl Nodes {
     pub fn show(&self, node: usize, view: &NodeView) {
         let NodeView { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
             *view;
+        let (version, bits) = match address {
+            IpAddr::V4(address) => (4, address.to_bits().into()),
+            IpAddr::V6(address) => (V6, address.to_bits()),
+        };
         let words = [
-            pack(u32::from(is_live), address),
+            pack(u32::from(is_live), version),
             pack(load_us.to_bits(), waiting),
             pack(migration.to_bits(), stealing.to_bits()),
+            (bits >> 64) as u64,
+            bits as u64,
         ];
         let node_words = &self.0[HEAD + NODE_WORDS * node..][..NODE_WORDS];
         node_words.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
@@ -80,12 +88,19 @@ impl Nodes {
         let word = |index: usize| self.0[index].load(Relaxed);
         let node = |node: usize| {
             let first = HEAD + NODE_WORDS * node;
-            let [status, load, probabilities] = [0, 1, 2].map(|index| word(first + index));
+            let [status, load, probabilities, upper_bits, lower_bits] =
+                [0, 1, 2, 3, 4].map(|index| word(first + index));
             let upper = |word: u64| f32::from_bits((word >> 32) as u32);
             let if_finite = |value: f32| value.is_finite().then_some(value);
             PeerSnapshot {
                 node: node as u16,
-                address: Ipv4Addr::from_bits(status as u32),
+                address: match status as u32 {
+                    V6 => {
+                        let bits = u128::from(upper_bits) << 64 | u128::from(lower_bits);
+                        Ipv6Addr::from_bits(bits).into()
+                    }
+                    _ => Ipv4Addr::from_bits(lower_bits as u32).into(),
+                },
                 live: status >> 32 != 0,
                 load_us: upper(load),
                 waiting: load as u32,
@@ -119,7 +134,7 @@ pub struct PeerSnapshot {
     /// Number of the node.
     pub node: u16,
     /// Address of the node.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
     /// True if live or the agent itself.
     pub live: bool,
     /// Waiting work by its last message, in microseconds for each slot of its workers.
@@ -142,18 +157,25 @@ mod tests {
         let nodes = Nodes::new(&region, 8, 2);
         nodes.show_own(1, 0.25);
         let own = NodeView {
-            address: 0x0A00_020C,
+            address: "10.0.2.12".parse().unwrap(),
             is_live: true,
             load_us: 12.5,
             waiting: u32::MAX,
             probabilities: (0.75, 0.125),
         };
         nodes.show(1, &own);
-        let silent = NodeView { is_live: false, probabilities: (f32::NAN, f32::NAN), ..own };
+        let own_address = own.address;
+        let silent = NodeView {
+            address: "fd00:2::c".parse().unwrap(),
+            is_live: false,
+            probabilities: (f32::NAN, f32::NAN),
+            ..own
+        };
         nodes.show(0, &silent);
         let PeersSnapshot { own, value_loss, nodes: read } = nodes.snapshot();
         assert_eq!((own, value_loss, read.len()), (1, Some(0.25), 2));
-        assert_eq!((read[1].address, read[1].live), (Ipv4Addr::new(10, 0, 2, 12), true));
+        assert_eq!((read[1].address, read[1].live), (own_address, true));
+        assert_eq!(read[0].address, silent.address);
         assert_eq!((read[1].load_us, read[1].waiting), (12.5, u32::MAX));
         assert_eq!((read[1].migration, read[1].stealing), (Some(0.75), Some(0.125)));
         assert_eq!((read[0].live, read[0].migration, read[0].stealing), (false, None, None));

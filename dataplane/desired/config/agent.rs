@@ -658,7 +658,7 @@ overflow = "refuse"
                 ["`agent.leaf`", "not the network's first"],
             ),
             (good.replace("slots = 32", "payload = 1426"), ["`agent.payload`", "1 to 1425"]),
-            (format!("{good}{peers}"), ["`peers`", "do not support IPv6 yet"]),
+            (format!("{good}{peers}"), ["`peers.nodes`", "network of the [[port]]"]),
         ] {
             let error = parse(&text).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{parts:?}: {error}");

@@ -8,7 +8,7 @@ use wedjat_core::peers::{NODES_MAX, PeerPolicy};
 use wedjat_core::policy::PolicySpec;
 
 use super::address::{is_edge, is_unicast, reaches};
-use super::faults::{Faults, UniqueKeys, quoted};
+use super::faults::{Faults, HOST, UniqueKeys, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, ReplyPath};
 
@@ -46,7 +46,7 @@ pub(super) fn peers(
     ports: &[PortConfig],
 ) -> Option<PeersConfig> {
     let entry = raw.peers.as_ref()?;
-    refuse_conflicts(faults, raw, entry, ports);
+    refuse_conflicts(faults, raw, entry);
     let policy = entry.policy.as_ref().map_or("malcolm", |at| at.get_ref()).parse::<PeerPolicy>();
     let policy = policy.map_err(|error| {
         let allowed = "a policy of nodes without a leaf (docs/reference/agent.md)";
@@ -78,8 +78,7 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
     }
     let (mut nodes, mut seen) = (Vec::new(), UniqueKeys::new());
     for at in listed {
-        let fits = |address: IpAddr| address.is_ipv4() && is_unicast(address);
-        let ip = faults.host(at, key, fits, "a host's IPv4 address such as 10.0.2.11");
+        let ip = faults.host(at, key, is_unicast, HOST);
         let port = ports.first().filter(|_| !ip.is_unspecified());
         if port.is_some_and(|port| !reaches(port.ip, port.prefix, ip)) {
             faults.note(at, key, quoted(at), "hosts in the network of the [[port]]");
@@ -96,19 +95,10 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
 }
 
 /// Refuses settings that do not fit peers.
-fn refuse_conflicts(
-    faults: &mut Faults,
-    raw: &raw_agent::File,
-    entry: &raw_agent::Peers,
-    ports: &[PortConfig],
-) {
+fn refuse_conflicts(faults: &mut Faults, raw: &raw_agent::File, entry: &raw_agent::Peers) {
     let key = "peers";
     let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");
     let mut refuse = |found: &str, allowed: &str| faults.note(&entry.nodes, key, found, allowed);
-    if let Some(port) = ports.iter().find(|port| port.ip.is_ipv6()) {
-        let found = format!("[peers] beside a [[port]] with {}", port.ip);
-        refuse(&found, "IPv4 addresses: nodes without a leaf do not support IPv6 yet");
-    }
     if raw.agent.leaf.is_some() || !raw.leaf.is_empty() {
         refuse("[peers] beside a leaf", "one of them: clients send to nodes with peers themselves");
     }
@@ -194,6 +184,9 @@ workers = "0-3"
         let usual = GOOD.replace("policy = \"malcolm(steal=off)\"\nbeat_us = 200\n", "");
         let peers = parse(&usual).unwrap().peers.unwrap();
         assert_eq!((peers.policy.to_string(), peers.beat_ns()), ("malcolm".to_owned(), BEAT_NS));
+        let over_v6 = GOOD.replace("10.0.2.12/24", "fd00:2::12/64").replace("10.0.2.", "fd00:2::");
+        let peers = parse(&over_v6).unwrap_or_else(|error| panic!("{error}")).peers.unwrap();
+        assert_eq!((peers.own, peers.nodes[1]), (1, "fd00:2::12".parse().unwrap()));
         // An unknown table in place of `[peers]` is refused.
         let none = GOOD.replacen("[peers]", "[[nothing]]", 1);
         assert!(parse(&none).is_err());

@@ -6,6 +6,7 @@ use wedjat_core::wire::peer::{
 };
 
 use super::*;
+use crate::roles::translated::{self, BOTH, as_v4};
 
 /// Interval of a node's heartbeats in ticks. After ten missed heartbeats a node counts as silent.
 const BEAT: u64 = 100;
@@ -48,6 +49,8 @@ struct Node {
 /// All nodes, and the client's received frames: node of the source address, which is the one that the client sent
 /// the task to, and header of each answer.
 struct Segment {
+    /// Family of the nodes and the client.
+    family: translated::Family,
     nodes: Vec<Node>,
     frames: FramePool,
     answers: Vec<(usize, Header)>,
@@ -57,8 +60,8 @@ struct Segment {
 
 impl Segment {
     /// Creates nodes with two attached workers each, which know each other.
-    fn new(policy: &str, nodes: usize) -> Self {
-        let mut segment = Self::of(policy, nodes, 16);
+    fn new(family: translated::Family, policy: &str, nodes: usize) -> Self {
+        let mut segment = Self::of(family, policy, nodes, 16);
         segment.pass(20 * BEAT);
         for node in &segment.nodes {
             assert_eq!(node.agent.peers().unwrap().live().len(), nodes - 1);
@@ -68,17 +71,17 @@ impl Segment {
     }
 
     /// Same as [`Segment::new`], before they know each other, and with this queue bound.
-    fn of(policy: &str, nodes: usize, queue: usize) -> Self {
+    fn of(family: translated::Family, policy: &str, nodes: usize, queue: usize) -> Self {
         let frames = FramePool::new(4096, 1200);
         let node = |own| {
             let (port, wire) = pair(512, &frames);
-            let text = peers_text(policy, nodes, own, queue);
+            let text = family.text(&peers_text(policy, nodes, own, queue));
             let AgentRig { agent, handles, .. } =
                 rig::agent(&text, HZ, (vec![port], &frames), None);
             Node { agent, wire, handles, workers: Vec::new(), is_up: true }
         };
         let nodes = (0..nodes).map(node).collect();
-        let mut segment = Self { nodes, frames, answers: Vec::new(), now: 0 };
+        let mut segment = Self { family, nodes, frames, answers: Vec::new(), now: 0 };
         (0..segment.nodes.len()).for_each(|node| segment.attach_workers(node));
         segment
     }
@@ -128,7 +131,8 @@ impl Segment {
         let to = ether::dst(bytes);
         assert_eq!(ether::src(bytes), mac(from));
         if to == CLIENT_MAC {
-            let datagram = udp::parse(bytes, false).unwrap();
+            let bytes = as_v4(bytes);
+            let datagram = udp::parse(&bytes, false).unwrap();
             assert_eq!(
                 (datagram.dst, datagram.dst_port, datagram.src_port),
                 (CLIENT, 40_000, 1234)
@@ -137,7 +141,7 @@ impl Segment {
             return self.answers.push(((datagram.src - AGENT) as usize, header));
         }
         for (at, node) in self.nodes.iter_mut().enumerate() {
-            if node.is_up && at != from && (to == Mac::BROADCAST || to == mac(at)) {
+            if node.is_up && at != from && (to.is_group() || to == mac(at)) {
                 assert!(node.wire.send(bytes));
             }
         }
@@ -154,7 +158,8 @@ impl Segment {
         let (src_mac, src, src_port) = from;
         let (dst_mac, dst, dst_port) = (mac(node), address(node), 1234);
         let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
-        assert!(self.nodes[node].wire.send(&fixtures::datagram(&flow, header, body)));
+        let frame = fixtures::datagram(&flow, header, body);
+        assert!(self.nodes[node].wire.send(&self.family.frame(&frame)));
         self.settle();
     }
 
@@ -215,179 +220,195 @@ impl Segment {
 // promise: agent.4
 #[test]
 fn forwarded_tasks_are_answered_for_the_first_node() {
-    let mut segment = Segment::new("jsq", 3);
-    for seq in 0..8 {
-        segment.task(0, seq);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "jsq", 3);
+        for seq in 0..8 {
+            segment.task(0, seq);
+        }
+        // Two are with workers here. With one more waiting here, the peers have fewer, and tasks go there.
+        let passed = segment.count(0, Counter::TasksPassed);
+        assert!((3..=5).contains(&passed), "{passed}");
+        let accepted: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
+        assert_eq!(accepted, passed);
+        assert_eq!(segment.count(0, Counter::Scheduled), 8 - passed);
+        segment.finish();
+        let mut answered: Vec<_> =
+            segment.answers.iter().map(|(from, head)| (*from, head.seq)).collect();
+        answered.sort_unstable();
+        assert_eq!(answered, (0..8).map(|seq| (0, seq)).collect::<Vec<_>>());
+        assert!(segment.answers.iter().all(|(_, head)| head.code.is_reply() && head.dst == 77));
+        segment.lossless();
+        segment.balanced();
     }
-    // Two are with workers here. With one more waiting here, the peers have fewer, and tasks go there.
-    let passed = segment.count(0, Counter::TasksPassed);
-    assert!((3..=5).contains(&passed), "{passed}");
-    let accepted: u64 = (1..3).map(|node| segment.count(node, Counter::TasksTaken)).sum();
-    assert_eq!(accepted, passed);
-    assert_eq!(segment.count(0, Counter::Scheduled), 8 - passed);
-    segment.finish();
-    let mut answered: Vec<_> =
-        segment.answers.iter().map(|(from, head)| (*from, head.seq)).collect();
-    answered.sort_unstable();
-    assert_eq!(answered, (0..8).map(|seq| (0, seq)).collect::<Vec<_>>());
-    assert!(segment.answers.iter().all(|(_, head)| head.code.is_reply() && head.dst == 77));
-    segment.lossless();
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn idle_node_steals_the_first_waiting_task() {
-    let mut segment = Segment::new("rsteal", 2);
-    for seq in 0..6 {
-        segment.task(0, seq);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "rsteal", 2);
+        for seq in 0..6 {
+            segment.task(0, seq);
+        }
+        segment.task(1, 9);
+        assert_eq!(segment.count(0, Counter::TasksPassed), 0, "all are kept");
+        segment.pass(2000);
+        assert!(segment.work(1));
+        assert_eq!(
+            (segment.count(1, Counter::StealRequests), segment.count(0, Counter::TasksGiven)),
+            (1, 1)
+        );
+        assert_eq!(segment.count(1, Counter::TasksTaken), 1);
+        // The first waiting task was the third to arrive.
+        assert!(segment.work(1));
+        let last = segment.answers.last().unwrap();
+        assert_eq!((last.0, last.1.seq), (0, 2));
+        segment.finish();
+        assert_eq!(segment.answers.len(), 7);
+        assert!(segment.answers.iter().all(|(from, head)| *from == usize::from(head.seq == 9)));
+        // In the end no node has any to give.
+        let failed: u64 = (0..2).map(|node| segment.count(node, Counter::StealsFailed)).sum();
+        let requests: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
+        let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
+        assert!(failed > 0 && requests == failed + given, "{requests} = {failed} + {given}");
+        segment.lossless();
+        segment.balanced();
     }
-    segment.task(1, 9);
-    assert_eq!(segment.count(0, Counter::TasksPassed), 0, "all are kept");
-    segment.pass(2000);
-    assert!(segment.work(1));
-    assert_eq!(
-        (segment.count(1, Counter::StealRequests), segment.count(0, Counter::TasksGiven)),
-        (1, 1)
-    );
-    assert_eq!(segment.count(1, Counter::TasksTaken), 1);
-    // The first waiting task was the third to arrive.
-    assert!(segment.work(1));
-    let last = segment.answers.last().unwrap();
-    assert_eq!((last.0, last.1.seq), (0, 2));
-    segment.finish();
-    assert_eq!(segment.answers.len(), 7);
-    assert!(segment.answers.iter().all(|(from, head)| *from == usize::from(head.seq == 9)));
-    // In the end no node has any to give.
-    let failed: u64 = (0..2).map(|node| segment.count(node, Counter::StealsFailed)).sum();
-    let requests: u64 = (0..2).map(|node| segment.count(node, Counter::StealRequests)).sum();
-    let given: u64 = (0..2).map(|node| segment.count(node, Counter::TasksGiven)).sum();
-    assert!(failed > 0 && requests == failed + given, "{requests} = {failed} + {given}");
-    segment.lossless();
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn twice_forwarded_task_keeps_its_first_node() {
-    let mut segment = Segment::new("rsteal", 2);
-    // Node 1's queue, of tasks sent to node 0 and forwarded. 254 hops: the next is the largest number.
-    let via = ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
-    let mut body = b"question".to_vec();
-    body.resize(8 + VIA_LEN, 0);
-    via.emit(&mut body[8..]);
-    for seq in 0..4 {
-        let header = Header { code: Code::PassedTask, src: 77, ..Header::new_task(POOL, seq) };
-        segment.send(1, (mac(0), CLIENT, 40_000), &header, &body);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "rsteal", 2);
+        // Node 1's queue, of tasks sent to node 0 and forwarded. 254 hops: the next is the largest number.
+        let via =
+            ForwardingTrailer { version: VERSION, hops: 254, by: 0, origin: 0, mac: CLIENT_MAC };
+        let mut body = b"question".to_vec();
+        body.resize(8 + VIA_LEN, 0);
+        via.emit(&mut body[8..]);
+        for seq in 0..4 {
+            let header = Header { code: Code::PassedTask, src: 77, ..Header::new_task(POOL, seq) };
+            segment.send(1, (mac(0), CLIENT, 40_000), &header, &body);
+        }
+        segment.pass(2000);
+        segment.task(0, 9);
+        assert!(segment.work(0));
+        assert_eq!(
+            (segment.count(0, Counter::StealRequests), segment.count(1, Counter::TasksGiven)),
+            (1, 1)
+        );
+        segment.finish();
+        assert_eq!(segment.answers.len(), 5);
+        assert!(segment.answers.iter().all(|(from, _)| *from == 0), "{:?}", segment.answers);
+        segment.lossless();
+        segment.balanced();
     }
-    segment.pass(2000);
-    segment.task(0, 9);
-    assert!(segment.work(0));
-    assert_eq!(
-        (segment.count(0, Counter::StealRequests), segment.count(1, Counter::TasksGiven)),
-        (1, 1)
-    );
-    segment.finish();
-    assert_eq!(segment.answers.len(), 5);
-    assert!(segment.answers.iter().all(|(from, _)| *from == 0), "{:?}", segment.answers);
-    segment.lossless();
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn dead_node_loses_only_its_tasks() {
-    let mut segment = Segment::new("jsq", 3);
-    segment.nodes[1].is_up = false;
-    segment.pass(20 * BEAT);
-    assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [2]);
-    for seq in 0..10 {
-        segment.task(0, seq);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "jsq", 3);
+        segment.nodes[1].is_up = false;
+        segment.pass(20 * BEAT);
+        assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [2]);
+        for seq in 0..10 {
+            segment.task(0, seq);
+        }
+        assert!(segment.count(0, Counter::TasksPassed) >= 3);
+        assert_eq!(segment.count(2, Counter::TasksTaken), segment.count(0, Counter::TasksPassed));
+        segment.finish();
+        assert_eq!(segment.answers.len(), 10);
+        segment.nodes[1].is_up = true;
+        while segment.nodes[1].wire.receive().is_some() {}
+        segment.pass(20 * BEAT);
+        assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1, 2]);
+        segment.lossless();
+        segment.balanced();
     }
-    assert!(segment.count(0, Counter::TasksPassed) >= 3);
-    assert_eq!(segment.count(2, Counter::TasksTaken), segment.count(0, Counter::TasksPassed));
-    segment.finish();
-    assert_eq!(segment.answers.len(), 10);
-    segment.nodes[1].is_up = true;
-    while segment.nodes[1].wire.receive().is_some() {}
-    segment.pass(20 * BEAT);
-    assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1, 2]);
-    segment.lossless();
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn node_without_workers_is_not_announced() {
-    let mut segment = Segment::new("jsq", 2);
-    segment.nodes[1].workers.clear();
-    segment.pass(30 * BEAT);
-    assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [0; 0]);
-    assert_eq!(segment.nodes[1].agent.peers().unwrap().live(), [0], "it still hears node 0");
-    for seq in 0..4 {
-        segment.task(0, seq);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "jsq", 2);
+        segment.nodes[1].workers.clear();
+        segment.pass(30 * BEAT);
+        assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [0; 0]);
+        assert_eq!(segment.nodes[1].agent.peers().unwrap().live(), [0], "it still hears node 0");
+        for seq in 0..4 {
+            segment.task(0, seq);
+        }
+        assert_eq!(segment.count(0, Counter::TasksPassed), 0);
+        segment.finish();
+        segment.attach_workers(1);
+        segment.pass(20 * BEAT);
+        assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1]);
+        segment.balanced();
     }
-    assert_eq!(segment.count(0, Counter::TasksPassed), 0);
-    segment.finish();
-    segment.attach_workers(1);
-    segment.pass(20 * BEAT);
-    assert_eq!(segment.nodes[0].agent.peers().unwrap().live(), [1]);
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn full_queue_drop_counts_as_failed_task() {
-    // Under `random` a node keeps its tasks. Two are with its workers and two in its queue. A task beyond the queue is
-    // dropped, and the policy between nodes learns of it.
-    let mut segment = Segment::of("random", 2, 2);
-    segment.pass(20 * BEAT);
-    for seq in 0..6 {
-        segment.task(0, seq);
+    for family in BOTH {
+        // Under `random` a node keeps its tasks. Two are with its workers and two in its queue. A task beyond the queue is
+        // dropped, and the policy between nodes learns of it.
+        let mut segment = Segment::of(family, "random", 2, 2);
+        segment.pass(20 * BEAT);
+        for seq in 0..6 {
+            segment.task(0, seq);
+        }
+        assert_eq!(segment.dropped(0, DropReason::QueueFull), 2);
+        assert_eq!(segment.totals(0).failed_tasks, 2);
+        segment.finish();
+        assert_eq!(segment.answers.len(), 4);
+        segment.balanced();
     }
-    assert_eq!(segment.dropped(0, DropReason::QueueFull), 2);
-    assert_eq!(segment.totals(0).failed_tasks, 2);
-    segment.finish();
-    assert_eq!(segment.answers.len(), 4);
-    segment.balanced();
 }
 
 // promise: agent.4
 #[test]
 fn learners_hear_each_other_and_agree() {
-    let mut segment = Segment::new("malcolm", 3);
-    let first: Vec<_> = segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0.to_vec();
-    let mut seq = 0;
-    // Until the learners have completed a consensus round, which is due after 2000 beats: 200 ms. A task arrives every
-    // 40 us, and each node serves one every 60 us.
-    while segment.totals(0).agreed < 1 {
-        if segment.now.is_multiple_of(40) {
-            segment.task(seq as usize % 2, seq);
-            seq = seq.wrapping_add(1);
+    for family in BOTH {
+        let mut segment = Segment::new(family, "malcolm", 3);
+        let first: Vec<_> =
+            segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0.to_vec();
+        let mut seq = 0;
+        // Until the learners have completed a consensus round, which is due after 2000 beats: 200 ms. A task arrives every
+        // 40 us, and each node serves one every 60 us.
+        while segment.totals(0).agreed < 1 {
+            if segment.now.is_multiple_of(40) {
+                segment.task(seq as usize % 2, seq);
+                seq = seq.wrapping_add(1);
+            }
+            segment.pass(1);
+            if segment.now.is_multiple_of(60) {
+                (0..3).for_each(|node| _ = segment.work(node));
+            }
+            assert!(segment.now < 300_000);
         }
-        segment.pass(1);
-        if segment.now.is_multiple_of(60) {
-            (0..3).for_each(|node| _ = segment.work(node));
+        for node in 0..3 {
+            let peers = segment.nodes[node].agent.peers().unwrap();
+            let (migration, stealing) = peers.probabilities().unwrap();
+            for probabilities in [migration, stealing] {
+                assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-4);
+            }
+            assert!(peers.value_loss().unwrap() > 0.0);
+            let Totals { heard, lost_chunks, .. } = *peers.totals();
+            // About 2000 heartbeats of each of two peers.
+            assert!(heard > 3000 && lost_chunks == 0, "{heard}, {lost_chunks}");
+            assert_eq!(segment.count(node, Counter::Heartbeats), heard);
         }
-        assert!(segment.now < 300_000);
+        assert_ne!(segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0, first);
+        segment.finish();
+        assert_eq!(segment.answers.len(), usize::from(seq));
+        segment.lossless();
+        segment.balanced();
     }
-    for node in 0..3 {
-        let peers = segment.nodes[node].agent.peers().unwrap();
-        let (migration, stealing) = peers.probabilities().unwrap();
-        for probabilities in [migration, stealing] {
-            assert!((probabilities.iter().sum::<f32>() - 1.0).abs() < 1e-4);
-        }
-        assert!(peers.value_loss().unwrap() > 0.0);
-        let Totals { heard, lost_chunks, .. } = *peers.totals();
-        // About 2000 heartbeats of each of two peers.
-        assert!(heard > 3000 && lost_chunks == 0, "{heard}, {lost_chunks}");
-        assert_eq!(segment.count(node, Counter::Heartbeats), heard);
-    }
-    assert_ne!(segment.nodes[0].agent.peers().unwrap().probabilities().unwrap().0, first);
-    segment.finish();
-    assert_eq!(segment.answers.len(), usize::from(seq));
-    segment.lossless();
-    segment.balanced();
 }
 
 /// Returns a heartbeat of the node `origin`.
@@ -401,78 +422,81 @@ fn heartbeat(origin: Origin, number: u64, load: f32) -> Vec<u8> {
 // promise: agent.4
 #[test]
 fn invalid_peer_message_is_counted_and_ignored() {
-    let mut segment = Segment::new("malcolm", 3);
-    let origin = Origin { id: 1, ..segment.nodes[1].agent.peers().unwrap().origin() };
-    let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().peer_state(1);
-    let before = known(&segment);
-    // A later start than the known one, so that the message is not too old.
-    let future = Origin { born: origin.born + 1, ..origin };
-    // A heartbeat of node 1 with a changed origin.
-    let beat = |change: fn(&mut Origin)| {
-        let mut other = future;
-        change(&mut other);
-        heartbeat(other, 1, 50.0)
-    };
-    let parameters = |head: Parameters, values: &[f32]| {
-        let mut bytes = vec![0; 64 + 4 * values.len()];
-        let len = head.emit(values, &mut bytes);
-        bytes.truncate(len);
-        bytes
-    };
-    // Three values are too few for a chunk of this network, and 16 are the right number.
-    let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
-    let passed = |via: ForwardingTrailer| {
-        let mut bytes = [0; VIA_LEN];
-        via.emit(&mut bytes);
-        bytes.to_vec()
-    };
-    let via = ForwardingTrailer { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
-    let (beat_code, task) = (Code::Heartbeat, Code::PassedTask);
-    use DropReason::*;
-    let cases = [
-        (1, beat_code, beat(|origin| origin.version = 9), PeerVersion),
-        (1, beat_code, beat(|origin| origin.nodes = 4), PeerNodes),
-        (1, beat_code, beat(|origin| origin.features = FEATURES + 1), PeerFeatures),
-        (1, beat_code, beat(|origin| origin.id = 3), PeerStranger),
-        (1, beat_code, beat(|origin| origin.id = 0), PeerStranger),
-        (1, beat_code, beat(|origin| origin.id = 2), PeerStranger),
-        (1, beat_code, heartbeat(future, 1, f32::NAN), PeerNotFinite),
-        (1, beat_code, heartbeat(future, 1, f32::INFINITY), PeerNotFinite),
-        (1, beat_code, heartbeat(future, 1, -1.0), PeerOutOfRange),
-        (1, beat_code, heartbeat(origin, 0, 1.0), PeerOld),
-        (1, beat_code, beat(|_| ())[..40].to_vec(), TaskShort),
-        (1, beat_code, Vec::new(), TaskShort),
-        (1, Code::StealRequest, vec![0; 16], PeerVersion),
-        (2, Code::StealRequest, beat(|_| ())[..16].to_vec(), PeerStranger),
-        (1, Code::StealRequest, vec![0; 15], TaskShort),
-        (1, Code::Parameters, parameters(head, &[1.0; 3]), PeerLength),
-        (1, Code::Parameters, parameters(head, &[f32::NAN; 16]), PeerNotFinite),
-        (1, Code::Parameters, parameters(Parameters { round: 9, ..head }, &[1.0; 16]), PeerOld),
-        (1, Code::Parameters, parameters(head, &[1e9; 16]), PeerOutOfRange),
-        (1, task, Vec::new(), TaskShort),
-        (1, task, passed(ForwardingTrailer { version: 2, ..via }), PeerVersion),
-        (1, task, passed(ForwardingTrailer { by: 0, ..via }), PeerStranger),
-        (1, task, passed(ForwardingTrailer { by: 2, ..via }), PeerStranger),
-        (1, task, passed(ForwardingTrailer { by: 3, ..via }), PeerStranger),
-        (1, task, passed(ForwardingTrailer { origin: 3, ..via }), PeerStranger),
-    ];
-    for (by, code, bytes, reason) in cases {
-        let count = segment.dropped(0, reason);
-        segment.peer_message(by, code, &bytes);
-        assert_eq!(segment.dropped(0, reason), count + 1, "{code:?} by {by}: {reason:?}");
-        assert_eq!(known(&segment), before, "{code:?}: {reason:?}");
+    for family in BOTH {
+        let mut segment = Segment::new(family, "malcolm", 3);
+        let origin = Origin { id: 1, ..segment.nodes[1].agent.peers().unwrap().origin() };
+        let known = |segment: &Segment| segment.nodes[0].agent.peers().unwrap().peer_state(1);
+        let before = known(&segment);
+        // A later start than the known one, so that the message is not too old.
+        let future = Origin { born: origin.born + 1, ..origin };
+        // A heartbeat of node 1 with a changed origin.
+        let beat = |change: fn(&mut Origin)| {
+            let mut other = future;
+            change(&mut other);
+            heartbeat(other, 1, 50.0)
+        };
+        let parameters = |head: Parameters, values: &[f32]| {
+            let mut bytes = vec![0; 64 + 4 * values.len()];
+            let len = head.emit(values, &mut bytes);
+            bytes.truncate(len);
+            bytes
+        };
+        // Three values are too few for a chunk of this network, and 16 are the right number.
+        let head = Parameters { origin, round: 1, chunk: 0, chunks: 1 };
+        let passed = |via: ForwardingTrailer| {
+            let mut bytes = [0; VIA_LEN];
+            via.emit(&mut bytes);
+            bytes.to_vec()
+        };
+        let via =
+            ForwardingTrailer { version: VERSION, hops: 1, by: 1, origin: 1, mac: CLIENT_MAC };
+        let (beat_code, task) = (Code::Heartbeat, Code::PassedTask);
+        use DropReason::*;
+        let cases = [
+            (1, beat_code, beat(|origin| origin.version = 9), PeerVersion),
+            (1, beat_code, beat(|origin| origin.nodes = 4), PeerNodes),
+            (1, beat_code, beat(|origin| origin.features = FEATURES + 1), PeerFeatures),
+            (1, beat_code, beat(|origin| origin.id = 3), PeerStranger),
+            (1, beat_code, beat(|origin| origin.id = 0), PeerStranger),
+            (1, beat_code, beat(|origin| origin.id = 2), PeerStranger),
+            (1, beat_code, heartbeat(future, 1, f32::NAN), PeerNotFinite),
+            (1, beat_code, heartbeat(future, 1, f32::INFINITY), PeerNotFinite),
+            (1, beat_code, heartbeat(future, 1, -1.0), PeerOutOfRange),
+            (1, beat_code, heartbeat(origin, 0, 1.0), PeerOld),
+            (1, beat_code, beat(|_| ())[..40].to_vec(), TaskShort),
+            (1, beat_code, Vec::new(), TaskShort),
+            (1, Code::StealRequest, vec![0; 16], PeerVersion),
+            (2, Code::StealRequest, beat(|_| ())[..16].to_vec(), PeerStranger),
+            (1, Code::StealRequest, vec![0; 15], TaskShort),
+            (1, Code::Parameters, parameters(head, &[1.0; 3]), PeerLength),
+            (1, Code::Parameters, parameters(head, &[f32::NAN; 16]), PeerNotFinite),
+            (1, Code::Parameters, parameters(Parameters { round: 9, ..head }, &[1.0; 16]), PeerOld),
+            (1, Code::Parameters, parameters(head, &[1e9; 16]), PeerOutOfRange),
+            (1, task, Vec::new(), TaskShort),
+            (1, task, passed(ForwardingTrailer { version: 2, ..via }), PeerVersion),
+            (1, task, passed(ForwardingTrailer { by: 0, ..via }), PeerStranger),
+            (1, task, passed(ForwardingTrailer { by: 2, ..via }), PeerStranger),
+            (1, task, passed(ForwardingTrailer { by: 3, ..via }), PeerStranger),
+            (1, task, passed(ForwardingTrailer { origin: 3, ..via }), PeerStranger),
+        ];
+        for (by, code, bytes, reason) in cases {
+            let count = segment.dropped(0, reason);
+            segment.peer_message(by, code, &bytes);
+            assert_eq!(segment.dropped(0, reason), count + 1, "{code:?} by {by}: {reason:?}");
+            assert_eq!(known(&segment), before, "{code:?}: {reason:?}");
+        }
+        // An accepted message arrives again; a stranger sends from another machine.
+        let last = heartbeat(future, 5, 1.0);
+        segment.peer_message(1, beat_code, &last);
+        segment.peer_message(1, beat_code, &last);
+        assert_eq!(segment.dropped(0, PeerDoubled), 1);
+        let header = Header::of_peers(beat_code, POOL, (1, 0), 0);
+        segment.send(0, (CLIENT_MAC, address(1), 1234), &header, &heartbeat(future, 6, 1.0));
+        segment.send(0, (mac(1), CLIENT, 1234), &header, &heartbeat(future, 6, 1.0));
+        // Three heartbeats, a request and four tasks above, and the last two heartbeats.
+        assert_eq!(segment.dropped(0, PeerStranger), 3 + 1 + 4 + 2);
+        segment.balanced();
     }
-    // An accepted message arrives again; a stranger sends from another machine.
-    let last = heartbeat(future, 5, 1.0);
-    segment.peer_message(1, beat_code, &last);
-    segment.peer_message(1, beat_code, &last);
-    assert_eq!(segment.dropped(0, PeerDoubled), 1);
-    let header = Header::of_peers(beat_code, POOL, (1, 0), 0);
-    segment.send(0, (CLIENT_MAC, address(1), 1234), &header, &heartbeat(future, 6, 1.0));
-    segment.send(0, (mac(1), CLIENT, 1234), &header, &heartbeat(future, 6, 1.0));
-    // Three heartbeats, a request and four tasks above, and the last two heartbeats.
-    assert_eq!(segment.dropped(0, PeerStranger), 3 + 1 + 4 + 2);
-    segment.balanced();
 }
 
 // promise: agent.4
@@ -493,8 +517,9 @@ proptest! {
         messages in proptest::collection::vec(
             (0..4_u8, 0..4_u8, proptest::collection::vec(any::<u8>(), 0..80), any::<bool>()), 1..40,
         ),
+        is_v6 in any::<bool>(),
     ) {
-        let mut segment = Segment::of("malcolm", 2, 16);
+        let mut segment = Segment::of(BOTH[usize::from(is_v6)], "malcolm", 2, 16);
         segment.pass(3 * BEAT);
         let origin = segment.nodes[1].agent.peers().unwrap().origin();
         for (code, by, mut bytes, is_likely) in messages {

@@ -176,7 +176,7 @@ enum Arrival<B> {
     },
     /// A peer's message, with its source addresses and the range of its body in the frame.
     PeerMessage {
-        from: (u32, Mac),
+        from: (IpAddr, Mac),
         header: Header,
         body: Range<usize>,
     },
@@ -470,10 +470,8 @@ where
             mac.into_iter().for_each(|mac| hop.learn(mac));
             return true;
         }
-        let (Some(peers), IpAddr::V4(address)) = (&mut self.peers, address) else {
-            return false;
-        };
-        let hop = peers.hop_of(port, address.to_bits());
+        let Some(peers) = &mut self.peers else { return false };
+        let hop = peers.hop_of(port, address);
         hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
@@ -519,7 +517,7 @@ where
                 (header.code, payload) = (Code::NewTask, &payload[..payload.len() - VIA_LEN]);
                 datagram.end -= VIA_LEN as u16;
             } else if header.code.is_of_peers() {
-                let from = (datagram.src, ether::src(frame));
+                let from = (source(frame), ether::src(frame));
                 let body = datagram.payload() + header.len()..usize::from(datagram.end);
                 return Ok(Arrival::PeerMessage { from, header, body });
             }

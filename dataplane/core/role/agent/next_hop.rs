@@ -1,15 +1,17 @@
 //! Host that an agent sends messages to: its MAC address, resolved or configured.
 
+use std::net::IpAddr;
+
 use crate::wire::ether::Mac;
 
 /// ARP requests or neighbour solicitations per second for an unknown MAC address.
 const QUESTIONS_PER_SECOND: u64 = 5;
 
-/// Next hop; `A` is the type of its address.
+/// Next hop.
 #[derive(Clone, Debug)]
-pub struct NextHop<A = u32> {
+pub struct NextHop {
     /// Address.
-    pub address: A,
+    pub address: IpAddr,
     /// Index of the port that leads to it.
     pub port: usize,
     /// MAC address, if known.
@@ -20,9 +22,9 @@ pub struct NextHop<A = u32> {
     next_question: u64,
 }
 
-impl<A: Copy + PartialEq> NextHop<A> {
+impl NextHop {
     /// Creates a host behind this port. Its MAC address is resolved unless given.
-    pub fn new(address: A, port: usize, mac: Option<Mac>) -> Self {
+    pub fn new(address: IpAddr, port: usize, mac: Option<Mac>) -> Self {
         Self { address, port, mac, fixed: mac.is_some(), next_question: 0 }
     }
 
@@ -44,7 +46,7 @@ impl<A: Copy + PartialEq> NextHop<A> {
     }
 
     /// Returns true if a packet received at `port` with these source addresses is from this next hop.
-    pub fn has_sent(&self, port: usize, (from, mac): (A, Mac)) -> bool {
+    pub fn has_sent(&self, port: usize, (from, mac): (IpAddr, Mac)) -> bool {
         (port, from, Some(mac)) == (self.port, self.address, self.mac)
     }
 }

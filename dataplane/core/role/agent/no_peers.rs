@@ -1,5 +1,7 @@
 //! Replacement for `peers.rs` in a build without the feature `peers`.
 
+use std::net::IpAddr;
+
 use crate::io::{Pool, Port, Token};
 use crate::node::explain::Fate;
 use crate::reason::DropReason;
@@ -22,7 +24,7 @@ impl PeerGroup {
         match *self {}
     }
 
-    pub(super) fn hop_of(&mut self, _: usize, _: u32) -> Option<&mut NextHop> {
+    pub(super) fn hop_of(&mut self, _: usize, _: IpAddr) -> Option<&mut NextHop> {
         match *self {}
     }
 
@@ -65,7 +67,7 @@ where
     pub(super) fn receive(
         &mut self,
         _: usize,
-        _: (u32, Mac),
+        _: (IpAddr, Mac),
         _: &Header,
         _: &[u8],
     ) -> Result<(), DropReason> {

@@ -1,5 +1,7 @@
 //! Packet of a task. Its buffer waits while a worker serves the task, and then becomes the reply.
 
+use std::net::IpAddr;
+
 use super::link::Work;
 use super::signer::Credential;
 use crate::io::Buf;
@@ -33,7 +35,7 @@ pub struct ForwardedTask {
     /// The peer's trailer.
     pub via: ForwardingTrailer,
     /// Address of the node that the client sent it to.
-    pub origin: u32,
+    pub origin: IpAddr,
 }
 
 /// Route to a peer, for forwarding a task.
@@ -42,7 +44,7 @@ pub struct Route {
     /// Number and MAC address of this node.
     pub by: (u16, Mac),
     /// Address and MAC address of the peer.
-    pub to: (u32, Mac),
+    pub to: (IpAddr, Mac),
 }
 
 /// A checked task in its receive buffer.
@@ -118,27 +120,37 @@ impl<B: Buf> Packet<B> {
         self.forwarded.is_some()
     }
 
-    /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer. IPv4 only.
+    /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer.
     ///
     /// # Errors
-    /// Returns the buffer if it is too small.
-    pub fn into_forwarded(mut self, route: &Route) -> Result<B, B> {
-        let Route { by: (by, src_mac), to: (dst, dst_mac) } = *route;
+    /// Returns the buffer if it is too small, or the peer's address is of the other family.
+    pub fn into_forwarded(self, route: &Route) -> Result<B, B> {
+        match is_v6(self.buf.bytes()) {
+            false => self.forward::<u32>(route),
+            true => self.forward::<u128>(route),
+        }
+    }
+
+    /// Same as [`Packet::into_forwarded`], for a task of this family.
+    fn forward<A: Address>(mut self, route: &Route) -> Result<B, B> {
+        let Route { by: (by, src_mac), to: (to, dst_mac) } = *route;
+        let Some(dst) = A::from_ip(to) else { return Err(self.buf) };
+        let src = A::src(&self.buf.bytes()[ether::LEN..]);
         let (start, end) = (self.datagram.payload(), usize::from(self.datagram.end));
         let (len, frame) = (end - start, self.buf.bytes_mut());
         let first =
             ForwardingTrailer { version: VERSION, hops: 0, by, origin: by, mac: ether::src(frame) };
         let via = self.forwarded.map_or(first, |forwarded| forwarded.via);
-        frame.copy_within(start..end, udp::PAYLOAD); // removes IP options
-        if !self.buf.resize(udp::PAYLOAD + len + VIA_LEN) {
+        frame.copy_within(start..end, A::PAYLOAD); // removes IP options
+        if !self.buf.resize(A::PAYLOAD + len + VIA_LEN) {
             return Err(self.buf);
         }
         let frame = self.buf.bytes_mut();
-        let payload = &mut frame[udp::PAYLOAD..];
+        let payload = &mut frame[A::PAYLOAD..];
         Header { code: Code::PassedTask, ..self.header }.emit(payload);
         ForwardingTrailer { by, hops: via.hops.saturating_add(1), ..via }.emit(&mut payload[len..]);
-        let Datagram { src, src_port, dst_port, .. } = self.datagram;
-        Flow { src_mac, dst_mac, src, dst, src_port, dst_port }.emit(frame, len + VIA_LEN);
+        let Datagram { src_port, dst_port, .. } = self.datagram;
+        A::emit(&Flow { src_mac, dst_mac, src, dst, src_port, dst_port }, frame, len + VIA_LEN);
         Ok(self.buf)
     }
 
@@ -212,25 +224,15 @@ impl<B: Buf> Packet<B> {
         len: usize,
         fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
-        let frame = self.buf.bytes();
-        if is_v6(frame) {
+        if is_v6(self.buf.bytes()) {
             return self.into_response_v6(code, fields, len, fill);
         }
-        let datagram = self.datagram;
-        let flow = Flow {
-            src_mac: ether::dst(frame),
-            dst_mac: self
-                .forwarded
-                .map_or_else(|| ether::src(frame), |forwarded| forwarded.via.mac),
-            src: self.forwarded.map_or(datagram.dst, |forwarded| forwarded.origin),
-            dst: datagram.src,
-            src_port: datagram.dst_port,
-            dst_port: datagram.src_port,
-        };
+        let Datagram { src, dst, .. } = self.datagram;
+        let flow = self.response_flow(src, dst);
         self.write(&flow, code, fields, (len, fill))
     }
 
-    /// Same as [`Packet::into_response`], for a task over IPv6. Peers never forward these.
+    /// Same as [`Packet::into_response`], for a task over IPv6.
     #[inline(never)]
     fn into_response_v6(
         self,
@@ -239,17 +241,27 @@ impl<B: Buf> Packet<B> {
         len: usize,
         fill: impl FnOnce(&mut [u8], usize),
     ) -> Result<B, B> {
+        let packet = &self.buf.bytes()[ether::LEN..];
+        let flow = self.response_flow(ipv6::src(packet), ipv6::dst(packet));
+        self.write(&flow, code, fields, (len, fill))
+    }
+
+    /// Returns the flow of the response to a task from `client` to `node`. The response to a forwarded task has the
+    /// address of the node that the client sent it to.
+    #[inline]
+    fn response_flow<A: Address>(&self, client: A, node: A) -> Flow<A> {
         let (frame, datagram) = (self.buf.bytes(), self.datagram);
-        let packet = &frame[ether::LEN..];
-        let flow = Flow {
+        let first = self.forwarded.map(|forwarded| (forwarded.via.mac, forwarded.origin));
+        let first = first.and_then(|(mac, origin)| Some((mac, A::from_ip(origin)?)));
+        let (dst_mac, src) = first.unwrap_or_else(|| (ether::src(frame), node));
+        Flow {
             src_mac: ether::dst(frame),
-            dst_mac: ether::src(frame),
-            src: ipv6::dst(packet),
-            dst: ipv6::src(packet),
+            dst_mac,
+            src,
+            dst: client,
             src_port: datagram.dst_port,
             dst_port: datagram.src_port,
-        };
-        self.write(&flow, code, fields, (len, fill))
+        }
     }
 
     /// Writes a response with `len` bytes after its header, written by `fill`.

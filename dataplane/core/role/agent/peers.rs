@@ -9,7 +9,7 @@
 //! trailer has the rest. A reply by way of the first node would cost that node two packets, and its death would lose
 //! the task. So clients and nodes share one network behind one port.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use crate::io::{Pool, Port, Token};
 use crate::node::arp::ArpQuestion;
@@ -19,12 +19,13 @@ use crate::reason::DropReason;
 use crate::ring::Outcome;
 use crate::state::nodes::{NodeView, Nodes};
 use crate::state::{Counter, Gauge};
+use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 use crate::wire::peer::{
     self, ForwardingTrailer, HEARTBEAT_LEN, Heartbeat, Origin, Parameters, REQUEST_LEN,
 };
 use crate::wire::task::{Code, Header};
-use crate::wire::udp::{self, Flow};
+use crate::wire::udp::Flow;
 
 use super::next_hop::NextHop;
 use super::packet::{ForwardedTask, Packet, Route};
@@ -61,7 +62,7 @@ impl PeerGroup {
     /// # Panics
     /// If the number of addresses differs from the number of nodes.
     #[must_use]
-    pub fn new(settings: Settings, pool: u16, addresses: &[u32], tasks_per_worker: u32) -> Self {
+    pub fn new(settings: Settings, pool: u16, addresses: &[IpAddr], tasks_per_worker: u32) -> Self {
         assert_eq!(addresses.len(), settings.nodes);
         let hops = addresses.iter().map(|&address| NextHop::new(address, 0, None));
         Self {
@@ -125,7 +126,7 @@ impl PeerGroup {
     }
 
     /// Returns the peer with this address behind the port, if there is one.
-    pub fn hop_of(&mut self, port: usize, address: u32) -> Option<&mut NextHop> {
+    pub fn hop_of(&mut self, port: usize, address: IpAddr) -> Option<&mut NextHop> {
         let own = self.own_node();
         let peers = self.hops.iter_mut().enumerate().filter(|(node, _)| *node != own);
         peers.map(|(_, hop)| hop).find(|hop| (hop.port, hop.address) == (port, address))
@@ -197,7 +198,7 @@ impl PeerGroup {
         &mut self,
         origin: &Origin,
         port: usize,
-        from: (u32, Mac),
+        from: (IpAddr, Mac),
     ) -> Result<usize, DropReason> {
         let node = self.peers.admit(origin).map_err(Refusal::reason)?;
         match self.hops[node].has_sent(port, from) {
@@ -226,7 +227,7 @@ where
     pub(super) fn receive(
         &mut self,
         port: usize,
-        from: (u32, Mac),
+        from: (IpAddr, Mac),
         header: &Header,
         body: &[u8],
     ) -> Result<(), DropReason> {
@@ -362,25 +363,36 @@ where
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
-        let NextHop { address, port, mac, .. } = group.hops[node];
-        let Some(dst_mac) = mac else { return false };
-        let own = self.addresses[port];
-        let flow = Flow {
-            src_mac: own.mac,
-            dst_mac,
-            src: own.ip,
-            dst: address,
-            src_port: self.udp_port,
-            dst_port: self.udp_port,
-        };
         let nodes = (group.own_node() as u16, node as u16);
         let header = Header::of_peers(code, group.pool, nodes, seq);
+        match group.hops[node].address {
+            IpAddr::V4(_) => self.send_message::<u32>(&group.hops[node], &header, len, fill),
+            IpAddr::V6(_) => self.send_message::<u128>(&group.hops[node], &header, len, fill),
+        }
+    }
+
+    /// Same as [`Agent::send_to_peer`], to a peer of this family.
+    fn send_message<F: Address>(
+        &mut self,
+        hop: &NextHop,
+        header: &Header,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let own = self.addresses[hop.port];
+        let (Some(network), Some(dst)) = (own.network::<F>(), F::from_ip(hop.address)) else {
+            return false;
+        };
+        let Some(dst_mac) = hop.mac else { return false };
+        let (src_mac, src, src_port, dst_port) =
+            (own.mac, network.ip, self.udp_port, self.udp_port);
+        let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
         let bytes = header.len() + len;
-        self.responder.out.make(&mut self.pool, port, udp::PAYLOAD + bytes, |frame| {
-            let payload = &mut frame[udp::PAYLOAD..];
+        self.responder.out.make(&mut self.pool, hop.port, F::PAYLOAD + bytes, |frame| {
+            let payload = &mut frame[F::PAYLOAD..];
             header.emit(payload);
             fill(&mut payload[header.len()..]);
-            flow.emit(frame, bytes);
+            F::emit(&flow, frame, bytes);
         });
         true
     }
@@ -393,8 +405,7 @@ where
         let (own, own_node) = (self.addresses[0], group.own_node());
         for (_, hop) in group.hops.iter_mut().enumerate().filter(|(node, _)| *node != own_node) {
             if hop.must_ask(now, self.timing.ticks_hz) {
-                let host = Ipv4Addr::from_bits(hop.address).into();
-                let question = ArpQuestion::broadcast(hop.port as u8, host);
+                let question = ArpQuestion::broadcast(hop.port as u8, hop.address);
                 self.responder.out.ask(&mut self.pool, &own, &question);
             }
         }

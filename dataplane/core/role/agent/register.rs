@@ -61,7 +61,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Registrar {
     /// Next hop of the leaf.
-    pub(super) hop: NextHop<IpAddr>,
+    pub(super) hop: NextHop,
     entries: Vec<Entry>,
     /// Index of the first entry to check. It moves on with each message, so that all workers get a turn when the
     /// rate is at its bound.

@@ -1,0 +1,16 @@
+//! Three agents of a rack without a leaf, as processes in real time, over IPv6.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod echo;
+mod family;
+mod patience;
+mod peering;
+mod process;
+mod wires;
+
+// promise: agent.4
+#[test]
+fn killed_peer_over_ipv6_loses_only_its_tasks() {
+    peering::lose_only_tasks_of_the_killed_peer(family::Family::V6);
+}
