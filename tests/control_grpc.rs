@@ -253,7 +253,7 @@ fn bad_input_to_every_call_is_refused() {
         (&"agent ".repeat(40_000), invalid, "`agent`; allowed: add-server"),
         ("undrain workers=4294967295", invalid, "workers=`4294967295`"),
         ("remove-workers workers=100-29999", Code::NotFound, "worker 100"),
-        ("add-server ip=10.0.2", invalid, "ip=10.0.2; allowed: a host's IPv4 address"),
+        ("add-server ip=10.0.2", invalid, "ip=10.0.2; allowed: a host's IPv4 or IPv6 address"),
         (&format!("add-server ip={long}"), invalid, "ip=9999"),
         ("add-server ip=10.0.2.11", Code::AlreadyExists, "server 10.0.2.11: exists already"),
         ("add-server ip=10.0.2.1", Code::FailedPrecondition, "the node's own address"),

@@ -368,8 +368,9 @@ mod batches {
         }
 
         pub fn a_batch_that_will_not_end_is_ended(&self) {
-            // Forks up to the limit and ignores signals to end.
-            let script = "trap '' TERM HUP INT; f() { f | f & }; f; while :; do :; done";
+            // Forks up to the limit and ignores signals to end. The first shell forks only once, before all others: a
+            // shell that cannot fork exits.
+            let script = "trap '' TERM HUP INT; f() { f | f & }; (f) & while :; do :; done";
             let options = ["--policy", "idle", "--processes", "100", "--grace", "100ms"];
             let running = ChildProcess::start(
                 self.run(&options, script).stdout(Stdio::null()).stderr(Stdio::null()),

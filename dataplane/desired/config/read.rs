@@ -206,7 +206,7 @@ impl File {
     }
 
     /// Returns the place of a table.
-    #[cfg_attr(feature = "batch", allow(dead_code, reason = "a build without batch jobs uses it"))]
+    #[allow(dead_code, reason = "only a build without batch jobs uses it")]
     pub fn place(&self, table: Table) -> Spanned<()> {
         let start = self.tables[table.0].start;
         Spanned::new(start..start, ())
