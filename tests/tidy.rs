@@ -868,6 +868,25 @@ fn a_live_property_costs_five_files() {
     }
 }
 
+/// Prefixes of the paths of code that is built in several variants.
+const VARIANTS: [&str; 7] =
+    ["dataplane/", "testbed/src/", "pktgen/src/", "capi/src/", "learner/", "cosched/", "sys/"];
+
+#[test]
+fn few_lines_depend_on_a_feature() {
+    let code = files(".rs").into_iter();
+    let code = code.filter(|(path, _)| VARIANTS.iter().any(|start| path.starts_with(start)));
+    let lines: Vec<_> = code
+        .flat_map(|(path, text)| {
+            let lines =
+                text.lines().filter(|line| line.contains("cfg") && line.contains("feature"));
+            lines.map(|line| format!("{}: {}", path.display(), line.trim())).collect::<Vec<_>>()
+        })
+        .collect();
+    println!("{} lines depend on a feature", lines.len());
+    assert!(lines.len() < 20, "{lines:#?}");
+}
+
 // promise: control.2
 #[test]
 fn every_controller_command_is_documented() {
