@@ -70,6 +70,7 @@ fn installed_files_work_and_are_removed() {
     for command in ["wedjat", "wedjat-pktgen", "wedjat-testbed"] {
         run(Command::new(prefix.join("bin").join(command)).arg("--version"));
         let page = fs::read_to_string(prefix.join(format!("share/man/man1/{command}.1"))).unwrap();
+        // The hidden subcommand `man`, which writes the pages, is in none of them.
         assert!(page.contains(".TH") && !page.contains("-man"), "{page}");
     }
     let page = fs::read_to_string(prefix.join("share/man/man1/wedjat-leaf.1")).unwrap();
@@ -104,7 +105,7 @@ fn installed_files_work_and_are_removed() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Checks bash's completions of the first letters of a subcommand or option, and that other installed shells
+/// Checks bash's completions of the first letters of a subcommand, and that other installed shells
 /// can read theirs.
 fn shells_complete_the_commands(prefix: &Path) {
     let share = prefix.join("share");

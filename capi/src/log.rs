@@ -69,7 +69,8 @@ impl Log for ToProgram {
 /// WEDJAT_ERROR_OPTIONS: The level does not exist, or another linked library takes the records of Rust libraries.
 ///
 /// # Called from
-/// Any thread (lcore or not) of any process, also after fork(). Not a signal handler, nor `function`.
+/// Any thread (lcore or not) of any process. After fork() only if no other thread was in a call of the library.
+/// Not a signal handler, nor `function`.
 ///
 /// # Safety
 /// `function` may be called by any thread that calls the library, and by the library's own. It calls no

@@ -37,9 +37,8 @@ impl Agent {
         agent.wait("the worker comes", |agent| {
             let sender = agent.channel.sender_mut();
             let claim = sender.claim();
-            // 0 means no claim. A new claim replaces the grant to an earlier one.
-            if claim != 0 && claim != sender.granted() {
-                sender.revoke();
+            // 0 means no claim.
+            if claim != 0 {
                 sender.grant(claim);
             }
             claim != 0

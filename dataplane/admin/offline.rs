@@ -212,7 +212,7 @@ impl Offline {
         self.notes.push(text.into());
     }
 
-    /// Determines the ports' MAC addresses: configured, or destinations in the capture.
+    /// Determines the ports' MAC addresses: configured, or those of packets to or from the port in the capture.
     fn find_macs(&mut self) {
         for index in 0..self.source.node().ports.len() {
             let port = &self.source.node().ports[index];
@@ -228,7 +228,7 @@ impl Offline {
             let mac = found.unwrap_or(Mac([2, 0, 0, 0, 0, index as u8 + 1]));
             match (found, is_configured) {
                 (Some(mac), false) => self.note(format!(
-                    "port {index} ({device}) is assumed to have {mac}, a destination of packets in the capture"
+                    "port {index} ({device}) is assumed to have {mac}, as packets in the capture show"
                 )),
                 (None, _) => self.note(format!(
                     "port {index} ({device}) is assumed to have {mac}: `port.mac` is not set, and the capture has no packet for {ip}"
@@ -320,15 +320,16 @@ impl Offline {
         let config = &self.source.node().ports[port];
         let mut frame = packet.bytes.clone();
         frame.truncate(FRAME_BYTES);
-        if frame.len() < packet.len as usize {
+        let is_cut = frame.len() < packet.len as usize;
+        if is_cut {
             frame.resize((packet.len as usize).min(FRAME_BYTES), 0);
-            forget_checksum(&mut frame);
-        } else if config.trust_checksums {
-            forget_checksum(&mut frame);
         }
         if config.vlan.is_some() && vlan::id(&frame) == config.vlan {
             vlan::cover(&mut frame);
             frame.drain(..vlan::LEN);
+        }
+        if is_cut || config.trust_checksums {
+            forget_checksum(&mut frame);
         }
         frame
     }

@@ -49,7 +49,8 @@ pub(super) struct SilenceTracker {
 pub(super) struct Patience {
     /// Silence after which a member's tasks are lost.
     pub silence_ns: u64,
-    /// Maximum time from a task's sending to a report that counts it. `None` if reports prove nothing.
+    /// Maximum time from a task's sending to a report that counts it. `None` if replies carry no reports, or no task can
+    /// be lost: then reports deny no task, and silences are not learned.
     pub trip_ns: Option<u64>,
     /// Number of consecutive write-offs of a member that loss explains. They do not double the patience.
     pub explained: u32,
@@ -173,9 +174,9 @@ pub(super) struct SilenceWatch {
     outstanding: u32,
     /// Silence at the last check; 0 if the member had no task or was written off.
     silent_ns: u64,
-    /// Write-offs since its last report.
+    /// Write-offs since its last reply.
     losses: u32,
-    /// Tasks written off since its last report.
+    /// Tasks written off since its last reply.
     written_off: u32,
     /// Tasks denied by its reports since it was last idle.
     denied: u32,
@@ -260,6 +261,7 @@ impl SilenceWatch {
             return self.write_off(counts.outstanding);
         }
         let Some(trip_ns) = patience.trip_ns else { return 0 };
+        // The bound protects a member whose reports never count some of its tasks: it would seem to lose all of these.
         let lost = self.denied_now(counts, reported, trip_ns);
         if lost == 0 || self.denied + lost > patience.denials {
             return 0;

@@ -253,6 +253,7 @@ impl Packet {
     fn copy_header(&mut self, kind: PacketKind, header: &Header, udp_at: u16) -> PacketKind {
         self.extended = header.extended;
         self.more = header.more;
+        // A spine sends 1 in `qlen` with a task for a leaf that it believes idle. Other packets do not use `idle`.
         self.idle = header.qlen != 0;
         self.udp_at = udp_at;
         self.pool = header.pool;
