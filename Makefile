@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo fabric test test-dpdk test-units test-processes test-portable lint book doc bench bench-host bench-lines
+.PHONY: help demo fabric test test-dpdk test-units test-processes test-portable lint book doc bench bench-cores bench-host bench-lines
 .PHONY: bench-library miri reference figures soak histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
@@ -52,8 +52,7 @@ test-prefix: ## build against the DPDK installed below the prefix DPDK, and run 
 
 # What others do without DPDK they do with it as well, and clippy holds that they build.
 test-portable: ## the tests of crates that depend on DPDK by a feature, built without it
-	$(CARGO) test --locked -p wedjat-node --no-default-features --lib
-	$(CARGO) test --locked -p wedjat --no-default-features --features auth --test embed
+	$(CARGO) test --locked -p wedjat-node -p wedjat --no-default-features --features wedjat/auth --lib --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test
@@ -77,6 +76,11 @@ bench: ## compare with dpdk-testpmd on this machine, write bench-report/
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release
 	target=$${CARGO_TARGET_DIR:-target}; scripts/bench.py --bin "$$target/release" $(BENCH)
+
+bench-cores: ## compare one core and two with dpdk-testpmd over two ports, with replies; write bench-report/bench-cores.json
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release -p wedjat
+	target=$${CARGO_TARGET_DIR:-target}; scripts/bench-cores.py --bin "$$target/release" $(BENCH)
 
 bench-sockets: ## compare the leaf on AF_PACKET with nginx's balancing of UDP, over kernel sockets; as root, some three minutes
 	@scripts/deps.sh bench

@@ -404,7 +404,7 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     };
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     let service = settings.address.filter(|_| has_service);
-    let link = pool.spine.map(|(id, ip)| (Spine { id, ip: ip.into() }, signals));
+    let link = pool.spine.map(|(id, ip)| (Spine { id, ip }, signals));
     // The node keeps other settings of its file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })
 }
