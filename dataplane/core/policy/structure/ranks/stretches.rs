@@ -166,25 +166,27 @@ impl Stretches {
 
     /// Moves a member by several lengths. Returns true if the shortest length changed.
     fn jump(&mut self, cells: &mut [Cell], member: Member, from: usize, to: usize) -> bool {
-        let before = self.least;
-        for length in from..to {
-            self.up(cells, member, cells[member.index()].place, length);
+        let (before, mut place) = (self.least, cells[member.index()].place);
+        // Most lengths on the way have no members. There the boundary passes the member, which keeps its place.
+        let mut move_to = |end: u16| {
+            if place != end {
+                exchange(cells, member, place.into(), end.into());
+                place = end;
+            }
+        };
+        // Up: to the last place of each stretch, whose boundary then passes it.
+        for end in self.ends.get_mut(from..to).into_iter().flatten() {
+            *end -= 1;
+            move_to(*end);
         }
-        for length in (to..from).rev() {
-            self.down(cells, member, cells[member.index()].place, length);
+        // Down: to the first place of the stretch above each boundary, which then passes it.
+        for end in self.ends.get_mut(to..from).into_iter().flatten().rev() {
+            move_to(*end);
+            *end += 1;
         }
         self.least = before.min(to as u16);
         self.raise_least();
         self.least != before
-    }
-
-    /// Moves a member from the next length to `length`: to the first place of its stretch, whose boundary
-    /// then passes it.
-    #[inline(always)]
-    fn down(&mut self, cells: &mut [Cell], member: Member, place: u16, length: usize) {
-        let end = &mut self.ends[length % LENGTHS];
-        exchange(cells, member, place.into(), (*end).into());
-        *end += 1;
     }
 
     /// Corrects the shortest length, which may be too low. Returns true if it changed.
