@@ -29,6 +29,7 @@ histories: ## inject all faults into controllers, SECONDS (300) over etcd and as
 		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
 # Integration tests leave most of a second CPU idle. The builds without DPDK and the lints fill it, at the lowest priority.
+# They begin some seconds later, because a build that runs first would hold cargo's lock against the tests.
 test: test-units ## all tests, with DPDK and without, and the lints
 	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-portable lint >"$$beside" 2>&1; } & \
 	$(MAKE) test-processes; status=$$?; wait $$! || status=1; cat "$$beside"; rm "$$beside"; exit $$status

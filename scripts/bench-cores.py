@@ -11,10 +11,8 @@ import json
 import os
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
-import time
 
 import bench
 
@@ -105,61 +103,11 @@ pool = 1
 """
 
 
-def received(options, state):
-    """Packets that a leaf's cores have received so far by its state file, and the time of the question."""
-    before = time.monotonic()
-    command = [os.path.join(options.bin, "wedjat"), "state", state, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return None
-    cores = json.loads(done.stdout)["cores"]
-    return sum(core["counters"]["rx_packets"] for core in cores), (before + time.monotonic()) / 2
-
-
 def run_leaf(options, folder, traces, policy, workers, cores):
-    config, stats, state = (os.path.join(folder, name) for name in ("leaf.toml", "stats.json", "state"))
-    with open(config, "w", encoding="ascii") as out:
-        out.write(leaf_config(policy, workers, cores, state))
-    command = [os.path.join(options.bin, "wedjat"), "leaf", "--config", config]
-    command += ["--duration", f"{options.seconds + 60}s", "--stats", stats, "--"] + eal(options, traces, cores)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            deadline = time.monotonic() + 60
-            while process.poll() is None and time.monotonic() < deadline:
-                if (received(options, state) or (0, 0))[0]:
-                    break
-                time.sleep(0.05)
-            else:
-                process.terminate()
-                bench.fail("wedjat leaf", process.communicate()[0])
-            time.sleep(0.3)
-            rates = bench.slices(options, lambda: received(options, state))
-        finally:
-            process.terminate()
-            output = process.communicate()[0]
-    if process.returncode != 0:
-        bench.fail("wedjat leaf", output)
-    with open(stats, encoding="utf-8") as file:
-        drops = json.load(file)["drops"]
-    if set(drops) - ALLOWED_DROPS:
-        bench.fail("wedjat leaf", f"it dropped packets of the traces: {drops}")
-    return rates
+    def config(state):
+        return leaf_config(policy, workers, cores, state)
 
-
-def sent_by(process):
-    """Packets that testpmd's ports have sent so far, and the time of the question."""
-    at, total = time.monotonic(), 0
-    for port in range(len(PORTS)):
-        process.stdin.write(f"show port stats {port}\n")
-    process.stdin.flush()
-    for port in range(len(PORTS)):
-        for line in process.stdout:
-            if "TX-packets:" in line:
-                total += int(line.split("TX-packets:")[1].split()[0])
-                break
-        else:
-            bench.fail("dpdk-testpmd", "it ended early")
-    return total, (at + time.monotonic()) / 2
+    return bench.run_process(options, folder, "leaf", config, eal(options, traces, cores), "rx_packets", ALLOWED_DROPS)
 
 
 def run_testpmd(options, mode, traces, cores):
@@ -168,18 +116,9 @@ def run_testpmd(options, mode, traces, cores):
     control = next((cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in on), on[0])
     # Each logical core of EAL on its CPU: several may be on one.
     lcores = ",".join(f"{number}@{cpu}" for number, cpu in enumerate([control] + on))
-    command = ["stdbuf", "-oL", "dpdk-testpmd", "--lcores", lcores, "--main-lcore", "0"]
-    command += [f"--file-prefix=wedjat-cores-{os.getpid()}"] * (not options.hugepages) + eal(options, traces, cores) + ["--"]
-    command += [f"--forward-mode={mode}", f"--nb-cores={cores}", f"--rxq={cores}", f"--txq={cores}"]
-    command += [f"--total-num-mbufs={buffers(cores)}", "--no-mlockall", "--auto-start", "--interactive"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        sent_by(process)
-        time.sleep(0.3)
-        rates = bench.slices(options, lambda: sent_by(process))
-        process.communicate("quit\n", timeout=30)
-    return rates
+    devices = ["--lcores", lcores, "--main-lcore", "0"] + eal(options, traces, cores)
+    forwarding = [f"--forward-mode={mode}", f"--nb-cores={cores}", f"--rxq={cores}", f"--txq={cores}"]
+    return bench.run_forwarder(options, devices, forwarding + [f"--total-num-mbufs={buffers(cores)}"], len(PORTS))
 
 
 def measure(options, folder):

@@ -190,75 +190,89 @@ def slices(options, count):
     return rates
 
 
-def forwarded(options, state):
-    """What a node has let go so far by its state file (the device drops it, so takes all), and when that was asked."""
+def counted(options, state, counter):
+    """A counter of all cores of a node by its state file, and the time of the question; None without such a file."""
     before = time.monotonic()
     command = [os.path.join(options.bin, "wedjat"), "state", state, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return None
     cores = json.loads(done.stdout)["cores"]
-    return sum(core["counters"]["forwarded"] for core in cores), (before + time.monotonic()) / 2
+    return sum(core["counters"][counter] for core in cores), (before + time.monotonic()) / 2
 
 
 def run_node(options, folder, role, trace, write, cores=1):
-    """Packets a second that a leaf or spine passes on, slice by slice."""
-    config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
+    """Packets a second that a leaf or spine passes on, slice by slice. The device drops what a node sends, so takes all."""
     on = [options.core] if cores == 1 else sorted(os.sched_getaffinity(0))[-cores:]
+    return run_process(options, folder, role, lambda state: write(on, state), eal(options, trace, cores), "forwarded")
+
+
+def run_process(options, folder, role, write, devices, counter, allowed_drops=()):
+    """How much a second a counter of a node with this configuration and these devices grows, slice by slice."""
+    config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
     with open(config, "w", encoding="ascii") as out:
-        out.write(write(on, state))
+        out.write(write(state))
     command = [os.path.join(options.bin, "wedjat"), role, "--config", config]
-    command += ["--duration", f"{options.seconds + 60}s", "--stats", stats, "--"] + eal(options, trace, cores)
+    command += ["--duration", f"{options.seconds + 60}s", "--stats", stats, "--"] + devices
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             deadline = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
-                if (forwarded(options, state) or (0, 0))[0]:
+                if (counted(options, state, counter) or (0, 0))[0]:
                     break
                 time.sleep(0.05)
             else:
                 process.terminate()
                 fail(f"wedjat {role}", process.communicate()[0])
             time.sleep(0.3)
-            rates = slices(options, lambda: forwarded(options, state))
+            rates = slices(options, lambda: counted(options, state, counter))
         finally:
             process.terminate()
             output = process.communicate()[0]
     if process.returncode != 0:
         fail(f"wedjat {role}", output)
     with open(stats, encoding="utf-8") as file:
-        account = json.load(file)
-    if account["drops"]:
-        fail(f"wedjat {role}", f"it dropped packets of the trace: {account['drops']}")
+        drops = json.load(file)["drops"]
+    if set(drops) - set(allowed_drops):
+        fail(f"wedjat {role}", f"it dropped packets of the trace: {drops}")
     return rates
 
 
-def transmitted(process):
-    """What the port has sent so far, and when that was asked."""
+def transmitted(process, ports):
+    """What the ports have sent so far, and when that was asked."""
     at = time.monotonic()
-    process.stdin.write("show port stats 0\n")
+    process.stdin.write("".join(f"show port stats {port}\n" for port in range(ports)))
     process.stdin.flush()
+    sent = []
     for line in process.stdout:
         found = re.search(r"TX-packets:\s*(\d+)", line)
         if found:
-            return int(found[1]), (at + time.monotonic()) / 2
+            sent.append(int(found[1]))
+        if len(sent) == ports:
+            return sum(sent), (at + time.monotonic()) / 2
     fail("dpdk-testpmd", "it ended early")
 
 
 def run_testpmd(options, mode, trace):
     """Packets a second that testpmd passes on in a forwarding mode, slice by slice."""
     control = other_cpu(options)
+    lcores = ["-l", f"{control},{options.core}", "--main-lcore", str(control)]
+    forwarding = [f"--forward-mode={mode}", "--nb-cores=1", f"--total-num-mbufs={MBUFS}"]
+    return run_forwarder(options, lcores + eal(options, trace), forwarding, 1)
+
+
+def run_forwarder(options, devices, forwarding, ports):
+    """Packets a second that testpmd with these arguments sends from all ports, slice by slice."""
     # Into a pipe testpmd would write only when its buffer is full.
-    command = ["stdbuf", "-oL", "dpdk-testpmd", "-l", f"{control},{options.core}", "--main-lcore", str(control)]
-    command += [f"--file-prefix=wedjat-bench-{os.getpid()}"] * (not options.hugepages) + eal(options, trace) + ["--"]
-    command += [f"--forward-mode={mode}", "--nb-cores=1", f"--total-num-mbufs={MBUFS}"]
+    command = ["stdbuf", "-oL", "dpdk-testpmd"]
+    command += [f"--file-prefix=wedjat-bench-{os.getpid()}"] * (not options.hugepages) + devices + ["--"] + forwarding
     command += ["--no-mlockall", "--auto-start", "--interactive"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        transmitted(process)
+        transmitted(process, ports)
         time.sleep(0.3)
-        rates = slices(options, lambda: transmitted(process))
+        rates = slices(options, lambda: transmitted(process, ports))
         process.communicate("quit\n", timeout=30)
     return rates
 
