@@ -217,7 +217,8 @@ impl Draft {
         if !is_unicast(ip) {
             return refused(format!("address {ip}"), "it is no host's; name one such as 10.0.2.11");
         }
-        if self.fabric.addresses().any(|other| other.is_ipv4() != ip.is_ipv4()) {
+        // All have the same version, so any of them tells it.
+        if self.fabric.addresses().next().is_some_and(|other| other.is_ipv4() != ip.is_ipv4()) {
             let reason =
                 "the fabric has addresses of the other IP version; all of a fabric have the same";
             return refused(format!("address {ip}"), reason);

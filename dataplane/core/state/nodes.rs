@@ -2,7 +2,7 @@
 //! decisions. In such a rack the agents pass tasks to each other (migration) or ask each other for tasks
 //! (stealing). Under learning policies a critic estimates the value of states.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,14 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 use super::region::{Region, Slice};
+use super::words::{address_of, address_words};
 
 /// Number of words before those of the nodes: this node's number, and the loss of its critic.
 const HEAD: usize = 2;
-/// Number of words of each node: IP version (lower half) and liveness; load (upper half) and waiting tasks; the two
-/// probabilities; upper and lower half of the address.
+/// Number of words of each node: liveness; load (upper half) and waiting tasks; the two probabilities; two words of the
+/// address.
 const NODE_WORDS: usize = 5;
-/// IP version of an IPv6 address.
-const V6: u32 = 6;
 
 /// Returns the number of u64 words for `nodes` nodes; 0 without peers.
 #[must_use]
@@ -67,16 +66,13 @@ impl Nodes {
     pub fn show(&self, node: usize, view: &NodeView) {
         let NodeView { address, is_live, load_us, waiting, probabilities: (migration, stealing) } =
             *view;
-        let (version, bits) = match address {
-            IpAddr::V4(address) => (4, address.to_bits().into()),
-            IpAddr::V6(address) => (V6, address.to_bits()),
-        };
+        let [upper, lower] = address_words(address);
         let words = [
-            pack(u32::from(is_live), version),
+            u64::from(is_live),
             pack(load_us.to_bits(), waiting),
             pack(migration.to_bits(), stealing.to_bits()),
-            (bits >> 64) as u64,
-            bits as u64,
+            upper,
+            lower,
         ];
         let node_words = &self.0[HEAD + NODE_WORDS * node..][..NODE_WORDS];
         node_words.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
@@ -88,20 +84,14 @@ impl Nodes {
         let word = |index: usize| self.0[index].load(Relaxed);
         let node = |node: usize| {
             let first = HEAD + NODE_WORDS * node;
-            let [status, load, probabilities, upper_bits, lower_bits] =
+            let [is_live, load, probabilities, address @ ..] =
                 [0, 1, 2, 3, 4].map(|index| word(first + index));
             let upper = |word: u64| f32::from_bits((word >> 32) as u32);
             let if_finite = |value: f32| value.is_finite().then_some(value);
             PeerSnapshot {
                 node: node as u16,
-                address: match status as u32 {
-                    V6 => {
-                        let bits = u128::from(upper_bits) << 64 | u128::from(lower_bits);
-                        Ipv6Addr::from_bits(bits).into()
-                    }
-                    _ => Ipv4Addr::from_bits(lower_bits as u32).into(),
-                },
-                live: status >> 32 != 0,
+                address: address_of(address),
+                live: is_live != 0,
                 load_us: upper(load),
                 waiting: load as u32,
                 migration: if_finite(upper(probabilities)),

@@ -28,7 +28,7 @@ use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
 use super::region::{Region, Slice};
 use super::tokens::Tokens;
 use super::view::{self, View};
-use super::words::LocalState;
+use super::words::{LocalState, address_of, address_words};
 use crate::limits::{CORES_MAX, MEMBERS_MAX, PLACES_MAX, POOLS_MAX, PORTS_MAX};
 use crate::wire::task::NO_MEMBER;
 
@@ -335,12 +335,8 @@ impl Table {
         assert!(entries.servers.len() <= places && entries.pools.len() <= layout.pools.len());
         for (index, words) in servers.chunks_exact(2).enumerate() {
             let address = entries.servers.get(index).copied().flatten();
-            let bits = match address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) {
-                IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
-                IpAddr::V6(address) => address.to_bits(),
-            };
-            words[0].store((bits >> 64) as u64, Relaxed);
-            words[1].store(bits as u64, Relaxed);
+            let address = address_words(address.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
+            words.iter().zip(address).for_each(|(place, word)| place.store(word, Relaxed));
         }
         for pool in 0..layout.pools.len() {
             self.write_pool(pool, entries.pools.get(pool).and_then(Option::as_ref));
@@ -880,10 +876,9 @@ fn read_member(
     }
     let servers = region.slice::<AtomicU64>(layout.servers, (layout.workers - layout.servers) / 8);
     // Two words hold the address. A server number out of range, in a damaged file, reads as the address `::`.
-    let half =
-        |index| servers.get(index).map_or(0, |word: &AtomicU64| u128::from(word.load(Relaxed)));
+    let half = |index| servers.get(index).map_or(0, |word: &AtomicU64| word.load(Relaxed));
     let server = 2 * usize::from(worker.server);
-    let server = Ipv6Addr::from_bits(half(server) << 64 | half(server + 1));
+    let server = address_of([half(server), half(server + 1)]);
     let reported = |core: usize| {
         region.slice::<AtomicU64>(layout.cores[core].reported + 8 * index, 1)[0].load(Relaxed)
     };
@@ -906,7 +901,7 @@ fn read_member(
     Some(MemberSnapshot {
         member: member as u16,
         worker: worker.id,
-        server: server.to_canonical(),
+        server,
         presence: Presence::from_word(presence),
         load: Load(reported(best) as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),

@@ -155,7 +155,7 @@ mod tests {
         assert!(
             tokens.put(Member(69), 3) && tokens.put(Member(69), 3) && tokens.put(Member(69), 3)
         );
-        // Of the three tokens, that of level 0 stays.
+        // Only the token of level 0 stays.
         tokens.clear_from(1);
         assert_eq!((tokens.count(Member(69)), tokens.has(Member(69), 1)), (1, true));
         assert!(tokens.take_of(Member(69)));

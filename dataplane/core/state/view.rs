@@ -537,7 +537,7 @@ impl View {
     #[inline]
     pub fn take_loads(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
-        // `alone` tells the compiler that there are no remote counts: the loop then does not look for them.
+        // `alone` shows the compiler that no counts are remote, so the loop reads none.
         let states = if states.are_alone() { states.alone() } else { states };
         let mut expected = 0;
         for report in reports {

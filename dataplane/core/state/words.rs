@@ -8,12 +8,29 @@
 //! sent by this core since that report. Loads are 16.16 fixed point: a task counts `1 << 16`.
 
 use std::hint::select_unpredictable;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::member::{Belief, Load, Member};
 use super::region::sealed::Sealed;
 use super::region::{Pod, Slice};
+
+/// Returns an address as two words, the upper half first. An IPv4 address is mapped (::ffff:0:0/96).
+#[must_use]
+pub fn address_words(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
+}
+
+/// Inverse of [`address_words`].
+#[must_use]
+pub fn address_of([upper, lower]: [u64; 2]) -> IpAddr {
+    Ipv6Addr::from_bits(u128::from(upper) << 64 | u128::from(lower)).to_canonical()
+}
 
 /// One core's own state of a member. Four members share a cache line.
 #[derive(Debug, Default)]

@@ -481,8 +481,7 @@ fn families(
         let mut refuse = |span: std::ops::Range<usize>, key: &str, found: String, allowed: &str| {
             faults.note(&Spanned::new(span, ()), key, found, allowed);
         };
-        let has_v4_ports = ports.iter().any(|port| port.ip.is_ipv4());
-        if first.is_ipv6() && is_local && has_v4_ports {
+        if first.is_ipv6() && is_local && local::wire(ports).agent.is_ipv4() {
             let found = format!("pool {id} with IPv6 servers and workers of the leaf's own core");
             let allowed =
                 "a pool of its own for [[agent.pool]], or IPv6 addresses for all [[port]]s";

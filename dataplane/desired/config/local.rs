@@ -46,7 +46,7 @@ pub fn local(
 }
 
 /// Returns the network between the leaf and its own agent: IPv6 if all ports of the leaf are.
-fn wire(ports: &[PortConfig]) -> WireNetwork {
+pub fn wire(ports: &[PortConfig]) -> WireNetwork {
     WireNetwork::of(!ports.is_empty() && ports.iter().all(|port| port.ip.is_ipv6()))
 }
 
