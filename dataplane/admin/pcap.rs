@@ -124,8 +124,8 @@ fn error_chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// A port that records the packets that it receives and sends, until a write fails. It writes to a file on the packet
-/// path, so it is for debugging, not for speed.
+/// A port with a record of all received and sent packets. A failed write ends the record. The file is written on the
+/// packet path: for debugging, not for speed.
 pub struct Tap<P: Port, C: FnMut() -> Duration> {
     port: P,
     clock: C,

@@ -166,9 +166,9 @@ impl Scheduler {
     /// Creates a scheduler from a checked configuration.
     ///
     /// # Errors
-    /// If the state file cannot be created, a port has no MAC address, no port leads to a server, a pool has servers of
-    /// both address families, there are too many neighbours, or the clock has no ticks. Also if the configuration is a
-    /// spine's, has an agent or spines, or a policy that sends probes.
+    /// If the state file cannot be created, a port has no MAC address, or no port leads to a server. If a pool has servers
+    /// of both address families, there are too many neighbours, or the clock has no ticks. Also for a configuration of a
+    /// spine, or one with an agent, spines, or a policy that sends probes.
     pub fn new(config: &Config, options: &Options<'_>) -> Result<Self, EmbedError> {
         let ticks_hz = options.ticks_hz;
         if ticks_hz == 0 {

@@ -59,6 +59,13 @@ fn text(policy: &str) -> String {
     )
 }
 
+/// Returns flow and header of a reply to task 99 by worker 10 of the remote server.
+fn remote_reply() -> (Flow, Header) {
+    let (src_mac, dst_mac, src, dst) = (SERVER_MAC, LEAF_PORT_MAC, SERVER, CLIENT);
+    let flow = Flow { src_mac, dst_mac, src, dst, src_port: 1234, dst_port: 40_000 };
+    (flow, Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) })
+}
+
 impl Rig {
     /// Creates a rig without attached workers.
     fn new(family: Family, policy: &str) -> Self {
@@ -182,16 +189,7 @@ fn tasks_reach_local_and_remote_workers() {
         assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
         assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
         // A reply of the remote server passes as at any leaf.
-        let flow = Flow {
-            src_mac: SERVER_MAC,
-            dst_mac: LEAF_PORT_MAC,
-            src: SERVER,
-            dst: CLIENT,
-            src_port: 1234,
-            dst_port: 40_000,
-        };
-        let done =
-            Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+        let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
         assert_eq!(rig.sent().1, [(10, 99)]);
         assert_eq!(rig.host.agent().registered(), 2);
@@ -215,16 +213,7 @@ fn pool_key_applies_to_remote_servers_only() {
         (0..4).for_each(|_| rig.after(1));
         assert_eq!(rig.host.agent().registered(), 2);
         assert_eq!(rig.sent().1.len(), 4, "those of the workers here");
-        let flow = Flow {
-            src_mac: SERVER_MAC,
-            dst_mac: LEAF_PORT_MAC,
-            src: SERVER,
-            dst: CLIENT,
-            src_port: 1234,
-            dst_port: 40_000,
-        };
-        let done =
-            Header { code: Code::TaskDoneIdle, src: 10, seq: 99, ..Header::new_task(POOL, 99) };
+        let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
         // A remote sender that claims to be local is refused.
         let of_local = Header { src: 20, ..done };
@@ -317,7 +306,7 @@ fn central_queue_feeds_local_and_remote_workers() {
             let _ = worker_ends.each_mut().map(work);
             rig.after(1);
         }
-        // The remote workers do not answer, so the two here serve the other 18 tasks.
+        // The remote workers do not answer. The two here serve 18 tasks.
         assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
         assert_eq!(rig.host.leaf().stages().waiting(), 0);
         rig.balanced();

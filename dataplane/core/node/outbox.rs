@@ -96,7 +96,7 @@ impl<P: Port> Outbox<P> {
         self.originated[port].push(packet);
     }
 
-    /// Queues a new packet of `len` bytes, written by `fill`. Counts it as unsent if there is no buffer of that size.
+    /// Queues a new packet of `len` bytes, written by `fill`. Without a buffer of that size, counts it as unsent.
     pub fn make<A: Pool<Buf = P::Buf>>(
         &mut self,
         pool: &mut A,

@@ -768,7 +768,7 @@ impl Liveness {
         }
     }
 
-    /// Confirms the next hops whose members have reported. Probes the other ones after a long silence.
+    /// Confirms the next hops whose members have reported. Probes all without reports after a long silence.
     fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
         let now_ms = to_ms(now_ns);
         for hop in &mut self.hops {

@@ -213,7 +213,7 @@ fn tasks_wait_while_no_worker_is_there() {
     rig.set_active(3, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(13, 0)]);
-    // That worker is deactivated. The next task goes to another one.
+    // Worker 13 is deactivated. The next task goes to another one.
     rig.set_active(3, false);
     rig.set_active(5, true);
     rig.wait(1_000_000);
@@ -226,7 +226,7 @@ fn tasks_wait_while_no_worker_is_there() {
 // promise: scheduling.3
 #[test]
 fn remote_replies_release_tasks_at_the_tick() {
-    // As in `holding`, with two cores.
+    // Two cores, else the rig of `holding`.
     let backlog = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
     let [first, second] = &mut cores[..] else { unreachable!() };

@@ -263,7 +263,7 @@ fn lost_tasks_are_written_off_under_every_policy() {
             workers.rig.through(CLIENTS, &task(at), WORKERS); // not delivered
         }
         workers.serve(40, |at| (at % 7 == 0).then(|| task(OTHERS)));
-        // Longer than 10 s, after which tasks of a worker without reports count as lost.
+        // 11.5 s: after 10 s, tasks of a worker without reports count as lost.
         (0..2_300).for_each(|_| workers.rig.wait(5 * MS));
         assert_eq!(workers.outstanding(), 0, "{policy}");
         workers.rig.assert_accounted();

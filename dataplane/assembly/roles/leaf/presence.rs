@@ -488,7 +488,7 @@ fn unregistered_worker_gets_no_task() {
 #[test]
 fn added_worker_waits_for_its_registration() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
-    // As in `registering`, with the control.
+    // The rig of `registering`, with the control.
     let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
     let (mut rigs, mut control) = controlled(&text, None, true, 256);
     let rig = &mut rigs[0];

@@ -123,7 +123,7 @@ impl<B: Buf> Packet<B> {
     /// Converts the packet for forwarding to a peer: the same task from the same client, with a trailer.
     ///
     /// # Errors
-    /// Returns the buffer if it is too small, or the peer's address is of the other family.
+    /// Returns the buffer if it is too small, or the families of the task and the peer's address differ.
     pub fn into_forwarded(self, route: &Route) -> Result<B, B> {
         match is_v6(self.buf.bytes()) {
             false => self.forward::<u32>(route),
