@@ -1,7 +1,7 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
 .PHONY: help demo fabric test test-dpdk test-units test-processes test-portable lint book doc bench bench-cores bench-host bench-lines
-.PHONY: bench-library miri reference figures soak histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
+.PHONY: bench-library bench-preempt miri reference figures soak test-nics histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
@@ -93,15 +93,21 @@ bench-host: ## what handing a task to a worker core costs, beside DPDK's rings a
 	$(CARGO) build --locked --release -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-host $(BENCH)
 
+bench-preempt: ## what sharing a worker's core among tasks does to short ones and costs; RocksDB, two CPUs, some three minutes
+	@scripts/deps.sh bench
+	$(CARGO) build --locked --release --features rocksdb -p wedjat-testbed
+	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-preempt $(BENCH)
+
 bench-cosched: ## what a batch on a worker's core costs and gets, by way of holding it; two CPUs, cgroups, a quarter of an hour; bench-report/
 	@scripts/deps.sh bench
 	$(CARGO) build --locked --release -p wedjat-testbed
 	target=$${CARGO_TARGET_DIR:-target}; "$$target/release/wedjat-testbed" bench-cosched $(BENCH)
 
-# Files, futexes and loom's threads are beyond miri; the tests that need them are left out there.
+# Files, futexes, signals and loom's threads are beyond miri; the tests that need them are left out there. Workers that die in
+# tests leak their memory.
 miri: ## the rings' memory under miri, if the nightly toolchain has it
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
-		MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p wedjat-core --no-default-features --lib -- \
+		MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-ignore-leaks" $(CARGO) +nightly miri test -p wedjat-core --no-default-features --lib -- \
 			ring:: worker:: agent::names --skip io::memory; \
 	else echo "SKIPPED miri: cargo +nightly miri is not installed"; fi
 
@@ -119,6 +125,11 @@ reference: ## hold the simulator against results found elsewhere, and leaf proce
 
 soak: ## run SEEDS seeds of faults (1000) in emulated time, on a leaf and two agents or as SOAK says (--spines 2); exit status 1 if one violates what must be so
 	$(SIM) lockstep --soak $(or $(SEEDS),1000) $(SOAK)
+
+test-nics: ## run a leaf on emulated NICs in QEMU, without KVM; needs root; write nics-report.json; NICS="--models virtio"
+	@scripts/deps.sh build nics
+	$(CARGO) build --locked -p wedjat
+	python3 testbed/lab/nics/run.py --report nics-report.json $(NICS)
 
 bench-lines: ## cache lines that move between dispatcher cores, a packet; with valgrind, about a quarter of an hour
 	$(SIM) bench-lines $(BENCH)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// Sources in the order of the header.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "src/code.rs",
     "src/log.rs",
     "src/types.rs",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 9] = [
     "src/tasks.rs",
     "src/change.rs",
     "src/worker.rs",
+    "src/share.rs",
 ];
 /// Source of the enum of drop reasons: a table of variants and their keys.
 const REASONS: &str = "../dataplane/core/reason.rs";

@@ -26,8 +26,11 @@ fn codes(header: &str) -> BTreeMap<&str, String> {
     codes.collect()
 }
 
-/// Returns the declaration after a comment, if it is a function's.
+/// Returns the declaration after a comment, if it is a function's. That of an inline function ends before its body.
 fn prototype(rest: &str) -> Option<&str> {
+    if rest.starts_with("static inline ") {
+        return rest.split_once("\n{").map(|(declaration, _)| declaration);
+    }
     let end = rest.find(';')? + 1;
     let declaration = rest[..end].trim();
     let is_function = declaration.contains("wedjat_") && declaration.ends_with(");");

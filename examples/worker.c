@@ -1,9 +1,10 @@
 /* A worker core: takes tasks from the agent of its host and answers each with its own bytes in reverse.
  *
  *   cc -O2 -o worker worker.c $(pkg-config --cflags --libs wedjat)
- *   ./worker AGENT [CPU]
+ *   ./worker AGENT [CPU [QUANTUM]]
  *
- * Ends when the agent ends. */
+ * CPU: CPU to run on; -1 for any. With a QUANTUM in microseconds several tasks share the core, so that a long task does
+ * not delay short ones. Ends when the agent ends. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,17 +12,54 @@
 
 #define SECOND 1000000000ull
 
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Serves one task at a time. Returns the code of the end of tasks. */
+static int serve_in_order(struct wedjat_worker *worker)
+{
+    struct wedjat_task task;
+    uint8_t answer[2048];
+    int code;
+
+    while ((code = wedjat_worker_recv(worker, SECOND, &task)) >= 0) {
+        if (code == 0)
+            continue; /* no task in a second */
+        uint32_t length = smaller(smaller(task.length, sizeof answer), task.reply_max);
+        for (uint32_t at = 0; at < length; at++)
+            answer[at] = task.payload[task.length - 1 - at];
+        code = wedjat_worker_reply(worker, answer, length);
+        if (code != 0)
+            fprintf(stderr, "task %u: %s\n", task.seq, wedjat_error_message(code));
+    }
+    return code;
+}
+
+/* Handles a task that shares the core. Returns the length of its answer. */
+static int64_t reverse(const struct wedjat_task *task, uint8_t *answer, const struct wedjat_cpu *cpu, void *argument)
+{
+    uint32_t length = smaller(task->length, task->reply_max);
+
+    (void)argument;
+    for (uint32_t at = 0; at < length; at++) {
+        answer[at] = task->payload[task->length - 1 - at];
+        wedjat_yield_point(cpu); /* other tasks run here if this one's quantum has ended */
+    }
+    return length;
+}
+
 int main(int argc, char **argv)
 {
     struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, 300 * SECOND, 50000};
+    struct wedjat_sharing sharing = {sizeof sharing, 0, 256 << 10, 64, 0};
     struct wedjat_worker *worker;
-    struct wedjat_task task;
-    uint8_t answer[2048];
-    char detail[1024];
+    char detail[1024] = "";
     int code;
 
     if (argc < 2) {
-        fprintf(stderr, "usage: worker AGENT [CPU]\n");
+        fprintf(stderr, "usage: worker AGENT [CPU [QUANTUM]]\n");
         return 2;
     }
     if (argc > 2)
@@ -31,17 +69,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s: %s\n", wedjat_error_message(code), detail);
         return 1;
     }
-    while ((code = wedjat_worker_recv(worker, SECOND, &task)) >= 0) {
-        if (code == 0)
-            continue; /* nothing came in a second */
-        uint32_t length = task.length < sizeof answer ? task.length : sizeof answer;
-        for (uint32_t at = 0; at < length; at++)
-            answer[at] = task.payload[task.length - 1 - at]; /* long work would ask wedjat_worker_yield_point() here */
-        code = wedjat_worker_reply(worker, answer, length < task.reply_max ? length : task.reply_max);
-        if (code != 0)
-            fprintf(stderr, "task %u: %s\n", task.seq, wedjat_error_message(code));
+    if (argc > 3) {
+        sharing.quantum_ns = strtoull(argv[3], NULL, 10) * 1000;
+        code = wedjat_worker_serve(worker, &sharing, reverse, NULL, detail, sizeof detail);
+    } else {
+        code = serve_in_order(worker);
     }
-    fprintf(stderr, "worker %d: %s\n", wedjat_worker_id(worker), wedjat_error_message(code));
+    fprintf(stderr, "worker %d: %s %s\n", wedjat_worker_id(worker), wedjat_error_message(code), detail);
     wedjat_worker_detach(worker);
     return code == WEDJAT_ERROR_STOPPED ? 0 : 1;
 }

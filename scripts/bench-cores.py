@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Compares `wedjat leaf` on one core and on two with dpdk-testpmd on the same two ports, with as many replies as tasks.
+"""Compares `wedjat leaf` on one core and on two with dpdk-testpmd on the same two ports, with as many replies as tasks,
+and with tasks only.
 
-The clients' port replays tasks without end, the workers' port replies of all workers in turn; each core has a queue of
-both, with a trace of its own. All programs run in turn, several rounds in one sitting: the ratios count. A figure is the
+The clients' port replays tasks without end, the workers' port replies of all workers in turn, or tasks as well; each core
+has a queue of both, with a trace of its own. All programs run in turn, several rounds in one sitting: the ratios count. A figure is the
 number of received packets a second. Results go to the screen and to bench-report/bench-cores.json.
 """
 
@@ -27,16 +28,16 @@ CLIENTS = 200
 ALLOWED_DROPS = {"queue_full", "shutdown"}
 
 
-def client(number):
-    """Address and MAC address of a client on the network of the clients' port."""
-    host = 2 + number % CLIENTS
-    return f"10.0.1.{host}", f"02:00:00:00:01:{host:02x}"
+def client(number, port=0):
+    """Address and MAC address of a client on the network of a port."""
+    host = 20 + number % CLIENTS
+    return f"10.0.{1 + port}.{host}", f"02:00:00:00:0{1 + port}:{host:02x}"
 
 
-def task(number):
+def task(number, port=0):
     header = struct.pack(">BHHHHH", bench.NEW_TASK, 1, 0, bench.NO_MEMBER, 0, number)
     body = struct.pack(">QQ", 50_000, number)
-    (ip, from_mac), (leaf_ip, leaf_mac, _) = client(number), PORTS[0]
+    (ip, from_mac), (leaf_ip, leaf_mac, _) = client(number, port), PORTS[port]
     return bench.frame(leaf_mac, from_mac, ip, leaf_ip, (40_000 + number, bench.TASK_PORT), header + body)
 
 
@@ -50,10 +51,12 @@ def reply(number, workers):
 
 
 def write_traces(folder, workers):
-    """Writes the traces of each port and core; returns their paths by port. All have the same length, so that no queue gets more."""
+    """Writes the traces of each port and core; returns their paths by port. All have the same length, so that no queue gets more.
+    No workers stand for tasks only."""
     length = max(bench.PACKETS, workers)
     traces = []
-    for port, packet in enumerate((task, lambda number: reply(number, workers))):
+    second = (lambda number: reply(number, workers)) if workers else (lambda number: task(number, 1))
+    for port, packet in enumerate((task, second)):
         paths = [os.path.join(folder, f"{workers}-{port}-{core}.pcap") for core in range(max(CORES))]
         for core, path in enumerate(paths):
             # Each core begins elsewhere, so that both do not handle the same worker at the same time.
@@ -82,7 +85,7 @@ def cpus(cores):
     return sorted(os.sched_getaffinity(0))[-cores:]
 
 
-def leaf_config(policy, workers, cores, state):
+def leaf_config(policy, workers, cores, state, side=None):
     text = f"""[leaf]
 id = 100
 cores = {cpus(cores)}
@@ -90,8 +93,8 @@ state = "{state}"
 seed = 7
 mbufs = {buffers(cores)}
 """
-    for port, (ip, mac, side) in enumerate(PORTS):
-        text += f'[[port]]\ndevice = "net_pcap{port}"\nside = "{side}"\nip = "{ip}/24"\nmac = "{mac}"\n'
+    for port, (ip, mac, usual_side) in enumerate(PORTS):
+        text += f'[[port]]\ndevice = "net_pcap{port}"\nside = "{side or usual_side}"\nip = "{ip}/24"\nmac = "{mac}"\n'
     return text + f"""[[pool]]
 id = 1
 policy = "{policy}"
@@ -103,9 +106,9 @@ pool = 1
 """
 
 
-def run_leaf(options, folder, traces, policy, workers, cores):
+def run_leaf(options, folder, traces, policy, workers, cores, side=None):
     def config(state):
-        return leaf_config(policy, workers, cores, state)
+        return leaf_config(policy, workers, cores, state, side)
 
     return bench.run_process(options, folder, "leaf", config, eal(options, traces, cores), "rx_packets", ALLOWED_DROPS)
 
@@ -123,8 +126,9 @@ def run_testpmd(options, mode, traces, cores):
 
 def measure(options, folder):
     """Packets a second of each variant in its least-disturbed slices, once a round: by name, workers and cores."""
-    traces = {workers: write_traces(folder, workers) for workers in options.workers}
+    traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
+    variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]
     variants += [(policy, workers, cores) for workers in options.workers for policy in options.policies for cores in CORES]
     samples = {variant: [] for variant in variants}
     for number in range(options.rounds):
@@ -132,6 +136,8 @@ def measure(options, folder):
             bench.progress(f"round {number + 1} of {options.rounds}: {name}, {workers} workers, {cores} cores")
             if name in MODES:
                 rates = run_testpmd(options, name, traces[workers], cores)
+            elif name.endswith(", tasks"):
+                rates = run_leaf(options, folder, traces[0], name.removesuffix(", tasks"), workers, cores, "both")
             else:
                 rates = run_leaf(options, folder, traces[workers], name, workers, cores)
             samples[name, workers, cores].append(bench.least_disturbed(rates))
@@ -150,6 +156,7 @@ def rows(options, samples):
 
     ceiling = ("csum", options.workers[0])
     named = [(mode, options.workers[0]) for mode in MODES]
+    named += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
     named += [(policy, workers) for workers in options.workers for policy in options.policies]
     return [
         {
@@ -167,13 +174,13 @@ def rows(options, samples):
 
 
 def show(options, table):
-    print(f"half replies; memory: {'hugepages' if options.hugepages else 'no hugepages (--no-huge)'}")
-    print(f"{'':12} {'workers':>8} {'1 core':>8} {'of csum':>8} {'2 cores':>8} {'2 / 1':>8} {'of csum':>8}")
+    print(f"half replies, or tasks only; memory: {'hugepages' if options.hugepages else 'no hugepages (--no-huge)'}")
+    print(f"{'':14} {'workers':>8} {'1 core':>8} {'of csum':>8} {'2 cores':>8} {'2 / 1':>8} {'of csum':>8}")
     for row in table:
         workers = "" if row["name"] in MODES else row["workers"]
         one, two = row["mpps"]
         print(
-            f"{row['name']:12} {workers:>8} {one:7.2f}M {row['of_csum']:8.2f} {two:7.2f}M {row['scaling']:8.2f} {row['scaling_of_csum']:8.2f}"
+            f"{row['name']:14} {workers:>8} {one:7.2f}M {row['of_csum']:8.2f} {two:7.2f}M {row['scaling']:8.2f} {row['scaling_of_csum']:8.2f}"
         )
 
 
@@ -183,6 +190,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="runs of each variant (%(default)s)")
     parser.add_argument("--seconds", type=int, default=2, help="length of a run (%(default)s)")
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="the pool's policies (%(default)s)")
+    parser.add_argument("--tasks", nargs="*", default=["horus"], help="the policies measured with tasks only (%(default)s)")
     parser.add_argument("--workers", nargs="+", type=int, default=list(bench.POOLS), help="the pool's sizes (%(default)s)")
     parser.add_argument("--no-huge", action="store_true", help="without hugepages, also where there are some")
     parser.add_argument("--out", default="bench-report", help="folder for bench-cores.json (%(default)s)")

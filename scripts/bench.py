@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 PACKETS = 512
 MBUFS = 16383
@@ -190,15 +191,21 @@ def slices(options, count):
     return rates
 
 
-def counted(options, state, counter):
-    """A counter of all cores of a node by its state file, and the time of the question; None without such a file."""
-    before = time.monotonic()
-    command = [os.path.join(options.bin, "wedjat"), "state", state, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+def counted(address, counter):
+    """A counter of all cores of a node by its metrics listener, and the time of its reading; None while there is none. The
+    state file would be late: the thread that writes it has the lowest priority, and polling cores leave it no time."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/status.json", timeout=10) as answer:
+            status = json.load(answer)
+    except OSError:
         return None
-    cores = json.loads(done.stdout)["cores"]
-    return sum(core["counters"][counter] for core in cores), (before + time.monotonic()) / 2
+    return sum(core["counters"][counter] for core in status["state"]["cores"]), status["time"]
+
+
+def free_address():
+    """An address of this host that no program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def run_node(options, folder, role, trace, write, cores=1):
@@ -210,22 +217,24 @@ def run_node(options, folder, role, trace, write, cores=1):
 def run_process(options, folder, role, write, devices, counter, allowed_drops=()):
     """How much a second a counter of a node with this configuration and these devices grows, slice by slice."""
     config, stats, state = (os.path.join(folder, name) for name in ("node.toml", "stats.json", "state"))
+    address = free_address()
     with open(config, "w", encoding="ascii") as out:
-        out.write(write(state))
+        out.write(write(state) + f'[control]\nmetrics = "{address}"\n')
     command = [os.path.join(options.bin, "wedjat"), role, "--config", config]
     command += ["--duration", f"{options.seconds + 60}s", "--stats", stats, "--"] + devices
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             deadline = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < deadline:
-                if (counted(options, state, counter) or (0, 0))[0]:
+                if (counted(address, counter) or (0, 0))[0]:
                     break
                 time.sleep(0.05)
             else:
                 process.terminate()
                 fail(f"wedjat {role}", process.communicate()[0])
-            time.sleep(0.3)
-            rates = slices(options, lambda: counted(options, state, counter))
+            # A leaf examines all packets for MAC addresses during a second after it missed one.
+            time.sleep(1.3)
+            rates = slices(options, lambda: counted(address, counter))
         finally:
             process.terminate()
             output = process.communicate()[0]

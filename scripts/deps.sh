@@ -2,7 +2,7 @@
 # Checks for what building and testing need, installs what is missing where the distribution has it (Debian, Ubuntu),
 # and otherwise says what to install. Quiet when all is there.
 #
-# Usage: scripts/deps.sh [build] [test] [bench]     (build when nothing is named)
+# Usage: scripts/deps.sh [build] [test] [bench] [nics]     (build when nothing is named)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -82,6 +82,7 @@ look_for_test() {
     has ethtool || need ethtool : "ethtool (Debian, Fedora: ethtool)"
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
     has promtool || need prometheus : "prometheus and promtool (Debian: prometheus)"
+    look_for_nics
     has strace || need strace : "strace (Debian, Fedora: strace)"
     # Commands of the documents' pages.
     has curl || need curl : "curl (Debian, Fedora: curl)"
@@ -94,6 +95,33 @@ look_for_bench() {
     [ -e /usr/lib/nginx/modules/ngx_stream_module.so ] || want libnginx-mod-stream
     has dpdk-testpmd || need dpdk-dev : "dpdk-testpmd (Debian: dpdk-dev; Fedora: dpdk-tools)"
     has python3 || need python3 : "python3 (Debian, Fedora: python3)"
+}
+
+# The kernel package of the lab's guest, downloaded and not installed.
+kernel=${CARGO_TARGET_DIR:-target}/nics/linux.deb
+
+look_for_nics() {
+    has qemu-system-x86_64 || want qemu-system-x86
+    has ip || need iproute2 : "ip (Debian: iproute2; Fedora: iproute)"
+    has python3 || need python3 : "python3 (Debian, Fedora: python3)"
+}
+
+download_kernel() {
+    if [ -e "$kernel" ] || ! has apt-get || [ "$(dpkg --print-architecture)" != amd64 ]; then return; fi
+    package=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+    if [ -z "$package" ]; then
+        echo "no kernel package for the lab's guest: apt-cache finds no linux-image-amd64" >&2
+        return
+    fi
+    folder=$(mktemp -d)
+    echo "downloading $package"
+    if (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root "$package" >/dev/null); then
+        mkdir -p "$(dirname "$kernel")"
+        mv "$folder"/*.deb "$kernel"
+    else
+        echo "cannot download $package; the lab of NICs is skipped without it" >&2
+    fi
+    rm -rf "$folder"
 }
 
 look() {
@@ -140,9 +168,9 @@ check_rust() {
 purposes=${*:-build}
 for purpose in $purposes; do
     case $purpose in
-    build | test | bench) ;;
+    build | test | bench | nics) ;;
     *)
-        echo "scripts/deps.sh: found '$purpose'; allowed: build, test, bench" >&2
+        echo "scripts/deps.sh: found '$purpose'; allowed: build, test, bench, nics" >&2
         exit 2
         ;;
     esac
@@ -153,6 +181,7 @@ if [ -n "$needs$wants" ] && can_install; then
     install_packages || echo "apt-get failed" >&2
     look
 fi
+case $purposes in *nics*) [ "$(id -u)" != 0 ] || download_kernel ;; esac
 if [ -n "$needs" ]; then
     echo "missing:$needs" >&2
     if has apt-get; then echo "install with: sudo apt-get install$packages" >&2; fi

@@ -21,6 +21,7 @@
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_telemetry.h>
+#include <rte_thash.h>
 #include <rte_version.h>
 
 #include "yardsticks.h"
@@ -60,6 +61,7 @@ static const uint64_t WEDJAT_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
 static const uint64_t WEDJAT_RX_L4_CKSUM_NONE = RTE_MBUF_F_RX_L4_CKSUM_NONE;
 static const uint64_t WEDJAT_RX_OFFLOAD_CKSUM = RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
 static const uint64_t WEDJAT_RX_OFFLOAD_TIMESTAMP = RTE_ETH_RX_OFFLOAD_TIMESTAMP;
+static const uint64_t WEDJAT_RX_OFFLOAD_VLAN_FILTER = RTE_ETH_RX_OFFLOAD_VLAN_FILTER;
 static const uint64_t WEDJAT_RSS_UDP = RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP;
 static const uint64_t WEDJAT_RSS_IP = RTE_ETH_RSS_IPV4 | RTE_ETH_RSS_IPV6;
 static const uint32_t WEDJAT_MQ_RX_RSS = RTE_ETH_MQ_RX_RSS;

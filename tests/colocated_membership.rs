@@ -87,7 +87,7 @@ struct Rig {
     /// Family of the leaf's ports, clients and servers.
     family: Family,
     /// The leaf and its agent.
-    both: Colocated<RingPort, FramePool>,
+    role: Colocated<RingPort, FramePool>,
     /// Far ends of the leaf's ports.
     far: Vec<RingPort>,
     frames: FramePool,
@@ -114,11 +114,11 @@ impl Rig {
         let path = folder.path().join("state");
         let sizes = Sizes { depth: 256, frames: 4096, bytes: 256 };
         let built = rig::colocated(rig::stages(&family.text(&text(&path)), None), sizes);
-        let ColocatedRig { both, far, frames, handles, table, control } = built;
+        let ColocatedRig { role, far, frames, handles, table, control } = built;
         let changing = ChangeRig::new(control, table, path, folder);
         let mut rig = Self {
             family,
-            both,
+            role,
             far,
             frames,
             handles,
@@ -166,7 +166,7 @@ impl Rig {
     fn poll(&mut self, mut chance: impl FnMut() -> bool) {
         self.now += POLL_NS;
         let before = counting::calls();
-        self.both.poll(self.now);
+        self.role.poll(self.now);
         assert_eq!(counting::calls() - before, 0, "a polling core takes and frees no memory");
         self.workers.work(&mut chance);
         while let Some(frame) = self.far[WORKERS].receive() {
@@ -219,14 +219,14 @@ impl Rig {
 
     /// Returns the drops of the leaf and of the agent for this reason.
     fn dropped(&self, reason: DropReason) -> [u64; 2] {
-        let leaf = self.both.leaf().stages().counters();
-        [leaf, self.both.agent().counters()].map(|counters| counters.dropped(reason))
+        let leaf = self.role.leaf().stages().counters();
+        [leaf, self.role.agent().counters()].map(|counters| counters.dropped(reason))
     }
 
     /// Returns the drops of leaf and agent together.
     fn dropped_total(&self) -> u64 {
-        let leaf = self.both.leaf().stages().counters();
-        leaf.dropped_total() + self.both.agent().counters().dropped_total()
+        let leaf = self.role.leaf().stages().counters();
+        leaf.dropped_total() + self.role.agent().counters().dropped_total()
     }
 
     /// Returns the agent's membership.
@@ -241,7 +241,7 @@ impl Rig {
 
     /// Returns the number of tasks that the leaf holds or counts as outstanding.
     fn leaf_has(&self) -> u64 {
-        let stages = self.both.leaf().stages();
+        let stages = self.role.leaf().stages();
         let pools = (0..stages.network().pools()).filter_map(|pool| stages.dispatcher(pool));
         let at_workers = pools.map(|pool| {
             let members = (0..pool.view().members() as u16).map(Member);
@@ -256,13 +256,13 @@ impl Rig {
         // enough time.
         for _ in 0..1000 {
             self.polls(20);
-            if self.both.held() == 0 && self.leaf_has() == 0 {
+            if self.role.held() == 0 && self.leaf_has() == 0 {
                 break;
             }
             self.now += rig::TICKS_HZ / 100;
         }
         self.polls(20);
-        for counters in [self.both.leaf().stages().counters(), self.both.agent().counters()] {
+        for counters in [self.role.leaf().stages().counters(), self.role.agent().counters()] {
             assert!(counters.balances());
             assert_eq!(counters.read(Gauge::Held), 0);
         }
@@ -312,7 +312,7 @@ fn change_local_workers(family: Family) {
     assert_eq!(rig.agents_workers(), [20, 21, 22, 30, 31].into());
     // One worker has a place but is not attached.
     assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30].into());
-    assert_eq!(rig.both.agent().registered(), 4);
+    assert_eq!(rig.role.agent().registered(), 4);
     assert!(rig.attach(31));
     rig.polls(20);
     assert_eq!(rig.workers_of(7, 400), [10, 20, 21, 22, 30, 31].into());
@@ -378,7 +378,7 @@ fn leaf_does_not_choose_a_returned_leaving_worker() {
     assert!(is_back);
     (0..40).for_each(|_| rig.send(7));
     rig.polls(20);
-    let leaf = rig.both.leaf().stages();
+    let leaf = rig.role.leaf().stages();
     let given = leaf.network().worker(20).unwrap();
     let view = leaf.dispatcher(usize::from(given.pool)).unwrap().view();
     assert!(!view.is_active(given.member), "the leaf sends no task to worker 20");

@@ -537,7 +537,7 @@ fn reload_applies_atomically() {
     let expected = [
         "add-server ip=10.0.2.13",
         "set-policy pool=7 policy=round-robin",
-        "add-pool id=9 policy=sed queue=64 overflow=drop",
+        "add-pool id=9 policy=sed(half=0.5) queue=64 overflow=drop",
         "remove-workers workers=13",
         "add-workers server=10.0.2.11 pool=7 workers=18",
         "add-workers server=10.0.2.13 pool=9 workers=20-21 speed=2",

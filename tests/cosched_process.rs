@@ -37,7 +37,7 @@ mod batches {
     use std::process::{Command, Stdio};
 
     use serde_json::Value;
-    use wedjat::cosched::{Folder, JobState, Note};
+    use wedjat::cosched::{JobState, Note, NotesFolder};
     use wedjat::io::pcap::write_frames;
     use wedjat::ring::WorkerRegion;
     use wedjat::wire::ether::Mac;
@@ -203,7 +203,7 @@ mod batches {
 
         /// Returns the notes of all jobs.
         fn jobs(&self) -> Vec<Note> {
-            Folder::at(self.path("notes")).unwrap().jobs()
+            NotesFolder::at(self.path("notes")).unwrap().jobs()
         }
 
         /// Waits until this job, named by its co-scheduler's process id, runs in its group. Returns its note.

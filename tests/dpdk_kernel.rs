@@ -200,7 +200,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut burst: Burst<Mbuf> = Burst::new();
     let mut wakes = 0;
     // The kernel's own packets wake the sleeper too; there are few.
-    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)) {
+    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)).is_wake_up() {
         assert!(start.elapsed() < PATIENCE, "{wakes} times woken");
         sleeper.arm();
         while to.rx_burst(&mut burst) > 0 {
@@ -209,7 +209,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
         if wakes < 20 {
             burst.push(packet(pool, 1));
             assert_eq!(from.tx_burst(&mut burst), 1);
-            wakes += u32::from(sleeper.sleep(PATIENCE));
+            wakes += u32::from(sleeper.sleep(PATIENCE).is_wake_up());
         }
         sleeper.disarm();
     }

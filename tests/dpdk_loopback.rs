@@ -93,6 +93,17 @@ fn segments(pool: &MbufPool) {
     assert!(!head.resize(10), "a chain cannot be resized");
     drop(head);
     assert_eq!(pool.in_use(), 0, "a chain returns whole");
+    // A chain becomes one segment if that has room.
+    for (head_len, fits) in [(60, true), (2048, false)] {
+        let (mut head, mut tail) = (pool.handle().take().unwrap(), pool.handle().take().unwrap());
+        assert!(head.resize(head_len) && tail.resize(20));
+        head.bytes_mut().fill(7);
+        tail.bytes_mut().fill(8);
+        assert!(head.chain(tail).is_ok());
+        assert_eq!((head.linearise(), head.is_segmented()), (fits, !fits));
+        assert!(!fits || head.bytes() == [[7; 60].as_slice(), &[8; 20]].concat());
+    }
+    assert_eq!(pool.in_use(), 0);
 }
 
 /// Checks the errors for a device that does not exist and for a number of queues that is none.

@@ -153,8 +153,8 @@ fn each_task_is_explained_with_its_decision() {
         assert_eq!(beliefs.beliefs.basis, basis, "{at}");
         let chosen = one.chosen.unwrap();
         let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
-        let before = beliefs.beliefs.candidates[known];
-        assert!(before.is_drawn && before.member == chosen.member, "{one:?}");
+        let before = beliefs.beliefs.estimates[known];
+        assert!(before.is_considered && before.member == chosen.member, "{one:?}");
         assert_eq!(chosen.outstanding, before.outstanding + 1, "{at}");
         assert_eq!(chosen.drift.0, before.drift.0 + Load::ONE.0, "{at}");
     }
@@ -170,7 +170,7 @@ fn each_task_is_explained_with_its_decision() {
     let told = node.explain_frames(0, &tasks(1));
     let beliefs = told[0].beliefs.as_ref().unwrap();
     let known = beliefs.workers.iter().position(|&id| id == worker).unwrap();
-    assert_eq!(beliefs.beliefs.candidates[known].load, Load::tasks(5));
+    assert_eq!(beliefs.beliefs.estimates[known].load, Load::tasks(5));
     assert_eq!(beliefs.beliefs.basis, SelectionBasis::Best);
 }
 
@@ -220,7 +220,7 @@ fn waiting_is_explained_at_both_ends() {
     // The second queued task found one of two places taken.
     let beliefs = &told[5].beliefs.as_ref().unwrap().beliefs;
     assert_eq!((beliefs.queue, beliefs.bound), ((1, 2), Some(1)));
-    assert!(beliefs.candidates.iter().all(|one| one.outstanding == 1));
+    assert!(beliefs.estimates.iter().all(|one| one.outstanding == 1));
     let told = node.explain_frames(1, &[reply(12, 0, LEAF_MACS[1])]);
     let waited: Vec<_> = told.iter().filter(|one| one.moment == Moment::Waited).collect();
     assert_eq!(waited.len(), 1, "{told:?}");

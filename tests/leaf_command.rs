@@ -564,7 +564,7 @@ fn running_agent_is_changed_and_watched() {
     let reloaded = answered(&home, &["reload"]);
     let changes = serde_json::json!([
         "set-policy pool=7 policy=jbsq(k=2, silence-ms=0)",
-        "add-pool id=9 policy=sed queue=4096 overflow=drop",
+        "add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop",
         "remove-workers workers=8-9",
         "add-workers server=10.0.2.11 pool=9 workers=20 speed=2",
         "add-workers server=10.0.2.11 pool=9 workers=21",
@@ -575,7 +575,7 @@ fn running_agent_is_changed_and_watched() {
     assert!(get(metrics, "/metrics").contains("wedjat_pool_workers{pool=\"9\"} 2"));
     assert_scraped(&home, metrics, "wedjat_node_info");
     let account = account(&agent.stop("-TERM"));
-    assert_eq!(account["policies"]["9"], "sed", "{account}");
+    assert_eq!(account["policies"]["9"], "sed(half=0.5)", "{account}");
 }
 
 /// Changes a leaf with an agent on its core, live and by a reload.

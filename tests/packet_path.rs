@@ -351,7 +351,7 @@ fn polls_of_an_agent_allocate_nothing() {
         };
         let mut worker_ends: Vec<_> = (0..2).map(|at| handles.claim(at)).collect();
         (0..4).for_each(|_| poll(&mut now));
-        worker_ends.iter_mut().for_each(WorkerEnd::start);
+        worker_ends.iter().for_each(WorkerEnd::start);
         for seq in 0..1_000u16 {
             // More tasks than ring and queue hold, so that some are refused.
             for more in 0..40 {
@@ -360,9 +360,9 @@ fn polls_of_an_agent_allocate_nothing() {
                 flow().emit(&mut frame, len);
                 assert!(far.send(&frame));
             }
-            for worker_end in &mut worker_ends {
-                while worker_end.take() == Ok(true) {
-                    worker_end.answer(|_, _| 0, || 1000); // an empty answer after 1000 ns of work
+            for worker_end in &worker_ends {
+                while let Ok(Some(task)) = worker_end.take() {
+                    worker_end.answer(task, |_, _| 0, || 1000).unwrap(); // an empty answer after 1000 ns of work
                 }
             }
             (0..2).for_each(|_| poll(&mut now));

@@ -66,11 +66,17 @@ pub const WEDJAT_ERROR_NODE: i32 = -22;
 /// The port has an IPv6 address; use the call for IPv6. As errno: EAFNOSUPPORT.
 pub const WEDJAT_ERROR_FAMILY: i32 = -23;
 
-/// No request of wedjat_worker_yield_point(): continue.
-pub const WEDJAT_WISH_NOTHING: i32 = 0;
+/// No request of wedjat_worker_request(): continue.
+pub const WEDJAT_REQUEST_NOTHING: i32 = 0;
 /// Another task waits behind this one.
-pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
+pub const WEDJAT_REQUEST_TASK_WAITS: i32 = 1;
 /// The agent wants to end and waits for this task, or has excluded the worker.
+pub const WEDJAT_REQUEST_STOP: i32 = 2;
+/// Former name of WEDJAT_REQUEST_NOTHING, kept for one release.
+pub const WEDJAT_WISH_NOTHING: i32 = 0;
+/// Former name of WEDJAT_REQUEST_TASK_WAITS, kept for one release.
+pub const WEDJAT_WISH_TASK_WAITS: i32 = 1;
+/// Former name of WEDJAT_REQUEST_STOP, kept for one release.
 pub const WEDJAT_WISH_STOP: i32 = 2;
 
 const _: () = assert!(WEDJAT_BURST as usize == wedjat::limits::BURST);

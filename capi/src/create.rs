@@ -169,6 +169,27 @@ pub(crate) unsafe fn write_result<T, O>(
     code
 }
 
+/// Reads a structure whose first field is its size. `name` is the argument's, `structure` the type's in C.
+///
+/// # Safety
+/// `from` is aligned, and leads to the number of bytes in its first field. `T` begins with that field.
+pub(crate) unsafe fn read_sized<T: Copy>(
+    from: *const T,
+    name: &str,
+    structure: &str,
+) -> Result<T, Refusal> {
+    // SAFETY: the size comes first in every version.
+    let (size, own_size) = (unsafe { from.cast::<usize>().read() }, size_of::<T>());
+    if size != own_size {
+        let text = format!(
+            "{name}.size: found {size}; allowed: {own_size}, sizeof(struct {structure}) in this library's header"
+        );
+        return Err((WEDJAT_ERROR_OPTIONS, text));
+    }
+    // SAFETY: aligned, and of the size of the type.
+    Ok(unsafe { from.read() })
+}
+
 /// Makes panics write a log record instead of a message: a library must not print to standard error. Tests keep
 /// the messages.
 fn log_panics() {

@@ -11,6 +11,7 @@ pub mod code;
 pub mod create;
 mod handle;
 pub mod log;
+pub mod share;
 pub mod tasks;
 pub mod types;
 pub mod worker;

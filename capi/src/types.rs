@@ -1,5 +1,6 @@
 //! Types of the C interface. Their layouts are part of the interface and checked by tests.
 
+use std::ffi::c_void;
 use std::net::Ipv4Addr;
 
 use wedjat::embed;
@@ -227,6 +228,7 @@ pub const WEDJAT_WORKER_UNREGISTERED: u8 = 5;
 
 /// Options of wedjat_worker_attach().
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct WorkerOptions {
     /// sizeof(struct wedjat_worker_options)
     pub size: usize,
@@ -242,6 +244,32 @@ pub struct WorkerOptions {
     pub patience_ns: u64,
     /// Time that wedjat_worker_recv() spins before it sleeps, in nanoseconds.
     pub spin_ns: u64,
+}
+
+/// Parameters of wedjat_worker_serve().
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Sharing {
+    /// sizeof(struct wedjat_sharing)
+    pub size: usize,
+    /// Time that a task runs before the next one gets the core, in nanoseconds; 1000 to 1000000000.
+    pub quantum_ns: u64,
+    /// Bytes of each task's stack.
+    pub stack: usize,
+    /// Maximum number of tasks in progress, at least 1.
+    pub slots: u32,
+    /// 0: yield points read the clock. 1: a timer signal ends quanta.
+    pub timer: u32,
+}
+
+/// The core on which a handler runs. For wedjat_yield_point() and the functions of critical sections only.
+#[repr(C)]
+#[derive(Debug)]
+pub struct SharedCpu {
+    /// Calls of wedjat_yield_point() until the next check.
+    pub calls_left: *mut u32,
+    /// Private.
+    pub state: *const c_void,
 }
 
 /// Task held by the worker, valid until its answer, its drop, or the next request for a task.
@@ -427,6 +455,8 @@ mod tests {
         assert_eq!((v6, offset_of!(RewriteV6, udp_offset)), ((12, 28), 44));
         assert_eq!((size_of::<WorkerOptions>(), align_of::<WorkerOptions>()), (40, 8));
         assert_eq!((size_of::<Task>(), offset_of!(Task, task_class)), (32, 24));
+        assert_eq!((size_of::<Sharing>(), offset_of!(Sharing, slots)), (32, 24));
+        assert_eq!((size_of::<SharedCpu>(), offset_of!(SharedCpu, state)), (16, 8));
         assert_eq!((offset_of!(Packet, length), offset_of!(Packet, flags)), (8, 12));
         let verdict =
             (offset_of!(Verdict, port), offset_of!(Verdict, worker), offset_of!(Verdict, reason));

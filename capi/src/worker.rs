@@ -12,7 +12,7 @@ use wedjat::worker::{self, Detached, WorkerRequest};
 
 use crate::calls::check;
 use crate::code::*;
-use crate::create::write_result;
+use crate::create::{read_sized, write_result};
 use crate::types::{Task, WorkerOptions};
 
 /// Magic number of the head of an attached worker.
@@ -58,7 +58,7 @@ fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
 }
 
 /// Runs a call on a worker, which this thread uses exclusively during `call`.
-fn with_worker(
+pub(crate) fn with_worker(
     worker: *const Worker,
     call: impl FnOnce(&mut worker::Worker) -> Result<i32, i32>,
 ) -> i32 {
@@ -106,7 +106,7 @@ impl Worker {
 }
 
 /// Returns the code for the end of tasks.
-fn code_of_detached(reason: Detached) -> i32 {
+pub(crate) fn code_of_detached(reason: Detached) -> i32 {
     match reason {
         Detached::Stopped => WEDJAT_ERROR_STOPPED,
         Detached::ShutOut => WEDJAT_ERROR_SHUT_OUT,
@@ -159,17 +159,8 @@ unsafe fn attach(
     }
     let mut settings = worker::Options::default();
     if !options.is_null() {
-        // SAFETY: `size` comes first in every version of the options.
-        let size = unsafe { (&raw const (*options).size).read() };
-        let own_size = size_of::<WorkerOptions>();
-        if size != own_size {
-            let text = format!(
-                "options.size: found {size}; allowed: {own_size}, sizeof(struct wedjat_worker_options) in this library's header"
-            );
-            return Err((WEDJAT_ERROR_OPTIONS, text));
-        }
-        // SAFETY: aligned, and of the size of the type, as the caller states.
-        let options = unsafe { &*options };
+        // SAFETY: the caller vouches for it.
+        let options = unsafe { read_sized(options, "options", "wedjat_worker_options") }?;
         settings.worker = choice("worker", options.worker)?;
         settings.pool = choice("pool", options.pool)?;
         settings.cpu = choice("cpu", options.cpu)?;
@@ -284,6 +275,20 @@ pub unsafe extern "C" fn wedjat_worker_recv(
     })
 }
 
+/// Returns the task's description for C.
+pub(crate) fn view(task: &worker::Task<'_>) -> Task {
+    let ids = task.ids();
+    Task {
+        payload: task.payload().as_ptr(),
+        length: task.payload().len() as u32,
+        reply_max: task.reply_max() as u32,
+        app: ids.app,
+        seq: ids.seq,
+        task_class: ids.class,
+        reserved: 0,
+    }
+}
+
 /// Writes the task's description for C. Returns 1, or 0 without a task. The worker keeps the task for the
 /// next call.
 ///
@@ -293,18 +298,8 @@ unsafe fn write_task(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     let Some(task) = received else {
         return 0;
     };
-    let ids = task.ids();
-    let view = Task {
-        payload: task.payload().as_ptr(),
-        length: task.payload().len() as u32,
-        reply_max: task.reply_max() as u32,
-        app: ids.app,
-        seq: ids.seq,
-        task_class: ids.class,
-        reserved: 0,
-    };
     // SAFETY: the caller has checked the pointer.
-    unsafe { to.write(view) };
+    unsafe { to.write(view(&task)) };
     // A drop would complete the task without an answer.
     forget(task);
     1
@@ -369,7 +364,35 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
 /// call.
 ///
 /// # Return value
-/// WEDJAT_WISH_NOTHING, WEDJAT_WISH_TASK_WAITS or WEDJAT_WISH_STOP; or a code.
+/// WEDJAT_REQUEST_NOTHING, WEDJAT_REQUEST_TASK_WAITS or WEDJAT_REQUEST_STOP; or a code.
+///
+/// # Errors
+/// WEDJAT_ERROR_NO_TASK
+///
+/// # Called from
+/// The thread (lcore or not) that uses the worker, in the process that attached it. After fork(), parent or
+/// child, not both. Not a signal handler.
+///
+/// # Safety
+/// `worker` is null or comes from wedjat_worker_attach().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wedjat_worker_request(worker: *mut Worker) -> i32 {
+    with_worker(worker, |worker| {
+        let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
+        let request = match task.request() {
+            WorkerRequest::Nothing => WEDJAT_REQUEST_NOTHING,
+            WorkerRequest::TaskWaits => WEDJAT_REQUEST_TASK_WAITS,
+            WorkerRequest::Stop => WEDJAT_REQUEST_STOP,
+        };
+        forget(task); // it stays in hand
+        Ok(request)
+    })
+}
+
+/// Former name of wedjat_worker_request(), kept for one release. Does not yield the core, unlike wedjat_yield_point().
+///
+/// # Return value
+/// WEDJAT_REQUEST_NOTHING, WEDJAT_REQUEST_TASK_WAITS or WEDJAT_REQUEST_STOP; or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_NO_TASK
@@ -382,16 +405,8 @@ pub unsafe extern "C" fn wedjat_worker_give_up(worker: *mut Worker) -> i32 {
 /// `worker` is null or comes from wedjat_worker_attach().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_yield_point(worker: *mut Worker) -> i32 {
-    with_worker(worker, |worker| {
-        let task = worker.resume().ok_or(WEDJAT_ERROR_NO_TASK)?;
-        let request = match task.yield_point() {
-            WorkerRequest::Nothing => WEDJAT_WISH_NOTHING,
-            WorkerRequest::TaskWaits => WEDJAT_WISH_TASK_WAITS,
-            WorkerRequest::Stop => WEDJAT_WISH_STOP,
-        };
-        forget(task); // it stays in hand
-        Ok(request)
-    })
+    // SAFETY: the caller vouches for the same.
+    unsafe { wedjat_worker_request(worker) }
 }
 
 /// Checks for the end of tasks. Returns 0 while tasks may come, or the code of the reason why not.

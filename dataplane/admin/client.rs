@@ -20,6 +20,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const CALL_MAX: Duration = Duration::from_secs(15);
 /// Time between two attempts to connect to a socket with a full queue of connections.
 const CONNECT_AGAIN: Duration = Duration::from_millis(10);
+/// Maximum time for which a node that explains packets to another client is asked again, and the pause before each
+/// attempt. The node notices the end of an earlier client late.
+const EXPLAIN_BUSY_MAX: Duration = Duration::from_secs(2);
+const EXPLAIN_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of bytes of a reply, enough for a whole node.
 const REPLY_MAX: usize = 64 << 20;
 
@@ -165,9 +169,21 @@ impl Connection {
         time: Option<Duration>,
         mut each: impl FnMut(proto::Explanation) -> bool,
     ) -> Result<(), ClientError> {
-        let (client, began) = (&mut self.client, Instant::now());
+        let client = &mut self.client;
         self.runtime.block_on(async {
-            let mut stream = client.explain(tonic::Request::new(request)).await?.into_inner();
+            let asked = Instant::now();
+            let mut stream = loop {
+                match client.explain(tonic::Request::new(request.clone())).await {
+                    Err(status)
+                        if status.code() == tonic::Code::FailedPrecondition
+                            && asked.elapsed() < EXPLAIN_BUSY_MAX =>
+                    {
+                        tokio::time::sleep(EXPLAIN_AGAIN).await;
+                    }
+                    answer => break answer?.into_inner(),
+                }
+            };
+            let began = Instant::now();
             loop {
                 let remaining =
                     time.map_or(Duration::MAX, |time| time.saturating_sub(began.elapsed()));

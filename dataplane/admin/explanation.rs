@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use wedjat_core::node::explain::{Fate, Moment, PacketSummary, PoolBeliefs, Record};
-use wedjat_core::policy::beliefs::Candidate;
+use wedjat_core::policy::beliefs::MemberEstimate;
 use wedjat_core::reason::DropReason;
 use wedjat_core::state::Load;
 use wedjat_core::state::table::Role;
@@ -96,15 +96,15 @@ impl ExplainContext<'_> {
     fn beliefs(&self, record: &Record, pool_beliefs: &PoolBeliefs) -> proto::Beliefs {
         let PoolBeliefs { beliefs, workers } = pool_beliefs;
         let pool = record.seen.header().and_then(|header| self.pool(header.pool));
-        let one = |(believed, &worker): (&Candidate, &u16)| {
+        let one = |(believed, &worker): (&MemberEstimate, &u16)| {
             let is_chosen = record.chosen.is_some_and(|one| one.member == believed.member);
             let full = beliefs.bound.is_some_and(|bound| believed.outstanding as usize >= bound);
             proto::Candidate { chosen: is_chosen, full, ..candidate(believed, worker) }
         };
-        let all = beliefs.candidates.iter().zip(workers);
+        let all = beliefs.estimates.iter().zip(workers);
         let mut candidates: Vec<_> = all.map(one).collect();
         // A chosen member outside the list is added with its state after the decision, which counts this packet.
-        let is_new = |one: &Candidate| beliefs.candidate(one.member).is_none();
+        let is_new = |one: &MemberEstimate| beliefs.estimate(one.member).is_none();
         if let (Some(chosen), Some(worker)) = (record.chosen.filter(is_new), record.worker) {
             let one = candidate(&chosen, worker);
             candidates.push(proto::Candidate { chosen: true, with_this: true, ..one });
@@ -288,8 +288,8 @@ impl std::fmt::Display for Tasks {
     }
 }
 
-/// Converts a candidate; loads become numbers of tasks.
-fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
+/// Converts an estimate; loads become numbers of tasks.
+fn candidate(one: &MemberEstimate, worker: u16) -> proto::Candidate {
     let tasks = |load: Load| f64::from(load.0) / f64::from(Load::ONE.0);
     proto::Candidate {
         worker: worker.into(),
@@ -298,7 +298,7 @@ fn candidate(one: &Candidate, worker: u16) -> proto::Candidate {
         sent_since: tasks(one.drift),
         outstanding: one.outstanding,
         idle: one.is_idle,
-        drawn: one.is_drawn,
+        drawn: one.is_considered,
         chosen: false,
         full: false,
         with_this: false,

@@ -124,7 +124,7 @@ mod tests {
         let two = "[[pool]]\nid = 2\npolicy = 'sed'\n[[server]]\nip = '10.0.2.11'\nworkers = '3'\npool = 2\n";
         let wanted = membership(&format!("{}{two}", ONE.replace("0-3", "0-2")));
         let expected = vec![
-            "add-pool id=2 policy=sed queue=4096 overflow=drop".to_owned(),
+            "add-pool id=2 policy=sed(half=0.5) queue=4096 overflow=drop".to_owned(),
             "remove-workers workers=3".to_owned(),
         ];
         assert_eq!(texts(&now, &wanted), (expected, false));

@@ -256,7 +256,7 @@ const PEER_ROWS: [Row; 5] = [
         "Moving mean of the critic's squared error, under policies with a critic.",
     ),
 ];
-const PORT_ROWS: [Row; 9] = [
+const PORT_ROWS: [Row; 10] = [
     (
         "wedjat_port_rx_missed_packets",
         Counter,
@@ -302,6 +302,7 @@ const PORT_ROWS: [Row; 9] = [
         PORT,
         "1 if the kernel removed the device's interface.",
     ),
+    ("wedjat_port_unplugged", Counter, "", PORT, "Times that the device was unplugged."),
 ];
 
 const XSTATS: Row = (
@@ -539,7 +540,8 @@ fn ports(text: &mut Text, node: &NodeSnapshot) {
                 5 => port.peers_left,
                 6 => port.rx_partial,
                 7 => port.rx_other_vlan,
-                _ => port.interfaces_removed,
+                8 => port.interfaces_removed,
+                _ => port.unplugged,
             };
             let labels = [
                 ("port", &index as &dyn Display),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wedjat_core::ring::{RegionError, WorkerEnd, WorkerRegion};
+use wedjat_core::ring::{RegionError, TakenTask, WorkerEnd, WorkerRegion};
 use wedjat_core::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat_core::wire::udp;
 use wedjat_desired::config::HostConfig;
@@ -50,6 +50,8 @@ pub(super) struct OfflineWorkers {
 #[derive(Debug)]
 struct OfflineWorker {
     end: WorkerEnd,
+    /// Task taken and not completed.
+    current: Option<TakenTask>,
     /// True once the agent has granted its place.
     is_granted: bool,
 }
@@ -63,7 +65,8 @@ impl OfflineWorkers {
         let places = host.places();
         let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
         let ends = (0..places.len()).filter_map(|index| region.claim(index).ok().flatten());
-        let workers = ends.map(|end| OfflineWorker { end, is_granted: false }).collect();
+        let workers =
+            ends.map(|end| OfflineWorker { end, current: None, is_granted: false }).collect();
         Ok((Self { workers, completions: BTreeMap::new() }, region))
     }
 
@@ -88,16 +91,21 @@ impl OfflineWorker {
             self.end.start();
             self.is_granted = true;
         }
-        while self.is_granted && (self.end.has_task() || self.end.take() == Ok(true)) {
-            let (ids, pool) = (self.end.ids(), self.end.place().pool);
+        while self.is_granted
+            && let Some(taken) = self.current.take().or_else(|| self.end.take().ok().flatten())
+        {
+            let (ids, pool) = (self.end.ids(&taken), self.end.place().pool);
             let task = EndedTask { pool, app: ids.app, seq: ids.seq };
-            let Some(count) = completions.get_mut(&task) else { return };
+            let Some(count) = completions.get_mut(&task) else {
+                self.current = Some(taken);
+                return;
+            };
             *count -= 1;
             if *count == 0 {
                 completions.remove(&task);
             }
             // An empty answer after no time.
-            self.end.answer(|_, _| 0, || 0);
+            let _ = self.end.answer(taken, |_, _| 0, || 0);
         }
     }
 }

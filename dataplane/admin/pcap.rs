@@ -231,6 +231,10 @@ impl<P: Port, C: FnMut() -> Duration> Port for Tap<P, C> {
         }
         sent
     }
+
+    fn is_removed(&self) -> bool {
+        self.port.is_removed()
+    }
 }
 
 /// Writes a capture of `frames` at intervals of 1 µs.

@@ -30,12 +30,12 @@ impl Source {
     }
 }
 
-/// Connections of one listener.
+/// Places of one listener, and the connections that hold them.
 #[derive(Debug)]
 pub struct Places {
     max_connections: usize,
-    /// Maximum number of connections of one source without a request.
-    max_silent: usize,
+    /// Maximum number of connections of one source that have not made a request yet.
+    max_before_request: usize,
     registry: Mutex<Registry>,
 }
 
@@ -44,7 +44,7 @@ pub struct Places {
 struct Registry {
     /// Connections in the order of arrival.
     connections: BTreeMap<u64, Connection>,
-    /// Number of connections of each source: all, and those without a request.
+    /// Number of connections of each source: all, and those that have not made a request yet.
     sources: HashMap<Source, Count>,
     /// Number of the newest event: a logical clock of arrivals and requests.
     clock: u64,
@@ -54,8 +54,8 @@ struct Registry {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     all: usize,
-    /// Connections without a request.
-    silent: usize,
+    /// Connections that have not made a request yet.
+    before_request: usize,
 }
 
 /// Open connection.
@@ -89,7 +89,7 @@ impl Registry {
         let Some(connection) = self.connections.remove(&number) else { return };
         if let Some(count) = self.sources.get_mut(&connection.source) {
             count.all -= 1;
-            count.silent -= usize::from(!connection.had_request);
+            count.before_request -= usize::from(!connection.had_request);
             if count.all == 0 {
                 self.sources.remove(&connection.source);
             }
@@ -97,8 +97,8 @@ impl Registry {
     }
 
     /// Ends one idle connection among those for which `is_candidate` is true. It prefers the source with the most
-    /// connections, then a connection without a request, then the one unused for longest. Returns false if there
-    /// is none.
+    /// connections, then a connection that has not made a request yet, then the one unused for longest. Returns false
+    /// if there is none.
     fn evict(&mut self, is_candidate: impl Fn(&Connection) -> bool) -> bool {
         let idle = self.connections.iter().filter(|(_, one)| one.calls == 0 && is_candidate(one));
         // The minimum is the victim, so the count is inverted.
@@ -111,10 +111,11 @@ impl Registry {
 }
 
 impl Places {
-    /// Creates `max_connections` places. At most `max_silent` connections of one source may be without a request.
+    /// Creates `max_connections` places. Of one source, at most `max_before_request` connections may have made no
+    /// request yet.
     #[must_use]
-    pub fn new(max_connections: usize, max_silent: usize) -> Arc<Self> {
-        Arc::new(Self { max_connections, max_silent, registry: Mutex::default() })
+    pub fn new(max_connections: usize, max_before_request: usize) -> Arc<Self> {
+        Arc::new(Self { max_connections, max_before_request, registry: Mutex::default() })
     }
 
     /// Locks the registry. A panic of another thread leaves it consistent.
@@ -127,8 +128,10 @@ impl Places {
     #[must_use]
     pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
         let mut registry = self.registry();
-        let is_silent = |one: &Connection| one.source == source && !one.had_request;
-        if registry.count(source).silent >= self.max_silent && !registry.evict(is_silent) {
+        let is_before_request = |one: &Connection| one.source == source && !one.had_request;
+        if registry.count(source).before_request >= self.max_before_request
+            && !registry.evict(is_before_request)
+        {
             return None;
         }
         if registry.connections.len() >= self.max_connections && !registry.evict(|_| true) {
@@ -139,7 +142,7 @@ impl Places {
         let connection = Connection { source, had_request, calls, last_used, _end: end };
         registry.connections.insert(number, connection);
         let count = registry.sources.entry(source).or_default();
-        (count.all, count.silent) = (count.all + 1, count.silent + 1);
+        (count.all, count.before_request) = (count.all + 1, count.before_request + 1);
         let seat = Seat { places: Arc::clone(self), number };
         Some(Place { seat, ended })
     }
@@ -189,17 +192,17 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Counts a request as open until the result is dropped.
+    /// Counts a request as open until the returned [`Call`] is dropped.
     #[must_use]
     pub fn call(&self) -> Call {
         let mut registry = self.places.registry();
         let last_used = registry.tick();
         if let Some(connection) = registry.connections.get_mut(&self.number) {
             (connection.calls, connection.last_used) = (connection.calls + 1, last_used);
-            let (source, was_silent) = (connection.source, !connection.had_request);
+            let (source, was_before_request) = (connection.source, !connection.had_request);
             connection.had_request = true;
             if let Some(count) = registry.sources.get_mut(&source) {
-                count.silent -= usize::from(was_silent);
+                count.before_request -= usize::from(was_before_request);
             }
         }
         drop(registry);

@@ -234,7 +234,7 @@ mod tests {
             "add-workers server=169.254.77.2 pool=2 workers=30",
             "agent set-policy pool=1 policy=jbsq(k=2, silence-ms=0)",
             "agent set-queue pool=1 queue=9 overflow=drop",
-            "agent add-pool id=2 policy=sed queue=4096 overflow=drop",
+            "agent add-pool id=2 policy=sed(half=0.5) queue=4096 overflow=drop",
         ];
         assert_eq!(changes(&wanted), expected);
         // The agent's pool goes after its workers.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use wedjat_core::role::colocated::is_agent;
 use wedjat_core::stage::Stages;
-use wedjat_core::stage::takeover::Belief;
+use wedjat_core::stage::takeover::InheritedEstimate;
 use wedjat_core::state::table::{Snapshot, StateError, check_replaceable};
 use wedjat_core::state::{Load, Member, Presence, Table};
 use wedjat_core::wire::ether::Mac;
@@ -105,7 +105,7 @@ impl PreviousState {
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
                     let presence = if registers { one.presence } else { Presence::Configured };
-                    (member, Belief { load, outstanding, presence })
+                    (member, InheritedEstimate { load, outstanding, presence })
                 }));
             }
             stages.iter_mut().for_each(|core| core.take_over(pool, &beliefs));

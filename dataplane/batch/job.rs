@@ -28,7 +28,7 @@ use wedjat_cosched::{
     State,
 };
 
-use super::notes::{Figures, Folder, JobState, Note};
+use super::notes::{Figures, JobState, Note, NotesFolder};
 use super::progress::{self, Reading};
 use super::{AgentMonitor, CoschedError, Measure, Objective, Policy};
 
@@ -248,9 +248,9 @@ impl Job {
 /// If the job cannot run, its agent ends, its decisions cannot be logged, or its processes or cgroups remain. In the
 /// last case its note remains, too.
 pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
-    let folder = Folder::open()?;
+    let folder = NotesFolder::open()?;
     let hierarchies = Hierarchies::of_this_machine();
-    for note in folder.clean(wedjat_cosched::mechanism::System::REAL)? {
+    for note in folder.clean(wedjat_cosched::mechanism::FolderFunctions::REAL)? {
         log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
     let JobPlan { monitor, hierarchies, folders, limits, actuator } = job.plan(hierarchies)?;
@@ -299,7 +299,7 @@ pub fn run(job: &Job, signals: &Signals) -> Result<JobEnd, CoschedError> {
 
 /// A job's entry in the folder; removed on drop.
 struct JobEntry<'a> {
-    folder: &'a Folder,
+    folder: &'a NotesFolder,
     id: u32,
 }
 
@@ -315,7 +315,7 @@ type ShareChooser = LoggingChooser<Box<dyn io::Write>>;
 /// A running batch.
 struct Batch<'a> {
     job: &'a Job,
-    folder: &'a Folder,
+    folder: &'a NotesFolder,
     note: &'a mut Note,
     group: &'a Group,
     limits: &'a Limits,
@@ -336,14 +336,15 @@ impl<'a> Batch<'a> {
     /// Prepares the cgroup and starts the command.
     fn start(
         job: &'a Job,
-        folder: &'a Folder,
+        folder: &'a NotesFolder,
         note: &'a mut Note,
         (group, limits): (&'a Group, &'a Limits),
         monitor: AgentMonitor,
         mut actuator: Box<dyn Actuator>,
     ) -> Result<Self, CoschedError> {
         // Makes the whole cgroup idle, or gives it the least weight if the kernel cannot do that.
-        if job.class == Class::Idle && !group.yield_to_all()? && group.set_least_weight().is_err() {
+        if job.class == Class::Idle && !group.set_idle_class()? && group.set_least_weight().is_err()
+        {
             log::warn!("this kernel has no idle cgroups: threads of the batch yield one by one");
         }
         let mut settings = job.setup.guard.clone();
@@ -625,7 +626,7 @@ fn chooser(job: &Job) -> Result<Option<ShareChooser>, CoschedError> {
 /// Starts the command in its cgroup. Returns its first process and the source of its progress.
 fn spawn(
     job: &Job,
-    folder: &Folder,
+    folder: &NotesFolder,
     id: u32,
     group: &Group,
     limits: &Limits,

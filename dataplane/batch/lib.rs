@@ -15,10 +15,10 @@ pub mod queue;
 pub mod watching;
 
 pub use job::{Job, JobEnd, Setting, Signals, run};
-pub use notes::{Folder, JobState, Note, jobs_of_this_process};
+pub use notes::{JobState, Note, NotesFolder, jobs_of_this_process};
 pub use options::{Objective, Policy};
 pub use progress::Measure;
-pub use queue::Queue;
+pub use queue::JobQueue;
 pub use watching::AgentMonitor;
 
 use std::io;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
-use wedjat_cosched::mechanism::{CgroupFolders, Group, Process, System};
+use wedjat_cosched::mechanism::{CgroupFolders, FolderFunctions, Group, Process};
 
 use super::CoschedError;
 
@@ -111,9 +111,9 @@ impl Note {
 
 /// Folder of notes.
 #[derive(Clone, Debug)]
-pub struct Folder(PathBuf);
+pub struct NotesFolder(PathBuf);
 
-impl Folder {
+impl NotesFolder {
     /// Returns the path of this user's folder.
     fn path() -> PathBuf {
         let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
@@ -133,7 +133,7 @@ impl Folder {
     /// Opens the folder at this path.
     ///
     /// # Errors
-    /// Same as for [`Folder::open`].
+    /// Same as for [`NotesFolder::open`].
     pub fn at(path: PathBuf) -> Result<Self, CoschedError> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -250,11 +250,11 @@ impl Folder {
     /// # Errors
     /// If the queue cannot be locked, a process does not end, or a cgroup cannot be removed. The remaining notes stay
     /// then.
-    pub fn clean(&self, system: System) -> Result<Vec<Note>, CoschedError> {
+    pub fn clean(&self, folder_functions: FolderFunctions) -> Result<Vec<Note>, CoschedError> {
         let _lock = self.lock()?;
         let mut cleaned = Vec::new();
         for note in self.notes().into_iter().filter(|note| !note.process.is_alive()) {
-            let group = Group::reopen(&note.made, system);
+            let group = Group::reopen(&note.made, folder_functions);
             if !group.kill(PATIENCE, || {}) {
                 return Err(CoschedError::Unkillable(group.processes().into_iter().collect()));
             }
@@ -269,7 +269,7 @@ impl Folder {
 /// Returns the running jobs beside the workers of the agent with this process id.
 #[must_use]
 pub fn jobs_of_this_process(agent_pid: u64) -> Vec<Note> {
-    let mut jobs = Folder::existing().map(|folder| folder.jobs()).unwrap_or_default();
+    let mut jobs = NotesFolder::existing().map(|folder| folder.jobs()).unwrap_or_default();
     jobs.retain(|note| note.agent_pid == agent_pid && note.state != JobState::Waiting);
     jobs
 }
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn jobs_of_an_agent_run_in_order() {
         let home = tempfile::tempdir().unwrap();
-        let folder = Folder::at(home.path().join("notes")).unwrap();
+        let folder = NotesFolder::at(home.path().join("notes")).unwrap();
         let (one, two, other) = (Sleeper::new(), Sleeper::new(), Sleeper::new());
         let mut notes =
             [note(one.process(), "/a"), note(two.process(), "/a"), note(other.process(), "/b")];
@@ -336,7 +336,7 @@ mod tests {
         drop(one);
         assert!(folder.take_turn(second).unwrap());
         assert_eq!(folder.jobs().len(), 2);
-        let cleaned = folder.clean(System::REAL).unwrap();
+        let cleaned = folder.clean(FolderFunctions::REAL).unwrap();
         assert_eq!(cleaned.iter().map(Note::id).collect::<Vec<_>>(), [first.id()]);
         assert_eq!(folder.notes().len(), 2);
     }
@@ -347,24 +347,27 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("notes");
-        Folder::at(path.clone()).unwrap();
+        NotesFolder::at(path.clone()).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        let error = Folder::at(path.clone()).unwrap_err().to_string();
+        let error = NotesFolder::at(path.clone()).unwrap_err().to_string();
         assert!(error.contains("notes") && error.contains("WEDJAT_COSCHED_DIR"), "{error}");
         let link = home.path().join("link");
         std::os::unix::fs::symlink(home.path(), &link).unwrap();
-        assert!(Folder::at(link).is_err(), "a link may lead anywhere");
+        assert!(NotesFolder::at(link).is_err(), "a link may lead anywhere");
         assert!(
-            Folder::at(home.path().join("no/such")).unwrap_err().to_string().contains("no/such")
+            NotesFolder::at(home.path().join("no/such"))
+                .unwrap_err()
+                .to_string()
+                .contains("no/such")
         );
     }
 
     #[test]
     fn invalid_note_is_skipped() {
         let home = tempfile::tempdir().unwrap();
-        let folder = Folder::at(home.path().join("notes")).unwrap();
+        let folder = NotesFolder::at(home.path().join("notes")).unwrap();
         fs::write(home.path().join("notes/7.json"), "{\"process\":").unwrap();
         assert!(folder.notes().is_empty());
-        assert!(folder.clean(System::REAL).unwrap().is_empty());
+        assert!(folder.clean(FolderFunctions::REAL).unwrap().is_empty());
     }
 }

@@ -16,17 +16,17 @@ use wedjat_core::ring::region::path_of;
 /// Interval of checks for workers and for the end of a job.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Thread that starts one process per job. That process starts the batch in its cgroup, and only it forks: the
-/// standard library starts a plain command like this one by `posix_spawn`. A fork of the agent would mark its pages
-/// copy-on-write and delay its dispatcher.
+/// Thread that runs the jobs in turn, in one process each. That process starts the batch in its cgroup, and only it
+/// forks: the standard library starts a plain command like this one by `posix_spawn`. A fork of the agent would mark
+/// its pages copy-on-write and delay its dispatcher.
 #[derive(Debug)]
-pub struct Queue {
+pub struct JobQueue {
     /// True once the agent stops. Read on each turn of a sleeping loop, so the strict ordering costs nothing.
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Queue {
+impl JobQueue {
     /// Starts the jobs of configuration `config`, each by `program cosched job CONFIG NUMBER`, once a worker
     /// is attached.
     ///
@@ -58,7 +58,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for JobQueue {
     fn drop(&mut self) {
         self.stop.store(true, Release);
         if let Some(thread) = self.thread.take() {

@@ -39,5 +39,5 @@ pub fn run(arguments: &Arguments) -> Outcome {
 pub(super) fn start(arguments: &Arguments, role: Role) -> Outcome {
     let config = Config::load(&arguments.launch.config)?.of(role)?;
     let (pcap, changes) = (arguments.pcap.clone(), arguments.changes.clone());
-    ports::run_leaf(&config, &arguments.launch, pcap, changes)
+    ports::run_scheduler(&config, &arguments.launch, pcap, changes)
 }

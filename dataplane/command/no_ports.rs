@@ -11,7 +11,7 @@ use super::launch::Launch;
 const WITHOUT_PORTS: &str = "built without DPDK, so there are no ports to run on; build with the feature `dpdk` (the default)";
 
 /// Returns an error: this build has no ports.
-pub fn run_leaf(_: &Config, _: &Launch, _: Option<PathBuf>, _: Option<PathBuf>) -> Outcome {
+pub fn run_scheduler(_: &Config, _: &Launch, _: Option<PathBuf>, _: Option<PathBuf>) -> Outcome {
     Err(WITHOUT_PORTS.into())
 }
 

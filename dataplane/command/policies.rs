@@ -20,7 +20,7 @@ fn text() -> String {
         let parameters: Vec<_> = entry
             .parameters
             .iter()
-            .map(|parameter| format!("{}={}", parameter.name, parameter.default))
+            .map(|parameter| format!("{}={}", parameter.name, parameter.text(parameter.default)))
             .collect();
         let name = match parameters.is_empty() {
             true => entry.name.to_owned(),

@@ -1,4 +1,5 @@
-//! Run of a leaf, spine or agent on the ports of DPDK, from the start to the account.
+//! Run of a leaf, spine or agent on the ports of DPDK, from the start to the account (the fate of each packet, and the
+//! counters).
 
 mod report;
 
@@ -11,57 +12,62 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use signal_hook::consts::SIGHUP;
 use wedjat::config::{AgentConfig, Config};
-use wedjat::cosched::{Folder, Queue};
+use wedjat::cosched::{JobQueue, NotesFolder};
 use wedjat::run::{LaunchError, Options};
-use wedjat_cosched::mechanism::System;
+use wedjat_cosched::mechanism::FolderFunctions;
 
 use super::Outcome;
 use super::launch::Launch;
 use super::signals::stop_on_signals;
 use report::Report;
 
-/// Runs a leaf or spine until a signal or the end of its duration.
-pub fn run_leaf(
+/// Runs a leaf or spine until a signal or the end of its duration. `pcap` names the files that record all packets, and
+/// `changes` the file with changes to apply while the node runs.
+pub fn run_scheduler(
     config: &Config,
     launch: &Launch,
     pcap: Option<PathBuf>,
     changes: Option<PathBuf>,
 ) -> Outcome {
-    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
-        wedjat::run::leaf::run(config, options, stop, report)
+    let run_node = |options: &_, stop: &_, print_rates: &dyn Fn(&str)| {
+        wedjat::run::leaf::run(config, options, stop, print_rates)
     };
     let options = Options { pcap, changes, ..Default::default() };
-    run(launch, options, start, |account| account.is_balanced())
+    run(launch, options, run_node, |account| account.is_balanced())
 }
 
-/// Runs an agent until a signal or the end of its duration.
+/// Runs an agent until a signal or the end of its duration. `changes` names the file with changes to apply meanwhile.
 pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>) -> Outcome {
-    // A killed agent may have left batch jobs.
-    if let Some(Err(error)) = Folder::existing().map(|folder| folder.clean(System::REAL)) {
+    // A killed batch job leaves processes and cgroups. Its note lists them.
+    if let Some(Err(error)) =
+        NotesFolder::existing().map(|folder| folder.clean(FolderFunctions::REAL))
+    {
         log::warn!("cannot clean up after killed batch jobs: {error}");
     }
+    // Batch jobs of the configuration use the CPU time that tasks leave. They run one after another, each as a process
+    // of this executable, until this function ends.
     let _jobs = match config.jobs.len() {
         0 => None,
-        jobs => Some(Queue::start(
+        jobs => Some(JobQueue::start(
             std::env::current_exe()?,
             config.path.clone(),
             &config.host.name,
             jobs,
         )?),
     };
-    let start = |options: &_, stop: &_, report: &dyn Fn(&str)| {
-        wedjat::run::agent::run(config, options, stop, report)
+    let run_node = |options: &_, stop: &_, print_rates: &dyn Fn(&str)| {
+        wedjat::run::agent::run(config, options, stop, print_rates)
     };
     let options = Options { changes, ..Default::default() };
-    run(launch, options, start, |account| account.ledger.is_balanced())
+    run(launch, options, run_node, |account| account.ledger.is_balanced())
 }
 
-/// Runs `start` until a signal or the end of its duration. Reports the account and its balance. `options` holds the
-/// options that not all commands have.
+/// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account and its
+/// balance. `options` holds the options that not all commands have.
 fn run<A: Display + Serialize>(
     launch: &Launch,
     options: Options,
-    start: impl FnOnce(&Options, &Arc<AtomicBool>, &dyn Fn(&str)) -> Result<A, LaunchError>,
+    run_node: impl FnOnce(&Options, &Arc<AtomicBool>, &dyn Fn(&str)) -> Result<A, LaunchError>,
     is_balanced: impl FnOnce(&A) -> bool,
 ) -> Outcome {
     let report = Report::to(launch.stats.as_deref(), launch.logs)?;
@@ -73,7 +79,7 @@ fn run<A: Display + Serialize>(
         reload: reload_on_signal()?,
         ..options
     };
-    let account = start(&options, &stop_on_signals()?, &|text| report.rates(text))?;
+    let account = run_node(&options, &stop_on_signals()?, &|text| report.rates(text))?;
     report.account(account.to_string().trim_end());
     report.end(&account, is_balanced(&account))
 }

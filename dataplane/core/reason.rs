@@ -135,6 +135,8 @@ reasons! {
     NoRoute => "no_route", "`port.gateway`";
     /// Packet that found the transmit queue full, twice.
     TxFull => "tx_full", "an overloaded receiver; `queue_slots`";
+    /// Packet to a port whose device is unplugged, or in a reset.
+    PortRemoved => "port_removed", "the NIC of the port";
     /// Task that found its pool's central queue full.
     QueueFull => "queue_full", "more workers or a larger `queue`; `overflow = \"refuse\"`";
     /// Packet still held at the end of the leaf or agent.

@@ -41,6 +41,8 @@ pub struct PortStats {
     pub peers_left: u64,
     /// 1 if the kernel removed the device's interface.
     pub interfaces_removed: u64,
+    /// Times that the device was unplugged.
+    pub unplugged: u64,
     /// Further counts of the driver, by DPDK's names; empty in an account.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub xstats: BTreeMap<String, u64>,

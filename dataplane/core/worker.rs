@@ -21,10 +21,10 @@
 //! # }
 //! ```
 //!
-//! A worker has one task at a time and answers tasks in order. A task that is dropped without an answer
-//! counts as completed without one: its client receives nothing. [`Worker::poll`] never waits.
-//! [`Worker::recv`] waits, first spinning, then asleep. The agent makes a system call for a task only if the
-//! worker sleeps.
+//! [`Worker::poll`] and [`Worker::recv`] give one task at a time, which is answered before the next one. `poll` never
+//! waits; `recv` waits, first spinning, then asleep. With [`Worker::serve`] several tasks share the worker's core, so
+//! that a long task does not delay short ones. A task that is dropped without an answer counts as completed without
+//! one: its client receives nothing. The agent makes a system call for a task only if the worker sleeps.
 //!
 //! A *place* is a worker's identity at the agent: its global id and its pool. Each place has a channel in a *region*,
 //! the memory that the agent shares with its workers. A worker claims a free place there, and the agent then grants the
@@ -33,15 +33,23 @@
 //! A worker belongs to one thread at a time and may move to another. After a fork, the place stays taken until
 //! both processes have given it up.
 
+mod overflow;
+mod quantum;
+mod sharing;
+mod signals;
+
+use std::cell::Cell;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cpus;
 use crate::ring::region::path_of;
-use crate::ring::{RegionError, WorkerEnd, WorkerRegion, attach};
+use crate::ring::{RegionError, TakenTask, WorkerEnd, WorkerRegion, attach};
 use crate::state::files::raise_priority;
 
 pub use crate::ring::TaskIds;
+pub use sharing::{Cpu, CriticalSection, QuantumClock, Sharing, SharingError};
 
 /// Longest sleep of a waiting worker. After it the worker checks whether its agent still lives, because a dead agent
 /// wakes no worker.
@@ -172,16 +180,25 @@ pub enum WorkerRequest {
 }
 
 /// A worker attached to its agent.
-#[derive(Debug)]
 pub struct Worker {
     /// This worker's end of its channel.
     end: WorkerEnd,
     region: Arc<WorkerRegion>,
-    spin: Spin,
+    spin: Cell<Spin>,
+    /// The current task of [`Worker::poll`] and [`Worker::recv`], so that a forgotten one (`mem::forget`) is completed.
+    current: Cell<Option<TakenTask>>,
     /// Time at which the current task was taken.
-    began: Instant,
+    began: Cell<Instant>,
+    /// State of the shared core during [`Worker::serve`].
+    core: Option<Box<sharing::SharedCore>>,
     /// True after an invalid task from the agent.
-    bad_notice: bool,
+    bad_notice: Cell<bool>,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("end", &self.end).finish_non_exhaustive()
+    }
 }
 
 impl Worker {
@@ -212,7 +229,7 @@ impl Worker {
         region: &Arc<WorkerRegion>,
         options: &Options,
     ) -> Result<Self, AttachError> {
-        let mut end = claim(name, region, options)?;
+        let end = claim(name, region, options)?;
         let (id, patience) = (end.place().id, options.patience);
         let began = Instant::now();
         while !end.receiver().is_granted() {
@@ -233,8 +250,15 @@ impl Worker {
             raise_priority().map_err(AttachError::RealTime)?;
         }
         let region = Arc::clone(region);
-        let spin = Spin::new(options.spin, options.adaptive_spin);
-        Ok(Self { end, region, spin, began, bad_notice: false })
+        Ok(Self {
+            end,
+            region,
+            spin: Cell::new(Spin::new(options.spin, options.adaptive_spin)),
+            current: Cell::new(None),
+            began: Cell::new(began),
+            core: None,
+            bad_notice: Cell::new(false),
+        })
     }
 
     /// Returns its global id.
@@ -262,27 +286,38 @@ impl Worker {
     #[inline]
     pub fn poll(&mut self) -> Option<Task<'_>> {
         self.drop_forgotten();
-        if self.bad_notice {
+        let taken = self.take()?;
+        self.current.set(Some(taken.duplicate()));
+        self.began.set(Instant::now());
+        Some(Task { worker: self, taken: Some(taken) })
+    }
+
+    /// Takes the next task, if one is available and the agent has sent no invalid one.
+    #[inline]
+    fn take(&self) -> Option<TakenTask> {
+        if self.bad_notice.get() {
             return None;
         }
-        match self.end.take() {
-            Ok(true) => {
-                self.began = Instant::now();
-                Some(Task { worker: self })
-            }
-            Ok(false) => None,
-            Err(_) => {
-                self.bad_notice = true;
-                None
-            }
-        }
+        self.end.take().unwrap_or_else(|_| {
+            self.bad_notice.set(true);
+            None
+        })
     }
 
     /// Completes a task that was taken and not answered, without an answer.
     #[inline]
-    fn drop_forgotten(&mut self) {
-        if self.end.has_task() {
-            self.end.give_up(nanoseconds(self.began.elapsed()));
+    fn drop_forgotten(&self) {
+        if let Some(taken) = self.current.take() {
+            self.end.give_up(taken, self.worked_ns());
+        }
+    }
+
+    /// Returns the time worked on the current task, in nanoseconds.
+    #[inline]
+    fn worked_ns(&self) -> u64 {
+        match &self.core {
+            None => nanoseconds(self.began.get().elapsed()),
+            Some(core) => core.worked_ns(),
         }
     }
 
@@ -300,7 +335,9 @@ impl Worker {
     /// that cannot keep a borrow between two calls. Returns `None` if there is no such task.
     #[inline]
     pub fn resume(&mut self) -> Option<Task<'_>> {
-        self.end.has_task().then_some(Task { worker: self })
+        let taken = self.current.take()?;
+        self.current.set(Some(taken.duplicate()));
+        Some(Task { worker: self, taken: Some(taken) })
     }
 
     /// Checks whether tasks may still come.
@@ -309,7 +346,7 @@ impl Worker {
     /// Reason why no more tasks will come.
     pub fn check(&self) -> Result<(), Detached> {
         let receiver = self.end.receiver();
-        if self.bad_notice {
+        if self.bad_notice.get() {
             return Err(Detached::BadNotice);
         }
         // The stop request is read before the tasks: a worker that sees it also sees all tasks given before it.
@@ -328,20 +365,22 @@ impl Worker {
     }
 
     /// Waits for a task (true) or the timeout (false).
-    fn wait(&mut self, timeout: Duration) -> Result<bool, Detached> {
-        if self.end.receiver().is_ready() && !self.bad_notice {
+    fn wait(&self, timeout: Duration) -> Result<bool, Detached> {
+        if self.end.receiver().is_ready() && !self.bad_notice.get() {
             return Ok(true);
         }
         let began = Instant::now();
         let waited = self.wait_since(began, timeout);
-        self.spin.learn(began.elapsed());
+        let mut spin = self.spin.get();
+        spin.learn(began.elapsed());
+        self.spin.set(spin);
         waited
     }
 
     /// Waits for a task (true) until `began` plus `timeout` (false), first spinning, then asleep.
     fn wait_since(&self, began: Instant, timeout: Duration) -> Result<bool, Detached> {
         let receiver = self.end.receiver();
-        while began.elapsed() < self.spin.current.min(timeout) {
+        while began.elapsed() < self.spin.get().current.min(timeout) {
             if receiver.is_ready() {
                 return Ok(true);
             }
@@ -456,7 +495,9 @@ fn pin(cpu: usize) -> Result<(), AttachError> {
 /// A task held by the worker.
 #[derive(Debug)]
 pub struct Task<'a> {
-    worker: &'a mut Worker,
+    worker: &'a Worker,
+    /// `None` once it is completed.
+    taken: Option<TakenTask>,
 }
 
 impl Task<'_> {
@@ -464,14 +505,14 @@ impl Task<'_> {
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &[u8] {
-        self.worker.end.payload()
+        self.taken.as_ref().map_or(&[], |taken| self.worker.end.payload(taken))
     }
 
     /// Returns its ids and class.
     #[inline]
     #[must_use]
     pub fn ids(&self) -> TaskIds {
-        self.worker.end.ids()
+        self.taken.as_ref().map_or_else(TaskIds::default, |taken| self.worker.end.ids(taken))
     }
 
     /// Returns its class; 0 if unknown.
@@ -481,10 +522,10 @@ impl Task<'_> {
         self.ids().class
     }
 
-    /// Returns the time at which it was taken.
+    /// Returns the time worked on it so far. Time that other tasks had the core is not included.
     #[must_use]
-    pub fn began(&self) -> Instant {
-        self.worker.began
+    pub fn worked(&self) -> Duration {
+        Duration::from_nanos(self.worker.worked_ns())
     }
 
     /// Returns the maximum bytes of a reply.
@@ -498,7 +539,7 @@ impl Task<'_> {
     /// give up, or postpone housekeeping.
     #[inline]
     #[must_use]
-    pub fn yield_point(&self) -> WorkerRequest {
+    pub fn request(&self) -> WorkerRequest {
         let receiver = self.worker.end.receiver();
         if receiver.is_stopped() || !receiver.is_granted() {
             WorkerRequest::Stop
@@ -533,16 +574,34 @@ impl Task<'_> {
     /// If `write` returns more than the buffer's length.
     #[inline]
     pub fn reply_with(self, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
-        let began = self.worker.began;
-        self.worker.end.answer(write, || nanoseconds(began.elapsed()));
+        self.answer_with(|bytes, reply| Some(write(bytes, reply)));
+    }
+
+    /// Same as [`Task::reply_with`], but without an answer if `write` returns `None`.
+    ///
+    /// # Panics
+    /// Same as for [`Task::reply_with`].
+    #[inline]
+    pub fn answer_with(mut self, write: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>) {
+        let worker = self.worker;
+        let Some(taken) = self.taken.take() else { return };
+        let answered = worker.end.answer_if(taken, write, || worker.worked_ns());
+        if let Err(taken) = answered {
+            self.taken = Some(taken);
+            panic!("a reply is longer than the {} bytes that fit", self.reply_max());
+        }
+        worker.current.set(None);
     }
 }
 
 impl Drop for Task<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Does nothing for an answered task. A forgotten task (`mem::forget`) skips this; the next poll completes it.
-        self.worker.drop_forgotten();
+        // A task that is forgotten (`mem::forget`) skips this. The next poll completes it, or the end of its handler.
+        if let Some(taken) = self.taken.take() {
+            self.worker.current.set(None);
+            self.worker.end.give_up(taken, self.worker.worked_ns());
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use wedjat_core::clock::{Clock, ClockError, Progress};
 use wedjat_core::state::{Counter, Counters};
 
-use super::{Sleeper, StallCounter};
+use super::{SleepEnd, Sleeper, StallCounter};
 
 /// Time without work after which a core sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -32,6 +32,10 @@ pub struct Adaptive {
     is_armed: bool,
     /// True if the core has slept after its last poll.
     has_slept: bool,
+    /// End of the sleep before the last poll, if no device ended it.
+    unwoken: Option<SleepEnd>,
+    /// End of such a sleep after which packets were waiting, until the next arming of interrupts.
+    unannounced: Option<SleepEnd>,
 }
 
 impl Adaptive {
@@ -39,7 +43,17 @@ impl Adaptive {
     #[must_use]
     pub fn new(tsc_clock: StallCounter, sleeper: Sleeper, counters: Counters) -> Self {
         let (packets, last_work) = ((0, 0), 0);
-        Self { tsc_clock, sleeper, counters, packets, last_work, is_armed: false, has_slept: false }
+        Self {
+            tsc_clock,
+            sleeper,
+            counters,
+            packets,
+            last_work,
+            is_armed: false,
+            has_slept: false,
+            unwoken: None,
+            unannounced: None,
+        }
     }
 
     /// Converts nanoseconds to ticks.
@@ -54,6 +68,19 @@ impl Adaptive {
         }
     }
 
+    /// Arms the devices' interrupts. Before, counts the last packets if they waited for the end of a long sleep: their
+    /// interrupt has had the time since.
+    fn arm(&mut self) {
+        if let Some(end) = self.unannounced.take()
+            && self.sleeper.was_missed()
+            && end == SleepEnd::Timer
+        {
+            self.counters.add(Counter::LateWakes, 1);
+        }
+        self.sleeper.arm();
+        self.is_armed = true;
+    }
+
     /// Sleeps until a packet arrives or a timer is due.
     fn sleep(&mut self, progress: &Progress) {
         let now = self.tsc_clock.now();
@@ -63,7 +90,9 @@ impl Adaptive {
             return;
         }
         let ns = u128::from(until - now) * 1_000_000_000 / u128::from(self.ticks_hz());
-        let is_woken = self.sleeper.sleep(Duration::from_nanos(ns as u64));
+        let end = self.sleeper.sleep(Duration::from_nanos(ns as u64));
+        let is_woken = end.is_wake_up();
+        self.unwoken = (!is_woken).then_some(end);
         self.tsc_clock.slept(until);
         self.has_slept = true;
         self.counters.add(Counter::Sleeps, 1);
@@ -101,15 +130,18 @@ impl Clock for Adaptive {
         let (progress, now) = (progress(), self.tsc_clock.last());
         let packets = (progress.received, progress.sent);
         self.has_slept = false;
+        let unwoken = self.unwoken.take();
         if packets != self.packets {
+            if packets.0 != self.packets.0 {
+                self.unannounced = self.unannounced.or(unwoken);
+            }
             (self.packets, self.last_work) = (packets, now);
             self.disarm();
         } else if self.is_armed {
             self.sleep(&progress);
         } else if now.saturating_sub(self.last_work) >= self.ticks(SPIN_NS) {
             // Sleeps only after one more poll, since packets that arrived before arming cause no interrupt.
-            self.sleeper.arm();
-            self.is_armed = true;
+            self.arm();
         }
     }
 

@@ -13,6 +13,7 @@ use wedjat_core::cpus;
 use wedjat_core::io::vdev::is_pci_address;
 use wedjat_sys as sys;
 
+use super::events;
 use super::folders::{self, eal_prefix};
 use super::log as dpdk_log;
 use super::memif::{self, RelayedDevice, Relays, SocketError};
@@ -171,6 +172,7 @@ impl Eal {
             return Err(refusal(errno, &log_text, arguments));
         }
         Pages::set_prefix(arguments);
+        events::watch();
         dpdk_log::log_captured(&log_text);
         // SAFETY: EAL is running, so the TSC has been calibrated.
         let ticks_hz = unsafe { sys::rte_get_tsc_hz() };

@@ -68,6 +68,7 @@
 mod adaptive;
 mod counter;
 mod eal;
+mod events;
 mod folders;
 mod gate;
 mod interrupts;
@@ -79,10 +80,13 @@ mod offloads;
 mod pages;
 mod pool;
 mod port;
+mod presence;
+mod proof;
 mod rss;
 mod sleeper;
 mod source;
 mod stamps;
+mod steering;
 pub mod telemetry;
 mod turns;
 mod vlan;
@@ -94,10 +98,13 @@ pub use eal::{Eal, EalError, Lcore, arguments, driver_folder, linked_statically,
 pub use mbuf::Mbuf;
 pub use memif::{ServerAddress, SocketError, server_address};
 pub use pool::{MbufPool, PoolError, PoolHandle};
-pub use port::{Device, DeviceError, DeviceOptions, DeviceStats, Link, Outlet, QueuePort};
-pub use rss::RssFields;
-pub use sleeper::Sleeper;
+pub use port::{
+    Device, DeviceError, DeviceEvent, DeviceOptions, DeviceStats, Link, Outlet, QueuePort,
+};
+pub use rss::{RssFields, Spread};
+pub use sleeper::{SleepEnd, Sleeper};
 pub use stamps::{NoStamps, StampClock, Stamping};
+pub use steering::{SteeredSide, Steering};
 pub use yardsticks::{Distributor, RingPair, YardstickError};
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use wedjat_sys as sys;
 
 use wedjat_core::io::{Buf, StampField, Token};
+use wedjat_core::ring::bytes::prefetch;
 
 /// One packet buffer of an [`MbufPool`](super::MbufPool). Dropping it returns it to the pool.
 ///
@@ -130,6 +131,9 @@ impl Mbuf {
     }
 }
 
+/// Usual offset of the packet from the mbuf: two cache lines of the mbuf itself, and the headroom.
+const USUAL_DATA: usize = 128 + sys::WEDJAT_MBUF_HEADROOM as usize;
+
 impl Buf for Mbuf {
     #[inline]
     fn bytes(&self) -> &[u8] {
@@ -161,6 +165,11 @@ impl Buf for Mbuf {
         self.field::<u16>(sys::WEDJAT_MBUF_NB_SEGS) != 1
     }
 
+    fn linearise(&mut self) -> bool {
+        // SAFETY: this value owns the mbuf and its segments. DPDK frees the emptied ones.
+        unsafe { sys::rte_pktmbuf_linearize(self.0.as_ptr()) == 0 }
+    }
+
     #[inline]
     fn checksums_verified(&self) -> bool {
         let flags: u64 = self.field(sys::WEDJAT_MBUF_OL_FLAGS);
@@ -183,12 +192,14 @@ impl Buf for Mbuf {
 
     #[inline]
     fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch of any address is harmless.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.data().cast());
-        }
+        prefetch(self.data());
+    }
+
+    #[inline]
+    fn prefetch_all(&self) {
+        let mbuf = self.0.as_ptr().cast::<u8>();
+        prefetch(mbuf);
+        prefetch(mbuf.wrapping_add(USUAL_DATA));
     }
 }
 

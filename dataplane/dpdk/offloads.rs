@@ -3,8 +3,9 @@
 //! A client that sends with UDP_SEGMENT over a veth pair leaves the segmentation to the device. A veth pair
 //! never segments, so the leaf receives one packet with all datagrams. Neither the packet nor net_af_packet
 //! (DPDK 22.11) states the boundaries. The kernel knows them (`gso_size`), so a filter on the socket cuts
-//! such packets to their headers. The leaf then drops them with a reason of their own, and does not take several tasks
-//! for one.
+//! such packets to [`OFFLOADED_LEN`] bytes, which is less than any complete UDP packet. The leaf then drops them with a
+//! reason of their own, and does not take several tasks for one. The filter also cuts TCP packets, which the leaf does
+//! not accept.
 #![allow(unsafe_code, reason = "the system call bpf, which no crate of ours has")]
 
 use std::io;
@@ -14,10 +15,10 @@ use wedjat_core::wire::udp::OFFLOADED_LEN;
 
 /// Offset of `gso_size` in the kernel's `struct __sk_buff`.
 const GSO_SIZE: i16 = 176;
-/// `BPF_PROG_LOAD`.
-const LOAD: libc::c_int = 5;
-/// `BPF_PROG_TYPE_SOCKET_FILTER`.
-const SOCKET_FILTER: u32 = 1;
+/// Command of the system call bpf that loads a program.
+const BPF_PROG_LOAD: libc::c_int = 5;
+/// Type of programs that filter a socket's packets.
+const BPF_PROG_TYPE_SOCKET_FILTER: u32 = 1;
 
 /// `struct bpf_insn`.
 #[repr(C)]
@@ -37,7 +38,7 @@ const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instru
     Instruction { code, registers, offset, value }
 }
 
-/// Program that returns the length to deliver: the headers if the packet holds several datagrams, else all.
+/// Program that returns the length to deliver: [`OFFLOADED_LEN`] if the packet holds several datagrams, else all.
 static FILTER: [Instruction; 6] = [
     instruction(0x61, 0x10, GSO_SIZE, 0), // r0 = skb->gso_size
     instruction(0x15, 0x00, 2, 0),        // if r0 == 0 skip 2
@@ -49,7 +50,7 @@ static FILTER: [Instruction; 6] = [
 
 /// Start of `union bpf_attr` for `BPF_PROG_LOAD`. The kernel takes the rest as zeros.
 #[repr(C)]
-struct Load {
+struct LoadArguments {
     /// Type of the program.
     kind: u32,
     /// Number of instructions.
@@ -72,14 +73,14 @@ pub(super) fn cut_segmented_packets(sockets: &[RawFd]) -> io::Result<()> {
     if sockets.is_empty() {
         return Ok(());
     }
-    let program = load()?;
+    let program = load_filter()?;
     sockets.iter().try_for_each(|&socket| attach(socket, &program))
 }
 
 /// Loads the filter into the kernel.
-fn load() -> io::Result<OwnedFd> {
-    let load = Load {
-        kind: SOCKET_FILTER,
+fn load_filter() -> io::Result<OwnedFd> {
+    let arguments = LoadArguments {
+        kind: BPF_PROG_TYPE_SOCKET_FILTER,
         count: FILTER.len() as u32,
         instructions: FILTER.as_ptr().expose_provenance() as u64,
         license: c"Apache-2.0".as_ptr().expose_provenance() as u64,
@@ -88,7 +89,14 @@ fn load() -> io::Result<OwnedFd> {
         log: 0,
     };
     // SAFETY: the structure and the memory behind its pointers live through the call, which only reads them.
-    let program = unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of::<Load>()) };
+    let program = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_LOAD,
+            &raw const arguments,
+            size_of::<LoadArguments>(),
+        )
+    };
     match RawFd::try_from(program) {
         // SAFETY: the descriptor is new and has no other owner.
         Ok(program) if program >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(program) }),

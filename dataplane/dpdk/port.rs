@@ -2,7 +2,7 @@
 //!
 //! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
 //! memif device reaches its peer through a relay ([`super::memif`]). Its gate keeps cores out of bursts while the
-//! driver maps memory.
+//! driver maps memory. A NIC may be unplugged and return ([`super::presence`]).
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -10,31 +10,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wedjat_core::io::vdev::{self, is_pci_address};
+use wedjat_core::io::vdev::{self, PASSING_DRIVERS, is_pci_address};
 use wedjat_core::io::{Buf, Burst, Port};
 use wedjat_core::wire::udp;
 use wedjat_sys as sys;
 
 use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
-use super::gate::Pass;
+use super::events::{self, Cause, NAME_BYTES};
+use super::gate::{Gate, Pass};
 use super::kernel_rings::{self, KernelRings};
 use super::mbuf::Mbuf;
 use super::memif::{self, RelayedDevice, Role, ServerDevice};
 use super::pool::MbufPool;
-use super::rss::RssFields;
+use super::presence::{Presence, Visitor};
+use super::proof::Proof;
+use super::rss::{Rss, RssFields, Spread};
 use super::source::Source;
 use super::stamps::{self, NoStamps, StampClock, Stamping};
+use super::steering::Steering;
 use super::turns::take_turn;
 use super::vlan;
 
-/// DPDK's `RTE_ETH_NAME_MAX_LEN`: length of the longest name that `rte_eth_dev_get_name_by_port` writes.
-const NAME_BYTES: usize = 64;
+/// Interval of checks whether an unplugged device is back.
+const RETURN_RETRY: Duration = Duration::from_millis(500);
 
 /// Interval at which a memif client looks for its server.
 const PEER_RETRY: Duration = Duration::from_millis(20);
@@ -91,6 +95,8 @@ pub struct DeviceOptions {
     pub queues: u16,
     /// Header fields for RSS.
     pub rss: RssFields,
+    /// Constants for keys that bring replies to the core of their task, on a device that cannot hash one end alone.
+    pub steering: Option<Steering>,
     /// Number of transmit queues besides the pairs, for threads that only send, see
     /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has, and a memif server none.
     pub outlets: u16,
@@ -129,6 +135,7 @@ impl Default for DeviceOptions {
         Self {
             queues: 1,
             rss: RssFields::default(),
+            steering: None,
             outlets: 0,
             inlets: 0,
             rx_slots: 1024,
@@ -235,9 +242,29 @@ pub struct Device(Arc<OpenedDevice>);
 
 /// A device in DPDK. Its ports share it.
 struct OpenedDevice {
-    /// Port id in DPDK.
-    id: u16,
+    /// Port id in DPDK while the device is open.
+    id: AtomicU16,
     name: String,
+    /// Name in EAL: of a PCI device its full address.
+    full_name: String,
+    /// MAC address at the first set-up.
+    mac: [u8; 6],
+    /// Options of its set-up.
+    options: DeviceOptions,
+    /// Presence of a device that can be unplugged: a NIC.
+    presence: Option<Arc<Presence>>,
+    /// Gate that keeps outlets out of bursts while such a device is closed.
+    gate: Arc<Gate>,
+    /// Steps between a removal and the return.
+    lifecycle: Mutex<Lifecycle>,
+    /// Number of removals.
+    removals: AtomicU64,
+    /// Counters of the device before its removals.
+    earlier: Mutex<DeviceStats>,
+    /// Distribution of packets over its queues.
+    spread: Spread,
+    /// Evidence that its receive interrupts work.
+    proof: Arc<Proof>,
     driver: String,
     /// Number of transmit queues, at least one for each port.
     queues: u16,
@@ -260,8 +287,32 @@ struct OpenedDevice {
     /// Packets of other VLANs than the port's.
     other_vlans: AtomicU64,
     // Kept alive: the queues receive into the pool.
-    _pool: MbufPool,
-    _eal: Eal,
+    pool: MbufPool,
+    eal: Eal,
+}
+
+/// Step of a device between its removal and its return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lifecycle {
+    /// It is open.
+    Open,
+    /// It is withdrawn, and cores may still be in a burst.
+    Leaving(Cause),
+    /// It is closed; the time of the last check whether it is back, if there was one.
+    Absent(Option<Instant>),
+}
+
+/// Event of a device that the watching thread handled ([`Device::tend`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// The device was unplugged, and is closed.
+    Removed,
+    /// The driver asked for a reset; the device is closed until it is done.
+    Resetting,
+    /// The device is back and open, with this warning if packets may not reach it.
+    Returned(Option<String>),
+    /// The device is back, but cannot be opened; the text says why.
+    Failed(String),
 }
 
 /// Counters of the device since it was opened.
@@ -336,7 +387,15 @@ impl Device {
         super::log::log_captured(&log_text);
         let port = |queue| {
             let (device, inlets) = (Arc::clone(&opened), 0..0);
-            let pass = device.relay.as_ref().map(|memif| memif.relay.gate().pass());
+            let is_outlet = queue >= options.queues;
+            let guard = match (&device.relay, &device.presence) {
+                (Some(memif), _) => Guard::Gate(memif.relay.gate().pass()),
+                (None, Some(presence)) if is_outlet => {
+                    Guard::Outlet(device.gate.pass(), Arc::clone(presence))
+                }
+                (None, Some(presence)) => Guard::Presence(presence.visitor()),
+                (None, None) => Guard::Open,
+            };
             let checksums = Checksums {
                 finishes: SOFTWARE_DRIVERS.contains(&device.driver.as_str()),
                 verifies_one: device.verifies_one,
@@ -352,7 +411,7 @@ impl Device {
                 checksums,
                 vlan,
                 is_plain,
-                pass,
+                guard,
                 device,
                 _one_thread: one_thread,
             }
@@ -422,10 +481,28 @@ impl Device {
 
     /// Returns its MAC address.
     pub fn mac(&self) -> [u8; 6] {
-        let mut address = sys::rte_ether_addr::default();
-        // SAFETY: the port is open and `address` is valid for writing.
-        unsafe { sys::rte_eth_macaddr_get(self.0.id, &mut address) };
-        address.addr_bytes
+        mac_of(self.0.id())
+    }
+
+    /// Handles events of a device that can be unplugged: closes it once no core polls it, and opens it again when it is
+    /// back. Called regularly by the watching thread; never waits for a core. Opening may take a second.
+    pub fn tend(&self) -> Option<DeviceEvent> {
+        self.0.tend()
+    }
+
+    /// Returns true while the device is unplugged or in a reset.
+    pub fn is_absent(&self) -> bool {
+        *self.0.lifecycle() != Lifecycle::Open
+    }
+
+    /// Returns the number of removals since it was opened.
+    pub fn removals(&self) -> u64 {
+        self.0.removals.load(Relaxed)
+    }
+
+    /// Returns false if the driver accepts receive interrupts but never delivers one. Cores then nap.
+    pub fn delivers_interrupts(&self) -> bool {
+        !self.0.proof.is_broken()
     }
 
     /// Returns the position of the receive time in packets, and its clock. [`Device::clock`] reads the
@@ -448,19 +525,20 @@ impl Device {
     /// If the driver does not expose it.
     pub fn clock(&self) -> Result<u64, NoStamps> {
         let driver = || self.0.driver.clone();
-        stamps::read_clock(self.0.id).map_err(|reason| NoStamps::Clock { driver: driver(), reason })
+        stamps::read_clock(self.0.id())
+            .map_err(|reason| NoStamps::Clock { driver: driver(), reason })
     }
 
     /// Returns a reader of that clock for any thread. It returns `None` on failure.
     pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
         let device = Arc::clone(&self.0);
-        move || stamps::read_clock(device.id).ok()
+        move || stamps::read_clock(device.id()).ok()
     }
 
     /// Returns the NUMA node of the device, if known.
     pub fn node(&self) -> Option<usize> {
         // SAFETY: the port is open.
-        usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id) }).ok()
+        usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id()) }).ok()
     }
 
     /// Returns the header fields for spreading packets, as reported by the driver. `None` if the device has a
@@ -468,8 +546,13 @@ impl Device {
     pub fn rss(&self) -> Option<RssFields> {
         let mut conf = sys::rte_eth_rss_conf::default();
         // SAFETY: the port is open and `conf` is valid for writing. Without room for a key DPDK writes none.
-        let error = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.0.id, &mut conf) };
+        let error = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.0.id(), &mut conf) };
         if error == 0 { RssFields::of(conf.rss_hf) } else { None }
+    }
+
+    /// Returns how the device spreads UDP packets over its queues.
+    pub fn spread(&self) -> Spread {
+        self.0.spread
     }
 
     /// Returns the state of the link, without waiting. It stays down once the interface is removed.
@@ -490,30 +573,28 @@ impl Device {
         self.0.relay.as_ref().map_or(0, |memif| memif.relay.ended(memif.id))
     }
 
-    /// Returns the device's counters; zeros for a device without counters.
+    /// Returns the device's counters, those before a removal included; zeros for a device without counters.
     pub fn stats(&self) -> DeviceStats {
-        let mut stats = sys::rte_eth_stats::default();
-        // SAFETY: the port is open and `stats` is valid for writing.
-        unsafe { sys::rte_eth_stats_get(self.0.id, &mut stats) };
+        let (device, lifecycle) = (&self.0, self.0.lifecycle());
+        let stats =
+            if *lifecycle == Lifecycle::Open { device.own_stats() } else { Default::default() };
+        let earlier = device.earlier();
         DeviceStats {
-            rx_packets: stats.ipackets,
-            tx_packets: stats.opackets,
-            rx_bytes: stats.ibytes,
-            tx_bytes: stats.obytes,
-            rx_missed: stats.imissed + self.0.kernel_rings.dropped(),
-            rx_partial: self.0.partial.load(Relaxed),
-            rx_other_vlan: self.0.other_vlans.load(Relaxed),
-            rx_errors: stats.ierrors,
-            rx_no_mbuf: stats.rx_nombuf,
-            tx_errors: stats.oerrors,
-            peers_refused: self.0.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
+            rx_missed: earlier.rx_missed + stats.rx_missed + device.kernel_rings.dropped(),
+            rx_partial: device.partial.load(Relaxed),
+            rx_other_vlan: device.other_vlans.load(Relaxed),
+            peers_refused: device.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
+            ..earlier.plus(&stats)
         }
     }
 
     /// Returns the driver's own statistics by DPDK's names (`rte_eth_xstats_get`); empty if the driver
     /// refuses. Allocates and may query the device, so polling threads must not call it.
     pub fn xstats(&self) -> BTreeMap<String, u64> {
-        let id = self.0.id;
+        if self.is_absent() {
+            return BTreeMap::new();
+        }
+        let id = self.0.id();
         // SAFETY: the port is open. Without room DPDK writes nothing and returns the number of values.
         let count = unsafe { sys::rte_eth_xstats_get_names(id, std::ptr::null_mut(), 0) };
         let count = usize::try_from(count).unwrap_or(0);
@@ -537,7 +618,155 @@ impl Device {
     }
 }
 
+impl DeviceStats {
+    /// Returns the sums of a device's own counters.
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            rx_packets: self.rx_packets + other.rx_packets,
+            tx_packets: self.tx_packets + other.tx_packets,
+            rx_bytes: self.rx_bytes + other.rx_bytes,
+            tx_bytes: self.tx_bytes + other.tx_bytes,
+            rx_missed: self.rx_missed + other.rx_missed,
+            rx_errors: self.rx_errors + other.rx_errors,
+            rx_no_mbuf: self.rx_no_mbuf + other.rx_no_mbuf,
+            tx_errors: self.tx_errors + other.tx_errors,
+            ..Self::default()
+        }
+    }
+}
+
 impl OpenedDevice {
+    /// Returns the port id in DPDK, of the last set-up.
+    fn id(&self) -> u16 {
+        self.id.load(Relaxed)
+    }
+
+    /// Locks the step of the device's life. A panicked thread leaves it consistent.
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the counters of earlier lives.
+    fn earlier(&self) -> MutexGuard<'_, DeviceStats> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the driver's counters since the device was opened last.
+    fn own_stats(&self) -> DeviceStats {
+        let mut stats = sys::rte_eth_stats::default();
+        // SAFETY: the port is open and `stats` is valid for writing.
+        unsafe { sys::rte_eth_stats_get(self.id(), &mut stats) };
+        DeviceStats {
+            rx_packets: stats.ipackets,
+            tx_packets: stats.opackets,
+            rx_bytes: stats.ibytes,
+            tx_bytes: stats.obytes,
+            rx_missed: stats.imissed,
+            rx_errors: stats.ierrors,
+            rx_no_mbuf: stats.rx_nombuf,
+            tx_errors: stats.oerrors,
+            ..DeviceStats::default()
+        }
+    }
+
+    /// See [`Device::tend`].
+    fn tend(&self) -> Option<DeviceEvent> {
+        let presence = self.presence.as_ref()?;
+        let mut lifecycle = self.lifecycle();
+        match *lifecycle {
+            Lifecycle::Open => {
+                let cause = events::take(&self.full_name)?;
+                presence.withdraw();
+                *lifecycle = Lifecycle::Leaving(cause);
+                None
+            }
+            Lifecycle::Leaving(_) if !presence.is_acknowledged() => None,
+            Lifecycle::Leaving(cause) => {
+                let stats = self.own_stats();
+                let mut earlier = self.earlier();
+                *earlier = earlier.plus(&stats);
+                // Waits for an outlet in the middle of a burst, which is short.
+                self.gate.while_closed(|| self.close(cause));
+                events::forget(&self.full_name);
+                *lifecycle = Lifecycle::Absent(None);
+                self.removals.fetch_add(u64::from(cause == Cause::Removal), Relaxed);
+                Some(match cause {
+                    Cause::Removal => DeviceEvent::Removed,
+                    Cause::Reset => DeviceEvent::Resetting,
+                })
+            }
+            Lifecycle::Absent(Some(checked)) if checked.elapsed() < RETURN_RETRY => None,
+            Lifecycle::Absent(_) => {
+                *lifecycle = Lifecycle::Absent(Some(Instant::now()));
+                if find(&self.name).is_err() && !is_bound(&self.full_name) {
+                    return None;
+                }
+                let event = match self.reopen() {
+                    Ok((id, warning)) => {
+                        self.id.store(id, Relaxed);
+                        *lifecycle = Lifecycle::Open;
+                        presence.restore(id);
+                        DeviceEvent::Returned(warning)
+                    }
+                    Err(error) => DeviceEvent::Failed(error.to_string()),
+                };
+                Some(event)
+            }
+        }
+    }
+
+    /// Stops and closes the device, which no thread polls. After a removal, EAL gives the NIC back to the kernel.
+    fn close(&self, cause: Cause) {
+        let id = self.id();
+        // SAFETY: the port is open, and no thread polls it. Closing frees the mbufs of its queues.
+        unsafe {
+            let mut info = sys::rte_eth_dev_info::default();
+            let is_known = sys::rte_eth_dev_info_get(id, &mut info) == 0;
+            sys::rte_eth_dev_stop(id);
+            if cause == Cause::Reset {
+                sys::rte_eth_dev_reset(id);
+                return;
+            }
+            sys::rte_eth_dev_close(id);
+            if is_known {
+                sys::rte_dev_remove(info.device);
+            }
+        }
+    }
+
+    /// Opens the device again with its options. Returns its port id, and a warning if it has another MAC address.
+    fn reopen(&self) -> Result<(u16, Option<String>), DeviceError> {
+        let log = LogCapture::start();
+        let opened = self.probe_and_open();
+        let log_text = log.map(LogCapture::finish).unwrap_or_default();
+        opened.map_err(|error| error.with_log(&log_text))
+    }
+
+    /// Makes EAL find the device, and opens it.
+    fn probe_and_open(&self) -> Result<(u16, Option<String>), DeviceError> {
+        if find(&self.name).is_err() {
+            let name = CString::new(self.full_name.as_str()).unwrap_or_default();
+            // SAFETY: the name is a C string, which EAL copies.
+            accept(&self.name, "find it again", unsafe { sys::rte_dev_probe(name.as_ptr()) })?;
+        }
+        let (id, name, pool) = (find(&self.name)?, self.name.as_str(), &self.pool);
+        let options = &self.options;
+        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
+        let opened = setup.open(&self.eal)?;
+        if (opened.rx, opened.queues, opened.verifies_one)
+            != (self.rx, self.queues, self.verifies_one)
+        {
+            let reason =
+                format!("it is another kind of NIC now ({}); restart the node", opened.driver);
+            let (name, step) = (self.name.clone(), "open it again");
+            return Err(DeviceError::Refused { name, step, reason, said: String::new() });
+        }
+        let warning = (opened.mac != self.mac).then(|| adopt_mac(id, self.mac)).flatten();
+        // From here on this device closes the port.
+        *opened.lifecycle() = Lifecycle::Absent(None);
+        Ok((id, warning))
+    }
+
     /// Starts the device. A memif client connects once per start, and only to a running server, so the start
     /// is repeated until the link is up. Returns false after `refusals` attempts that a running server refused or did
     /// not answer in time.
@@ -589,12 +818,12 @@ impl OpenedDevice {
     /// Starts the device once.
     fn try_start(&self) -> Result<(), DeviceError> {
         // SAFETY: every queue is set up.
-        accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id) })
+        accept(&self.name, "start it", unsafe { sys::rte_eth_dev_start(self.id()) })
     }
 
     /// Stops the device. The caller must ensure that no thread polls it.
     fn stop(&self) -> Result<(), DeviceError> {
-        let (id, outcome) = (self.id, AtomicI32::new(0));
+        let (id, outcome) = (self.id(), AtomicI32::new(0));
         self.run_exclusively(&|| {
             // SAFETY: the device is open. Polling a stopped device is an error that DPDK logs, not undefined
             // behaviour.
@@ -614,8 +843,11 @@ impl OpenedDevice {
     /// Returns the state of the link by the driver.
     fn link(&self) -> Link {
         let mut speed_mbps = 0;
+        if *self.lifecycle() != Lifecycle::Open {
+            return Link { up: false, speed_mbps };
+        }
         // SAFETY: the port is open and the speed is valid for writing.
-        let up = unsafe { sys::wedjat_link_up(self.id, &mut speed_mbps) } == 1;
+        let up = unsafe { sys::wedjat_link_up(self.id(), &mut speed_mbps) } == 1;
         Link { up, speed_mbps }
     }
 }
@@ -623,7 +855,10 @@ impl OpenedDevice {
 impl Drop for OpenedDevice {
     /// Stops and closes the device.
     fn drop(&mut self) {
-        let id = self.id;
+        let id = self.id();
+        if matches!(*self.lifecycle(), Lifecycle::Absent(_)) {
+            return; // closed already
+        }
         // Stops accepting peers: one that connects from now on would get no answer.
         self.serving = None;
         // SAFETY: this is the last owner, so no thread polls a queue any more. Closing frees the mbufs of the
@@ -633,6 +868,18 @@ impl Drop for OpenedDevice {
             sys::rte_eth_dev_close(id);
         });
     }
+}
+
+/// Check before each burst that the device is in order.
+enum Guard {
+    /// No check: a virtual device stays while it has ports.
+    Open,
+    /// Pass of the gate that closes while the driver maps or unmaps a memif peer's memory.
+    Gate(Pass),
+    /// A NIC, which may be unplugged.
+    Presence(Visitor),
+    /// A NIC's outlet. Its thread may not send for a long time, so no acknowledgement is awaited.
+    Outlet(Pass, Arc<Presence>),
 }
 
 /// One queue pair of a device. One thread at a time polls it; it may move between threads.
@@ -648,8 +895,7 @@ pub struct QueuePort {
     vlan: Option<u16>,
     /// True if received packets need no further work, and the port polls no inlets.
     is_plain: bool,
-    /// Pass of the gate that closes while the driver maps or unmaps a peer's memory.
-    pass: Option<Pass>,
+    guard: Guard,
     device: Arc<OpenedDevice>,
     // DPDK's bursts take no lock: two threads must never share a queue.
     _one_thread: PhantomData<Cell<()>>,
@@ -676,18 +922,28 @@ impl QueuePort {
                 Source::Sockets(sockets.into_iter().collect())
             }
             _ if device.interrupts => {
-                Source::Interrupt { device: self.id, queues: queues.collect() }
+                let presence = match &self.guard {
+                    Guard::Presence(visitor) => Some(visitor.companion()),
+                    _ => None,
+                };
+                let (id, proof) = (self.id, Arc::clone(&device.proof));
+                Source::Interrupt { presence, id, queues: queues.collect(), proof }
             }
             _ => Source::Nothing,
         }
     }
 
-    /// Receives from one queue. Returns 0 while the gate is closed.
+    /// Receives from one queue. Returns 0 while the gate is closed or the device is absent.
     #[inline]
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
-        match &self.pass {
-            None => receive(self.id, queue, burst),
-            Some(pass) => pass.burst(|| receive(self.id, queue, burst)),
+        match &mut self.guard {
+            Guard::Open => receive(self.id, queue, burst),
+            Guard::Presence(visitor) => match visitor.id() {
+                Some(id) => receive(id, queue, burst),
+                None => 0,
+            },
+            Guard::Gate(pass) => pass.burst(|| receive(self.id, queue, burst)),
+            Guard::Outlet(..) => 0,
         }
     }
 
@@ -718,12 +974,19 @@ impl QueuePort {
         }
     }
 
-    /// Sends a burst. Returns 0 while the gate is closed.
+    /// Sends a burst. Returns 0 while the gate is closed or the device is absent.
     #[inline]
     fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
-        match &self.pass {
-            None => send(self.id, self.queue, burst),
-            Some(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+        match &mut self.guard {
+            Guard::Open => send(self.id, self.queue, burst),
+            Guard::Presence(visitor) => match visitor.id() {
+                Some(id) => send(id, self.queue, burst),
+                None => 0,
+            },
+            Guard::Gate(pass) => pass.burst(|| send(self.id, self.queue, burst)),
+            Guard::Outlet(pass, presence) => {
+                pass.burst(|| presence.id().map_or(0, |id| send(id, self.queue, burst)))
+            }
         }
     }
 }
@@ -748,6 +1011,14 @@ impl Port for QueuePort {
         match self.vlan {
             None => self.send(burst),
             Some(id) => vlan::send_tagged(id, burst, |burst| self.send(burst)),
+        }
+    }
+
+    fn is_removed(&self) -> bool {
+        match &self.guard {
+            Guard::Presence(visitor) => visitor.is_withdrawn(),
+            Guard::Outlet(_, presence) => presence.id().is_none(),
+            Guard::Open | Guard::Gate(_) => false,
         }
     }
 }
@@ -804,6 +1075,10 @@ impl Port for Outlet {
     fn tx_burst(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         self.0.tx_burst(burst)
     }
+
+    fn is_removed(&self) -> bool {
+        self.0.is_removed()
+    }
 }
 
 /// Steps of a device's set-up, in DPDK's order (programmer's guide, "Poll Mode Driver").
@@ -835,9 +1110,20 @@ impl Setup<'_> {
         self.configure(&info)?;
         let interface = self.interface(eal);
         // From here on a failure closes the device.
+        let can_be_unplugged = is_physical && relay.is_none();
         let mut opened = OpenedDevice {
-            id: self.id,
+            id: AtomicU16::new(self.id),
             name: self.name.to_owned(),
+            full_name: full_name(self.name),
+            mac: mac_of(self.id),
+            options: self.options.clone(),
+            presence: can_be_unplugged.then(|| Presence::new(self.id)),
+            gate: Arc::default(),
+            lifecycle: Mutex::new(Lifecycle::Open),
+            removals: AtomicU64::new(0),
+            earlier: Mutex::default(),
+            spread: self.spread(&info),
+            proof: Arc::default(),
             relay,
             serving: None,
             kernel_rings: match (driver.as_str(), interface.as_deref()) {
@@ -852,8 +1138,8 @@ impl Setup<'_> {
             driver,
             queues: self.tx,
             rx: self.rx,
-            _pool: self.pool.clone(),
-            _eal: eal.clone(),
+            pool: self.pool.clone(),
+            eal: eal.clone(),
         };
         let before = kernel_rings::xdp_sockets();
         self.set_up_queues()?;
@@ -880,6 +1166,10 @@ impl Setup<'_> {
             self.configure(&info)?;
             self.set_up_queues()?;
             opened.start(self.options, u32::MAX)?;
+        }
+        self.accept_vlan(&info);
+        if opened.spread == Spread::Steered && !self.set_table(&info) {
+            opened.spread = Spread::Fields(RssFields::FourTuple);
         }
         let served = opened.relay.as_ref().filter(|memif| memif.relay.role() == Role::Server);
         let rings = memif::rings(Role::Server, self.rx, self.tx);
@@ -965,7 +1255,10 @@ impl Setup<'_> {
         if self.options.stamps {
             conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP;
         }
-        let mut rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size);
+        if self.options.vlan.is_some() {
+            conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER;
+        }
+        let mut rss = self.rss(info);
         if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
             let rss_conf = &mut conf.rx_adv_conf.rss_conf;
@@ -977,6 +1270,72 @@ impl Setup<'_> {
         // SAFETY: the port is valid and not started. DPDK copies `conf` and the key that it points to.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
+    }
+
+    /// Returns the RSS configuration. `None` if the device hashes no UDP.
+    fn rss(&self, info: &sys::rte_eth_dev_info) -> Option<Rss> {
+        let rss = self.options.rss.on(info.flow_type_rss_offloads, info.hash_key_size)?;
+        let key = self.steering_key(info);
+        Some(if key.is_some() { Rss { key, ..rss } } else { rss })
+    }
+
+    /// Returns the key that brings replies to the queue of their task. `None` if the device needs none, or takes
+    /// none.
+    fn steering_key(&self, info: &sys::rte_eth_dev_info) -> Option<Vec<u8>> {
+        let steering = self.options.steering.as_ref()?;
+        let is_usable =
+            self.rx > 1 && self.rx == self.options.queues && info.reta_size.is_power_of_two();
+        let needs_key = !self.options.rss.is_offered(info.flow_type_rss_offloads);
+        (is_usable && needs_key).then(|| steering.key(info.hash_key_size.into())).flatten()
+    }
+
+    /// Returns how the configured device spreads UDP packets over its queues.
+    fn spread(&self, info: &sys::rte_eth_dev_info) -> Spread {
+        let is_nic = is_pci_address(self.name.split(',').next().unwrap_or_default());
+        match self.rss(info) {
+            // virtio without RSS sends each flow to the queue on which the guest last sent for it.
+            None if is_nic && driver_name(info) != "net_virtio" => Spread::None,
+            None => Spread::OwnRule,
+            Some(_) if self.steering_key(info).is_some() => Spread::Steered,
+            Some(Rss { fields, .. }) => Spread::Fields(RssFields::of(fields).unwrap_or_default()),
+        }
+    }
+
+    /// Makes a started device accept the port's VLAN. Some, such as virtio and virtual functions, drop all others.
+    fn accept_vlan(&self, info: &sys::rte_eth_dev_info) {
+        let filters = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER != 0;
+        let Some(vlan) = self.options.vlan.filter(|_| filters) else { return };
+        // SAFETY: the port is started and its filter is on.
+        let error = unsafe { sys::rte_eth_dev_vlan_filter(self.id, vlan, 1) };
+        if error != 0 {
+            log::warn!(
+                "{}: cannot add VLAN {vlan} to its filter: {}",
+                self.name,
+                error_text(error)
+            );
+        }
+    }
+
+    /// Sets the redirection table for the key of [`Setup::steering_key`]. Returns false if the driver refuses.
+    fn set_table(&self, info: &sys::rte_eth_dev_info) -> bool {
+        let (Some(steering), Some(key)) = (&self.options.steering, self.steering_key(info)) else {
+            return false;
+        };
+        let table = steering.table(&key, info.reta_size, self.rx);
+        // Groups of 64 entries, with a mask of those to set.
+        let mut groups: Vec<_> = table
+            .chunks(64)
+            .map(|queues| {
+                let mask = u64::MAX >> (64 - queues.len());
+                let mut group = sys::rte_eth_rss_reta_entry64 { mask, ..Default::default() };
+                group.reta[..queues.len()].copy_from_slice(queues);
+                group
+            })
+            .collect();
+        // SAFETY: the port is started, and the groups have `reta_size` entries.
+        unsafe {
+            sys::rte_eth_dev_rss_reta_update(self.id, groups.as_mut_ptr(), info.reta_size) == 0
+        }
     }
 
     /// Returns the checksum offloads of the device that are enabled.
@@ -1049,11 +1408,16 @@ impl DeviceError {
 
 /// Returns advice for a missing device.
 fn absence_hint(name: &str) -> String {
-    match name.contains(',') {
-        true => "the driver refused these arguments; see its messages above".to_owned(),
+    if name.contains(',') {
+        return "the driver refused these arguments; see its messages above".to_owned();
+    }
+    match is_pci_address(name) {
+        true => format!(
+            "EAL finds a NIC that is bound to vfio-pci: dpdk-devbind.py --bind=vfio-pci {name} (mlx5 and MANA: to the \
+             kernel's driver); with -a or -b after --, allow it; wedjat doctor checks both"
+        ),
         false => format!(
-            "create a virtual one with --vdev {name},... after --, or bind the NIC to a DPDK driver (dpdk-devbind.py) \
-             and allow it with -a ADDRESS"
+            "create a virtual device with --vdev {name},... after --, or name a NIC by its PCI address"
         ),
     }
 }
@@ -1061,18 +1425,46 @@ fn absence_hint(name: &str) -> String {
 /// Returns the port id of a device.
 fn find(name: &str) -> Result<u16, DeviceError> {
     let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
-    let short = name.split(',').next().unwrap_or_default();
-    // A PCI address may omit its domain, which EAL's names contain.
-    let full = if is_pci_address(short) && short.matches(':').count() == 1 {
-        format!("0000:{short}")
-    } else {
-        short.to_owned()
-    };
-    let text = CString::new(full).map_err(|_| absent())?;
+    let text = CString::new(full_name(name)).map_err(|_| absent())?;
     let mut id = 0;
     // SAFETY: the name is a C string and `id` is valid for writing.
     let found = unsafe { sys::rte_eth_dev_get_port_by_name(text.as_ptr(), &mut id) } == 0;
     found.then_some(id).ok_or_else(absent)
+}
+
+/// Returns the name of a device in EAL. A PCI address may omit its domain, which EAL's names contain.
+fn full_name(name: &str) -> String {
+    let short = name.split(',').next().unwrap_or_default();
+    match is_pci_address(short) && short.matches(':').count() == 1 {
+        true => format!("0000:{short}"),
+        false => short.to_owned(),
+    }
+}
+
+/// Returns true if a kernel driver that passes it to a process has the PCI device with this full address.
+fn is_bound(address: &str) -> bool {
+    let driver = std::fs::read_link(format!("/sys/bus/pci/devices/{address}/driver")).ok();
+    let name = driver.as_deref().and_then(|driver| driver.file_name());
+    name.is_some_and(|name| PASSING_DRIVERS.iter().any(|passing| name == *passing))
+}
+
+/// Returns the MAC address of a port.
+fn mac_of(id: u16) -> [u8; 6] {
+    let mut address = sys::rte_ether_addr::default();
+    // SAFETY: the port is valid and `address` is valid for writing.
+    unsafe { sys::rte_eth_macaddr_get(id, &mut address) };
+    address.addr_bytes
+}
+
+/// Gives a port another MAC address, or makes it receive for all. Returns a warning if it does neither.
+fn adopt_mac(id: u16, mac: [u8; 6]) -> Option<String> {
+    let mut address = sys::rte_ether_addr { addr_bytes: mac };
+    // SAFETY: the port is open, and the address lives through the call.
+    let is_adopted = unsafe {
+        sys::rte_eth_dev_default_mac_addr_set(id, &mut address) == 0
+            || sys::rte_eth_promiscuous_enable(id) == 0
+    };
+    (!is_adopted).then(|| "it has another MAC address now; restart the node".to_owned())
 }
 
 /// Returns the names of all devices, for messages.

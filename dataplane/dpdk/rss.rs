@@ -3,7 +3,8 @@
 //! A task comes from its client's address and port, and its reply goes there. A device that hashes only the
 //! client's end delivers both to the same core, whichever worker answers: by the source on the clients' side,
 //! by the destination on the workers' side. For equal queues both devices have the same key, which repeats
-//! after 16 bits. Then the hash is the same whether an address is the source or the destination.
+//! after 16 bits. Then the hash is the same whether an address is the source or the destination. Other devices get keys
+//! with the same effect ([`super::steering`]).
 
 use std::fmt;
 
@@ -19,6 +20,19 @@ pub enum RssFields {
     Source,
     /// Address and port of the receiver, if the device can; else as above.
     Destination,
+}
+
+/// Distribution of UDP packets over the queues of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// By a rule of the device: fanout of AF_PACKET, the peer's choice of queue, the flow tables of a virtio device.
+    OwnRule,
+    /// Not at all: the NIC hashes no UDP, so one queue gets all packets.
+    None,
+    /// By these fields.
+    Fields(RssFields),
+    /// By both ends, with a key that brings replies to the queue of their task.
+    Steered,
 }
 
 /// RSS configuration of a device.
@@ -52,12 +66,17 @@ impl RssFields {
         shifted << sys::WEDJAT_RSS_ONLY_SHIFT
     }
 
+    /// Returns true if a device with the fields `offered` hashes this one end alone.
+    pub fn is_offered(self, offered: u64) -> bool {
+        self.only() != 0 && offered & self.only() == self.only()
+    }
+
     /// Returns the configuration for a device with the fields `offered` (`flow_type_rss_offloads`) and keys of
     /// `key_bytes`. Covers those of IPv4 and IPv6 that the device hashes. `None` if it hashes no UDP at all.
     pub fn on(self, offered: u64, key_bytes: u8) -> Option<Rss> {
         let udp = offered & sys::WEDJAT_RSS_UDP;
         let only = self.only();
-        let can_restrict = only != 0 && offered & only == only;
+        let can_restrict = self.is_offered(offered);
         let repeated = || KEY.into_iter().cycle().take(usize::from(key_bytes)).collect();
         // mlx5 accepts one end of an address only together with a hash of addresses.
         let one_end = udp | only | offered & sys::WEDJAT_RSS_IP;
@@ -65,6 +84,17 @@ impl RssFields {
             fields: if can_restrict { one_end } else { udp },
             key: (can_restrict && key_bytes > 0).then(repeated),
         })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnRule => f.write_str("a rule of its own"),
+            Self::None => f.write_str("nothing"),
+            Self::Fields(fields) => fields.fmt(f),
+            Self::Steered => f.write_str("a key that brings each reply to the core of its task"),
+        }
     }
 }
 

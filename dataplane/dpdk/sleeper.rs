@@ -1,6 +1,6 @@
 //! Sleep of a core until one of its ports receives a packet: by receive interrupts of devices, sockets of
 //! AF_PACKET and AF_XDP, and interrupts of memif rings. Other devices cannot wake a core, so with them it
-//! takes short naps.
+//! takes short naps, and also with a NIC whose interrupts have not been seen to work.
 #![allow(unsafe_code, reason = "calls into libdpdk, and sockets that its drivers own")]
 
 use std::io;
@@ -17,6 +17,8 @@ use wedjat_sys as sys;
 use super::interrupts::RingInterrupt;
 use super::memif::Relay;
 use super::port::QueuePort;
+use super::presence::Companion;
+use super::proof::Proof;
 use super::source::Source;
 
 /// Interval of checks for ports that cannot wake the core.
@@ -39,11 +41,46 @@ struct Rings {
     needs_naps: bool,
 }
 
+/// Receive queue of a NIC with an interrupt.
+struct Queue {
+    /// Presence of a NIC that can be unplugged.
+    presence: Option<Companion>,
+    /// Port id of another one.
+    id: u16,
+    queue: u16,
+    proof: Arc<Proof>,
+    /// Epoch of the presence in which its interrupt was set up.
+    epoch: u64,
+    /// True if the driver has accepted the interrupt.
+    is_accepted: bool,
+    /// True if packets may have been waiting when the timer ended the last sleep.
+    is_suspect: bool,
+}
+
+/// End of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SleepEnd {
+    /// A device ended it.
+    Device,
+    /// The given time was over.
+    Timer,
+    /// A nap was over: some device cannot wake the core.
+    Nap,
+}
+
+impl SleepEnd {
+    /// Returns true if a device ended the sleep.
+    #[must_use]
+    pub fn is_wake_up(self) -> bool {
+        self == Self::Device
+    }
+}
+
 /// Sleeper of one core.
 pub struct Sleeper {
     epoll: OwnedFd,
-    /// Device and queue numbers of the queues with interrupts.
-    queues: Vec<(u16, u16)>,
+    /// Queues with interrupts. The data of their events is the index plus one; other events have 0.
+    queues: Vec<Queue>,
     /// Rings of each memif device.
     memifs: Vec<Rings>,
     /// True if some port cannot wake the core.
@@ -60,14 +97,22 @@ impl Sleeper {
         let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), needs_naps: false };
         for port in ports {
             match port.source() {
-                Source::Interrupt { device, queues } => {
-                    queues.iter().try_for_each(|&queue| sleeper.add_interrupt(device, queue))?;
+                Source::Interrupt { presence, id, queues, proof } => {
+                    sleeper.queues.extend(queues.into_iter().map(|queue| Queue {
+                        presence: presence.clone(),
+                        id,
+                        queue,
+                        proof: Arc::clone(&proof),
+                        epoch: u64::MAX, // not set up
+                        is_accepted: false,
+                        is_suspect: false,
+                    }));
                 }
                 Source::Sockets(sockets) if !sockets.is_empty() => {
                     sockets.iter().try_for_each(|&socket| {
                         // SAFETY: the driver keeps the device's sockets open as long as the device is open.
                         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
-                        watch(&sleeper.epoll, socket)
+                        watch(&sleeper.epoll, socket, 0)
                     })?
                 }
                 Source::Memif { relay, id, rings } => sleeper.memifs.push(Rings {
@@ -86,29 +131,11 @@ impl Sleeper {
         Ok(sleeper)
     }
 
-    /// Adds the receive interrupt of a queue.
-    fn add_interrupt(&mut self, device: u16, queue: u16) -> io::Result<()> {
-        // SAFETY: the device is open and has the queue.
-        let event = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(device, queue) };
-        if event < 0 {
-            self.needs_naps = true;
-            return Ok(());
-        }
-        // SAFETY: the device keeps it open while it is started.
-        let event = unsafe { BorrowedFd::borrow_raw(event) };
-        watch(&self.epoll, event)?;
-        self.queues.push((device, queue));
-        Ok(())
-    }
-
     /// Requests wake-ups for packets from now on. Check for earlier packets between this and
     /// [`Sleeper::sleep`].
     pub fn arm(&mut self) {
-        for &(device, queue) in &self.queues {
-            // SAFETY: the device is open, and this thread owns the queue.
-            if unsafe { sys::rte_eth_dev_rx_intr_enable(device, queue) } != 0 {
-                self.needs_naps = true;
-            }
+        for (index, queue) in self.queues.iter_mut().enumerate() {
+            queue.arm(&self.epoll, index as u64 + 1);
         }
         for rings in &mut self.memifs {
             rings.update(&self.epoll);
@@ -118,35 +145,111 @@ impl Sleeper {
 
     /// Stops the wake-ups.
     pub fn disarm(&mut self) {
-        for &(device, queue) in &self.queues {
-            // SAFETY: as above.
-            unsafe { sys::rte_eth_dev_rx_intr_disable(device, queue) };
-        }
+        self.queues.iter().for_each(Queue::disarm);
         self.memifs.iter().flat_map(|rings| &rings.interrupts).for_each(|ring| ring.mask());
     }
 
-    /// Sleeps until a packet arrives, for at most `timeout`. Returns true for a packet.
-    pub fn sleep(&mut self, timeout: Duration) -> bool {
-        let needs_naps = self.needs_naps || self.memifs.iter().any(|rings| rings.needs_naps);
+    /// Sleeps until a packet arrives, for at most `timeout`.
+    pub fn sleep(&mut self, timeout: Duration) -> SleepEnd {
+        let needs_naps = self.needs_naps
+            || self.queues.iter().any(Queue::needs_naps)
+            || self.memifs.iter().any(|rings| rings.needs_naps);
         let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
-        let Ok(timeout) = Timespec::try_from(timeout) else { return false };
+        let Ok(time) = Timespec::try_from(timeout) else { return SleepEnd::Timer };
         // Waits by `poll`, because epoll's own timeout is in milliseconds before Linux 5.11.
-        let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
-        if !ready_count.is_ok_and(|count| count > 0) {
-            return false;
+        let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time));
+        if ready_count.is_ok_and(|count| count > 0) && self.take_events() {
+            return SleepEnd::Device;
         }
-        // Reads the events, so that the next wait does not return for them.
+        self.queues.iter_mut().for_each(Queue::suspect);
+        if needs_naps { SleepEnd::Nap } else { SleepEnd::Timer }
+    }
+
+    /// Reads the events, so that the next wait does not return for them. Returns false if there are none.
+    fn take_events(&mut self) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 8];
         let at_once = Timespec::default();
-        let events_read = epoll::wait(&self.epoll, &mut events, Some(&at_once));
-        events_read.is_ok_and(|(events, _)| !events.is_empty())
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&at_once)) else {
+            return false;
+        };
+        for event in events.iter() {
+            let index = (event.data.u64() as usize).checked_sub(1);
+            if let Some(queue) = index.and_then(|index| self.queues.get(index)) {
+                queue.proof.note_interrupt();
+            }
+        }
+        !events.is_empty()
+    }
+
+    /// Judges a sleep that no device ended although packets were waiting, before the next [`Sleeper::arm`].
+    /// Returns true if no device has announced them meanwhile.
+    pub fn was_missed(&mut self) -> bool {
+        if self.take_events() {
+            return false;
+        }
+        for queue in self.queues.iter().filter(|queue| queue.is_suspect) {
+            queue.proof.note_miss();
+        }
+        true
     }
 }
 
 /// Adds an edge-triggered event: each packet is an event, even if nothing is read. An eventfd is
 /// never read, and a socket whose interface has gone stays readable.
-fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(epoll::add(epoll, descriptor, EventData::new_u64(0), EventFlags::IN | EventFlags::ET)?)
+fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>, data: u64) -> io::Result<()> {
+    Ok(epoll::add(epoll, descriptor, EventData::new_u64(data), EventFlags::IN | EventFlags::ET)?)
+}
+
+impl Queue {
+    /// Returns the epoch of the presence, and the port id; no id while the device is unplugged. This thread has then
+    /// acknowledged that, see [`super::presence`].
+    fn state(&self) -> (u64, Option<u16>) {
+        self.presence.as_ref().map_or((0, Some(self.id)), Companion::get)
+    }
+
+    /// Returns the port id; `None` while the device is unplugged.
+    fn id(&self) -> Option<u16> {
+        self.state().1
+    }
+
+    /// Requests interrupts. Sets them up before if the device is new, or has returned.
+    fn arm(&mut self, epoll: &OwnedFd, data: u64) {
+        let (epoch, Some(id)) = self.state() else { return };
+        if epoch != self.epoch {
+            // A closed device has closed the old descriptor, which leaves the epoll.
+            (self.epoch, self.is_accepted) = (epoch, set_up_interrupt(epoll, id, self.queue, data));
+        }
+        // SAFETY: the device is open, and this thread owns the queue.
+        self.is_accepted &= unsafe { sys::rte_eth_dev_rx_intr_enable(id, self.queue) } == 0;
+    }
+
+    /// Stops the interrupts.
+    fn disarm(&self) {
+        if let Some(id) = self.id() {
+            // SAFETY: as in `arm`.
+            unsafe { sys::rte_eth_dev_rx_intr_disable(id, self.queue) };
+        }
+    }
+
+    /// Returns true if the queue may have packets for which no interrupt comes.
+    fn needs_naps(&self) -> bool {
+        self.id().is_some() && !(self.is_accepted && self.proof.is_proven())
+    }
+
+    /// Notes whether packets are waiting. A driver that cannot count them is suspected.
+    fn suspect(&mut self) {
+        // SAFETY: as in `arm`.
+        let count = |id| unsafe { sys::rte_eth_rx_queue_count(id, self.queue) };
+        self.is_suspect = self.is_accepted && self.id().is_some_and(|id| count(id) != 0);
+    }
+}
+
+/// Adds the receive interrupt of a queue to the epoll. Returns false if the driver has none.
+fn set_up_interrupt(epoll: &OwnedFd, id: u16, queue: u16, data: u64) -> bool {
+    // SAFETY: the device is open and has the queue.
+    let event = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, queue) };
+    // SAFETY: the device keeps it open while it is started.
+    event >= 0 && watch(epoll, unsafe { BorrowedFd::borrow_raw(event) }, data).is_ok()
 }
 
 impl Rings {
@@ -164,7 +267,7 @@ impl Rings {
         let Some(interrupts) = self.relay.interrupts(self.id) else { return };
         for ring in &self.rings {
             let interrupt = interrupts.get(usize::from(*ring)).cloned().flatten();
-            let interrupt = interrupt.filter(|ring| watch(epoll, ring.event()).is_ok());
+            let interrupt = interrupt.filter(|ring| watch(epoll, ring.event(), 0).is_ok());
             self.needs_naps |= interrupt.is_none();
             self.interrupts.extend(interrupt);
         }

@@ -4,11 +4,20 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::memif::Relay;
+use super::presence::Companion;
+use super::proof::Proof;
 
 /// Wake-up source of one port.
 pub(super) enum Source {
     /// Receive interrupts of these queues.
-    Interrupt { device: u16, queues: Vec<u16> },
+    Interrupt {
+        /// Presence of a NIC that can be unplugged.
+        presence: Option<Companion>,
+        /// Port id of another one.
+        id: u16,
+        queues: Vec<u16>,
+        proof: Arc<Proof>,
+    },
     /// Sockets to wait for; empty if there are none.
     Sockets(Vec<RawFd>),
     /// Rings of a memif device, while it has a peer.

@@ -324,8 +324,8 @@ mod tests {
             "remove-server ip=10.0.2.11",
             "drain-server ip=10.0.2.11",
             "undrain-server ip=10.0.2.11",
-            "add-pool id=3 workers=64 policy=horus spine-policy=horus-spine agent-policy=sed placement=spread spines=2",
-            "add-pool workers=0 policy=jbsq(k=3, silence-ms=1000) spine-policy=random agent-policy=sed queue=9 \
+            "add-pool id=3 workers=64 policy=horus spine-policy=horus-spine agent-policy=sed(half=0.5) placement=spread spines=2",
+            "add-pool workers=0 policy=jbsq(k=3, silence-ms=1000) spine-policy=random agent-policy=sed(half=0.5) queue=9 \
              overflow=refuse placement=pack address=10.9.0.1 admits=32",
             "remove-pool id=3",
             "set-policy pool=3 policy=racksched",
@@ -345,8 +345,14 @@ mod tests {
             ("add-leaf id=32767 ip=10.0.2.1", "id=32767; allowed: an id, 0 to 32766"),
             ("add-leaf id=1 ip=10.0.2", "allowed: a host's IPv4 or IPv6 address"),
             ("add-pool workers=4 policy=best", "best"),
-            ("add-pool workers=4 policy=sed placement=even", "allowed: spread, pack or size"),
-            ("add-pool workers=99999999 policy=sed", "workers=99999999; allowed: 0 to 16777216"),
+            (
+                "add-pool workers=4 policy=sed(half=0.5) placement=even",
+                "allowed: spread, pack or size",
+            ),
+            (
+                "add-pool workers=99999999 policy=sed(half=0.5)",
+                "workers=99999999; allowed: 0 to 16777216",
+            ),
             ("add-server ip=10.0.2.11 leaf=1 workers=9-1", "runs backwards"),
             ("add-server ip=10.0.2.11 leaf=1 workers=1 speed=0", "speed=0; allowed: 0.001 to 1000"),
         ] {

@@ -33,9 +33,9 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Position of a fabric in its history. The store keeps a version before any node receives it, so a later
-/// term never begins with an earlier version. The version therefore decides, and the term decides between
-/// equal versions.
+/// Position of a fabric in its history. The store holds a version durably before any node receives it, so a later term
+/// never begins with an earlier version. Therefore versions order fabrics, and terms order equal versions. The derived
+/// order relies on the order of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// Version of the fabric.
@@ -59,8 +59,8 @@ pub struct PoolView {
     pub spine: Option<(u16, IpAddr)>,
 }
 
-/// Part of a fabric that one node receives. The workers of a spine's pool are racks, by pool and leaf; the speed of a
-/// rack is its number of workers.
+/// Part of a fabric that one node receives. The key of a worker is `(None, worker)`. The workers of a spine's pool are
+/// racks, with key `(Some(pool), leaf)`; the speed of a rack is its number of workers in the pool.
 pub type View = Desired<PoolView>;
 
 impl Fabric {
@@ -89,7 +89,7 @@ impl Fabric {
                     self.view_of_rack(id, leaf, |server| server == ip)
                 };
                 let mut view = leaf.map(view_of_agent).unwrap_or_default();
-                view.servers.clear();
+                view.servers.clear(); // an agent needs none: its workers are on its host
                 // The leaf sends no more tasks to a drained server. Its workers still serve the tasks in
                 // flight and in the queue.
                 view.workers.values_mut().for_each(|worker| worker.is_drained = false);
@@ -100,7 +100,7 @@ impl Fabric {
     }
 
     /// Returns the pools that are new or differ from those of `before`. Compares pointers, because versions share
-    /// unchanged pools.
+    /// unchanged pools. Omits removed pools.
     #[must_use]
     pub fn changed_pools(&self, before: &Self) -> Vec<u16> {
         let is_same = |(id, pool): &(&u16, &Arc<Pool>)| {
@@ -109,15 +109,18 @@ impl Fabric {
         self.pools.iter().filter(|one| !is_same(one)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns the delta of a leaf's view for these changed pools, without computing the whole view. `None` for
-    /// other nodes, and for a leaf that one of the fabrics lacks. `None` also if the leaf's rack or the spines have
-    /// changed: then other parts may differ.
+    /// Returns the delta from `old_view`, the leaf's view of the fabric `before`, to its view of this fabric. Compares
+    /// only the `changed` pools. Removed pools need no entry: the removal of a pool with workers in the rack changes
+    /// the rack.
+    ///
+    /// `None`: the caller must compare the whole views. That is so for spines and agents, for a leaf that is not in both
+    /// fabrics, and after a change of the rack or of the spines.
     #[must_use]
     pub fn delta_of_pools(
         &self,
         before: &Self,
         node: NodeId,
-        view: &View,
+        old_view: &View,
         changed: &[u16],
     ) -> Option<Delta<PoolView>> {
         let NodeId::Leaf(id) = node else { return None };
@@ -128,7 +131,7 @@ impl Fabric {
         let mut delta = Delta::default();
         for pool in changed.iter().filter(|pool| leaf.pools.contains_key(pool)) {
             let entry = self.pool_view(id, *pool)?;
-            if view.pools.get(pool) != Some(&entry) {
+            if old_view.pools.get(pool) != Some(&entry) {
                 delta.put.pools.insert(*pool, entry);
             }
         }
@@ -145,7 +148,7 @@ impl Fabric {
     /// Returns the view of a rack with the workers of the servers that `is_wanted` accepts.
     fn view_of_rack(&self, id: u16, leaf: &Leaf, is_wanted: impl Fn(IpAddr) -> bool) -> View {
         let (mut view, mut last_server) = (View::default(), None);
-        for (&worker, state) in leaf.workers.iter().filter(|(_, worker)| is_wanted(worker.server)) {
+        for (&worker, state) in leaf.workers.iter().filter(|(_, state)| is_wanted(state.server)) {
             let (Some(pool), Some(server)) = (state.pool, leaf.servers.get(&state.server)) else {
                 continue;
             };
@@ -155,7 +158,7 @@ impl Fabric {
             // Workers of one server mostly have adjacent ids, so this adds most servers only once.
             if last_server != Some(state.server) {
                 let entry = Server { mac: server.mac, registers: server.registers };
-                view.servers.insert(ip, [entry].into());
+                view.servers.insert(ip, [entry].into()); // one entry; a configuration file may have several
                 last_server = Some(state.server);
             }
         }
@@ -175,8 +178,8 @@ impl Fabric {
                 let Some(rack) = self.leaves.get(&leaf) else { continue };
                 let workers = rack.pools.get(&pool).copied().unwrap_or_default();
                 let (server, speed) = (rack.ip, f64::from(workers));
-                let rack = Worker { server, pool, speed, is_drained: false };
-                view.workers.insert((Some(pool), leaf), rack);
+                let entry_of_rack = Worker { server, pool, speed, is_drained: false };
+                view.workers.insert((Some(pool), leaf), entry_of_rack);
                 let new_view = || PoolView { settings: entry.settings.clone(), spine: None };
                 view.pools.entry(pool).or_insert_with(new_view);
             }

@@ -14,11 +14,11 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use wedjat_cosched::mechanism::{Class, Controller, Hierarchies, Place, System};
+use wedjat_cosched::mechanism::{Class, Controller, FolderFunctions, Hierarchies, Place};
 
 use wedjat_batch::{AgentMonitor, CoschedError, Job, Policy};
 use wedjat_core::cpus;
-use wedjat_core::io::vdev;
+use wedjat_core::io::vdev::{self, PASSING_DRIVERS};
 use wedjat_core::ring::region;
 use wedjat_core::state::files::{Scratch, within_limits};
 use wedjat_core::state::table;
@@ -509,8 +509,6 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
 fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     /// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
     const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
-    /// Kernel drivers that pass the NIC to a process.
-    const PASSED_ON: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
     let folder = format!("sys/bus/pci/devices/{}", device.name);
     if fs::symlink_metadata(machine.path(&folder)).is_err() {
         return Finding::fail(
@@ -522,9 +520,25 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     let link = fs::read_link(machine.path(&format!("{folder}/driver"))).ok();
     let driver =
         link.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    let fix = format!("modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {}", device.name);
+    let vendor = machine.text(&format!("{folder}/vendor"));
+    let kernel_driver = match vendor.trim() {
+        "0x15b3" => Some("mlx5_core"),
+        "0x1414" => Some("mana"),
+        _ => None,
+    };
+    // DPDK's drivers for these NICs work beside the kernel's, and find nothing under vfio-pci.
+    let fix = match kernel_driver {
+        Some(driver) => {
+            format!("modprobe {driver} && dpdk-devbind.py --bind={driver} {}", device.name)
+        }
+        None => format!("modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {}", device.name),
+    };
     match driver.as_deref() {
-        Some(driver) if BIFURCATED.contains(&driver) || PASSED_ON.contains(&driver) => {
+        Some(driver) if PASSING_DRIVERS.contains(&driver) && kernel_driver.is_some() => {
+            let needed = kernel_driver.unwrap_or_default();
+            Finding::fail(name, format!("bound to {driver}; its DPDK driver needs {needed}"), fix)
+        }
+        Some(driver) if BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) => {
             Finding::ok(name, format!("bound to {driver}"))
         }
         Some(driver) => Finding::fail(name, format!("bound to the kernel's {driver}"), fix),
@@ -660,7 +674,7 @@ fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
 /// Checks that the cgroups can hold batch jobs like this one.
 fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
-    let hierarchies = Hierarchies::below(machine.root, System::REAL);
+    let hierarchies = Hierarchies::below(machine.root, FolderFunctions::REAL);
     let relative = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
     let is_unwritable = |place: &&Place| {
         rustix::fs::access(place.folder.join(relative), rustix::fs::Access::WRITE_OK).is_err()
@@ -1019,6 +1033,25 @@ mod tests {
         );
         fake.write("proc/net/protocols", "UDP 1 2\n");
         assert_eq!(fake.presence("net_af_xdp0,iface=veth0").status, Status::Fail);
+    }
+
+    #[test]
+    fn unbound_nic_gets_the_driver_that_it_needs() {
+        let fake = Fake::new();
+        let link = fake.0.path().join("sys/bus/pci/devices/0000:03:00.0/driver");
+        fs::remove_file(&link).unwrap();
+        for (vendor, driver) in
+            [("0x8086", "vfio-pci"), ("0x15b3", "mlx5_core"), ("0x1414", "mana")]
+        {
+            fake.write("sys/bus/pci/devices/0000:03:00.0/vendor", &format!("{vendor}\n"));
+            let unbound = fake.presence("03:00.0");
+            assert_eq!((unbound.status, &*unbound.found), (Status::Fail, "bound to no driver"));
+            let fix = format!("modprobe {driver} && dpdk-devbind.py --bind={driver} 0000:03:00.0");
+            assert_eq!(unbound.fix, fix);
+        }
+        fake.bind("0000:03:00.0", "vfio-pci");
+        let passed_on = fake.presence("03:00.0");
+        assert!(passed_on.found.contains("its DPDK driver needs mana"), "{passed_on:?}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Cost of a beat in instructions. Valgrind counts those of `beat` alone. Run it with two numbers of beats
-//! and subtract, so that the start-up does not count.
+//! Cost of a beat, a step of learning, in instructions. Valgrind counts only those inside `beat`. Run it with two
+//! numbers of beats and subtract: one-time work does not count.
 //!
 //! ```sh
 //! cargo build --release -p wedjat-learner --example cost
@@ -7,7 +7,7 @@
 //!     target/release/examples/cost 32 $beats; done
 //! ```
 //!
-//! | nodes | instructions (AVX2) | of these for the probabilities | the released program (gcc -O3) |
+//! | nodes | instructions (AVX2) | of these for the probabilities | Malcolm's released program (gcc -O3) |
 //! |---|---|---|---|
 //! | 16 | 3.9k | 1.4k | 7.0k |
 //! | 32 | 9.3k | 3.1k | 20.6k |
@@ -22,7 +22,8 @@ use wedjat_learner::{Counts, Learner, NODES_MAX, Settings};
 /// Learns from one beat. Never inlined, so that Valgrind can tell its instructions apart.
 #[inline(never)]
 fn beat(learner: &mut Learner, loads: &[f32], drawn: Counts<'_>) -> f32 {
-    learner.beat(loads, 1e-4, drawn).map_or(f32::NAN, |beat| beat.td_error)
+    let reward = 1e-4; // constant: only the cost of learning matters here
+    learner.beat(loads, reward, drawn).map_or(f32::NAN, |beat| beat.td_error)
 }
 
 fn main() -> ExitCode {

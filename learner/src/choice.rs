@@ -1,12 +1,12 @@
-//! Random draws from a discrete distribution. A lane is a vector of eight values.
+//! Random draws from a discrete distribution.
 
-use crate::lanes::{LANES, Lane, lane, zeros};
+use crate::vec8::{VEC8_LEN, Vec8, vec8, zeros};
 
 /// Discrete distribution as cumulative sums.
 #[derive(Clone, Debug)]
 pub struct Choice {
     /// Sum of the probabilities up to each index. Padding is 1, which no draw reaches.
-    sums: Box<[Lane]>,
+    sums: Box<[Vec8]>,
     /// Largest index with a probability above 0.
     last: usize,
 }
@@ -17,7 +17,7 @@ impl Choice {
     #[must_use]
     pub fn new(count: usize) -> Self {
         let mut sums = zeros(count);
-        sums.fill([1.0; LANES]);
+        sums.fill([1.0; VEC8_LEN]);
         Self { sums, last: 0 }
     }
 
@@ -39,11 +39,11 @@ impl Choice {
     #[inline]
     #[must_use]
     pub fn draw(&self, uniform: f32) -> usize {
-        let mut count = [0_u32; LANES];
+        let mut count = [0_u32; VEC8_LEN];
         for sums in &self.sums {
             // Results of comparisons as integers, in the bits of floats, so that the loop becomes vector
             // instructions.
-            let is_below = lane(|index| f32::from_bits(u32::from(sums[index] <= uniform)));
+            let is_below = vec8(|index| f32::from_bits(u32::from(sums[index] <= uniform)));
             for (count, bits) in count.iter_mut().zip(is_below) {
                 *count += bits.to_bits();
             }

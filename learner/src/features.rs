@@ -1,5 +1,5 @@
 //! Feature vectors of actor and critic, from the loads of all nodes. The actor draws the nodes for tasks, and
-//! the critic estimates the value of a state. A lane is a vector of eight values.
+//! the critic estimates the value of a state.
 //!
 //! The actor sees three things: each node's rank by load on a logarithmic scale from -1 to 1, each node's
 //! load, and the constant 1. The critic sees the first four powers of each node's load, the product of each
@@ -9,25 +9,27 @@
 //! four powers come first. The products follow, by the distance of two nodes. For each distance below half
 //! the number of nodes, each node's load is multiplied by that of the node at this distance, modulo the
 //! number of nodes. At exactly half, each pair would occur twice, so only the first half is stored. The
-//! constant 1 comes last. Each kind starts a lane. Exported parameters use the released program's order, node
-//! by node ([`Order`]).
+//! constant 1 comes last. Each kind begins a new [`Vec8`], after padding. Exported parameters use the order of
+//! Malcolm's released program, node by node ([`Order`]).
 
 use std::cmp::Ordering;
 
 use pulp::Simd;
 
-use crate::lanes::{LANES, Lane, multiply, zeros};
+use crate::vec8::{VEC8_LEN, Vec8, multiply, zeros};
 
 /// Maximum number of nodes that learn together.
 pub const NODES_MAX: usize = 64;
+/// Upper bound of the number of ranks: a power of two, so that `% RANKS_MAX` needs no division and no bounds check.
+const RANKS_MAX: usize = NODES_MAX.next_power_of_two();
 
 /// Returns the number of the actor's features for `nodes` nodes.
-pub fn of_actor(nodes: usize) -> usize {
+pub fn actor_len(nodes: usize) -> usize {
     2 * nodes + 1
 }
 
 /// Returns the number of the critic's features for `nodes` nodes.
-pub fn of_critic(nodes: usize) -> usize {
+pub fn critic_len(nodes: usize) -> usize {
     nodes * (nodes + 7) / 2 + 1
 }
 
@@ -37,21 +39,21 @@ pub struct Features {
     /// Number of nodes.
     nodes: usize,
     /// 1 for each live node, else 0.
-    live: Box<[Lane]>,
+    live: Box<[Vec8]>,
     /// Feature of each rank.
-    rank_features: Box<[f32; PLACES]>,
+    rank_features: Box<[f32; RANKS_MAX]>,
     /// Loads; 0 for absent nodes and for padding.
-    loads: Box<[Lane]>,
-    /// Loads, twice in a row, so that products need no modulo. Padding allows vectors at any node.
-    twice: Box<[f32]>,
-    /// Loads; -1 for absent nodes.
-    ranked: Box<[Lane]>,
+    loads: Box<[Vec8]>,
+    /// All loads, stored two times in a row, so that products need no modulo. Padding allows vectors at any node.
+    loads_repeated: Box<[f32]>,
+    /// Sort key of each node: its load, or -1 if it is absent.
+    rank_keys: Box<[Vec8]>,
     /// Number of nodes ranked before each node.
-    before: Box<[Lane]>,
+    before: Box<[Vec8]>,
     /// Features of the actor.
     actor: Box<[f32]>,
     /// Features of the critic.
-    pub critic: Box<[Lane]>,
+    pub critic: Box<[Vec8]>,
 }
 
 impl Features {
@@ -60,13 +62,13 @@ impl Features {
         let mut features = Self {
             nodes,
             live: zeros(nodes),
-            rank_features: Box::new([0.0; PLACES]),
+            rank_features: Box::new([0.0; RANKS_MAX]),
             loads: zeros(nodes),
-            twice: vec![0.0; 2 * nodes + 2 * LANES].into(),
-            ranked: zeros(nodes),
+            loads_repeated: vec![0.0; 2 * nodes + 2 * VEC8_LEN].into(),
+            rank_keys: zeros(nodes),
             before: zeros(nodes),
-            actor: vec![0.0; of_actor(nodes)].into(),
-            critic: zeros(Order::lanes(nodes) * LANES),
+            actor: vec![0.0; actor_len(nodes)].into(),
+            critic: zeros(Order::vec8s(nodes) * VEC8_LEN),
         };
         features.live.as_flattened_mut()[..nodes].fill(1.0);
         features.set_rank_features();
@@ -79,7 +81,7 @@ impl Features {
     }
 
     /// Returns 1 for each live node, else 0.
-    pub fn live(&self) -> &[Lane] {
+    pub fn live(&self) -> &[Vec8] {
         &self.live
     }
 
@@ -112,28 +114,28 @@ impl Features {
         }
         // Absent nodes have load 0 from here on.
         let stored = &self.loads.as_flattened()[..self.nodes];
-        let (first, second) = self.twice.split_at_mut(self.nodes);
+        let (first, second) = self.loads_repeated.split_at_mut(self.nodes);
         first.copy_from_slice(stored);
         second[..self.nodes].copy_from_slice(stored);
 
-        let (loads, twice) = (&self.loads, &self.twice);
+        let (loads, loads_repeated) = (&self.loads, &self.loads_repeated);
         let (powers, rest) = self.critic.split_at_mut(4 * loads.len());
         let (load, powers) = powers.split_at_mut(loads.len());
         let (square, powers) = powers.split_at_mut(loads.len());
         let (cube, fourth) = powers.split_at_mut(loads.len());
         load.copy_from_slice(loads);
-        multiply(simd, square, loads, twice);
-        multiply(simd, cube, square, twice);
+        multiply(simd, square, loads, loads_repeated);
+        multiply(simd, cube, square, loads_repeated);
         multiply(simd, fourth, square, square.as_flattened());
         let (pairs, rest) = rest.split_at_mut(Order::distances(self.nodes) * loads.len());
         for (index, product) in pairs.chunks_exact_mut(loads.len()).enumerate() {
-            multiply(simd, product, loads, &twice[index + 1..]);
+            multiply(simd, product, loads, &loads_repeated[index + 1..]);
         }
         let half = self.nodes / 2;
-        // Pairs at exactly half the number of nodes, if that is even. The rest is the lane of the constant.
+        // Pairs at exactly half the number of nodes, if that is even. The rest is the vector of the constant.
         let (opposite, rest) = rest.split_at_mut(rest.len() - 1);
         if !opposite.is_empty() {
-            multiply(simd, opposite, loads, &twice[half..]);
+            multiply(simd, opposite, loads, &loads_repeated[half..]);
             opposite.as_flattened_mut()[half..].fill(0.0);
         }
         rest[0][0] = 1.0;
@@ -147,35 +149,35 @@ impl Features {
         let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
         let (loads, _) = S::as_simd_f32s(self.loads.as_flattened());
         let (live, _) = S::as_simd_f32s(self.live.as_flattened());
-        let (ranked, _) = S::as_mut_simd_f32s(self.ranked.as_flattened_mut());
-        for (ranked, (load, live)) in ranked.iter_mut().zip(loads.iter().zip(live)) {
-            *ranked = simd.add_f32s(*load, simd.sub_f32s(*live, one));
+        let (keys, _) = S::as_mut_simd_f32s(self.rank_keys.as_flattened_mut());
+        for (key, (load, live)) in keys.iter_mut().zip(loads.iter().zip(live)) {
+            *key = simd.add_f32s(*load, simd.sub_f32s(*live, one));
         }
-        let all = &self.ranked.as_flattened()[..self.nodes];
-        let (ranked, _) = S::as_simd_f32s(self.ranked.as_flattened());
+        let all = &self.rank_keys.as_flattened()[..self.nodes];
+        let (keys, _) = S::as_simd_f32s(self.rank_keys.as_flattened());
         let (before, _) = S::as_mut_simd_f32s(self.before.as_flattened_mut());
-        let numbers = S::as_simd_f32s(&NUMBERS).0[0];
-        // One vector of nodes at a time: `loads` are theirs, and each load of `all` is compared with these.
-        for (vector, (before, loads)) in before.iter_mut().zip(ranked).enumerate() {
+        let positions = S::as_simd_f32s(&POSITIONS).0[0];
+        // One vector of nodes at a time: `keys` are theirs, and each key of `all` is compared with these.
+        for (vector, (before, keys)) in before.iter_mut().zip(keys).enumerate() {
             // Among equals, nodes in earlier vectors rank first and nodes in later ones last.
             let (earlier, rest) = all.split_at((vector * S::F32_LANES).min(all.len()));
             let (same, later) = rest.split_at(S::F32_LANES.min(rest.len()));
             let mut count = zero;
             for other in earlier {
-                let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *loads);
+                let is_before = simd.greater_than_or_equal_f32s(simd.splat_f32s(*other), *keys);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
             // Within the vector the position decides among equals.
-            for (other, number) in same.iter().zip(NUMBERS) {
+            for (other, position) in same.iter().zip(POSITIONS) {
                 let other = simd.splat_f32s(*other);
-                let is_more = simd.greater_than_f32s(other, *loads);
+                let is_more = simd.greater_than_f32s(other, *keys);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
-                let is_behind = simd.greater_than_f32s(numbers, simd.splat_f32s(number));
-                let is_before = simd.and_m32s(simd.equal_f32s(other, *loads), is_behind);
+                let is_behind = simd.greater_than_f32s(positions, simd.splat_f32s(position));
+                let is_before = simd.and_m32s(simd.equal_f32s(other, *keys), is_behind);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
             for other in later {
-                let is_more = simd.greater_than_f32s(simd.splat_f32s(*other), *loads);
+                let is_more = simd.greater_than_f32s(simd.splat_f32s(*other), *keys);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
             }
             *before = count;
@@ -184,20 +186,17 @@ impl Features {
         for (feature, before) in
             self.actor.iter_mut().zip(&self.before.as_flattened()[..self.nodes])
         {
-            *feature = self.rank_features[*before as i32 as usize % PLACES];
+            *feature = self.rank_features[*before as i32 as usize % RANKS_MAX];
         }
         self.actor[self.nodes..2 * self.nodes].copy_from_slice(loads);
         self.actor[2 * self.nodes] = 1.0;
     }
 }
 
-/// Upper bound of the number of ranks: a power of two, so that `% PLACES` needs no division and no bounds
-/// check.
-const PLACES: usize = NODES_MAX.next_power_of_two();
 /// Positions in a vector.
-const NUMBERS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+const POSITIONS: [f32; VEC8_LEN] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
-/// Index of each critic feature, in the released program's order: for each node the four powers of its load
+/// Index of each critic feature, in the order of Malcolm's released program: for each node the four powers of its load
 /// and its products with the loads of later nodes; then the constant 1.
 #[derive(Clone, Debug)]
 pub struct Order(Box<[u16]>);
@@ -206,8 +205,8 @@ impl Order {
     /// Creates the order for `nodes` nodes.
     pub fn new(nodes: usize) -> Self {
         // Stored values per kind, padding included.
-        let width = nodes.div_ceil(LANES) * LANES;
-        let mut order = Vec::with_capacity(of_critic(nodes));
+        let width = nodes.div_ceil(VEC8_LEN) * VEC8_LEN;
+        let mut order = Vec::with_capacity(critic_len(nodes));
         let pairs = 4 * width;
         let opposite = pairs + Self::distances(nodes) * width;
         for node in 0..nodes {
@@ -222,29 +221,30 @@ impl Order {
                 });
             }
         }
-        order.push((Self::lanes(nodes) - 1) * LANES);
+        order.push((Self::vec8s(nodes) - 1) * VEC8_LEN);
         Self(order.into_iter().map(|at| at as u16).collect())
     }
 
-    /// Returns the number of distances below half the number of nodes. Each contains a pair once.
+    /// Returns the number of distances below half the number of nodes. At each of these, every pair of nodes with this
+    /// distance occurs once.
     fn distances(nodes: usize) -> usize {
         (nodes - 1) / 2
     }
 
-    /// Returns the number of lanes of all features.
-    pub fn lanes(nodes: usize) -> usize {
-        let opposite = if nodes.is_multiple_of(2) { (nodes / 2).div_ceil(LANES) } else { 0 };
-        (4 + Self::distances(nodes)) * nodes.div_ceil(LANES) + opposite + 1
+    /// Returns the number of [`Vec8`]s of all features.
+    pub fn vec8s(nodes: usize) -> usize {
+        let opposite = if nodes.is_multiple_of(2) { (nodes / 2).div_ceil(VEC8_LEN) } else { 0 };
+        (4 + Self::distances(nodes)) * nodes.div_ceil(VEC8_LEN) + opposite + 1
     }
 
     /// Iterates over `values`, stored as the features are, in this order.
-    pub fn of<'a>(&'a self, values: &'a [Lane]) -> impl ExactSizeIterator<Item = &'a f32> {
+    pub fn in_order<'a>(&'a self, values: &'a [Vec8]) -> impl ExactSizeIterator<Item = &'a f32> {
         let values = values.as_flattened();
         self.0.iter().map(|&at| &values[usize::from(at)])
     }
 
-    /// Calls `set` with the feature index of each value. The values are in this order.
-    pub fn place(&self, values: &[f32], mut set: impl FnMut(usize, f32)) {
+    /// Calls `set` with the index at which each value is stored, and the value. The values are in this order.
+    pub fn for_each_stored_index(&self, values: &[f32], mut set: impl FnMut(usize, f32)) {
         self.0.iter().zip(values).for_each(|(&index, &value)| set(usize::from(index), value));
     }
 }
@@ -271,8 +271,8 @@ mod tests {
             3.0, 9.0, 27.0, 81.0, 15.0, // second, with third
             5.0, 25.0, 125.0, 625.0, 1.0,
         ];
-        assert_eq!(of_critic(3), expected.len());
-        assert!(Order::new(3).of(&features.critic).eq(expected.iter()));
+        assert_eq!(critic_len(3), expected.len());
+        assert!(Order::new(3).in_order(&features.critic).eq(expected.iter()));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         for nodes in 1..=64 {
             let loads: Vec<_> = (1..=nodes).map(|node| node as f32).collect();
             let (features, order) = (features(&loads), Order::new(nodes));
-            let values: Vec<_> = order.of(&features.critic).copied().collect();
+            let values: Vec<_> = order.in_order(&features.critic).copied().collect();
             let mut expected = Vec::new();
             for (node, load) in loads.iter().enumerate() {
                 expected.extend([
@@ -299,8 +299,8 @@ mod tests {
             let expected_sum: f64 = expected.iter().map(|&one| f64::from(one)).sum();
             assert_eq!(stored_sum, expected_sum, "{nodes}: nothing else is there");
             let mut indices = std::collections::BTreeSet::new();
-            order.place(&values, |at, _| assert!(indices.insert(at)));
-            assert_eq!(indices.len(), of_critic(nodes));
+            order.for_each_stored_index(&values, |at, _| assert!(indices.insert(at)));
+            assert_eq!(indices.len(), critic_len(nodes));
         }
     }
 

@@ -1,219 +1,236 @@
 //! Beats (learning steps) of one batch, stored until their gradient is needed.
 //!
-//! Each beat decays an actor's eligibility traces E and adds the draws: E <- decay E + d s^T. Here s is the
-//! actor's feature vector, and d holds the difference between actual and expected draws of each node. The
+//! The method is actor-critic with eligibility traces. In a beat an actor draws nodes for tasks. Here d holds, for each
+//! node, its fraction of the draws minus its probability, scaled. The actor's feature vector is s, and the error is the
+//! critic's temporal-difference error. A beat decays the traces E and adds the draws: E <- decay E + d s^T. The
 //! gradient accumulates the traces: G <- G + error E. After beats 1 to T this gives
 //!
-//! G = G_0 + decay c_1 E_0 + sum of c_t d_t s_t^T, with c_T = error_T and c_t = error_t + decay c_t+1, and
-//! E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
+//! - c_T = error_T, and c_t = error_t + decay c_(t+1).
+//! - G = G_0 + decay c_1 E_0 + sum of c_t d_t s_t^T.
+//! - E = decay^T E_0 + sum of decay^(T-t) d_t s_t^T.
 //!
 //! Therefore a beat only stores d and s, and one pass updates both matrices for the whole batch. That takes two
 //! multiply-adds per matrix element and beat, instead of five instructions, and reads each matrix once per batch.
-//! The matrices are stored transposed: a row per feature, a column per node. Beats without draws cost nothing. A lane
-//! is a vector of eight values.
+//! The matrices are stored transposed: a row per feature, a column per node. Beats without draws add nothing to this
+//! pass. A row consists of [`Vec8`]s; the machine's vectors hold one to eight values.
 
 use pulp::Simd;
 
-use crate::lanes::{LANES, Lane, flushed, zeros};
+use crate::vec8::{VEC8_LEN, Vec8, flush_tiny_vector, zeros};
 
-/// Maximum number of stored beats.
+/// Maximum number of beats of a batch.
 pub const BEATS_MAX: usize = 32;
-/// Vectors of a row that are processed together, for gradient and traces each. They fit in registers.
+/// Machine vectors of a row that are processed together, for gradient and traces each. They fit in registers.
 const BLOCK: usize = 4;
 
-/// Stored beats of one actor.
+/// Beats of one actor's batch.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// Feature vectors, beat by beat.
+    /// Feature vectors of the beats with draws, one after another.
     features: Box<[f32]>,
     /// Number of features.
     rows: usize,
-    /// Actual minus expected draws of each node, beat by beat.
-    differences: Box<[Lane]>,
-    /// Beat number of each stored entry.
-    beat: [u8; BEATS_MAX],
-    /// Number of stored entries: beats with draws.
-    stored: usize,
+    /// Differences d of the beats with draws, one after another.
+    differences: Box<[Vec8]>,
+    /// Number in the batch of each beat with draws.
+    drawn_beats: [u8; BEATS_MAX],
+    /// Number of beats with draws.
+    drawn_count: usize,
     /// Errors of all beats.
     errors: [f32; BEATS_MAX],
-    /// Number of beats.
-    beats: usize,
-    /// Differences times their weights in gradient and traces, for a block of columns.
-    weighted_draws: Box<[Lane]>,
+    /// Number of all beats.
+    beat_count: usize,
+    /// Differences times their weights in gradient and traces, for a block of columns. Has room for whole rows, because
+    /// a block is no wider than a row.
+    weighted_differences: Box<[Vec8]>,
 }
 
 impl History {
-    /// Creates a history for matrices with `rows` rows of `width` lanes.
-    pub fn new(rows: usize, width: usize) -> Self {
+    /// Creates a history for matrices with `rows` rows of `row_vec8s` [`Vec8`]s.
+    pub fn new(rows: usize, row_vec8s: usize) -> Self {
         Self {
             features: vec![0.0; rows * BEATS_MAX].into(),
             rows,
-            differences: zeros(BEATS_MAX * width * LANES),
-            beat: [0; BEATS_MAX],
-            stored: 0,
+            differences: zeros(BEATS_MAX * row_vec8s * VEC8_LEN),
+            drawn_beats: [0; BEATS_MAX],
+            drawn_count: 0,
             errors: [0.0; BEATS_MAX],
-            beats: 0,
-            weighted_draws: zeros(2 * BEATS_MAX * width * LANES),
+            beat_count: 0,
+            weighted_differences: zeros(2 * BEATS_MAX * row_vec8s * VEC8_LEN),
         }
     }
 
-    /// Returns true when no more beats can be stored.
+    /// Returns true when the batch has [`BEATS_MAX`] beats.
     pub fn is_full(&self) -> bool {
-        self.beats == BEATS_MAX
+        self.beat_count == BEATS_MAX
     }
 
-    /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer
-    /// for the draw differences; else returns `None`.
+    /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer for the
+    /// differences, which the caller must fill; else returns `None`.
     #[inline(always)]
-    pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Lane]> {
-        self.errors[self.beats] = error;
-        self.beats += 1;
+    pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Vec8]> {
+        self.errors[self.beat_count] = error;
+        self.beat_count += 1;
         if !has_draws {
             return None;
         }
-        let index = self.stored;
-        self.beat[index] = self.beats as u8 - 1;
-        self.stored += 1;
+        let index = self.drawn_count;
+        self.drawn_beats[index] = self.beat_count as u8 - 1;
+        self.drawn_count += 1;
         self.features[index * self.rows..][..self.rows].copy_from_slice(features);
-        let width = self.differences.len() / BEATS_MAX;
-        Some(&mut self.differences[index * width..][..width])
+        let row_vec8s = self.differences.len() / BEATS_MAX;
+        Some(&mut self.differences[index * row_vec8s..][..row_vec8s])
     }
 
-    /// Updates traces and gradient from the stored beats, then clears the beats. Goes over the matrices in
-    /// blocks of columns that fit in registers.
+    /// Updates traces and gradient from the batch, then clears it. Goes over the matrices in blocks of columns that fit
+    /// in registers.
     #[inline(always)]
     pub fn apply<S: Simd>(
         &mut self,
         simd: S,
         decay: f32,
-        traces: &mut [Lane],
-        gradient: &mut [Lane],
+        traces: &mut [Vec8],
+        gradient: &mut [Vec8],
     ) {
         // Weight of each beat's draws in the gradient and in the traces: c_t and decay^(T-t), from the last
         // beat on.
         let mut weights = [(0.0, 0.0); BEATS_MAX];
         let (mut gradient_weight, mut trace_weight) = (0.0, 1.0);
-        for (beat_weights, error) in weights[..self.beats].iter_mut().zip(&self.errors).rev() {
+        for (beat_weights, error) in weights[..self.beat_count].iter_mut().zip(&self.errors).rev() {
             gradient_weight = error + decay * gradient_weight;
             *beat_weights = (gradient_weight, trace_weight);
             trace_weight *= decay;
         }
         // Weights of the old traces E_0 in the gradient and in the new traces.
-        let before = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
-        let width = self.differences.len() / BEATS_MAX * (LANES / S::F32_LANES);
+        let old_weights = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
+        // A machine vector has at most eight values: pulp's feature x86-v3 excludes vectors of 512 bits.
+        let row_vectors = self.differences.len() / BEATS_MAX * (VEC8_LEN / S::F32_LANES);
         let (differences, _) = S::as_simd_f32s(self.differences.as_flattened());
-        let (weighted_draws, _) = S::as_mut_simd_f32s(self.weighted_draws.as_flattened_mut());
+        let (weighted_differences, _) =
+            S::as_mut_simd_f32s(self.weighted_differences.as_flattened_mut());
         let (traces, _) = S::as_mut_simd_f32s(traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(gradient.as_flattened_mut());
-        let features = &self.features[..self.stored * self.rows];
+        let features = &self.features[..self.drawn_count * self.rows];
         let mut first = 0;
-        while first < width {
-            let block = BLOCK.min(width - first);
+        while first < row_vectors {
+            let block = BLOCK.min(row_vectors - first);
             for (index, differences) in
-                differences.chunks_exact(width).take(self.stored).enumerate()
+                differences.chunks_exact(row_vectors).take(self.drawn_count).enumerate()
             {
-                let (gradient_weight, trace_weight) = weights[usize::from(self.beat[index])];
+                let (gradient_weight, trace_weight) = weights[usize::from(self.drawn_beats[index])];
                 let (gradient_weight, trace_weight) =
                     (simd.splat_f32s(gradient_weight), simd.splat_f32s(trace_weight));
-                let weighted_draws = &mut weighted_draws[2 * block * index..][..2 * block];
+                let weighted_differences =
+                    &mut weighted_differences[2 * block * index..][..2 * block];
                 for (vector, difference) in differences[first..first + block].iter().enumerate() {
-                    weighted_draws[vector] = simd.mul_f32s(gradient_weight, *difference);
-                    weighted_draws[block + vector] = simd.mul_f32s(trace_weight, *difference);
+                    weighted_differences[vector] = simd.mul_f32s(gradient_weight, *difference);
+                    weighted_differences[block + vector] = simd.mul_f32s(trace_weight, *difference);
                 }
             }
-            let beats = Beats {
+            let beats = WeightedBeats {
                 features,
                 rows: self.rows,
-                weighted_draws: &weighted_draws[..2 * block * self.stored],
+                weighted_differences: &weighted_differences[..2 * block * self.drawn_count],
             };
             let matrices = (&mut *traces, &mut *gradient);
-            // Narrow blocks take several rows at a time, to keep as many registers in use.
+            let columns = (first, row_vectors);
+            // A narrow block takes several rows at a time. Its accumulators (2 * vectors * rows) are 12, 12, 6 and 8.
             match block {
-                1 => beats.update_columns::<1, 6>(simd, before, matrices, (first, width)),
-                2 => beats.update_columns::<2, 3>(simd, before, matrices, (first, width)),
-                3 => beats.update_columns::<3, 1>(simd, before, matrices, (first, width)),
-                _ => beats.update_columns::<BLOCK, 1>(simd, before, matrices, (first, width)),
+                1 => beats.update_columns::<1, 6>(simd, old_weights, matrices, columns),
+                2 => beats.update_columns::<2, 3>(simd, old_weights, matrices, columns),
+                3 => beats.update_columns::<3, 1>(simd, old_weights, matrices, columns),
+                _ => beats.update_columns::<BLOCK, 1>(simd, old_weights, matrices, columns),
             }
             first += block;
         }
-        (self.beats, self.stored) = (0, 0);
+        (self.beat_count, self.drawn_count) = (0, 0);
     }
 }
 
-/// Feature vectors of the stored beats, with the weighted draw differences of a few matrix columns.
-struct Beats<'a, S: Simd> {
+/// Feature vectors of the beats with draws, with the weighted differences of a block of matrix columns.
+struct WeightedBeats<'a, S: Simd> {
     /// Features, one value per row for each beat.
     features: &'a [f32],
-    /// Number of features, which is that of the matrix's rows.
+    /// Number of features and of the matrix's rows.
     rows: usize,
-    /// For each beat, the columns' draw differences times their weight in the gradient, then in the traces.
-    weighted_draws: &'a [S::f32s],
+    /// For each beat, the columns' differences times their weight in the gradient, then in the traces.
+    weighted_differences: &'a [S::f32s],
 }
 
-impl<S: Simd> Beats<'_, S> {
-    /// Updates `VECTORS` columns of vectors from `first` on in all rows, `ROWS` rows at a time. A row has
-    /// `width` vectors; `before` holds the weights of the old traces.
+impl<S: Simd> WeightedBeats<'_, S> {
+    /// Updates `VECTORS` columns of machine vectors in all rows, `ROWS` rows at a time. `columns` has the first such
+    /// column and the number of machine vectors of a row.
     #[inline(always)]
     fn update_columns<const VECTORS: usize, const ROWS: usize>(
         &self,
         simd: S,
-        before: (S::f32s, S::f32s),
+        old_weights: (S::f32s, S::f32s),
         (traces, gradient): (&mut [S::f32s], &mut [S::f32s]),
-        (first, width): (usize, usize),
+        columns: (usize, usize),
     ) {
         let mut row = 0;
         while row + ROWS <= self.rows {
             let matrices = (&mut *traces, &mut *gradient);
-            self.group::<VECTORS, ROWS>(simd, row, before, matrices, (first, width));
+            self.update_rows::<VECTORS, ROWS>(simd, row, old_weights, matrices, columns);
             row += ROWS;
         }
         while row < self.rows {
             let matrices = (&mut *traces, &mut *gradient);
-            self.group::<VECTORS, 1>(simd, row, before, matrices, (first, width));
+            self.update_rows::<VECTORS, 1>(simd, row, old_weights, matrices, columns);
             row += 1;
         }
     }
 
-    /// Updates some columns of `ROWS` rows from `top` on. Loops use indices, because closures (also those of
-    /// iterators) would be compiled without the machine's vectors.
+    /// Updates some columns of `ROWS` rows from `top` on. Uses no closures, nor adapters that take one: they would be
+    /// compiled without the machine's vectors.
     #[inline(always)]
-    fn group<const VECTORS: usize, const ROWS: usize>(
+    fn update_rows<const VECTORS: usize, const ROWS: usize>(
         &self,
         simd: S,
         top: usize,
-        before: (S::f32s, S::f32s),
+        old_weights: (S::f32s, S::f32s),
         (traces, gradient): (&mut [S::f32s], &mut [S::f32s]),
-        (first, width): (usize, usize),
+        (first, row_vectors): (usize, usize),
     ) {
         let zero = simd.splat_f32s(0.0);
-        let (mut trace, mut slope) = ([[zero; VECTORS]; ROWS], [[zero; VECTORS]; ROWS]);
+        let mut new_traces = [[zero; VECTORS]; ROWS];
+        let mut new_gradient = [[zero; VECTORS]; ROWS];
         for row in 0..ROWS {
-            let at = (top + row) * width + first;
-            let (traces, gradient) = (&traces[at..][..VECTORS], &gradient[at..][..VECTORS]);
-            for at in 0..VECTORS {
-                slope[row][at] = simd.mul_add_e_f32s(before.0, traces[at], gradient[at]);
-                trace[row][at] = simd.mul_f32s(before.1, traces[at]);
+            let start = (top + row) * row_vectors + first;
+            let (traces, gradient) = (&traces[start..][..VECTORS], &gradient[start..][..VECTORS]);
+            for vector in 0..VECTORS {
+                new_gradient[row][vector] =
+                    simd.mul_add_e_f32s(old_weights.0, traces[vector], gradient[vector]);
+                new_traces[row][vector] = simd.mul_f32s(old_weights.1, traces[vector]);
             }
         }
-        let weighted_draws = self.weighted_draws.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
+        let weighted_differences =
+            self.weighted_differences.as_chunks::<VECTORS>().0.as_chunks::<2>().0;
         for ([for_gradient, for_traces], features) in
-            weighted_draws.iter().zip(self.features.chunks_exact(self.rows))
+            weighted_differences.iter().zip(self.features.chunks_exact(self.rows))
         {
             let features = &features[top..top + ROWS];
             for row in 0..ROWS {
                 let feature = simd.splat_f32s(features[row]);
-                for at in 0..VECTORS {
-                    slope[row][at] = simd.mul_add_e_f32s(feature, for_gradient[at], slope[row][at]);
-                    trace[row][at] = simd.mul_add_e_f32s(feature, for_traces[at], trace[row][at]);
+                for vector in 0..VECTORS {
+                    new_gradient[row][vector] = simd.mul_add_e_f32s(
+                        feature,
+                        for_gradient[vector],
+                        new_gradient[row][vector],
+                    );
+                    new_traces[row][vector] =
+                        simd.mul_add_e_f32s(feature, for_traces[vector], new_traces[row][vector]);
                 }
             }
         }
         for row in 0..ROWS {
-            let at = (top + row) * width + first;
-            let (traces, gradient) = (&mut traces[at..][..VECTORS], &mut gradient[at..][..VECTORS]);
-            for at in 0..VECTORS {
-                traces[at] = flushed(simd, trace[row][at]);
-                gradient[at] = slope[row][at];
+            let start = (top + row) * row_vectors + first;
+            let (traces, gradient) =
+                (&mut traces[start..][..VECTORS], &mut gradient[start..][..VECTORS]);
+            for vector in 0..VECTORS {
+                // Traces decay towards 0, where denormal numbers are slow. The gradient does not decay.
+                traces[vector] = flush_tiny_vector(simd, new_traces[row][vector]);
+                gradient[vector] = new_gradient[row][vector];
             }
         }
     }
@@ -226,7 +243,7 @@ mod tests {
     use super::*;
 
     /// [`History::apply`] with its arguments (decay, traces, gradient), compiled for the machine's vectors.
-    struct ApplyHistory<'a>(&'a mut History, f32, &'a mut [Lane], &'a mut [Lane]);
+    struct ApplyHistory<'a>(&'a mut History, f32, &'a mut [Vec8], &'a mut [Vec8]);
 
     impl WithSimd for ApplyHistory<'_> {
         type Output = ();
@@ -249,11 +266,11 @@ mod tests {
             let products = features.iter().flat_map(|feature| {
                 differences.iter().map(move |difference| (*feature, *difference))
             });
-            for ((trace, slope), (feature, difference)) in
+            for ((trace, gradient), (feature, difference)) in
                 traces.iter_mut().zip(&mut gradient).zip(products)
             {
                 *trace = 0.6 * *trace + f64::from(feature) * f64::from(difference);
-                *slope += f64::from(*error) * *trace;
+                *gradient += f64::from(*error) * *trace;
             }
         }
         (traces, gradient)
@@ -263,9 +280,9 @@ mod tests {
     fn batched_beats_equal_single_beats() {
         // Arbitrary values from -0.5 to 0.5.
         let value = |at: usize| ((at * 7919 + 13) % 997) as f32 / 997.0 - 0.5;
-        for width in 1..=9 {
+        for row_vec8s in 1..=9 {
             for count in [1, 2, 20, BEATS_MAX] {
-                let (rows, columns) = (5, width * LANES);
+                let (rows, columns) = (5, row_vec8s * VEC8_LEN);
                 let beats: Vec<_> = (0..count)
                     .map(|beat| {
                         // Every third beat has no draws.
@@ -278,9 +295,9 @@ mod tests {
                     .collect();
                 let (expected_traces, expected_gradient) = by_beats(rows, columns, &beats);
                 for vectors in [true, false] {
-                    let mut history = History::new(rows, width);
-                    let mut traces = vec![[0.25; LANES]; rows * width];
-                    let mut gradient = vec![[0.5; LANES]; rows * width];
+                    let mut history = History::new(rows, row_vec8s);
+                    let mut traces = vec![[0.25; VEC8_LEN]; rows * row_vec8s];
+                    let mut gradient = vec![[0.5; VEC8_LEN]; rows * row_vec8s];
                     for (beat, (features, differences, error)) in beats.iter().enumerate() {
                         if let Some(to) = history.store(features, *error, beat % 3 != 1) {
                             to.as_flattened_mut().copy_from_slice(differences);
@@ -298,15 +315,18 @@ mod tests {
                             history.apply(Scalar::new(), 0.6, &mut traces, &mut gradient);
                         }
                     }
-                    let near = |values: &[Lane], expected: &[f64]| {
+                    let near = |values: &[Vec8], expected: &[f64]| {
                         values
                             .as_flattened()
                             .iter()
                             .zip(expected)
                             .all(|(a, b)| (f64::from(*a) - b).abs() < 2e-6)
                     };
-                    assert!(near(&traces, &expected_traces), "{width} lanes, {count} beats");
-                    assert!(near(&gradient, &expected_gradient), "{width} lanes, {count} beats");
+                    assert!(near(&traces, &expected_traces), "{row_vec8s} Vec8s, {count} beats");
+                    assert!(
+                        near(&gradient, &expected_gradient),
+                        "{row_vec8s} Vec8s, {count} beats"
+                    );
                     assert!(!history.is_full());
                 }
             }

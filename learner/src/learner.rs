@@ -3,16 +3,15 @@
 //! The migration actor draws the node for each fresh task, the stealing actor the node that an idle node asks
 //! for a task. The critic estimates the value of a state of loads. Its error in a beat, the
 //! temporal-difference error, tells whether the beat was better than expected. All three follow that error
-//! along their eligibility traces: decaying sums of the past features, for the actors times their draws. A lane is a
-//! vector of eight values.
+//! along their eligibility traces: decaying sums of the past features, for the actors times their draws.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
 
 use crate::features::{self, Features, NODES_MAX, Order};
 use crate::history::History;
-use crate::lanes::{LANES, Lane, dots, exp, floats, lane, product, zeros};
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
+use crate::vec8::{VEC8_LEN, Vec8, dots, exp, floats, product, vec8, zeros};
 
 /// Logit of an absent node, which gives probability 0.
 const NEVER: f32 = -1e30;
@@ -106,7 +105,7 @@ struct Actor {
     /// The matrix, with one row per feature.
     parameters: Parameters,
     /// Current probability of each node.
-    probabilities: Box<[Lane]>,
+    probabilities: Box<[Vec8]>,
     /// Beats that traces and gradient do not include yet.
     history: History,
     /// Learning rate.
@@ -117,15 +116,15 @@ impl Actor {
     /// Creates an actor with parameters of 0.
     fn new(settings: &Settings, rate: f32) -> Self {
         let logits = zeros(settings.nodes);
-        let rows = features::of_actor(settings.nodes);
-        let parameters = Parameters::new(rows * logits.len() * LANES);
+        let rows = features::actor_len(settings.nodes);
+        let parameters = Parameters::new(rows * logits.len() * VEC8_LEN);
         let history = History::new(rows, logits.len());
         Self { parameters, probabilities: logits, history, rate }
     }
 
     /// Returns the values per row, padding included.
     fn width(&self) -> usize {
-        self.probabilities.len() * LANES
+        self.probabilities.len() * VEC8_LEN
     }
 
     /// Returns the probabilities without padding.
@@ -135,7 +134,7 @@ impl Actor {
 
     /// Computes the softmax of matrix times features over the live nodes.
     #[inline(always)]
-    fn decide<S: Simd>(&mut self, simd: S, features: &[f32], live: &[Lane], sharpness: f32) {
+    fn decide<S: Simd>(&mut self, simd: S, features: &[f32], live: &[Vec8], sharpness: f32) {
         product(simd, &self.parameters.values, features, &mut self.probabilities);
         let (weights, _) = S::as_mut_simd_f32s(self.probabilities.as_flattened_mut());
         let (live, _) = S::as_simd_f32s(live.as_flattened());
@@ -219,7 +218,7 @@ pub struct Learner {
     /// Order of the critic's parameters in exports.
     order: Order,
     /// Critic's features at the last beat; zeros before the first.
-    last_features: Box<[Lane]>,
+    last_features: Box<[Vec8]>,
     critic: Parameters,
     migration: Actor,
     stealing: Actor,
@@ -228,7 +227,7 @@ pub struct Learner {
     /// Step counter; only for AdamW.
     steps: Option<Steps>,
     /// Sum of the critics received from other nodes since the last average.
-    sum: Box<[Lane]>,
+    sum: Box<[Vec8]>,
     /// Number of these critics.
     senders: u32,
 }
@@ -248,12 +247,12 @@ impl Learner {
             Optimizer::AdamW(constants) => Some(Steps::new(constants)),
             Optimizer::Sgd => None,
         };
-        let critic = Parameters::new(features.critic.len() * LANES);
+        let critic = Parameters::new(features.critic.len() * VEC8_LEN);
         let order = Order::new(nodes);
         let mut learner = Self {
             vectors: Arch::new(),
-            last_features: zeros(features.critic.len() * LANES),
-            sum: zeros(features.critic.len() * LANES),
+            last_features: zeros(features.critic.len() * VEC8_LEN),
+            sum: zeros(features.critic.len() * VEC8_LEN),
             senders: 0,
             migration: Actor::new(&settings, settings.migration_rate),
             stealing: Actor::new(&settings, settings.stealing_rate),
@@ -264,11 +263,11 @@ impl Learner {
             steps,
             settings,
         };
-        let (actor, critic) = (features::of_actor(nodes), features::of_critic(nodes));
+        let (actor, critic) = (features::actor_len(nodes), features::critic_len(nodes));
         let mut values = vec![0.0; critic];
         uniform(&mut values, critic, rng);
         let critic_values = learner.critic.values.as_flattened_mut();
-        learner.order.place(&values, |index, value| critic_values[index] = value);
+        learner.order.for_each_stored_index(&values, |index, value| critic_values[index] = value);
         for policy in [&mut learner.migration, &mut learner.stealing] {
             let width = policy.width();
             for row in policy.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
@@ -288,7 +287,7 @@ impl Learner {
     /// Iterates over the critic's parameters in the released program's order: for each node those of its
     /// load's four powers and of its products with later nodes; then that of the constant 1.
     pub fn critic(&self) -> impl ExactSizeIterator<Item = &f32> {
-        self.order.of(&self.critic.values)
+        self.order.in_order(&self.critic.values)
     }
 
     /// Iterates over the migration policy's parameters, node by node.
@@ -333,12 +332,12 @@ impl Learner {
         stealing: &[f32],
     ) -> Result<(), BeatError> {
         let nodes = self.settings.nodes;
-        let row = features::of_actor(nodes);
-        check("critic's parameters", critic, features::of_critic(nodes))?;
+        let row = features::actor_len(nodes);
+        check("critic's parameters", critic, features::critic_len(nodes))?;
         check("migration's parameters", migration, nodes * row)?;
         check("stealing's parameters", stealing, nodes * row)?;
         let critic_values = self.critic.values.as_flattened_mut();
-        self.order.place(critic, |index, value| critic_values[index] = value);
+        self.order.for_each_stored_index(critic, |index, value| critic_values[index] = value);
         for (actor, values) in [(&mut self.migration, migration), (&mut self.stealing, stealing)] {
             let width = actor.width();
             let to = actor.parameters.values.as_flattened_mut();
@@ -487,9 +486,9 @@ impl Learner {
     /// # Errors
     /// If their number differs from this critic's, or a value is not finite.
     pub fn receive_critic(&mut self, critic: &[f32]) -> Result<(), BeatError> {
-        check("critic's parameters", critic, features::of_critic(self.settings.nodes))?;
+        check("critic's parameters", critic, features::critic_len(self.settings.nodes))?;
         let sum = self.sum.as_flattened_mut();
-        self.order.place(critic, |index, parameter| sum[index] += parameter);
+        self.order.for_each_stored_index(critic, |index, parameter| sum[index] += parameter);
         self.senders += 1;
         Ok(())
     }
@@ -502,9 +501,9 @@ impl Learner {
         for (parameters, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {
             if senders > 0 {
                 let before = (*parameters, *sum);
-                *parameters = lane(|index| (before.0[index] + before.1[index]) * share);
+                *parameters = vec8(|index| (before.0[index] + before.1[index]) * share);
             }
-            *sum = [0.0; LANES];
+            *sum = [0.0; VEC8_LEN];
         }
         senders
     }

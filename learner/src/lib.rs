@@ -4,11 +4,11 @@
 //! Each node has an actor with two softmax policies, migration and stealing, over the loads of all nodes. It
 //! also has a critic, which estimates the value of a state; nodes average their critics' parameters from time to
 //! time. A beat is one step of learning, at a fixed interval. The caller drives a [`Learner`] with one call per
-//! beat: [`Learner::beat`] takes the loads of all nodes, the reward, and the number of draws of each
-//! destination. Then [`Learner::migration`] and [`Learner::stealing`] return the probabilities until the next
+//! beat: [`Learner::beat`] takes the loads of all nodes, the reward (from [`Reward`]), and the number of draws of
+//! each destination. Then [`Learner::migration`] and [`Learner::stealing`] return the probabilities until the next
 //! beat, and [`Choice`] draws from them.
 //!
-//! All arithmetic is in `f32`, eight lanes at a time, in vectors where the machine has them; [`pulp`] selects
+//! All arithmetic is in `f32`, eight values at a time, in vectors where the machine has them; [`pulp`] selects
 //! them at run time. Equal inputs give equal outputs on machines with the same vectors; other machines differ
 //! by rounding. Nothing allocates after construction.
 //!
@@ -18,12 +18,12 @@
 mod choice;
 mod features;
 mod history;
-mod lanes;
 mod learner;
 mod optimizer;
 mod reward;
 #[cfg(test)]
 mod tests;
+mod vec8;
 
 pub use choice::Choice;
 pub use features::NODES_MAX;

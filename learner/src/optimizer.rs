@@ -2,7 +2,7 @@
 
 use pulp::Simd;
 
-use crate::lanes::{Lane, flush_tiny, zeros};
+use crate::vec8::{Vec8, flush_tiny, zeros};
 
 /// Factor on learning rates, by step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,15 +156,15 @@ impl Steps {
 /// Parameters with their traces, gradient and moments.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    pub values: Box<[Lane]>,
+    pub values: Box<[Vec8]>,
     /// Eligibility traces: decaying sums of the features of past beats, for the actors times their draws.
-    pub traces: Box<[Lane]>,
+    pub traces: Box<[Vec8]>,
     /// Gradient of the beats since the last step.
-    gradient: Box<[Lane]>,
+    gradient: Box<[Vec8]>,
     /// Moving mean of the gradient; only for AdamW.
-    mean: Box<[Lane]>,
+    mean: Box<[Vec8]>,
     /// Moving mean of the squared gradient; only for AdamW.
-    square: Box<[Lane]>,
+    square: Box<[Vec8]>,
 }
 
 impl Parameters {
@@ -176,7 +176,7 @@ impl Parameters {
 
     /// Decays the traces, adds the features, and adds the traces to the gradient, weighted by `error`.
     #[inline(always)]
-    pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, features: &[Lane], error: f32) {
+    pub fn trace<S: Simd>(&mut self, simd: S, decay: f32, features: &[Vec8], error: f32) {
         let (traces, _) = S::as_mut_simd_f32s(self.traces.as_flattened_mut());
         let (gradient, _) = S::as_mut_simd_f32s(self.gradient.as_flattened_mut());
         let (features, _) = S::as_simd_f32s(features.as_flattened());
@@ -189,7 +189,7 @@ impl Parameters {
 
     /// Returns traces and gradient.
     #[inline(always)]
-    pub fn sums(&mut self) -> (&mut [Lane], &mut [Lane]) {
+    pub fn sums(&mut self) -> (&mut [Vec8], &mut [Vec8]) {
         (&mut self.traces, &mut self.gradient)
     }
 

@@ -88,7 +88,7 @@ impl Addresses {
 
     /// Returns the name of the protocol that resolves next hops of this family.
     #[must_use]
-    pub fn resolver(&self) -> &'static str {
+    pub fn resolution_protocol(&self) -> &'static str {
         match self {
             Self::V4(_) => "ARP",
             Self::V6(_) => "neighbour discovery",

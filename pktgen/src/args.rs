@@ -52,7 +52,7 @@ pub enum Command {
         wedjat-pktgen run --replay tasks.csv --speed 2 --pool 1 --dst 10.0.1.1 --device net_memif0,role=client,socket=leaf\n\n\
         Service times:\n  fixed(10us)  exp(50us)  normal(50us,5us)  lognormal(MEAN,SIGMA)  pareto(MEAN,ALPHA)\n  \
         uniform(10us,90us)  mix(0.5*normal(50us,5us), 0.5*normal(500us,50us))\n  \
-        rocksdb-90-10  rocksdb-50-50  tpcc  echo (named mixes; latency is reported by class)\n\
+        rocksdb-90-10  rocksdb-50-50  rocksdb-995-5  tpcc  echo (named mixes; latency is reported by class)\n\
         Arrivals:\n  poisson  constant  bursts(TASKS,MEAN GAP WITHIN)  lognormal(SIGMA)  pareto(ALPHA)")]
     Run(RunArgs),
     /// Offer several loads one after another in shuffled order
@@ -97,7 +97,7 @@ const WARMUP_S: f64 = 1.0;
 #[derive(Args, Debug)]
 pub struct LoadArgs {
     /// Service times: fixed(T), exp(MEAN), normal(MEAN,SD), mix(W*..., W*...) ..., or a named mix:
-    /// rocksdb-90-10, rocksdb-50-50, tpcc, echo
+    /// rocksdb-90-10, rocksdb-50-50, rocksdb-995-5, tpcc, echo
     #[arg(long, default_value = "exp(50us)")]
     pub service: Service,
     /// Arrivals: poisson, constant, bursts(TASKS,MEAN), lognormal(SIGMA), pareto(ALPHA)

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `rocksdb-90-10` | 90% GET (40 us), 10% SCAN (650 us) |
 //! | `rocksdb-50-50` | 50% GET (40 us), 50% SCAN (650 us) |
+//! | `rocksdb-995-5` | 99.5% GET (40 us), 0.5% SCAN (650 us) |
 //! | `tpcc` | 44% payment (21.6 us), 4% order-status (22.68 us), 44% new-order (71.28 us), 4% delivery (332.64 us), 4% stock-level (378 us) |
 //! | `echo` | the task comes back unchanged |
 //!
@@ -66,7 +67,7 @@ const GET_NS: f64 = 40_000.0;
 const SCAN_NS: f64 = 650_000.0;
 
 /// All mixes.
-pub const MIXES: [Mix; 4] = [
+pub const MIXES: [Mix; 5] = [
     Mix {
         name: "rocksdb-90-10",
         workload: Workload::RocksDb,
@@ -76,6 +77,11 @@ pub const MIXES: [Mix; 4] = [
         name: "rocksdb-50-50",
         workload: Workload::RocksDb,
         types: &[task_type("GET", 0.5, GET_NS), task_type("SCAN", 0.5, SCAN_NS)],
+    },
+    Mix {
+        name: "rocksdb-995-5",
+        workload: Workload::RocksDb,
+        types: &[task_type("GET", 0.995, GET_NS), task_type("SCAN", 0.005, SCAN_NS)],
     },
     Mix { name: "tpcc", workload: Workload::Tpcc, types: &TPCC },
     Mix { name: "echo", workload: Workload::Echo, types: &[task_type("echo", 1.0, 0.0)] },

@@ -262,7 +262,7 @@ impl Network {
             }
         }
         let addresses = self.target.addresses;
-        let (next_hop, resolver) = (addresses.next_hop(), addresses.resolver());
+        let (next_hop, resolver) = (addresses.next_hop(), addresses.resolution_protocol());
         let link = if self.device.link().up { "link up" } else { "no link" };
         Err(format!(
             "{next_hop} does not answer {resolver} on {name} ({link}); start the scheduler with that address at the other \

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use wedjat::state::counters::{PAUSES, Stall};
+use wedjat::state::counters::{PAUSES, PollPause};
 use wedjat::state::{Snapshot, StateError};
 
 use crate::slices::{self, LoopWatch, Pauses};
@@ -30,7 +30,7 @@ struct Core {
     /// Number of stalls that the node has counted.
     count: u64,
     /// Stalls read so far.
-    stalls: BTreeSet<Stall>,
+    stalls: BTreeSet<PollPause>,
     /// Tick from which stalls may be missing, because the node overwrote them before they were read.
     unknown_from: Option<u64>,
 }
@@ -105,7 +105,7 @@ fn polls_of(core: &wedjat::state::table::CoreSnapshot) -> u64 {
 impl Core {
     /// Adds the newest stalls of the node, which has counted `count` stalls. Stalls read before are in the
     /// set already.
-    fn take(&mut self, count: u64, newest: &[Stall]) {
+    fn take(&mut self, count: u64, newest: &[PollPause]) {
         // The file has only the newest `PAUSES` stalls. If more are new, the first of them are overwritten.
         if count.saturating_sub(self.count) > PAUSES as u64 {
             let last = self.stalls.last().map_or(0, |stall| stall.to);
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
 
     /// Returns stalls of 50 ticks, one each 100 ticks.
-    fn stalls(times: std::ops::Range<u64>) -> Vec<Stall> {
-        times.map(|at| Stall { from: 100 * at, to: 100 * at + 50 }).collect()
+    fn stalls(times: std::ops::Range<u64>) -> Vec<PollPause> {
+        times.map(|at| PollPause { from: 100 * at, to: 100 * at + 50 }).collect()
     }
 
     // promise: measurement.2

@@ -44,8 +44,8 @@ pub fn read_by(seed: u64) -> impl Iterator<Item = u32> {
     (0..u64::from(GETS)).map(move |i| (mixed(seed.wrapping_add(i)) % u64::from(OBJECTS)) as u32)
 }
 
-/// Returns the digest of an object over all its bytes. Digests of several objects add up (wrapping), in any
-/// order.
+/// Returns the digest of an object over all its bytes. A worker answers with the wrapping sum over the objects that it
+/// read, in any order. The generator computes the same sum without the database.
 #[inline]
 #[must_use]
 pub fn digest(key: &[u8], value: &[u8]) -> u64 {

@@ -8,7 +8,7 @@
 //! pareto(50us,2.5)           mean, and tail exponent (above 1, no unit)
 //! uniform(10us,90us)         between two times
 //! mix(0.9*exp(20us), 0.1*exp(400us))     one of these, by weight; weights sum to 1
-//! rocksdb-90-10  rocksdb-50-50  tpcc  echo       named mixes, see [`crate::mix`]
+//! rocksdb-90-10  rocksdb-50-50  rocksdb-995-5  tpcc  echo       named mixes, see [`crate::mix`]
 //! ```
 //!
 //! Each component of a mix has a task class, 1 for the first. Without a mix all tasks have class 1. The
@@ -29,7 +29,7 @@ pub const CLASSES_MAX: usize = 64;
 /// Allowed forms, for errors.
 const FORMS: &str = "fixed(T), exp(MEAN), normal(MEAN,SD), lognormal(MEAN,SIGMA), \
                      pareto(MEAN,ALPHA), uniform(LOW,HIGH), mix(W*..., W*...), \
-                     rocksdb-90-10, rocksdb-50-50, tpcc, echo";
+                     rocksdb-90-10, rocksdb-50-50, rocksdb-995-5, tpcc, echo";
 
 /// One distribution, with precomputed values for its samples.
 #[derive(Clone, Copy, Debug, PartialEq)]

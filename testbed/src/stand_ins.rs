@@ -99,7 +99,7 @@ impl StandIns {
     #[inline]
     fn answer(&mut self, busy: Busy, now: u64) {
         if let Some(task) = self.workers[busy.worker].resume() {
-            task.reply_with(|work, reply| self.app.serve(work, reply));
+            task.reply_with(|work, reply| self.app.serve(work, reply, &|| {}));
         }
         let late = (now - busy.done_at) as f64 * self.tick_ns;
         self.lateness.record(busy.done_at, late as u64);
@@ -259,12 +259,11 @@ mod tests {
             let (mut channels, mut stand_ins) = attached(1, workload);
             give(&mut channels[0], 8, 0);
             stand_ins.poll(1);
-            let number = channels[0].collect().unwrap().start;
-            let Outcome::Reply { len, .. } = channels[0].outcome(number) else {
-                panic!("no answer")
-            };
+            let count = channels[0].collect().unwrap().start;
+            let task = channels[0].sender().completed(count);
+            let Outcome::Reply { len, .. } = channels[0].outcome(task) else { panic!("no answer") };
             let mut reply = vec![0; len];
-            channels[0].reply(number, &mut reply);
+            channels[0].reply(task, &mut reply);
             // The oracle returns the operation to which this is the right answer.
             assert_eq!(Oracle::new(workload, LEN).answered(APP, 8, &reply), Some(1));
         }
@@ -275,8 +274,9 @@ mod tests {
         let (mut channels, mut stand_ins) = attached(1, Workload::Spin);
         assert!(channels[0].give(TaskIds::default(), &[1, 2]));
         stand_ins.poll(1);
-        let number = channels[0].collect().unwrap().start;
-        assert_eq!(channels[0].outcome(number), Outcome::Unanswered);
+        let count = channels[0].collect().unwrap().start;
+        let task = channels[0].sender().completed(count);
+        assert_eq!(channels[0].outcome(task), Outcome::Unanswered);
         assert_eq!(stand_ins.report().dropped["task_short"], 1);
         assert!(stand_ins.check().is_ok());
     }

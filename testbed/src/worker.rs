@@ -1,11 +1,12 @@
 //! Worker at a host's agent: takes tasks, serves them with its app (workload), and counts them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wedjat::worker::{Detached, Worker};
+use wedjat::worker::{Detached, Sharing, SharingError, Worker};
 
 use crate::app::App;
 
@@ -77,27 +78,86 @@ impl fmt::Display for WorkerSummary {
 }
 
 /// Serves tasks until `stop` is set (relaxed: it guards no other data), or the agent ends or is lost. Finishes
-/// a task that has begun.
-pub fn serve(worker: &mut Worker, app: &mut impl App, stop: &AtomicBool) -> WorkerSummary {
-    let (mut tasks, mut busy) = (0, Duration::ZERO);
-    let ended = loop {
+/// tasks that have begun. With `sharing` several tasks share the core.
+///
+/// # Errors
+/// If tasks cannot share the core.
+pub fn serve(
+    worker: &mut Worker,
+    app: &impl App,
+    sharing: Option<&Sharing>,
+    stop: &AtomicBool,
+) -> Result<WorkerSummary, SharingError> {
+    let served = ServiceTotals::default();
+    let ended = match sharing {
+        Some(sharing) => serve_shared(worker, app, sharing, stop, &served)?,
+        None => serve_in_order(worker, app, stop, &served),
+    };
+    let (tasks, busy) = (served.tasks.get(), served.busy.get());
+    let service_mean_us = busy.as_secs_f64() * 1e6 / (tasks as f64).max(1.0);
+    Ok(WorkerSummary { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended })
+}
+
+/// Number of tasks served, and the time worked on them.
+#[derive(Default)]
+struct ServiceTotals {
+    tasks: Cell<u64>,
+    busy: Cell<Duration>,
+}
+
+impl ServiceTotals {
+    /// Adds a task.
+    fn add(&self, busy: Duration) {
+        self.tasks.set(self.tasks.get() + 1);
+        self.busy.set(self.busy.get() + busy);
+    }
+}
+
+/// Serves tasks that share the core.
+fn serve_shared(
+    worker: &mut Worker,
+    app: &impl App,
+    sharing: &Sharing,
+    stop: &AtomicBool,
+    served: &ServiceTotals,
+) -> Result<WorkerEnd, SharingError> {
+    let goes_on = || !stop.load(Ordering::Relaxed);
+    let ended = worker.serve_while(sharing, goes_on, |task, cpu| {
+        task.reply_with(|work, reply| {
+            let len = app.serve(work, reply, &|| cpu.yield_point());
+            served.add(cpu.worked());
+            len
+        });
+    })?;
+    Ok(match ended {
+        None => WorkerEnd::StopRequested,
+        Some(Detached::Stopped) => WorkerEnd::AgentStopped,
+        Some(reason) => WorkerEnd::Gone(reason),
+    })
+}
+
+/// Serves one task at a time.
+fn serve_in_order(
+    worker: &mut Worker,
+    app: &impl App,
+    stop: &AtomicBool,
+    served: &ServiceTotals,
+) -> WorkerEnd {
+    loop {
         if stop.load(Ordering::Relaxed) {
-            break WorkerEnd::StopRequested;
+            return WorkerEnd::StopRequested;
         }
         match worker.recv(POLL_TIMEOUT) {
             Ok(Some(task)) => {
                 let began = Instant::now();
-                task.reply_with(|work, reply| app.serve(work, reply));
-                busy += began.elapsed();
-                tasks += 1;
+                task.reply_with(|work, reply| app.serve(work, reply, &|| {}));
+                served.add(began.elapsed());
             }
             Ok(None) => {}
-            Err(Detached::Stopped) => break WorkerEnd::AgentStopped,
-            Err(reason) => break WorkerEnd::Gone(reason),
+            Err(Detached::Stopped) => return WorkerEnd::AgentStopped,
+            Err(reason) => return WorkerEnd::Gone(reason),
         }
-    };
-    let service_mean_us = busy.as_secs_f64() * 1e6 / (tasks as f64).max(1.0);
-    WorkerSummary { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended }
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +193,7 @@ mod tests {
                     &Options { patience: PATIENCE, ..Options::default() },
                 )
                 .unwrap();
-                serve(&mut worker, &mut Echo, &stop)
+                serve(&mut worker, &Echo, None, &stop).unwrap()
             });
             while channel.sender().claim() == 0 {
                 std::thread::yield_now();
@@ -154,7 +214,10 @@ mod tests {
                 done = channel.collect().unwrap();
                 std::thread::yield_now();
             }
-            assert!(matches!(channel.outcome(done.start), Outcome::Reply { len: 5, .. }));
+            assert!(matches!(
+                channel.outcome(channel.sender().completed(done.start)),
+                Outcome::Reply { len: 5, .. }
+            ));
         }
     }
 

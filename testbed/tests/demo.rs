@@ -85,7 +85,7 @@ fn emulated_runs_are_equal_and_valid() {
     let folder = tempfile::tempdir().unwrap();
     let (rows, page) = emulated(folder.path());
     let names: Vec<_> = rows.as_array().unwrap().iter().map(|row| row["policy"].clone()).collect();
-    assert_eq!(names, ["horus", "sed", "random", "horus", "sed", "random"]);
+    assert_eq!(names, ["horus", "sed(half=0.5)", "random", "horus", "sed(half=0.5)", "random"]);
     for row in rows.as_array().unwrap() {
         assert_eq!((&row["answered"], &row["lost"]), (&Value::from(2000), &Value::from(0)));
         assert!(row["p99"].as_f64() > row["p50"].as_f64(), "{row}");

@@ -27,14 +27,28 @@ struct RackRig {
     workers: Vec<Process>,
     /// Prefix of the abstract sockets.
     name: String,
+    mode: Mode,
+}
+
+/// How workers serve tasks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// One task at a time.
+    InOrder,
+    /// Tasks share the core.
+    Shared,
+    /// The same, and the agent excludes workers that are silent for this number of milliseconds.
+    Excluded(u32),
 }
 
 impl RackRig {
     /// Starts leaf, agent and workers, and waits until the leaf has registered all workers. `name` makes the
     /// sockets of tests distinct.
-    fn start(name: &str) -> Self {
+    fn start(name: &str, mode: Mode) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let name = format!("wedjat-{name}-{}", std::process::id());
+        let name = format!("wedjat-{name}-{mode:?}-{}", std::process::id());
+        let policy = if mode == Mode::InOrder { "cfcfs" } else { "jsq" };
+        let timeout_ms = if let Mode::Excluded(ms) = mode { ms } else { 0 };
         let cpus = core_affinity::get_core_ids().unwrap_or_default();
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
         let at = |file: &str| folder.path().join(file);
@@ -48,9 +62,9 @@ impl RackRig {
             at("leaf.state").display()
         );
         let agent = format!(
-            "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\nworker_timeout_ms = 0\nleaf = '10.0.2.1'\n\
+            "[agent]\nname = '{}'\ncore = {}\nstate = '{}'\nseed = 7\nworker_timeout_ms = {timeout_ms}\nleaf = '10.0.2.1'\n\
              [[port]]\ndevice = 'net_memif0,role=client,id=1,socket=@{name}-w'\nip = '10.0.2.11/24'\n\
-             [[pool]]\nid = 1\npolicy = 'cfcfs'\nworkers = '0-2'\n",
+             [[pool]]\nid = 1\npolicy = '{policy}'\nworkers = '0-2'\n",
             at("region").display(),
             cpu(1),
             at("agent.state").display()
@@ -59,7 +73,7 @@ impl RackRig {
         wait("the leaf", || leaf.runs() && at("leaf.state").exists());
         let mut agent = scheduler(&folder, "agent", &agent);
         wait("the agent", || agent.runs() && at("region").exists());
-        let mut rig = Self { folder, leaf, agent, workers: Vec::new(), name };
+        let mut rig = Self { folder, leaf, agent, workers: Vec::new(), name, mode };
         rig.workers = (0..WORKERS).map(|_| rig.worker()).collect();
         rig.wait_for_workers();
         let registered = || {
@@ -81,6 +95,9 @@ impl RackRig {
         let mut command = command("wedjat-testbed");
         command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(PATIENT);
         command.arg("--attach").arg(self.at("region")).arg("--db").arg(self.at("objects"));
+        if self.mode != Mode::InOrder {
+            command.args(["--sharing", "20us"]);
+        }
         Process::start(&mut command)
     }
 
@@ -142,7 +159,11 @@ fn report(generator: Process) -> Value {
 // promise: measurement.3
 #[test]
 fn every_task_is_answered_rightly() {
-    let rig = RackRig::start("e2e");
+    [Mode::InOrder, Mode::Shared].into_iter().for_each(answers_every_task);
+}
+
+fn answers_every_task(mode: Mode) {
+    let rig = RackRig::start("e2e", mode);
     let generator = rig.generator("300s");
     wait("answers", || rig.agent_counter("replies") > 150);
     let report = report(generator);
@@ -158,9 +179,13 @@ fn every_task_is_answered_rightly() {
 // promise: agent.2
 #[test]
 fn killed_worker_loses_only_its_tasks() {
-    let mut rig = RackRig::start("kill");
+    [Mode::InOrder, Mode::Shared].into_iter().for_each(loses_only_tasks_of_killed);
+}
+
+fn loses_only_tasks_of_killed(mode: Mode) {
+    let mut rig = RackRig::start("kill", mode);
     // Long enough for answers that a stalled machine delays. Answers of the killed worker never come.
-    let generator = rig.generator("30s");
+    let generator = rig.generator("10s");
     wait("answers", || rig.agent_counter("replies") > 50);
     let region = rig.region();
     let is_admitted = |worker| region.granted(worker) != 0;
@@ -183,4 +208,28 @@ fn killed_worker_loses_only_its_tasks() {
     assert!(lost <= 64, "no more than its ring holds: {agent}");
     assert_eq!(count(&leaf, "/scheduled"), count(&leaf, "/replies") + lost, "{leaf}");
     assert!(workers.iter().all(|worker| count(worker, "/tasks") > 0), "{workers:?}");
+}
+
+// promise: agent.2
+#[test]
+fn suspended_worker_is_excluded_and_ends() {
+    let mut rig = RackRig::start("stop", Mode::Excluded(2000));
+    let generator = rig.generator("10s");
+    wait("answers", || rig.agent_counter("replies") > 50);
+    let suspended = rig.workers.remove(0);
+    suspended.signal(Signal::STOP);
+    let region = rig.region();
+    let is_admitted = |worker| region.granted(worker) != 0;
+    wait("its place to be taken away", || !(0..WORKERS).all(is_admitted));
+    let before = rig.agent_counter("replies");
+    wait("answers of the others", || rig.agent_counter("replies") > before + 50);
+    // It ends the tasks that it had begun, and their late answers harm no one.
+    suspended.signal(Signal::CONT);
+    assert_eq!(suspended.output().status.code(), Some(1));
+    let report = report(generator);
+    let (leaf, agent, _) = rig.stop();
+    let lost = count(&agent, "/drops/worker_lost");
+    assert_eq!(count(&report, "/lost"), lost, "{report}\n{leaf}\n{agent}");
+    assert!(count(&agent, "/attach/silent") >= 1, "{agent}");
+    assert_eq!(count(&leaf, "/scheduled"), count(&leaf, "/replies") + lost, "{leaf}");
 }

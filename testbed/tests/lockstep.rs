@@ -104,6 +104,25 @@ fn every_policy_matches_the_simulator() {
     }
 }
 
+// promise: emulated-time.1
+#[test]
+fn workers_with_shared_cores_match_the_simulator() {
+    for policy in ["jsq", "jsq-msq", "horus", "jbsq(k=4)", "cfcfs"] {
+        // The second run limits the tasks that share a core. The third has losses and unlike speeds.
+        for sharing in ["10us,500ns", "3us,1us,2", "20us,0ns"] {
+            compare(&config(|args| {
+                args.policy = Some(policy.to_owned());
+                args.service = Some("mix(0.5*exp(20us),0.5*fixed(200us))".to_owned());
+                args.sharing = Some(sharing.to_owned());
+                if sharing == "20us,0ns" {
+                    args.speeds = Some("8x1,8x2".to_owned());
+                    args.loss = (!policy.contains('c')).then(|| "0.001".to_owned());
+                }
+            }));
+        }
+    }
+}
+
 // promise: scheduling.2
 #[test]
 fn cores_match_the_simulator() {

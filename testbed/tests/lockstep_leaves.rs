@@ -92,6 +92,16 @@ fn leaves_match_for_any_delay_and_speed() {
     }
 }
 
+// promise: scheduling.6
+#[test]
+fn leaves_match_over_workers_with_shared_cores() {
+    for policy in ["lsq-smart", "jiq", "lsq-sample", "jsq(d=2)"] {
+        let config = config(policy, (4, 32), "0.9");
+        let sharing = "10us,500ns".parse().unwrap();
+        assert_equal(&ct::Config { sharing: Some(sharing), ..config }, policy);
+    }
+}
+
 /// LSQ's Algorithm 1 samples d workers, like power-of-d choices: one probe each.
 // promise: scheduling.6
 #[test]
@@ -219,6 +229,26 @@ fn peer_agents_decide_as_the_simulators_nodes() {
         args.queue = Some("8".to_owned());
     });
     assert!(assert_nodes_equal(&far, "far").outcome.lost > 0);
+}
+
+// promise: agent.4, emulated-time.1
+#[test]
+fn agents_whose_workers_share_match_the_simulator() {
+    for policy in ["frozen", "rsteal", "random", "jsq", "po2"] {
+        for sharing in ["10us,500ns", "3us,1us,2", "20us,0us,3", "10us,500ns,1"] {
+            let config = nodes_config(policy, |args| {
+                args.sharing = Some(sharing.to_owned());
+                args.tasks = Some("3000".to_owned());
+            });
+            assert_nodes_equal(&config, &format!("{policy}, {sharing}"));
+        }
+    }
+    // Queues that fill up now and then.
+    let full = nodes_config("jsq", |args| {
+        args.sharing = Some("10us,500ns,2".to_owned());
+        (args.queue, args.load) = (Some("4".to_owned()), Some("1.1".to_owned()));
+    });
+    assert!(assert_nodes_equal(&full, "full").outcome.lost > 0);
 }
 
 // promise: agent.4, emulated-time.1

@@ -208,6 +208,12 @@ pages! {
         replace: &[("--policy cfcfs,jsq,horus", "--policy cfcfs,jsq,horus --tasks 20000")],
         ..Page::default()
     },
+    long_and_short_tasks_page_works: Page {
+        path: "docs/howto/long-and-short-tasks.md",
+        setup: &[FILES, RACK],
+        replace: &[("--duration 10s", "--duration 1s")],
+        ..Page::default()
+    },
     monitor_page_works: Page {
         path: "docs/howto/monitor.md",
         setup: &["

@@ -8,7 +8,7 @@ use wedjat::config::{AgentConfig, Config};
 use wedjat::io::Buf as _;
 use wedjat::io::memory::RingPort;
 use wedjat::reason::DropReason;
-use wedjat::ring::WorkerEnd;
+use wedjat::ring::{TakenTask, WorkerEnd};
 use wedjat::state::{Counter, Counters, Member};
 use wedjat::wire::ether::{self, Mac};
 use wedjat_pktgen::host::{FrameKind, Host};
@@ -129,8 +129,8 @@ struct World {
     agent: LocalAgent,
     /// Far end of the agent's port.
     agent_end: RingPort,
-    /// Workers, each with the end of its current task.
-    workers: Vec<(WorkerEnd, Option<u64>)>,
+    /// Workers, each with its current task and the task's end.
+    workers: Vec<(WorkerEnd, Option<(TakenTask, u64)>)>,
     now_ns: u64,
 }
 
@@ -141,23 +141,24 @@ impl World {
         let (mut agent, agent_end, _) = LocalAgent::new(&config, 2048).unwrap();
         agent.turn(0).unwrap();
         let claim = |at| agent.region().claim(usize::from(at)).unwrap().unwrap();
-        let mut workers: Vec<_> = (0..WORKERS).map(|at| (claim(at), None)).collect();
+        let workers: Vec<_> = (0..WORKERS).map(|at| (claim(at), None)).collect();
         agent.turn(1_000_000).unwrap();
-        workers.iter_mut().for_each(|(worker, _)| worker.start());
+        workers.iter().for_each(|(worker, _)| worker.start());
         let leaves = [0, 1].map(|leaf| Some(Leaf::new(leaf, policy)));
         Self { leaves, agent, agent_end, workers, now_ns: 1_000_000 }
     }
 
     /// Ends due tasks and takes waiting ones.
     fn work(&mut self) {
-        for (worker, until_ns) in &mut self.workers {
-            if until_ns.is_some_and(|until_ns| until_ns <= self.now_ns) {
-                worker.answer(|_, _| 0, || SERVICE_NS.into());
-                *until_ns = None;
+        for (worker, current) in &mut self.workers {
+            if let Some((task, _)) = current.take_if(|(_, until_ns)| *until_ns <= self.now_ns) {
+                worker.answer(task, |_, _| 0, || SERVICE_NS.into()).unwrap();
             }
-            if until_ns.is_none() && worker.take().unwrap() {
-                let work = Work::parse(worker.payload()).unwrap();
-                *until_ns = Some(self.now_ns + u64::from(work.service_ns));
+            if current.is_none()
+                && let Some(task) = worker.take().unwrap()
+            {
+                let work = Work::parse(worker.payload(&task)).unwrap();
+                *current = Some((task, self.now_ns + u64::from(work.service_ns)));
             }
         }
     }

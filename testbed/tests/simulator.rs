@@ -37,7 +37,7 @@ fn json(keys: &[(&str, &str)]) -> String {
 #[test]
 fn results_agree_with_others() {
     // `true`: only the quick references.
-    for comparison in reference::compare(true).map(Result::unwrap) {
+    for comparison in reference::compare(true, "").map(Result::unwrap) {
         assert!(comparison.agrees(), "{comparison}");
     }
 }
@@ -165,6 +165,214 @@ fn every_leaf_policy_runs_in_three_models() {
             let row = &rows[0];
             assert!(row.lost == 0 && !row.unstable && row.mean > 0.0, "{model} {row:?}");
         }
+    }
+}
+
+/// Returns the digests in the rows of this JSON.
+fn digests(rows: &str) -> Vec<&str> {
+    let digests = rows.lines().filter_map(|row| row.split("\"digest\":\"").nth(1));
+    digests.filter_map(|rest| rest.split('"').next()).collect()
+}
+
+// promise: measurement.4
+#[test]
+fn endless_quantum_changes_nothing() {
+    for model in [
+        &[("policy", "jsq,horus,jbsq(k=3)"), ("speeds", "16x1,16x3")][..],
+        &[("policy", "jsq,cfcfs"), ("hop", "0us"), ("service", "fixed(20us)")],
+        &[("model", "ct"), ("policy", "lsq-smart,ppot-learned,jsq(d=2)"), ("delay", "5us")],
+        &[("model", "nodes"), ("policy", "frozen,rsteal,jsq"), ("nodes", "2x8,2x3")],
+    ] {
+        let is_nodes = model.contains(&("model", "nodes"));
+        // Nodes give a worker one task at a time without sharing.
+        let sharing = if is_nodes { "10s,1us,1" } else { "10s,1us" };
+        let run = |more: &[_]| json(&[model, &[("digest", "yes"), ("load", "0.9")], more].concat());
+        let (plain, shared) = (run(&[]), run(&[("sharing", sharing)]));
+        assert_eq!(digests(&plain), digests(&shared));
+        assert!(digests(&plain).len() > 1, "{plain}");
+    }
+}
+
+// promise: measurement.4
+#[test]
+fn benchmarks_and_speed_changes_survive_sharing() {
+    let at = "2ms speed 0-3=0.5; 3ms shuffle; 6ms load 0.6";
+    for model in [
+        &[("policy", "ppot-learned,jsq"), ("racks", "16"), ("at", at)][..],
+        &[("policy", "ppot-learned,jsq"), ("racks", "16"), ("loss", "0.01")],
+        &[("policy", "horus"), ("racks", "8,8,8,8"), ("fail", "leaf:1@2ms")],
+        &[("model", "ct"), ("policy", "ppot-learned,lsq-smart"), ("servers", "16"), ("at", at)],
+    ] {
+        let more = [("sharing", "10us,500ns,4"), ("classes", "yes"), ("load", "0.5")];
+        let rows = sim::rows(&args(&[model, &more, &[("tasks", "20000")]].concat())).unwrap();
+        for row in rows {
+            let loses = model.iter().any(|(flag, _)| ["loss", "fail"].contains(flag));
+            assert!(row.mean > 0.0 && !row.unstable && (row.lost > 0) == loses, "{row:?}");
+        }
+    }
+}
+
+// promise: measurement.4
+#[test]
+fn dead_node_loses_tasks_of_shared_cores() {
+    let run = |at| {
+        let keys = [
+            ("model", "nodes"),
+            ("nodes", "4x6"),
+            ("service", "mix(0.5*exp(20us),0.5*exp(80us))"),
+            ("load", "0.5"),
+            ("tasks", "100000"),
+            ("policy", "jsq"),
+            ("sharing", "10us,500ns"),
+            ("at", at),
+        ];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    };
+    let (dies, stays) = (run("200ms down 1;300ms up 1"), run("1ms load 0.5"));
+    assert!((5_700..6_900).contains(&dies.lost) && stays.lost == 0, "{dies:?}");
+    assert!((dies.mean / stays.mean - 1.0).abs() < 0.1, "{dies:?} {stays:?}");
+}
+
+// promise: scheduling.5
+#[test]
+fn served_quanta_shorten_the_tail() {
+    let keys = [
+        ("model", "ct"),
+        ("servers", "16"),
+        ("dispatchers", "1"),
+        ("dispatchers-as", "cores"),
+        ("service", "mix(0.5*fixed(50us),0.5*fixed(500us))"),
+        ("sharing", "10us,500ns"),
+        ("classes", "yes"),
+        ("load", "0.9"),
+        ("tasks", "200000"),
+        ("policy", "jsq,jsq-msq"),
+    ];
+    let rows = sim::rows(&args(&keys)).unwrap();
+    let [queue, served] = [0, 1].map(|row: usize| &rows[row]);
+    assert!(served.mean < queue.mean, "{queue:?} {served:?}");
+}
+
+// promise: measurement.4
+#[test]
+fn classes_are_measured_on_request() {
+    let mix = ("service", "mix(0.5*fixed(1us),0.5*fixed(100us))");
+    let text = json(&[("policy", "jsq"), mix, ("classes", "yes"), ("sharing", "10us,500ns")]);
+    for key in ["slowdown_p999", "class_1_p99", "class_2_p99", "\"sharing\":\"10us,500ns\""] {
+        assert_eq!(text.matches(key).count(), 3, "{text}");
+    }
+    assert!(!json(&[("policy", "jsq"), mix]).contains("class_"));
+    let flags = [("model", "slots"), ("sharing", "10us,500ns")];
+    assert!(sim::rows(&args(&flags)).unwrap_err().contains("only in rack, ct, nodes"));
+}
+
+/// Runs the model `ct` with 32 equal servers at load 0.9 and eight dispatchers.
+fn eight_dispatchers(kind: &str, policy: &str, delay: &str) -> Row {
+    let keys = [
+        ("model", "ct"),
+        ("servers", "32"),
+        ("dispatchers", "8"),
+        ("dispatchers-as", kind),
+        ("policy", policy),
+        ("delay", delay),
+        ("load", "0.9"),
+        ("tasks", "60000"),
+    ];
+    sim::rows(&args(&keys)).unwrap().remove(0)
+}
+
+// promise: measurement.4
+#[test]
+fn rows_name_what_dispatchers_know() {
+    for kind in ["cores", "leaves"] {
+        let row = eight_dispatchers(kind, "jsq", "5us");
+        assert_eq!(row.swept, [("dispatchers-as", kind.to_owned())]);
+    }
+    let text = json(&[("model", "ct"), ("policy", "jsq"), ("dispatchers-as", "leaves,cores")]);
+    assert_eq!(text.matches("\"dispatchers_as\":\"cores\"").count(), 3, "{text}");
+    let flags = [("model", "rack"), ("dispatchers-as", "cores")];
+    assert!(sim::rows(&args(&flags)).unwrap_err().contains("only in ct"));
+}
+
+// promise: measurement.4
+#[test]
+fn only_cores_know_each_other_at_once() {
+    for policy in ["jsq", "sed", "scd", "jbsq(k=3)", "eft"] {
+        let [cores, leaves] =
+            ["cores", "leaves"].map(|kind| eight_dispatchers(kind, policy, "50us"));
+        assert!(cores.p99 < 0.95 * leaves.p99, "{policy}: {} {}", cores.p99, leaves.p99);
+        if ["scd", "jbsq(k=3)"].contains(&policy) {
+            // scd assumes as many tasks of each other leaf as of its own. Under jbsq only cores take turns by the age of
+            // their waiting tasks.
+            continue;
+        }
+        // Without a delay, reports of leaves are as good as shared counts.
+        let [cores, leaves] =
+            ["cores", "leaves"].map(|kind| eight_dispatchers(kind, policy, "0us"));
+        assert!((cores.mean / leaves.mean - 1.0).abs() < 0.05, "{policy}: {cores:?} {leaves:?}");
+    }
+}
+
+/// The dispatchers of a leaf's cores decide like a single one, except for ties.
+// promise: measurement.4
+#[test]
+fn cores_of_one_leaf_perform_like_one() {
+    for policy in ["jsq", "sed", "horus", "jbsq(k=2)", "eft"] {
+        let run = |dispatchers| {
+            let keys = [
+                ("model", "ct"),
+                ("servers", "32"),
+                ("dispatchers", dispatchers),
+                ("dispatchers-as", "cores"),
+                ("policy", policy),
+                ("delay", "5us"),
+                ("load", "0.8"),
+                ("tasks", "60000"),
+            ];
+            sim::rows(&args(&keys)).unwrap().remove(0)
+        };
+        let (one, many) = (run("1"), run("8"));
+        assert!((many.mean / one.mean - 1.0).abs() < 0.1, "{policy}: {one:?} {many:?}");
+    }
+}
+
+/// Waiting tasks of each dispatcher take their turn: none waits much longer than those of others.
+// promise: measurement.4
+#[test]
+fn waiting_tasks_take_turns_between_dispatchers() {
+    let [one, many] = ["1", "16"].map(|dispatchers| {
+        let keys = [
+            ("model", "ct"),
+            ("servers", "32"),
+            ("dispatchers", dispatchers),
+            ("policy", "jbsq(k=1)"),
+            ("load", "0.97"),
+            ("tasks", "200000"),
+        ];
+        sim::rows(&args(&keys)).unwrap().remove(0)
+    });
+    // If the first dispatcher's tasks always went first, the tail of the last one would be several times as long.
+    assert!(many.p99 < 2.0 * one.p99, "{} {}", many.p99, one.p99);
+}
+
+// promise: scheduling.5
+#[test]
+fn earliest_finish_is_near_the_best() {
+    for (speeds, delay) in [("32x1", "0us"), ("32x1", "20us"), ("16x1,16x10", "5us")] {
+        let keys = [
+            ("model", "ct"),
+            ("servers", "32"),
+            ("speeds", speeds),
+            ("dispatchers", "1"),
+            ("delay", delay),
+            ("load", "0.8"),
+            ("tasks", "100000"),
+            ("policy", "eft,jsq,sed,scd,cfcfs"),
+        ];
+        let rows = sim::rows(&args(&keys)).unwrap();
+        let least = |of: fn(&Row) -> f64| rows[1..].iter().map(of).fold(f64::INFINITY, f64::min);
+        let (mean, p99) = (rows[0].mean / least(|r| r.mean), rows[0].p99 / least(|r| r.p99));
+        assert!(mean < 1.05 && p99 < 1.08, "{speeds} {delay}: {mean} {p99}");
     }
 }
 
@@ -702,6 +910,9 @@ fn lost_packets_do_not_take_workers_away() {
     }
 }
 
+/// Dispatchers that know each other's tasks at once.
+const CORES: (&str, &str) = ("dispatchers-as", "cores");
+
 // promise: scheduling.3
 #[test]
 fn cfcfs_hides_long_round_trips() {
@@ -709,7 +920,7 @@ fn cfcfs_hides_long_round_trips() {
         // Round trips of 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2 and 2.6 mean
         // service times, and of 318 us.
         (&[("model", "ct"), ("dispatchers", "1"), ("delay", "20us"), ("load", "0.95")][..], 2.6),
-        (&[("model", "ct"), ("dispatchers", "10"), ("delay", "50us"), ("load", "0.9")], 3.2),
+        (&[("model", "ct"), ("dispatchers", "10"), CORES, ("delay", "50us"), ("load", "0.9")], 3.2),
         (&[("hop", "50us"), ("load", "0.9")], 400.0),
     ] {
         let all = [&[("policy", "cfcfs"), ("tasks", "400000")], keys].concat();
@@ -723,7 +934,7 @@ fn cfcfs_hides_long_round_trips() {
 // promise: scheduling.3
 #[test]
 fn cfcfs_detects_a_long_round_trip_soon() {
-    let keys = [("model", "ct"), ("dispatchers", "8"), ("delay", "100us"), ("load", "0.7")];
+    let keys = [("model", "ct"), ("dispatchers", "8"), CORES, ("delay", "100us"), ("load", "0.7")];
     let all = [&[("policy", "cfcfs"), ("tasks", "40000"), ("seeds", "2")][..], &keys].concat();
     let row = sim::rows(&args(&all)).unwrap().remove(0);
     assert!(row.mean < 3.5 && !row.unstable, "{row:?}");

@@ -36,6 +36,33 @@ fn seeds_of_faults_violate_nothing() {
 
 // promise: emulated-time.2
 #[test]
+fn faults_of_shared_cores_violate_nothing() {
+    let plan = |seed, sharing: &str, faults: &str| {
+        let options = PlanOptions {
+            agent: Some("jbsq(k=8)".parse().unwrap()),
+            sharing: Some(sharing.to_owned()),
+            service: Some("mix(0.9*exp(50us), 0.1*exp(1ms))".to_owned()),
+            load: Some(0.8),
+            tasks: Some(1000),
+            faults: Some(faults.to_owned()),
+            ..PlanOptions::default()
+        };
+        Plan::draw(seed, &options).unwrap()
+    };
+    for seed in 1..=12 {
+        let plan = plan(seed, "10us,500ns,8", "all");
+        let outcome = run(&plan);
+        assert_eq!(outcome.violations, [], "{plan}");
+        let lost: u64 = outcome.lost.values().sum();
+        assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
+    }
+    let mean_ns = |sharing| run(&plan(1, sharing, "none")).mean_ns;
+    let (shared_ns, alone_ns) = (mean_ns("10us,500ns,8"), mean_ns("none"));
+    assert!(shared_ns < 0.8 * alone_ns, "{shared_ns} ns, alone {alone_ns} ns");
+}
+
+// promise: emulated-time.2
+#[test]
 fn seeds_of_faults_at_spines_violate_nothing() {
     for seed in 1..=12 {
         let options = PlanOptions { spines: Some(1 + seed as u16 % 3), ..PlanOptions::default() };

@@ -91,11 +91,12 @@ impl Agent {
                     done = channel.collect().unwrap();
                     !done.is_empty()
                 });
-                let Outcome::Reply { len, .. } = channel.outcome(done.start) else {
-                    panic!("{:?}", channel.outcome(done.start))
+                let task = channel.sender().completed(done.start);
+                let Outcome::Reply { len, .. } = channel.outcome(task) else {
+                    panic!("{:?}", channel.outcome(task))
                 };
                 let mut reply = vec![0; len];
-                channel.reply(done.start, &mut reply);
+                channel.reply(task, &mut reply);
                 assert_eq!(oracle.answered(APP, seq, &reply), Some(operation), "{reply:?}");
             }
         }
@@ -159,12 +160,13 @@ fn missing_agent_is_reported_before_the_app_starts() {
 // promise: measurement.3
 #[test]
 fn workers_answer_until_stopped() {
-    for (app, workload, operations) in
-        [("echo", Workload::Echo, 1), ("spin", Workload::Spin, 3), ("tpcc", Workload::Tpcc, 5)]
-    {
+    let apps =
+        [("echo", Workload::Echo, 1), ("spin", Workload::Spin, 3), ("tpcc", Workload::Tpcc, 5)];
+    let sharing = [&[][..], &["--sharing", "5us,3"], &["--sharing", "20us", "--sharing-timer"]];
+    for ((app, workload, operations), sharing) in apps.into_iter().zip(sharing) {
         let mut agent = Agent::new(2);
         let arguments = ["--app", app, "--workers", "2", "--format", "json", "--attach"];
-        let process = Process::start(&[&arguments[..], &[agent.name()]].concat());
+        let process = Process::start(&[&arguments[..], &[agent.name()], sharing].concat());
         agent.welcome();
         agent.work(20, workload, operations);
         process.signal(Signal::TERM);
@@ -235,6 +237,8 @@ fn mistakes_name_input_reason_and_fix() {
         ),
         (&["--app", "spin", "--db", "/run/x", "--attach", "host1"], "--db", "no database"),
         (&unknown_worker, "no worker with id 3", "[7]"),
+        (&["--app", "echo", "--sharing", "10us,0", "--attach", "host1"], "SLOTS", "from 1"),
+        (&["--app", "echo", "--sharing-timer", "--attach", "host1"], "--sharing", "required"),
     ];
     let database = ["--app", "rocksdb", "--attach", agent.name(), "--db", "/proc/no/objects"];
     match cfg!(feature = "rocksdb") {

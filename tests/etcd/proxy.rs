@@ -1,5 +1,6 @@
 //! TCP proxy in front of a member of etcd. It can hold a request until long after its sender has given up,
-//! like a kernel that retransmits it. It can also lose the answer of a request, or forward nothing at all.
+//! like a kernel that retransmits it. It can also lose the answer of a request, replace it by a refusal, or
+//! forward nothing at all.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -25,6 +26,8 @@ pub enum Action {
     Hold,
     /// Delivers the request and ends the connection instead of passing the answer.
     LoseAnswer,
+    /// Delivers the request and answers that etcd is full, like an etcd whose quota this request exceeds.
+    RefuseAfter,
 }
 
 /// A request that matched a rule.
@@ -70,6 +73,31 @@ fn split_frame(bytes: &mut Vec<u8>, is_first: &mut bool) -> Option<Vec<u8>> {
 /// Returns the number of a frame's stream.
 fn stream_of(frame: &[u8]) -> [u8; 4] {
     frame[5..HEADER].try_into().unwrap()
+}
+
+/// Returns a frame that ends a call on this stream: status 200, and gRPC's code for a full etcd.
+fn refusal(stream: [u8; 4]) -> Vec<u8> {
+    const INDEXED_STATUS_200: u8 = 0x88;
+    const END_OF_STREAM_AND_HEADERS: u8 = 5;
+    let mut block = vec![INDEXED_STATUS_200];
+    for (name, value) in [
+        ("content-type", "application/grpc"),
+        ("grpc-status", "8"),
+        ("grpc-message", "etcdserver: mvcc: database space exceeded"),
+    ] {
+        // A literal header that stays out of the table of HPACK.
+        block.push(0);
+        for text in [name, value] {
+            block.push(u8::try_from(text.len()).unwrap());
+            block.extend(text.bytes());
+        }
+    }
+    let length = u32::try_from(block.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([HEADERS, END_OF_STREAM_AND_HEADERS]);
+    frame.extend(stream);
+    frame.extend(block);
+    frame
 }
 
 impl Proxy {
@@ -213,11 +241,14 @@ impl Connection {
 
     /// Returns true if the proxy must forward this frame of etcd: before any request of the connection has matched
     /// the rule.
-    fn takes_answer(&self, frame: &[u8]) -> bool {
+    fn takes_answer(&mut self, frame: &[u8]) -> bool {
         let Some((stream, action)) = *self.caught.lock().unwrap() else { return true };
         if frame[3] == HEADERS && stream_of(frame) == stream {
             if let Some(caught) = &mut self.shared.0.lock().unwrap().caught {
                 caught.is_answered = true;
+            }
+            if action == Action::RefuseAfter {
+                let _ = self.to.write_all(&refusal(stream));
             }
             if action == Action::LoseAnswer {
                 let _ = self.to.shutdown(Shutdown::Both);

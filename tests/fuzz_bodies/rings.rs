@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
+use wedjat::ring::{Channel, Outcome, Place, TakenTask, TaskIds, WorkerEnd, WorkerRegion};
 
 const SLOTS: usize = 4;
 const PAYLOAD: usize = 16;
@@ -18,6 +18,10 @@ const STEP: usize = 11;
 struct Ends {
     channel: Channel,
     worker: Option<WorkerEnd>,
+    /// Tasks that the worker has taken and not completed.
+    taken: Vec<TakenTask>,
+    /// Most tasks that it keeps: 1 if it completes tasks in order.
+    taken_max: usize,
     given: u64,
     ended: u64,
 }
@@ -31,6 +35,8 @@ pub fn run(input: &[u8]) -> u64 {
     let mut all: [Ends; WORKERS] = std::array::from_fn(|at| Ends {
         channel: region.channel(at),
         worker: None,
+        taken: Vec::new(),
+        taken_max: 1,
         given: 0,
         ended: 0,
     });
@@ -43,9 +49,13 @@ pub fn run(input: &[u8]) -> u64 {
             0 => memory[at % memory.len()].store(value, Relaxed),
             // Small values: plausible counts and lengths.
             1 => memory[at % memory.len()].store(value % 64, Relaxed),
-            2 => ends.worker = region.claim(at % WORKERS).ok().flatten().or(ends.worker.take()),
-            3 => ends.worker = None,
-            4 => ends.grant(),
+            2 => {
+                if let Some(worker_end) = region.claim(at % WORKERS).ok().flatten() {
+                    ends.replace(Some(worker_end));
+                }
+            }
+            3 => ends.replace(None),
+            4 => ends.grant(value % 2 == 1),
             5 => ends.give(value),
             6 => ends.work(value),
             _ => answered += ends.collect(),
@@ -60,8 +70,15 @@ pub fn run(input: &[u8]) -> u64 {
 }
 
 impl Ends {
-    /// Grants the channel to a new claim, whose worker then starts. Tasks of the worker before are lost.
-    fn grant(&mut self) {
+    /// Lets another worker follow, or none.
+    fn replace(&mut self, worker: Option<WorkerEnd>) {
+        (self.worker, self.taken_max) = (worker, 1);
+        self.taken.clear();
+    }
+
+    /// Grants the channel to a new claim, whose worker then starts. Tasks of the worker before are lost. With
+    /// `any_order` the worker completes tasks in any order.
+    fn grant(&mut self, any_order: bool) {
         let claim = self.channel.sender().claim();
         if claim != 0 && claim != self.channel.sender().granted() {
             self.give_up();
@@ -69,9 +86,14 @@ impl Ends {
         }
         if let Some(worker_end) = &mut self.worker
             && worker_end.receiver().is_granted()
-            && !worker_end.has_task()
+            && self.taken.is_empty()
+            && self.taken_max == 1
         {
             worker_end.start();
+            if any_order {
+                worker_end.complete_in_any_order();
+                self.taken_max = SLOTS;
+            }
         }
     }
 
@@ -88,21 +110,25 @@ impl Ends {
         self.given += u64::from(self.channel.give(ids, payload));
     }
 
-    /// Lets the worker answer its next task, or give it up.
+    /// Lets the worker take its next task if it can, and answer one of its tasks or give it up.
     fn work(&mut self, value: u64) {
-        let Some(worker_end) = &mut self.worker else { return };
-        if !worker_end.has_task() && worker_end.take() != Ok(true) {
+        let Some(worker_end) = &self.worker else { return };
+        if self.taken.len() < self.taken_max {
+            self.taken.extend(worker_end.take().ok().flatten());
+        }
+        if self.taken.is_empty() {
             return;
         }
-        assert!(worker_end.payload().len() <= PAYLOAD);
+        let task = self.taken.swap_remove(value as usize % self.taken.len());
+        assert!(worker_end.payload(&task).len() <= PAYLOAD);
         match value % 3 {
-            0 => worker_end.give_up(value),
+            0 => worker_end.give_up(task, value),
             _ => {
                 let echo = |task: &[u8], reply: &mut [u8]| {
                     reply[..task.len()].copy_from_slice(task);
                     task.len()
                 };
-                worker_end.answer(echo, || value);
+                assert!(worker_end.answer(task, echo, || value).is_ok());
             }
         }
     }
@@ -116,10 +142,11 @@ impl Ends {
         };
         self.ended += done.end - done.start;
         let mut answered = 0;
-        for number in done {
-            if let Outcome::Reply { len, .. } = self.channel.outcome(number) {
+        for count in done {
+            let task = self.channel.sender().completed(count);
+            if let Outcome::Reply { len, .. } = self.channel.outcome(task) {
                 let mut reply = [0; PAYLOAD];
-                self.channel.reply(number, &mut reply[..len]);
+                self.channel.reply(task, &mut reply[..len]);
                 answered += 1;
             }
         }

@@ -570,11 +570,11 @@ fn rig(policy: usize) -> Rig {
 }
 
 /// Estimated load, outstanding tasks, number of reports and idle flag of a member.
-type Belief = (u64, u32, u32, bool);
+type MemberEstimate = (u64, u32, u32, bool);
 
 impl Rig {
     /// Returns the beliefs about all members of all pools.
-    fn beliefs(&mut self) -> Vec<Belief> {
+    fn beliefs(&mut self) -> Vec<MemberEstimate> {
         let mut beliefs = Vec::new();
         for pool in 0..POOLS.len() {
             let view = self.stages.dispatcher_mut(pool).expect("three pools").view();

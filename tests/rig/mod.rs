@@ -158,9 +158,9 @@ impl Workers {
                 *is_in = true;
             }
             let works = *is_in && !self.stuck.contains(id) && chance();
-            if works && end.take() == Ok(true) {
+            if works && let Ok(Some(task)) = end.take() {
                 // An empty reply after 1000 ns of work.
-                end.answer(|_, _| 0, || 1000);
+                end.answer(task, |_, _| 0, || 1000).unwrap();
                 *self.done.entry(*id).or_default() += 1;
             }
         }
@@ -217,7 +217,7 @@ fn region(host: &HostConfig) -> Arc<WorkerRegion> {
 /// A leaf with an agent on its core, the leaf's state table, and the control of both.
 pub struct ColocatedRig {
     /// The leaf and its agent.
-    pub both: Colocated<RingPort, FramePool>,
+    pub role: Colocated<RingPort, FramePool>,
     /// Far ends of the leaf's ports, in the order of the configuration.
     pub far: Vec<RingPort>,
     pub frames: FramePool,
@@ -244,6 +244,6 @@ pub fn colocated(staged: StagesRig, sizes: Sizes) -> ColocatedRig {
         near.into_iter().map(DeviceOrWire::Device).chain([DeviceOrWire::Link(end)]).collect();
     let timing = Timing { ticks_hz: TICKS_HZ };
     let leaf = Leaf::new(stages.remove(0), ports, frames.clone(), commands.remove(0), timing);
-    let both = Colocated::new(leaf, parts, agents_end);
-    ColocatedRig { both, far, frames, handles, table, control }
+    let role = Colocated::new(leaf, parts, agents_end);
+    ColocatedRig { role, far, frames, handles, table, control }
 }

@@ -36,7 +36,7 @@ fn library() -> PathBuf {
     files.filter(is_library).max_by_key(build_time).unwrap()
 }
 
-/// Compiles `source`, a path in this package, to a program in `folder`.
+/// Compiles `source`, a path in this package, to a program in `folder`. The ending `.cc` is that of C++.
 pub fn compile(source: &str, folder: &Path) -> PathBuf {
     compile_with(source, folder, &[])
 }
@@ -52,8 +52,12 @@ pub fn compile_with(source: &str, folder: &Path, more: &[&str]) -> PathBuf {
         symlink("libwedjat.so.0", folder.join("libwedjat.so")).unwrap();
     }
     let program = folder.join(Path::new(source).file_stem().unwrap());
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&program);
+    let (compiler, standard) = match source.ends_with(".cc") {
+        true => ("c++", "-std=c++11"),
+        false => ("cc", "-std=gnu11"),
+    };
+    let mut cc = Command::new(compiler);
+    cc.args([standard, "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"]).arg(&program);
     cc.arg(package.join(source)).arg("-I").arg(profile().join("include"));
     cc.arg("-L").arg(folder).arg("-lwedjat");
     run(cc.arg(format!("-Wl,-rpath,{}", folder.display())).args(more));

@@ -11,13 +11,7 @@
 
 #include <wedjat.h>
 
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
+#include "check.h"
 
 static unsigned long allocations;
 #ifndef __SANITIZE_ADDRESS__ /* which has an allocator of its own */

@@ -6,13 +6,7 @@
 
 #include <wedjat.h>
 
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
+#include "check.h"
 
 enum { IP = 14, SRC = IP + 8, DST = IP + 24, NEXT = IP + 40, TASK = NEXT + 8, LENGTH = TASK + 11 };
 

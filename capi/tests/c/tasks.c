@@ -6,13 +6,7 @@
 
 #include <wedjat.h>
 
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
+#include "check.h"
 
 static unsigned long allocations;
 /* The allocator, counting: these stand before the C library's own, for the shared library as well. */

@@ -8,13 +8,7 @@
 
 #include <wedjat.h>
 
-#define CHECK(condition)                                                                    \
-    do {                                                                                    \
-        if (!(condition)) {                                                                 \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);         \
-            exit(1);                                                                        \
-        }                                                                                   \
-    } while (0)
+#include "check.h"
 
 #define SECOND 1000000000ull
 /* Time limit even for a busy machine; only a failing test reaches it. */
@@ -57,14 +51,15 @@ static void answering(void)
     struct wedjat_task task, none;
     CHECK(wedjat_worker_reply(worker, large, 1) == WEDJAT_ERROR_NO_TASK);
     CHECK(wedjat_worker_give_up(worker) == WEDJAT_ERROR_NO_TASK);
-    CHECK(wedjat_worker_yield_point(worker) == WEDJAT_ERROR_NO_TASK);
+    CHECK(wedjat_worker_request(worker) == WEDJAT_ERROR_NO_TASK);
     CHECK(wedjat_worker_recv(worker, SECOND, NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_poll(worker, (void *)((char *)&task + 1)) == WEDJAT_ERROR_ALIGNMENT);
 
     CHECK(wedjat_worker_recv(worker, PATIENCE, &task) == 1);
     CHECK(task.length == 5 && memcmp(task.payload, "task0", 5) == 0 && task.reply_max == 64);
     CHECK(task.app == 8 && task.seq == 0 && task.task_class == 2);
-    CHECK(wedjat_worker_yield_point(worker) == WEDJAT_WISH_TASK_WAITS);
+    CHECK(wedjat_worker_request(worker) == WEDJAT_REQUEST_TASK_WAITS);
+    CHECK(wedjat_worker_yield_point(worker) == WEDJAT_WISH_TASK_WAITS); /* the former name */
     CHECK(wedjat_worker_reply(worker, large, 65) == WEDJAT_ERROR_TOO_LONG);
     CHECK(wedjat_worker_reply(worker, NULL, 1) == WEDJAT_ERROR_NULL);
     CHECK(memcmp(task.payload, "task0", 5) == 0);

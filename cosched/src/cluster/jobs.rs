@@ -1,4 +1,5 @@
-//! Jobs of the ASA_X paper (arXiv 2401.09706), with their standalone run times (table 2, section 4.4).
+//! Jobs of the ASA_X paper (arXiv 2401.09706), with their standalone run times (table 2, section 4.4): those of a job
+//! that shares its cores with no other.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -57,7 +58,8 @@ impl Workflow {
         }
     }
 
-    /// Returns the core counts of its jobs in a set of 15.
+    /// Returns the core counts of its jobs. The paper's set of 15 jobs has each workflow once with each of its core
+    /// counts.
     fn widths(self) -> &'static [u32] {
         match self {
             Self::Synthetic => &[16, 32, 64],
@@ -65,8 +67,8 @@ impl Workflow {
         }
     }
 
-    /// Returns the mean standalone hours over its core counts, and their relative spread. Table 2, Slurm on
-    /// 64 cores.
+    /// Returns the mean standalone hours over its core counts, and their standard deviation divided by the mean. Table
+    /// 2, row of Slurm on a cluster of 64 cores.
     fn hours(self) -> (f64, f64) {
         match self {
             Self::Montage => (0.35, 0.04),
@@ -76,7 +78,7 @@ impl Workflow {
         }
     }
 
-    /// Returns the used fraction of its cores' memory. Table 2, Slurm on 64 cores.
+    /// Returns the used fraction of its cores' memory. Table 2, row of Slurm on a cluster of 64 cores.
     pub(super) fn memory(self) -> f64 {
         match self {
             Self::Montage => 0.10,
@@ -86,8 +88,8 @@ impl Workflow {
         }
     }
 
-    /// Returns the stages (section 4.2). Their mean CPU use is about that of table 2, Slurm on 64 cores: 45,
-    /// 96, 26 and 99%.
+    /// Returns the stages (section 4.2). Their mean CPU use is about that of table 2, row of Slurm on a cluster of 64
+    /// cores: 45, 96, 26 and 99%.
     pub(super) fn stages(self) -> &'static [Stage] {
         const MONTAGE: [Stage; 4] =
             [parallel(0.35, 0.7), sequential(0.2), parallel(0.25, 0.7), sequential(0.2)];
@@ -106,14 +108,15 @@ impl Workflow {
     /// Returns the standalone hours on `cores` cores: a constant plus a term inversely proportional to the
     /// cores. Mean and spread over the core counts match the table.
     fn hours_alone(self, cores: u32) -> f64 {
-        // hours = constant + divided / cores. The spread gives `divided`, and then the mean the constant.
+        // hours = constant + core_hours / cores. The spread gives `core_hours`, and then the mean the constant.
         let (mean, spread) = self.hours();
         let inverses: Vec<_> = self.widths().iter().map(|cores| 1.0 / f64::from(*cores)).collect();
         let count = inverses.len() as f64;
-        let inverse = inverses.iter().sum::<f64>() / count;
-        let variance = inverses.iter().map(|value| (value - inverse).powi(2)).sum::<f64>() / count;
-        let divided = mean * spread / variance.sqrt();
-        mean - divided * inverse + divided / f64::from(cores)
+        let mean_inverse = inverses.iter().sum::<f64>() / count;
+        let variance =
+            inverses.iter().map(|value| (value - mean_inverse).powi(2)).sum::<f64>() / count;
+        let core_hours = mean * spread / variance.sqrt();
+        mean - core_hours * mean_inverse + core_hours / f64::from(cores)
     }
 }
 

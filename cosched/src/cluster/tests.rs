@@ -93,7 +93,8 @@ fn costly_sharing_orders_arms_as_the_paper() {
 #[test]
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
-        // A host that refused a guest gets no further request: a million seconds exceed the run.
+        // The paper's order of waiting also needs guests that wait longer under ASA_X. So a host that refused a guest
+        // gets no further request: a million seconds exceed the run.
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =
@@ -139,7 +140,8 @@ fn learner_logs_replay_exactly() {
                 learner.last.as_ref().map_or(0, |round| round.round)
             );
             assert!(again.rounds.len() > 1, "{arm:?} of {:?}", learner.workflow);
-            // The paper's bound holds only for its own updates, not for the two variants.
+            // The paper bounds the excess risk: the mixture's risk minus the best expert's. The bound holds only for
+            // the paper's own updates, not for the two variants.
             assert!(
                 arm == Arm::AsaxIw || arm == Arm::AsaxBalanced || again.rounds_above_bound == 0
             );

@@ -45,11 +45,11 @@ impl Actuator for Quota {
         // Without a freezer, a share of 0 becomes the smallest quota. The quota is set before the thaw, so
         // that the batch never runs with the old one.
         match share {
-            Share::NONE if group.freeze(true)? => {}
+            Share::NONE if group.set_frozen(true)? => {}
             _ => {
                 group.set_quota(share.part() * self.cpus)?;
                 if previous.is_none_or(|previous| previous == Share::NONE) {
-                    group.freeze(false)?;
+                    group.set_frozen(false)?;
                 }
             }
         }
@@ -80,7 +80,7 @@ impl Actuator for Weight {
         let is_frozen = share == Share::NONE;
         if is_frozen != self.is_frozen {
             // Stays false if the system cannot freeze.
-            self.is_frozen = group.freeze(is_frozen)? && is_frozen;
+            self.is_frozen = group.set_frozen(is_frozen)? && is_frozen;
         }
         Ok(())
     }

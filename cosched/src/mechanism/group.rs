@@ -1,4 +1,5 @@
-//! Cgroup of a batch: one folder in each hierarchy that has a needed controller.
+//! Cgroup of a batch job, which is background work on the CPUs of the workers: one folder in each hierarchy that has a
+//! needed controller.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,13 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::hierarchy::{Controller, Hierarchies, System, Version};
+use super::hierarchy::{Controller, FolderFunctions, Hierarchies, Version};
 use super::made::{CgroupFolders, PREFIX};
 
 /// Interval between checks for exited processes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Limits of a batch.
+/// Limits of a batch job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// CPUs that it may use.
@@ -32,11 +33,10 @@ struct Folder {
     path: PathBuf,
 }
 
-/// A cgroup of a batch, in all hierarchies.
+/// The cgroup of a batch job, in all hierarchies.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// Functions that create and remove folders.
-    system: System,
+    folder_functions: FolderFunctions,
     /// Folders in the order of their creation.
     folders: Vec<Folder>,
 }
@@ -63,12 +63,13 @@ impl Group {
         planned: &CgroupFolders,
         limits: &Limits,
     ) -> Result<Self, GroupError> {
-        let mut group = Self { system: hierarchies.system, folders: Vec::new() };
+        let mut group =
+            Self { folder_functions: hierarchies.folder_functions, folders: Vec::new() };
         let result = planned.folders().try_for_each(|(version, path)| {
             if version == Version::V2 {
-                group.delegate(path.parent().unwrap_or(path), hierarchies)?;
+                group.enable_controllers(path.parent().unwrap_or(path), hierarchies)?;
             }
-            (group.system.make)(path).map_err(|error| GroupError::at(path, error))?;
+            (group.folder_functions.make)(path).map_err(|error| GroupError::at(path, error))?;
             group.folders.push(Folder { version, path: path.to_owned() });
             Ok(())
         });
@@ -81,14 +82,18 @@ impl Group {
 
     /// Opens the folders that another process recorded. Skips those that no longer exist.
     #[must_use]
-    pub fn reopen(made: &CgroupFolders, system: System) -> Self {
+    pub fn reopen(made: &CgroupFolders, folder_functions: FolderFunctions) -> Self {
         let folders = made.folders().filter(|(_, path)| path.is_dir());
         let folders = folders.map(|(version, path)| Folder { version, path: path.to_owned() });
-        Self { system, folders: folders.collect() }
+        Self { folder_functions, folders: folders.collect() }
     }
 
     /// Enables the controllers in the parent folder, as version 2 requires.
-    fn delegate(&self, parent: &Path, hierarchies: &Hierarchies) -> Result<(), GroupError> {
+    fn enable_controllers(
+        &self,
+        parent: &Path,
+        hierarchies: &Hierarchies,
+    ) -> Result<(), GroupError> {
         let file = parent.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&file).unwrap_or_default();
         for controller in [Controller::Cpu, Controller::Cpuset, Controller::Pids] {
@@ -138,7 +143,7 @@ impl Group {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn yield_to_all(&self) -> Result<bool, GroupError> {
+    pub fn set_idle_class(&self) -> Result<bool, GroupError> {
         match self.file("cpu.idle") {
             Some(path) => write_file(&path, "1").map(|()| true),
             None => Ok(false),
@@ -183,7 +188,7 @@ impl Group {
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn freeze(&self, is_frozen: bool) -> Result<bool, GroupError> {
+    pub fn set_frozen(&self, is_frozen: bool) -> Result<bool, GroupError> {
         if let Some(path) = self.file("freezer.state") {
             return write_file(&path, if is_frozen { "FROZEN" } else { "THAWED" }).map(|()| true);
         }
@@ -228,7 +233,7 @@ impl Group {
     /// to reap children. Returns false if a process is left after `patience`.
     pub fn kill(&self, patience: Duration, mut reap: impl FnMut()) -> bool {
         let began = Instant::now();
-        // No process can fork from here on.
+        // With the pids controller, no process can fork from here on.
         if let Some(path) = self.file("pids.max") {
             let _ = write_file(&path, "0");
         }
@@ -238,11 +243,11 @@ impl Group {
                 true => {}
                 // A frozen process cannot fork while others are killed. It dies when thawed.
                 false => {
-                    let _ = self.freeze(true);
+                    let _ = self.set_frozen(true);
                     self.signal(Signal::KILL);
                 }
             }
-            let _ = self.freeze(false);
+            let _ = self.set_frozen(false);
             reap();
             if self.processes().is_empty() {
                 return true;
@@ -262,7 +267,7 @@ impl Group {
         let began = Instant::now();
         for Folder { path, .. } in self.folders.iter().rev() {
             loop {
-                match (self.system.remove)(path) {
+                match (self.folder_functions.remove)(path) {
                     Ok(()) => break,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                     Err(error) if began.elapsed() >= patience => {
@@ -286,7 +291,7 @@ fn write_file(path: &Path, text: &str) -> Result<(), GroupError> {
     result.map_err(|error| GroupError::at(path, error))
 }
 
-/// Reason why a batch cannot be held.
+/// Reason why the cgroup of a batch job cannot be created or set.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     /// The system refused.

@@ -64,14 +64,14 @@ pub struct Place {
 /// Functions that create and remove cgroups. The kernel fills new folders, and removes them only when they
 /// have no processes.
 #[derive(Clone, Copy, Debug)]
-pub struct System {
+pub struct FolderFunctions {
     /// Creates a cgroup.
     pub make: fn(&Path) -> io::Result<()>,
     /// Removes a cgroup.
     pub remove: fn(&Path) -> io::Result<()>,
 }
 
-impl System {
+impl FolderFunctions {
     /// Functions of the running kernel.
     pub const REAL: Self =
         Self { make: |path| fs::create_dir(path), remove: |path| fs::remove_dir(path) };
@@ -80,7 +80,7 @@ impl System {
 /// Mounted cgroup hierarchies.
 #[derive(Clone, Debug)]
 pub struct Hierarchies {
-    pub(super) system: System,
+    pub(super) folder_functions: FolderFunctions,
     /// Mount point of each controller that the machine has.
     places: Vec<(Controller, Place)>,
 }
@@ -89,12 +89,12 @@ impl Hierarchies {
     /// Finds the hierarchies of this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
-        Self::below(Path::new("/"), System::REAL)
+        Self::below(Path::new("/"), FolderFunctions::REAL)
     }
 
     /// Finds the hierarchies of a machine with its files below `root`.
     #[must_use]
-    pub fn below(root: &Path, system: System) -> Self {
+    pub fn below(root: &Path, folder_functions: FolderFunctions) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
         let mut places = Vec::new();
         let mut v2_folder = None;
@@ -138,7 +138,7 @@ impl Hierarchies {
                 }
             }
         }
-        Self { system, places }
+        Self { folder_functions, places }
     }
 
     /// Returns the place of a controller, or `None` if the machine lacks it.

@@ -52,7 +52,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Functions for fake cgroups in ordinary folders.
-const FAKE: System = System { make, remove };
+const FAKE: FolderFunctions = FolderFunctions { make, remove };
 
 /// Fake machine: its files below a temporary folder.
 struct Tree(TempDir);
@@ -140,7 +140,7 @@ fn cgroup_v1_controllers_hold_a_batch() {
     assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "FROZEN");
     weight.give(&group, Share::at_most(0.1)).unwrap();
     assert_eq!(tree.read("freezer/wedjat-one/freezer.state"), "THAWED");
-    assert!(!group.yield_to_all().unwrap(), "this kernel has no cpu.idle");
+    assert!(!group.set_idle_class().unwrap(), "this kernel has no cpu.idle");
     group.remove(Duration::ZERO).unwrap();
     assert!(!tree.0.path().join("sys/fs/cgroup/cpu/wedjat-one").exists());
 }
@@ -158,7 +158,7 @@ fn cgroup_v2_controllers_hold_a_batch() {
     );
     assert_eq!(tree.read("unified/wedjat-one/cpuset.cpus"), "2,5");
     assert_eq!(tree.read("unified/wedjat-one/pids.max"), "40");
-    assert!(group.yield_to_all().unwrap());
+    assert!(group.set_idle_class().unwrap());
     assert_eq!(tree.read("unified/wedjat-one/cpu.idle"), "1");
     let mut quota = Quota::of(2);
     quota.give(&group, Share::at_most(0.3)).unwrap();
@@ -306,7 +306,7 @@ fn real(name: &str) -> Option<(Group, CgroupFolders, Limits)> {
 #[test]
 fn batch_starts_in_its_cgroup_and_always_ends() {
     let Some((group, planned, limits)) = real("batch") else { return };
-    let _ = group.yield_to_all();
+    let _ = group.set_idle_class();
     // Ignores SIGTERM, requests a real-time class, and forks until the limit.
     let script = "trap '' TERM HUP INT; f() { f | f & }; chrt -f 1 true 2>/dev/null && echo real; \
                   taskset -pc $$; echo begun; f; while :; do :; done";
@@ -323,7 +323,7 @@ fn batch_starts_in_its_cgroup_and_always_ends() {
     let scheduling = Scheduling::of(child.id()).unwrap();
     assert_eq!((scheduling.class, &scheduling.cpus), (IDLE_CLASS, &limits.cpus));
     let _ = group.set_quota(0.1);
-    let _ = group.freeze(true);
+    let _ = group.set_frozen(true);
     assert!(group.kill(Duration::from_secs(60), || drop(child.try_wait())), "all of it has ended");
     assert!(!child.wait().unwrap().success());
     group.remove(Duration::from_secs(30)).unwrap();

@@ -272,7 +272,7 @@ impl Rig {
 
     /// Attaches the worker with this index and waits for its grant.
     fn attach_worker(&mut self, at: usize) -> WorkerEnd {
-        let mut worker_end = self.handles.claim(at);
+        let worker_end = self.handles.claim(at);
         self.after(100);
         assert!(worker_end.receiver().is_granted());
         worker_end.start();
@@ -343,21 +343,21 @@ fn frame(header: &Header, payload: &[u8]) -> Vec<u8> {
 fn worker_serves_task_and_client_gets_reply() {
     for family in FAMILIES {
         let mut rig = Rig::over(family, "cfcfs", 2, 16, Overflow::Drop);
-        let mut worker_end = rig.attach_worker(1);
+        let worker_end = rig.attach_worker(1);
         // The fixture adds an extension: application 5, sequence number 0xABCD_0006, class 4.
         let header = Header { extended: true, src: 77, ..Header::new_task(POOL, 6) };
         rig.send(&family.frame(&header, b"question"));
-        assert_eq!(worker_end.take(), Ok(true));
-        assert_eq!(worker_end.payload(), b"question");
+        let task = worker_end.take().unwrap().unwrap();
+        assert_eq!(worker_end.payload(&task), b"question");
         assert_eq!(
-            worker_end.ids(),
+            worker_end.ids(&task),
             wedjat_core::ring::TaskIds { app: 5, seq: 0xABCD_0006, class: 4 }
         );
         let answer = |_: &[u8], reply: &mut [u8]| {
             reply[..20].copy_from_slice(b"a much longer answer");
             20
         };
-        worker_end.answer(answer, || 2500);
+        worker_end.answer(task, answer, || 2500).unwrap();
         rig.after(1);
         let packet = std::iter::from_fn(|| rig.wire.receive()).last().unwrap();
         let datagram = family.parse(packet.bytes()).unwrap();
@@ -506,11 +506,11 @@ fn queue_keeps_order_and_bound() {
 #[test]
 fn central_queue_measures_handover_every_poll() {
     let mut rig = Rig::new("cfcfs", 1, 16, Overflow::Drop);
-    let mut worker_end = rig.attach_worker(0);
+    let worker_end = rig.attach_worker(0);
     for seq in 0..400 {
         rig.task(NO_MEMBER, seq, &[]);
-        assert_eq!(worker_end.take(), Ok(true));
-        worker_end.answer(|_, _| 0, || 50_000);
+        let task = worker_end.take().unwrap().unwrap();
+        worker_end.answer(task, |_, _| 0, || 50_000).unwrap();
         rig.after(52);
         assert_eq!(rig.replies().len(), 1);
         // Idle until the next task: a task takes 94 us in all, so the tasks drift against the agent's ticks.
@@ -679,7 +679,7 @@ fn task_for_foreign_worker_is_refused() {
         rig.send(&frame(&Header { dst: worker, src: 77, ..Header::new_task(pool, 1) }, &[]));
     }
     assert_eq!(rig.dropped(DropReason::PoolMismatch), 2);
-    assert!(worker_ends.iter_mut().all(|worker_end| worker_end.take() == Ok(false)));
+    assert!(worker_ends.iter().all(|worker_end| worker_end.take().unwrap().is_none()));
     rig.send(&frame(&Header { dst: 20, src: 77, ..Header::new_task(POOL + 1, 2) }, &[]));
     rig.task(10, 3, &[]);
     assert!(worker_ends.iter_mut().all(work), "each by its own name");
@@ -808,14 +808,14 @@ fn replaced_workers_are_counted_by_cause() {
 #[test]
 fn forging_worker_is_excluded() {
     let mut rig = Rig::new("jbsq(k=2)", 2, 16, Overflow::Drop);
-    let (mut bad, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
+    let (bad, mut other) = (rig.attach_worker(0), rig.attach_worker(1));
     for seq in 0..6 {
         rig.task(NO_MEMBER, seq, &[]);
     }
     // The worker takes all its notices and then reports more completed tasks than it was given.
-    while let Some(_notice) = bad.receiver_mut().receive() {}
-    bad.receiver_mut().skip(1);
-    bad.receiver_mut().complete(1);
+    while let Some(_notice) = bad.receiver().receive() {}
+    bad.receiver().skip(1);
+    bad.receiver().complete(1);
     rig.after(1);
     while work(&mut other) {
         rig.after(1);
@@ -834,11 +834,11 @@ fn invalid_and_missing_answers_are_counted() {
         rig.task(NO_MEMBER, seq, &[]);
     }
     // The first task gets no answer; 3 is its service time in nanoseconds.
-    assert_eq!(worker_end.take(), Ok(true));
-    worker_end.give_up(3);
+    let task = worker_end.take().unwrap().unwrap();
+    worker_end.give_up(task, 3);
     // A credit without its answer.
-    assert!(worker_end.receiver_mut().receive().is_some());
-    worker_end.receiver_mut().complete(1);
+    assert!(worker_end.receiver().receive().is_some());
+    worker_end.receiver().complete(1);
     assert!(work(&mut worker_end) && work(&mut worker_end));
     rig.after(1);
     assert_eq!(rig.dropped(DropReason::Unanswered), 1);
@@ -1100,10 +1100,10 @@ proptest! {
                     rig.send(&damaged(bytes, &edits, value));
                 }
                 (5 | 6, Some(worker_end)) => drop(work(worker_end)),
-                (7, Some(worker_end)) => worker_end.receiver_mut().complete(u64::from(value)),
+                (7, Some(worker_end)) => worker_end.receiver().complete(u64::from(value)),
                 (8, Some(worker_end)) if value % 8 == 1 => {
-                    worker_end.receiver_mut().skip(u64::from(value));
-                    worker_end.receiver_mut().complete(1);
+                    worker_end.receiver().skip(u64::from(value));
+                    worker_end.receiver().complete(1);
                 }
                 (9, worker_end) if value % 4 < 2 => *worker_end = match worker_end.take() {
                     Some(_) => None,

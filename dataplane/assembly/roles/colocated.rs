@@ -32,22 +32,25 @@ const POOL: u16 = 7;
 /// Workers of the remote server, and of this host.
 const REMOTE: [u16; 2] = [10, 11];
 const LOCAL: [u16; 2] = [20, 21];
+/// Members of the local workers in the leaf's pool. The remote workers are members 0 and 1.
+const LOCAL_MEMBERS: [u16; 2] = [2, 3];
 
 /// Core with a leaf of one port, whose far end is `wire`, and an agent with two workers.
 struct Rig {
     /// Family of the leaf's port, its clients and servers.
     family: Family,
-    host: Colocated<RingPort, FramePool>,
+    /// Leaf and agent.
+    role: Colocated<RingPort, FramePool>,
     wire: RingPort,
     frames: FramePool,
-    /// Workers' ends of the region.
+    /// Memory region that agent and workers share, and queue of reported deaths.
     handles: AgentHandles,
     /// Time in ticks of a nanosecond.
     now: u64,
 }
 
 /// Returns the configuration of leaf and agent; `policy` is the leaf's.
-fn text(policy: &str) -> String {
+fn config_text(policy: &str) -> String {
     let [remote, local] = [REMOTE, LOCAL].map(|[first, last]| format!("{first}-{last}"));
     format!(
         "[leaf]\nid = 1\ncores = [0]\nseed = 7\nconnections = 64\nconnection_timeout_ms = 1000\nworker_timeout_ms = 100\n\
@@ -75,15 +78,15 @@ impl Rig {
     /// Same as [`Rig::new`], with this pool key.
     fn with_key(family: Family, policy: &str, key: Option<Key>) -> Self {
         let sizes = Sizes { depth: 256, frames: 512, bytes: 512 };
-        let built = rig::colocated(rig::stages(&family.text(&text(policy)), key), sizes);
-        let ColocatedRig { both, mut far, frames, handles, .. } = built;
-        let mut rig = Self { family, host: both, wire: far.remove(0), frames, handles, now: 0 };
+        let built = rig::colocated(rig::stages(&family.text(&config_text(policy)), key), sizes);
+        let ColocatedRig { role, mut far, frames, handles, .. } = built;
+        let mut rig = Self { family, role, wire: far.remove(0), frames, handles, now: 0 };
         rig.ask_for_leaf();
         rig
     }
 
-    /// Asks for the leaf's MAC address, as a client does before its first task. The leaf learns the client only
-    /// from its tasks.
+    /// Asks for the leaf's MAC address, as a client does before its first task. So the ledger also covers a request and
+    /// its answer. The leaf does not learn the client's MAC address from the request, but later from a task.
     fn ask_for_leaf(&mut self) {
         let mut question = [0; arp::FRAME_LEN];
         arp::Packet::request(CLIENT_MAC, CLIENT, LEAF).emit(&mut question, Mac::BROADCAST);
@@ -94,16 +97,27 @@ impl Rig {
     /// Polls `us` microseconds later.
     fn after(&mut self, us: u64) {
         self.now += us * 1000;
-        self.host.poll(self.now);
+        self.role.poll(self.now);
     }
 
-    /// Attaches the worker with this index and waits for its grant.
+    /// Attaches the worker with this index, and polls until the agent admits it (grants its claim).
     fn attach_worker(&mut self, at: usize) -> WorkerEnd {
-        let mut worker_end = self.handles.claim(at);
+        let worker_end = self.handles.claim(at);
         (0..4).for_each(|_| self.after(100));
         assert!(worker_end.receiver().is_granted());
         worker_end.start();
         worker_end
+    }
+
+    /// Reports the death of the process that now holds the claim of this worker. The agent ignores the death of an
+    /// earlier process with another claim.
+    fn kill_worker(&self, at: usize) {
+        self.handles.report_death(at, self.handles.region.granted(at));
+    }
+
+    /// Returns the number of tasks at the agent: those that wait there or are with its workers.
+    fn held_by_agent(&self) -> usize {
+        self.role.held()
     }
 
     /// Delivers a client's task, whose payload is its number.
@@ -130,8 +144,9 @@ impl Rig {
         self.after(1);
     }
 
-    /// Returns tasks sent to the remote server, by worker, and replies to the client, by worker and number.
-    fn sent(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
+    /// Returns what the leaf sent: the worker of each task to the remote server, and worker and sequence number of each
+    /// reply to the client.
+    fn received_from_leaf(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
         let (mut tasks, mut replies) = (Vec::new(), Vec::new());
         while let Some(packet) = self.wire.receive() {
             let frame = as_v4(packet.bytes());
@@ -156,14 +171,14 @@ impl Rig {
         (tasks, replies)
     }
 
-    /// Checks that both ledgers balance and every buffer except held ones is back.
+    /// Checks that both ledgers balance and every buffer except those of tasks at the agent is back.
     fn balanced(&mut self) {
         self.after(200);
         self.after(1);
         while self.wire.receive().is_some() {}
-        assert!(self.host.leaf().stages().counters().balances());
-        assert!(self.host.agent().counters().balances());
-        assert_eq!(self.frames.in_use(), self.host.held());
+        assert!(self.role.leaf().stages().counters().balances());
+        assert!(self.role.agent().counters().balances());
+        assert_eq!(self.frames.in_use(), self.held_by_agent());
     }
 }
 
@@ -173,7 +188,7 @@ fn tasks_reach_local_and_remote_workers() {
     for family in BOTH {
         let mut rig = Rig::new(family, "round-robin");
         (0..2).for_each(|seq| rig.task(seq));
-        let elsewhere = rig.sent().0;
+        let elsewhere = rig.received_from_leaf().0;
         assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         (2..42).for_each(|seq| {
@@ -184,15 +199,15 @@ fn tasks_reach_local_and_remote_workers() {
         });
         rig.after(1);
         rig.after(1);
-        let (tasks, replies) = rig.sent();
+        let (tasks, replies) = rig.received_from_leaf();
         assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
         assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
         assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
         // A reply of the remote server passes as at any leaf.
         let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
-        assert_eq!(rig.sent().1, [(10, 99)]);
-        assert_eq!(rig.host.agent().registered(), 2);
+        assert_eq!(rig.received_from_leaf().1, [(10, 99)]);
+        assert_eq!(rig.role.agent().registered(), 2);
         rig.balanced();
     }
 }
@@ -211,13 +226,16 @@ fn pool_key_applies_to_remote_servers_only() {
             }
         }
         (0..4).for_each(|_| rig.after(1));
-        assert_eq!(rig.host.agent().registered(), 2);
-        assert_eq!(rig.sent().1.len(), 4, "those of the workers here");
+        assert_eq!(rig.role.agent().registered(), 2);
+        assert_eq!(rig.received_from_leaf().1.len(), 4, "those of the workers here");
         let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
         // A remote sender that claims to be local is refused.
         let of_local = Header { src: 20, ..done };
-        let forged = match WireNetwork::of(family == Family::V6).agent {
+        let is_v6 = family == Family::V6;
+        // The link in memory between leaf and agent.
+        let internal_link = WireNetwork::of(is_v6);
+        let forged = match internal_link.agent {
             IpAddr::V4(agent) => {
                 fixtures::datagram(&Flow { src: agent.to_bits(), ..flow }, &of_local, &[])
             }
@@ -229,8 +247,8 @@ fn pool_key_applies_to_remote_servers_only() {
         };
         assert!(rig.wire.send(&forged));
         rig.after(1);
-        assert!(rig.sent().1.is_empty());
-        let counters = rig.host.leaf().stages().counters();
+        assert!(rig.received_from_leaf().1.is_empty());
+        let counters = rig.role.leaf().stages().counters();
         assert_eq!(counters.dropped(DropReason::AuthMissing), 1);
         assert_eq!(
             counters.dropped(DropReason::SpoofedReply),
@@ -250,7 +268,7 @@ fn pool_key_applies_to_remote_servers_only() {
         frame[udp::PAYLOAD..].copy_from_slice(&payload);
         flow.emit(&mut frame, payload.len());
         rig.send_frame(&frame);
-        assert_eq!(rig.sent().1, [(10, 99)]);
+        assert_eq!(rig.received_from_leaf().1, [(10, 99)]);
         rig.balanced();
     }
 }
@@ -262,16 +280,16 @@ fn leaf_sees_local_workers_change_at_once() {
         let mut rig = Rig::new(family, "round-robin");
         let (mut first, second) = (rig.attach_worker(0), rig.attach_worker(1));
         let presence = |rig: &Rig, member| {
-            rig.host.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
+            rig.role.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
         };
-        assert_eq!([2, 3].map(|member| presence(&rig, member)), [Presence::Registered; 2]);
+        assert_eq!(LOCAL_MEMBERS.map(|member| presence(&rig, member)), [Presence::Registered; 2]);
         (0..4).for_each(|seq| rig.task(seq));
-        assert_eq!(rig.host.held(), 2);
-        rig.handles.report_death(1, rig.handles.region.granted(1));
+        assert_eq!(rig.held_by_agent(), 2);
+        rig.kill_worker(1);
         rig.after(100);
-        let lost = rig.host.agent().counters().dropped(DropReason::WorkerLost);
+        let lost = rig.role.agent().counters().dropped(DropReason::WorkerLost);
         drop(second);
-        rig.sent();
+        rig.received_from_leaf();
         (4..10).for_each(|seq| {
             rig.task(seq);
             while work(&mut first) {
@@ -279,15 +297,17 @@ fn leaf_sees_local_workers_change_at_once() {
             }
         });
         rig.after(200);
-        // After its death no task was sent to it by name, although the leaf's timeout is a thousand times longer.
-        let dropped = rig.host.agent().counters().dropped_total();
-        assert_eq!((rig.host.held(), dropped), (0, lost));
-        assert_eq!(rig.sent().0.len(), 4, "two of three are elsewhere");
+        // After the death the leaf addressed no task to the worker; the agent would have dropped it. The leaf's timeout
+        // is a thousand times longer.
+        let dropped = rig.role.agent().counters().dropped_total();
+        assert_eq!((rig.held_by_agent(), dropped), (0, lost));
+        // Two of the three remaining workers are remote, so 4 of 6 tasks leave.
+        assert_eq!(rig.received_from_leaf().0.len(), 4, "two of three are elsewhere");
         // Silent for as long as the leaf waits, then back: it is chosen again.
         (0..400).for_each(|_| rig.after(1000));
-        assert_eq!(presence(&rig, 3), Presence::Silent);
+        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), Presence::Silent);
         let mut back = rig.attach_worker(1);
-        assert_eq!(presence(&rig, 3), Presence::Registered);
+        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), Presence::Registered);
         (10..14).for_each(|seq| rig.task(seq));
         assert!(work(&mut first) && work(&mut back));
         rig.balanced();
@@ -301,14 +321,18 @@ fn central_queue_feeds_local_and_remote_workers() {
         let mut rig = Rig::new(family, "jbsq(k=1)");
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         (0..20).for_each(|seq| rig.task(seq));
-        assert_eq!((rig.sent().0.len(), rig.host.held()), (2, 2), "one at each, the others wait");
+        assert_eq!(
+            (rig.received_from_leaf().0.len(), rig.held_by_agent()),
+            (2, 2),
+            "one at each, the others wait"
+        );
         for _ in 0..100 {
             let _ = worker_ends.each_mut().map(work);
             rig.after(1);
         }
         // The remote workers do not answer. The two here serve 18 tasks.
-        assert_eq!(rig.host.agent().counters().read(Counter::Replies), 18);
-        assert_eq!(rig.host.leaf().stages().waiting(), 0);
+        assert_eq!(rig.role.agent().counters().read(Counter::Replies), 18);
+        assert_eq!(rig.role.leaf().stages().waiting(), 0);
         rig.balanced();
     }
 }
@@ -321,12 +345,12 @@ fn held_tasks_are_counted_by_their_holder() {
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         (0..8).for_each(|seq| rig.task(seq));
         assert!(work(&mut worker_ends[0]), "its reply is under way");
-        let Rig { host, frames, now, mut wire, .. } = rig;
+        let Rig { role, frames, now, mut wire, .. } = rig;
         let (leaf, agent) =
-            (host.leaf().stages().counters().clone(), host.agent().counters().clone());
+            (role.leaf().stages().counters().clone(), role.agent().counters().clone());
         // A packet that the leaf has not received when it ends.
         assert!(wire.send(&[0; 60]));
-        drop(host.close(now));
+        drop(role.close(now));
         // Each of four workers got two tasks. The agent's workers answered one of their four.
         assert_eq!(agent.dropped(DropReason::Shutdown), 3);
         assert!(agent.balances() && leaf.balances());

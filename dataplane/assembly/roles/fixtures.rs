@@ -29,11 +29,11 @@ pub fn datagram<A: Address>(flow: &Flow<A>, header: &Header, body: &[u8]) -> Vec
 
 /// Serves the worker's next task and answers with its bytes. Returns false if there was no task.
 pub fn work(worker_end: &mut WorkerEnd) -> bool {
-    let has_task = worker_end.take().unwrap();
+    let Some(task) = worker_end.take().unwrap() else { return false };
     let echo = |request: &[u8], reply: &mut [u8]| {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
-    worker_end.answer(echo, || 1500);
-    has_task
+    worker_end.answer(task, echo, || 1500).unwrap();
+    true
 }

@@ -13,7 +13,7 @@ use wedjat_core::role::Leaf;
 use wedjat_core::stage::{Setting, Side, Step, Update};
 use wedjat_core::state::counters::{CoreNumber, CounterKind};
 use wedjat_core::state::neighbour::Slot;
-use wedjat_core::state::{Counter, Gauge, Member, Neighbours};
+use wedjat_core::state::{Counter, Gauge, Load, Member, Neighbours};
 use wedjat_core::wire::auth::Key;
 use wedjat_core::wire::checksum::PartialChecksum;
 use wedjat_core::wire::ether::{self, Mac};
@@ -84,13 +84,13 @@ fn rig(policy: &str) -> Rig {
 
 /// Builds a leaf over IPv4 or IPv6.
 fn rig_of(family: Family, policy: &str) -> Rig {
-    rig_where(family, policy, false)
+    rig_with_registration(family, policy, false)
 }
 
-/// Builds a leaf whose servers register their workers or do not.
-fn rig_where(family: Family, policy: &str, registers: bool) -> Rig {
+/// Same as [`rig_of`], with servers that register their workers or do not.
+fn rig_with_registration(family: Family, policy: &str, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers, key: None };
-    let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop));
+    let text = config_text(&networks, policy, true, 1, (64, Overflow::Drop));
     rigs_of(&family.text(&text), None, true, 256).remove(0)
 }
 
@@ -140,12 +140,12 @@ fn rigs_on(
     cores: usize,
     queue: (usize, Overflow),
 ) -> Vec<Rig> {
-    let text = text_of(&networks, policy, servers_known, cores, queue);
+    let text = config_text(&networks, policy, servers_known, cores, queue);
     rigs_of(&text, networks.key, client_known, depth)
 }
 
 /// Returns the configuration of a leaf on these networks, with pool 7.
-fn text_of(
+fn config_text(
     &Networks { sides, registers, .. }: &Networks,
     policy: &str,
     servers_known: bool,
@@ -181,11 +181,11 @@ fn text_of(
 
 /// Builds the cores of the node with this configuration.
 fn rigs_of(text: &str, key: Option<Key>, client_known: bool, depth: usize) -> Vec<Rig> {
-    controlled(text, key, client_known, depth).0
+    rigs_with_control(text, key, client_known, depth).0
 }
 
 /// Builds the cores, and the control that changes their configuration.
-fn controlled(
+fn rigs_with_control(
     text: &str,
     key: Option<Key>,
     client_known: bool,
@@ -402,7 +402,7 @@ fn absent_udp_checksums_stay_absent() {
 #[test]
 fn harmless_options_and_padding_pass_where_permitted() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-    let text = text_of(&networks, "random", true, 1, (16, Overflow::Drop));
+    let text = config_text(&networks, "random", true, 1, (16, Overflow::Drop));
     let permitting = "side = 'clients'\nip_options = 'harmless'\n";
     let text = text.replacen("side = 'clients'\n", permitting, 1);
     let mut rig = rigs_of(&text, None, true, 256).remove(0);
@@ -692,6 +692,58 @@ fn surplus_replies_are_found_over_all_cores() {
         second.wait(11_000_000);
     }
     assert_eq!(surplus(first) + surplus(second), 8);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+// promise: scheduling.2
+#[test]
+fn overloaded_core_exchanges_after_512_packets() {
+    let mut cores = rigs("jsq", true, true, 256, 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    let heard = (0..17).map(|_| {
+        (0..BURST).for_each(|seq| first.send(CLIENTS, &task(seq as u16)));
+        first.poll();
+        assert_eq!(first.receive(WORKERS).len(), BURST);
+        second.poll();
+        let view = second.leaf.stages().dispatcher(0).unwrap().view();
+        (0..8).map(|member| view.outstanding(Member(member))).sum()
+    });
+    let heard: Vec<u32> = heard.collect();
+    // At once, then after 16 bursts. A core that keeps up exchanges at every poll, as the second one does.
+    assert_eq!(heard[..16], [32; 16]);
+    assert_eq!(heard[16], 17 * 32);
+    first.assert_accounted();
+    second.assert_accounted();
+}
+
+// promise: scheduling.2
+#[test]
+fn all_cores_doubt_a_contradicting_worker() {
+    let mut cores = rigs("round-robin", true, true, 256, 2);
+    let [first, second] = &mut cores[..] else { unreachable!() };
+    for seq in 0..8 * 8 {
+        first.one(CLIENTS, &task(seq), WORKERS); // eight tasks for each of eight workers
+    }
+    // Each worker reports an empty queue five times. Each core looks after half of them, and sees it at three checks.
+    for _ in 0..5 {
+        for worker in 10..18 {
+            first.one(WORKERS, &reply(worker, 0), CLIENTS);
+        }
+        first.wait(11_000_000);
+        second.wait(11_000_000);
+    }
+    // Two more checks bring the doubt to both cores.
+    for _ in 0..2 {
+        first.wait(11_000_000);
+        second.wait(11_000_000);
+    }
+    for worker in 10..18 {
+        second.one(WORKERS, &reply(worker, 0), CLIENTS);
+    }
+    let load = |member| second.leaf.stages().dispatcher(0).unwrap().view().load(Member(member));
+    // Eight tasks less six replies.
+    assert!((0..8).all(|member| load(member) == Load::tasks(2)), "{:?}", [0, 1].map(load));
     first.assert_accounted();
     second.assert_accounted();
 }

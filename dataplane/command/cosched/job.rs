@@ -16,9 +16,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use wedjat::config::AgentConfig;
 use wedjat::cosched::{
-    Folder, Job, JobEnd, JobState, Measure, Note, Objective, Policy, Setting, Signals, run,
+    Job, JobEnd, JobState, Measure, Note, NotesFolder, Objective, Policy, Setting, Signals, run,
 };
-use wedjat_cosched::mechanism::{Class, System};
+use wedjat_cosched::mechanism::{Class, FolderFunctions};
 use wedjat_cosched::{Mode, Setup};
 
 use super::super::{Outcome, print};
@@ -193,8 +193,8 @@ pub struct Status {
 
 /// Removes what killed jobs left, and prints the remaining jobs.
 pub fn status(arguments: &Status) -> Outcome {
-    let folder = Folder::open()?;
-    for note in folder.clean(System::REAL)? {
+    let folder = NotesFolder::open()?;
+    for note in folder.clean(FolderFunctions::REAL)? {
         log::warn!("job {} ({}) was killed; its leftovers are removed", note.id(), note.command);
     }
     let jobs = folder.jobs();
@@ -238,7 +238,7 @@ fn text(note: &Note) -> String {
 
 /// Asks a job to end.
 pub fn cancel(id: u32) -> Outcome {
-    let folder = Folder::open()?;
+    let folder = NotesFolder::open()?;
     let jobs = folder.jobs();
     let Some(note) = jobs.iter().find(|note| note.id() == id) else {
         let ids: Vec<_> = jobs.iter().map(|note| note.id().to_string()).collect();

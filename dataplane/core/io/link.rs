@@ -82,6 +82,13 @@ impl<P: Port> Port for DeviceOrWire<P> {
             Self::Link(end) => end.tx_burst(burst),
         }
     }
+
+    fn is_removed(&self) -> bool {
+        match self {
+            Self::Device(port) => port.is_removed(),
+            Self::Link(_) => false,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,11 @@ pub trait Buf: Sized {
         false
     }
 
+    /// Moves a segmented packet into its first segment. Returns false, without a change, if it does not fit.
+    fn linearise(&mut self) -> bool {
+        false
+    }
+
     /// Returns true if the device has verified the IPv4 and UDP checksums.
     fn checksums_verified(&self) -> bool {
         false
@@ -52,6 +57,11 @@ pub trait Buf: Sized {
     /// Prefetches the first cache line of the packet.
     #[inline]
     fn prefetch(&self) {}
+
+    /// Prefetches a buffer that has left the caches: its description and the packet's usual first cache line. Reads
+    /// neither.
+    #[inline]
+    fn prefetch_all(&self) {}
 }
 
 /// Position of the receive time in a buffer, and the flag for its presence.
@@ -98,6 +108,11 @@ pub trait Port {
     /// Sends from the front of `burst` and removes the sent packets; the rest stays, in order. Returns the
     /// number of packets sent.
     fn tx_burst(&mut self, burst: &mut Burst<Self::Buf>) -> usize;
+
+    /// Returns true while the device is unplugged. It then receives and sends nothing.
+    fn is_removed(&self) -> bool {
+        false
+    }
 }
 
 /// Source of new buffers: one core's handle to a pool that was filled at start-up.

@@ -2,6 +2,9 @@
 
 use crate::nearest::did_you_mean;
 
+/// Kernel drivers that pass a NIC to a process.
+pub const PASSING_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+
 /// Known arguments of drivers (DPDK 21.11 to 26.07), including those of memif that wedjat itself reads.
 /// Drivers missing from the list are not checked.
 const KNOWN: [(&str, &[&str]); 5] = [

@@ -17,7 +17,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::io::Buf;
 use crate::policy::Beliefs;
-use crate::policy::beliefs::{CANDIDATES_MAX, Candidate};
+use crate::policy::beliefs::{ESTIMATES_MAX, MemberEstimate};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
 use crate::state::{Counter, Member};
@@ -233,15 +233,15 @@ impl From<Verdict> for Fate {
 pub struct PoolBeliefs {
     /// The view.
     pub beliefs: Beliefs,
-    /// Ids of the candidates, in their order.
-    pub workers: ArrayVec<u16, CANDIDATES_MAX>,
+    /// Ids of the members with estimates, in their order.
+    pub workers: ArrayVec<u16, ESTIMATES_MAX>,
 }
 
 impl PoolBeliefs {
     /// Adds the id of each member.
     #[must_use]
     pub fn named(beliefs: Beliefs, id: impl Fn(Member) -> u16) -> Self {
-        let workers = beliefs.candidates.iter().map(|candidate| id(candidate.member)).collect();
+        let workers = beliefs.estimates.iter().map(|estimate| id(estimate.member)).collect();
         Self { beliefs, workers }
     }
 }
@@ -270,7 +270,7 @@ pub struct Record {
     /// View before the decision, for a task of an existing pool.
     pub beliefs: Option<PoolBeliefs>,
     /// View of the chosen worker, including this task.
-    pub chosen: Option<Candidate>,
+    pub chosen: Option<MemberEstimate>,
 }
 
 /// Initial record; its fields are filled in while the packet is processed.
@@ -486,7 +486,7 @@ impl Explainer {
             record.follows = follows;
             record.idle = !follows && is_for_idle(frame);
             record.chosen =
-                member.map(|member| Candidate::of(dispatcher.view(), Member(member as u16)));
+                member.map(|member| MemberEstimate::of(dispatcher.view(), Member(member as u16)));
         });
     }
 
@@ -495,14 +495,14 @@ impl Explainer {
         std::mem::take(&mut self.is_recorded)
     }
 
-    /// Records packets that the device of a port rejected.
-    pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B]) {
+    /// Records packets that the device of a port rejected for `reason`.
+    pub fn unsent<B: Buf>(&mut self, port: usize, packets: &[B], reason: DropReason) {
         // Time of the last recorded packet: rejected packets have none of their own.
         let now = self.draft.ticks;
         for packet in packets {
             self.draft(None, now, packet.bytes(), |_| None);
             let add = |record: &mut Record| record.port = Some(port as u8);
-            self.settle(Moment::Leaving, Fate::Dropped(DropReason::TxFull), add);
+            self.settle(Moment::Leaving, Fate::Dropped(reason), add);
         }
     }
 }

@@ -117,10 +117,16 @@ impl<C> Commands<C> {
     }
 }
 
+/// Number of waiting tasks between the one that leaves and the one that is prefetched.
+const PREFETCH_QUEUED: usize = 3;
+
 /// Storage of the packets that wait.
 pub trait PacketStore<T> {
     /// Returns the bytes of a packet, or `None` if it is no longer stored.
     fn frame<'a>(&'a mut self, packet: &'a mut T) -> Option<&'a mut [u8]>;
+
+    /// Prefetches a packet that waits and will soon be offered.
+    fn prefetch(&self, _packet: &T) {}
 
     /// Decides on the first task of a pool's queue, received by this port. `None` if it must keep waiting. Drops a task
     /// whose packet is no longer stored.
@@ -470,6 +476,9 @@ impl<T> Node<T> {
                 continue;
             };
             let QueuedTask { packet, since, .. } = self.tasks.pop(&mut self.queues[pool])?;
+            if let Some(later) = self.tasks.iter(self.queues[pool]).nth(PREFETCH_QUEUED) {
+                store.prefetch(&later.packet); // its time in the queue was long enough to leave the caches
+            }
             if let Some(dispatcher) = self.stages.dispatcher(pool) {
                 dispatcher.view().note_wait(self.timing.to_ns(now.saturating_sub(since)));
             }

@@ -145,18 +145,24 @@ impl<P: Port> Outbox<P> {
         let unsent =
             counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
         let (received, sent) = (counters.read(Counter::RxPackets), attempted - unsent);
-        Progress { received, sent, timer, latest, awaits_workers: false }
+        let awaits_workers = false; // an agent sets it while its workers have tasks
+        Progress { received, sent, timer, latest, awaits_workers }
     }
 
-    /// Sends forwarded packets; drops packets that the device rejects twice.
+    /// Sends forwarded packets; drops packets that the device rejects twice, or whose device is unplugged.
     #[inline]
     fn flush_port(&mut self, port: usize) {
         let (device, burst) = (&mut self.ports[port], &mut self.forwarded[port]);
         let (sent, unsent) = send_by(&mut self.tap, port, device, burst, true);
-        self.counters.add(Counter::Forwarded, sent + unsent);
-        if unsent > 0 {
-            self.counters.drop(DropReason::TxFull, unsent);
+        if unsent == 0 {
+            self.counters.add(Counter::Forwarded, sent);
+            return;
         }
+        let reason = rejection(&self.ports[port]);
+        // Readers subtract `tx_full` from `forwarded`.
+        let forwarded = if reason == DropReason::TxFull { sent + unsent } else { sent };
+        self.counters.add(Counter::Forwarded, forwarded);
+        self.counters.drop(reason, unsent);
     }
 
     /// Sends originated packets; counts those that the device rejects twice.
@@ -167,6 +173,12 @@ impl<P: Port> Outbox<P> {
         self.counters.add(Counter::Originated, sent + unsent);
         self.counters.add(Counter::OriginatedUnsent, unsent);
     }
+}
+
+/// Returns the drop reason of packets that a port has rejected.
+#[cold]
+fn rejection<P: Port>(port: &P) -> DropReason {
+    if port.is_removed() { DropReason::PortRemoved } else { DropReason::TxFull }
 }
 
 /// Sends a burst in two attempts, and frees packets that the device rejects twice. Returns the numbers of sent and
@@ -189,8 +201,8 @@ fn try_to_send<P: Port>(port: &mut P, burst: &mut Burst<P::Buf>) -> usize {
     sent
 }
 
-/// Same as [`send`], for a tap's port `index`: copies sent packets while a tap is on. While packets are explained,
-/// also records rejected packets, if they `are_forwarded`.
+/// Same as [`send`], for a tap's port `index`: copies sent packets while a tap is on. While `wedjat explain` runs, also
+/// records rejected packets, if they `are_forwarded`: it explains no originated packets.
 #[inline]
 fn send_by<P: Port>(
     tap: &mut TapCore,
@@ -219,10 +231,54 @@ fn send_watched<P: Port>(
     if let Some(start) = copies {
         tap.keep(start, sent);
     }
+    // The packets' first records say that they were sent. These second ones report the drop.
     if are_forwarded && let Some(explainer) = tap.explainer() {
-        explainer.unsent(index, burst);
+        explainer.unsent(index, burst, rejection(port));
     }
     let unsent = burst.len();
     burst.clear();
     (sent as u64, unsent as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Port that rejects all packets.
+    struct RejectingPort {
+        is_removed: bool,
+    }
+
+    impl Port for RejectingPort {
+        type Buf = &'static mut [u8];
+
+        fn rx_burst(&mut self, _: &mut Burst<Self::Buf>) -> usize {
+            0
+        }
+
+        fn tx_burst(&mut self, _: &mut Burst<Self::Buf>) -> usize {
+            0
+        }
+
+        fn is_removed(&self) -> bool {
+            self.is_removed
+        }
+    }
+
+    // promise: ports.2
+    #[test]
+    fn rejected_packets_are_counted_by_cause() {
+        for (is_removed, reason, forwarded) in
+            [(true, DropReason::PortRemoved, 0), (false, DropReason::TxFull, 1)]
+        {
+            let counters = Counters::heap();
+            counters.add(Counter::RxPackets, 1);
+            let mut outbox = Outbox::new([RejectingPort { is_removed }], counters.clone());
+            outbox.forward(vec![0; 60].leak(), 0);
+            outbox.flush();
+            assert_eq!((counters.dropped(reason), counters.dropped_total()), (1, 1));
+            assert_eq!(counters.read(Counter::Forwarded), forwarded);
+            assert!(counters.balances(), "{reason:?}");
+        }
+    }
 }

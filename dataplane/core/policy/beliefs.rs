@@ -6,13 +6,13 @@ use arrayvec::ArrayVec;
 use super::ProbedMembers;
 use crate::state::{Load, Member, Presence, View};
 
-/// Maximum number of reported candidates.
-pub const CANDIDATES_MAX: usize = 8;
+/// Maximum number of reported estimates.
+pub const ESTIMATES_MAX: usize = 8;
 
-/// Method by which a policy selects the member for its next task.
+/// Method by which a policy selects the member for its next task, or the reason why it cannot select one yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectionBasis {
-    /// Takes an idle member; there is one.
+    /// Takes an idle member; at least one exists now.
     Idle,
     /// Draws members at random and takes the best of them.
     Drawn,
@@ -20,7 +20,7 @@ pub enum SelectionBasis {
     Best,
     /// Takes members in turn.
     Turn,
-    /// Waits for the answers of the probed members.
+    /// Awaits the answers of the probed members. The choice follows them.
     Asked,
 }
 
@@ -38,13 +38,16 @@ impl SelectionBasis {
     }
 }
 
-/// Members considered by a policy's next decision.
+/// Members considered by a policy's next decision, and its method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidates {
     /// Method of selection.
     pub basis: SelectionBasis,
-    /// The members, in the policy's order. Empty if the policy considers all of them, any idle one, or an idle one
-    /// shared by all cores, and while it waits for probes' answers.
+    /// The members, in the policy's order. An empty list depends on `basis`:
+    /// - `Idle`: any idle rack, or an idle member whose token any core may take;
+    /// - `Best`: all members;
+    /// - `Asked`: the answers are outstanding;
+    /// - `Drawn`, `Turn`: the pool has no active member.
     pub members: ProbedMembers,
 }
 
@@ -61,23 +64,25 @@ impl Candidates {
     }
 }
 
-/// Returns the next idle member for policies that prefer idle members: the last on the list. Empty candidates
-/// stand for an idle member that any core may take, by a token in shared memory.
-pub(super) fn idle_first(view: &View) -> Option<Candidates> {
+/// Returns the next idle member, for policies that prefer idle members: the last one on this core's idle list. Empty
+/// candidates stand for an idle member on no core's list. Any core may take it, by its token in shared memory.
+pub(super) fn next_idle(view: &View) -> Option<Candidates> {
     let last = view.idle().len().checked_sub(1).map(|last| view.idle().at(last));
-    let shared = view.peers().is_some_and(|peers| peers.sharing().idle && peers.has_tokens());
-    (last.is_some() || shared).then(|| Candidates::new(SelectionBasis::Idle, last))
+    let has_token = view
+        .pool_exchange()
+        .is_some_and(|pool_exchange| pool_exchange.publishes().idle && pool_exchange.has_tokens());
+    (last.is_some() || has_token).then(|| Candidates::new(SelectionBasis::Idle, last))
 }
 
-/// Same as [`idle_first`], for policies that use idle lists only on a node with several cores. Each idle member
-/// belongs to one core there. On a single core these policies find idle members by their own ranks or lists.
-pub(super) fn idle_shared(view: &View) -> Option<Candidates> {
-    idle_first(view).filter(|_| view.shares_idle())
+/// Same as [`next_idle`], for policies that use idle lists only on a node with several cores ([`View::shares_idle`]).
+/// On a single core these policies find idle members by their own ranks or lists.
+pub(super) fn next_shared_idle(view: &View) -> Option<Candidates> {
+    next_idle(view).filter(|_| view.shares_idle())
 }
 
 /// Estimated state of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct MemberEstimate {
     /// The member.
     pub member: Member,
     /// Last reported load.
@@ -88,11 +93,11 @@ pub struct Candidate {
     pub outstanding: u32,
     /// True if it is on the idle list.
     pub is_idle: bool,
-    /// True if the policy drew it, or its turn has come.
-    pub is_drawn: bool,
+    /// True if it is one of the policy's [`Candidates`]; false if it is listed because these are empty.
+    pub is_considered: bool,
 }
 
-/// Inputs of a decision.
+/// Knowledge and estimates of a dispatcher at its next decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beliefs {
     /// Method of selection.
@@ -108,12 +113,13 @@ pub struct Beliefs {
     /// Numbers of members that it may not choose: silent, unreachable, and others (drained, or not registered
     /// yet).
     pub out: [usize; 3],
-    /// Candidates of the policy; else the members with the fewest outstanding tasks, then with the least load.
-    pub candidates: ArrayVec<Candidate, CANDIDATES_MAX>,
+    /// Estimates of the policy's candidates. Without these: of the active members with the fewest outstanding tasks,
+    /// then with the least load.
+    pub estimates: ArrayVec<MemberEstimate, ESTIMATES_MAX>,
 }
 
 impl Beliefs {
-    /// Creates the inputs from a dispatcher's view, the candidates of its policy, its queue and the policy's
+    /// Creates the value from a dispatcher's view, the candidates of its policy, its queue and the policy's
     /// bound.
     pub(super) fn new(
         view: &View,
@@ -134,15 +140,18 @@ impl Beliefs {
                 }
             }
         }
-        let mut candidates = ArrayVec::new();
-        for &member in members.iter().take(CANDIDATES_MAX) {
-            if !candidates.iter().any(|known: &Candidate| known.member == member) {
-                candidates.push(Candidate { is_drawn: true, ..Candidate::of(view, member) });
+        let mut estimates = ArrayVec::new();
+        for &member in members.iter().take(ESTIMATES_MAX) {
+            if !estimates.iter().any(|known: &MemberEstimate| known.member == member) {
+                estimates.push(MemberEstimate {
+                    is_considered: true,
+                    ..MemberEstimate::of(view, member)
+                });
             }
         }
-        if candidates.is_empty() {
+        if estimates.is_empty() {
             for &member in view.active() {
-                insert(&mut candidates, Candidate::of(view, member));
+                insert(&mut estimates, MemberEstimate::of(view, member));
             }
         }
         Self {
@@ -152,24 +161,24 @@ impl Beliefs {
             active: view.active().len(),
             idle: view.idle().len(),
             out,
-            candidates,
+            estimates,
         }
     }
 
-    /// Returns the estimate of a member, if it is a candidate.
+    /// Returns the estimate of a member, if it is in the list.
     #[must_use]
-    pub fn candidate(&self, member: Member) -> Option<&Candidate> {
-        self.candidates.iter().find(|candidate| candidate.member == member)
+    pub fn estimate(&self, member: Member) -> Option<&MemberEstimate> {
+        self.estimates.iter().find(|estimate| estimate.member == member)
     }
 }
 
-impl Candidate {
+impl MemberEstimate {
     /// Returns a core's current estimate of a member.
     #[must_use]
     pub fn of(view: &View, member: Member) -> Self {
         let (load, drift) = view.load_and_drift(member);
         let (outstanding, is_idle) = (view.outstanding(member), view.idle().contains(member));
-        Self { member, load, drift, outstanding, is_idle, is_drawn: false }
+        Self { member, load, drift, outstanding, is_idle, is_considered: false }
     }
 
     /// Returns the sort key: outstanding tasks, then the estimated load.
@@ -178,14 +187,14 @@ impl Candidate {
     }
 }
 
-/// Inserts a candidate in order, and keeps the first [`CANDIDATES_MAX`].
-fn insert(candidates: &mut ArrayVec<Candidate, CANDIDATES_MAX>, candidate: Candidate) {
-    let place = candidates.partition_point(|present| present.rank() <= candidate.rank());
-    if place == CANDIDATES_MAX {
+/// Inserts an estimate in order, and keeps the first [`ESTIMATES_MAX`].
+fn insert(estimates: &mut ArrayVec<MemberEstimate, ESTIMATES_MAX>, estimate: MemberEstimate) {
+    let place = estimates.partition_point(|present| present.rank() <= estimate.rank());
+    if place == ESTIMATES_MAX {
         return;
     }
-    if candidates.is_full() {
-        candidates.pop();
+    if estimates.is_full() {
+        estimates.pop();
     }
-    candidates.insert(place, candidate);
+    estimates.insert(place, estimate);
 }

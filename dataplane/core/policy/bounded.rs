@@ -20,19 +20,17 @@
 use rand::Rng as _;
 
 use super::measured::{MemberStatistics, ReplyNotes};
-use super::silence::{Counts, Patience, SilenceTracker, SilenceWatch};
+use super::silence::{Patience, SilenceChecks};
 use super::slots::{self, Slots};
 use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
-use super::{
-    AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Reports, Rng, Runs, Task,
-};
-use crate::state::{Member, MemberStates, Report, Sharing, View};
+use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
+use crate::state::{Member, MemberStates, PublishedState, Report, View};
 
 /// `jbsq`.
 pub const FIXED_BOUND: Entry = Entry {
     parameters: &[Parameter::integer("k", 2.0, (1.0, 64.0)), SILENCE],
     runs: Runs::LeafHolding,
-    sharing: Sharing::NOTHING.with_idle(),
+    publishes: PublishedState::NOTHING.with_idle(),
     bound: |v| Some(v[0] as u32),
     ..Entry::new(
         "jbsq",
@@ -46,7 +44,7 @@ pub const FIXED_BOUND: Entry = Entry {
 pub const ADAPTIVE_BOUND: Entry = Entry {
     parameters: &[SILENCE],
     runs: Runs::LeafHolding,
-    sharing: Sharing::NOTHING.with_idle(),
+    publishes: PublishedState::NOTHING.with_idle(),
     ..Entry::new(
         "cfcfs",
         "one queue at the dispatcher, with the least bound that keeps members busy",
@@ -73,8 +71,6 @@ const START: usize = 2;
 /// With a fixed bound, one of this many replies is measured fully: measuring costs time, and serves only the
 /// detection of lost tasks and statistics there.
 const SAMPLE: u32 = 64;
-/// Maximum interval between checks for silent members.
-const CHECK_MOST_NS: u64 = 1_000_000;
 
 /// Members with the shortest queue, taken out of the ranks for a run of picks.
 type Run = <Ranks as Rank>::Front;
@@ -82,18 +78,8 @@ type Run = <Ranks as Rank>::Front;
 /// Policy that bounds the tasks at each member.
 #[derive(Clone, Debug)]
 pub struct Bounded {
-    /// Silence after which a member's tasks are lost; `None` takes the time from [`SilenceTracker`].
-    silence_ns: Option<u64>,
-    /// True if no task is lost in flight. A member that holds one is slow, or its exit will be reported.
-    lossless: bool,
-    /// True if replies carry the member's queue.
-    replies_report: bool,
-    /// Time of the next check for silent members.
-    next_check_ns: u64,
-    /// Counts of each member at the last check.
-    watches: Vec<SilenceWatch>,
-    /// Silences of all members that ended with a reply.
-    silences: SilenceTracker,
+    /// Checks for silent members.
+    silence: SilenceChecks,
     free: FreePlaces,
     /// Places of members, if cores share them. Otherwise `free` has the free ones.
     slots: Slots,
@@ -363,12 +349,7 @@ impl Bounded {
         let measurements = ReplyMeasurements { activity: Vec::new(), bound };
         let losses = Losses::default();
         Self {
-            silence_ns,
-            lossless: false,
-            replies_report: true,
-            next_check_ns: 0,
-            watches: Vec::new(),
-            silences: SilenceTracker::default(),
+            silence: SilenceChecks::new(silence_ns),
             free,
             slots: Slots::default(),
             agreed_bound: None,
@@ -398,7 +379,8 @@ impl Bounded {
         self.measurements.bound.measured.round_trip_ns()
     }
 
-    /// Picks a member for each task, like [`super::one_by_one`], but finds and increments a member in one step.
+    /// Picks a member for each task, like [`super::one_by_one`], but finds and increments a member in one step. Ends at
+    /// the first task without a place.
     #[inline(always)]
     fn pick_some(
         &mut self,
@@ -414,10 +396,7 @@ impl Bounded {
         for pick in picks {
             let found;
             (front, found) = free.find(front, bound, states, view, rng);
-            let Some(found) = found else {
-                *pick = None;
-                continue;
-            };
+            let Some(found) = found else { break };
             front = free.ranks.take(front, found);
             states.of(found.member).sent();
             activity[found.member.index()].record_task(found.queue, first);
@@ -426,18 +405,17 @@ impl Bounded {
         free.ranks.close(front);
     }
 
-    /// Picks a member for each task, for cores that share the members' places ([`Slots`]).
+    /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task without
+    /// a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.shared_bound();
         for pick in picks {
-            let taken = self.slots.take(bound, view);
-            *pick = taken.map(|(member, idle)| {
-                view.sent(member);
-                // It matters only whether the member had a task, not how many.
-                self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
-                Pick { member, idle }
-            });
+            let Some((member, idle)) = self.slots.take(bound, view) else { break };
+            view.sent(member);
+            // It matters only whether the member had a task, not how many.
+            self.measurements.activity[member.index()].record_task(u32::from(!idle), first);
+            *pick = Some(Pick { member, idle });
         }
     }
 
@@ -467,8 +445,8 @@ impl Bounded {
     fn agree(&mut self, view: &View) {
         let Bound { adapts, tasks, ref measured, .. } = self.measurements.bound;
         let own_bound = measured.is_warm().then(|| tasks.min(slots::MOST));
-        self.agreed_bound = match (adapts, view.peers()) {
-            (true, Some(peers)) => Some(peers.bound(own_bound).unwrap_or(START)),
+        self.agreed_bound = match (adapts, view.pool_exchange()) {
+            (true, Some(pool_exchange)) => Some(pool_exchange.bound(own_bound).unwrap_or(START)),
             _ => None,
         };
     }
@@ -506,65 +484,30 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Returns the limits for the next check; `None` if no task can be lost and no time is configured.
-    fn patience(&self) -> Option<Patience> {
-        let (measured, silences) = (&self.measurements.bound.measured, &self.silences);
-        let cores = self.free.core.count;
-        let derived_ns = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
-        let silence_ns = self.silence_ns.or_else(derived_ns)?;
-        let reports = self.replies_report && !self.lossless;
-        let trip_ns = reports.then(|| silences.trip_ns(measured, cores));
-        let (explained, denials) = (silences.explained(), self.shared_bound() as u32);
-        Some(Patience { silence_ns, trip_ns, explained, denials, cores })
-    }
-
-    /// Checks a member for lost tasks. Writes them off on the core that looks after the member. Returns true if
-    /// there were any.
+    /// Checks a member for lost tasks. Returns true if there were any.
     fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
-        let (now_ns, reports) = (view.now_ns(), view.reports(member));
-        let outstanding = view.outstanding_now(member);
-        let activity = &mut self.measurements.activity[member.index()];
-        let member_watch = &mut self.watches[member.index()];
-        let mut counts = Counts {
-            now_ns,
-            reports,
-            own_reports: view.of(member).reports(),
-            outstanding: outstanding.max(0).cast_unsigned(),
-            is_surplus: outstanding < 0,
-            touched_ns: activity.at_ns(),
-        };
-        if self.free.core.count > 1 && !member_watch.is_quiet(&counts) {
-            // Another core's task or reply changed the counts at an unknown time: counts as now.
-            *activity = LastActivity::new(now_ns, activity.is_alone());
-            counts.touched_ns = now_ns;
-        }
-        let reported_and_estimated = (
-            view.reported_most(member).rounded_tasks(),
-            view.largest_estimate(member).rounded_tasks(),
-        );
-        let silences_and_members = (&mut self.silences, view.members());
-        let is_ours = self.free.core.looks_after(member);
-        let lost = member_watch.check(
-            counts,
-            reported_and_estimated,
-            patience,
-            silences_and_members,
-            is_ours,
-        );
-        if lost > 0 {
-            view.write_off(member, lost);
-        }
-        lost > 0
+        let now_ns = view.now_ns();
+        let (activity, cores) =
+            (&mut self.measurements.activity[member.index()], self.free.core.count);
+        self.silence.check(member, patience, view, |is_quiet| {
+            if cores > 1 && !is_quiet {
+                // Another core's task or reply changed the counts at an unknown time: counts as now.
+                *activity = LastActivity::new(now_ns, activity.is_alone());
+            }
+            activity.at_ns()
+        })
     }
 }
 
 impl Policy for Bounded {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
-        if view.peers().is_some() {
-            return self.pick_shared(&mut picks[..count], view);
+        let picks = &mut picks[..count];
+        picks.fill(None); // the first task without a place ends the run
+        if view.pool_exchange().is_some() {
+            return self.pick_shared(picks, view);
         }
-        let (picks, view, states) = (&mut picks[..count], &*view, view.states());
+        let (view, states) = (&*view, view.states());
         let mut local = rng.clone(); // stays in registers over the run
         // Compiled for both cases; without other cores, the loop looks up no remote counts.
         match states.are_alone() {
@@ -575,9 +518,10 @@ impl Policy for Bounded {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        if view.peers().is_some() {
+        if view.pool_exchange().is_some() {
             return self.reply_shared(reports, view);
         }
+        // Alone: no other core sends to these members, so the loop looks up no remote counts.
         match (view.parts().are_alone(), self.measurements.bound.adapts) {
             (true, true) => self.reply_some::<true, true>(reports, view),
             (true, false) => self.reply_some::<true, false>(reports, view),
@@ -586,6 +530,7 @@ impl Policy for Bounded {
         }
     }
 
+    /// Ranks a member for a task sent to it without a pick, even above the bound.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
@@ -603,28 +548,26 @@ impl Policy for Bounded {
             run.end();
         }
         self.free.ranks.set(report.member, remaining);
-        // A keep-alive does not end a silence: the worker may be alive and its task lost.
-        self.watches[report.member.index()].reported();
+        self.silence.reported(report.member);
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
-        self.watches[member.index()].recounted();
+        self.silence.recounted(member);
         self.free.ranks.set(member, view.outstanding(member));
         self.slots.settle(member, self.shared_bound(), true, self.free.core, view);
     }
 
+    /// Adopts the caller's properties and takes all queues from the view: the ranks of a new policy start at 0.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.free.core = caller.core;
-        self.lossless = caller.lossless;
-        self.replies_report = caller.reports == Reports::Replies;
+        self.silence.on_members(caller, view);
         self.losses.resize(view.members());
-        self.watches.resize(view.members(), SilenceWatch::default());
         self.measurements.activity.resize(view.members(), LastActivity::new(view.now_ns(), false));
         self.free.ranks.rank(view.members(), view.active().iter().copied());
         self.measurements.bound.share(self.free.ranks.len(), caller.core.count);
         self.agree(view);
         self.slots.resize(view.members(), self.rows());
-        view.set_rows(self.rows());
+        view.set_tokens_max(self.rows());
         for index in 0..view.active().len() {
             let member = view.active()[index];
             self.free.ranks.set(member, view.outstanding(member));
@@ -633,15 +576,9 @@ impl Policy for Bounded {
     }
 
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
-        let now_ns = view.now_ns();
-        if now_ns < self.next_check_ns {
-            return;
-        }
-        // Without this check, a member full of lost tasks would never get a task and so never reply.
-        let patience = self.patience();
-        // Several checks within the patience: a silence must last over two of them.
-        let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
-        self.next_check_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));
+        let (measured, bound) = (&self.measurements.bound.measured, self.shared_bound());
+        let patience = |silence: &SilenceChecks| silence.patience(measured, bound);
+        let Some(patience) = self.silence.due(view.now_ns(), patience) else { return };
         self.agree(view);
         for index in 0..view.active().len() {
             let member = view.active()[index];

@@ -18,7 +18,9 @@ use super::{
 };
 use crate::limits::{QUEUE, QUEUE_MAX};
 use crate::reason::DropReason;
-use crate::state::{Exchange, Member, Peers, RemoteUpdate, Report, Sharing, Topic, View};
+use crate::state::{
+    Exchange, Member, PoolExchange, PublishedState, RemoteUpdate, Report, Topic, View,
+};
 
 /// Treatment of a task that finds its pool's queue full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -53,7 +55,7 @@ pub struct PreparedPolicy {
     /// True if a task without a pick must wait.
     holds: bool,
     /// State that the policy publishes to remote cores.
-    sharing: Sharing,
+    publishes: PublishedState,
 }
 
 impl PreparedPolicy {
@@ -65,7 +67,7 @@ impl PreparedPolicy {
         if let Some(mut view) = View::heap(members, 1).pop() {
             policy.on_members(Caller::on(core), &mut view);
         }
-        Self { policy, holds: spec.entry().holds(), sharing: spec.entry().sharing }
+        Self { policy, holds: spec.entry().holds(), publishes: spec.entry().publishes }
     }
 }
 
@@ -92,10 +94,10 @@ impl Dispatcher {
     /// Creates a dispatcher on `core`. Equal seeds and equal calls give equal choices.
     #[must_use]
     pub fn new(spec: &PolicySpec, mut view: View, core: Core, seed: u64) -> Self {
-        view.set_sharing(spec.entry().sharing);
+        view.set_publishes(spec.entry().publishes);
         let (caller, holds) = (Caller::on(core), spec.entry().holds());
         let (policy, rng) = (spec.build(), Rng::seed_from_u64(seed));
-        let since_capacity = if view.peers().is_some() { QUEUE } else { 0 };
+        let since_capacity = if view.pool_exchange().is_some() { QUEUE } else { 0 };
         let backlog = Backlog {
             waiting: 0,
             bound: QUEUE,
@@ -204,16 +206,20 @@ impl Dispatcher {
     #[must_use]
     pub fn beliefs(&self) -> Beliefs {
         let queue = (self.waiting(), self.queue().0);
-        let bound = self.bounded().map(Bounded::bound);
+        let bound = match &self.policy {
+            AnyPolicy::Eft(eft) => eft.bound(),
+            _ => self.bounded().map(Bounded::bound),
+        };
         Beliefs::new(&self.view, self.candidates(), queue, bound)
     }
 
     /// Chooses a member for each task of a run, and counts each as sent.
     #[inline]
     pub fn schedule(&mut self, tasks: &[Task], picks: Picks<'_>) {
+        self.view.set_waiting(self.backlog.waiting);
         self.policy.pick_run(tasks, picks, &mut self.view, &mut self.rng);
         // Marks the members as changed, for the next publication to remote cores.
-        if self.view.peers().is_some() {
+        if self.view.pool_exchange().is_some() {
             picks.iter().flatten().for_each(|pick| self.view.touch(pick.member));
         }
     }
@@ -227,11 +233,21 @@ impl Dispatcher {
         }
     }
 
+    /// Handles a change of another dispatcher's tasks at a member, which the view already contains.
+    #[inline]
+    pub fn on_remote_update(&mut self, member: Member) {
+        self.policy.on_remote_update(member, &mut self.view);
+    }
+
     /// Re-reads the values that a remote core last published for all members, after some of its messages were
     /// lost.
     #[cold]
     fn resynchronize(&mut self, remote: usize) {
-        let Some(topic) = self.view.peers().and_then(|peers| peers.sharing().topic) else { return };
+        let Some(topic) =
+            self.view.pool_exchange().and_then(|pool_exchange| pool_exchange.publishes().topic)
+        else {
+            return;
+        };
         for member in (0..self.view.members() as u16).map(Member) {
             let value = self.view.last_published(remote, member);
             self.receive_update(remote, topic, &[(member, value)]);
@@ -272,9 +288,41 @@ impl Dispatcher {
         Some(pick)
     }
 
-    /// Decides on a new task. It waits if other tasks wait; otherwise the policy chooses a member, or the task
-    /// waits. Returns `None` if it waits; the caller then appends it to its queue. `reclaim` as in
+    /// Decides on a run of new tasks, in order. A task without a pick must wait or is refused: [`Dispatcher::wait`]
+    /// says which. In a pool whose tasks may wait, all tasks behind the first such task wait too. `reclaim` as in
     /// [`Dispatcher::choose`].
+    #[inline]
+    pub(crate) fn offer_run(
+        &mut self,
+        tasks: &[Task],
+        picks: Picks<'_>,
+        mut reclaim: impl FnMut() -> Option<Member>,
+    ) {
+        // With probes in messages every task waits, at least for their answers.
+        if self.backlog.waiting > 0 || self.pending.is_some() {
+            return picks.fill(None);
+        }
+        if !self.holds {
+            return self.schedule(tasks, picks);
+        }
+        let mut next = 0;
+        loop {
+            self.schedule(&tasks[next..], &mut picks[next..]);
+            next += picks[next..].iter().take_while(|pick| pick.is_some()).count();
+            debug_assert!(
+                picks[next..].iter().all(Option::is_none),
+                "a pick behind a task without one"
+            );
+            if next == tasks.len() {
+                return;
+            }
+            let Some(member) = reclaim() else { return };
+            self.write_off(member, 1);
+        }
+    }
+
+    /// Decides on one new task, like [`Dispatcher::offer_run`]. Returns `None` if it waits; the caller then appends it
+    /// to its queue.
     ///
     /// # Errors
     /// Reason why the task can neither go nor wait.
@@ -284,14 +332,12 @@ impl Dispatcher {
         task: Task,
         reclaim: impl FnMut() -> Option<Member>,
     ) -> Result<Option<Pick>, DropReason> {
-        // With probes in messages every task waits, at least for their answers.
-        if self.backlog.waiting == 0
-            && self.pending.is_none()
-            && let Some(pick) = self.choose(task, reclaim)
-        {
-            return Ok(Some(pick));
+        let mut picks = [None];
+        self.offer_run(&[task], &mut picks, reclaim);
+        match picks[0] {
+            Some(pick) => Ok(Some(pick)),
+            None => self.wait().map(|()| None),
         }
-        self.wait().map(|()| None)
     }
 
     /// Queues a task that cannot go now, if the policy allows it or other tasks wait.
@@ -325,12 +371,12 @@ impl Dispatcher {
             pending.push(rng, &probed, self.view.now_ns());
         }
         self.backlog.waiting += 1;
-        if let Some(peers) = self.view.peers() {
+        if let Some(pool_exchange) = self.view.pool_exchange() {
             let since_ns = &mut self.backlog.since_ns;
             if since_ns.len() < QUEUE {
                 since_ns.push_back(self.view.now_ns().max(1)); // 0 means that no task waits
             }
-            peers.note_oldest(since_ns[0]);
+            pool_exchange.note_oldest(since_ns[0]);
         }
         Ok(())
     }
@@ -342,13 +388,13 @@ impl Dispatcher {
         if let Some(pending) = &mut self.pending {
             pending.pop();
         }
-        if let Some(peers) = self.view.peers() {
+        if let Some(pool_exchange) = self.view.pool_exchange() {
             self.backlog.since_ns.pop_front();
             let oldest_ns = self.backlog.since_ns.front().copied();
             // The oldest task may have no recorded time, if the queue was long; then it counts as new. 0 means that
             // no task waits.
             let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
-            peers.note_oldest(oldest_ns.unwrap_or(default_ns));
+            pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
         }
     }
 
@@ -358,11 +404,11 @@ impl Dispatcher {
             pending.pop_last();
         }
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
-        if let Some(peers) = self.view.peers() {
+        if let Some(pool_exchange) = self.view.pool_exchange() {
             if self.backlog.since_ns.len() > self.backlog.waiting {
                 self.backlog.since_ns.pop_back();
             }
-            peers.note_oldest(self.backlog.since_ns.front().copied().unwrap_or(0));
+            pool_exchange.note_oldest(self.backlog.since_ns.front().copied().unwrap_or(0));
         }
     }
 
@@ -370,8 +416,8 @@ impl Dispatcher {
     #[inline]
     #[must_use]
     pub fn may_release(&self) -> bool {
-        let peers = self.view.peers().filter(|_| self.backlog.waiting > 0);
-        peers.is_some_and(|peers| peers.has_tokens())
+        let pool_exchange = self.view.pool_exchange().filter(|_| self.backlog.waiting > 0);
+        pool_exchange.is_some_and(|pool_exchange| pool_exchange.has_tokens())
     }
 
     /// Sets the bound of the queue and the treatment of excess tasks. Tasks that wait already stay.
@@ -449,7 +495,7 @@ impl Dispatcher {
             Reports::Replies => self.policy.reply_run(reports, &mut self.view, &mut self.rng),
             Reports::Messages => self.view.take_answers(reports),
         };
-        if self.view.peers().is_some() {
+        if self.view.pool_exchange().is_some() {
             reports.iter().for_each(|report| self.view.touch(report.member));
         }
         surplus
@@ -488,9 +534,9 @@ impl Dispatcher {
     pub fn exchange(&mut self, prepared: &mut PreparedPolicy) {
         std::mem::swap(&mut self.policy, &mut prepared.policy);
         std::mem::swap(&mut self.holds, &mut prepared.holds);
-        let shared = self.view.peers().map(Peers::sharing);
-        self.view.set_sharing(prepared.sharing);
-        prepared.sharing = shared.unwrap_or(prepared.sharing);
+        let shared = self.view.pool_exchange().map(PoolExchange::publishes);
+        self.view.set_publishes(prepared.publishes);
+        prepared.publishes = shared.unwrap_or(prepared.publishes);
     }
 
     /// Returns true if a task without a pick must wait and be offered again.
@@ -545,7 +591,7 @@ where
     for (pool, dispatcher) in dispatchers.iter_mut().enumerate() {
         dispatcher.as_mut().view.publish(pool, &mut exchange.sender, keeps_up);
     }
-    exchange.publish(keeps_up);
+    exchange.sender.publish();
     while let Some(update) = exchange.receive() {
         match update {
             RemoteUpdate::Messages(remote, subject, messages) => {

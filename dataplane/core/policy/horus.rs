@@ -6,7 +6,7 @@
 //! counted (`picks.resubmits`). *Drift* is the load sent to a member since its last report. Any reply updates
 //! the idle list, not only replies to idle picks.
 
-use super::beliefs::idle_first;
+use super::beliefs::next_idle;
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
 use super::structure::{LossWatch, Losses};
 use super::{
@@ -14,12 +14,12 @@ use super::{
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
-use crate::state::{Member, MemberState, Parts, Report, Sharing, View};
+use crate::state::{Member, MemberState, Parts, PublishedState, Report, View};
 
 /// `horus`.
 pub const HORUS: Entry = Entry {
     over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
-    sharing: SHARING,
+    publishes: PUBLISHES,
     ..Entry::new(
         "horus",
         "an idle member, else the better of two random ones by load plus drift",
@@ -30,7 +30,7 @@ pub const HORUS: Entry = Entry {
 
 /// `horus-inflight`.
 pub const INFLIGHT: Entry = Entry {
-    sharing: SHARING,
+    publishes: PUBLISHES,
     ..Entry::new(
         "horus-inflight",
         "horus that never forgets tasks on their way to a member",
@@ -39,7 +39,7 @@ pub const INFLIGHT: Entry = Entry {
     )
 };
 
-const SHARING: Sharing = Sharing::LOADS.with_idle();
+const PUBLISHES: PublishedState = PublishedState::LOADS.with_idle();
 
 /// Horus at a leaf. Picking an idle member removes it from the list.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +50,8 @@ pub struct Horus;
 #[inline(always)]
 fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     let count = tasks.min(picks.len());
+    // If each idle member belongs to one core: takes this core's, then those that another core released. Tasks remain
+    // only once this core's list is empty.
     let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
     view.picks.idle += taken as u64;
     let (picks, count) = (&mut picks[taken..], count - taken);
@@ -67,13 +69,13 @@ fn pick_run(tasks: usize, picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
     }
 }
 
-/// Returns an idle member, or the two drawn members.
+/// Returns an idle member, or the two members that the next pick draws. `wedjat explain` shows them.
 fn candidates(view: &View, rng: &mut Rng) -> Candidates {
     let drawn = |rng: &mut Rng| {
         let pair = sample_two(view.active(), rng);
         Candidates::new(SelectionBasis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     };
-    idle_first(view).unwrap_or_else(|| drawn(rng))
+    next_idle(view).unwrap_or_else(|| drawn(rng))
 }
 
 /// Picks the better of two random members for each task. Draws all pairs before it reads the first, so that
@@ -120,6 +122,7 @@ impl Policy for Horus {
         candidates(view, rng)
     }
 
+    /// Stores the load of a report without a reply, for instance in a keep-alive. Counts no answer.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
         view.idle_mut().words().note(report.member, report.is_idle());
@@ -127,12 +130,14 @@ impl Policy for Horus {
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         let parts = view.parts();
+        // Compiled for both cases. Without other cores the loop looks up no remote counts.
         match parts.states.are_alone() {
             true => forget_drift(reports, parts.alone()),
             false => forget_drift(reports, parts),
         }
     }
 
+    /// Adds this core's share of the idle members to its list, after a start or a change of members.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         share_idle(caller, view);
     }
@@ -156,6 +161,7 @@ fn forget_drift(reports: &[Report], mut parts: Parts<'_>) -> usize {
 /// that it had not received when it answered. A member is idle only if no task is in flight to it.
 #[derive(Clone, Debug, Default)]
 pub struct HorusInflight {
+    /// Detection of lost tasks, which would count as in flight for ever.
     losses: Losses,
 }
 
@@ -168,6 +174,7 @@ impl Policy for HorusInflight {
         candidates(view, rng)
     }
 
+    /// Processes a report without a reply. Counts no answer.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         let mut watch = self.losses.watch(view.members());
         keep_in_flight(report, &mut watch, &mut view.parts());
@@ -190,7 +197,8 @@ impl Policy for HorusInflight {
     }
 }
 
-/// Processes a report without forgetting tasks in flight.
+/// Processes a report without forgetting tasks in flight. `watch` writes off lost ones: as many as are in flight at
+/// each of 64 consecutive replies.
 #[inline(always)]
 fn keep_in_flight(report: &Report, watch: &mut LossWatch<'_>, parts: &mut Parts<'_>) {
     let in_flight = watch.keep_in_flight(parts.states.of(report.member), report.load);

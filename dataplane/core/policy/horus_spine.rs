@@ -18,12 +18,12 @@ use super::{
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
-use crate::state::{Load, Member, MemberState, Parts, Report, Sharing, View};
+use crate::state::{Load, Member, MemberState, Parts, PublishedState, Report, View};
 
 /// `horus-spine`.
 pub const PLAIN: Entry = Entry {
     runs: Runs::Spine,
-    sharing: Sharing::LOADS,
+    publishes: PublishedState::LOADS,
     over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine",
@@ -36,7 +36,7 @@ pub const PLAIN: Entry = Entry {
 /// `horus-spine-weighted`.
 pub const WEIGHTED: Entry = Entry {
     runs: Runs::Spine,
-    sharing: Sharing::LOADS,
+    publishes: PublishedState::LOADS,
     over_racks: Some(OverRacks { policy: "horus-spine-weighted", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine-weighted",
@@ -199,6 +199,7 @@ impl Policy for HorusSpine {
         }
     }
 
+    /// Returns the racks that the next pick draws, if no rack is idle.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         if !view.idle().is_empty() {
             return Candidates::new(SelectionBasis::Idle, []); // any of them
@@ -217,6 +218,8 @@ impl Policy for HorusSpine {
         view.set_load(report.member, report.load);
     }
 
+    /// Recomputes all values that derive from the racks' numbers of workers. Racks without a report so far count as
+    /// idle.
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.shares.renew(view);
         let sizes = view.active().iter().map(|&rack| view.rate(rack));

@@ -13,12 +13,12 @@ use super::sample::below;
 use super::{
     AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
 };
-use crate::state::{Member, Parts, Report, Sharing, View};
+use crate::state::{Member, Parts, PublishedState, Report, View};
 
 /// `jsq-spine`.
 pub const ENTRY: Entry = Entry {
     runs: Runs::Spine,
-    sharing: Sharing::LOADS,
+    publishes: PublishedState::LOADS,
     over_racks: Some(OverRacks { policy: "jsq-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "jsq-spine",
@@ -71,6 +71,7 @@ impl Policy for JsqSpine {
         view.set_load(report.member, report.load);
     }
 
+    /// Recomputes the load that a task adds to each rack. Racks without a report so far count as idle.
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
         self.shares.renew(view);
         offer_unreported(view);

@@ -103,6 +103,7 @@ impl Policy for LearnedRates {
         *rng = local;
     }
 
+    /// Records a task sent without a pick: it counts for the arrival rate like any other.
     #[inline]
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.learner.on_sent(member, view);
@@ -114,6 +115,7 @@ impl Policy for LearnedRates {
         self.learner.on_reply(report);
     }
 
+    /// Begins new measurements for members that came or left, and rebuilds the table of draws.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.caller = caller;
         self.learner.on_members(caller, view);
@@ -126,7 +128,7 @@ impl Policy for LearnedRates {
 
     fn on_tick(&mut self, view: &mut View, rng: &mut Rng) {
         if self.learner.on_tick(view, rng) {
-            self.ppot.on_members(self.caller, view);
+            self.ppot.on_members(self.caller, view); // draws by the new rates
         }
     }
 }

@@ -10,7 +10,7 @@
 
 use rand::Rng as _;
 
-use super::beliefs::idle_shared;
+use super::beliefs::next_shared_idle;
 use super::member::Notify;
 use super::sample::{rank_of, share_idle, take_shared};
 use super::shortest::sample_distinct;
@@ -19,7 +19,7 @@ use super::{
     AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
     Rng, Task,
 };
-use crate::state::{Member, MemberStates, Parts, Report, Sharing, View};
+use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
 
 /// Probability of a report by a busy member, or share of the arrivals that sample.
 const EPS: Parameter = Parameter::new("eps", 0.2, (0.0, 1.0));
@@ -28,7 +28,7 @@ const D: Parameter = Parameter::integer("d", 2.0, (1.0, 16.0));
 
 /// `lsq-sample`.
 pub const SAMPLE: Entry = Entry {
-    sharing: Sharing::COUNTS.with_idle(),
+    publishes: PublishedState::COUNTS.with_idle(),
     parameters: &[D],
     notify: |_| Notify::Never,
     asks: |_| ProbeKind::Some,
@@ -42,7 +42,7 @@ pub const SAMPLE: Entry = Entry {
 
 /// `lsq-update`.
 pub const UPDATE: Entry = Entry {
-    sharing: Sharing::LOADS.with_idle(),
+    publishes: PublishedState::LOADS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps changes nothing",
     notify: |v| Notify::Update(v[0]),
@@ -56,7 +56,7 @@ pub const UPDATE: Entry = Entry {
 
 /// `lsq-smart`.
 pub const SMART: Entry = Entry {
-    sharing: Sharing::LOADS.with_idle(),
+    publishes: PublishedState::LOADS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps changes nothing",
     notify: |v| Notify::Smart(v[0]),
@@ -70,7 +70,7 @@ pub const SMART: Entry = Entry {
 
 /// `lsq-hybrid`.
 pub const HYBRID: Entry = Entry {
-    sharing: Sharing::COUNTS.with_idle(),
+    publishes: PublishedState::COUNTS.with_idle(),
     parameters: &[EPS],
     on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
@@ -85,7 +85,7 @@ pub const HYBRID: Entry = Entry {
 
 /// `hlsq-sample`.
 pub const SPEED_SAMPLE: Entry = Entry {
-    sharing: Sharing::COUNTS,
+    publishes: PublishedState::COUNTS,
     parameters: &[D],
     by_rate: true,
     notify: |_| Notify::Never,
@@ -100,7 +100,7 @@ pub const SPEED_SAMPLE: Entry = Entry {
 
 /// `hlsq-update`.
 pub const SPEED_UPDATE: Entry = Entry {
-    sharing: Sharing::LOADS,
+    publishes: PublishedState::LOADS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps changes nothing",
@@ -115,7 +115,7 @@ pub const SPEED_UPDATE: Entry = Entry {
 
 /// `hlsq-smart`.
 pub const SPEED_SMART: Entry = Entry {
-    sharing: Sharing::LOADS,
+    publishes: PublishedState::LOADS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps changes nothing",
@@ -130,7 +130,7 @@ pub const SPEED_SMART: Entry = Entry {
 
 /// `hlsq-hybrid`.
 pub const SPEED_HYBRID: Entry = Entry {
-    sharing: Sharing::COUNTS,
+    publishes: PublishedState::COUNTS,
     parameters: &[EPS],
     by_rate: true,
     on_leaf: "eps is the share that samples",
@@ -212,7 +212,7 @@ impl Lsq {
     #[must_use]
     pub fn new(samples: usize, chance: f64, by_speed: bool) -> Self {
         let samples = Samples { count: samples, below: (chance * 32.0_f64.exp2()) as u32 };
-        Self { queues: Ranking::new(by_speed), samples }
+        Self { queues: Ranking::new(by_speed.then_some(1.0)), samples }
     }
 }
 
@@ -323,6 +323,7 @@ impl Policy for Lsq {
         *rng = local;
     }
 
+    /// Returns the members that the next pick samples, with the same draws; none for a pick without samples.
     fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
         let mut probed = ProbedMembers::new();
         if self.samples.are_due(rng) {
@@ -337,9 +338,10 @@ impl Policy for Lsq {
     /// All members are candidates, because samples only update queues before the best of all is chosen. Shared idle
     /// members come first.
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
-        idle_shared(view).unwrap_or_else(Candidates::all)
+        next_shared_idle(view).unwrap_or_else(Candidates::all)
     }
 
+    /// Ranks a member for a task sent to it without a pick.
     #[inline]
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.queues.add(member);
@@ -361,6 +363,8 @@ impl Policy for Lsq {
         self.queues.set(member, rank_of(queue, view));
     }
 
+    /// Ranks members by their reported queues. Selects a loop that is compiled for the ranking, and without other
+    /// cores' counts if there are none.
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
         if view.shares_idle() {
             return match &mut self.queues {
@@ -382,9 +386,10 @@ impl Policy for Lsq {
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        self.queues.rank(view);
+        self.queues.rank(view); // keeps the local view's queues
         if view.shares_idle() {
             share_idle(caller, view);
+            // New ranks start at 0, but an idle member ranks as if it had a task: only its owner may prefer it.
             for place in 0..view.active().len() {
                 self.on_remote_update(view.active()[place], view);
             }

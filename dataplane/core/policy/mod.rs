@@ -7,7 +7,9 @@
 mod asking;
 pub mod beliefs;
 mod bounded;
+mod conditions;
 mod dispatcher;
+mod eft;
 pub mod fifo;
 mod forgotten;
 mod horus;
@@ -18,6 +20,7 @@ mod learner;
 mod lsq;
 mod measured;
 pub mod member;
+mod most_served;
 mod notified;
 mod ppot;
 mod queue;
@@ -37,12 +40,14 @@ pub use asking::{Answer, Probe};
 pub use beliefs::{Beliefs, Candidates, SelectionBasis};
 pub use bounded::Bounded;
 pub use dispatcher::{Dispatcher, Overflow, PreparedPolicy, exchange, stream_seed};
+pub use eft::Eft;
 pub use horus::{Horus, HorusInflight};
 pub use horus_spine::HorusSpine;
 pub use jsq_spine::JsqSpine;
 pub use learned::LearnedRates;
 pub use learner::{Learner, Window};
 pub use lsq::Lsq;
+pub use most_served::MostServed;
 pub use notified::{Fallback, ThresholdList};
 pub use ppot::Ppot;
 pub use queue::{Placement, QueueingDispatcher};
@@ -175,8 +180,9 @@ pub trait Policy {
     /// the next pick. Called once per burst, so that the policy's type is known inside the loop.
     /// [`one_by_one`] is this loop for policies that decide task by task.
     ///
-    /// `None` means that no member may take the task now. Central queues return it while all members are
-    /// full. The caller queues the task and offers it again after a reply or a tick.
+    /// `None` means that no member may take the task now. The tasks behind it in the run get `None` too. Central
+    /// queues return it while all members are full. The caller queues the task and offers it again after a reply or a
+    /// tick.
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng);
 
     /// Returns the members that the next decision on one task probes, in order. Leaves `rng` in the
@@ -285,6 +291,8 @@ pub enum AnyPolicy {
     Shortest,
     /// Shortest of a few queues.
     ShortestOf,
+    /// Shortest queue, with ties by served quanta.
+    MostServed,
     /// Members that reported a load below a threshold.
     ThresholdList,
     /// Shortest queue of a local view.
@@ -297,6 +305,8 @@ pub enum AnyPolicy {
     WaterFill,
     /// Central queue.
     Bounded,
+    /// Earliest finish time.
+    Eft,
 }
 
 /// All policies, each by the entry in its own file.
@@ -323,11 +333,13 @@ pub const CATALOGUE: &[Entry] = &[
     learned::BY_TIME_EWMA,
     bounded::FIXED_BOUND,
     bounded::ADAPTIVE_BOUND,
+    eft::ENTRY,
     random::UNIFORM,
     random::WEIGHTED,
     round_robin::ENTRY,
     shortest::BY_QUEUE,
     shortest::BY_DELAY,
+    most_served::ENTRY,
     notified::JIQ,
     notified::JIQ_WEIGHTED,
     notified::JBT,

@@ -1,6 +1,6 @@
 //! Policies that prefer members which reported little work: JIQ, JBT and similar ones.
 
-use super::beliefs::idle_shared;
+use super::beliefs::next_shared_idle;
 use super::forgotten::LastSeen;
 use super::member::Notify;
 use super::sample::{sample_one, share_idle, take_shared};
@@ -10,12 +10,12 @@ use super::{
     AnyPolicy, Caller, Candidates, Core, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Reports,
     Rng, SelectionBasis, Task,
 };
-use crate::state::{Member, Parts, Report, Sharing, View};
+use crate::state::{Member, Parts, PublishedState, Report, View};
 
 /// `jiq`.
 pub const JIQ: Entry = Entry {
     notify: |_| Notify::Below(1),
-    sharing: Sharing::NOTHING.with_idle(),
+    publishes: PublishedState::NOTHING.with_idle(),
     ..Entry::new(
         "jiq",
         "a member that reported itself idle, else a random one",
@@ -28,7 +28,7 @@ pub const JIQ: Entry = Entry {
 pub const JIQ_WEIGHTED: Entry = Entry {
     by_rate: true,
     notify: |_| Notify::Below(1),
-    sharing: Sharing::NOTHING.with_idle(),
+    publishes: PublishedState::NOTHING.with_idle(),
     ..Entry::new(
         "jiq-weighted",
         "jiq that falls back on service rates",
@@ -41,7 +41,7 @@ pub const JIQ_WEIGHTED: Entry = Entry {
 pub const JBT: Entry = Entry {
     parameters: &[Parameter::integer("r", 2.0, (1.0, 1000.0))],
     notify: |v| Notify::Below(v[0] as u32),
-    sharing: Sharing::NOTHING.with_idle(),
+    publishes: PublishedState::NOTHING.with_idle(),
     ..Entry::new(
         "jbt",
         "a member that reported a queue below r, else a random one",
@@ -223,8 +223,10 @@ impl Policy for ThresholdList {
         *rng = local;
     }
 
+    /// Returns the member that the next pick takes, for `wedjat explain`. An idle member that another core released has
+    /// no name yet.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
-        if let Some(shared) = idle_shared(view) {
+        if let Some(shared) = next_shared_idle(view) {
             return shared;
         }
         if let Some(first) = self.line.first() {
@@ -257,7 +259,7 @@ impl Policy for ThresholdList {
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
-        share_idle(caller, view);
+        share_idle(caller, view); // extends the view's idle list, which `line` then follows
         self.caller = caller;
         self.forgotten.resize(view.members());
         self.follow_list(view);

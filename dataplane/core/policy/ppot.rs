@@ -36,7 +36,9 @@ pub const BY_TIME: Entry = Entry {
 pub struct Ppot {
     /// True to compare (queue + 1) / rate instead of queues.
     least_loaded: bool,
+    /// Table for draws in proportion to the rates.
     alias: Alias,
+    /// Detection of lost tasks, which would stay outstanding for ever.
     losses: Losses,
 }
 
@@ -113,16 +115,18 @@ impl Policy for Ppot {
         }
     }
 
+    /// Returns the two members that the next pick draws.
     fn ask(&self, _view: &View, rng: &mut Rng) -> ProbedMembers {
         (0..2).filter_map(|_| self.alias.sample(rng)).collect()
     }
 
+    /// Processes a report of a reply whose task the caller has counted as answered, or a report without a reply.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        self.losses.answer_run(reports, view)
+        self.losses.answer_run(reports, view) // counts the answers, and writes off lost tasks
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {

@@ -6,12 +6,12 @@ use super::{
     AnyPolicy, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, SelectionBasis,
     Task, one_by_one,
 };
-use crate::state::{Report, Sharing, View};
+use crate::state::{PublishedState, Report, View};
 
 /// `racksched`.
 pub const ENTRY: Entry = Entry {
     over_racks: Some(OverRacks { policy: "racksched", reports: LeafReports::EveryReply }),
-    sharing: Sharing::REPORTS,
+    publishes: PublishedState::REPORTS,
     ..Entry::new(
         "racksched",
         "the better of two random members by the load they last reported",
@@ -34,12 +34,13 @@ impl Policy for RackSched {
         });
     }
 
+    /// Returns the two members that the next pick draws, for `wedjat explain`.
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
         let pair = sample_two(view.active(), rng);
         Candidates::new(SelectionBasis::Drawn, pair.into_iter().flat_map(|(a, b)| [a, b]))
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        view.take_loads(reports)
+        view.take_loads(reports) // counts the answers and stores the loads for later picks
     }
 }

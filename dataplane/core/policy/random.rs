@@ -6,19 +6,19 @@ use super::{
     AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
     SelectionBasis, Task, one_by_one,
 };
-use crate::state::{Report, Sharing, View};
+use crate::state::{PublishedState, Report, View};
 
 /// `random`.
 pub const UNIFORM: Entry = Entry {
     over_racks: Some(OverRacks { policy: "random", reports: LeafReports::Nothing }),
-    sharing: Sharing::NOTHING,
+    publishes: PublishedState::NOTHING,
     ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
 };
 
 /// `weighted-random`.
 pub const WEIGHTED: Entry = Entry {
     by_rate: true,
-    sharing: Sharing::NOTHING,
+    publishes: PublishedState::NOTHING,
     ..Entry::new(
         "weighted-random",
         "any member, in proportion to its service rate",
@@ -39,6 +39,7 @@ impl Policy for Random {
     }
 
     fn candidates(&self, view: &View, rng: &mut Rng) -> Candidates {
+        // The member that the next pick draws, from a copy of its random source.
         Candidates::new(SelectionBasis::Drawn, sample_one(view.active(), rng))
     }
 
@@ -62,6 +63,7 @@ impl Policy for WeightedRandom {
     }
 
     fn candidates(&self, _view: &View, rng: &mut Rng) -> Candidates {
+        // The member that the next pick draws, from a copy of its random source.
         Candidates::new(SelectionBasis::Drawn, self.alias.sample(rng))
     }
 
@@ -71,6 +73,7 @@ impl Policy for WeightedRandom {
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {
+        // Prepares draws in constant time.
         self.alias.rebuild(view.members(), view.active(), |member| view.rate(member));
     }
 }

@@ -4,12 +4,12 @@ use super::{
     AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
     SelectionBasis, Task, one_by_one,
 };
-use crate::state::{Report, Sharing, View};
+use crate::state::{PublishedState, Report, View};
 
 /// `round-robin`.
 pub const ENTRY: Entry = Entry {
     over_racks: Some(OverRacks { policy: "round-robin", reports: LeafReports::Nothing }),
-    sharing: Sharing::NOTHING,
+    publishes: PublishedState::NOTHING,
     ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
         AnyPolicy::from(RoundRobin::default())
     })
@@ -31,10 +31,11 @@ impl Policy for RoundRobin {
             }
             let member = *active.get(self.next)?;
             self.next += 1;
-            Some(Pick { member, idle: false })
+            Some(Pick { member, idle: false }) // false: the policy does not know idle members
         });
     }
 
+    /// Returns the member whose turn is next, for `wedjat explain`.
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
         let active = view.active();
         let next = if self.next < active.len() { self.next } else { 0 };
@@ -42,9 +43,11 @@ impl Policy for RoundRobin {
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        // Counts the answers. The choice ignores the loads; the state file shows them.
         view.take_loads(reports)
     }
 
+    /// Starts each core at another member, so that the cores' first tasks do not meet at one.
     fn on_members(&mut self, caller: Caller, view: &mut View) {
         self.next = view.active().len() * caller.core.index / caller.core.count;
     }

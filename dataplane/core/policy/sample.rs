@@ -3,7 +3,7 @@
 use rand::Rng as _;
 
 use super::{Caller, Pick, Picks, Reports, Rng};
-use crate::state::{Belief, Member, View};
+use crate::state::{LoadEstimate, Member, View};
 
 /// Maps random bits to a uniform number below `n` (at most 2^32) by multiplication (Lemire 2019, without the
 /// rejection step; the bias is below n / 2^32).
@@ -37,10 +37,10 @@ pub(super) fn sample_two(active: &[Member], rng: &mut Rng) -> Option<(Member, Me
 /// none if members send their reports in messages: their first report puts them on a list.
 pub(super) fn share_idle(caller: Caller, view: &mut View) {
     let Caller { core, reports, .. } = caller;
-    if let Some(peers) = view.peers() {
+    if let Some(pool_exchange) = view.pool_exchange() {
         // A token of the first row stands for an idle member. Further rows hold places under an earlier policy's
         // bound.
-        peers.tokens().clear_from(1);
+        pool_exchange.tokens().clear_from(1);
     }
     if reports == Reports::Messages {
         return;
@@ -86,7 +86,7 @@ pub(super) fn select<T>(second: bool, a: T, b: T) -> T {
 /// difference of the loads (Horus 3.3): that member may be the worse one. A switch then folds drift into load,
 /// which makes the next recirculation rarer. This function folds nothing, so the count is an upper bound.
 #[inline(always)]
-pub(super) fn compare(a: Belief, b: Belief) -> (bool, bool) {
+pub(super) fn compare(a: LoadEstimate, b: LoadEstimate) -> (bool, bool) {
     let (load_a, load_b) = (a.load().0, b.load().0);
     let total_of_smaller = select(load_b < load_a, a.total(), b.total());
     (b.total() < a.total(), total_of_smaller > u64::from(load_a.max(load_b)))

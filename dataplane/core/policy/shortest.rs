@@ -1,31 +1,37 @@
 //! Join the shortest queue, of all members or of a few, by length or by completion time (SED: shortest
 //! expected delay). Ties are broken uniformly.
 //!
+//! SED ranks members by (queue + 1) / speed, the mean time until a new task ends. By default `half` is 0.5 instead of 1:
+//! faster members then get more of the tasks that find idle members of several speeds. This lowers mean and tail.
+//!
 //! Uses true queues where they are visible, in a simulator. A leaf counts its outstanding tasks at each
 //! member exactly, as a server can and a switch cannot.
 
 use rand::Rng as _;
 
-use super::beliefs::idle_shared;
+use super::beliefs::next_shared_idle;
 use super::sample::{below, rank_of, sample_two, share_idle, take_shared};
-use super::structure::{Front, LossWatch, Losses, Rank, Ranking};
+use super::structure::{Front, LossWatch, Losses, Rank, RankedMember, Ranking};
 use super::{
     AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, ProbedMembers,
     Rng, Task, one_by_one,
 };
-use crate::state::{Member, MemberStates, Parts, Report, Sharing, View};
+use crate::state::{Member, MemberStates, Parts, PublishedState, Report, View};
 
 /// `jsq`.
 pub const BY_QUEUE: Entry = Entry {
     parameters: &[Parameter::integer("d", 0.0, (0.0, 16.0))],
+    // A simulator answers probes with true queues. A leaf reads its own counts; with reports in messages it probes the
+    // d members.
     asks: |v| if v[0] >= 1.0 { ProbeKind::Some } else { ProbeKind::All },
-    sharing: Sharing::COUNTS.with_idle(),
+    // For d = 0: each idle member belongs to one core, so that no two cores choose it at once.
+    publishes: PublishedState::COUNTS.with_idle(),
     ..Entry::new(
         "jsq",
         "the shortest queue of all, or of d random ones; on a leaf by its own count",
         "baseline; Mitzenmacher 2001 for d",
         |v| match v[0] as usize {
-            0 => AnyPolicy::from(Shortest::new(false)),
+            0 => AnyPolicy::from(Shortest::new(None)),
             count => AnyPolicy::from(ShortestOf::new(count)),
         },
     )
@@ -34,45 +40,61 @@ pub const BY_QUEUE: Entry = Entry {
 /// `sed`.
 pub const BY_DELAY: Entry = Entry {
     by_rate: true,
+    parameters: &[Parameter::new("half", 0.5, (0.0, 1.0))],
     asks: |_| ProbeKind::All,
+    // Idle members are not shared: a fast busy member may finish a task sooner than a slow idle one.
     ..Entry::new(
         "sed",
-        "the shortest expected delay, (queue + 1) / speed; on a leaf by its own count",
-        "baseline; Weber 1978",
-        |_| AnyPolicy::from(Shortest::new(true)),
+        "the shortest expected delay, (queue + half) / speed; on a leaf by its own count",
+        "baseline; Weber 1978, with half = 1",
+        |v| AnyPolicy::from(Shortest::new(Some(v[0]))),
     )
 };
 
 /// Picks the shortest of all members' queues.
 #[derive(Clone, Debug)]
 pub struct Shortest {
-    /// True to rank queues by their time instead of their length.
-    by_delay: bool,
-    ranks: Ranking,
+    /// Added to a queue before its division by the speed; `None` to rank queues by their length.
+    half: Option<f64>,
+    /// Order of the members by their outstanding tasks.
+    pub(super) ranks: Ranking,
+    /// Detection of lost tasks, which would stay outstanding for ever.
     losses: Losses,
 }
 
 impl Shortest {
-    /// Creates the policy, by length or by expected delay.
+    /// Creates the policy: by expected delay with this `half`, or by length.
     #[must_use]
-    pub fn new(by_delay: bool) -> Self {
-        Self { by_delay, ranks: Ranking::new(by_delay), losses: Losses::default() }
+    pub fn new(half: Option<f64>) -> Self {
+        Self { half, ranks: Ranking::new(half), losses: Losses::default() }
     }
 
     /// Picks the best member by true queues, without the ranks: those queues change without this dispatcher.
     fn scan(&self, view: &View, rng: &mut Rng) -> Option<Pick> {
-        let key = |member: Member| match self.by_delay {
-            true => f64::from(view.probe(member) + 1) / view.rate(member),
-            false => f64::from(view.probe(member)),
+        let key = |member: Member| match self.half {
+            Some(half) => (f64::from(view.probe(member)) + half) / view.rate(member),
+            None => f64::from(view.probe(member)),
         };
         least(view.active(), key, rng).map(|member| Pick { member, idle: view.probe(member) == 0 })
     }
 }
 
-/// Picks a member for each task, like [`one_by_one`], but finds and increments a member in one step. The order
-/// already contains every task, write-off and remote change, so this reads no member's state.
+/// Picks a uniform member with the shortest queue for each task.
 #[inline(always)]
 fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, states: MemberStates<'_>, rng: &mut Rng) {
+    pick_by(ranks, picks, states, |ranks, front| ranks.find(front, rng.next_u64() as u32));
+}
+
+/// Picks a member for each task, like [`one_by_one`], but finds and increments a member in one step: `find` returns one
+/// of a non-empty front. The order already contains every task, write-off and remote change, so this reads no member's
+/// state.
+#[inline(always)]
+pub(super) fn pick_by<R: Rank>(
+    ranks: &mut R,
+    picks: Picks<'_>,
+    states: MemberStates<'_>,
+    mut find: impl FnMut(&R, R::Front) -> Option<RankedMember>,
+) {
     let mut front = ranks.open(); // members with the shortest queue
     for pick in picks {
         if front.is_empty() {
@@ -82,7 +104,7 @@ fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, states: MemberStates<'_>, r
             };
             front = next;
         }
-        let Some(found) = ranks.find(front, rng.next_u64() as u32) else {
+        let Some(found) = find(ranks, front) else {
             *pick = None;
             continue;
         };
@@ -93,7 +115,8 @@ fn pick_run(ranks: &mut impl Rank, picks: Picks<'_>, states: MemberStates<'_>, r
     ranks.close(front);
 }
 
-/// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
+/// Counts answers and ranks the members by the tasks left, without those that `watch` writes off as lost. Returns the
+/// number of replies from members without outstanding tasks.
 #[inline(always)]
 fn reply_run(
     ranks: &mut impl Rank,
@@ -142,7 +165,11 @@ fn reply_any(
 }
 
 /// Returns the member with the least key, uniformly among ties; `None` without members.
-fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Option<Member> {
+pub(super) fn least(
+    members: &[Member],
+    key: impl Fn(Member) -> f64,
+    rng: &mut Rng,
+) -> Option<Member> {
     let mut best: Option<(f64, Member)> = None;
     let mut ties = 0;
     for &member in members {
@@ -166,15 +193,11 @@ fn least(members: &[Member], key: impl Fn(Member) -> f64, rng: &mut Rng) -> Opti
 
 impl Policy for Shortest {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
+        if view.sees_queues() {
+            return one_by_one(tasks, picks, view, rng, |_, view, rng| self.scan(view, rng));
+        }
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
-        if view.sees_queues() {
-            for pick in picks {
-                *pick = self.scan(view, rng);
-                pick.iter().for_each(|pick| view.sent(pick.member));
-            }
-            return;
-        }
         // First the idle members that belong to this core. In the ranks an idle member counts as if it had a task.
         let taken = if view.shares_idle() { take_shared(picks, view) } else { 0 };
         let picks = &mut picks[taken..];
@@ -186,8 +209,9 @@ impl Policy for Shortest {
         *rng = local;
     }
 
+    /// Returns the shared idle member that the next pick takes, else all members, which the pick compares.
     fn candidates(&self, view: &View, _rng: &mut Rng) -> Candidates {
-        idle_shared(view).unwrap_or_else(Candidates::all)
+        next_shared_idle(view).unwrap_or_else(Candidates::all)
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
@@ -202,11 +226,13 @@ impl Policy for Shortest {
         }
     }
 
+    /// Ranks a member for a task sent to it without a pick.
     #[inline]
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
     }
 
+    /// Processes a report without a reply, which may show that tasks were lost.
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.losses.take(report, view);
@@ -228,6 +254,7 @@ impl Policy for Shortest {
         if view.shares_idle() {
             share_idle(caller, view);
         }
+        // Takes the queues from the counts: the ranks of a new policy start at 0.
         for place in 0..view.active().len() {
             self.on_remote_update(view.active()[place], view);
         }
@@ -295,11 +322,13 @@ fn sample_several(
     count
 }
 
-/// Picks the shortest of a few random members' queues (power of d choices); probes each of them.
+/// Picks the shortest of a few random members' queues (power of d choices). Each probe counts as a message, also where
+/// this node's own counts answer it.
 #[derive(Clone, Debug)]
 pub struct ShortestOf {
     /// Number of members sampled for each task.
     count: usize,
+    /// Detection of lost tasks, which would stay outstanding for ever.
     losses: Losses,
 }
 
@@ -327,18 +356,20 @@ impl Policy for ShortestOf {
         });
     }
 
+    /// Returns the members that the next pick samples, by the same draws, so that the caller can probe them first.
     fn ask(&self, view: &View, rng: &mut Rng) -> ProbedMembers {
         let mut probed = ProbedMembers::new();
         sample_distinct(self.count, view.active(), rng, |member| probed.push(member));
         probed
     }
 
+    /// Processes a report without a reply, which may show that tasks were lost.
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         self.losses.take(report, view);
     }
 
     fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
-        self.losses.answer_run(reports, view)
+        self.losses.answer_run(reports, view) // counts the answers, and writes off lost tasks
     }
 
     fn on_members(&mut self, _caller: Caller, view: &mut View) {

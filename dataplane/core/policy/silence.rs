@@ -7,6 +7,8 @@
 //! is the silence after which a member's tasks count as lost.
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
+use super::{Caller, Core, Reports};
+use crate::state::{Member, View};
 
 /// Weight of one task in the share of lost tasks: the share follows about the last 32 tasks.
 const SHARE_WEIGHT: f64 = 1.0 / 32.0;
@@ -28,6 +30,8 @@ const WINDOW_REPLIES: u64 = 64;
 /// Maximum number of consecutive write-offs that double the patience. A pool whose members all lost several
 /// tasks in a row must detect it soon.
 const DOUBLINGS_MOST: u32 = 5;
+/// Maximum interval between checks for silent members.
+const CHECK_MOST_NS: u64 = 1_000_000;
 
 /// Silences of members with tasks that ended with a reply, and the share of lost tasks, over all members.
 #[derive(Clone, Debug, Default)]
@@ -300,6 +304,123 @@ impl SilenceWatch {
             _ => {}
         }
         0
+    }
+}
+
+/// Checks of all members for lost tasks, for a policy that bounds the tasks at a member. Without them a member full of
+/// lost tasks would never get a task and so never reply.
+#[derive(Clone, Debug)]
+pub(super) struct SilenceChecks {
+    /// Silence after which a member's tasks are lost; `None` takes the time from [`SilenceTracker`].
+    configured_ns: Option<u64>,
+    /// True if no task is lost in flight. A member that holds one is slow, or its exit will be reported.
+    lossless: bool,
+    /// True if replies carry the member's queue.
+    replies_report: bool,
+    core: Core,
+    /// Time of the next check.
+    next_ns: u64,
+    /// Counts of each member at the last check.
+    watches: Vec<SilenceWatch>,
+    /// Silences of all members that ended with a reply.
+    silences: SilenceTracker,
+}
+
+impl SilenceChecks {
+    /// Creates the checks. Tasks are lost at a member that is silent for `silence_ns`; `None` derives the time from
+    /// service times.
+    pub fn new(configured_ns: Option<u64>) -> Self {
+        Self {
+            configured_ns,
+            lossless: false,
+            replies_report: true,
+            core: Core::ONLY,
+            next_ns: 0,
+            watches: Vec::new(),
+            silences: SilenceTracker::default(),
+        }
+    }
+
+    /// Adapts to changed members or another caller.
+    pub fn on_members(&mut self, caller: Caller, view: &View) {
+        self.core = caller.core;
+        self.lossless = caller.lossless;
+        self.replies_report = caller.reports == Reports::Replies;
+        self.watches.resize(view.members(), SilenceWatch::default());
+    }
+
+    /// Returns the limits of a check that is due, by `patience`, and schedules the next check. `None` before that.
+    pub fn due(
+        &mut self,
+        now_ns: u64,
+        patience: impl FnOnce(&Self) -> Option<Patience>,
+    ) -> Option<Option<Patience>> {
+        if now_ns < self.next_ns {
+            return None;
+        }
+        let patience = patience(self);
+        // Several checks within the patience: a silence must last over two of them.
+        let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
+        self.next_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));
+        Some(patience)
+    }
+
+    /// Returns the limits for the next check of members with at most `bound` tasks; `None` if no task can be lost and
+    /// no time is configured.
+    pub fn patience(&self, measured: &MemberStatistics, bound: usize) -> Option<Patience> {
+        let (silences, cores) = (&self.silences, self.core.count);
+        let derived_ns = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
+        let silence_ns = self.configured_ns.or_else(derived_ns)?;
+        let reports = self.replies_report && !self.lossless;
+        let trip_ns = reports.then(|| silences.trip_ns(measured, cores));
+        let (explained, denials) = (silences.explained(), bound as u32);
+        Some(Patience { silence_ns, trip_ns, explained, denials, cores })
+    }
+
+    /// Handles a report without a reply. A keep-alive does not end a silence: the worker may be alive and its task lost.
+    pub fn reported(&mut self, member: Member) {
+        self.watches[member.index()].reported();
+    }
+
+    /// Handles a change of a member's counts by another event than a task or reply.
+    pub fn recounted(&mut self, member: Member) {
+        self.watches[member.index()].recounted();
+    }
+
+    /// Checks a member for lost tasks. Writes them off on the core that looks after the member. Returns true if
+    /// there were any. `touched_ns` returns the time of the last reply to this core, or of its last task to the idle
+    /// member. It receives true if no task or reply changed the counts after the last check.
+    pub fn check(
+        &mut self,
+        member: Member,
+        patience: Patience,
+        view: &mut View,
+        touched_ns: impl FnOnce(bool) -> u64,
+    ) -> bool {
+        let reports = view.reports(member);
+        let outstanding = view.outstanding_now(member);
+        let watch = &mut self.watches[member.index()];
+        let mut counts = Counts {
+            now_ns: view.now_ns(),
+            reports,
+            own_reports: view.of(member).reports(),
+            outstanding: outstanding.max(0).cast_unsigned(),
+            is_surplus: outstanding < 0,
+            touched_ns: 0,
+        };
+        counts.touched_ns = touched_ns(watch.is_quiet(&counts));
+        let reported_and_estimated = (
+            view.reported_most(member).rounded_tasks(),
+            view.largest_estimate(member).rounded_tasks(),
+        );
+        let silences_and_members = (&mut self.silences, view.members());
+        let is_ours = self.core.looks_after(member);
+        let lost =
+            watch.check(counts, reported_and_estimated, patience, silences_and_members, is_ours);
+        if lost > 0 {
+            view.write_off(member, lost);
+        }
+        lost > 0
     }
 }
 

@@ -8,7 +8,7 @@
 //! per member compares its places with its tasks. That repairs losses and applies a changed bound.
 
 use super::Core;
-use crate::state::{Member, Peers, View};
+use crate::state::{Member, PoolExchange, View};
 
 /// Maximum number of places per member, where the bound is chosen at run time.
 pub(super) const MOST: usize = 8;
@@ -48,13 +48,13 @@ impl Slots {
     /// Returns true if this core may take a place now: no task has waited longer on another core, or the
     /// courtesy to that task has ended.
     fn is_first(&mut self, view: &View) -> bool {
-        let Some(peers) = view.peers() else { return true };
+        let Some(pool_exchange) = view.pool_exchange() else { return true };
         let now_ns = view.now_ns();
-        let own_oldest = match peers.oldest() {
+        let own_oldest = match pool_exchange.oldest() {
             0 => now_ns, // no task waits here, so the oldest one has just arrived
             since_ns => since_ns,
         };
-        let remote_oldest = peers.oldest_elsewhere();
+        let remote_oldest = pool_exchange.oldest_elsewhere();
         if remote_oldest >= own_oldest {
             return true;
         }
@@ -67,7 +67,7 @@ impl Slots {
     /// Takes a place on this core's list, else one of a member with the most free places. Also returns true if all
     /// places of the member seemed free under this bound.
     pub(super) fn take(&mut self, bound: usize, view: &mut View) -> Option<(Member, bool)> {
-        let has_tokens = || view.peers().is_some_and(Peers::has_tokens);
+        let has_tokens = || view.pool_exchange().is_some_and(PoolExchange::has_tokens);
         if view.idle().is_empty() && !has_tokens() || !self.is_first(view) {
             return None;
         }
@@ -78,7 +78,7 @@ impl Slots {
             return Some((member, state.own_outstanding() <= 0 && state.load().0 == 0));
         }
         loop {
-            let (member, row) = view.peers()?.take_token()?;
+            let (member, row) = view.pool_exchange()?.take_token()?;
             if view.is_active(member) {
                 // Free tokens fill the rows from the last one on, so the row shows their number.
                 return Some((member, row + bound <= self.rows));
@@ -91,9 +91,9 @@ impl Slots {
     pub(super) fn give(&mut self, member: Member, view: &mut View) {
         if view.is_active(member)
             && !view.idle_mut().insert(member)
-            && let Some(peers) = view.peers()
+            && let Some(pool_exchange) = view.pool_exchange()
         {
-            peers.tokens().put(member, self.rows);
+            pool_exchange.tokens().put(member, self.rows);
         }
     }
 
@@ -107,9 +107,11 @@ impl Slots {
         core: Core,
         view: &mut View,
     ) {
-        let Some(peers) = view.peers().filter(|_| core.looks_after(member)) else { return };
+        let Some(pool_exchange) = view.pool_exchange().filter(|_| core.looks_after(member)) else {
+            return;
+        };
         // Free places: tokens that no core holds, and those on cores' idle lists.
-        let free = peers.tokens().count(member) + view.idle_everywhere(member);
+        let free = pool_exchange.tokens().count(member) + view.idle_everywhere(member);
         let tasks = view.outstanding_now(member).max(0);
         let imbalance = bound as i32 - tasks - free as i32;
         let tracked = &mut self.imbalances[member.index()];
@@ -125,8 +127,8 @@ impl Slots {
         let least = std::mem::take(tracked).least;
         for _ in 0..least.abs() {
             if least > 0 {
-                peers.tokens().put(member, self.rows);
-            } else if !peers.tokens().take_of(member) {
+                pool_exchange.tokens().put(member, self.rows);
+            } else if !pool_exchange.tokens().take_of(member) {
                 break;
             }
         }

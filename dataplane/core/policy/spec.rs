@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::member::Notify;
 use super::{AnyPolicy, CATALOGUE};
 use crate::nearest::did_you_mean;
-use crate::state::Sharing;
+use crate::state::PublishedState;
 
 /// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines.
 /// Each policy's file has its own, and [`CATALOGUE`] lists them. `Entry::new` sets common values.
@@ -33,7 +33,7 @@ pub struct Entry {
     /// Policy over racks at a spine, if there is one.
     pub over_racks: Option<OverRacks>,
     /// State that the cores of one node exchange for it.
-    pub sharing: Sharing,
+    pub publishes: PublishedState,
     /// Meaning of its parameters on a leaf, if different; else empty.
     pub on_leaf: &'static str,
     /// Time at which members report their queues. This function and the next ones receive the parameters'
@@ -91,22 +91,49 @@ pub struct Parameter {
     pub range: (f64, f64),
     /// True if only whole numbers are allowed.
     pub whole: bool,
+    /// Names of the values 0, 1, ...; empty for numbers.
+    pub names: &'static [&'static str],
 }
 
 impl Parameter {
     /// Creates a parameter that may have fractions.
     pub(super) const fn new(name: &'static str, default: f64, range: (f64, f64)) -> Self {
-        Self { name, default, range, whole: false }
+        Self { name, default, range, whole: false, names: &[] }
     }
 
     /// Creates a parameter with whole values.
     pub(super) const fn integer(name: &'static str, default: f64, range: (f64, f64)) -> Self {
-        Self { name, default, range, whole: true }
+        Self { name, default, range, whole: true, names: &[] }
+    }
+
+    /// Creates a parameter whose values have names. The first is the default.
+    pub(super) const fn choice(name: &'static str, names: &'static [&'static str]) -> Self {
+        let range = (0.0, names.len() as f64 - 1.0);
+        Self { name, default: 0.0, range, whole: true, names }
+    }
+
+    /// Formats a value.
+    #[must_use]
+    pub fn text(&self, value: f64) -> String {
+        self.names.get(value as usize).map_or_else(|| value.to_string(), |&name| name.to_owned())
+    }
+
+    /// Parses a value; `None` if it is not allowed.
+    fn parse(&self, text: &str) -> Option<f64> {
+        if !self.names.is_empty() {
+            return self.names.iter().position(|name| *name == text).map(|index| index as f64);
+        }
+        let number = text.parse::<f64>().ok()?;
+        let in_range = (self.range.0..=self.range.1).contains(&number);
+        (in_range && !(self.whole && number.fract() != 0.0)).then_some(number)
     }
 
     /// Returns the allowed values, for messages.
     #[must_use]
     pub fn allowed(&self) -> String {
+        if !self.names.is_empty() {
+            return self.names.join(", ");
+        }
         let (least, most) = self.range;
         let kind = if self.whole { ", whole numbers" } else { "" };
         format!("{least} to {most}{kind}")
@@ -150,7 +177,7 @@ impl Entry {
             divides_runs: false,
             learns: false,
             over_racks: None,
-            sharing: Sharing::COUNTS,
+            publishes: PublishedState::COUNTS,
             on_leaf: "",
             notify: |_| Notify::Reply,
             asks: |_| ProbeKind::Nobody,
@@ -325,7 +352,7 @@ impl fmt::Display for PolicySpec {
             self.entry.parameters.iter().zip(&self.values).enumerate()
         {
             let open = if index == 0 { "(" } else { ", " };
-            write!(f, "{open}{}={value}", parameter.name)?;
+            write!(f, "{open}{}={}", parameter.name, parameter.text(*value))?;
         }
         if self.values.is_empty() { Ok(()) } else { f.write_str(")") }
     }
@@ -382,14 +409,9 @@ fn parse_parameter(
         });
     };
     let parameter = &entry.parameters[index];
-    let (least, most) = parameter.range;
-    match value.parse::<f64>() {
-        Ok(number)
-            if (least..=most).contains(&number) && !(parameter.whole && number.fract() != 0.0) =>
-        {
-            Ok((index, number))
-        }
-        _ => Err(PolicyError::Value {
+    match parameter.parse(value) {
+        Some(number) => Ok((index, number)),
+        None => Err(PolicyError::Value {
             policy: entry.name,
             parameter: parameter.name,
             found: value.to_owned(),

@@ -3,27 +3,33 @@
 //! the level to which they would together fill the queues. It sends to each member with a probability that
 //! produces this level on average.
 //!
+//! With `unseen=measured`, SCD assumes the tasks that others send during a round trip, by the reported arrivals. In a
+//! system without rounds these are the tasks that no report shows. The paper's rule remains the default (`alike`).
+//!
 //! The policy needs every queue. It finds the level by sorting and prefix sums.
 
 use std::cell::RefCell;
 
 use rand::Rng as _;
 
+use super::conditions::{Conditions, RunWork};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, Pick, Picks, Policy, ProbeKind, Rng, SelectionBasis, Task,
+    AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Rng,
+    SelectionBasis, Task,
 };
-use crate::state::{Member, View};
+use crate::state::{Member, Report, View};
 
 /// `scd`.
 pub const BY_RATE: Entry = Entry {
     by_rate: true,
     divides_runs: true,
+    parameters: &[Parameter::choice("unseen", &["alike", "measured"])],
     asks: |_| ProbeKind::All,
     ..Entry::new(
         "scd",
         "stochastically coordinated dispatching: fill queues to a level by chance",
         "Goren et al., SIGMETRICS 2021",
-        |_| AnyPolicy::from(WaterFill::new(true)),
+        |v| AnyPolicy::from(WaterFill::new(true, v[0] > 0.0)),
     )
 };
 
@@ -35,7 +41,7 @@ pub const EQUAL: Entry = Entry {
         "twf",
         "tidal water filling: scd for equal speeds",
         "Goren et al., INFOCOM 2020",
-        |_| AnyPolicy::from(WaterFill::new(false)),
+        |_| AnyPolicy::from(WaterFill::new(false, false)),
     )
 };
 
@@ -66,15 +72,17 @@ pub struct WaterFill {
     scd: bool,
     /// Number of dispatchers that share the members.
     dispatchers: usize,
+    /// Measurements of what other dispatchers have sent unseen; `None` if all are assumed to have equally many tasks.
+    conditions: Option<Box<Conditions>>,
     /// Recomputed for each run of tasks, and for queries of the candidates.
     shares: RefCell<Shares>,
 }
 
 impl WaterFill {
-    /// Creates the policy, SCD or TWF.
+    /// Creates the policy, SCD or TWF. If `measures`, measures what other dispatchers have sent unseen.
     #[must_use]
-    pub fn new(scd: bool) -> Self {
-        Self { scd, ..Self::default() }
+    pub fn new(scd: bool, measures: bool) -> Self {
+        Self { scd, conditions: measures.then(Box::default), ..Self::default() }
     }
 
     /// Returns the tasks of all dispatchers together, if each has `tasks`; under SCD minus one.
@@ -82,7 +90,11 @@ impl WaterFill {
     /// SCD minimises the expected sum of queue^2 / rate. A member with probability p gets a binomial number of the
     /// a tasks, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
     fn arrivals(&self, tasks: usize) -> f64 {
-        (self.dispatchers.max(1) * tasks) as f64 - if self.scd { 1.0 } else { 0.0 }
+        let all = match &self.conditions {
+            Some(conditions) => tasks as f64 + conditions.unseen(),
+            None => (self.dispatchers.max(1) * tasks) as f64,
+        };
+        all - if self.scd { 1.0 } else { 0.0 }
     }
 }
 
@@ -149,6 +161,39 @@ impl Policy for WaterFill {
                 view.sent(pick.member);
             }
         }
+        if let Some(conditions) = &mut self.conditions {
+            let sent = picks.get(..tasks.len()).unwrap_or_default();
+            conditions.note_picks(sent, view);
+        }
+    }
+
+    fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
+        view.set_load(report.member, report.load);
+        if let Some(conditions) = &mut self.conditions {
+            let inverse_rate = view.rate(report.member).max(f64::MIN_POSITIVE).recip();
+            let mut run = RunWork::default();
+            run.add(report.service_ns, inverse_rate);
+            conditions.note_work(run);
+            if conditions.marked_member() == Some(report.member) {
+                conditions.note_reply_of_marked_member(
+                    report.service_ns,
+                    inverse_rate,
+                    view.now_ns(),
+                );
+            }
+        }
+    }
+
+    fn on_remote_update(&mut self, member: Member, view: &mut View) {
+        if let Some(conditions) = &mut self.conditions {
+            conditions.note_remote(member, view);
+        }
+    }
+
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        if let Some(conditions) = &mut self.conditions {
+            conditions.on_tick(view.now_ns());
+        }
     }
 
     /// Draws the member for a single task. Its probabilities depend on all members.
@@ -159,8 +204,12 @@ impl Policy for WaterFill {
     }
 
     fn on_members(&mut self, caller: Caller, view: &mut View) {
+        if let Some(conditions) = &mut self.conditions {
+            conditions.on_members(caller, view);
+        }
         // Cores that exchange their tasks count as one dispatcher.
-        self.dispatchers = if view.peers().is_some() { 1 } else { caller.core.count };
+        self.dispatchers = if view.pool_exchange().is_some() { 1 } else { caller.core.count };
+        // Room for all members, so that no decision allocates.
         let shares = self.shares.get_mut();
         shares.depths.clear();
         shares.depths.reserve(view.members());

@@ -34,7 +34,7 @@ use crate::state::files::{self, ExistingFile, open_again};
 /// "WEDJATwk": region of workers on a little-endian machine.
 const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATwk");
 /// Version of the offer, of the region's layout and of the channels' words.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Word of a free channel in an offer.
 const FREE: u64 = u64::MAX;
 /// Number of words at the start of an offer, before one word per channel.

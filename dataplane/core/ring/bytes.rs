@@ -60,12 +60,16 @@ pub unsafe fn view_mut(words: &[AtomicU64]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(words.as_ptr().cast_mut().cast(), 8 * words.len()) }
 }
 
-/// Prefetches the cache line at this address.
+/// Prefetches the cache line at this address, on machines with such an instruction.
 #[inline]
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn prefetch<T>(line: *const T) {
     // SAFETY: a prefetch has no effect on memory, and an invalid address causes no fault.
-    unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast()) };
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast())
+    };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = line;
 }
 
 #[cfg(test)]

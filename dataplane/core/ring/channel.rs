@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::layout::{HEAD, RegionShape};
 use super::protocol::{Fault, Notice, Sender};
+use super::task_slots::TaskPosition;
 use super::{bytes, park};
 use crate::state::region::Slice;
 
@@ -90,7 +91,7 @@ impl Channel {
         if !can_send || payload.len() > self.shape.payload {
             return false;
         }
-        let offset = self.sender.slot(self.sender.next()) * self.shape.stride();
+        let offset = self.sender.next_slot() * self.shape.stride();
         let part = &self.area[offset / 8..][..self.shape.part() / 8];
         part[0].store(u64::from(ids.app) << 32 | u64::from(ids.seq), Relaxed);
         bytes::store(&part[HEAD / 8..], payload);
@@ -98,18 +99,17 @@ impl Channel {
         self.sender.send(Notice { offset, len, class: ids.class })
     }
 
-    /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order. Wakes
-    /// the worker if it sleeps with a pending task.
+    /// Same as [`Sender::collect`]. Wakes the worker if it sleeps with a pending task.
     ///
     /// # Errors
-    /// If the worker's count is impossible.
+    /// Same as for [`Sender::collect`].
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
         let completed = self.sender.collect()?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        for number in completed.clone() {
+        for count in completed.clone() {
             // All replies at once, so that their transfers from the worker's cache overlap.
-            bytes::prefetch(self.reply_part(number).as_ptr());
+            bytes::prefetch(self.reply_part(self.sender.completed(count).slot).as_ptr());
         }
         if self.sender.outstanding() > 0 && park::is_asleep(&self.sleep[0]) {
             park::wake(&self.sleep[0]);
@@ -117,23 +117,23 @@ impl Channel {
         Ok(completed)
     }
 
-    /// Returns the part of the area with the reply to a task.
+    /// Returns the part of the area with the reply to the task in this slot.
     #[inline]
-    fn reply_part(&self, number: u64) -> &[AtomicU64] {
-        let offset = self.sender.slot(number) * self.shape.stride() + self.shape.part();
+    fn reply_part(&self, slot: usize) -> &[AtomicU64] {
+        let offset = slot * self.shape.stride() + self.shape.part();
         &self.area[offset / 8..][..self.shape.part() / 8]
     }
 
     /// Returns the result of a completed task. Call it before giving the next task.
     #[inline]
     #[must_use]
-    pub fn outcome(&self, number: u64) -> Outcome {
-        let part = self.reply_part(number);
+    pub fn outcome(&self, task: TaskPosition) -> Outcome {
+        let part = self.reply_part(task.slot);
         // Head of a reply: the task's number, then the reply's length (upper half) and the service time (lower half).
         let answered = part[0].load(Relaxed);
         let word = part[1].load(Relaxed);
         let (len, service_ns) = ((word >> 32) as u32, word as u32);
-        if answered != number {
+        if answered != task.number {
             return Outcome::Refused;
         }
         match len {
@@ -150,8 +150,8 @@ impl Channel {
     /// # Panics
     /// If `into` is longer than a reply may be.
     #[inline]
-    pub fn reply(&self, number: u64, into: &mut [u8]) {
-        bytes::load(&self.reply_part(number)[HEAD / 8..], into);
+    pub fn reply(&self, task: TaskPosition, into: &mut [u8]) {
+        bytes::load(&self.reply_part(task.slot)[HEAD / 8..], into);
     }
 
     /// Tells the worker that no more tasks will come, and wakes it.

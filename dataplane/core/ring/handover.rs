@@ -183,7 +183,7 @@ impl<T: Token> Consumer<T> {
     /// Takes the next task with its note, if one is available.
     #[inline]
     pub fn take(&mut self) -> Option<(T, u32)> {
-        let (word, note) = self.end.receiver_mut().receive_word()?;
+        let (word, note) = self.end.receiver().receive_word()?;
         self.has_task = true;
         // SAFETY: only `Producer::give`, of the same type, writes the slots, and a number is received once.
         Some((unsafe { T::from_word(word) }, note))
@@ -193,13 +193,13 @@ impl<T: Token> Consumer<T> {
     #[inline]
     pub fn complete(&mut self, worked_ns: u64) {
         self.has_task = false;
-        self.end.receiver_mut().complete(worked_ns);
+        self.end.receiver().complete(worked_ns);
     }
 
     /// Returns the number of tasks given and not taken.
     #[inline]
     pub fn waiting(&mut self) -> usize {
-        self.end.receiver_mut().waiting()
+        self.end.receiver().waiting()
     }
 
     /// Returns true if a task is available.
@@ -226,7 +226,7 @@ impl<T: Token> Drop for Consumer<T> {
     fn drop(&mut self) {
         self.panicked.store(std::thread::panicking(), Relaxed);
         if self.has_task {
-            self.end.receiver_mut().complete(0);
+            self.end.receiver().complete(0);
         }
         // The worker's end is dropped next, which leaves the channel.
     }

@@ -8,6 +8,7 @@
 //! | per channel: sleep | u32: whether the worker sleeps | worker; dispatcher to wake it |
 //! | per channel: credit | u64: tasks completed, time worked | worker; dispatcher on a grant |
 //! | per channel: slots | two u64 per slot: one of number and length, one of position and class | dispatcher |
+//! | per channel: completed | u64 per slot: slots of tasks completed in any order | worker |
 //! | per channel: area | per slot: ids, bytes of the task; number, length, time, bytes of the reply | both in turn |
 //! | watch | u64: see [`super::watch`] | dispatcher, observers |
 //!
@@ -77,6 +78,8 @@ pub struct ChannelLayout {
     pub credit: usize,
     /// Offset of the slots.
     pub slots: usize,
+    /// Offset of the list of completed tasks.
+    pub completed: usize,
     /// Offset of the area.
     pub area: usize,
 }
@@ -100,13 +103,15 @@ impl Layout {
     pub fn new(shape: &RegionShape) -> Self {
         let round = |bytes: usize| bytes.next_multiple_of(ALIGN);
         let slots = 4 * ALIGN; // after the four lines below
-        let area = slots + round(8 * SLOT_WORDS * shape.slots);
+        let completed = slots + round(8 * SLOT_WORDS * shape.slots);
+        let area = completed + round(8 * shape.slots);
         let channel = ChannelLayout {
             control: 0,
             claim: ALIGN,
             sleep: 2 * ALIGN,
             credit: 3 * ALIGN,
             slots,
+            completed,
             area,
         };
         let channel_len = area + round(shape.slots * shape.stride());
@@ -125,6 +130,7 @@ impl Layout {
             sleep: start + channel.sleep,
             credit: start + channel.credit,
             slots: start + channel.slots,
+            completed: start + channel.completed,
             area: start + channel.area,
         }
     }
@@ -146,6 +152,7 @@ mod tests {
             sections.push((channel.sleep, 64));
             sections.push((channel.credit, 64));
             sections.push((channel.slots, 8 * SLOT_WORDS * 8));
+            sections.push((channel.completed, 8 * 8));
             sections.push((channel.area, 8 * shape.stride()));
         }
         sections.push((layout.watch, 8 * watch::WORDS));

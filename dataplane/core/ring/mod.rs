@@ -3,7 +3,8 @@
 //! A dispatcher gives tasks to a worker through 16-byte slots. A slot holds the *notice* of a task: its number and
 //! the position of its bytes. Both are in one cache line. The worker writes no slots. It answers with one line of its
 //! own, which holds the number of tasks completed and the time worked since it attached: a *credit* per task,
-//! without individual acknowledgements. Both ends are in memory shared by threads or processes.
+//! without individual acknowledgements. A worker whose tasks share its core also lists the slots of completed
+//! tasks. Both ends are in memory shared by threads or processes.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a channel by writing a number, and the dispatcher
 //! *grants* it by repeating that number. The bytes of tasks and replies are in the channel's *area*. A *place* is a
@@ -32,6 +33,7 @@ pub(crate) mod lock;
 pub mod park;
 pub mod protocol;
 pub mod region;
+mod task_slots;
 pub mod watch;
 pub mod worker_end;
 
@@ -40,8 +42,9 @@ pub use handover::{Consumer, Producer};
 pub use layout::{Layout, RegionShape};
 pub use protocol::{Fault, Holder, Notice, Place, Receiver, Sender};
 pub use region::{RegionError, WorkerRegion, WorkerStatus};
+pub use task_slots::TaskPosition;
 pub use watch::AgentStatusWords;
-pub use worker_end::WorkerEnd;
+pub use worker_end::{TakenTask, WorkerEnd};
 
 #[cfg(test)]
 mod tests;

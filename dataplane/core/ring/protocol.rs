@@ -5,6 +5,9 @@
 //! A worker attaches by a *claim*, a number that differs from its predecessors'. The dispatcher *grants* it by
 //! publishing the same number.
 //!
+//! A worker whose tasks share its core completes them in any order. From then on it lists the slots of completed tasks
+//! in a ring of their own, see [`Receiver::list_completions`].
+//!
 //! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
 //!
 //! Measured: a task moves one cache line each way, less in bursts; a pair of ordinary rings moves three each way. A
@@ -15,9 +18,12 @@
 //!
 //! Generic over its words, so that loom checks the code that the processes run.
 
+use std::cell::Cell;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
+
+use super::task_slots::{TaskPosition, TaskSlots};
 
 /// A shared word of 64 bits.
 pub trait SharedWord {
@@ -85,8 +91,12 @@ pub mod credit {
     pub const DONE: usize = 0;
     /// Nanoseconds worked since the worker attached.
     pub const BUSY_NS: usize = 1;
+    /// Count of tasks completed before the first listed one, plus 1; 0 while the worker completes tasks in order.
+    pub const LISTED: usize = 2;
+    /// Quanta served to the tasks that share the worker's core now.
+    pub const QUANTA: usize = 3;
     /// Number of words.
-    pub const WORDS: usize = 2;
+    pub const WORDS: usize = 4;
 }
 
 /// u64 words of a slot: the task's number and length, then the position of its bytes and its class.
@@ -139,6 +149,12 @@ pub enum Fault {
         /// Tasks completed, as reported.
         found: u64,
     },
+    /// Impossible list of completed tasks.
+    #[error("it listed a slot without a task as its completed task number {count}")]
+    BadList {
+        /// Count of the completed task.
+        count: u64,
+    },
 }
 
 /// State of the granted worker, from its channel's words. Until another worker claims the channel, only the lock
@@ -164,6 +180,9 @@ pub struct ChannelWords<S> {
     pub credit: S,
     /// Written by the dispatcher; two words per slot, a power of two of slots.
     pub slots: S,
+    /// Written by the worker; one word per slot: slots of completed tasks, by the count of completed tasks modulo the
+    /// number of slots.
+    pub completed: S,
 }
 
 /// Returns the tag by which a slot's reader recognises its task. It differs from the tag of an empty slot and
@@ -179,11 +198,10 @@ const fn tag(number: u64) -> u32 {
 #[derive(Debug)]
 pub struct Sender<S> {
     words: ChannelWords<S>,
-    /// Number of slots minus 1.
-    mask: u64,
+    slots: TaskSlots,
     /// Number of the next task.
     next: u64,
-    /// Number of the first task not completed.
+    /// Count of completed tasks.
     done: u64,
     /// Worked nanoseconds at the last call of [`Sender::worked_ns`].
     busy_ns: u64,
@@ -200,21 +218,29 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     pub fn new(words: ChannelWords<S>) -> Self {
         let slots = words.slots.len() / SLOT_WORDS;
         assert!(slots.is_power_of_two(), "slots are a power of two");
-        Self { words, mask: slots as u64 - 1, next: 0, done: 0, busy_ns: 0, granted: 0 }
+        let slots = TaskSlots::new(slots);
+        Self { words, slots, next: 0, done: 0, busy_ns: 0, granted: 0 }
     }
 
     /// Returns the number of slots.
     #[inline]
     #[must_use]
     pub fn slots(&self) -> usize {
-        self.mask as usize + 1
+        self.slots.count()
     }
 
-    /// Returns the slot of a task.
+    /// Returns the slot of the next task. There must be room.
     #[inline]
     #[must_use]
-    pub fn slot(&self, number: u64) -> usize {
-        (number & self.mask) as usize
+    pub fn next_slot(&self) -> usize {
+        self.slots.next(self.next)
+    }
+
+    /// Returns the position of a completed task, by the count of its completion. Valid until the next task is given.
+    #[inline]
+    #[must_use]
+    pub fn completed(&self, count: u64) -> TaskPosition {
+        self.slots.completed(count)
     }
 
     /// Returns the number of tasks given and not completed.
@@ -258,8 +284,15 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
             return false;
         }
         self.write(self.next, notice);
-        self.next += 1;
+        self.note_given();
         true
+    }
+
+    /// Counts the next task as given.
+    #[inline(always)]
+    fn note_given(&mut self) {
+        self.slots.give(self.next);
+        self.next += 1;
     }
 
     /// Gives as many tasks as possible and returns their number. The first becomes visible last, so a worker
@@ -270,7 +303,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         for (index, notice) in notices[..count].iter().enumerate().rev() {
             self.write(self.next + index as u64, *notice);
         }
-        self.next += count as u64;
+        (0..count).for_each(|_| self.note_given());
         count
     }
 
@@ -282,37 +315,45 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
             return false;
         }
         self.write_words(self.next, word, note);
-        self.next += 1;
+        self.note_given();
         true
     }
 
-    /// Returns the word and the note sent under this number. Its slot must not have been reused.
+    /// Returns the index of a task's notice in the slots' words. Workers take tasks in order, so no untaken task has
+    /// the same index.
+    #[inline(always)]
+    fn notice_index(&self, number: u64) -> usize {
+        SLOT_WORDS * (number as usize & (self.slots() - 1))
+    }
+
+    /// Returns the word and the note sent under this number. Its notice must not have been overwritten.
     #[must_use]
     pub fn sent_word(&self, number: u64) -> (u64, u32) {
-        let index = SLOT_WORDS * self.slot(number);
+        let index = self.notice_index(number);
         let note = self.words.slots[index].load(Relaxed) >> 32;
         (self.words.slots[index + 1].load(Relaxed), note as u32)
     }
 
-    /// Writes a task's slot.
+    /// Writes a task's notice.
     #[inline]
     fn write(&self, number: u64, notice: Notice) {
         let word = u64::from(notice.offset) << 32 | u64::from(notice.class);
         self.write_words(number, word, notice.len);
     }
 
-    /// Writes a slot: the word first, then the tag with the note, whose Release store makes both visible.
+    /// Writes a notice: the word first, then the tag with the note, whose Release store makes both visible.
     #[inline]
     fn write_words(&self, number: u64, word: u64, note: u32) {
-        let index = SLOT_WORDS * self.slot(number);
+        let index = self.notice_index(number);
         self.words.slots[index + 1].store(word, Relaxed);
         self.words.slots[index].store(u64::from(note) << 32 | u64::from(tag(number)), Release);
     }
 
-    /// Processes new credits. Returns the numbers of the tasks completed since the last call, in order.
+    /// Processes new credits. Returns the counts of the tasks completed since the last call: for a worker that
+    /// completes tasks in order, their numbers. [`Sender::completed`] returns the position of each.
     ///
     /// # Errors
-    /// If the worker's count is impossible. Nothing has changed then.
+    /// If the worker's count or list is impossible. The completions are not counted then; call [`Sender::revoke`].
     #[inline]
     pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
         let found = self.words.credit[credit::DONE].load(Acquire);
@@ -326,6 +367,14 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
             return Err(Fault::Beyond { given: self.next, found });
         }
         let completed = self.done..found;
+        let listed = self.words.credit[credit::LISTED].load(Relaxed);
+        if listed != 0 {
+            let words = &self.words.completed;
+            let (mask, given) = (self.slots() - 1, self.done..self.next);
+            let slot = |count| words[count as usize & mask].load(Relaxed);
+            let checked = self.slots.complete(listed - 1, given, found, slot);
+            checked.map_err(|count| Fault::BadList { count })?;
+        }
         self.done = found;
         Ok(completed)
     }
@@ -340,10 +389,23 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         worked
     }
 
+    /// Returns true since the worker has completed tasks in any order.
+    #[inline]
+    #[must_use]
+    pub fn completes_in_any_order(&self) -> bool {
+        self.slots.is_listing()
+    }
+
+    /// Returns the quanta served to the tasks that share the worker's core now, as reported by the worker; saturating.
+    #[inline]
+    #[must_use]
+    pub fn quanta(&self) -> u32 {
+        self.words.credit[credit::QUANTA].load(Relaxed).min(u64::from(u32::MAX)) as u32
+    }
+
     /// Prefetches the credit line.
     #[inline]
     pub fn prefetch_credits(&self) {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
         super::bytes::prefetch(std::ptr::from_ref(&self.words.credit[credit::DONE]));
     }
 
@@ -388,7 +450,10 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     pub fn grant(&mut self, claimed: u64) -> bool {
         debug_assert_eq!(self.outstanding(), 0);
         self.busy_ns = 0;
-        self.words.credit[credit::BUSY_NS].store(0, Relaxed);
+        self.slots.reset();
+        for word in [credit::BUSY_NS, credit::LISTED, credit::QUANTA] {
+            self.words.credit[word].store(0, Relaxed);
+        }
         self.words.credit[credit::DONE].store(self.next, Relaxed);
         self.words.control[control::START].store(self.next, Relaxed);
         self.words.control[control::GRANTED].store(claimed, Release);
@@ -402,7 +467,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         is_attached
     }
 
-    /// Revokes the grant. Returns the numbers of the outstanding tasks, which count as given up.
+    /// Revokes the grant. Returns the counts of the outstanding tasks, which count as given up: for a worker that
+    /// completes tasks in order, their numbers.
     pub fn revoke(&mut self) -> std::ops::Range<u64> {
         self.words.control[control::GRANTED].store(0, Release);
         self.granted = 0;
@@ -422,7 +488,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     }
 }
 
-/// Worker's end.
+/// Worker's end. Its own state is in cells, because several tasks in progress refer to it.
 #[derive(Debug)]
 pub struct Receiver<S> {
     words: ChannelWords<S>,
@@ -431,11 +497,13 @@ pub struct Receiver<S> {
     /// Its claim.
     claimed: u64,
     /// Number of the next task.
-    next: u64,
+    next: Cell<u64>,
     /// Number of the first task that was not available at the last check.
-    checked: u64,
+    checked: Cell<u64>,
     /// Nanoseconds worked since the worker attached.
-    busy_ns: u64,
+    busy_ns: Cell<u64>,
+    /// Count of completed tasks, for a worker that lists them.
+    completed: Cell<u64>,
 }
 
 impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
@@ -450,7 +518,16 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         words.claim[claim::PID].store(u64::from(pid), Relaxed);
         words.claim[claim::NAME].store(name, Relaxed);
         words.claim[claim::CLAIM].store(claimed, Release);
-        Self { words, mask: slots as u64 - 1, claimed, next: 0, checked: 0, busy_ns: 0 }
+        let zero = || Cell::new(0);
+        Self {
+            words,
+            mask: slots as u64 - 1,
+            claimed,
+            next: zero(),
+            checked: zero(),
+            busy_ns: zero(),
+            completed: zero(),
+        }
     }
 
     /// Returns true once the claim is granted. Then call [`Receiver::start`].
@@ -461,12 +538,12 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
     }
 
     /// Starts with the dispatcher's first task. Call it once, after the grant.
-    pub fn start(&mut self) {
+    pub fn start(&self) {
         // The Acquire load of the grant makes the start visible.
-        self.next = self.words.control[control::START].load(Relaxed);
+        self.next.set(self.words.control[control::START].load(Relaxed));
     }
 
-    /// Returns the slot of a task.
+    /// Returns the slot of a task's notice, and of the task itself at a worker that completes tasks in order.
     #[inline]
     #[must_use]
     pub fn slot(&self, number: u64) -> usize {
@@ -477,14 +554,14 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
     #[inline]
     #[must_use]
     pub fn next(&self) -> u64 {
-        self.next
+        self.next.get()
     }
 
     /// Returns true if the next task is available.
     #[inline]
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.is_ready_at(self.next)
+        self.is_ready_at(self.next.get())
     }
 
     /// Returns true if this task is available. It must not have been taken. `Relaxed` suffices, because
@@ -497,50 +574,83 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
 
     /// Returns the number of available tasks. Continues where the last call ended, so that it checks each task once.
     #[inline]
-    pub fn waiting(&mut self) -> usize {
+    pub fn waiting(&self) -> usize {
         // `checked` is behind `next` if more tasks were taken than checked. The difference then wraps to a large
         // number. The dispatcher chooses the first number, so numbers themselves may wrap, too.
-        if self.checked.wrapping_sub(self.next) > self.mask + 1 {
-            self.checked = self.next;
+        let (next, mut checked) = (self.next.get(), self.checked.get());
+        if checked.wrapping_sub(next) > self.mask + 1 {
+            checked = next;
         }
-        while self.is_ready_at(self.checked) {
-            self.checked = self.checked.wrapping_add(1);
+        while self.is_ready_at(checked) {
+            checked = checked.wrapping_add(1);
         }
-        self.checked.wrapping_sub(self.next) as usize
+        self.checked.set(checked);
+        checked.wrapping_sub(next) as usize
     }
 
     /// Takes the next task, if it is available.
     #[inline]
-    pub fn receive(&mut self) -> Option<Notice> {
+    pub fn receive(&self) -> Option<Notice> {
         let (word, len) = self.receive_word()?;
         Some(Notice { offset: (word >> 32) as u32, len, class: word as u16 })
     }
 
     /// Takes the next task given by [`Sender::send_word`], if it is available: its word and its note.
     #[inline]
-    pub fn receive_word(&mut self) -> Option<(u64, u32)> {
-        let index = SLOT_WORDS * self.slot(self.next);
+    pub fn receive_word(&self) -> Option<(u64, u32)> {
+        let next = self.next.get();
+        let index = SLOT_WORDS * self.slot(next);
         let first = self.words.slots[index].load(Acquire);
-        if first as u32 != tag(self.next) {
+        if first as u32 != tag(next) {
             return None;
         }
         let word = self.words.slots[index + 1].load(Relaxed);
-        self.next = self.next.wrapping_add(1);
+        self.next.set(next.wrapping_add(1));
         Some((word, (first >> 32) as u32))
     }
 
     /// Completes all tasks taken so far, after `worked_ns` more work.
     #[inline]
-    pub fn complete(&mut self, worked_ns: u64) {
-        self.busy_ns = self.busy_ns.wrapping_add(worked_ns);
-        self.words.credit[credit::BUSY_NS].store(self.busy_ns, Relaxed);
-        self.words.credit[credit::DONE].store(self.next, Release);
+    pub fn complete(&self, worked_ns: u64) {
+        self.publish(self.next.get(), worked_ns);
+    }
+
+    /// Publishes the count of completed tasks and the time worked.
+    #[inline]
+    fn publish(&self, completed: u64, worked_ns: u64) {
+        self.busy_ns.set(self.busy_ns.get().wrapping_add(worked_ns));
+        self.words.credit[credit::BUSY_NS].store(self.busy_ns.get(), Relaxed);
+        self.words.credit[credit::DONE].store(completed, Release);
+    }
+
+    /// Announces that tasks are completed in any order from now on, by [`Receiver::complete_slot`]. All tasks taken so
+    /// far must have been completed.
+    pub fn list_completions(&self) {
+        let completed = self.next.get();
+        self.completed.set(completed);
+        // Visible with the next count of completed tasks.
+        self.words.credit[credit::LISTED].store(completed.wrapping_add(1), Relaxed);
+    }
+
+    /// Completes the task in this slot, after `worked_ns` more work.
+    #[inline]
+    pub fn complete_slot(&self, slot: usize, worked_ns: u64) {
+        let completed = self.completed.get();
+        self.words.completed[self.slot(completed)].store(slot as u64, Relaxed);
+        self.completed.set(completed.wrapping_add(1));
+        self.publish(self.completed.get(), worked_ns);
+    }
+
+    /// Publishes the quanta served to the tasks that share the core now.
+    #[inline]
+    pub fn set_quanta(&self, quanta: u32) {
+        self.words.credit[credit::QUANTA].store(u64::from(quanta), Relaxed);
     }
 
     /// Skips tasks as if they had been taken, like a faulty worker; for tests.
     #[doc(hidden)]
-    pub fn skip(&mut self, tasks: u64) {
-        self.next = self.next.wrapping_add(tasks);
+    pub fn skip(&self, tasks: u64) {
+        self.next.set(self.next.get().wrapping_add(tasks));
     }
 
     /// Returns true if the dispatcher has requested the worker's end.
@@ -551,7 +661,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
     }
 
     /// Leaves the channel, while its lock still excludes other workers.
-    pub fn leave(&mut self) {
+    pub fn leave(&self) {
         self.words.claim[claim::CLAIM].store(self.claimed & !claim::ATTACHED, Release);
         // Only a granted worker writes LEFT: a predecessor's value must stay until the dispatcher has read it. The
         // fence pairs with the one in `Sender::grant`.

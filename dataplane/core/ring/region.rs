@@ -395,6 +395,7 @@ impl WorkerRegion {
             claim: self.region.slice(offsets.claim, claim::WORDS),
             credit: self.region.slice(offsets.credit, credit::WORDS),
             slots: self.region.slice(offsets.slots, SLOT_WORDS * self.shape().slots),
+            completed: self.region.slice(offsets.completed, self.shape().slots),
         }
     }
 

@@ -1,6 +1,7 @@
-//! Worker's end of its channel: the protocol's receiver, together with the bytes of one task at a time.
+//! Worker's end of its channel: the protocol's receiver, together with the bytes of tasks.
 #![allow(unsafe_code)]
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
@@ -17,10 +18,27 @@ use crate::state::region::Slice;
 pub struct BadNotice;
 
 /// A task taken and not completed.
-#[derive(Clone, Copy, Debug)]
-struct CurrentTask {
+#[derive(Debug)]
+pub struct TakenTask {
     number: u64,
-    notice: Notice,
+    /// Index of its part of the area.
+    slot: u32,
+    /// Length of its bytes.
+    len: u32,
+    class: u16,
+}
+
+impl TakenTask {
+    /// Returns its class; 0 if unknown.
+    #[must_use]
+    pub fn class(&self) -> u16 {
+        self.class
+    }
+
+    /// Returns a second handle. At most one of both may be completed.
+    pub(crate) fn duplicate(&self) -> Self {
+        Self { ..*self }
+    }
 }
 
 /// Worker's end; see the module's documentation.
@@ -33,8 +51,9 @@ pub struct WorkerEnd {
     area: Slice<AtomicU64>,
     shape: RegionShape,
     place: Place,
-    /// Task taken and not completed.
-    current: Option<CurrentTask>,
+    /// Number of the task that was taken and not completed in each slot; empty for a worker that completes tasks in
+    /// order.
+    in_progress: Box<[Cell<Option<u64>>]>,
     _lock: ChannelLock,
 }
 
@@ -48,7 +67,7 @@ impl WorkerEnd {
         place: Place,
         lock: ChannelLock,
     ) -> Self {
-        Self { receiver, sleep, area, shape, place, current: None, _lock: lock }
+        Self { receiver, sleep, area, shape, place, in_progress: Box::default(), _lock: lock }
     }
 
     /// Returns the worker's identity.
@@ -57,127 +76,145 @@ impl WorkerEnd {
         self.place
     }
 
-    /// Returns the receiver: positions and states of the channel's tasks, without their bytes.
+    /// Returns the receiver, to take and complete tasks without their bytes.
     #[inline]
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Slice<AtomicU64>> {
         &self.receiver
     }
 
-    /// Returns the receiver, to take and complete tasks without their bytes.
-    #[inline]
-    pub fn receiver_mut(&mut self) -> &mut Receiver<Slice<AtomicU64>> {
-        &mut self.receiver
-    }
-
     /// Starts with the dispatcher's first task. Call it once, after the grant.
-    pub fn start(&mut self) {
+    pub fn start(&self) {
         self.receiver.start();
     }
 
-    /// Returns true if a task was taken and not completed.
-    #[inline]
-    #[must_use]
-    pub fn has_task(&self) -> bool {
-        self.current.is_some()
+    /// Allows tasks to be completed in any order from now on. All tasks taken so far must have been completed.
+    pub fn complete_in_any_order(&mut self) {
+        if self.in_progress.is_empty() {
+            self.in_progress = (0..self.shape.slots).map(|_| Cell::new(None)).collect();
+            self.receiver.list_completions();
+        }
     }
 
-    /// Takes the next task. Returns false if none is available. An earlier task must have been completed.
+    /// Takes the next task; `None` if none is available. A worker that completes tasks in order must have completed the
+    /// earlier ones.
     ///
     /// # Errors
     /// If its position or length is impossible.
     #[inline]
-    pub fn take(&mut self) -> Result<bool, BadNotice> {
-        debug_assert!(self.current.is_none());
+    pub fn take(&self) -> Result<Option<TakenTask>, BadNotice> {
         let number = self.receiver.next();
-        let Some(notice) = self.receiver.receive() else {
-            return Ok(false);
+        let Some(Notice { offset, len, class }) = self.receiver.receive() else {
+            return Ok(None);
         };
-        let (offset, stride) = (notice.offset as usize, self.shape.stride());
+        let slot = match self.in_progress.is_empty() {
+            true => self.receiver.slot(number),
+            false => self.begin(number, offset as usize)?,
+        };
         // The bytes of a task are always at its slot's part of the area.
-        let fits = offset == self.receiver.slot(number) * stride;
-        if !fits || notice.len as usize > self.shape.payload {
+        let fits = offset as usize == slot * self.shape.stride();
+        if !fits || len as usize > self.shape.payload {
             return Err(BadNotice);
         }
-        self.current = Some(CurrentTask { number, notice });
-        Ok(true)
+        Ok(Some(TakenTask { number, slot: slot as u32, len, class }))
     }
 
-    /// Returns the current task's part and the reply's part of the area; empty without a task.
+    /// Returns the slot at this offset, and marks it. Each slot has one task at most, whatever the dispatcher writes.
+    fn begin(&self, number: u64, offset: usize) -> Result<usize, BadNotice> {
+        let slot = offset / self.shape.stride();
+        let current = self.in_progress.get(slot).ok_or(BadNotice)?;
+        if current.replace(Some(number)).is_some() { Err(BadNotice) } else { Ok(slot) }
+    }
+
+    /// Returns true if the task has not been completed, at a worker that completes tasks in any order.
     #[inline]
-    fn parts(&self) -> (&[AtomicU64], &[AtomicU64]) {
-        let Some(current) = self.current else {
-            return (&[], &[]);
-        };
-        let start = current.notice.offset as usize / 8;
-        self.area[start..][..self.shape.stride() / 8].split_at(self.shape.part() / 8)
+    pub(crate) fn is_in_progress(&self, task: &TakenTask) -> bool {
+        self.in_progress.get(task.slot as usize).is_some_and(|slot| slot.get() == Some(task.number))
     }
 
-    /// Returns the current task's bytes; empty without a task.
+    /// Returns the task's part and the reply's part of the area.
     #[inline]
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        let Some(current) = self.current else {
-            return &[];
-        };
-        // SAFETY: the dispatcher writes a task's part only before giving the task and after its completion,
-        // which takes `&mut self`; this end never writes it.
-        let part = unsafe { bytes::view(self.parts().0) };
-        &part[HEAD..][..current.notice.len as usize]
+    fn parts(&self, task: &TakenTask) -> (&[AtomicU64], &[AtomicU64]) {
+        let stride = self.shape.stride() / 8;
+        let start = task.slot as usize * stride;
+        self.area[start..][..stride].split_at(self.shape.part() / 8)
     }
 
-    /// Returns the ids of the current task; zeros without one.
+    /// Returns the task's bytes.
     #[inline]
     #[must_use]
-    pub fn ids(&self) -> TaskIds {
-        let (Some(current), Some(word)) = (self.current, self.parts().0.first()) else {
-            return TaskIds::default();
-        };
-        let word = word.load(Relaxed);
-        TaskIds { app: (word >> 32) as u32, seq: word as u32, class: current.notice.class }
+    pub fn payload<'a>(&'a self, task: &'a TakenTask) -> &'a [u8] {
+        // SAFETY: the dispatcher writes a task's part only before giving the task and after its completion, which
+        // consumes `task`; this end never writes it.
+        let part = unsafe { bytes::view(self.parts(task).0) };
+        &part[HEAD..][..task.len as usize]
     }
 
-    /// Completes the current task with an answer; does nothing without a task. `write` gets the task's bytes and the
-    /// buffer for the answer, and returns its length. `worked_ns` is called afterwards for the time worked, in
-    /// nanoseconds.
+    /// Returns the task's ids.
+    #[inline]
+    #[must_use]
+    pub fn ids(&self, task: &TakenTask) -> TaskIds {
+        let word = self.parts(task).0[0].load(Relaxed);
+        TaskIds { app: (word >> 32) as u32, seq: word as u32, class: task.class }
+    }
+
+    /// Completes the task with an answer. `write` gets the task's bytes and the buffer for the answer, and returns its
+    /// length; `None` for no answer. `worked_ns` is called afterwards for the time worked, in nanoseconds.
     ///
-    /// # Panics
-    /// If the answer is too long. The task is not completed then.
+    /// # Errors
+    /// Returns the task, not completed, if the answer is too long.
+    #[inline]
+    pub fn answer_if(
+        &self,
+        task: TakenTask,
+        write: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
+        worked_ns: impl FnOnce() -> u64,
+    ) -> Result<(), TakenTask> {
+        // SAFETY: the dispatcher does not read a reply's part before the task is completed. This end has no other
+        // reference to it, because each slot has one task, and `task` is consumed.
+        let reply = unsafe { bytes::view_mut(self.parts(&task).1) };
+        let len = write(self.payload(&task), &mut reply[HEAD..][..self.shape.payload]);
+        if len.is_some_and(|len| len > self.shape.payload) {
+            return Err(task);
+        }
+        self.complete(&task, len.map_or(NO_REPLY, |len| len as u32), worked_ns());
+        Ok(())
+    }
+
+    /// Same as [`WorkerEnd::answer_if`], always with an answer.
+    ///
+    /// # Errors
+    /// Same as for [`WorkerEnd::answer_if`].
     #[inline]
     pub fn answer(
-        &mut self,
+        &self,
+        task: TakenTask,
         write: impl FnOnce(&[u8], &mut [u8]) -> usize,
         worked_ns: impl FnOnce() -> u64,
-    ) {
-        if self.current.is_none() {
-            return;
-        }
-        // SAFETY: the dispatcher does not read a reply's part before the task is completed. This end has no
-        // other reference to it, ensured by `&mut self`.
-        let reply = unsafe { bytes::view_mut(self.parts().1) };
-        let len = write(self.payload(), &mut reply[HEAD..][..self.shape.payload]);
-        assert!(len <= self.shape.payload, "a reply of {len} bytes, {} fit", self.shape.payload);
-        self.complete(len as u32, worked_ns());
+    ) -> Result<(), TakenTask> {
+        self.answer_if(task, |bytes, reply| Some(write(bytes, reply)), worked_ns)
     }
 
-    /// Completes the current task without an answer.
+    /// Completes the task without an answer.
     #[inline]
-    pub fn give_up(&mut self, worked_ns: u64) {
-        self.complete(NO_REPLY, worked_ns);
+    pub fn give_up(&self, task: TakenTask, worked_ns: u64) {
+        self.complete(&task, NO_REPLY, worked_ns);
     }
 
-    /// Writes the result of the current task, then its credit.
+    /// Writes the task's result, then its credit.
     #[inline]
-    fn complete(&mut self, len: u32, worked_ns: u64) {
-        let Some(current) = self.current else {
-            return;
-        };
+    fn complete(&self, task: &TakenTask, len: u32, worked_ns: u64) {
         let service_ns = worked_ns.min(u64::from(u32::MAX));
-        let (_, reply) = self.parts();
-        reply[0].store(current.number, Relaxed);
+        let (_, reply) = self.parts(task);
+        reply[0].store(task.number, Relaxed);
         reply[1].store(u64::from(len) << 32 | service_ns, Relaxed);
-        self.current = None;
-        self.receiver.complete(worked_ns);
+        match self.in_progress.get(task.slot as usize) {
+            None => self.receiver.complete(worked_ns),
+            Some(in_progress) => {
+                in_progress.set(None);
+                self.receiver.complete_slot(task.slot as usize, worked_ns);
+            }
+        }
     }
 
     /// Disappears without notice and releases its lock, like a killed process; for tests.

@@ -37,6 +37,10 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
         Some(packet.bytes_mut())
     }
 
+    fn prefetch(&self, packet: &B) {
+        packet.prefetch_all();
+    }
+
     fn offer(
         &mut self,
         stages: &mut Stages,
@@ -68,6 +72,8 @@ pub struct Leaf<P: Port, A> {
     pool: A,
     time: PollTime,
     patience: Patience,
+    /// Ports that had a link at the last check, one bit each. In real time only.
+    linked: u16,
     sampler: Sampler,
 }
 
@@ -109,6 +115,7 @@ where
             pool,
             time: PollTime::default(),
             patience: Patience::default(),
+            linked: u16::MAX,
             sampler: Sampler::default(),
         }
     }
@@ -120,12 +127,13 @@ where
         self
     }
 
-    /// Enables the delay of tasks, up to 250 ms, while workers are not reachable. For real devices,
-    /// which come up one after another.
+    /// Enables the delay of tasks, up to 250 ms, while workers are not reachable, and announcements of the node's
+    /// addresses after a link-up. For real devices, which come up one after another.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
         let holds_back = !self.node.reaches_workers();
         self.patience = Patience { is_on: true, holds_back, ..Patience::default() };
+        self.linked = self.linked_ports(|_| true);
         self
     }
 
@@ -296,6 +304,7 @@ where
         self.out.tap.tick(now);
         if self.patience.is_on {
             self.review_patience(now);
+            self.announce_on_new_links();
         }
         while let Some(question) = self.node.next_question(now) {
             let address = *self.node.stages.network().port(usize::from(question.port));
@@ -306,13 +315,31 @@ where
         }
     }
 
+    /// Announces the node's own address on each port whose link has come up: a switch learns the port, and hosts that
+    /// looked for the node meanwhile find it.
+    fn announce_on_new_links(&mut self) {
+        let linked = self.linked_ports(|_| true);
+        let new = linked & !std::mem::replace(&mut self.linked, linked);
+        for port in
+            (0..self.node.stages.network().ports().len()).filter(|port| new >> port & 1 == 1)
+        {
+            let PortAddress { ip, v6, .. } = *self.node.stages.network().port(port);
+            self.announce_on(port, v6.map_or(IpAddr::V4(ip.into()), |v6| IpAddr::V6(v6.ip.into())));
+        }
+    }
+
+    /// Returns the ports with a link that are `wanted`, one bit each.
+    fn linked_ports(&self, wanted: impl Fn(&PortAddress) -> bool) -> u16 {
+        let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
+        let ports = (0..).zip(network.ports()).filter(|(_, port)| wanted(port));
+        let linked = ports.filter(|&(index, _)| neighbours.is_link_up(index));
+        linked.fold(0, |bits, (index, _)| bits | 1 << index)
+    }
+
     /// Decides whether ports for clients only are polled: not while a recent link-up of such a port leaves time
     /// for workers to become reachable.
     fn review_patience(&mut self, now: u64) {
-        let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
-        let ports = (0..).zip(network.ports()).filter(|(_, port)| port.side == Side::Clients);
-        let linked = ports.filter(|&(index, _)| neighbours.is_link_up(index));
-        let linked = linked.fold(0, |bits, (index, _)| bits | 1 << index);
+        let linked = self.linked_ports(|port| port.side == Side::Clients);
         let patience = &mut self.patience;
         if linked & !patience.linked != 0 {
             patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
@@ -327,25 +354,28 @@ where
     /// gratuitous ARP or an unsolicited neighbour advertisement.
     fn announce(&mut self, address: IpAddr) {
         for port in 0..self.node.stages.network().ports().len() {
-            let PortAddress { mac, side, v6, .. } = *self.node.stages.network().port(port);
-            if !side.has_clients() || v6.is_some() != address.is_ipv6() {
-                continue;
+            let PortAddress { side, v6, .. } = *self.node.stages.network().port(port);
+            if side.has_clients() && v6.is_some() == address.is_ipv6() {
+                self.announce_on(port, address);
             }
-            match address {
-                IpAddr::V4(address) => {
-                    self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
-                        let ip = address.to_bits();
-                        arp::Packet::request(mac, ip, ip).emit(frame, Mac::BROADCAST);
-                    })
-                }
-                IpAddr::V6(address) => {
-                    self.out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
-                        let (packet, to) = ndp::Packet::announcement(mac, address.to_bits());
-                        // A port with workers forwards packets, as a router does.
-                        packet.emit(frame, to, side.has_workers());
-                    })
-                }
-            };
+        }
+    }
+
+    /// Announces an address on one port.
+    fn announce_on(&mut self, port: usize, address: IpAddr) {
+        let PortAddress { mac, side, .. } = *self.node.stages.network().port(port);
+        match address {
+            IpAddr::V4(address) => self.out.make(&mut self.pool, port, arp::FRAME_LEN, |frame| {
+                let ip = address.to_bits();
+                arp::Packet::request(mac, ip, ip).emit(frame, Mac::BROADCAST);
+            }),
+            IpAddr::V6(address) => {
+                self.out.make(&mut self.pool, port, ndp::FRAME_LEN, |frame| {
+                    let (packet, to) = ndp::Packet::announcement(mac, address.to_bits());
+                    // A port with workers forwards packets, as a router does.
+                    packet.emit(frame, to, side.has_workers());
+                })
+            }
         }
     }
 

@@ -47,10 +47,7 @@ impl Stages {
                     worker: stages.network.target(pool, pick.member).worker,
                     idle: pick.idle,
                 },
-                Ok(None) => {
-                    stages.waiting += 1;
-                    Choice::Held
-                }
+                Ok(None) => Choice::Held,
                 Err(DropReason::QueueFull) if stages.refuses(pool) => {
                     stages.counters.add(Counter::Refused, 1);
                     Choice::Refused

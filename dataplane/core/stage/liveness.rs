@@ -166,6 +166,9 @@ struct Doubt {
     checks: u8,
     /// Smallest number of outstanding tasks missing in the reports at these checks.
     least_unreported: u32,
+    /// Number of tasks of other cores outstanding at the member, at the last check. Negative if this core received
+    /// replies to them.
+    elsewhere: i32,
 }
 
 impl Doubt {
@@ -176,6 +179,7 @@ impl Doubt {
         reported: None,
         checks: 0,
         least_unreported: u32::MAX,
+        elsewhere: 0,
     };
 }
 
@@ -531,6 +535,8 @@ impl Liveness {
             dispatcher.take_back(member, surplus);
             counters.add(Counter::SurplusReplies, surplus.into());
         }
+        self.doubts[index].elsewhere =
+            outstanding.wrapping_sub(dispatcher.view().of(member).own_outstanding());
         let watch = &mut self.watches[index];
         let outstanding = outstanding.max(0).cast_unsigned();
         let hop = &mut self.hops[usize::from(watch.hop)];
@@ -539,7 +545,7 @@ impl Liveness {
         match (self.is_spine, watch.is_ours) {
             (true, _) => self.weigh(index, dispatcher),
             (false, true) => self.compare_reports(index, reports, outstanding, now_ns, dispatcher),
-            (false, false) => {}
+            (false, false) => self.adopt_doubt(index, now_ns, dispatcher),
         }
         let watch = &mut self.watches[index];
         watch.outstanding = outstanding;
@@ -651,7 +657,11 @@ impl Liveness {
             watch.report_checks += 1;
         }
         let silent_ns = now_ns.saturating_sub(watch.last_report_ns.max(self.silence_start_ns));
-        let unreported = match self.doubts[index].until_ns {
+        let until_ns = self.doubts[index].until_ns;
+        if dispatcher.view().is_doubted(member) && now_ns >= until_ns {
+            dispatcher.view().set_doubted(member, false);
+        }
+        let unreported = match until_ns {
             0 => 0,
             _ => self.unreported(index, answered > 0, outstanding, now_ns, dispatcher),
         };
@@ -682,6 +692,7 @@ impl Liveness {
             if watch.contradictions == CONTRADICTIONS {
                 watch.contradictions = 0;
                 self.doubt(index, now_ns);
+                dispatcher.view().set_doubted(member, true);
             }
         } else if answered > 0 {
             watch.contradictions = 0;
@@ -725,7 +736,17 @@ impl Liveness {
         if now_ns >= doubt.until_ns {
             let until_ns = now_ns.saturating_add(doubt.next_ns);
             let next_ns = (2 * doubt.next_ns).min(DOUBT_NS.1);
-            *doubt = Doubt { until_ns, next_ns, ..Doubt::NONE };
+            *doubt = Doubt { until_ns, next_ns, elsewhere: doubt.elsewhere, ..Doubt::NONE };
+            self.doubted_until_ns = self.doubted_until_ns.max(until_ns);
+        }
+    }
+
+    /// Adopts the doubt of the core that looks after a member, until the check after next. With different estimates, the
+    /// cores would correct each other with every message.
+    fn adopt_doubt(&mut self, index: usize, now_ns: u64, dispatcher: &Dispatcher) {
+        if dispatcher.view().is_doubted(self.watches[index].member) {
+            let until_ns = now_ns.saturating_add(2 * self.lap_ns);
+            self.doubts[index].until_ns = until_ns;
             self.doubted_until_ns = self.doubted_until_ns.max(until_ns);
         }
     }
@@ -751,17 +772,28 @@ impl Liveness {
         }
         let doubts = &mut self.doubts[self.first[pool]..];
         for report in reports {
-            let member = report.member;
+            let doubt = &mut doubts[report.member.index()];
+            let is_doubted = self.lap_started_ns < doubt.until_ns;
+            if report.load < IMPLAUSIBLE && !is_doubted {
+                continue;
+            }
+            // A doubted member's tasks of other cores count as at its last check: these cores write the current counts.
+            let outstanding = match is_doubted {
+                true => dispatcher
+                    .view()
+                    .of(report.member)
+                    .own_outstanding()
+                    .wrapping_add(doubt.elsewhere),
+                false => dispatcher.view().outstanding_now(report.member),
+            };
             // Tasks without the one that this report's reply answers. Earlier replies of this run are few, and not
             // counted as answered yet.
-            let remaining =
-                dispatcher.view().outstanding_now(member).max(0).cast_unsigned().saturating_sub(1);
-            let remaining = Load::tasks(remaining.min(u32::from(u16::MAX)) as u16);
+            let remaining = outstanding.saturating_sub(1).clamp(0, u16::MAX.into());
+            let remaining = Load::tasks(remaining as u16);
             if report.load >= IMPLAUSIBLE {
                 report.load = report.load.min(remaining);
             }
-            let doubt = &mut doubts[member.index()];
-            if self.lap_started_ns < doubt.until_ns {
+            if is_doubted {
                 doubt.reported = Some(report.load.rounded_tasks());
                 report.load = report.load.max(remaining);
             }

@@ -55,8 +55,11 @@ use crate::state::neighbour::Slot;
 use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
 use crate::wire::task::{Extension, Header};
 
-/// Largest number of packets between two exchanges at which a core is not overloaded: a quarter of a burst.
+/// Largest number of packets of a poll at which a core is not overloaded: a quarter of a burst.
 const KEEPS_UP: usize = BURST / 4;
+/// Bounds on the number of packets between two exchanges of an overloaded core: about 25 and 100 us. Moving cache lines
+/// then costs little of its time, and response times stay the same (docs/explanation/consistency.md).
+const EXCHANGE_PACKETS: (usize, usize) = (16 * BURST, 64 * BURST);
 
 /// Result of the stages for one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,8 +180,11 @@ pub struct Stages {
     probes: bool,
     /// Numbers of the workers' queue reports, by pool; `None` for pools that read queue lengths from replies.
     report_numbers: Vec<Option<Numbers>>,
-    /// Number of packets since the last exchange.
+    /// Number of packets since the last call of [`Stages::exchange`].
     received: usize,
+    /// Number of packets since the last exchange, and number at which an overloaded core makes the next one.
+    unexchanged: usize,
+    exchange_at: usize,
     /// Queue for unknown workers that register; `None` if unused.
     unknown_workers: Option<Arc<ArrayQueue<UnknownWorker>>>,
     /// Buffer for the parsed values of a burst.
@@ -229,6 +235,8 @@ impl Stages {
             probes: false,
             report_numbers: Vec::new(),
             received: 0,
+            unexchanged: 0,
+            exchange_at: 0,
             unknown_workers: None,
             packets: vec![Packet::REFUSED; BURST].into_boxed_slice(),
         }
@@ -338,13 +346,17 @@ impl Stages {
         self.exchange.is_some()
     }
 
-    /// Publishes this core's changes to the node's other cores and receives theirs. Called once per poll,
-    /// with or without packets.
+    /// Publishes this core's changes to the node's other cores and receives theirs, if that is due. Called once per
+    /// poll, with or without packets.
     #[inline]
     pub fn exchange(&mut self) {
         if self.exchange.is_some() {
             let received = std::mem::take(&mut self.received);
-            self.exchange_some(received <= KEEPS_UP);
+            self.unexchanged += received;
+            if received <= KEEPS_UP || self.unexchanged >= self.exchange_at {
+                self.unexchanged = 0;
+                self.exchange_some(received <= KEEPS_UP);
+            }
         }
     }
 
@@ -352,6 +364,9 @@ impl Stages {
     fn exchange_some(&mut self, keeps_up: bool) {
         let Some(exchange) = &mut self.exchange else { return };
         policy::exchange(exchange, &mut self.dispatchers, keeps_up);
+        // An exchange compares each member, so large pools make fewer.
+        let members: usize = self.dispatchers.iter().map(|pool| pool.view().members()).sum();
+        self.exchange_at = (2 * members).clamp(EXCHANGE_PACKETS.0, EXCHANGE_PACKETS.1);
         if let Some(fabric) = &self.fabric {
             fabric.receive_idle(&mut self.dispatchers);
         }
@@ -421,7 +436,11 @@ impl Stages {
         parsed: &mut [Packet],
         verdicts: &mut [Verdict],
     ) {
-        let kinds = parse::burst(&self.network, port, packets, parsed);
+        let mut kinds = parse::burst(&self.network, port, packets, parsed);
+        if kinds.has_segmented {
+            let joined = parse::join_segments(&self.network, port, packets, parsed, &mut kinds);
+            self.counters.add(Counter::Linearised, joined);
+        }
         if kinds.needs_classify {
             classify::burst(self, port, packets, parsed, verdicts);
         }
@@ -547,11 +566,14 @@ impl Stages {
         }
     }
 
-    /// Returns true if tasks of the pool may have to wait.
+    /// Returns true if one of the next `tasks` tasks of the pool may find its queue full, and is then returned to its
+    /// client.
     #[inline]
-    fn holds(&self, pool: usize) -> bool {
+    fn may_refuse(&self, pool: usize, tasks: usize) -> bool {
         let dispatcher = &self.dispatchers[pool];
-        dispatcher.holds() || dispatcher.waiting() > 0
+        self.refuses(pool)
+            && dispatcher.holds()
+            && dispatcher.waiting() + tasks > dispatcher.queue().0
     }
 
     /// Adds the policies' counts to the counters and resets them.

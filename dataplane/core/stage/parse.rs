@@ -102,6 +102,8 @@ impl Packet {
 pub struct Kinds {
     /// True if the burst has anything except single-packet tasks.
     pub needs_classify: bool,
+    /// True if a packet was refused because it has several segments.
+    pub has_segmented: bool,
 }
 
 /// Reads every packet that port `port` received.
@@ -122,14 +124,46 @@ pub fn burst<B: Buf>(
             ahead.prefetch();
         }
         let read = if packet.is_segmented() {
+            kinds.has_segmented = true;
             Err(DropReason::Segmented)
         } else {
-            one(network, address, packet.bytes(), packet.checksums_verified(), parsed)
+            one(network, address, packet.bytes(), is_verified(packet), parsed)
         };
         parsed.kind = read.unwrap_or_else(PacketKind::Refused);
         kinds.needs_classify |= parsed.kind != PacketKind::Task;
     }
     kinds
+}
+
+/// Moves each segmented packet of a burst into one segment, and reads it again. Returns their number. A packet that
+/// does not fit stays refused.
+#[cold]
+pub fn join_segments<B: Buf>(
+    network: &Network,
+    port: usize,
+    packets: &mut [B],
+    parsed: &mut [Packet],
+    kinds: &mut Kinds,
+) -> u64 {
+    let mut joined = 0;
+    for (packet, parsed) in packets.iter_mut().zip(parsed) {
+        if packet.is_segmented() && packet.linearise() {
+            joined += 1;
+            let read =
+                one(network, network.port(port), packet.bytes(), is_verified(packet), parsed);
+            parsed.kind = read.unwrap_or_else(PacketKind::Refused);
+            kinds.needs_classify |= parsed.kind != PacketKind::Task;
+        }
+    }
+    joined
+}
+
+/// Returns true if both checksums are known to be right. A device may verify the UDP checksum alone; that of the IPv4
+/// header is then verified here. An IPv6 header has none.
+#[inline]
+fn is_verified<B: Buf>(packet: &B) -> bool {
+    packet.checksums_verified()
+        || packet.udp_checksum_verified() && udp::ip_header_is_valid(packet.bytes())
 }
 
 /// Reads one frame into `parsed` and returns its kind. `verified` is true if the device has verified its

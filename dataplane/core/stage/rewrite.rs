@@ -11,6 +11,7 @@ use crate::io::Buf;
 use crate::policy::Dispatcher;
 use crate::reason::DropReason;
 use crate::state::Neighbours;
+use crate::state::neighbour::Slot;
 use crate::wire::checksum::{ChecksumDelta, FoldedDelta};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::Header;
@@ -187,41 +188,49 @@ impl<'a, A: Family> ReplyRewriter<'a, A> {
         Self { network, neighbours, now_ms, pool, last: None }
     }
 
-    /// Builds the route by a port and next hop. Adds the next hop to the neighbour table if it is unknown.
+    /// Returns the slot of a next hop behind a port. Adds the next hop to the neighbour table if it is unknown.
+    #[inline]
+    fn slot(&self, (port, address): (usize, A)) -> Slot {
+        let found = self.neighbours.find(port, address);
+        let slot = found.unwrap_or_else(|| self.neighbours.insert(port, address, self.now_ms));
+        self.neighbours.note_use(slot, self.now_ms);
+        slot
+    }
+
+    /// Builds the route by a port and next hop.
     #[inline(never)]
     fn route(&self, key: (usize, A)) -> ReplyRoute<A> {
-        let (port, address) = key;
-        let (tables, neighbours) = (self.network.of::<A>(), self.neighbours);
-        let found = neighbours.find(port, address);
-        let slot = found.unwrap_or_else(|| neighbours.insert(port, address, self.now_ms));
-        neighbours.note_use(slot, self.now_ms);
+        let (port, _) = key;
+        let tables = self.network.of::<A>();
         let ip = tables.service(self.pool).or_else(|| Some(tables.port(port)?.ip));
         let ip = ip.unwrap_or_default(); // never: routes lead to ports of their family
         let src_mac = self.network.port(port).mac.to_bits();
         let delta = A::replace(ChecksumDelta::default(), A::default(), ip);
         ReplyRoute {
             key,
-            next_hop: NextHop { src_mac, port: port as u8, slot },
+            next_hop: NextHop { src_mac, port: port as u8, slot: self.slot(key) },
             ip: ip.to_bytes(),
             udp_delta: FoldedDelta::fold(delta),
             ip_delta: FoldedDelta::fold(ipv4::hop(delta)),
         }
     }
 
-    /// Returns the route to this client; the last one if it has the same port and next hop.
+    /// Returns the route to this client. Only the slot differs from the last route, if the port is the same.
     ///
     /// # Errors
     /// If no port leads to the client.
     #[inline(always)]
     pub(super) fn route_to(&mut self, client: A) -> Result<ReplyRoute<A>, DropReason> {
         let key = self.network.of::<A>().client_route(client).ok_or(DropReason::NoRoute)?;
-        match self.last {
-            Some(last) if last.key == key => Ok(last),
-            _ => {
-                let route = self.route(key);
-                Ok(*self.last.insert(route))
+        let route = match self.last {
+            Some(last) if last.key == key => return Ok(last),
+            Some(last) if last.key.0 == key.0 => {
+                let next_hop = NextHop { slot: self.slot(key), ..last.next_hop };
+                ReplyRoute { key, next_hop, ..last }
             }
-        }
+            _ => self.route(key),
+        };
+        Ok(*self.last.insert(route))
     }
 
     /// Readdresses the reply at `index` of a burst, whose UDP header is at an offset.

@@ -94,8 +94,7 @@ fn flush(stages: &mut Stages, run: &mut Run, parsed: &mut [Packet], verdicts: &m
 pub(super) type Placement = Result<Option<Pick>, DropReason>;
 
 /// Decides on at most [`BURST`] new tasks of one pool (by index). Calls `take` with each decision and the
-/// index of its task, in order. In pools with held tasks each decision is separate: once a task must wait,
-/// those behind it wait too.
+/// index of its task, in order. In pools with held tasks, once a task must wait, those behind it wait too.
 #[inline]
 pub(super) fn offer_run(
     stages: &mut Stages,
@@ -106,24 +105,18 @@ pub(super) fn offer_run(
     if tasks.is_empty() {
         return;
     }
-    if stages.holds(pool) {
-        for (index, task) in tasks.iter().enumerate() {
-            let Stages { dispatchers, affinity, .. } = stages;
-            let placement = dispatchers[pool].offer(*task, || affinity.reclaim(pool));
-            if matches!(placement, Ok(Some(_))) {
-                stages.note_pick(pool);
-            }
-            take(stages, index, placement);
-        }
-        return;
-    }
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
-    stages.dispatchers[pool].schedule(tasks, &mut picks[..tasks.len()]);
+    let Stages { dispatchers, affinity, .. } = stages;
+    dispatchers[pool].offer_run(tasks, &mut picks[..tasks.len()], || affinity.reclaim(pool));
     for (index, pick) in picks.iter().enumerate().take(tasks.len()) {
+        let placement = match pick {
+            Some(_) => Ok(*pick),
+            None => stages.wait(pool),
+        };
         if pick.is_some() {
             stages.note_pick(pool);
         }
-        take(stages, index, pick.map(Some).ok_or(DropReason::NoMember));
+        take(stages, index, placement);
     }
 }
 
@@ -157,6 +150,17 @@ impl Stages {
         }
     }
 
+    /// Lets a new task without a pick wait in its pool's queue (by index), if it may, and counts it there.
+    ///
+    /// # Errors
+    /// Reason why it may not wait.
+    #[inline]
+    pub(super) fn wait(&mut self, pool: usize) -> Placement {
+        self.dispatchers[pool].wait()?;
+        self.waiting += 1;
+        Ok(None)
+    }
+
     /// Returns true if a task of a pool (by index) without a member may keep waiting. It may not if its pool
     /// has ended meanwhile.
     pub(super) fn may_wait_on(&self, pool: usize) -> bool {
@@ -180,7 +184,6 @@ fn settle(
     match placement {
         Ok(Some(pick)) => assign(pool, pick, packet),
         Ok(None) => {
-            stages.waiting += 1;
             packet.kind = PacketKind::Waiting;
             *verdict = Verdict::Queue { pool: pool as u16 };
         }
@@ -257,7 +260,7 @@ fn place_packet(
     let dispatcher = &stages.dispatchers[pool];
     let is_next = dispatcher.waiting() == 0 && !dispatcher.asks();
     let placement = match find_or_pick(stages, pool, now, frame, parsed, is_next) {
-        Err(DropReason::NoMember) => stages.dispatchers[pool].wait().map(|()| None),
+        Err(DropReason::NoMember) => stages.wait(pool),
         result => result.map(Some),
     };
     settle(stages, pool, placement, parsed, verdict);

@@ -5,7 +5,7 @@ use crate::state::{Load, Member, Presence, Report};
 
 /// Estimate of a member by the previous process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Belief {
+pub struct InheritedEstimate {
     /// Load of the member, including tasks sent since its last report.
     pub load: Load,
     /// Tasks sent to the member and not answered.
@@ -16,9 +16,9 @@ pub struct Belief {
 
 impl Stages {
     /// Adopts the estimates of a pool's members. Must be called before the first packet, on every core.
-    pub fn take_over(&mut self, pool: usize, beliefs: &[(Member, Belief)]) {
+    pub fn take_over(&mut self, pool: usize, beliefs: &[(Member, InheritedEstimate)]) {
         let dispatcher = &mut self.dispatchers[pool];
-        for &(member, Belief { load, outstanding, presence }) in beliefs {
+        for &(member, InheritedEstimate { load, outstanding, presence }) in beliefs {
             // The outstanding tasks count over all cores, so one core adopts them.
             if dispatcher.core().index == 0 {
                 dispatcher.view_mut().set_outstanding(member, outstanding);

@@ -3,7 +3,7 @@
 //!
 //! A message is one word. A line has a header and carries up to 15 messages about one pool. Readers detect new
 //! messages in the line itself, without a shared counter. The writer never waits. An overtaken reader detects
-//! this and reads the last published value of each member ([`super::peers`]) instead. A *lap* is one pass of the
+//! this and reads the last published value of each member ([`super::pool_exchange`]) instead. A *lap* is one pass of the
 //! writer over all lines.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -113,6 +113,8 @@ metrics! {
         RxPackets => "rx_packets", "packets";
         /// Packets received and sent to a port; rejected ones are dropped as `tx_full`.
         Forwarded => "forwarded", "packets";
+        /// Packets received in several buffers that fitted into one. Others are dropped as `segmented`.
+        Linearised => "linearised", "packets";
         /// Packets consumed here: ARP, signals, queue reports, probes, messages of peers.
         Consumed => "consumed", "packets";
         /// Tasks returned to clients by a full central queue: consumed and originated, or, below a spine,
@@ -194,6 +196,9 @@ metrics! {
         Sleeps => "sleeps", "times";
         /// Sleeps, also in `sleeps`, that a device ended. Others end by their time limit.
         Wakes => "wakes", "times";
+        /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting: a device did
+        /// not wake the core.
+        LateWakes => "late_wakes", "times";
     }
 }
 
@@ -283,7 +288,7 @@ const LENGTH_BITS: u32 = 24;
 
 /// Interval in which a core did not poll, in ticks of its clock, accurate to some hundred nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stall {
+pub struct PollPause {
     /// Last poll before the pause.
     pub from: u64,
     /// First poll after it.
@@ -372,12 +377,12 @@ impl Counters {
 
     /// Returns the number of pauses, and the newest ones, at most [`PAUSES`], in no order.
     #[must_use]
-    pub fn pauses(&self) -> (u64, Vec<Stall>) {
+    pub fn pauses(&self) -> (u64, Vec<PollPause>) {
         let number = self.0[COUNT].load(Acquire);
         let pause = |word: &AtomicU64| {
             let word = word.load(Relaxed);
             let from = word >> LENGTH_BITS << UNIT;
-            Stall { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
+            PollPause { from, to: from + ((word & ((1 << LENGTH_BITS) - 1)) << UNIT) }
         };
         let stored = number.min(PAUSES as u64) as usize;
         (number, self.0[COUNT + 1..][..stored].iter().map(pause).collect())
@@ -574,7 +579,7 @@ mod tests {
         assert_eq!(counters.pauses(), (0, Vec::new()));
         counters.note_pause(5_000_000_001, 5_000_100_001);
         let (count, found) = counters.pauses();
-        let [Stall { from, to }] = found[..] else { panic!("{found:?}") };
+        let [PollPause { from, to }] = found[..] else { panic!("{found:?}") };
         assert!(count == 1 && from <= 5_000_000_001 && to >= 5_000_100_001, "{found:?}");
         // Both ends are rounded to units of 1024 ticks.
         assert!(to - from < 100_000 + 2 * 1024, "{found:?}");

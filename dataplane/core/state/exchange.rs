@@ -8,9 +8,6 @@ use super::layout::Layout;
 use super::member::Member;
 use super::region::Region;
 
-/// Number of exchanges between two publications of partly filled lines, while the core is overloaded.
-const PATIENCE: u32 = 64;
-
 /// One core's ends of the broadcast rings. Shares no cache line with other data.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -22,8 +19,6 @@ pub struct Exchange {
     next: usize,
     /// Buffer for the messages of one read.
     messages: Messages,
-    /// Number of exchanges since the last publication.
-    unpublished: u32,
 }
 
 /// Update from a remote core. The first field is the core's index among the remote cores.
@@ -51,18 +46,6 @@ impl Exchange {
             receivers: remote.map(|(lines, head)| Receiver::new(lines, head)).collect(),
             next: 0,
             messages: NO_MESSAGES,
-            unpublished: 0,
-        }
-    }
-
-    /// Publishes the messages added so far: at once if this core keeps up, otherwise only once in `PATIENCE`
-    /// calls. Full lines are visible at once in both cases.
-    #[inline]
-    pub fn publish(&mut self, keeps_up: bool) {
-        self.unpublished += 1;
-        if keeps_up || self.unpublished >= PATIENCE {
-            self.unpublished = 0;
-            self.sender.publish();
         }
     }
 

@@ -4,6 +4,8 @@
 //! An existing file is first opened as a place only (`O_PATH`). This reads nothing, does not block, and
 //! disturbs no device. After the inspection the node opens an acceptable file through that same place. It
 //! therefore uses the inspected file, whatever happens to the path meanwhile.
+//!
+//! Calls about signals, priorities and groups are here too, because this file may use unsafe code.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, OsStr};
@@ -266,7 +268,8 @@ fn descriptor_path(file: &impl AsRawFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Opens the same file again for reading and writing. The new open file has its own locks.
+/// Opens the same file again for reading and writing. The new open file has its own locks: holders of `file`, such as
+/// other processes, cannot release them.
 ///
 /// # Errors
 /// If a system call fails.
@@ -788,7 +791,8 @@ pub fn within_limits<T>(write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Blocks all signals in the calling thread, so that the program's own threads receive them.
+/// Blocks all signals in the calling thread. Helper threads of this library call it, so that the signals reach the
+/// threads of the program that uses it.
 pub fn block_signals() {
     let mut all = MaybeUninit::uninit();
     // SAFETY: the set is initialised before it is read.
@@ -798,14 +802,15 @@ pub fn block_signals() {
     }
 }
 
-/// Gives the calling thread idle priority: it gets only CPU time that no other thread wants.
-pub fn yield_to_all() {
+/// Gives the calling thread idle priority: it gets only CPU time that no other thread wants. For the writer of the
+/// state file, which must not delay a polling core.
+pub fn set_idle_priority() {
     let priority = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters live through the call, which only reads them. A refusal changes nothing.
     let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const priority) };
 }
 
-/// Gives the calling thread the lowest real-time priority, above all normal threads.
+/// Gives the calling thread the lowest real-time priority, above all normal threads. For workers that request it.
 ///
 /// # Errors
 /// If the system refuses.

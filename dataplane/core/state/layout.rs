@@ -12,6 +12,7 @@
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
 //! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
 //! | lost | per pool, u32 per member: tasks written off | any core |
+//! | quanta | per pool, u32 per member: quanta served to its current tasks, if its workers share their core | core of an agent |
 //! | per core: reported | per member: u64: number of reports received, and estimated load | that core |
 //! | per core: own | per member: u64 report, u32 drift since, u32 outstanding | that core |
 //! | per core: elsewhere | as own, with outstanding only: sums published by remote cores; none on a node with one core | that core |
@@ -77,6 +78,8 @@ pub struct PoolLayout {
     pub presence: usize,
     /// Offset of its members' numbers of tasks written off.
     pub lost: usize,
+    /// Offset of the quanta served to its members' current tasks.
+    pub quanta: usize,
 }
 
 /// Layout of an idle list.
@@ -171,7 +174,16 @@ impl Layout {
             let tokens = cursor.take(if has_several { 8 * Tokens::words(members) } else { 0 });
             let oldest = cursor.take(8 * shape.cores);
             let lost = cursor.take(4 * members);
-            pools.push(PoolLayout { first_member, members, tokens, oldest, presence, lost });
+            let quanta = cursor.take(4 * members);
+            pools.push(PoolLayout {
+                first_member,
+                members,
+                tokens,
+                oldest,
+                presence,
+                lost,
+                quanta,
+            });
             first_member += members;
         }
         let cores = (0..shape.cores).map(|_| core(&mut cursor, &shape.pools, members, has_several));
@@ -194,7 +206,7 @@ impl Layout {
         ];
         for pool in &self.pools {
             starts.extend([("presence", pool.presence), ("tokens", pool.tokens)]);
-            starts.extend([("oldest", pool.oldest), ("lost", pool.lost)]);
+            starts.extend([("oldest", pool.oldest), ("lost", pool.lost), ("quanta", pool.quanta)]);
         }
         for core in &self.cores {
             starts.extend([("reported", core.reported), ("own", core.own)]);
@@ -284,6 +296,7 @@ mod tests {
             sections.push((pool.tokens, 8 * Tokens::words(pool.members)));
             sections.push((pool.presence, 4 * pool.members));
             sections.push((pool.lost, 4 * pool.members));
+            sections.push((pool.quanta, 4 * pool.members));
         }
         sections.extend(layout.pools.iter().map(|pool| (pool.oldest, 8 * 2)));
         for core in &layout.cores {
@@ -337,6 +350,7 @@ mod tests {
             (core.ring, "ring"),
             (layout.pools[1].presence, "presence"),
             (layout.pools[1].lost, "lost"),
+            (layout.pools[1].quanta, "quanta"),
             (core.own + 16 * 703 - 1, "own"),
             (core.idle[1].places + 2 * 700 - 1, "idle lists"),
             (core.queued, "queued"),

@@ -104,15 +104,18 @@ impl Presence {
     }
 }
 
-/// Word with a member's [`Presence`]. At a spine, whose members are leaves, it also holds data of a leaf's signals
-/// (load messages to spines). Bits 8 to 22 hold the number of live workers; bit 23 is set once the leaf has sent it;
-/// the bits above count the signals.
+/// Word with a member's [`Presence`]. At a leaf, bit 8 is set while the worker's reports are doubted. At a spine, whose
+/// members are leaves, the word also holds data of a leaf's signals (load messages to spines). Bits 8 to 22 hold the
+/// number of live workers; bit 23 is set once the leaf has sent it; the bits above count the signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
 impl RackWord {
     /// Bits of the [`Presence`].
     pub const PRESENCE: u32 = 0xFF;
+
+    /// Set while a worker's reports are doubted.
+    const DOUBTED: u32 = 1 << 8;
 
     /// Set once the leaf has sent its number of workers.
     const HAS_WORKERS: u32 = 1 << 23;
@@ -132,6 +135,16 @@ impl RackWord {
         let workers = if workers > 0x7FFF { 0x7FFF } else { workers as u32 };
         let signals = self.signals().wrapping_add(1) << 24;
         Self(self.0 & Self::PRESENCE | workers << 8 | Self::HAS_WORKERS | signals)
+    }
+
+    /// Returns true while a worker's reports are doubted.
+    pub const fn is_doubted(self) -> bool {
+        self.0 & Self::DOUBTED != 0
+    }
+
+    /// Returns the word of a worker whose reports are doubted, or believed again.
+    pub const fn with_doubt(self, doubted: bool) -> Self {
+        Self(if doubted { self.0 | Self::DOUBTED } else { self.0 & !Self::DOUBTED })
     }
 
     /// Returns the word with another presence.
@@ -187,14 +200,14 @@ impl Report {
 
 /// A core's estimate of a member: its last reported load, and the load that the core sent since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Belief {
+pub struct LoadEstimate {
     /// Report number (upper half) and load (lower half).
     pub(super) reported: u64,
     /// Load sent by the core after that report.
     pub(super) drift: u32,
 }
 
-impl Belief {
+impl LoadEstimate {
     /// Returns the last reported load.
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@
 //! One region holds the members and, per core, the core's estimates, idle lists and counters ([`layout`]).
 //! Each word has one writing core. Exceptions are the neighbours, the members' presence and lost tasks, and the tokens
 //! that cores share ([`tokens`]): each of these words is complete in itself, so no core ever waits. Cores exchange
-//! their updates from time to time ([`broadcast`], [`peers`]). On the packet path a core touches only its own cache
+//! their updates from time to time ([`broadcast`], [`pool_exchange`]). On the packet path a core touches only its own cache
 //! lines and, where it needs them, the neighbours and tokens.
 
 pub mod broadcast;
@@ -17,7 +17,7 @@ pub mod layout;
 pub mod member;
 pub mod neighbour;
 pub mod nodes;
-pub mod peers;
+pub mod pool_exchange;
 pub mod publish;
 pub mod region;
 pub mod table;
@@ -29,9 +29,9 @@ pub use broadcast::Topic;
 pub use counters::{Counter, Counters, Gauge, Totals};
 pub use exchange::{Exchange, RemoteUpdate};
 pub use idle::IdleList;
-pub use member::{Belief, Decision, Load, Member, Presence, Report};
+pub use member::{Decision, Load, LoadEstimate, Member, Presence, Report};
 pub use neighbour::Neighbours;
-pub use peers::{Peers, Sharing};
+pub use pool_exchange::{PoolExchange, PublishedState};
 pub use region::on_numa_node;
 pub use table::{Snapshot, StateError, Table};
 pub use view::{Parts, Picks, View};

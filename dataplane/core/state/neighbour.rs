@@ -66,6 +66,10 @@ impl Slot {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// Resolution of the times of uses and confirmations, in milliseconds. More frequent writes would move the entries'
+/// cache lines between cores.
+const RESOLUTION_MS: u32 = 100;
+
 /// Effect of a host's packet on its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearnOutcome {
@@ -363,7 +367,7 @@ impl Neighbours {
         }
         if word & RESOLVED == 0 || word & ASKED != 0 {
             self.mac_word(slot).store(mac.to_bits() | RESOLVED, Relaxed);
-            self.confirm(slot, now_ms);
+            self.set_confirmed(slot, now_ms);
             return LearnOutcome::Learnt;
         }
         // A claim without a request may be forged, so it only causes a question to the known host.
@@ -373,9 +377,17 @@ impl Neighbours {
 
     /// Confirms the known address of the host at `slot`.
     pub fn confirm(&self, slot: Slot, now_ms: u32) {
+        let confirmed = (self.times(slot).load(Relaxed) >> 32) as u32;
         if self.mac_word(slot).load(Relaxed) & (SUSPECT | ASKED) != 0 {
             self.mac_word(slot).fetch_and(!(SUSPECT | ASKED), Relaxed);
+        } else if now_ms.wrapping_sub(confirmed) < RESOLUTION_MS {
+            return;
         }
+        self.set_confirmed(slot, now_ms);
+    }
+
+    /// Writes the time of the last confirmation.
+    fn set_confirmed(&self, slot: Slot, now_ms: u32) {
         // Another core may note a use between the load and the store. That use is lost, which only makes the entry
         // look older.
         let used = u64::from(self.times(slot).load(Relaxed) as u32);
@@ -386,7 +398,7 @@ impl Neighbours {
     #[inline]
     pub fn note_use(&self, slot: Slot, now_ms: u32) {
         let times = self.times(slot).load(Relaxed);
-        if times as u32 != now_ms {
+        if now_ms.wrapping_sub(times as u32) >= RESOLUTION_MS {
             self.times(slot).store(times & !u64::from(u32::MAX) | u64::from(now_ms), Relaxed);
         }
     }
@@ -630,10 +642,10 @@ mod tests {
         for (at, &address) in same_set[..8].iter().enumerate() {
             let slot = table.insert(0, address, 0);
             table.learn(slot, HOST, 0);
-            // The fourth host was used the longest ago, at 10 ms.
-            table.note_use(slot, [80, 70, 60, 10, 40, 30, 20, 50][at]);
+            // The fourth host was used the longest ago.
+            table.note_use(slot, RESOLUTION_MS * [8, 7, 6, 1, 4, 3, 2, 5][at]);
         }
-        let _ = table.insert(0, same_set[8], 100);
+        let _ = table.insert(0, same_set[8], 10 * RESOLUTION_MS);
         let evicted: Vec<_> =
             same_set.iter().filter(|&&address| table.find(0, address).is_none()).collect();
         assert_eq!(evicted, [&same_set[3]]);

@@ -35,7 +35,7 @@ use crate::outage::Outage;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"WEDJATle");
 /// Version of the file's layout. Each change of [`super::layout`] or of the head raises its upper half; a
 /// change of the counters changes its lower half.
-pub const VERSION: u64 = 14 << 32 | super::counters::TABLE as u64;
+pub const VERSION: u64 = 15 << 32 | super::counters::TABLE as u64;
 /// Number of bytes before the first copy.
 pub const HEAD: usize = 4096;
 /// Alignment of the copies' places.
@@ -261,7 +261,7 @@ impl Shared {
     /// Writes copies until the publisher is dropped; runs on its own thread.
     fn run(&self) {
         files::block_signals();
-        files::yield_to_all();
+        files::set_idle_priority();
         let mebibytes = self.region.len().div_ceil(1 << 20) as u32;
         while !self.is_over.load(Acquire) {
             std::thread::park_timeout(PERIOD * mebibytes);

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use serde::Serialize;
 
-use super::counters::{self, Counter, Counters, Stall};
+use super::counters::{self, Counter, Counters, PollPause};
 use super::exchange::Exchange;
 use super::files::{ExistingFile, NameError, NameLock, advice};
 use super::histogram::HistogramSnapshot;
@@ -653,7 +653,7 @@ pub struct CoreSnapshot {
     pub decision_time: HistogramSnapshot,
     /// Newest of these pauses.
     #[serde(skip)]
-    pub newest_pauses: Vec<Stall>,
+    pub newest_pauses: Vec<PollPause>,
 }
 
 /// A host in a [`Snapshot`].
@@ -977,7 +977,7 @@ mod tests {
         view.set_load(Member(2), Load::tasks(5));
         view.sent(Member(2));
         view.idle_mut().insert(Member(3));
-        view.peers().unwrap().tokens().put(Member(1), 1);
+        view.pool_exchange().unwrap().tokens().put(Member(1), 1);
         view.set_presence(Member(2), Presence::Registered);
         view.note_queued(6);
         table.counters(1).add(Counter::Scheduled, 2);

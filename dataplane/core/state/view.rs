@@ -7,7 +7,7 @@
 //! Only *active* members may be chosen. Cores share *tokens*: rights to send one task to a member, each held by one
 //! core at a time ([`super::tokens`]).
 //!
-//! Cores of one node have separate memory and exchange their changes ([`super::peers`]). The independent
+//! Cores of one node have separate memory and exchange their changes ([`super::pool_exchange`]). The independent
 //! dispatchers of a simulator ([`View::heap`]) share reports and counts at once instead.
 
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use super::broadcast::{Sender, Topic};
 use super::histogram::{self, Histogram, HistogramSnapshot};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{HISTOGRAMS, Layout, TableShape};
-use super::member::{Belief, Load, Member, Presence, RackWord, Report};
-use super::peers::{Peers, Sharing};
+use super::member::{Load, LoadEstimate, Member, Presence, RackWord, Report};
+use super::pool_exchange::{PoolExchange, PublishedState};
 use super::region::{Region, Slice};
 use super::words::{LocalState, MemberState, MemberStates};
 use crate::limits::BURST;
@@ -46,6 +46,8 @@ pub struct View {
     presence: Slice<AtomicU32>,
     /// Tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
+    /// Quanta served to the current tasks of each member; shared by all cores.
+    quanta: Slice<AtomicU32>,
     /// Number of the pool's tasks that wait on this core, for readers of the state file.
     queued: Slice<AtomicU64>,
     /// Histograms: ages of load reports at decisions, and times in the queue.
@@ -57,7 +59,7 @@ pub struct View {
     /// State of remote cores of the node, read rarely.
     remote_states: Vec<RemoteState>,
     /// Exchange with remote cores; `None` if there are none.
-    peers: Option<Box<Peers>>,
+    pool_exchange: Option<Box<PoolExchange>>,
     /// Members that may be chosen, in no particular order.
     active: Vec<Member>,
     /// Index of each member in `active`, or [`NOWHERE`].
@@ -71,6 +73,8 @@ pub struct View {
     /// True queues of the members; only a simulator knows them. Decisions read them here. The alternative is
     /// an argument of every call or a type parameter of all scheduling code.
     queues: Option<Arc<[AtomicU32]>>,
+    /// Number of the pool's tasks that wait on this core, for the policy.
+    waiting: usize,
     /// Time for all hooks of a policy, so that choices and answers are measured by one clock.
     now_ns: u64,
     /// Number of picks by kind so far.
@@ -98,7 +102,7 @@ pub struct Parts<'a> {
     pub picks: &'a mut Picks,
     /// Number of replies of this run from members without outstanding tasks.
     pub surplus: usize,
-    peers: Option<&'a Peers>,
+    pool_exchange: Option<&'a PoolExchange>,
     place: &'a [u16],
     rates: &'a [f64],
     queues: Option<&'a [AtomicU32]>,
@@ -122,7 +126,7 @@ impl View {
             // All dispatchers write and read the same reports: those of core 0.
             view.reported = written_by(0).0;
             view.remote_states.clear();
-            view.peers = None;
+            view.pool_exchange = None;
             view
         };
         (0..dispatchers).map(view).collect()
@@ -145,26 +149,32 @@ impl View {
         let members = layout.pools[pool].members;
         let cores = layout.cores.len();
         let remote = (0..cores).filter(|&remote| remote != core);
-        let peers = (cores > 1).then(|| Box::new(Peers::new(region, layout, core, pool)));
+        let pool_exchange =
+            (cores > 1).then(|| Box::new(PoolExchange::new(region, layout, core, pool)));
         let (reported, local) = written_by(region, layout, core, pool);
         let mut view = Self {
             reported,
             presence: region.slice(layout.pools[pool].presence, members),
             lost: region.slice(layout.pools[pool].lost, members),
+            quanta: region.slice(layout.pools[pool].quanta, members),
             queued: region.slice(layout.cores[core].queued + 8 * pool, 1),
             histograms: histograms(region, layout, core, pool),
             local,
-            remote_counts: peers.iter().map(|peers| peers.remote_counts()).collect(),
+            remote_counts: pool_exchange
+                .iter()
+                .map(|pool_exchange| pool_exchange.remote_counts())
+                .collect(),
             remote_states: remote
                 .map(|core| RemoteState::new(region, layout, core, pool))
                 .collect(),
-            peers,
+            pool_exchange,
             active: (0..members as u16).map(Member).collect(),
             place: (0..members as u16).collect(),
             returned: vec![false; members].into(),
             idle: IdleList::new(region, layout, core, pool),
             rates: vec![1.0; members],
             queues: None,
+            waiting: 0,
             now_ns: 0,
             picks: Picks::default(),
         };
@@ -189,6 +199,7 @@ impl View {
         // Clears the number of workers and of signals, which share the word with the presence.
         self.presence[member.index()].fetch_and(RackWord::PRESENCE, Relaxed);
         self.lost[member.index()].store(0, Relaxed);
+        self.set_quanta(member, 0);
         self.rates[member.index()] = 1.0;
         self.touch(member);
     }
@@ -203,6 +214,19 @@ impl View {
     #[must_use]
     pub fn queued(&self) -> u64 {
         self.queued[0].load(Relaxed)
+    }
+
+    /// Sets the number of the pool's tasks that wait on this core, for the next picks.
+    #[inline]
+    pub fn set_waiting(&mut self, tasks: usize) {
+        self.waiting = tasks;
+    }
+
+    /// Returns the number of the pool's tasks that wait on this core, with the offered one if it waits already.
+    #[inline]
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting
     }
 
     /// Records the age of the load report by which a task went to a member.
@@ -293,6 +317,17 @@ impl View {
         self.change_word(member, |word| is_from(word).then(|| word.with(to)))
     }
 
+    /// Records for all cores whether the reports of `member`, a worker, are doubted.
+    pub fn set_doubted(&self, member: Member, doubted: bool) {
+        self.change_word(member, |word| Some(word.with_doubt(doubted)));
+    }
+
+    /// Returns true if some core doubts the reports of `member`, a worker.
+    #[must_use]
+    pub fn is_doubted(&self, member: Member) -> bool {
+        RackWord(self.presence[member.index()].load(Relaxed)).is_doubted()
+    }
+
     /// Changes the shared word of `member` to `new` of the old word. Returns false if `new` requests no change.
     fn change_word(&self, member: Member, new: impl Fn(RackWord) -> Option<RackWord>) -> bool {
         let change = |word| new(RackWord(word)).map(|word| word.0);
@@ -318,8 +353,8 @@ impl View {
             self.place[member.index()] = NOWHERE;
             self.idle.exclude(member);
             // Other cores must not take its tokens any more.
-            if let Some(peers) = &self.peers {
-                while peers.tokens().take_of(member) {}
+            if let Some(pool_exchange) = &self.pool_exchange {
+                while pool_exchange.tokens().take_of(member) {}
             }
         }
     }
@@ -337,11 +372,30 @@ impl View {
         &mut self.idle
     }
 
+    /// Sets the number of quanta that a member whose tasks share its core has served to its current tasks. 0 for all
+    /// other members.
+    #[inline]
+    pub fn set_quanta(&self, member: Member, quanta: u32) {
+        self.quanta[member.index()].store(quanta, Relaxed);
+    }
+
+    /// Returns the number of quanta that `member` has served to its current tasks, as last reported.
+    #[inline]
+    #[must_use]
+    pub fn quanta(&self, member: Member) -> u32 {
+        self.quanta[member.index()].load(Relaxed)
+    }
+
     /// Borrows the members' state for a run of decisions.
     #[inline(always)]
     #[must_use]
     pub fn states(&self) -> MemberStates<'_> {
-        MemberStates::new(&self.reported, &self.local, &self.remote_counts, self.peers.is_none())
+        MemberStates::new(
+            &self.reported,
+            &self.local,
+            &self.remote_counts,
+            self.pool_exchange.is_none(),
+        )
     }
 
     /// Borrows the state of one member.
@@ -359,13 +413,13 @@ impl View {
                 &self.reported,
                 &self.local,
                 &self.remote_counts,
-                self.peers.is_none(),
+                self.pool_exchange.is_none(),
             ),
             active: &self.active,
             idle: self.idle.words_of(self.reported.len()),
             picks: &mut self.picks,
             surplus: 0,
-            peers: self.peers.as_deref(),
+            pool_exchange: self.pool_exchange.as_deref(),
             place: &self.place,
             rates: &self.rates,
             queues: self.queues.as_deref(),
@@ -375,7 +429,7 @@ impl View {
     /// Returns this core's estimate of `member`.
     #[inline]
     #[must_use]
-    pub fn estimate(&self, member: Member) -> Belief {
+    pub fn estimate(&self, member: Member) -> LoadEstimate {
         self.of(member).estimate()
     }
 
@@ -414,8 +468,8 @@ impl View {
     /// negative after more replies than tasks. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn outstanding_now(&self, member: Member) -> i32 {
-        // Without peers, `remote_counts` are the live counts of all other dispatchers, if any.
-        if self.peers.is_none() {
+        // Without an exchange, `remote_counts` are the live counts of all other dispatchers, if any.
+        if self.pool_exchange.is_none() {
             return self.outstanding(member).cast_signed();
         }
         let remote = self.remote_states.iter();
@@ -513,7 +567,7 @@ impl View {
 
     /// Counts a reply of `member`. Returns false and changes nothing if certainly no task is outstanding there: the
     /// reply is a duplicate, or answers another scheduler's task. Remote counts that cores publish may be out of
-    /// date, so a core with [`View::peers`] counts each reply.
+    /// date, so a core with [`View::pool_exchange`] counts each reply.
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
         self.of(member).answered()
@@ -606,8 +660,9 @@ impl View {
     pub fn idle_anywhere(&self) -> usize {
         let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
         // Without shared idle members, tokens are credits instead of idle members.
-        let shared = self.peers.as_ref().filter(|peers| peers.sharing().idle);
-        self.idle.len() + remote + shared.map_or(0, |peers| peers.tokens().full())
+        let shared =
+            self.pool_exchange.as_ref().filter(|pool_exchange| pool_exchange.publishes().idle);
+        self.idle.len() + remote + shared.map_or(0, |pool_exchange| pool_exchange.tokens().full())
     }
 
     /// Returns true if `member` became active again since the last call.
@@ -621,50 +676,53 @@ impl View {
     #[must_use]
     pub fn is_idle_unnoticed(&self, member: Member) -> bool {
         // Several cores may assume one task at an idle member that belongs to another core.
-        let most = if self.peers.is_some() { Load::ONE } else { Load(0) };
+        let most = if self.pool_exchange.is_some() { Load::ONE } else { Load(0) };
         let load = |reported: &[AtomicU64]| Load(reported[member.index()].load(Relaxed) as u32);
         let remote = self.remote_states.iter().map(|remote| load(&remote.reported));
         let least = remote.fold(load(&self.reported), Load::min);
-        let is_shared = self.peers.as_ref().is_some_and(|peers| peers.has_token_of(member));
+        let is_shared = self
+            .pool_exchange
+            .as_ref()
+            .is_some_and(|pool_exchange| pool_exchange.has_token_of(member));
         least <= most
             && !is_shared
             && self.outstanding_now(member) == 0
             && self.idle_everywhere(member) == 0
     }
 
-    /// Sets the maximum number of a member's tokens that cores share ([`Peers::set_rows`]).
-    pub fn set_rows(&mut self, rows: usize) {
-        if let Some(peers) = &mut self.peers {
-            peers.set_rows(rows);
+    /// Sets the maximum number of a member's tokens that cores share ([`PoolExchange::set_tokens_max`]).
+    pub fn set_tokens_max(&mut self, rows: usize) {
+        if let Some(pool_exchange) = &mut self.pool_exchange {
+            pool_exchange.set_tokens_max(rows);
         }
     }
 
     /// Returns the exchange with remote cores; `None` if there are none.
     #[inline]
     #[must_use]
-    pub fn peers(&self) -> Option<&Peers> {
-        self.peers.as_deref()
+    pub fn pool_exchange(&self) -> Option<&PoolExchange> {
+        self.pool_exchange.as_deref()
     }
 
     /// Returns true if the node has several cores and each idle member belongs to one core at a time.
     #[inline]
     #[must_use]
     pub fn shares_idle(&self) -> bool {
-        self.peers.as_ref().is_some_and(|peers| peers.sharing().idle)
+        self.pool_exchange.as_ref().is_some_and(|pool_exchange| pool_exchange.publishes().idle)
     }
 
     /// Marks the estimate of a member as changed, for the next publication.
     #[inline]
     pub fn touch(&mut self, member: Member) {
-        if let Some(peers) = &mut self.peers {
-            peers.touch(member);
+        if let Some(pool_exchange) = &mut self.pool_exchange {
+            pool_exchange.touch(member);
         }
     }
 
     /// Sets the state that the pool's policy shares with remote cores.
-    pub fn set_sharing(&mut self, sharing: Sharing) {
-        if let Some(peers) = &mut self.peers {
-            peers.set_sharing(sharing);
+    pub fn set_publishes(&mut self, publishes: PublishedState) {
+        if let Some(pool_exchange) = &mut self.pool_exchange {
+            pool_exchange.set_publishes(publishes);
         }
     }
 
@@ -673,11 +731,11 @@ impl View {
     /// the members, at most one per packet of a burst, unless tasks wait at another core.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
-        let Some(peers) = &mut self.peers else { return };
+        let Some(pool_exchange) = &mut self.pool_exchange else { return };
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
-        if peers.sharing().idle {
+        if pool_exchange.publishes().idle {
             // Number of idle members that this core keeps: none while tasks wait at other cores, which need them more.
-            let keep = match keeps_up || peers.oldest_elsewhere() < u64::MAX {
+            let keep = match keeps_up || pool_exchange.oldest_elsewhere() < u64::MAX {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
             };
@@ -689,10 +747,10 @@ impl View {
                 if state.estimate().total() < Load::ONE.0.into() {
                     state.set_estimate(Load::ONE);
                 }
-                peers.release(member);
+                pool_exchange.release(member);
             }
         }
-        peers.publish(pool, states, sender, keeps_up);
+        pool_exchange.publish(pool, states, sender, keeps_up);
     }
 
     /// Applies a message of remote core number `remote`. Returns true if this core's policy must see the
@@ -700,14 +758,18 @@ impl View {
     #[inline]
     pub fn receive(&mut self, remote: usize, topic: Topic, member: Member, value: u16) -> bool {
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
-        let peers = self.peers.as_mut();
-        peers.is_some_and(|peers| peers.receive(remote, topic, member, value, states))
+        let pool_exchange = self.pool_exchange.as_mut();
+        pool_exchange.is_some_and(|pool_exchange| {
+            pool_exchange.receive(remote, topic, member, value, states)
+        })
     }
 
     /// Returns the value that remote core number `remote` last published for a member; 0 without remote cores.
     #[must_use]
     pub fn last_published(&self, remote: usize, member: Member) -> u16 {
-        self.peers.as_ref().map_or(0, |peers| peers.last_published(remote, member))
+        self.pool_exchange
+            .as_ref()
+            .map_or(0, |pool_exchange| pool_exchange.last_published(remote, member))
     }
 }
 
@@ -781,7 +843,7 @@ impl Parts<'_> {
     #[inline(always)]
     #[must_use]
     pub fn shares_idle(&self) -> bool {
-        self.peers.is_some_and(|peers| peers.sharing().idle)
+        self.pool_exchange.is_some_and(|pool_exchange| pool_exchange.publishes().idle)
     }
 
     /// Takes an idle member: from this core's list, or one released to any core.
@@ -790,10 +852,10 @@ impl Parts<'_> {
         if let Some(member) = self.idle.take_last() {
             return Some(member);
         }
-        let peers = self.peers?;
+        let pool_exchange = self.pool_exchange?;
         loop {
             // The token of an inactive member is dropped: the member must not be chosen.
-            let (member, _) = peers.take_token()?;
+            let (member, _) = pool_exchange.take_token()?;
             if self.is_active(member) {
                 // Each core assumes one task at a released member; this core now knows that it is idle.
                 self.states.of(member).set_estimate(Load(0));

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::member::{Belief, Load, Member};
+use super::member::{Load, LoadEstimate, Member};
 use super::region::sealed::Sealed;
 use super::region::{Pod, Slice};
 
@@ -133,12 +133,12 @@ impl MemberState<'_> {
     /// Returns this core's estimate of the member.
     #[inline(always)]
     #[must_use]
-    pub fn estimate(self) -> Belief {
+    pub fn estimate(self) -> LoadEstimate {
         let reported = self.reported.load(Relaxed);
         let drift = self.local.drift.load(Relaxed);
         // A newer report already includes the drift since an older one, which is void then.
         let current = self.local.since.load(Relaxed) == reported;
-        Belief { reported, drift: select_unpredictable(current, drift, 0) }
+        LoadEstimate { reported, drift: select_unpredictable(current, drift, 0) }
     }
 
     /// Returns the last reported load, without drift.
@@ -157,7 +157,7 @@ impl MemberState<'_> {
 
     /// Adds load sent to the member to its drift, saturating. `belief` is the estimate just read.
     #[inline(always)]
-    pub fn add_drift(self, belief: Belief, by: Load) {
+    pub fn add_drift(self, belief: LoadEstimate, by: Load) {
         self.local.since.store(belief.reported, Relaxed);
         self.local.drift.store(belief.drift.saturating_add(by.0), Relaxed);
     }
@@ -166,7 +166,7 @@ impl MemberState<'_> {
     /// both: the processor then knows the addresses before it knows the choice. Otherwise it assumes that the
     /// next decision reads other members, and repeats that decision after a wrong guess.
     #[inline(always)]
-    pub fn sent_to_either(second: bool, a: (Self, Belief), b: (Self, Belief)) {
+    pub fn sent_to_either(second: bool, a: (Self, LoadEstimate), b: (Self, LoadEstimate)) {
         // Two calls instead of a loop, which would test for a further element at each step.
         a.0.sent_if(!second, a.1);
         b.0.sent_if(second, b.1);
@@ -174,7 +174,7 @@ impl MemberState<'_> {
 
     /// Counts a task sent to the member if it was chosen.
     #[inline(always)]
-    fn sent_if(self, chosen: bool, belief: Belief) {
+    fn sent_if(self, chosen: bool, belief: LoadEstimate) {
         self.add_drift(belief, Load(u32::from(chosen) << 16));
         self.balance(i32::from(chosen));
     }
@@ -196,7 +196,11 @@ impl MemberState<'_> {
     /// Counts a task with a share, sent to one of two members, with the estimates just read; see
     /// [`Self::sent_to_either`]. If `second` is true, the members must differ.
     #[inline(always)]
-    pub fn sent_share_to_either(second: bool, a: (Self, Belief, Load), b: (Self, Belief, Load)) {
+    pub fn sent_share_to_either(
+        second: bool,
+        a: (Self, LoadEstimate, Load),
+        b: (Self, LoadEstimate, Load),
+    ) {
         // Both may be the same member. Then the first is chosen, so its words are written last.
         b.0.sent_share_if(second, b.1, b.2);
         a.0.sent_share_if(!second, a.1, a.2);
@@ -204,7 +208,7 @@ impl MemberState<'_> {
 
     /// Counts a task with a share, if the member was chosen.
     #[inline(always)]
-    fn sent_share_if(self, chosen: bool, belief: Belief, share: Load) {
+    fn sent_share_if(self, chosen: bool, belief: LoadEstimate, share: Load) {
         self.add_drift(belief, Load(select_unpredictable(chosen, share.0, 0)));
         self.balance(i32::from(chosen));
     }

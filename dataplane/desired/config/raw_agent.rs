@@ -1,5 +1,6 @@
 //! Agent's file, and `[agent]` of a leaf's, as TOML has them: keys and types are right, values are unchecked.
-//! [`super::keys`] has the meaning of each key.
+//! [`super::keys`] has the meaning of each key. The checks read keys without a field, such as `slots`, by name from an
+//! entry's `table`.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,7 @@ entry! {
 }
 
 entry! {
-    /// A `[[cosched.job]]`.
+    /// A `[[cosched.job]]`. The check of `[cosched]` reads these tables.
     Job {
         command: Spanned<Vec<Spanned<String>>>,
         wall: Option<Spanned<String>>,
@@ -74,7 +75,7 @@ entry! {
     }
 }
 
-/// Sender of replies of workers that are threads of the agent's process.
+/// Value of `worker_sends`: sender of replies of workers that are threads of the agent's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReplyPath {
@@ -98,7 +99,7 @@ impl ReplyPath {
     }
 }
 
-/// Behaviour of a core without packets.
+/// Value of a node's `poll`: behaviour of a core without packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollMode {
@@ -109,7 +110,7 @@ pub enum PollMode {
     Adaptive,
 }
 
-/// Treatment of checksums that the device has not verified.
+/// Value of a port's `checksums`: treatment of checksums that the device has not verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksums {
@@ -139,6 +140,7 @@ entry! {
 
 /// `[agent]` in a leaf's file: the agent's keys without those of ports, which the leaf has.
 pub struct LocalAgentSection {
+    /// Place of the section in the file, to read its other keys by name.
     pub table: Table,
     pub name: Spanned<String>,
     pub pool: Vec<Pool>,

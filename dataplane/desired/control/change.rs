@@ -743,8 +743,8 @@ mod tests {
             "set-service pool=2",
             "link-pool pool=2 spine=900 ip=10.0.3.1 signals=every-reply",
             "unlink-pool pool=2",
-            "add-pool id=9 policy=sed queue=4096 overflow=drop key-file=/run/key",
-            r#"add-pool id=9 policy=sed queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
+            "add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file=/run/key",
+            r#"add-pool id=9 policy=sed(half=0.5) queue=4096 overflow=drop key-file="/run/a (\"b\") \\ key""#,
         ] {
             assert_eq!(text.parse::<Change>().unwrap().to_string(), text);
         }

@@ -7,7 +7,7 @@
 //! The calls are those of the needed part of etcd's .proto, over the tonic of the control: no other crate is needed.
 //!
 //! An answer may be lost. The kernel may also deliver a request late, even after its connection was abandoned.
-//! Three rules make that harmless.
+//! A full etcd may refuse a write that it has kept (etcd's issue 16659). Four rules make that harmless.
 //!
 //! 1. Each write has a unique name, which it puts into `attempt`. A repeated write whose comparison fails
 //!    reads that key in the same transaction. If the name is its own, an earlier attempt was kept.
@@ -15,6 +15,7 @@
 //!    part, until its `base` is written. Its repetition writes the same content.
 //! 3. After a write with an unknown outcome, the controller gives up its lead. It makes a new key `leader`,
 //!    with another revision, before it reads. From then on the comparison of the late write fails.
+//! 4. After a refused write, the controller reads `attempt`. If the name is the write's own, the write was kept.
 
 mod members;
 
@@ -182,16 +183,19 @@ impl EtcdStore {
         let name = format!("{:x}-{}", lead.id, lead.writes).into_bytes();
         let compare = vec![made_at(leader, lead.term), condition];
         ops.push(put(attempt, name.clone()));
-        let outcome = self.txn(compare, ops, "attempt").await;
-        if !matches!(outcome, Err(CallError::Unknown(_)))
+        // The name under `attempt` tells that an attempt of this write succeeded.
+        let is_ours = |found: Option<KeyValue>| found.is_some_and(|kv| kv.value == name);
+        let is_kept = match self.txn(compare, ops, "attempt").await {
+            Ok(outcome) => Ok(outcome.succeeded || is_ours(outcome.found)),
+            Err(CallError::Refused(_)) if is_ours(self.get("attempt").await?) => Ok(true),
+            Err(error) => Err(error),
+        };
+        if !matches!(is_kept, Err(CallError::Unknown(_)))
             && let Some(lead) = &mut self.lead
         {
             lead.is_unsettled = false;
         }
-        let outcome = outcome?;
-        // The name under `attempt` tells that an earlier attempt of this write succeeded.
-        let is_kept = outcome.succeeded || outcome.found.is_some_and(|kv| kv.value == name);
-        if is_kept { Ok(()) } else { Err(StoreError::Deposed) }
+        if is_kept? { Ok(()) } else { Err(StoreError::Deposed) }
     }
 
     /// Returns true if this controller made the current key `leader`.

@@ -86,7 +86,7 @@ pub(super) fn start(
         _ => 0,
     };
     // No devices: the node was stopped while a device waited for its peer.
-    let Some(mut devices) = runtime.open_devices(outlets)? else {
+    let Some(mut devices) = runtime.open_devices(outlets, None)? else {
         let role_and_cores = (Role::Agent, &[config.core][..]);
         let ledger = runtime.account(role_and_cores, &table, &membership, 0.0);
         return Ok(account(host, ledger, AgentEnd::default(), 0));

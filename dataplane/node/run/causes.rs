@@ -24,8 +24,8 @@ const SPOOFED_MAX: usize = 32;
 pub struct Causes {
     /// Time of the next check.
     next: Instant,
-    /// Refused packets of each core.
-    cores: Vec<Refusals>,
+    /// Counts of refused packets, and recent spoofed replies, of each core.
+    refusals: Vec<Refusals>,
     /// Counters of each core.
     counters: Vec<Counters>,
     /// Logged causes: port and drop reason.
@@ -38,10 +38,10 @@ pub struct Causes {
 
 impl Causes {
     /// Creates a search in the counts of a node's cores.
-    pub fn of(cores: Vec<Refusals>, counters: Vec<Counters>) -> Self {
+    pub fn of(refusals: Vec<Refusals>, counters: Vec<Counters>) -> Self {
         let (logged, logged_idle) = (BTreeSet::new(), BTreeSet::new());
         let logged_spoofed = BTreeSet::new();
-        Self { next: Instant::now(), cores, counters, logged, logged_idle, logged_spoofed }
+        Self { next: Instant::now(), refusals, counters, logged, logged_idle, logged_spoofed }
     }
 
     /// Checks all ports once a second, and logs new causes. `membership` has the servers of the workers.
@@ -60,7 +60,7 @@ impl Causes {
         }
         for (port, device) in devices.iter().enumerate() {
             let received = device.stats().rx_packets;
-            if let Some(cause) = self.find(port, device.name(), received) {
+            if let Some(cause) = self.new_cause(port, device.name(), received) {
                 log::warn!("{cause}");
             }
         }
@@ -70,13 +70,17 @@ impl Causes {
     }
 
     /// Returns messages about spoofed replies that the log does not have yet: one per source and worker.
+    /// Skips workers that the membership lacks.
     fn new_spoofed(&mut self, membership: &Membership) -> Vec<String> {
         let mut lines = Vec::new();
-        for reply in self.cores.iter().flat_map(|core| std::iter::from_fn(|| core.next_spoofed())) {
+        for reply in
+            self.refusals.iter().flat_map(|core| std::iter::from_fn(|| core.next_spoofed()))
+        {
             let SpoofedReply { source, worker } = reply;
             let Some(server) = membership.server_of(worker) else { continue };
             if self.logged_spoofed.len() < SPOOFED_MAX && self.logged_spoofed.insert(reply) {
-                // On a port for clients and workers, the MAC address is checked as well.
+                // On a port for clients and workers the node also checks the sender's MAC address and that this port
+                // leads to the server.
                 let advice = match source == server {
                     true => "its MAC address or port is not the server's. Correct `mac` of its [[server]]".to_owned(),
                     false => format!(
@@ -91,7 +95,8 @@ impl Causes {
         lines
     }
 
-    /// Returns idle cores that the log does not have yet.
+    /// Returns idle cores that the log does not have yet. A core without packets is idle once the node has received
+    /// 10,000.
     fn new_idle_cores(&mut self) -> Vec<usize> {
         let received = self.counters.iter().map(|core| core.read(Counter::RxPackets));
         let mut idle = idle_cores(received);
@@ -101,27 +106,28 @@ impl Causes {
 
     /// Returns a message about a new cause at a port: the drop reason of at least 90% of its packets, and of at least
     /// [`REFUSED_MIN`]. Packets to other hosts (strays) do not count. A reason that shows an error in the setup is a
-    /// cause from its first packet. Returns `None` without a new cause.
-    fn find(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
-        let refused = |reason| self.cores.iter().map(|core| core.count(port, reason)).sum::<u64>();
-        let (strays, errors): (Vec<_>, Vec<_>) =
+    /// cause from its first packet. Marks the cause as logged. Returns `None` without a new cause.
+    fn new_cause(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
+        let refused =
+            |reason| self.refusals.iter().map(|core| core.count(port, reason)).sum::<u64>();
+        let (strays, own_reasons): (Vec<_>, Vec<_>) =
             DropReason::ALL.into_iter().partition(|reason| reason.is_of_strays());
         let to_this_node = received.saturating_sub(strays.into_iter().map(refused).sum());
-        let (count, reason) = errors
+        let (count, reason) = own_reasons
             .into_iter()
             .map(|reason| (refused(reason), reason))
             .max_by_key(|(count, _)| *count)?;
-        let is_nearly_all = count >= REFUSED_MIN && count * 10 >= to_this_node * 9;
+        let is_cause = count >= REFUSED_MIN && count * 10 >= to_this_node * 9;
         let is_logged = |reason: DropReason| self.logged.contains(&(port, reason.name()));
         let of_setup = DropReason::ALL
             .into_iter()
             .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_logged(reason));
         // Reported first, even if another reason has more packets.
-        let (count, reason, is_nearly_all) = match of_setup {
+        let (count, reason, is_cause) = match of_setup {
             Some(reason) => (refused(reason), reason, true),
-            None => (count, reason, is_nearly_all),
+            None => (count, reason, is_cause),
         };
-        if !is_nearly_all || !self.logged.insert((port, reason.name())) {
+        if !is_cause || !self.logged.insert((port, reason.name())) {
             return None;
         }
         let (name, help, look_at) = (reason.name(), reason.help(), reason.look_at());
@@ -141,40 +147,40 @@ mod tests {
     // promise: control.3
     #[test]
     fn dominant_drop_reason_is_logged_once_per_port() {
-        let cores = vec![Refusals::default(), Refusals::default()];
-        let mut causes = Causes::of(cores.clone(), Vec::new());
+        let refusals = vec![Refusals::default(), Refusals::default()];
+        let mut causes = Causes::of(refusals.clone(), Vec::new());
         let refuse = |core: usize, port, reason, count| {
-            (0..count).for_each(|_| cores[core].note(port, reason));
+            (0..count).for_each(|_| refusals[core].note(port, reason));
         };
-        assert_eq!(causes.find(0, "net_x0", 0), None);
+        assert_eq!(causes.new_cause(0, "net_x0", 0), None);
         refuse(0, 0, DropReason::UdpChecksum, 10);
-        assert_eq!(causes.find(0, "net_x0", 10), None, "too few to tell");
+        assert_eq!(causes.new_cause(0, "net_x0", 10), None, "too few to tell");
         refuse(1, 0, DropReason::UdpChecksum, 17);
         refuse(1, 0, DropReason::EtherType, 50);
-        assert_eq!(causes.find(0, "net_x0", 100), None, "27 of 50");
-        let message = causes.find(0, "net_x0", 80).unwrap();
+        assert_eq!(causes.new_cause(0, "net_x0", 100), None, "27 of 50");
+        let message = causes.new_cause(0, "net_x0", 80).unwrap();
         assert!(
             message
                 .starts_with("port 0, net_x0: 27 of 30 packets were refused as `udp_checksum`. "),
             "{message}"
         );
         assert!(message.contains("Look at: "), "{message}");
-        assert_eq!(causes.find(0, "net_x0", 80), None, "once");
+        assert_eq!(causes.new_cause(0, "net_x0", 80), None, "once");
         refuse(0, 1, DropReason::UnknownPool, 20);
-        assert!(causes.find(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
+        assert!(causes.new_cause(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
         refuse(0, 2, DropReason::ArpOther, 1000);
-        assert_eq!(causes.find(2, "net_x2", 1000), None, "what is for others is no cause");
+        assert_eq!(causes.new_cause(2, "net_x2", 1000), None, "what is for others is no cause");
     }
 
     #[test]
     fn one_packet_with_segmentation_offload_is_reported() {
-        let cores = vec![Refusals::default()];
-        let mut causes = Causes::of(cores.clone(), Vec::new());
-        cores[0].note(0, DropReason::SegmentationOffload);
-        let message = causes.find(0, "net_x0", 100_000).unwrap();
+        let refusals = vec![Refusals::default()];
+        let mut causes = Causes::of(refusals.clone(), Vec::new());
+        refusals[0].note(0, DropReason::SegmentationOffload);
+        let message = causes.new_cause(0, "net_x0", 100_000).unwrap();
         let expected = ["`segmentation_offload`", "ethtool -K"];
         assert!(expected.iter().all(|text| message.contains(text)), "{message}");
-        assert_eq!(causes.find(0, "net_x0", 100_000), None, "once");
+        assert_eq!(causes.new_cause(0, "net_x0", 100_000), None, "once");
     }
 
     // promise: control.3
@@ -208,7 +214,6 @@ mod tests {
         let counters: Vec<_> = (0..3).map(|_| Counters::heap()).collect();
         let mut causes = Causes::of(Vec::new(), counters.clone());
         assert_eq!(causes.new_idle_cores(), [0_usize; 0]);
-        // A core without packets counts as idle once the node has received 10,000.
         counters[0].add(Counter::RxPackets, 9_999);
         assert_eq!(causes.new_idle_cores(), [0_usize; 0], "too few to tell");
         counters[2].add(Counter::RxPackets, 1);

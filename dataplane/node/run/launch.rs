@@ -1,6 +1,7 @@
 //! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent.
 //! The role creates its region and state, and builds [`NodeParts`], in between.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -20,7 +21,8 @@ use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{NodeConfig, PollMode};
 use wedjat_desired::control::{Cores, Membership, Pool};
 use wedjat_dpdk::{
-    Device, DeviceError, DeviceOptions, Eal, MbufPool, Outlet, QueuePort, RssFields,
+    Device, DeviceError, DeviceOptions, Eal, MbufPool, Outlet, QueuePort, RssFields, Spread,
+    SteeredSide, Steering,
 };
 use wedjat_fabric::NodeId;
 
@@ -29,6 +31,7 @@ use super::poll::{AgentEnd, CoreParts, CoreSetup, CoreWatch};
 use super::workers::{self, WorkerWatch};
 use super::{ControlInterface, LaunchError, Links, Options, Watch};
 use super::{all_port_stats, check_cpus, follow, join, log_link_event, port_stats, spawn};
+use super::{log_silent_interrupts, tend_devices};
 
 /// Interval at which the watching thread checks signals and time.
 const WATCH: Duration = Duration::from_millis(20);
@@ -152,11 +155,16 @@ impl<'a> Runtime<'a> {
     }
 
     /// Opens the devices, each with a queue pair per core and up to `outlets` transmit queues for worker threads.
+    /// `steered` holds the UDP port of tasks and the seed of a node whose replies shall reach the core of their task.
     /// Returns `None` if the node was stopped while one waited for its peer.
     ///
     /// # Errors
     /// If a device cannot be opened.
-    pub fn open_devices(&self, outlets: usize) -> Result<Option<Devices>, LaunchError> {
+    pub fn open_devices(
+        &self,
+        outlets: usize,
+        steered: Option<(u16, u64)>,
+    ) -> Result<Option<Devices>, LaunchError> {
         let (mut devices, mut queues, mut all_outlets) = (Vec::new(), Vec::new(), Vec::new());
         for port in self.config.ports {
             let options = DeviceOptions {
@@ -166,6 +174,18 @@ impl<'a> Runtime<'a> {
                     Side::Workers => RssFields::Destination,
                     Side::Both => RssFields::FourTuple,
                 },
+                steering: match port.side {
+                    Side::Clients => Some(SteeredSide::Clients),
+                    Side::Workers => Some(SteeredSide::Workers),
+                    Side::Both => None,
+                }
+                .zip(steered)
+                .map(|(side, (task_port, seed))| Steering {
+                    side,
+                    leaf: port.ip,
+                    task_port,
+                    seed,
+                }),
                 outlets: outlets as u16,
                 rx_slots: port.queue_slots,
                 tx_slots: port.queue_slots,
@@ -185,8 +205,18 @@ impl<'a> Runtime<'a> {
             }
             let (device, ports, outlets) = opened?;
             log::info!("{} ({}) is {}", device.name(), device.driver(), Mac(device.mac()));
-            if let Some(fields) = device.rss().filter(|_| options.queues > 1) {
-                log::info!("{} spreads packets over the cores by {fields}", device.name());
+            match device.spread() {
+                _ if options.queues == 1 => {}
+                Spread::OwnRule => {}
+                Spread::None => log::warn!(
+                    "{} ({}) hashes no UDP, so one core receives all its packets and the others none: use one core, or \
+                     another NIC",
+                    device.name(),
+                    device.driver()
+                ),
+                spread => {
+                    log::info!("{} spreads packets over the cores by {spread}", device.name())
+                }
             }
             devices.push(device);
             queues.push(ports);
@@ -257,7 +287,10 @@ impl<'a> Runtime<'a> {
         };
         // With local workers more often, because a check also finds dead ones.
         let interval = if workers.is_some() { workers::WATCH } else { WATCH };
+        let (mut failures, mut silent) = (BTreeMap::new(), BTreeSet::new());
         let check = |time| {
+            tend_devices(&devices, &mut failures);
+            log_silent_interrupts(&devices, &mut silent);
             links.check(&devices, on_event);
             interface.check_reload();
             causes.update(&devices, requests.control().membership());

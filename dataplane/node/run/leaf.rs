@@ -69,7 +69,8 @@ pub fn run(
     let (role_and_cores, membership) =
         ((config.role, &config.leaf.cores[..]), Membership::of(config));
     // No devices: the node was stopped while a device waited for its peer.
-    let Some(devices) = runtime.open_devices(0)? else {
+    let steered = (config.leaf.udp_port, table.seed());
+    let Some(devices) = runtime.open_devices(0, Some(steered))? else {
         return Ok(runtime.account(role_and_cores, &table, &membership, 0.0));
     };
     let macs = devices.devices.iter().map(|device| Mac(device.mac()));

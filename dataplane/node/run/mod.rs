@@ -13,7 +13,7 @@ mod telemetry;
 pub mod threads;
 pub mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::stalls::StallWatch;
+use self::stalls::PauseWatch;
 use self::supervisor::Supervisor;
 use crossbeam_queue::ArrayQueue;
 
@@ -36,7 +36,7 @@ use wedjat_core::stats::{self, CoreTime, PortStats};
 use wedjat_desired::config::ControlConfig;
 use wedjat_desired::config::FollowConfig;
 use wedjat_desired::control::Cores;
-use wedjat_dpdk::{Device, DeviceError, Eal, EalError, PoolError};
+use wedjat_dpdk::{Device, DeviceError, DeviceEvent, Eal, EalError, PoolError};
 use wedjat_fabric::{FollowerThread, NodeId};
 
 /// Options of a run, beyond the configuration.
@@ -165,6 +165,46 @@ fn log_link_event(port: usize, device: &Device, is_up: bool) {
         );
     }
     log::info!("port {port}, {}: link {}", device.name(), if is_up { "up" } else { "down" });
+}
+
+/// Handles events of devices that can be unplugged, and logs them. `failures` holds the last failure of each device, so
+/// that repeated attempts log it once.
+fn tend_devices(devices: &[Device], failures: &mut BTreeMap<usize, String>) {
+    for (port, device) in devices.iter().enumerate() {
+        let name = device.name();
+        match device.tend() {
+            None => {}
+            Some(DeviceEvent::Removed) => log::warn!(
+                "port {port}, {name}: removed; other ports go on; the port opens again once the NIC is back and bound to \
+                 vfio-pci"
+            ),
+            Some(DeviceEvent::Resetting) => log::warn!("port {port}, {name}: its driver resets it"),
+            Some(DeviceEvent::Returned(warning)) => {
+                failures.remove(&port);
+                log::info!("port {port}, {name}: opened again");
+                warning.into_iter().for_each(|text| log::warn!("port {port}, {name}: {text}"));
+            }
+            Some(DeviceEvent::Failed(text)) if failures.get(&port) != Some(&text) => {
+                log::error!("port {port}, {name}: is back, but does not open, tries again: {text}");
+                failures.insert(port, text);
+            }
+            Some(DeviceEvent::Failed(_)) => {} // logged before
+        }
+    }
+}
+
+/// Logs once for each device that its receive interrupts do not work. `reported` holds the ports of earlier logs.
+fn log_silent_interrupts(devices: &[Device], reported: &mut BTreeSet<usize>) {
+    for (port, device) in devices.iter().enumerate() {
+        if !device.delivers_interrupts() && reported.insert(port) {
+            log::warn!(
+                "port {port}, {}: {} accepts receive interrupts but delivers none, so idle cores look for packets \
+                 every 50 us",
+                device.name(),
+                device.driver()
+            );
+        }
+    }
 }
 
 /// States of the devices' links at the last check of the watching thread.
@@ -346,7 +386,7 @@ impl Watch<'_> {
                 cpus::SHARED_CPU_FIX
             );
         }
-        let mut stalls = StallWatch::new(self.cpus, self.ticks_hz, self.started);
+        let mut stalls = PauseWatch::new(self.cpus, self.ticks_hz, self.started);
         while !cores.iter().any(|core| core.is_finished()) {
             let running = self.started.elapsed();
             let remaining =
@@ -407,6 +447,7 @@ fn port_stats(device: &Device) -> PortStats {
         peers_refused: counted.peers_refused,
         peers_left: device.disconnects(),
         interfaces_removed: u64::from(device.is_removed()),
+        unplugged: device.removals(),
         xstats: BTreeMap::new(),
     }
 }

@@ -121,11 +121,13 @@ pub fn poll_until_stopped(
 ) -> u64 {
     let mut last = 0;
     while let Some(now) = clock.next(stop) {
+        // A tick that became due during the sleep gives policies the current time, so it runs before new packets.
         if clock.has_slept() {
             role.catch_up(now);
         }
         role.poll(now);
         last = now;
+        // The clock sees whether packets passed, and when timers are due: it may sleep, or end its emulated turn.
         clock.polled(|| role.progress());
     }
     clock.drain(QUIET, drain_max, |now| {

@@ -23,21 +23,21 @@ struct Observation {
 }
 
 /// Watches the number of polls of each core and publishes stalls as [`Gauge::StallTicks`].
-pub(super) struct StallWatch {
+pub(super) struct PauseWatch {
     cores: Vec<Observation>,
     /// Ticks per second of the cores' clock.
     ticks_hz: u64,
 }
 
-impl StallWatch {
+impl PauseWatch {
     /// Creates the watch of cores on these CPUs that start at `now`.
     pub fn new(cpus: &[usize], ticks_hz: u64, now: Instant) -> Self {
         let core = |&cpu| Observation { cpu, polls: 0, since: now, is_logged: false };
         Self { cores: cpus.iter().map(core).collect(), ticks_hz }
     }
 
-    /// Compares all cores with the last check. Returns a log line for each core that has stalled for a
-    /// second.
+    /// Compares all cores with the last check. Returns a log line for each core whose stall has just reached
+    /// [`LOGGED_MIN`].
     pub fn update(&mut self, counters: &[Counters], now: Instant) -> Vec<String> {
         let mut lines = Vec::new();
         for (core, counters) in self.cores.iter_mut().zip(counters) {
@@ -61,8 +61,8 @@ impl StallWatch {
         lines
     }
 
-    /// Ends the watch after the end of the cores. Keeps the stall of a core that never polled; other cores
-    /// have counted theirs.
+    /// Ends the watch after the end of the cores. Keeps the stall of a core that never polled. Clears the gauge of each
+    /// core that has polled: it counted its stall itself at its next poll.
     pub fn end(&mut self, counters: &[Counters], now: Instant) {
         self.update(counters, now);
         for counters in counters.iter().filter(|counters| counters.polls() > 0) {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn unpolled_core_is_stalled_from_its_start() {
         let (counters, start) = ([Counters::heap()], Instant::now());
-        let mut watch = StallWatch::new(&[3], 1_000, start);
+        let mut watch = PauseWatch::new(&[3], 1_000, start);
         let stalled = || counters[0].read(Gauge::StallTicks);
         assert!(watch.update(&counters, start + 40 * MS).is_empty());
         assert_eq!(stalled(), 0, "too short");
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn lasting_stall_is_published_until_the_next_poll() {
         let (counters, start) = ([Counters::heap(), Counters::heap()], Instant::now());
-        let mut watch = StallWatch::new(&[0, 1], 1_000, start);
+        let mut watch = PauseWatch::new(&[0, 1], 1_000, start);
         let stalled = || counters.each_ref().map(|core| core.read(Gauge::StallTicks));
         counters.iter().for_each(|core| core.add(Counter::EmptyPolls, 9));
         watch.update(&counters, start + 10 * MS);

@@ -8,7 +8,7 @@ pub struct Echo;
 
 impl App for Echo {
     #[inline]
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], _: &impl Fn()) -> usize {
         let len = work.len().min(reply.len());
         reply[..len].copy_from_slice(&work[..len]);
         len

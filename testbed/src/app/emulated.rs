@@ -23,9 +23,9 @@ impl EmulatedApp {
 }
 
 impl App for EmulatedApp {
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         if self.workload == Workload::Echo {
-            return Echo.serve(work, reply);
+            return Echo.serve(work, reply, yield_point);
         }
         answer(work, reply, |work| {
             let operation = work.operation;

@@ -22,8 +22,9 @@ pub use tpcc::Tpcc;
 pub trait App {
     /// Performs the task in `work`, the payload after the task header. Writes the answer into `reply` and
     /// returns its length; 0 if `reply` is too short for an outcome. An invalid task gets an answer with an error
-    /// status. [`Echo`] differs: every task is valid, and the answer is as much of it as fits.
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize;
+    /// status. [`Echo`] differs: every task is valid, and the answer is as much of it as fits. Long work calls
+    /// `yield_point` now and then: other tasks may run there.
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize;
 }
 
 /// Workload of a worker, chosen at run time.
@@ -41,12 +42,12 @@ pub enum AnyApp {
 
 impl App for AnyApp {
     #[inline]
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         match self {
-            Self::Spin(app) => app.serve(work, reply),
-            Self::Tpcc(app) => app.serve(work, reply),
-            Self::Echo(app) => app.serve(work, reply),
-            Self::RocksDb(app) => app.serve(work, reply),
+            Self::Spin(app) => app.serve(work, reply, yield_point),
+            Self::Tpcc(app) => app.serve(work, reply, yield_point),
+            Self::Echo(app) => app.serve(work, reply, yield_point),
+            Self::RocksDb(app) => app.serve(work, reply, yield_point),
         }
     }
 }
@@ -71,14 +72,14 @@ mod tests {
 
     /// Returns the operation in the answer of `app` to a task of `operation`, checked by the oracle.
     pub(crate) fn operation_answered(
-        app: &mut impl App,
+        app: &impl App,
         workload: Workload,
         operation: u16,
     ) -> Option<u16> {
         // Application 7, sequence number 9. Two bytes more than a request has, to check an echo's length.
         let (mut work, mut reply) = ([0; 18], [0; 64]);
         Work { service_ns: 0, operation, seed: seed_of(7, 9) }.emit(&mut work);
-        let len = app.serve(&work, &mut reply);
+        let len = app.serve(&work, &mut reply, &|| {});
         Oracle::new(workload, work.len()).answered(7, 9, &reply[..len])
     }
 
@@ -90,17 +91,17 @@ mod tests {
     // promise: measurement.3
     #[test]
     fn apps_answer_what_the_generator_expects() {
-        let mut apps = [
+        let apps = [
             (AnyApp::Spin(machine()), Workload::Spin),
             (AnyApp::Tpcc(Tpcc::new(machine())), Workload::Tpcc),
             (AnyApp::Echo(Echo), Workload::Echo),
         ];
-        for (app, workload) in &mut apps {
+        for (app, workload) in &apps {
             assert_eq!(operation_answered(app, *workload, 1), Some(1), "{workload:?}");
         }
         for operation in 1..=TPCC.len() as u16 {
-            let mut app = Tpcc::new(machine());
-            let answered = operation_answered(&mut app, Workload::Tpcc, operation);
+            let app = Tpcc::new(machine());
+            let answered = operation_answered(&app, Workload::Tpcc, operation);
             assert_eq!(answered, Some(operation));
         }
     }
@@ -114,12 +115,12 @@ mod tests {
         for operation in [0, 6] {
             let mut work = [0; LEN];
             Work { operation, ..Work::default() }.emit(&mut work);
-            assert_eq!(Tpcc::new(machine()).serve(&work, &mut reply), LEN);
+            assert_eq!(Tpcc::new(machine()).serve(&work, &mut reply, &|| {}), LEN);
             assert_eq!(reply[6..8], [0, 1]);
         }
-        assert_eq!(machine().serve(&[1, 2], &mut reply), LEN);
+        assert_eq!(machine().serve(&[1, 2], &mut reply, &|| {}), LEN);
         assert_eq!(reply[6..8], [0, 1]);
-        assert_eq!(machine().serve(&[0; LEN], &mut reply[..LEN - 1]), 0, "no room");
-        assert_eq!(Echo.serve(&[5; 40], &mut reply), LEN, "as much as fits");
+        assert_eq!(machine().serve(&[0; LEN], &mut reply[..LEN - 1], &|| {}), 0, "no room");
+        assert_eq!(Echo.serve(&[5; 40], &mut reply, &|| {}), LEN, "as much as fits");
     }
 }

@@ -40,7 +40,7 @@ impl RocksDb {
 }
 
 impl App for RocksDb {
-    fn serve(&mut self, _: &[u8], _: &mut [u8]) -> usize {
+    fn serve(&self, _: &[u8], _: &mut [u8], _: &impl Fn()) -> usize {
         match *self {}
     }
 }

@@ -19,6 +19,9 @@ const LOCK: &str = "wedjat.lock";
 /// File that every RocksDB database has.
 const MARK: &str = "CURRENT";
 
+/// Objects that a SCAN reads between two yield points.
+const YIELD_OBJECTS: u32 = 64;
+
 /// Number of tasks of each kind that [`RocksDb::pace`] times.
 const SAMPLES: u64 = 51;
 
@@ -58,7 +61,7 @@ impl RocksDb {
         let database = Database::open(path)
             .map_err(|error| unusable(error.to_string(), "remove it, or give another folder"))?;
         let app = Self { database: Arc::new(database) };
-        let outcome = app.scan();
+        let outcome = app.scan(&|| {});
         if Oracle::new(Workload::RocksDb, LEN).outcome(SCAN, 0) != Some(outcome) {
             let problem = format!(
                 "it holds {} objects, not the {OBJECTS} of the workload, or different ones",
@@ -84,7 +87,7 @@ impl RocksDb {
             samples.sort_unstable();
             samples[samples.len() / 2] as f64 / 1e3
         };
-        [median_us(&|seed| self.get(seed)), median_us(&|_| self.scan())]
+        [median_us(&|seed| self.get(seed)), median_us(&|_| self.scan(&|| {}))]
     }
 
     /// Reads the objects of a GET by key.
@@ -100,10 +103,15 @@ impl RocksDb {
         outcome
     }
 
-    /// Iterates over all objects.
-    fn scan(&self) -> Outcome {
+    /// Iterates over all objects. Calls `yield_point` after some of them.
+    fn scan(&self, yield_point: &impl Fn()) -> Outcome {
         let mut outcome = Outcome { operation: SCAN, ..Outcome::default() };
-        let read = |key: &[u8], value: &[u8]| add(&mut outcome, objects::digest(key, value));
+        let read = |key: &[u8], value: &[u8]| {
+            add(&mut outcome, objects::digest(key, value));
+            if outcome.objects.is_multiple_of(YIELD_OBJECTS) {
+                yield_point();
+            }
+        };
         if self.database.scan(read).is_err() {
             outcome.status = Status::Failed;
         }
@@ -135,10 +143,10 @@ fn fill_once(path: &Path) -> Result<(), String> {
 }
 
 impl App for RocksDb {
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         answer(work, reply, |work| match work.operation {
             GET => self.get(work.seed),
-            SCAN => self.scan(),
+            SCAN => self.scan(yield_point),
             operation => {
                 let status = Status::UnknownOperation;
                 Outcome { operation, status, ..Outcome::default() }
@@ -156,12 +164,12 @@ mod tests {
     #[test]
     fn every_operation_is_answered_rightly() {
         let folder = tempfile::tempdir().unwrap();
-        let mut app = RocksDb::open(&folder.path().join("new")).unwrap();
+        let app = RocksDb::open(&folder.path().join("new")).unwrap();
         for operation in [GET, SCAN] {
-            let answered = operation_answered(&mut app, Workload::RocksDb, operation);
+            let answered = operation_answered(&app, Workload::RocksDb, operation);
             assert_eq!(answered, Some(operation));
         }
-        assert_eq!(operation_answered(&mut app, Workload::RocksDb, 3), None);
+        assert_eq!(operation_answered(&app, Workload::RocksDb, 3), None);
     }
 
     // promise: measurement.3
@@ -173,7 +181,7 @@ mod tests {
                 scope.spawn(|| RocksDb::open(folder.path()).unwrap());
             }
         });
-        assert_eq!(RocksDb::open(folder.path()).unwrap().scan().objects, OBJECTS);
+        assert_eq!(RocksDb::open(folder.path()).unwrap().scan(&|| {}).objects, OBJECTS);
     }
 
     // promise: measurement.3

@@ -21,6 +21,8 @@ const ATTEMPTS: u32 = 10;
 const SHORT: u64 = 5_000;
 /// See [`SHORT`].
 const LONG: u64 = 105_000;
+/// Time between two yield points of a task in nanoseconds.
+const YIELD_NS: f64 = 1_000.0;
 /// Number of measurements of each length.
 const SAMPLES: usize = 51;
 /// Times at which a calibration is checked, in nanoseconds.
@@ -112,10 +114,17 @@ impl Spin {
         ((ns - self.overhead_ns) * self.rounds_per_ns).max(0.0) as u64
     }
 
-    /// Keeps the core busy for `ns` nanoseconds.
+    /// Keeps the core busy for `ns` nanoseconds, and calls `yield_point` every microsecond.
     #[inline]
-    pub fn busy(&self, ns: f64) {
-        work_rounds(self.rounds(ns));
+    pub fn busy(&self, ns: f64, yield_point: &impl Fn()) {
+        let mut rounds = self.rounds(ns);
+        let step = (self.rounds_per_ns * YIELD_NS).max(1.0) as u64;
+        while rounds > step {
+            work_rounds(step);
+            rounds -= step;
+            yield_point();
+        }
+        work_rounds(rounds);
     }
 }
 
@@ -151,9 +160,9 @@ fn work_rounds(rounds: u64) {
 }
 
 impl App for Spin {
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         answer(work, reply, |work| {
-            self.busy(f64::from(work.service_ns));
+            self.busy(f64::from(work.service_ns), yield_point);
             let digest = spun(work.seed);
             Outcome { operation: work.operation, digest, ..Outcome::default() }
         })
@@ -207,7 +216,7 @@ mod tests {
         let began = std::time::Instant::now();
         let calibration = Spin::calibrate(|| began.elapsed().as_nanos() as u64);
         let before = began.elapsed();
-        calibration.spin.busy(2e6);
+        calibration.spin.busy(2e6, &|| {});
         // A quarter of the time: the CPU may have been slower during the calibration. A stricter bound would
         // fail on a busy machine.
         assert!((began.elapsed() - before).as_nanos() > 500_000, "{calibration}");

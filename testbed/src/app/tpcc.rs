@@ -21,7 +21,7 @@ impl Tpcc {
 }
 
 impl App for Tpcc {
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         answer(work, reply, |work| {
             let operation = work.operation;
             // Operations count from 1.
@@ -30,7 +30,7 @@ impl App for Tpcc {
                 let status = Status::UnknownOperation;
                 return Outcome { operation, status, ..Outcome::default() };
             };
-            self.spin.busy(transaction.service_ns);
+            self.spin.busy(transaction.service_ns, yield_point);
             Outcome { operation, digest: spun(work.seed), ..Outcome::default() }
         })
     }

@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes};
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// The attacks of this file.
 pub static ATTACKS: &[Attack] = &[
@@ -67,7 +67,7 @@ const AGENT: [&str; 9] = [
 /// answered.
 fn change_under_load(
     site: &Site,
-    mut node: LeafProcess,
+    mut node: NodeProcess,
     driver: Job,
     changes: &[&str],
     budget: &Budget,

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// Number of idle connections to each listener. A listener keeps at most 64 open.
 const IDLE: usize = 200;
@@ -170,12 +170,12 @@ fn control_socket(site: &Site) -> PathBuf {
 }
 
 /// Makes a leaf read its configuration again, by SIGHUP.
-fn reload(leaf: &LeafProcess) -> Result<(), Failure> {
+fn reload(leaf: &NodeProcess) -> Result<(), Failure> {
     send_signal(leaf, Signal::HUP)
 }
 
 /// Sends a signal to a leaf.
-fn send_signal(leaf: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+fn send_signal(leaf: &NodeProcess, signal: Signal) -> Result<(), Failure> {
     let pid = Pid::from_raw(i32::try_from(leaf.id())?).ok_or("no process")?;
     Ok(kill_process(pid, signal)?)
 }
@@ -207,7 +207,7 @@ fn check_control(account: &mut Account, name: &str, site: &Site) -> Result<(), F
 }
 
 /// Checks that one SIGTERM ends the leaf in order.
-fn check_term(account: &mut Account, name: &str, mut leaf: LeafProcess) -> Result<(), Failure> {
+fn check_term(account: &mut Account, name: &str, mut leaf: NodeProcess) -> Result<(), Failure> {
     send_signal(&leaf, Signal::TERM)?;
     let status = leaf.wait_for_exit(Duration::from_secs(20));
     account.check(

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use super::rigs::processes::{Site, check_alive, check_end, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// Time within which a node must refuse to start.
 const REFUSAL: Duration = Duration::from_secs(20);
@@ -249,7 +249,7 @@ fn serves_or_refuses(
 }
 
 /// Returns the last line of a node's output: the reason of its end, if it has ended.
-fn last_line(node: &LeafProcess) -> String {
+fn last_line(node: &NodeProcess) -> String {
     node.output_tail().lines().last().unwrap_or_default().trim().to_owned()
 }
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::rigs::processes::{Job, Site, check_alive, check_end, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// Time within which a node must end after a signal.
 const END: Duration = Duration::from_secs(3);
@@ -89,7 +89,7 @@ fn killed_peers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills random workers and replaces each at once. The agent's account must not count them as workers that
+/// Kills random workers and replaces each at once. Tasks share the core of one of three. The agent's account must not count them as workers that
 /// detached in order.
 fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let site = Site::new()?;
@@ -97,6 +97,9 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
     let worker = |index: usize| {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["worker", "--app", "echo", "--attach"]).arg(site.region());
+        if index % 2 == 1 {
+            command.args(["--sharing", "20us"]);
+        }
         Job::start(&mut command, &site.path(&format!("worker{index}")))
     };
     let mut workers = Vec::new();
@@ -135,7 +138,7 @@ fn killed_workers(budget: &Budget, account: &mut Account) -> Result<(), Failure>
 }
 
 /// Sends a signal to a node.
-fn send_signal(node: &LeafProcess, signal: Signal) -> Result<(), Failure> {
+fn send_signal(node: &NodeProcess, signal: Signal) -> Result<(), Failure> {
     let pid = Pid::from_raw(i32::try_from(node.id())?).ok_or("no process")?;
     Ok(kill_process(pid, signal)?)
 }

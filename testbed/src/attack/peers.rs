@@ -25,7 +25,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use super::rigs::processes::{PATIENCE, Site, check_alive, check_end, check_outcomes, resources};
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 128;
@@ -338,7 +338,7 @@ const WRONG: [WrongHandshake; 19] = [
 /// socket.
 struct ServedLeaf {
     site: Site,
-    leaf: LeafProcess,
+    leaf: NodeProcess,
     /// Numbers of descriptors and threads.
     resources: (usize, usize),
 }

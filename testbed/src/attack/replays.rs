@@ -15,7 +15,7 @@ use super::rigs::packets;
 use super::rigs::processes::{Job, Site, check_alive, check_end};
 use super::storm::Forger;
 use super::{Account, Attack, Budget, Failure, RunsOn};
-use crate::demo::leaf::LeafProcess;
+use crate::demo::leaf::NodeProcess;
 
 /// Number of packets of a capture. Each uses a buffer of the node during the whole run.
 const FRAMES: usize = 4_000;
@@ -63,7 +63,7 @@ fn capture(
 }
 
 /// Returns `condition`, or an error if the node has ended.
-fn unless_ended(node: &mut LeafProcess, condition: bool) -> Result<bool, Failure> {
+fn unless_ended(node: &mut NodeProcess, condition: bool) -> Result<bool, Failure> {
     node.check()?;
     Ok(condition)
 }

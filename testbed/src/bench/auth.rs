@@ -23,6 +23,8 @@ use wedjat::wire::ether::Mac;
 use wedjat::wire::task::{Code, Extension, Header};
 use wedjat::wire::udp::{Flow, PAYLOAD};
 
+use super::median;
+
 /// Maximum cost of authentication per reply, in nanoseconds.
 pub const BAR_NS: f64 = 15.0;
 /// Bytes from frame to frame. Not a power of two, so that frames do not compete for the same cache sets.
@@ -144,12 +146,6 @@ pub fn measure(runs: u32) -> Result<Costs, Box<dyn Error>> {
 /// Returns the time per reply of one run, in nanoseconds.
 fn per_reply(time: Duration) -> f64 {
     time.as_nanos() as f64 / (BURSTS * BURST) as f64
-}
-
-/// Returns the median; NaN without samples.
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// One side of the comparison: a leaf without ports, and its replies of one run.

@@ -10,7 +10,6 @@
 
 mod killed;
 mod loaded;
-mod setup;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use wedjat::ring::{Channel, Notice, Outcome, Place, TaskIds, WorkerEnd, WorkerRe
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
+use super::{median, pin, two_cpus};
 use loaded::{LoadedResults, Loops};
 
 /// Number of workers in the measurement of the dispatcher's throughput.
@@ -133,12 +133,6 @@ fn serve_on_worker_cpu(
     })
 }
 
-/// Pins this thread to a CPU.
-fn pin(cpu: usize) {
-    // Cannot fail: the CPU was checked at the start.
-    core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
-}
-
 /// A word alone on a pair of cache lines.
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -179,12 +173,11 @@ fn nanoseconds_each(elapsed: Duration, tasks: u64) -> f64 {
 /// read of the ring takes the cache line from the core that is about to write it.
 fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
     let mut rig = Rig::new(1, 64)?.granted();
-    let (Some(mut channel), Some(mut worker_end)) = (rig.channels.pop(), rig.worker_ends.pop())
-    else {
+    let (Some(mut channel), Some(worker_end)) = (rig.channels.pop(), rig.worker_ends.pop()) else {
         return Err("a rig without a worker".into());
     };
-    let serve = |stop: &AtomicBool| {
-        let receiver = worker_end.receiver_mut();
+    let serve = move |stop: &AtomicBool| {
+        let receiver = worker_end.receiver();
         while !stop.load(Relaxed) {
             let before = receiver.next();
             while receiver.next() - before < burst && receiver.receive().is_some() {}
@@ -252,14 +245,14 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
     // No worker times out. The tick grants the claims.
     let mut workers = WorkerSet::new(dispatcher, entries, u64::MAX);
-    let mut worker_ends = rig.worker_ends;
+    let worker_ends = rig.worker_ends;
     workers.tick(0, 0, &mut |_| {});
-    worker_ends.iter_mut().for_each(WorkerEnd::start);
-    let serve = |stop: &AtomicBool| {
+    worker_ends.iter().for_each(WorkerEnd::start);
+    let serve = move |stop: &AtomicBool| {
         while !stop.load(Relaxed) {
-            for worker_end in &mut worker_ends {
-                while worker_end.take() == Ok(true) {
-                    worker_end.answer(|_, _| 0, || 0);
+            for worker_end in &worker_ends {
+                while let Ok(Some(task)) = worker_end.take() {
+                    let _ = worker_end.answer(task, |_, _| 0, || 0);
                 }
             }
         }
@@ -304,30 +297,12 @@ impl Samples {
     }
 }
 
-/// Returns the median; NaN without samples.
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// Measures all subjects.
 ///
 /// # Errors
 /// If `--cpus` does not name two different usable CPUs, EAL fails, or a measurement fails.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
-    let usable = wedjat::cpus::usable();
-    let [dispatcher_cpu, worker_cpu] = arguments.cpus[..] else {
-        return Err("--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into());
-    };
-    if dispatcher_cpu == worker_cpu
-        || !usable.contains(&dispatcher_cpu)
-        || !usable.contains(&worker_cpu)
-    {
-        let text = format!(
-            "--cpus {dispatcher_cpu},{worker_cpu}: two different CPUs of {usable:?} are needed"
-        );
-        return Err(text.into());
-    }
+    let [dispatcher_cpu, worker_cpu] = two_cpus(&arguments.cpus, "the dispatcher")?;
     let eal = Eal::init_excluding(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
     let pool = MbufPool::new(&eal, "yardsticks", 1023)?;
     let mut rings = RingPair::new(&eal)?;

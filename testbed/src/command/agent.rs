@@ -65,8 +65,10 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let (app, _folder) = worker::app(&arguments.run)?;
     // Each worker thread gets its own copy of the app.
     let work = |_| {
-        let mut app = app.clone();
-        move |request: &Request<'_>, reply: &mut [u8]| Some(app.serve(request.payload, reply))
+        let app = app.clone();
+        move |request: &Request<'_>, reply: &mut [u8]| {
+            Some(app.serve(request.payload, reply, &|| {}))
+        }
     };
     let spin = Duration::from_secs_f64(arguments.spin);
     let threads = Threads { cpus: arguments.cpus.clone(), spin, work };

@@ -140,11 +140,11 @@ mod show {
     use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
     use wedjat_pktgen::results::{Results, Subject};
-    use wedjat_testbed::demo::{LeafConfig, LeafProcess, Row, page, row};
+    use wedjat_testbed::demo::{LeafConfig, NodeProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
 
     use super::{Arguments, Clock, Failure, Format, HEADING, emulated};
-    use crate::command::rig::{Endpoints, Rig};
+    use crate::command::rig::{Rig, RunSettings};
     use crate::command::{devices, leaves, ports, signals};
 
     /// Names of the memif devices, the same in both processes.
@@ -182,7 +182,7 @@ mod show {
             let (load, offered_pps) = (Some(row.load), Some(row.report.offered_pps));
             let subject = Subject { model, policy, load, offered_pps, ..Subject::default() };
             let valid = row.report.valid;
-            results.add(row.report.take_tasks(index + 1, subject, demo.ends.pool), valid)?;
+            results.add(row.report.take_tasks(index + 1, subject, demo.settings.pool), valid)?;
         }
         results.map_or(Ok(()), |results| results.finish(HEADING))?;
         let written = write(arguments, &rows)?;
@@ -205,8 +205,8 @@ mod show {
         stop: Arc<AtomicBool>,
         /// Command of the leaf.
         binary: PathBuf,
-        /// Generator and workers at both ends of the leaf.
-        ends: Endpoints,
+        /// Settings of generator and workers.
+        settings: RunSettings,
         /// CPU of the leaf.
         leaf_core: usize,
         /// Open devices of this process. Dropped before the folder, which contains their sockets.
@@ -222,7 +222,7 @@ mod show {
             let (leaf_core, core) = cores(arguments);
             let options = Options { seed: arguments.seed, ..Options::default() };
             let folder = devices::scratch("demo")?;
-            let ends = Endpoints {
+            let settings = RunSettings {
                 addresses: Addresses::new(LEAF.into(), None, None)?,
                 udp_port: options.udp_port,
                 pool: 1,
@@ -235,9 +235,9 @@ mod show {
             };
             let (clients, workers) = both_devices(folder.path(), "server");
             let eal = ["--no-huge", "--no-pci"].map(str::to_owned);
-            let outstanding_max = ends.options.outstanding_max;
-            let rig = Rig::open(&eal, &clients, Some(&workers), outstanding_max, ends.core)?;
-            Ok(Self { arguments, stop, binary, ends, leaf_core, rig, folder })
+            let outstanding_max = settings.options.outstanding_max;
+            let rig = Rig::open(&eal, &clients, Some(&workers), outstanding_max, settings.core)?;
+            Ok(Self { arguments, stop, binary, settings, leaf_core, rig, folder })
         }
 
         /// Measures all rows, and then invalid ones again, at most `--retries` times in all.
@@ -275,7 +275,7 @@ mod show {
             }
             let mut leaf = self.start(policy, &offered)?;
             self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
-            let result = self.rig.offer(&offered, &self.ends, &self.stop);
+            let result = self.rig.offer(&offered, &self.settings, &self.stop);
             // The error of a dead leaf explains more than that of this side.
             leaf.check()?;
             let (report, rack) = result?;
@@ -302,17 +302,17 @@ mod show {
         }
 
         /// Starts a leaf process.
-        fn start(&self, policy: &PolicySpec, load: &Load) -> Result<LeafProcess, Failure> {
+        fn start(&self, policy: &PolicySpec, load: &Load) -> Result<NodeProcess, Failure> {
             let folder = self.folder.path();
             let config = LeafConfig {
                 policy,
-                layout: self.ends.layout,
+                layout: self.settings.layout,
                 clients_ip: LEAF.into(),
                 workers_ip: [10, 0, 2, 1].into(),
                 clients_device: CLIENTS,
                 workers_device: WORKERS,
-                pool: self.ends.pool,
-                udp_port: self.ends.udp_port,
+                pool: self.settings.pool,
+                udp_port: self.settings.udp_port,
                 core: self.leaf_core,
                 cores: 1,
                 state: &folder.join("state"),
@@ -327,7 +327,7 @@ mod show {
             let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
             let eal = eal.map(str::to_owned);
             // `None`: the leaf uses real time.
-            Ok(LeafProcess::start(&self.binary, folder, &config.toml(), lifetime, None, &eal)?)
+            Ok(NodeProcess::start(&self.binary, folder, &config.toml(), lifetime, None, &eal)?)
         }
     }
 

@@ -15,7 +15,7 @@ use wedjat_pktgen::slices;
 use wedjat_testbed::sim::{Row, SimArgs, rows};
 
 use super::rack::RackArguments;
-use super::rig::{Endpoints, PATIENCE, Rig};
+use super::rig::{PATIENCE, Rig, RunSettings};
 use super::{Failure, Format, ports, seconds, signals};
 
 /// Text below the help.
@@ -183,8 +183,8 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
             .map_err(|error| format!("{}: {error}", arguments.results.option()))?;
         load.records_tasks = true;
     }
-    // The leaf or the agent is between these ends, in another process.
-    let ends = Endpoints {
+    // The leaf or the agent is in another process.
+    let settings = RunSettings {
         addresses,
         udp_port: arguments.udp_port,
         pool: arguments.pool,
@@ -204,7 +204,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.core,
     )?;
     rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
-    let (mut report, rack) = rig.offer(&load, &ends, &stop)?;
+    let (mut report, rack) = rig.offer(&load, &settings, &stop)?;
     if let Some(mut results) = results.take() {
         let subject = Subject {
             model: "drive".to_owned(),

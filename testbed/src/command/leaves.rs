@@ -11,7 +11,7 @@ use serde_json::Value;
 use wedjat::clock::{Conductor, Node};
 use wedjat::state::table::Role;
 use wedjat::wire::ether::Mac;
-use wedjat_testbed::demo::{LeafProcess, leaf};
+use wedjat_testbed::demo::{NodeProcess, leaf};
 use wedjat_testbed::lockstep::setting::{CLIENTS_DEVICE, QUEUE, Setting, WORKERS_DEVICE};
 use wedjat_testbed::lockstep::{self, Clients, Process, Workers};
 use wedjat_testbed::sim::outcome::Outcome;
@@ -92,7 +92,7 @@ impl Leaves {
         let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
         let eal = eal.map(str::to_owned);
         let mut leaf =
-            LeafProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
+            NodeProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
         let node = self.wait_for_leaf(&mut conductor, &mut leaf)?;
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
         let result = self.run_lockstep(config, &setting, process);
@@ -113,7 +113,7 @@ impl Leaves {
     fn wait_for_leaf(
         &self,
         conductor: &mut Conductor,
-        leaf: &mut LeafProcess,
+        leaf: &mut NodeProcess,
     ) -> Result<usize, Failure> {
         let began = Instant::now();
         let node = Node { role: Role::Leaf, id: 1, core: 0 };

@@ -44,6 +44,10 @@ pub struct Arguments {
     /// Speeds of the workers, as in 8x1,8x4 [default: all 1]
     #[arg(long)]
     speeds: Option<String>,
+    /// The tasks of a worker share its core: quantum, cost of a switch and maximum number, as in 10us,500ns or
+    /// 10us,500ns,8 [default: one task at a time; with faults drawn from the seed, `none` for one at a time]
+    #[arg(long)]
+    sharing: Option<String>,
     /// Service times [default: exp(100us)]
     #[arg(long)]
     service: Option<String>,
@@ -159,6 +163,7 @@ impl Arguments {
             load: self.load.clone(),
             racks: self.workers.clone(),
             speeds: self.speeds.clone(),
+            sharing: self.sharing.clone(),
             service: self.service.clone(),
             arrivals: self.arrivals.clone(),
             hops: self.hops.clone(),

@@ -108,6 +108,18 @@ pub enum Command {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
+    /// Measure the effect of sharing a worker's core among tasks; two CPUs
+    #[command(
+        after_help = "Examples:\n  wedjat-testbed bench-preempt --format json\n  wedjat-testbed bench-preempt --service tpcc --quantum-us 5"
+    )]
+    BenchPreempt {
+        /// Arguments of the measurement
+        #[command(flatten)]
+        arguments: bench::preempt::Arguments,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     /// Measure the time that a controller takes to configure all leaves of a large fabric and to distribute a
     /// change; exits with 1 if a limit is exceeded
     #[command(after_help = "Example:\n  wedjat-testbed bench-controller --format json")]
@@ -158,11 +170,16 @@ pub enum Command {
     #[command(after_help = "Example:\n  wedjat-testbed figures --only horus-10")]
     Figures(figures::Arguments),
     /// Compare the simulator with results of independent programs and of theory; exits with 1 on a difference
-    #[command(after_help = "Example:\n  wedjat-testbed reference --quick")]
+    #[command(
+        after_help = "Example:\n  wedjat-testbed reference --quick\n  wedjat-testbed reference --only classes=yes"
+    )]
     Reference {
         /// Run a part of them, with shorter runs
         #[arg(long)]
         quick: bool,
+        /// Only set-ups whose flags contain this text
+        #[arg(long, default_value = "")]
+        only: String,
     },
     /// Print shell completions for this command
     #[command(
@@ -213,6 +230,11 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             bench::lines::report(&arguments, json, &mut std::io::stdout().lock())?;
             Ok(true)
         }
+        Command::BenchPreempt { arguments, format } => {
+            let json = format == Format::Json;
+            bench::preempt::report(&arguments, json, &mut std::io::stdout().lock())?;
+            Ok(true)
+        }
         Command::BenchController { arguments, format } => {
             let json = format == Format::Json;
             bench::controller::report(&arguments, json, &mut std::io::stdout().lock())
@@ -237,8 +259,8 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             figures::make(&arguments)?;
             Ok(true)
         }
-        Command::Reference { quick } => {
-            Ok(sim::reference::report(quick, &mut std::io::stdout().lock())?)
+        Command::Reference { quick, only } => {
+            Ok(sim::reference::report(quick, &only, &mut std::io::stdout().lock())?)
         }
         Command::Completions { shell } => {
             let (mut command, mut out) = (Cli::command(), std::io::stdout().lock());

@@ -30,9 +30,9 @@ const FLOOR_S: f64 = 0.25;
 /// Longest wait for the links to a leaf started separately.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Both ends of the scheduler.
+/// Settings of a run: addresses, generator and workers.
 #[derive(Clone, Debug)]
-pub struct Endpoints {
+pub struct RunSettings {
     /// Address of the generator, and that of the leaf on the clients' side.
     pub addresses: Addresses,
     /// UDP port of tasks.
@@ -41,11 +41,11 @@ pub struct Endpoints {
     pub pool: u16,
     /// Layout of the rack's workers.
     pub layout: Layout,
-    /// Options of the rack.
+    /// Settings of the rack besides its workers: UDP port, bounds of its queues, lost replies.
     pub options: Options,
     /// Outages of workers.
     pub outages: Vec<Outage>,
-    /// Agent for the same number of emulated workers, instead of a rack.
+    /// Name of an agent. `layout.workers()` emulated workers attach to it, instead of a rack.
     pub agent: Option<String>,
     /// State file of the leaf or agent, to detect its pauses.
     pub state: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct Endpoints {
 
 /// The open devices.
 pub struct Rig {
-    // Drop order: ports before their devices, devices before the pool and EAL.
+    // Drop order: ports before their devices, devices before the buffer pool and EAL.
     /// Port of the generator; `None` while a run has it.
     client_port: Option<QueuePort>,
     /// Port of the workers; `None` while a run has it, or if the workers attach to an agent.
@@ -131,12 +131,12 @@ impl Rig {
     }
 
     /// Offers one load, from warm-up to drain. The verdict in the generator's report covers both generator
-    /// and workers. Both judge only undisturbed slices of the time, in which neither this loop nor the node
-    /// at `ends.state` paused.
+    /// and workers. Both judge only undisturbed slices of the time, in which neither the loop of `run`
+    /// nor the node at `settings.state` paused.
     pub fn offer(
         &mut self,
         load: &Load,
-        ends: &Endpoints,
+        settings: &RunSettings,
         stop: &AtomicBool,
     ) -> Result<(Report, rack::Report), Failure> {
         let load = Load { run: self.runs, ..load.clone() };
@@ -144,22 +144,24 @@ impl Rig {
         let mut manifest = Manifest::new(&load, SystemTime::now());
         manifest.dpdk = ports::version();
         manifest.config.device = Some(self.client.name().to_owned());
-        let (generator, workers) = self.set_up(&load, ends)?;
-        let mut node = ends.state.as_deref().map(WatchedNode::open).transpose()?;
-        // A separate thread, so that the calling thread and its child processes may use every CPU.
+        let (generator, workers) = self.set_up(&load, settings)?;
+        let mut node = settings.state.as_deref().map(WatchedNode::open).transpose()?;
+        // `run` pins its thread to a CPU. It has a thread of its own, so that the calling thread and its child
+        // processes may use every CPU.
         let eal = &self.environment.eal;
         let (generator, workers) = std::thread::scope(|scope| {
-            let running = scope.spawn(|| run(generator, workers, ends.core, eal, stop));
+            let running = scope.spawn(|| run(generator, workers, settings.core, eal, stop));
             if let Some(node) = &mut node {
                 nodes::look_while(node, || !running.is_finished());
             }
             running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
         let is_resolved = generator.phase() != Phase::Unresolved;
-        // The ports return for the next run, also after a failure.
+        // The ports return for the next run, also if the leaf does not answer. An error or a panic of `run` loses them.
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
         let node_pauses = node.map(WatchedNode::finish).unwrap_or_default();
+        // The load's rule sets the length of slices, and which of them count as undisturbed.
         let slices = tally.slices(&load.rule, &node_pauses);
         let rack_report = workers.report(&slices);
         if let Workers::Rack(rack, _) = workers {
@@ -168,8 +170,8 @@ impl Rig {
         if !is_resolved {
             return Err(format!(
                 "{} does not answer {} on {}; give the leaf's address on the clients' side",
-                ends.addresses.dst(),
-                ends.addresses.resolver(),
+                settings.addresses.dst(),
+                settings.addresses.resolution_protocol(),
                 self.client.name()
             )
             .into());
@@ -180,32 +182,38 @@ impl Rig {
     }
 
     /// Creates the generator and the workers of a run. Measures the floor before the first run.
-    fn set_up(&mut self, load: &Load, ends: &Endpoints) -> Result<BothEnds, Failure> {
+    fn set_up(
+        &mut self,
+        load: &Load,
+        settings: &RunSettings,
+    ) -> Result<GeneratorAndWorkers, Failure> {
         if self.floor.is_none() {
-            self.floor = Some(self.measure_floor(load, ends.core)?);
+            self.floor = Some(self.measure_floor(load, settings.core)?);
         }
         let hz = self.environment.eal.ticks_hz() as f64;
-        let base = Target::to(Mac(self.client.mac()), ends.addresses);
-        let target = Target { udp_port: ends.udp_port, pool: ends.pool, ..base };
+        // The generator's own MAC address; the one of the leaf is resolved.
+        let base = Target::to(Mac(self.client.mac()), settings.addresses);
+        let target = Target { udp_port: settings.udp_port, pool: settings.pool, ..base };
         let missing_ports = "an earlier run did not return its ports";
         let pool = self.environment.pool.handle();
         let port = self.client_port.take().ok_or(missing_ports)?;
-        // Core 0 of the load, its only one.
+        // Part 0 of the load, as only one core generates.
         let generator = Generator::new(load, &target, 0, hz, port, pool)?;
-        let workers = match (&ends.agent, &self.worker) {
+        let workers = match (&settings.agent, &self.worker) {
             (Some(agent), _) => {
                 let workload = load.service.workload();
-                let mut stand_ins = StandIns::attach(agent, ends.layout.workers(), workload, hz)?;
+                let mut stand_ins =
+                    StandIns::attach(agent, settings.layout.workers(), workload, hz)?;
                 stand_ins.log_replies(load.tasks_max());
                 Workers::StandIns(Box::new(stand_ins))
             }
             (None, Some(device)) => {
                 let port = self.worker_port.take().ok_or(missing_ports)?;
                 let mac = Mac(device.mac());
-                let mut rack = Rack::new(port, mac, ends.layout, ends.options.clone(), hz);
+                let mut rack = Rack::new(port, mac, settings.layout, settings.options.clone(), hz);
                 rack.log_replies(load.tasks_max());
                 let rack = Box::new(rack);
-                Workers::Rack(rack, Outages::new(&ends.outages, self.environment.eal.now(), hz))
+                Workers::Rack(rack, Outages::new(&settings.outages, self.environment.eal.now(), hz))
             }
             (None, None) => {
                 return Err(
@@ -216,7 +224,8 @@ impl Rig {
         Ok((generator, workers))
     }
 
-    /// Measures the loopback floor. Once is enough, because it is a property of this process and machine.
+    /// Measures the loopback floor, at the rate of one core of `load`. Once is enough, because it is a property of this
+    /// process and machine.
     fn measure_floor(&self, load: &Load, core: Option<usize>) -> Result<LatencySummary, Failure> {
         let (_device, mut port) = self.environment.open(FLOOR_DEVICE)?;
         let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());
@@ -253,8 +262,8 @@ impl Workers {
     }
 }
 
-/// Generator and workers of a run.
-type BothEnds = (Generator<QueuePort, PoolHandle>, Workers);
+/// Generator and workers, moved into `run` and back.
+type GeneratorAndWorkers = (Generator<QueuePort, PoolHandle>, Workers);
 
 /// Runs generator and workers in one loop on CPU `core`.
 fn run(
@@ -263,7 +272,7 @@ fn run(
     core: Option<usize>,
     eal: &Eal,
     stop: &AtomicBool,
-) -> Result<BothEnds, String> {
+) -> Result<GeneratorAndWorkers, String> {
     devices::pin(core);
     let _lcore = eal.register_thread().map_err(|error| error.to_string())?;
     let now = || eal.now();

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use wedjat::ring::WorkerRegion;
 use wedjat::ring::region::path_of;
-use wedjat::worker::{AttachError, Options, Worker};
+use wedjat::worker::{AttachError, Options, QuantumClock, Sharing, SharingError, Worker};
 use wedjat_pktgen::report::print_line;
 use wedjat_testbed::app::{AnyApp, Echo, RocksDb, Spin, Tpcc};
 use wedjat_testbed::worker::{WorkerSummary, serve};
@@ -19,6 +19,7 @@ use super::{Failure, Format, seconds, signals};
 pub const EXAMPLE: &str = "Examples, at the agent whose configuration says name = \"host1\":
   wedjat-testbed worker --app spin --attach host1 --core 2
   wedjat-testbed worker --app rocksdb --attach host1 --workers 4 --core 2,3,4,5 --db objects
+  wedjat-testbed worker --app rocksdb --attach host1 --core 2 --sharing 10us   # GETs pass SCANs
 Matching loads: `wedjat-pktgen run --service 'exp(50us)' --verify`, `--service rocksdb-90-10 --verify` and so on.";
 
 /// App of a worker.
@@ -72,6 +73,12 @@ pub struct Arguments {
     /// CPUs to run on, assigned in turn [default: the kernel decides]
     #[arg(long, value_delimiter = ',')]
     core: Vec<usize>,
+    /// Let up to SLOTS tasks share the core, each for QUANTUM in turn [default: one task at a time; SLOTS: 64]
+    #[arg(long, value_name = "QUANTUM[,SLOTS]", value_parser = sharing)]
+    sharing: Option<Sharing>,
+    /// End quanta by a timer signal instead of clock readings at yield points
+    #[arg(long, requires = "sharing")]
+    sharing_timer: bool,
     /// Time that an idle worker spins before it sleeps
     #[arg(long, default_value = "50us", value_parser = seconds)]
     spin: f64,
@@ -93,6 +100,15 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// Returns the sharing of the core.
+    fn sharing(&self) -> Option<Sharing> {
+        let clock = match self.sharing_timer {
+            true => QuantumClock::Timer,
+            false => QuantumClock::Readings,
+        };
+        self.sharing.map(|sharing| Sharing { clock, ..sharing })
+    }
+
     /// Returns the options of the worker that a thread runs.
     fn options(&self, thread: u16) -> Options {
         let cpus = self.core.len().max(1);
@@ -157,14 +173,15 @@ fn serve_all(
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..arguments.workers)
             .map(|thread| {
-                let mut app = app.clone();
+                let app = app.clone();
                 scope.spawn(move || {
                     let worker_result =
                         Worker::attach(&arguments.attach, &arguments.options(thread));
                     let mut worker =
                         worker_result.inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
                     log::info!("worker {} of pool {} is attached", worker.id(), worker.pool());
-                    Ok(serve(&mut worker, &mut app, stop))
+                    let sharing = arguments.sharing();
+                    Ok::<_, WorkerError>(serve(&mut worker, &app, sharing.as_ref(), stop)?)
                 })
             })
             .collect();
@@ -173,11 +190,19 @@ fn serve_all(
             stop.store(true, Ordering::Relaxed);
         }
         let summaries = threads.into_iter().map(|thread| match thread.join() {
-            Ok(summary) => summary.map_err(|error: wedjat::worker::AttachError| error.into()),
+            Ok(summary) => Ok(summary?),
             Err(_) => Err(Failure::from("a worker panicked")),
         });
         summaries.collect()
     })
+}
+
+/// Reason why a worker cannot serve.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum WorkerError {
+    Attach(#[from] AttachError),
+    Sharing(#[from] SharingError),
 }
 
 /// Waits for `duration`, or until `stop` is set.
@@ -186,6 +211,17 @@ fn wait_until_stopped(duration: Duration, stop: &AtomicBool) {
     while began.elapsed() < duration && !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Parses `--sharing`: a quantum and perhaps a number of slots.
+fn sharing(text: &str) -> Result<Sharing, String> {
+    let (quantum, slots) = text.split_once(',').map_or((text, None), |(a, b)| (a, Some(b)));
+    let quantum = Duration::from_secs_f64(seconds(quantum).map_err(|error| error.to_string())?);
+    let default = Sharing { quantum, ..Sharing::default() };
+    let Some(slots) = slots else { return Ok(default) };
+    let slots = slots.parse().ok().filter(|&slots| slots > 0);
+    let slots = slots.ok_or_else(|| format!("SLOTS: expected a number from 1, found `{text}`"))?;
+    Ok(Sharing { slots, ..default })
 }
 
 impl AppArguments {

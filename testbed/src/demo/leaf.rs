@@ -21,7 +21,7 @@ const TAIL_LINES: usize = 12;
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest wait of the leaf for the far ends of its memif devices. This process opens them before the leaf
 /// starts, so only an overloaded machine makes the leaf wait. A long limit does no harm, because the drop of
-/// [`LeafProcess`] kills the leaf.
+/// [`NodeProcess`] kills the leaf.
 const PATIENCE: &str = "300s";
 
 /// Configuration of a leaf.
@@ -114,7 +114,7 @@ fn toml_string(text: &str) -> String {
 
 /// Error of a leaf process.
 #[derive(Debug, thiserror::Error)]
-pub enum LeafError {
+pub enum ProcessError {
     /// The command does not exist.
     #[error(
         "no `{BINARY}` beside {beside} or in PATH; build it (cargo build --release), or give --leaf FILE"
@@ -153,7 +153,7 @@ pub enum LeafError {
 ///
 /// # Errors
 /// If it is in neither place.
-pub fn find() -> Result<PathBuf, LeafError> {
+pub fn find() -> Result<PathBuf, ProcessError> {
     let this_program = std::env::current_exe().unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
@@ -161,11 +161,11 @@ pub fn find() -> Result<PathBuf, LeafError> {
     folders
         .map(|folder| folder.join(BINARY))
         .find(|file| file.is_file())
-        .ok_or(LeafError::Absent { beside: this_program })
+        .ok_or(ProcessError::Absent { beside: this_program })
 }
 
 /// A running leaf, spine or agent process, killed on drop. Documentation and messages say "leaf" for all three.
-pub struct LeafProcess {
+pub struct NodeProcess {
     child: Child,
     /// File with its standard output and error output.
     output: PathBuf,
@@ -173,13 +173,13 @@ pub struct LeafProcess {
     stats: PathBuf,
 }
 
-impl LeafProcess {
+impl NodeProcess {
     /// Starts a leaf with its files in `folder`. The leaf ends by itself after `lifetime`, for the case that
     /// no process is left to end it. With `clock`, it runs on the time of that file.
     ///
     /// # Errors
     /// If its files cannot be written or its process cannot start. If the leaf refuses to run,
-    /// [`LeafProcess::check`] reports it.
+    /// [`NodeProcess::check`] reports it.
     pub fn start(
         binary: &Path,
         folder: &Path,
@@ -187,15 +187,15 @@ impl LeafProcess {
         lifetime: Duration,
         clock: Option<&Path>,
         eal: &[String],
-    ) -> Result<Self, LeafError> {
+    ) -> Result<Self, ProcessError> {
         Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, clock, eal)
     }
 
-    /// Starts a leaf, a spine or an agent, as given by `role`, like [`LeafProcess::start`]. `command` takes
+    /// Starts a leaf, a spine or an agent, as given by `role`, like [`NodeProcess::start`]. `command` takes
     /// `wedjat`'s arguments.
     ///
     /// # Errors
-    /// Same as for [`LeafProcess::start`].
+    /// Same as for [`NodeProcess::start`].
     pub fn start_by(
         mut command: Command,
         role: &str,
@@ -204,8 +204,8 @@ impl LeafProcess {
         lifetime: Duration,
         clock: Option<&Path>,
         eal: &[String],
-    ) -> Result<Self, LeafError> {
-        let io = |action: String| move |error| LeafError::Io { what: action, error };
+    ) -> Result<Self, ProcessError> {
+        let io = |action: String| move |error| ProcessError::Io { what: action, error };
         let [file, output, stats] =
             ["toml", "log", "json"].map(|kind| folder.join(format!("{role}.{kind}")));
         fs::write(&file, config).map_err(io(format!("writing {}", file.display())))?;
@@ -255,11 +255,11 @@ impl LeafProcess {
     ///
     /// # Errors
     /// If it has ended: the exit status and the end of its output.
-    pub fn check(&mut self) -> Result<(), LeafError> {
+    pub fn check(&mut self) -> Result<(), ProcessError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(LeafError::Ended { status, output: self.output_tail() }),
-            Err(error) => Err(LeafError::Io { what: "watching the leaf".to_owned(), error }),
+            Ok(Some(status)) => Err(ProcessError::Ended { status, output: self.output_tail() }),
+            Err(error) => Err(ProcessError::Io { what: "watching the leaf".to_owned(), error }),
         }
     }
 
@@ -267,9 +267,9 @@ impl LeafProcess {
     ///
     /// # Errors
     /// If the leaf had ended before, does not end, fails, or leaves no account.
-    pub fn stop(mut self) -> Result<Value, LeafError> {
+    pub fn stop(mut self) -> Result<Value, ProcessError> {
         self.check()?;
-        let failed = |how: String, output: String| LeafError::Failed { how, output };
+        let failed = |how: String, output: String| ProcessError::Failed { how, output };
         if let Some(pid) =
             i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw)
         {
@@ -309,7 +309,7 @@ impl LeafProcess {
     }
 }
 
-impl Drop for LeafProcess {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         // Both calls fail if the process has already ended, which is fine.
         let _ = self.child.kill();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     /// Starts a shell script in place of a leaf, to test the end of the process.
-    fn leaf(script: &str) -> (tempfile::TempDir, LeafProcess) {
+    fn leaf(script: &str) -> (tempfile::TempDir, NodeProcess) {
         let folder = tempfile::tempdir().unwrap();
         let binary = folder.path().join("fake");
         fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -360,8 +360,8 @@ mod tests {
         let lifetime = Duration::from_secs(60);
         // Another test's fork may hold the script open for writing for a moment (ETXTBSY).
         let process =
-            until(|| match LeafProcess::start(&binary, folder.path(), "", lifetime, None, &[]) {
-                Err(LeafError::Io { error, .. })
+            until(|| match NodeProcess::start(&binary, folder.path(), "", lifetime, None, &[]) {
+                Err(ProcessError::Io { error, .. })
                     if error.kind() == io::ErrorKind::ExecutableFileBusy =>
                 {
                     None

@@ -8,8 +8,8 @@ use wedjat_pktgen::results::chart::{Axis, Chart, Line, Point, Style};
 
 use super::page::PlotError;
 
-/// Maximum time between two clock readings without a pause.
-const PAUSE: Duration = Duration::from_micros(20);
+/// Shortest gap between two clock readings that counts as a pause.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
 /// Maximum number of recorded pauses.
 const PAUSES_MAX: usize = 100_000;
 /// Size of the plot in pixels.
@@ -17,7 +17,7 @@ const SIZE: (u32, u32) = (900, 240);
 
 /// Time in which the program did not run, although it was ready.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Stall {
+pub struct MachinePause {
     /// Time of the pause, in milliseconds from the start.
     pub at_ms: f64,
     /// Duration in microseconds.
@@ -29,15 +29,15 @@ pub struct Stall {
 pub struct Pauses {
     /// Observed time in seconds.
     pub seconds: f64,
-    /// Number of pauses longer than 20 us; at most 100,000 are recorded.
+    /// Number of recorded pauses: the first 100,000 of more than 20 us.
     pub count: usize,
-    /// Longest pause in microseconds.
+    /// Longest recorded pause in microseconds.
     pub longest_us: f64,
-    /// Fraction of the time spent in pauses.
+    /// Fraction of the time spent in recorded pauses.
     pub share: f64,
     /// All recorded pauses.
     #[serde(skip)]
-    pub all: Vec<Stall>,
+    pub all: Vec<MachinePause>,
 }
 
 impl Pauses {
@@ -50,9 +50,9 @@ impl Pauses {
         while now - start < length {
             now = Instant::now();
             let gap = now - previous;
-            if gap > PAUSE && all.len() < PAUSES_MAX {
+            if gap > PAUSE_MIN && all.len() < PAUSES_MAX {
                 let at_ms = (previous - start).as_secs_f64() * 1e3;
-                all.push(Stall { at_ms, us: gap.as_secs_f64() * 1e6 });
+                all.push(MachinePause { at_ms, us: gap.as_secs_f64() * 1e6 });
             }
             previous = now;
         }
@@ -60,7 +60,7 @@ impl Pauses {
     }
 
     /// Computes the totals of the pauses in `seconds` seconds.
-    fn of(all: Vec<Stall>, seconds: f64) -> Self {
+    fn of(all: Vec<MachinePause>, seconds: f64) -> Self {
         Self {
             seconds,
             count: all.len(),
@@ -75,7 +75,7 @@ impl Pauses {
     /// # Errors
     /// If the plot cannot be drawn.
     pub fn plot(&self) -> Result<String, PlotError> {
-        let min_us = PAUSE.as_secs_f64() * 1e6;
+        let min_us = PAUSE_MIN.as_secs_f64() * 1e6;
         let max_us = (self.longest_us * 2.0).max(10.0 * min_us);
         let points = self.all.iter().map(|pause| Point::new(pause.at_ms, pause.us)).collect();
         let x = Axis::linear("time, ms").over(0.0..self.seconds * 1e3);
@@ -104,7 +104,7 @@ mod tests {
     fn pauses_are_counted_and_drawn() {
         let pauses = |us: &[f64]| {
             let all = us.iter().enumerate();
-            Pauses::of(all.map(|(at, &us)| Stall { at_ms: at as f64, us }).collect(), 0.01)
+            Pauses::of(all.map(|(at, &us)| MachinePause { at_ms: at as f64, us }).collect(), 0.01)
         };
         let some = pauses(&[30.0, 4000.0, 70.0]);
         assert_eq!((some.count, some.longest_us), (3, 4000.0));

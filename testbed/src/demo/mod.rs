@@ -7,5 +7,5 @@ pub mod machine;
 pub mod page;
 pub mod row;
 
-pub use leaf::{LeafConfig, LeafError, LeafProcess};
+pub use leaf::{LeafConfig, NodeProcess, ProcessError};
 pub use row::Row;

@@ -1,12 +1,17 @@
 //! Comparison that no paper has: all policies by speeds, delay, dispatchers and load, with the best policy of
-//! each cell.
+//! each cell. The dispatchers are cores of one leaf, or independent leaves.
+//!
+//! A policy is *near the best* in a cell if it is stable, and mean and 99th percentile are within 5% of the least of all
+//! stable policies.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use wedjat::policy::{CATALOGUE, Runs};
 use wedjat_pktgen::results::chart::{TileMap, tile_maps};
 
 use super::{Output, arguments, command};
+use crate::sim::ct::DispatcherKind;
 use crate::sim::{Row, rows};
 
 /// Dimensions of the grid: ratio of the speeds of 100 servers with its flag, delay of a message, number of
@@ -16,65 +21,140 @@ const DELAYS: [&str; 5] = ["0us", "5us", "20us", "50us", "100us"];
 const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
+/// Policies besides those of the catalogue with their default parameters.
+const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"];
+/// Largest excess over the best value with which a policy is near the best.
+const NEAR: f64 = 0.05;
+
 /// Cell of the grid: delay, dispatchers, and one row for each policy and load.
 type Cell = (&'static str, &'static str, Vec<Row>);
 
-/// Makes the figure: all rows, the winners, and a map of the winners for each ratio of speeds.
+/// Makes the figure: all rows, the winners, a map of the winners for each ratio of speeds, and a summary of each policy.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let policies = policies();
     let tasks = if full { "400000" } else { "40000" };
     let mut all =
-        "speeds,delay,dispatchers,load,policy,mean,p99,mean_ci95,messages_per_task,unstable\n"
+        "dispatchers_as,speeds,delay,dispatchers,load,policy,mean,p99,mean_ci95,messages_per_task,\
+                   unstable\n"
             .to_owned();
     let mut winners =
-        "speeds,delay,dispatchers,load,by,first,first_value,second,second_value\n".to_owned();
+        "dispatchers_as,speeds,delay,dispatchers,load,by,first,first_value,second,second_value\n"
+            .to_owned();
+    let mut summary =
+        "dispatchers_as,policy,cells,near_best,worst_mean,worst_p99,unstable\n".to_owned();
     let mut commands = String::new();
-    for (name, speeds) in SPEEDS {
-        let mut grid = Vec::new();
-        for delay in DELAYS {
-            for dispatchers in DISPATCHERS {
-                let keys = [
-                    ("model", "ct"),
-                    ("speeds", speeds),
-                    ("delay", delay),
-                    ("dispatchers", dispatchers),
-                    ("load", LOADS),
-                    ("tasks", tasks),
-                    ("policy", &policies),
-                ];
-                let rows = rows(&arguments(&keys)?)?;
-                let _ = writeln!(commands, "{}", command(&keys));
-                let cell = format!("{name},{delay},{dispatchers}");
-                for row in &rows {
-                    let _ = writeln!(
-                        all,
-                        "{cell},{},\"{}\",{},{},{},{},{}",
-                        row.load,
-                        row.policy,
-                        row.mean,
-                        row.p99,
-                        row.mean_ci95,
-                        row.messages_per_task,
-                        row.unstable
-                    );
+    for kind in [DispatcherKind::Cores, DispatcherKind::Leaves].map(DispatcherKind::name) {
+        let mut standings = BTreeMap::new();
+        for (name, speeds) in SPEEDS {
+            let mut grid = Vec::new();
+            for delay in DELAYS {
+                for dispatchers in DISPATCHERS {
+                    let keys = [
+                        ("model", "ct"),
+                        ("dispatchers-as", kind),
+                        ("speeds", speeds),
+                        ("delay", delay),
+                        ("dispatchers", dispatchers),
+                        ("load", LOADS),
+                        ("tasks", tasks),
+                        ("policy", &policies),
+                    ];
+                    let rows = rows(&arguments(&keys)?)?;
+                    let _ = writeln!(commands, "{}", command(&keys));
+                    let cell = format!("{kind},{name},{delay},{dispatchers}");
+                    for row in &rows {
+                        let _ = writeln!(
+                            all,
+                            "{cell},{},\"{}\",{},{},{},{},{}",
+                            row.load,
+                            row.policy,
+                            row.mean,
+                            row.p99,
+                            row.mean_ci95,
+                            row.messages_per_task,
+                            row.unstable
+                        );
+                    }
+                    name_winners(&mut winners, &cell, &rows);
+                    for load in loads() {
+                        let cell = rows.iter().filter(|row| row.load == load);
+                        add_cell(&mut standings, &cell.map(PolicyResult::of).collect::<Vec<_>>());
+                    }
+                    grid.push((delay, dispatchers, rows));
                 }
-                name_winners(&mut winners, &cell, &rows);
-                grid.push((delay, dispatchers, rows));
             }
+            out.write(&format!("winners-{kind}-{name}"), "svg", &map(kind, name, &grid)?)?;
         }
-        out.write(&format!("winners-{name}"), "svg", &map(name, &grid)?)?;
+        let mut ranked: Vec<_> = standings.into_iter().collect();
+        ranked.sort_by_key(|(_, standing)| std::cmp::Reverse(standing.near_best));
+        for (policy, Standing { cells, near_best, worst_mean, worst_p99, unstable }) in ranked {
+            let _ = writeln!(
+                summary,
+                "{kind},\"{policy}\",{cells},{near_best},{worst_mean:.3},{worst_p99:.3},{unstable}"
+            );
+        }
     }
     out.write("winners-all", "csv", &all)?;
     out.write("winners", "csv", &winners)?;
+    out.write("winners-summary", "csv", &summary)?;
     out.write("winners", "txt", &commands)
 }
 
-/// Returns the policies whose members are workers, with their default parameters, and `jsq(2)`.
+/// Returns the policies whose members are workers, with their default parameters, and variants.
 fn policies() -> String {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
-    names.push("jsq(2)");
+    names.extend(VARIANTS);
     names.join(",")
+}
+
+/// Result of one policy in a cell.
+struct PolicyResult<'a> {
+    policy: &'a str,
+    mean: f64,
+    p99: f64,
+    unstable: bool,
+}
+
+impl<'a> PolicyResult<'a> {
+    /// Returns the result in a row.
+    fn of(row: &'a Row) -> Self {
+        Self { policy: &row.policy, mean: row.mean, p99: row.p99, unstable: row.unstable }
+    }
+}
+
+/// Results of a policy over all cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Standing {
+    /// Number of cells.
+    cells: u32,
+    /// Number of cells in which the policy is near the best.
+    near_best: u32,
+    /// Largest ratio to the best mean, and to the best 99th percentile, over the cells in which the policy is stable.
+    worst_mean: f64,
+    worst_p99: f64,
+    /// Number of cells in which its queues grew.
+    unstable: u32,
+}
+
+/// Adds the results of a cell to the standings.
+fn add_cell(standings: &mut BTreeMap<String, Standing>, cell: &[PolicyResult<'_>]) {
+    let best = |of: fn(&PolicyResult<'_>) -> f64| {
+        cell.iter().filter(|result| !result.unstable).map(of).fold(f64::INFINITY, f64::min)
+    };
+    let (mean, p99) = (best(|result| result.mean), best(|result| result.p99));
+    for result in cell {
+        let standing = standings.entry(result.policy.to_owned()).or_default();
+        standing.cells += 1;
+        standing.unstable += u32::from(result.unstable);
+        if result.unstable {
+            continue;
+        }
+        let (by_mean, by_p99) = (result.mean / mean, result.p99 / p99);
+        standing.near_best += u32::from(by_mean.max(by_p99) <= 1.0 + NEAR);
+        standing.worst_mean = standing.worst_mean.max(by_mean);
+        standing.worst_p99 = standing.worst_p99.max(by_p99);
+    }
 }
 
 /// Name of a quantity, and its value in a row.
@@ -110,7 +190,7 @@ fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
 
 /// Draws two maps of winners, by mean and by 99th percentile: one row for each delay, one column for each
 /// number of dispatchers and load.
-fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
+fn map(kind: &str, name: &str, grid: &[Cell]) -> Result<String, String> {
     let columns = DISPATCHERS
         .iter()
         .flat_map(|dispatchers| loads().map(move |load| format!("m={dispatchers} load {load}")));
@@ -125,7 +205,10 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
             (cells[0].0.to_owned(), tiles.collect())
         };
         TileMap {
-            title: format!("Policy with the lowest {measure}, speeds {}", name.replace('-', ":")),
+            title: format!(
+                "Policy with the lowest {measure}, dispatchers as {kind}, speeds {}",
+                name.replace('-', ":")
+            ),
             columns: columns.clone(),
             rows: grid.chunks(DISPATCHERS.len()).map(row).collect(),
         }
@@ -133,8 +216,35 @@ fn map(name: &str, grid: &[Cell]) -> Result<String, String> {
     tile_maps(&maps).map_err(|error| error.to_string())
 }
 
-/// Returns the index of the colour of a policy, the same in all maps. `jsq(2)`, which is no name of the
-/// catalogue, has the last one.
+/// Returns the index of the colour of a policy, the same in all maps. Variants have the last ones.
 fn color(policy: &str) -> usize {
-    CATALOGUE.iter().position(|entry| entry.name == policy).unwrap_or(CATALOGUE.len())
+    let variant = || VARIANTS.iter().position(|&variant| variant == policy).unwrap_or_default();
+    let entry = CATALOGUE.iter().position(|entry| entry.name == policy);
+    entry.unwrap_or_else(|| CATALOGUE.len() + variant())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // promise: measurement.4
+    #[test]
+    fn near_best_needs_mean_and_tail() {
+        let result = |policy, mean, p99, unstable| PolicyResult { policy, mean, p99, unstable };
+        let mut standings = BTreeMap::new();
+        add_cell(
+            &mut standings,
+            &[
+                result("best mean", 1.0, 6.0, false),
+                result("best tail", 1.1, 5.0, false),
+                result("near", 1.04, 5.2, false),
+                // The least of all, but its queues grow.
+                result("unstable", 0.1, 0.1, true),
+            ],
+        );
+        let near: Vec<_> = standings.values().map(|standing| standing.near_best).collect();
+        assert_eq!(near, [0, 0, 1, 0]);
+        assert_eq!((standings["unstable"].unstable, standings["unstable"].cells), (1, 1));
+        assert!((standings["best tail"].worst_mean - 1.1).abs() < 1e-9);
+    }
 }

@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
                 }
                 Some(NextEvent::Event(event::AT_LEAF, slot)) => self.at_leaf(slot as u32)?,
                 Some(NextEvent::Event(event::AT_WORKER, slot)) => {
-                    self.engine.at_worker(slot as u32)
+                    self.engine.arrive_at_worker(slot as u32)
                 }
                 Some(NextEvent::Event(event::DONE, slot)) => self.done(slot as u32),
                 Some(NextEvent::Event(event::REPLY, slot)) => self.reply(slot as u32)?,
@@ -384,7 +384,7 @@ impl<'a> Run<'a> {
         self.engine.end_await();
         // Frees the slot at the same point as the simulator, so that both reuse slots in the same order.
         let Some(flight) = self.engine.flights.remove(slot) else { return Ok(()) };
-        let Flight { number, worker, queue, service, .. } = flight;
+        let Flight { number, worker, left_at_worker, service, .. } = flight;
         let (rack, mut packet) = (usize::from(flight.route.rack), flight.route.packet);
         if self.nodes[rack + 1].ended.is_some() {
             *self.report.lost.entry("reply at leaf").or_default() += 1;
@@ -394,7 +394,7 @@ impl<'a> Run<'a> {
         if let Some((datagram, header)) = &packet.headers {
             let reply = Reply {
                 worker: (worker as usize - self.first_worker[rack]) as u16,
-                left: queue.into(),
+                left: left_at_worker.into(),
                 service_ns: reported_ns(service, self.config.speeds[worker as usize]),
             };
             reply.write(&mut packet.frame, datagram.at.into(), header, SERVERS_MAC);

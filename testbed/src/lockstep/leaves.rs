@@ -376,6 +376,7 @@ impl Dispatchers for Leaves {
     fn next(
         &mut self,
         _index: usize,
+        _now_ns: u64,
         _number: impl Fn(u32) -> u64,
     ) -> Result<Placement<u32>, LockstepError> {
         Ok(Ok(None)) // no task waits

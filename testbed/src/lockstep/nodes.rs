@@ -18,7 +18,7 @@ use wedjat::io::memory::{FramePool, RingPort};
 use wedjat::peers::Peers;
 use wedjat::policy::fifo::Slab;
 use wedjat::reason::DropReason;
-use wedjat::ring::WorkerEnd;
+use wedjat::ring::{TakenTask, WorkerEnd};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{Code, Extension, Header, UDP_PORT};
 use wedjat::wire::udp::{self, Flow};
@@ -70,8 +70,8 @@ pub fn run(config: &Config) -> Result<RunDetails, LockstepError> {
 struct Worker {
     /// The worker's end of its channel to the agent.
     end: WorkerEnd,
-    /// Number of the task that it serves.
-    task: Option<u32>,
+    /// Tasks that it serves, with their numbers. Several if they share its core.
+    tasks: Vec<(u32, TakenTask)>,
 }
 
 /// A node and its workers.
@@ -115,15 +115,18 @@ fn text(config: &Config, index: usize) -> String {
     let nodes: Vec<_> =
         (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
     format!(
-        "[agent]\nname = 'node'\ncore = 0\nslots = 2\nworker_timeout_ms = 0\n\
+        "[agent]\nname = 'node'\ncore = 0\nslots = {}\nworker_timeout_ms = 0\n\
          [peers]\nnodes = [{}]\npolicy = '{}'\nbeat_us = {}\n\
          [[port]]\ndevice = 'memory'\nip = '{}/24'\nmac = '{}'\n\
-         [[pool]]\nid = {POOL}\npolicy = 'jbsq(k=1)'\nworkers = '0-{}'\nqueue = {}\n",
+         [[pool]]\nid = {POOL}\npolicy = 'jbsq(k={})'\nworkers = '0-{}'\nqueue = {}\n",
+        // A ring has 2, 4, 8 or more slots.
+        config.slots().next_power_of_two().max(2),
         nodes.join(","),
         config.policy,
         config.beat_ns / 1000,
         address(index),
         mac(index),
+        config.slots(),
         config.workers[index] - 1,
         config.queue,
     )
@@ -141,7 +144,7 @@ impl Node {
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
         let (local, far) = LocalAgent::of(&agent, &pool, Some(settings))?;
         let attach = |channel| match local.region().claim(channel) {
-            Ok(Some(end)) => Ok(Worker { end, task: None }),
+            Ok(Some(end)) => Ok(Worker { end, tasks: Vec::new() }),
             _ => Err(format!("worker {channel} of node {index} has no free place")),
         };
         let workers = (0..config.workers[index]).map(attach).collect::<Result<_, _>>()?;
@@ -181,6 +184,9 @@ impl<'a> Run<'a> {
                     return Err(LockstepError::Arguments("a worker could not attach".to_owned()));
                 }
                 worker.end.start();
+                if self.config.sharing.is_some() {
+                    worker.end.complete_in_any_order();
+                }
             }
         }
         Ok(())
@@ -246,15 +252,22 @@ impl<'a> Run<'a> {
 
     /// Lets a worker answer the task that it has finished, and wakes its node.
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
-        let Flight { worker: node, started, .. } = self.engine.flights[number];
+        let is_shared = self.config.sharing.is_some();
+        if is_shared {
+            self.engine.leave_core(number);
+        }
+        let Flight { worker: node, started, service, .. } = self.engine.flights[number];
         let (node, now) = (node as usize, self.engine.now);
-        let service_ns = to_ns(now - started);
+        // The model counts a task's own time, without the quanta of tasks that share its core.
+        let service_ns = to_ns(if is_shared { service } else { now - started });
         let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(now) };
-        let mut workers = self.nodes[node].workers.iter_mut();
-        let worker = workers.find(|worker| worker.task == Some(number)).ok_or(stray)?;
-        worker.task = None;
+        let taken = self.nodes[node].workers.iter_mut().find_map(|Worker { end, tasks }| {
+            let place = tasks.iter().position(|(taken, _)| *taken == number)?;
+            Some((end, tasks.swap_remove(place).1))
+        });
+        let Some((end, task)) = taken else { return Err(stray) };
         // The answer has no payload.
-        worker.end.answer(|_, _| 0, || service_ns);
+        let _ = end.answer(task, |_, _| 0, || service_ns);
         self.engine.complete(number, node);
         self.turn(node)
     }
@@ -266,14 +279,21 @@ impl<'a> Run<'a> {
         while let Some(frame) = self.nodes[node].far.receive() {
             self.on_frame(node, frame.bytes())?;
         }
+        let first_core: usize = self.config.workers[..node].iter().sum();
         let Node { local, workers, dropped, .. } = &mut self.nodes[node];
-        for worker in workers.iter_mut().filter(|worker| worker.task.is_none()) {
+        for (index, Worker { end, tasks }) in workers.iter_mut().enumerate() {
             // A worker that is not admitted yet takes no task.
-            if worker.end.receiver().is_granted() && worker.end.take() == Ok(true) {
-                let number = worker.end.ids().seq;
-                worker.task = Some(number);
+            while tasks.len() < self.config.slots()
+                && end.receiver().is_granted()
+                && let Ok(Some(task)) = end.take()
+            {
+                let number = end.ids(&task).seq;
+                tasks.push((number, task));
                 self.engine.flights[number].worker = node as u32;
-                self.engine.start(number);
+                match self.config.sharing {
+                    None => self.engine.start(number),
+                    Some(_) => self.engine.join_core(first_core + index, number),
+                }
             }
         }
         // Tasks dropped since the last turn end here.

@@ -140,7 +140,7 @@ where
                     last_event = self.engine.now;
                     match kind {
                         event::AT_LEAF => self.at_leaf(slot as u32)?,
-                        event::AT_WORKER => self.engine.at_worker(slot as u32),
+                        event::AT_WORKER => self.engine.arrive_at_worker(slot as u32),
                         event::DONE => self.done(slot as u32),
                         _ => self.reply(slot as u32)?,
                     }
@@ -198,14 +198,14 @@ where
         let flight = self.engine.flights.remove(slot);
         if let Some(Flight {
             worker,
-            queue,
+            left_at_worker,
             service,
             route: Route { packet: Some(mut packet), .. },
             ..
         }) = flight
         {
             let service_ns = reported_ns(service, self.config.speeds[worker as usize]);
-            self.workers.write_reply(&mut packet, worker as u16, queue.into(), service_ns);
+            self.workers.write_reply(&mut packet, worker as u16, left_at_worker.into(), service_ns);
             self.workers.send(packet, to_ns(self.engine.now))?;
             self.ledger.delivered += 1;
         }

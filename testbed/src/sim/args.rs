@@ -10,13 +10,14 @@ use wedjat_pktgen::results::ResultArgs;
 ///
 /// The flags, except --scenario and those of plots, page and log, are also keys of scenario files; flags override
 /// the file. Most flags take lists, and every combination is run. Exceptions are flags whose value is a list in
-/// itself: racks, nodes, hops, speeds, failures and changes.
+/// itself: racks, nodes, hops, speeds, sharing, failures and changes.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[command(after_help = "Examples:
   wedjat-testbed sim --model rack --policy horus,racksched --load 0.5,0.7,0.9
   wedjat-testbed sim --model rack --racks 8,8,8,8 --policy horus --service 'exp(100us)' --format json
   wedjat-testbed sim --model slots --speeds 50x1,50x2 --policy 'lsq-smart(eps=0.2)' --load 0.9
   wedjat-testbed sim --model ct --speeds 50x1,50x10 --policy jsq,ppot --load 0.9
+  wedjat-testbed sim --hop 0us --policy jsq --service 'mix(0.5*fixed(1us),0.5*fixed(100us))' --sharing 10us,500ns --classes
   wedjat-testbed sim --model nodes --nodes 4x14,10x3 --policy 'malcolm,rsteal,central' --load 0.9 --seconds 30 --measure 10")]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct SimArgs {
@@ -101,12 +102,25 @@ pub struct SimArgs {
     /// Speeds of workers or servers, as in 50x1,50x10 [default: all 1]
     #[arg(long)]
     pub speeds: Option<String>,
+    /// rack, ct, nodes: the tasks of a worker share its core, round robin: quantum and cost of a switch, and the maximum
+    /// number of tasks that share, as in 10us,500ns or 10us,500ns,8 [default: one task at a time; without a
+    /// maximum: no limit, in nodes 8]
+    #[arg(long)]
+    pub sharing: Option<String>,
+    /// rack, ct, nodes: also print the 99.9th percentile of the slowdown (response time divided by own service
+    /// time), and the 99th percentile of each class of --service, yes or no [default: no]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "yes")]
+    pub classes: Option<String>,
     /// slots, ct: servers [default: 100]
     #[arg(long)]
     pub servers: Option<String>,
     /// slots, ct: dispatchers [default: 10]
     #[arg(long)]
     pub dispatchers: Option<String>,
+    /// ct: the dispatchers are cores of one leaf, which share counts (cores), or independent leaves, which have their own
+    /// counts and servers' reports (leaves) [default: leaves]
+    #[arg(long)]
+    pub dispatchers_as: Option<String>,
     /// slots: send all tasks of a slot to one server (whole), or choose for each task (split) [default:
     /// whole]
     #[arg(long)]

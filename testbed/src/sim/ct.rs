@@ -4,6 +4,9 @@
 //! dispatcher to the end of its service. Tasks, reports and replies take the delay. Answers to probes
 //! ([`super::knowledge`]) take it too, unless configured to be immediate.
 //!
+//! The dispatchers are cores of one leaf or independent leaves ([`DispatcherKind`]). All policies have the same
+//! information then.
+//!
 //! Some policies request benchmark tasks ([`super::engine`]). They are copies of the dispatcher's last task. Reports
 //! exclude them.
 //!
@@ -15,9 +18,10 @@ use std::convert::Infallible;
 use rand::Rng as _;
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{
-    Core, Dispatcher, Placement, PolicySpec, ProbeKind, QueueingDispatcher, Rng, Task, stream_seed,
+    self, Core, Dispatcher, Placement, PolicySpec, ProbeKind, QueueingDispatcher, Rng, Task,
+    stream_seed,
 };
-use wedjat::state::{Decision, Load, Member, Report, View};
+use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
@@ -27,13 +31,38 @@ use super::events::event;
 use super::hop::Hop;
 use super::knowledge::Knowledge;
 use super::outcome::Outcome;
+use super::reports::{QueueChange, QueueReports};
 use super::script::{self, Step};
+use super::sharing::SharingTimes;
 use super::stats::Observer;
 
 /// Ticks per mean service time.
 const UNIT_TICKS: f64 = 1e9;
 /// Ticks between samples of all queues.
 const SAMPLE_TICKS: u64 = UNIT_TICKS as u64;
+
+/// Role of the dispatchers, which decides what they know of each other's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatcherKind {
+    /// Cores of one leaf. They exchange counts, loads and tokens without delay, as the dataplane's cores do. Probes
+    /// read these counts at once.
+    Cores,
+    /// Independent leaves. Each has its own counts and the reports of replies to it. Policies that read all queues, or
+    /// bound them, also receive each server's reports ([`QueueReports`]). Policies that probe some servers wait for the
+    /// answers.
+    Leaves,
+}
+
+impl DispatcherKind {
+    /// Name in flags and rows.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cores => "cores",
+            Self::Leaves => "leaves",
+        }
+    }
+}
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
@@ -44,6 +73,8 @@ pub struct Config {
     pub speed_unit: f64,
     /// Number of dispatchers.
     pub dispatchers: usize,
+    /// Role of the dispatchers.
+    pub kind: DispatcherKind,
     /// Policy.
     pub policy: PolicySpec,
     /// Service times at rate 1. Their mean is the unit of time.
@@ -65,6 +96,10 @@ pub struct Config {
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
+    /// Sharing of the workers' cores; `None` if workers serve in order of arrival.
+    pub sharing: Option<SharingTimes>,
+    /// True to measure classes and slowdowns.
+    pub measures_classes: bool,
     /// Seed of all streams.
     pub seed: u64,
     /// Observer of the run.
@@ -81,6 +116,10 @@ pub trait Dispatchers {
     /// # Errors
     /// If the implementation fails.
     fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Self::Error>;
+
+    /// Sets the quanta that servers with shared cores have served to their current tasks. Not for leaves, which do not
+    /// learn them.
+    fn set_quanta(&mut self, _index: usize, _quanta: impl Iterator<Item = u32>) {}
 
     /// Returns the next server that should run a benchmark task.
     fn next_benchmark(&mut self, index: usize) -> Option<Member>;
@@ -119,6 +158,10 @@ pub trait Dispatchers {
         task: u32,
     ) -> Result<Placement<u32>, Self::Error>;
 
+    /// Delivers a report of a server's queue to all dispatchers. Not for implementations whose servers send their
+    /// reports as packets.
+    fn on_report(&mut self, _change: QueueChange) {}
+
     /// Decides on the first queued task, if any; `number` returns the number of a handle.
     ///
     /// # Errors
@@ -126,6 +169,7 @@ pub trait Dispatchers {
     fn next(
         &mut self,
         index: usize,
+        now_ns: u64,
         number: impl Fn(u32) -> u64,
     ) -> Result<Placement<u32>, Self::Error>;
 
@@ -160,23 +204,55 @@ pub trait Dispatchers {
 }
 
 /// The model's own decisions: policies with their views.
-pub struct Policies(Vec<QueueingDispatcher<u32>>);
+pub struct Policies {
+    dispatchers: Vec<QueueingDispatcher<u32>>,
+    /// Messages between the cores of a leaf; empty for a single core and for independent leaves.
+    exchanges: Vec<Exchange>,
+    /// Tasks of all other leaves as each leaf knows them. Each leaf's view reads one of these as if it were a
+    /// second dispatcher's. Empty for cores and for a single leaf.
+    others: Vec<View>,
+}
 
 impl Policies {
     /// Creates the configured dispatchers, each with its view of the queues.
     fn new(config: &Config, knowledge: &Knowledge) -> Self {
-        let views = View::heap(config.speeds.len(), config.dispatchers).into_iter().enumerate();
+        let (servers, count) = (config.speeds.len(), config.dispatchers);
+        let (views, exchanges, others) = match config.kind {
+            _ if count == 1 => (View::heap(servers, 1), Vec::new(), Vec::new()),
+            DispatcherKind::Cores => {
+                let (views, exchanges) = View::of_cores(servers, count);
+                (views, exchanges, Vec::new())
+            }
+            DispatcherKind::Leaves => {
+                let pairs = (0..count).filter_map(|_| {
+                    let mut pair = View::heap(servers, 2).into_iter();
+                    pair.next().zip(pair.next())
+                });
+                let (views, others): (Vec<_>, Vec<_>) = pairs.unzip();
+                (views, Vec::new(), others)
+            }
+        };
         let node = |(index, mut view): (usize, View)| {
-            // Policies that probe read the queues here.
-            view.set_queues(knowledge.of(index));
-            let core = Core { index, count: config.dispatchers };
+            if config.waits_for_probes() {
+                view.set_queues(knowledge.of(index));
+            }
             let seed = stream_seed(config.seed, index, 0);
-            let mut dispatcher = Dispatcher::new(&config.policy, view, core, seed);
+            let mut dispatcher = Dispatcher::new(&config.policy, view, Core { index, count }, seed);
             dispatcher.run_benchmarks();
             dispatcher.set_rates(&config.speeds);
             QueueingDispatcher::unbounded(dispatcher)
         };
-        Self(views.map(node).collect())
+        let dispatchers = views.into_iter().enumerate().map(node).collect();
+        Self { dispatchers, exchanges, others }
+    }
+
+    /// Lets a core publish its changes and receive those of all others.
+    #[inline]
+    fn exchange(&mut self, index: usize) {
+        if let Some(exchange) = self.exchanges.get_mut(index) {
+            // `true`: a core of the model is never overloaded, so it publishes everything.
+            policy::exchange(exchange, &mut self.dispatchers[index..=index], true);
+        }
     }
 }
 
@@ -191,13 +267,19 @@ impl Dispatchers for Policies {
 
     #[inline]
     fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Infallible> {
-        self.0[index].tick(now_ns);
+        self.exchange(index);
+        self.dispatchers[index].tick(now_ns);
         Ok(())
+    }
+
+    fn set_quanta(&mut self, index: usize, quanta: impl Iterator<Item = u32>) {
+        let view = self.dispatchers[index].view();
+        (0..).map(Member).zip(quanta).for_each(|(member, quanta)| view.set_quanta(member, quanta));
     }
 
     #[inline]
     fn next_benchmark(&mut self, index: usize) -> Option<Member> {
-        self.0[index].next_benchmark()
+        self.dispatchers[index].next_benchmark()
     }
 
     #[inline]
@@ -208,25 +290,54 @@ impl Dispatchers for Policies {
         number: u64,
         task: u32,
     ) -> Result<Placement<u32>, Infallible> {
-        Ok(self.0[index].offer(task_of(number), task))
+        let placement = self.dispatchers[index].offer(task_of(number), task);
+        self.exchange(index);
+        Ok(placement)
+    }
+
+    #[inline]
+    fn on_report(&mut self, change: QueueChange) {
+        let member = Member(change.member);
+        for (index, others) in self.others.iter_mut().enumerate() {
+            if index == usize::from(change.dispatcher) {
+                continue;
+            }
+            match change.arrived {
+                true => others.sent(member),
+                // One of these tasks is always left, because its arrival was reported before.
+                false => _ = others.answered(member),
+            }
+            self.dispatchers[index].on_remote_update(member);
+        }
     }
 
     #[inline]
     fn next(
         &mut self,
         index: usize,
+        now_ns: u64,
         number: impl Fn(u32) -> u64,
     ) -> Result<Placement<u32>, Infallible> {
-        Ok(self.0[index].next(|&task| task_of(number(task))))
+        if self.dispatchers[index].waiting() == 0 {
+            return Ok(Ok(None));
+        }
+        if !self.exchanges.is_empty() {
+            // A core takes a place that another core released only with the current time.
+            self.tick(index, now_ns)?;
+        }
+        let placement = self.dispatchers[index].next(|&task| task_of(number(task)));
+        self.exchange(index);
+        Ok(placement)
     }
 
     #[inline]
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Infallible> {
         match report.decision {
             // The reply to a benchmark task, which is not outstanding.
-            None => self.0[index].refresh(report),
-            Some(_) => _ = self.0[index].reply(report),
+            None => self.dispatchers[index].refresh(report),
+            Some(_) => _ = self.dispatchers[index].reply(report),
         }
+        self.exchange(index);
         Ok(())
     }
 
@@ -238,18 +349,21 @@ impl Dispatchers for Policies {
         _number: u64,
         report: &Report,
     ) -> Result<(), Infallible> {
-        self.0[index].view_mut().answered(report.member);
+        self.dispatchers[index].view_mut().answered(report.member);
+        self.dispatchers[index].view_mut().touch(report.member);
+        self.exchange(index);
         Ok(())
     }
 
     #[inline]
     fn report(&mut self, index: usize, _now_ns: u64, report: &Report) -> Result<(), Infallible> {
-        self.0[index].refresh(report);
+        self.dispatchers[index].refresh(report);
+        self.exchange(index);
         Ok(())
     }
 
     fn picks(&self) -> (u64, u64) {
-        let picks = self.0.iter().map(|dispatcher| dispatcher.view().picks);
+        let picks = self.dispatchers.iter().map(|dispatcher| dispatcher.view().picks);
         picks.fold((0, 0), |sum, picks| (sum.0 + picks.messages, sum.1 + picks.resubmits))
     }
 }
@@ -264,11 +378,15 @@ pub struct Sim<'a, D> {
     /// Rule by which servers send load reports.
     notify: Notify,
     dispatchers: D,
+    /// True if dispatchers read the quanta that servers have served to their current tasks.
+    reports_quanta: bool,
     /// Service time of each dispatcher's last task, which benchmark tasks copy.
     last_services: Vec<u64>,
     /// Rule of each server that decides when it sends load reports.
     sides: Vec<MemberSide>,
     knowledge: Knowledge,
+    /// Reports of servers to independent leaves.
+    reports: QueueReports,
     /// Time for which a task waits for the answers to its probes; 0 if its dispatcher decides at once.
     probe_round_trip: u64,
     /// Stream of the dispatchers that tasks go to.
@@ -277,6 +395,9 @@ pub struct Sim<'a, D> {
     members: Rng,
     /// Number of tasks that wait at dispatchers.
     waiting: u64,
+    /// Dispatcher whose waiting tasks are offered first at the next reply. It changes with each reply, so that no
+    /// dispatcher's tasks go before those of others.
+    first_offered: usize,
 }
 
 /// Runs the model.
@@ -303,9 +424,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let servers = config.speeds.len();
         let notify = config.policy.notify();
         let delay = (config.delay_ns / config.service.mean_ns() * UNIT_TICKS) as u64;
-        let probe_kind = config.policy.asks();
         let probe_delay = if config.probes_at_once { 0 } else { delay };
-        let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, probe_kind);
+        let waits_for_probes = config.waits_for_probes();
+        let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, waits_for_probes);
         let side = |number| MemberSide::new(notify, number, config.dispatchers);
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
@@ -314,13 +435,16 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             delay,
             notify,
             dispatchers: dispatchers(&knowledge),
+            reports_quanta: config.reports_quanta(),
             last_services: vec![0; config.dispatchers],
             sides: (0..servers).map(side).collect(),
             knowledge,
-            probe_round_trip: if probe_kind == ProbeKind::Some { 2 * probe_delay } else { 0 },
+            reports: QueueReports::new(config.receives_reports().then_some(probe_delay)),
+            probe_round_trip: if waits_for_probes { 2 * probe_delay } else { 0 },
             choice: stream("dispatchers"),
             members: stream("members"),
             waiting: 0,
+            first_offered: 0,
         };
         sim.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
         Ok(sim)
@@ -391,7 +515,9 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let bits = u64::from(self.choice.next_u64() as u32);
         let index = (bits * self.config.dispatchers as u64) >> 32;
         let task = self.engine.arrive(service, ticks, index as u16);
-        self.engine.flights[task].class = 0; // the model has no classes
+        if !self.config.measures_classes {
+            self.engine.flights[task].class = 0; // the model has no classes
+        }
         // Probes arrive at the servers halfway through the round trip.
         let sends_probes = self.dispatchers.sends_probes();
         if sends_probes {
@@ -413,9 +539,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Passes the servers' queue lengths to the probes of a task.
     fn on_probes(&mut self, task: u32) {
-        let Engine { workers, flights, .. } = &self.engine;
-        let queue = |member: Member| workers[member.index()].queue.len();
-        self.dispatchers.on_probes(flights[task].number, queue);
+        let queue = |member: Member| self.engine.tasks_at(member.index());
+        self.dispatchers.on_probes(self.engine.flights[task].number, queue);
     }
 
     /// Lets the task's dispatcher decide, with its current knowledge of the queues.
@@ -424,8 +549,8 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let Flight { route, number, service, .. } = self.engine.flights[task];
         let index = usize::from(route);
         self.last_services[index] = service;
+        self.receive_reports();
         self.tick(index)?;
-        self.knowledge.advance(self.engine.now);
         let placement = self.dispatchers.offer(index, self.now_ns(), number, task)?;
         if !self.dispatch(placement)? {
             self.waiting += 1;
@@ -433,9 +558,23 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
+    /// Delivers the reports that have arrived by now.
+    #[inline]
+    fn receive_reports(&mut self) {
+        self.knowledge.advance(self.engine.now);
+        while let Some(change) = self.reports.receive(self.engine.now) {
+            self.dispatchers.on_report(change);
+        }
+    }
+
     /// Advances a dispatcher's time, and sends the benchmark tasks that it requests.
     #[inline]
     fn tick(&mut self, index: usize) -> Result<(), D::Error> {
+        if self.reports_quanta {
+            let Engine { cores, now, .. } = &mut self.engine;
+            let quanta = cores.iter_mut().map(|core| core.quanta(*now) as u32);
+            self.dispatchers.set_quanta(index, quanta);
+        }
         self.dispatchers.tick(index, self.now_ns())?;
         while let Some(member) = self.dispatchers.next_benchmark(index) {
             let service = self.last_services[index];
@@ -460,12 +599,20 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     #[inline]
     fn at_server(&mut self, task: u32) {
         let Flight { number, worker, route, .. } = self.engine.flights[task];
-        self.engine.at_worker(task);
+        self.engine.arrive_at_worker(task);
         if number != BENCHMARK {
-            let queue = self.engine.workers[worker as usize].queue.len();
+            let queue = self.engine.tasks_at(worker as usize);
             self.sides[worker as usize].on_tasks(route.into(), 1);
             self.knowledge.on_arrival(self.engine.now, route, worker as u16, queue);
+            self.send_report(route, worker as u16, true);
         }
+    }
+
+    /// Reports a change of a server's queue to all dispatchers.
+    #[inline]
+    fn send_report(&mut self, dispatcher: u16, member: u16, arrived: bool) {
+        let change = QueueChange { member, dispatcher, arrived };
+        self.reports.send(self.engine.now, change);
     }
 
     /// Ends a task at its server, and sends the reply and a load report if one is due.
@@ -476,10 +623,11 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
             // A benchmark task has a reply, but causes no load report.
             return self.after_delay(event::REPLY, task.into());
         }
-        let queue = self.engine.workers[member].queue.len();
+        let queue = self.engine.tasks_at(member);
         let dispatcher = self.sides[member].on_done(queue, &mut self.members);
         self.knowledge.on_departure(self.engine.now, member as u16, queue);
-        let queue = self.engine.flights[task].queue;
+        self.send_report(self.engine.flights[task].route, member as u16, false);
+        let queue = self.engine.flights[task].left_at_worker;
         self.after_delay(event::REPLY, task.into())?;
         if let Some(dispatcher) = dispatcher {
             // Dispatchers that process only some of the reports count these themselves.
@@ -497,12 +645,13 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let flight = self.engine.flights[task];
         self.engine.flights.remove(task);
         let index = usize::from(flight.route);
-        let (member, load) = (Member(flight.worker as u16), Load::tasks(flight.queue));
+        let (member, load) = (Member(flight.worker as u16), Load::tasks(flight.left_at_worker));
         if self.notify == Notify::Reply && !self.dispatchers.sends_probes() {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.engine.workers[member.index()].speed;
             let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
             let report = Report { member, load, service_ns: service_ns as u32, decision };
+            self.receive_reports();
             self.tick(index)?;
             self.dispatchers.reply(index, &report)?;
         } else {
@@ -520,20 +669,29 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if self.waiting == 0 {
             return Ok(());
         }
-        self.knowledge.advance(self.engine.now);
-        for index in 0..self.config.dispatchers {
-            while self.release_at(index)? {
-                self.waiting -= 1;
+        let count = self.config.dispatchers;
+        self.first_offered = (self.first_offered + 1) % count;
+        loop {
+            let before = self.waiting;
+            for place in 0..count {
+                let index = (self.first_offered + place) % count;
+                while self.release_at(index)? {
+                    self.waiting -= 1;
+                }
+            }
+            // A core declines a place while another core's task has waited longer, and takes the next one.
+            if self.config.kind == DispatcherKind::Leaves || self.waiting == before {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Offers a dispatcher's first waiting task again. Returns false if it still waits or there is none.
     #[inline]
     fn release_at(&mut self, index: usize) -> Result<bool, D::Error> {
-        let flights = &self.engine.flights;
-        let next = self.dispatchers.next(index, |task| flights[task].number)?;
+        self.receive_reports();
+        let (now_ns, flights) = (self.now_ns(), &self.engine.flights);
+        let next = self.dispatchers.next(index, now_ns, |task| flights[task].number)?;
         self.dispatch(next)
     }
 
@@ -546,10 +704,11 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 
     /// Samples the imbalance of the queues. Also gives each dispatcher a tick, for policies with timers.
     fn sample(&mut self) -> Result<(), D::Error> {
+        self.receive_reports();
         (0..self.config.dispatchers).try_for_each(|index| self.tick(index))?;
-        let workers = &self.engine.workers;
-        let longest = workers.iter().map(|server| server.queue.len()).max().unwrap_or(0);
-        let mean = self.engine.in_system as f64 / workers.len() as f64;
+        let servers = self.engine.workers.len();
+        let longest = (0..servers).map(|server| self.engine.tasks_at(server)).max().unwrap_or(0);
+        let mean = self.engine.in_system as f64 / servers as f64;
         self.engine.sample(longest.into(), mean);
         self.engine.after(SAMPLE_TICKS, event::SAMPLE, 0);
         Ok(())
@@ -566,6 +725,25 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 }
 
 impl Config {
+    /// Returns true if each task waits for the answers of probed servers. Cores of a leaf read their counts instead.
+    fn waits_for_probes(&self) -> bool {
+        self.kind == DispatcherKind::Leaves && self.policy.asks() == ProbeKind::Some
+    }
+
+    /// Returns true if dispatchers read the served quanta. Cores of one host read them from their workers' memory.
+    fn reports_quanta(&self) -> bool {
+        let uses_quanta = self.policy.entry().name == "jsq-msq";
+        self.sharing.is_some() && self.kind == DispatcherKind::Cores && uses_quanta
+    }
+
+    /// Returns true if each dispatcher receives every server's reports.
+    fn receives_reports(&self) -> bool {
+        let policy = &self.policy;
+        self.kind == DispatcherKind::Leaves
+            && self.dispatchers > 1
+            && (policy.asks() == ProbeKind::All || policy.entry().holds())
+    }
+
     /// Returns the arrivals of the load, and of each load change in the script.
     ///
     /// # Errors
@@ -587,7 +765,12 @@ impl Config {
             hop: Hop::Zero,
             node_delay: 0,
             loss: 0.0,
-            is_recorded: self.digest,
+            sharing: self.sharing.map(|times| {
+                let ticks = |ns| (ns / self.service.mean_ns() * UNIT_TICKS) as u64;
+                (self.speeds.len(), times.sharing(ticks, usize::MAX))
+            }),
+            measures_classes: self.measures_classes,
+            has_digest: self.digest,
             tick_ps: self.service.mean_ns() * 1e3 / UNIT_TICKS,
             seed: self.seed,
             observer: &self.observer,

@@ -1,5 +1,6 @@
 //! Engine of a run: time, calendar, arrivals, tasks in flight, workers and records. All models with continuous
-//! time run on it, and so do the conductors of [`crate::lockstep`] that follow a model.
+//! time run on it. So do the conductors of [`crate::lockstep`] that follow a model; a conductor gives real schedulers
+//! turns in emulated time.
 //!
 //! Benchmark tasks measure a worker's speed. A worker runs them when idle, without interruption, and queues
 //! only a few. They are no part of the records.
@@ -17,6 +18,7 @@ use super::events::{Events, event};
 use super::hop::Hop;
 use super::outcome::Outcome;
 use super::script::{Action, shuffle};
+use super::sharing::{SharedCore, Sharing};
 use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
 
 /// Task number that all benchmark tasks share; no other task has it.
@@ -48,26 +50,29 @@ pub struct Flight<T> {
     pub number: u64,
     /// Index of its worker.
     pub worker: u32,
+    /// Index of its core, if tasks share cores.
+    pub core: u32,
     /// Class; 0 if the model has none.
     pub class: u16,
-    /// Tasks left at the worker when it completed this one.
-    pub queue: u16,
+    /// Number of tasks left at the worker when it completed this one.
+    pub left_at_worker: u16,
     /// Route of the task in its model.
     pub route: T,
 }
 
 impl<T> Flight<T> {
     /// Returns the task's end for the record.
-    pub fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+    pub fn to_end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
         let &Self { number, class, arrived, service, .. } = self;
         TaskEnd { number, class, worker, arrived, service: Some(service), response }
     }
 }
 
-/// A worker, which serves in order of arrival.
+/// A worker, which serves in order of arrival, or runs its tasks on a core that they share.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
-    /// Tasks in order; the first one runs, unless a benchmark task does.
+    /// Tasks in order; the first one runs, unless a benchmark task does. Of a worker with a shared core, the tasks for
+    /// which the core has no room yet.
     pub queue: Fifo,
     /// Benchmark tasks that wait.
     benchmarks: Fifo,
@@ -114,7 +119,7 @@ pub struct Setup<'a> {
     pub warmup: f64,
     /// Speed of each worker.
     pub speeds: &'a [f64],
-    /// The script's speeds are divided by this.
+    /// The script's speeds are divided by this: the mean of the speeds, if the model scaled `speeds` to a mean of 1.
     pub speed_unit: f64,
     /// Arrivals of the load, and of each load change in the script, by step.
     pub schedules: (Schedule, Vec<Option<Schedule>>),
@@ -124,8 +129,12 @@ pub struct Setup<'a> {
     pub node_delay: u64,
     /// Probability of losing a packet.
     pub loss: f64,
+    /// Number of cores that tasks share, and the parameters of sharing; `None` if workers serve in order of arrival.
+    pub sharing: Option<(usize, Sharing)>,
+    /// True to measure classes and slowdowns.
+    pub measures_classes: bool,
     /// True to compute the digest of the tasks, and to await the replies in flight at the end.
-    pub is_recorded: bool,
+    pub has_digest: bool,
     /// Picoseconds per tick.
     pub tick_ps: f64,
     /// Seed of all streams.
@@ -141,17 +150,21 @@ pub struct Engine<T> {
     pub now: u64,
     /// Calendar.
     pub events: Events,
-    /// Tasks in flight. Events and queues refer to them by slot.
+    /// Tasks in flight. Events and queues refer to them by their slot in this slab.
     pub flights: Slab<Flight<T>>,
     /// Workers by index.
     pub workers: Vec<Worker>,
+    /// Cores that tasks share; empty if workers serve in order of arrival. In most models core i belongs to worker i.
+    /// In the model of nodes a worker is a node with several cores. That model calls [`Engine::join_core`],
+    /// [`Engine::leave_core`] and [`Engine::complete`] in place of [`Engine::arrive_at_worker`] and [`Engine::done`].
+    pub cores: Vec<SharedCore<u32>>,
     /// Random streams.
     pub streams: Streams,
     /// Number of tasks that have not arrived yet.
     pub remaining: u64,
     /// Tasks that no worker has finished.
     pub in_system: u64,
-    /// Replies and reports in flight that a recorded run awaits.
+    /// Replies and reports in flight that a run with a digest awaits.
     awaited: u64,
     /// Lost tasks.
     pub lost: u64,
@@ -175,7 +188,7 @@ pub struct Engine<T> {
     loss_below: u64,
     /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
-    is_recorded: bool,
+    has_digest: bool,
     digest: Digest,
 }
 
@@ -183,10 +196,16 @@ impl<T> Engine<T> {
     /// Creates the engine of a run. The calendar holds the steps of the script, at these times in ticks.
     #[must_use]
     pub fn new(setup: Setup<'_>, script: impl Iterator<Item = u64>) -> Self {
-        let Setup { tasks, warmup, speeds, speed_unit, is_recorded, tick_ps, seed, .. } = setup;
+        let Setup { tasks, warmup, speeds, speed_unit, has_digest, tick_ps, seed, .. } = setup;
         let (mut schedule, changes) = setup.schedules;
         let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
         let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
+        let (cores, sharing) = setup.sharing.unzip();
+        let core = || sharing.map(SharedCore::new);
+        let mut recorder = Recorder::new(tasks, warmup, tick_ps, setup.observer);
+        if setup.measures_classes {
+            recorder.measure_classes();
+        }
         let mut streams = Streams::new(seed);
         let mut events = Events::default();
         for (step, time) in script.enumerate() {
@@ -197,13 +216,14 @@ impl<T> Engine<T> {
             events,
             flights: Slab::default(),
             workers: speeds.iter().map(worker).collect(),
+            cores: std::iter::repeat_with(core).flatten().take(cores.unwrap_or(0)).collect(),
             remaining: tasks,
             in_system: 0,
             awaited: 0,
             lost: 0,
             answered: 0,
             messages: 0,
-            recorder: Recorder::new(tasks, warmup, tick_ps, setup.observer),
+            recorder,
             arrival: schedule.advance(&mut streams.arrivals),
             schedule,
             streams,
@@ -214,7 +234,7 @@ impl<T> Engine<T> {
             node_delay: setup.node_delay,
             loss_below: loss_below(setup.loss),
             imbalance: histogram(),
-            is_recorded,
+            has_digest,
             digest: Digest::default(),
         }
     }
@@ -227,13 +247,15 @@ impl<T> Engine<T> {
     }
 
     /// Advances the time to the next step. `None` at the end of the run: see [`Engine::is_over`]. At equal times,
-    /// an arrival comes before events, and events before the timer. The timer is at time `timer`.
+    /// an arrival comes before events, and events before the timer. The caller's next timer is due at `timer`;
+    /// `u64::MAX` stands for none.
     #[inline]
     pub fn next(&mut self, timer: u64) -> Option<NextEvent> {
         if self.is_over() { None } else { self.advance(timer) }
     }
 
-    /// Like [`Engine::next`], but continues after the end of the run. `None` if nothing is due.
+    /// Like [`Engine::next`], but continues after the end of the run, for lockstep: its nodes still have timers and
+    /// packets in flight. `None` if nothing is due.
     #[inline]
     pub fn advance(&mut self, timer: u64) -> Option<NextEvent> {
         let next = self.events.next_time();
@@ -250,7 +272,17 @@ impl<T> Engine<T> {
         let (time, event) = self.events.pop()?;
         self.now = time;
         let (kind, argument) = event::unpack(event);
+        if kind == event::DONE && !self.cores.is_empty() && !self.is_due(argument as u32) {
+            return self.advance(timer);
+        }
         Some(NextEvent::Event(kind, argument))
+    }
+
+    /// Returns true if this task ends now on its shared core. A completion is obsolete if a task joined the core after
+    /// it was scheduled.
+    fn is_due(&self, task: u32) -> bool {
+        let flight = self.flights.get(task);
+        flight.is_some_and(|flight| self.cores[flight.core as usize].is_due(self.now, task))
     }
 
     /// Draws the arrival time of the next task.
@@ -305,16 +337,16 @@ impl<T> Engine<T> {
         !is_lost
     }
 
-    /// Counts a reply that is sent, which a recorded run awaits.
+    /// Counts a reply that is sent, which a run with a digest awaits.
     #[inline]
     pub fn await_reply(&mut self) {
-        self.awaited += u64::from(self.is_recorded);
+        self.awaited += u64::from(self.has_digest);
     }
 
     /// Counts a reply of [`Engine::await_reply`] that arrives.
     #[inline]
     pub fn end_await(&mut self) {
-        self.awaited -= u64::from(self.is_recorded);
+        self.awaited -= u64::from(self.has_digest);
     }
 
     /// Adds the arriving task, with a random service time; `ticks` converts it from nanoseconds. Returns its slot.
@@ -329,8 +361,9 @@ impl<T> Engine<T> {
             service: ticks(service_ns),
             number,
             worker: 0,
+            core: 0,
             class,
-            queue: 0,
+            left_at_worker: 0,
             route,
         })
     }
@@ -344,22 +377,29 @@ impl<T> Engine<T> {
             service,
             number: BENCHMARK,
             worker: worker as u32,
+            core: worker as u32,
             class: 0,
-            queue: 0,
+            left_at_worker: 0,
             route,
         })
     }
 
-    /// Queues a task at its worker, and starts it if the worker is idle.
+    /// Queues a task at its worker, and starts it if the worker is idle. On a shared core with room, the task joins the
+    /// core instead. Benchmark tasks have a queue of their own.
     #[inline]
-    pub fn at_worker(&mut self, task: u32) {
+    pub fn arrive_at_worker(&mut self, task: u32) {
         let index = self.flights[task].worker as usize;
         let worker = &mut self.workers[index];
         if self.flights[task].number == BENCHMARK {
             return self.benchmark_at_worker(index, task);
         }
+        if let Some(core) = self.cores.get(index)
+            && core.has_room()
+        {
+            return self.join_core(index, task);
+        }
         worker.queue.push(task, &mut self.flights);
-        if worker.queue.len() == 1 && !worker.runs_benchmark {
+        if worker.queue.len() == 1 && !worker.runs_benchmark && self.cores.is_empty() {
             self.start(task);
         }
     }
@@ -372,17 +412,59 @@ impl<T> Engine<T> {
             return;
         }
         worker.benchmarks.push(task, &mut self.flights);
-        if worker.queue.is_empty() && !worker.runs_benchmark {
+        if self.tasks_at(index) == 0 && !self.workers[index].runs_benchmark {
             self.start_next(index);
         }
     }
 
-    /// Starts a task at its worker.
+    /// Returns the number of tasks at a worker, without benchmark tasks. For workers with one core each.
+    #[inline]
+    #[must_use]
+    pub fn tasks_at(&self, worker: usize) -> u32 {
+        let shared = self.cores.get(worker).map_or(0, SharedCore::len);
+        self.workers[worker].queue.len() + shared as u32
+    }
+
+    /// Adds a task to those that take turns on a shared core, at the current speed of its worker.
+    pub fn join_core(&mut self, core: usize, task: u32) {
+        let flight = &mut self.flights[task];
+        flight.core = core as u32;
+        let ticks = service_at(flight.service, self.workers[flight.worker as usize].speed);
+        self.cores[core].push(self.now, task, ticks);
+        self.schedule_completion(core);
+    }
+
+    /// Schedules the next completion of a shared core, if it has changed.
+    fn schedule_completion(&mut self, core: usize) {
+        if let Some((time, task)) = self.cores[core].reschedule() {
+            self.events.push(time, event::pack(event::DONE, task.into()));
+        }
+    }
+
+    /// Ends a task at its shared core, and stores the time at which the core first ran it.
+    pub fn leave_core(&mut self, task: u32) {
+        let flight = &mut self.flights[task];
+        let core = flight.core as usize;
+        flight.started = self.cores[core].complete(self.now).unwrap_or(self.now);
+        self.schedule_completion(core);
+    }
+
+    /// Removes and returns all tasks of a shared core.
+    pub fn clear_core(&mut self, core: usize) -> Vec<u32> {
+        self.cores[core].clear()
+    }
+
+    /// Starts a task at its worker. With shared cores, only benchmark tasks start this way, and they run alone.
     #[inline]
     pub fn start(&mut self, task: u32) {
         let flight = &mut self.flights[task];
         flight.started = self.now;
         let ticks = service_at(flight.service, self.workers[flight.worker as usize].speed);
+        let core = flight.core as usize;
+        if let Some(shared) = self.cores.get_mut(core) {
+            shared.run_exclusively(self.now, task, ticks);
+            return self.schedule_completion(core);
+        }
         self.after(ticks, event::DONE, task.into());
     }
 
@@ -390,6 +472,16 @@ impl<T> Engine<T> {
     #[inline]
     fn start_next(&mut self, index: usize) {
         let worker = &mut self.workers[index];
+        if let Some(core) = self.cores.get(index) {
+            if core.has_room()
+                && let Some(task) = worker.queue.pop(&self.flights)
+            {
+                return self.join_core(index, task);
+            }
+            if !core.is_empty() {
+                return;
+            }
+        }
         if let Some(task) = worker.queue.first() {
             self.start(task);
         } else if let Some(task) = worker.benchmarks.pop(&self.flights) {
@@ -398,8 +490,8 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Ends a task at its worker, which starts its next one. Records the end, with `place` as the worker of the
-    /// digest, unless it is a benchmark task. Returns true if it was none.
+    /// Ends a task at its worker, which starts its next one. Records the end, with `place` for the digest, unless it is
+    /// a benchmark task. Returns false for a benchmark task.
     #[inline]
     pub fn done(&mut self, task: u32, place: usize) -> bool {
         let Flight { worker: index, number, .. } = self.flights[task];
@@ -407,10 +499,14 @@ impl<T> Engine<T> {
         let is_benchmark = number == BENCHMARK;
         if is_benchmark {
             worker.runs_benchmark = false;
-        } else {
+        } else if self.cores.is_empty() {
             worker.queue.pop(&self.flights);
         }
-        self.flights[task].queue = worker.queue.len().min(u16::MAX.into()) as u16;
+        if !self.cores.is_empty() {
+            self.leave_core(task);
+        }
+        self.flights[task].left_at_worker =
+            self.tasks_at(index as usize).min(u16::MAX.into()) as u16;
         self.start_next(index as usize);
         if !is_benchmark {
             self.complete(task, place);
@@ -418,14 +514,16 @@ impl<T> Engine<T> {
         !is_benchmark
     }
 
-    /// Records that a worker completed a task.
+    /// Records that a worker completed a task. The digest gets `place`: the worker's index at its own dispatcher, which
+    /// in a model of racks counts within the rack.
     #[inline]
     pub fn complete(&mut self, task: u32, place: usize) {
         let flight = &self.flights[task];
         let ticks = self.now - flight.arrived;
         self.recorder.done(flight.number, ticks);
-        self.recorder.end(|| flight.end(Some(flight.worker as usize), Ok(ticks)));
-        if self.is_recorded {
+        self.recorder.done_of_class(flight.number, flight.class, ticks, flight.service);
+        self.recorder.end(|| flight.to_end(Some(flight.worker as usize), Ok(ticks)));
+        if self.has_digest {
             self.digest.add([flight.number, place as u64, flight.started, ticks]);
         }
         self.in_system -= 1;
@@ -438,25 +536,40 @@ impl<T> Engine<T> {
         if flight.number != BENCHMARK {
             self.lost += 1;
             self.in_system -= 1;
-            self.recorder.end(|| flight.end(None, Err(reason)));
+            self.recorder.end(|| flight.to_end(None, Err(reason)));
         }
         Some(flight)
     }
 
-    /// Ends a run in which tasks are left: all of them are lost. `slots` holds the slot of each task, by number; slots
-    /// of ended tasks may belong to other tasks now.
+    /// Ends a run in which tasks are left, for instance in a leaf's queue: all of them are lost. `slots` holds the slot
+    /// of each task, by number; slots of ended tasks may belong to other tasks now.
     pub fn end_rest(&mut self, slots: &[Option<u32>]) {
         let Self { flights, recorder, .. } = self;
         let rest = (0..).zip(slots).filter_map(|(number, slot)| {
             let flight = flights.get((*slot)?).filter(|flight| flight.number == number)?;
-            Some(flight.end(None, Err(Status::Lost)))
+            Some(flight.to_end(None, Err(Status::Lost)))
         });
+        // A completed task keeps its slot until its reply arrives, but counts once: the recorder skips tasks whose end
+        // it has, and `in_system` excludes the task.
         recorder.end_rest(rest);
         self.lost += std::mem::take(&mut self.in_system);
     }
 
-    /// Executes a step of the script, if all models know it: new speeds or another load.
+    /// Executes a step of a kind that all models have: new speeds or another load. Ignores others.
     pub fn act(&mut self, step: usize, action: &Action) {
+        self.set_load_or_speed(step, action);
+        for core in 0..self.cores.len() {
+            let Self { flights, workers, .. } = self;
+            self.cores[core].set_service(self.now, |task| {
+                let flight = &flights[task];
+                service_at(flight.service, workers[flight.worker as usize].speed)
+            });
+            self.schedule_completion(core);
+        }
+    }
+
+    /// Sets new speeds or another load.
+    fn set_load_or_speed(&mut self, step: usize, action: &Action) {
         match action {
             Action::Speed { workers, speed } => {
                 let speed = speed / self.speed_unit;
@@ -494,7 +607,7 @@ impl<T> Engine<T> {
             messages: self.messages,
             lost: self.lost,
             imbalance: self.imbalance,
-            record: self.is_recorded.then_some(record),
+            record: self.has_digest.then_some(record),
             ..Outcome::of(self.recorder, self.workers.len(), ticks_per_unit)
         }
     }

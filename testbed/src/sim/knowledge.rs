@@ -1,15 +1,12 @@
-//! Knowledge of queues at probing dispatchers (those that ask servers for their queue lengths), with a delay.
+//! Knowledge of queues at dispatchers that probe a few servers for each task, with a delay.
 //!
 //! Without a delay all dispatchers see the true queues. With a delay a dispatcher knows past queues, plus the
-//! tasks that it has sent since. Policies that rank all members receive every change this way. Policies that
-//! probe a few members per task hold the task for the round trip.
+//! tasks that it has sent since. A task waits for the round trip of its probes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-
-use wedjat::policy::ProbeKind;
 
 /// Arrival or departure of a task at a server.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +25,7 @@ pub struct Knowledge {
     queues: Vec<Arc<[AtomicU32]>>,
     /// Time from a change of a queue until dispatchers know it, in ticks.
     delay: u64,
-    /// True if any dispatcher probes. Otherwise nothing is recorded.
+    /// True if dispatchers probe. Otherwise nothing is recorded.
     is_used: bool,
     /// Changes that dispatchers do not know yet, in order of time.
     changes: VecDeque<Change>,
@@ -37,12 +34,12 @@ pub struct Knowledge {
 impl Knowledge {
     /// Creates the knowledge of empty queues.
     #[must_use]
-    pub fn new(servers: usize, dispatchers: usize, delay: u64, probes: ProbeKind) -> Self {
+    pub fn new(servers: usize, dispatchers: usize, delay: u64, is_used: bool) -> Self {
         let fresh = || -> Arc<[AtomicU32]> { (0..servers).map(|_| AtomicU32::new(0)).collect() };
         let shared = fresh();
         let view = |_| if delay > 0 { fresh() } else { Arc::clone(&shared) };
         let queues = (0..dispatchers).map(view).collect();
-        Self { queues, delay, is_used: probes != ProbeKind::Nobody, changes: VecDeque::new() }
+        Self { queues, delay, is_used, changes: VecDeque::new() }
     }
 
     /// Returns one dispatcher's view of the queues.
@@ -120,7 +117,7 @@ mod tests {
     // promise: measurement.4
     #[test]
     fn other_dispatchers_see_counts_after_the_delay() {
-        let mut knowledge = Knowledge::new(2, 2, 10, ProbeKind::All);
+        let mut knowledge = Knowledge::new(2, 2, 10, true);
         knowledge.on_send(0, 1);
         assert_eq!((known_queue(&knowledge, 0), known_queue(&knowledge, 1)), (1, 0));
         knowledge.on_arrival(10, 0, 1, 1);
@@ -138,7 +135,7 @@ mod tests {
     /// Only the arrival at the server counts, for all dispatchers at once.
     #[test]
     fn without_delay_every_view_is_exact() {
-        let mut knowledge = Knowledge::new(2, 2, 0, ProbeKind::Some);
+        let mut knowledge = Knowledge::new(2, 2, 0, true);
         knowledge.on_send(0, 1);
         assert_eq!(known_queue(&knowledge, 1), 0);
         knowledge.on_arrival(5, 0, 1, 1);

@@ -10,12 +10,17 @@
 //!
 //! A task is lost if a node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
 //! silence; clients never do.
+//!
+//! Workers may share their cores ([`super::sharing`]). A node then gives each task to a worker with the fewest tasks, by
+//! the agent's policy `jbsq`. A task waits while each worker has its maximum of tasks.
 
 use std::ops::Range;
 
 use rand::Rng as _;
 use wedjat::peers::{PeerPolicy, Peers, Settings};
 use wedjat::policy::fifo::Slab;
+use wedjat::policy::{Core, Dispatcher, PolicySpec, Task, stream_seed};
+use wedjat::state::{Load, Member, Report, View};
 use wedjat::wire::peer::{Heartbeat, Parameters};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::results::Status;
@@ -27,6 +32,7 @@ use super::events::event;
 use super::hop::{Hop, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::{ForwardedTasks, Outcome};
 use super::script::{self, Action, Step};
+use super::sharing::SharingTimes;
 use super::stats::Observer;
 
 /// Ticks per second.
@@ -35,6 +41,8 @@ const HZ: f64 = TICKS_PER_US * 1e6;
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
 /// Queues count as overflowing above one lost task in this number. Rare bursts lose fewer.
 const LOST_SHARE: u64 = 1000;
+/// Default number of tasks that share a core.
+pub const SLOTS: usize = 8;
 
 /// Kinds of events besides those of [`event`], in the order of simultaneous events. An event's argument holds its
 /// nodes, its task, or the slot of its message.
@@ -82,6 +90,10 @@ pub struct Config {
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
+    /// Sharing of the workers' cores; `None` if workers serve in order of arrival.
+    pub sharing: Option<SharingTimes>,
+    /// True to measure classes and slowdowns.
+    pub measures_classes: bool,
     /// Seed of all streams.
     pub seed: u64,
     /// Observer of the run.
@@ -103,12 +115,12 @@ impl Config {
         script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
     }
 
-    /// Creates the engine of a run, which computes the tasks' digest if `is_recorded`. A task's worker is its current
+    /// Creates the engine of a run, which computes the tasks' digest if `has_digest`. A task's worker is its current
     /// or next node.
     ///
     /// # Errors
     /// Same as for [`Self::schedules`].
-    pub fn engine<T>(&self, is_recorded: bool) -> Result<Engine<T>, String> {
+    pub fn engine<T>(&self, has_digest: bool) -> Result<Engine<T>, String> {
         let setup = Setup {
             tasks: self.tasks,
             warmup: self.warmup,
@@ -118,12 +130,22 @@ impl Config {
             hop: Hop::Const(from_ns(self.delay_ns)),
             node_delay: 0,
             loss: 0.0,
-            is_recorded,
+            sharing: self
+                .sharing
+                .map(|times| (self.workers.iter().sum(), times.sharing(ticks_of, SLOTS))),
+            measures_classes: self.measures_classes,
+            has_digest,
             tick_ps: TICK_PS,
             seed: self.seed,
             observer: &self.observer,
         };
         Ok(Engine::new(setup, self.script.iter().map(|step| from_ns(step.at_ns as u64))))
+    }
+
+    /// Returns the maximum number of tasks at a worker.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.sharing.map_or(1, |sharing| sharing.slots.unwrap_or(SLOTS))
     }
 
     /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks.
@@ -148,8 +170,12 @@ impl Config {
 /// A node.
 struct Node {
     workers: usize,
-    /// Number of busy workers.
+    /// Number of busy workers. With shared cores: number of tasks at workers.
     busy: usize,
+    /// Index of its first core, if workers share their cores.
+    first_core: usize,
+    /// Choice of the worker for a task, if workers share their cores.
+    dispatcher: Option<Dispatcher>,
     /// Learned state and decisions of the node.
     peers: Peers,
     is_up: bool,
@@ -215,7 +241,7 @@ pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settin
         nodes: config.workers.len(),
         own: index,
         policy: config.policy,
-        slots: config.workers[index] as u32,
+        slots: (config.workers[index] * config.slots()) as u32,
         beat_ns: config.beat_ns,
         first_beat_ns: now_ns + 1 + phase as u64,
         born: now_ns,
@@ -223,20 +249,49 @@ pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settin
     }
 }
 
+/// Chooses a worker for a task.
+fn choose(dispatcher: &mut Dispatcher) -> Option<Member> {
+    let mut picks = [None];
+    dispatcher.schedule(&[Task::default()], &mut picks);
+    picks[0].map(|pick| pick.member)
+}
+
+/// Returns the dispatcher of a node's agent over workers that share their cores, after `life` restarts.
+fn dispatcher(config: &Config, index: usize, life: u32) -> Result<Option<Dispatcher>, String> {
+    if config.sharing.is_none() {
+        return Ok(None);
+    }
+    let policy = format!("jbsq(k={})", config.slots()).parse::<PolicySpec>();
+    let policy = policy.map_err(|error| error.to_string())?;
+    let view = View::heap(config.workers[index], 1).remove(0);
+    let seed = stream_seed(settings(config, index, life, 0).seed, 0, 0);
+    let mut dispatcher = Dispatcher::new(&policy, view, Core::ONLY, seed);
+    dispatcher.set_lossless();
+    Ok(Some(dispatcher))
+}
+
 impl<'a> Sim<'a> {
     /// Creates all nodes, and schedules their first beats, the first sample and the script.
     fn new(config: &'a Config) -> Result<Self, String> {
-        let node = |(index, &workers): (usize, &usize)| Node {
-            workers,
-            busy: 0,
-            peers: Peers::new(settings(config, index, 0, 0)),
-            is_up: true,
-            life: 0,
+        let mut cores = 0;
+        let node = |(index, &workers): (usize, &usize)| {
+            cores += workers;
+            Ok(Node {
+                workers,
+                busy: 0,
+                first_core: cores - workers,
+                dispatcher: dispatcher(config, index, 0)?,
+                peers: Peers::new(settings(config, index, 0, 0)),
+                is_up: true,
+                life: 0,
+            })
         };
+        let nodes = config.workers.iter().enumerate().map(node);
+        let nodes = nodes.collect::<Result<_, String>>()?;
         let mut sim = Self {
             config,
             engine: config.engine(config.digest)?,
-            nodes: config.workers.iter().enumerate().map(node).collect(),
+            nodes,
             beats: Slab::default(),
             parameters: Slab::default(),
             traffic: None,
@@ -305,7 +360,10 @@ impl<'a> Sim<'a> {
     fn arrive(&mut self, node: usize) {
         let task = self.engine.arrive(&self.config.service, ticks_of, 0);
         let flight = &mut self.engine.flights[task];
-        (flight.worker, flight.class) = (node as u32, 0); // the model has no classes
+        flight.worker = node as u32;
+        if !self.config.measures_classes {
+            flight.class = 0; // the model has no classes
+        }
         if !self.nodes[node].is_up {
             return self.lose(task);
         }
@@ -346,9 +404,17 @@ impl<'a> Sim<'a> {
     fn accept(&mut self, task: u32) {
         let index = self.engine.flights[task].worker as usize;
         let (node, queue) = (&mut self.nodes[index], &mut self.engine.workers[index].queue);
-        if node.busy < node.workers {
-            node.busy += 1;
-            return self.start(task);
+        match &mut node.dispatcher {
+            None if node.busy < node.workers => {
+                node.busy += 1;
+                return self.start(task);
+            }
+            Some(dispatcher) if queue.is_empty() => {
+                if let Some(member) = choose(dispatcher) {
+                    return self.share(task, member);
+                }
+            }
+            _ => {}
         }
         if queue.len() >= self.config.queue {
             node.peers.failed();
@@ -372,27 +438,59 @@ impl<'a> Sim<'a> {
         self.engine.start(task);
     }
 
+    /// Lets a task share the core of this worker of its node.
+    fn share(&mut self, task: u32, member: Member) {
+        let flight = &mut self.engine.flights[task];
+        let node = &mut self.nodes[flight.worker as usize];
+        node.busy += 1;
+        flight.route = node.life;
+        self.engine.join_core(node.first_core + member.index(), task);
+    }
+
+    /// Ends a task at its shared core. Returns the member that may take the next waiting task.
+    fn leave_core(&mut self, task: u32) -> Option<Member> {
+        self.engine.leave_core(task);
+        let Flight { worker, core, service, .. } = self.engine.flights[task];
+        let Node { dispatcher, first_core, busy, .. } = &mut self.nodes[worker as usize];
+        *busy -= 1;
+        let load = Load::tasks(self.engine.cores[core as usize].len() as u16);
+        let member = Member((core as usize - *first_core) as u16);
+        let dispatcher = dispatcher.as_mut()?;
+        dispatcher.reply(&Report::new(member, load, to_ns(service) as u32));
+        let is_waiting = !self.engine.workers[worker as usize].queue.is_empty();
+        is_waiting.then(|| choose(dispatcher)).flatten()
+    }
+
     /// Ends a task. Its worker takes the next waiting task, if any. If no further task waits, the node may
     /// request one from another node.
     #[inline]
     fn done(&mut self, task: u32) {
-        let Flight { worker, route, started, .. } = self.engine.flights[task];
+        let Flight { worker, route, started, service, .. } = self.engine.flights[task];
         let index = worker as usize;
-        let node = &mut self.nodes[index];
+        let node = &self.nodes[index];
         if route != node.life || !node.is_up {
             return self.lose(task);
         }
+        let is_shared = node.dispatcher.is_some();
+        let member = if is_shared { self.leave_core(task) } else { None };
+        let node = &mut self.nodes[index];
         let queue = &mut self.engine.workers[index].queue;
-        let next = queue.pop(&self.engine.flights);
+        let may_start = !is_shared || member.is_some();
+        let next = if may_start { queue.pop(&self.engine.flights) } else { None };
         match next {
             Some(_) => node.peers.set_waiting(queue.len()),
+            None if is_shared => {}
             None => node.busy -= 1,
         }
-        let victim = node.peers.done(to_ns(self.engine.now - started));
+        // A worker with a shared core reports a task's own time, without the quanta of other tasks.
+        let served = if is_shared { service } else { self.engine.now - started };
+        let victim = node.peers.done(to_ns(served));
         self.engine.complete(task, index);
         self.engine.flights.remove(task);
-        if let Some(next) = next {
-            self.start(next);
+        match (next, member) {
+            (Some(next), Some(member)) => self.share(next, member),
+            (Some(next), None) => self.start(next),
+            (None, _) => {}
         }
         if let Some(victim) = victim {
             self.passed.steals += 1;
@@ -496,7 +594,16 @@ impl<'a> Sim<'a> {
         while let Some(task) = self.engine.workers[index].queue.pop(&self.engine.flights) {
             self.lose(task);
         }
-        // The tasks of its workers count as lost at their completion times.
+        if self.nodes[index].dispatcher.is_none() {
+            // The tasks of its workers count as lost at their completion times.
+            return;
+        }
+        let first_core = self.nodes[index].first_core;
+        for core in first_core..first_core + self.nodes[index].workers {
+            for task in self.engine.clear_core(core) {
+                self.lose(task);
+            }
+        }
     }
 
     /// Restarts a node, with empty state.
@@ -507,6 +614,9 @@ impl<'a> Sim<'a> {
             return;
         }
         (node.is_up, node.busy, node.life) = (true, 0, node.life + 1);
+        if let Ok(dispatcher) = dispatcher(self.config, index, node.life) {
+            node.dispatcher = dispatcher;
+        }
         node.peers = Peers::new(settings(self.config, index, node.life, now_ns));
         self.await_beat(index);
     }

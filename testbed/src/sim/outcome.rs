@@ -7,7 +7,7 @@ use serde::Serialize;
 use wedjat_pktgen::results::{self, RunTasks, Task};
 
 use super::digest::Record;
-use super::stats::{Batch, Recorder, Timeline, ci95, grows, histogram};
+use super::stats::{Batch, ClassTimes, Recorder, Timeline, ci95, grows, histogram};
 
 /// Tasks that nodes forwarded to and requested from each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Outcome {
     pub overflows: bool,
     /// Traffic between nodes, in models with nodes.
     pub passed: Option<ForwardedTasks>,
+    /// Response times by class, and slowdowns, if measured.
+    pub classes: Option<ClassTimes>,
     /// Digest of all tasks, if requested.
     pub record: Option<Record>,
     /// All tasks, if requested, in the order in which they ended; the tasks of a fabric by part.
@@ -61,6 +63,7 @@ impl Outcome {
     #[must_use]
     pub fn of(mut recorder: Recorder, servers: usize, ticks_per_unit: f64) -> Self {
         let (tasks, ended) = (recorder.arrived(), recorder.take_ended());
+        let classes = recorder.take_classes();
         let (batches, fifths, timeline) = recorder.finish();
         Self {
             batches,
@@ -76,6 +79,7 @@ impl Outcome {
             lost: 0,
             overflows: false,
             passed: None,
+            classes,
             record: None,
             ended,
         }
@@ -91,6 +95,9 @@ impl Outcome {
     /// digest and no traffic between nodes.
     pub fn add(&mut self, mut other: Self) {
         self.ended.append(&mut other.ended);
+        if let (Some(all), Some(classes)) = (&mut self.classes, &other.classes) {
+            all.add(classes);
+        }
         self.batches.iter_mut().zip(&other.batches).for_each(|(all, batch)| all.add(batch));
         self.fifths.iter_mut().zip(&other.fifths).for_each(|(all, fifth)| *all += fifth);
         self.timeline.add(&other.timeline);
@@ -149,6 +156,13 @@ pub struct Row {
     pub answered: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
+    /// 99.9th percentile of the slowdown: response time divided by own service time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown_p999: Option<f64>,
+    /// 99th percentile of the response time of each class that has tasks, by number of the class. The report has one key
+    /// for each.
+    #[serde(skip)]
+    pub class_p99: Vec<(usize, f64)>,
     /// See [`Subject::swept`]; the report has one key for each.
     #[serde(skip)]
     pub swept: Vec<(&'static str, String)>,
@@ -210,6 +224,22 @@ impl Row {
         for outcome in &outcomes[1..] {
             imbalance.add(&outcome.imbalance).expect("a histogram that grows");
         }
+        let mut classes: Option<ClassTimes> = None;
+        for times in outcomes.iter_mut().filter_map(|outcome| outcome.classes.take()) {
+            match &mut classes {
+                None => classes = Some(times),
+                Some(classes) => classes.add(&times),
+            }
+        }
+        let slowdown_p999 = classes
+            .as_ref()
+            .map(|classes| round(classes.slowdowns.value_at_quantile(0.999) as f64 / 1e3));
+        let responses = classes.iter().flat_map(|classes| classes.responses.iter().enumerate());
+        let class_p99 = responses.filter(|(_, responses)| !responses.is_empty());
+        let class_p99 = class_p99.map(|(class, responses)| {
+            (class, round(responses.value_at_quantile(0.99) as f64 / unit))
+        });
+        let class_p99 = class_p99.collect();
         // Samples for the confidence intervals: the runs of several seeds, or the batches of a single run.
         let samples: Vec<Batch> = match outcomes.len() {
             1 => std::mem::take(&mut outcomes[0].batches),
@@ -251,6 +281,8 @@ impl Row {
             stolen_per_task,
             answered: record.map(|record| record.answered),
             digest: record.map(|record| record.digest.to_string()),
+            slowdown_p999,
+            class_p99,
             swept: subject.swept,
         }
     }

@@ -17,6 +17,7 @@ use super::lists::{list, split};
 use super::model::{Cell, Model, SETTLED};
 use super::outcome::Subject;
 use super::script::Action;
+use super::sharing::SharingTimes;
 use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
@@ -58,6 +59,16 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
                 let mut cell = cell(args, policy, load)?;
                 cell.model.check()?;
                 cell.subject.swept.clone_from(swept);
+                let is_swept = swept.iter().any(|(flag, _)| *flag == "dispatchers-as");
+                if let Model::Ct(config) = &cell.model
+                    && !is_swept
+                {
+                    // Every row names what its dispatchers know of each other.
+                    cell.subject.swept.push(("dispatchers-as", config.kind.name().to_owned()));
+                }
+                if let Some(sharing) = &args.sharing {
+                    cell.subject.swept.push(("sharing", sharing.clone()));
+                }
                 cells.push(cell);
             }
         }
@@ -74,13 +85,13 @@ fn models_of(flag: &str) -> Option<&'static [&'static str]> {
             Some(&["rack", "fabric"])
         }
         "service" | "arrivals" => Some(&["rack", "ct", "fabric", "nodes"]),
-        "at" | "digest" => Some(&["rack", "ct", "nodes"]),
+        "at" | "digest" | "sharing" | "classes" => Some(&["rack", "ct", "nodes"]),
         "nodes" | "beat" | "queue" | "seconds" | "measure" => Some(&["nodes"]),
         "speeds" => Some(&["rack", "slots", "ct"]),
         "servers" | "dispatchers" => Some(&["slots", "ct"]),
         "batch" => Some(&["slots"]),
         "delay" => Some(&["ct", "nodes"]),
-        "probes" => Some(&["ct"]),
+        "probes" | "dispatchers-as" => Some(&["ct"]),
         "leaves" | "servers-per-leaf" | "workers-per-server" | "pools" | "pool-size" | "piece"
         | "leaves-per-spine" => Some(&["fabric"]),
         _ => None,
@@ -179,6 +190,8 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         benchmarks: !as_process,
         cores,
         as_process,
+        sharing: sharing(args)?,
+        measures_classes: classes(args)?,
         seed: 0,
         observer: Observer::hidden(),
     })
@@ -287,6 +300,14 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         "now" => true,
         other => return Err(format!("--probes {other}: allowed are late, now")),
     };
+    let kind = match args.dispatchers_as.as_deref().unwrap_or("leaves") {
+        "cores" => ct::DispatcherKind::Cores,
+        "leaves" => ct::DispatcherKind::Leaves,
+        other => return Err(format!("--dispatchers-as {other}: allowed are cores, leaves")),
+    };
+    if kind == ct::DispatcherKind::Cores && dispatchers > CORES_MAX {
+        return Err(format!("--dispatchers {dispatchers}: a leaf has at most {CORES_MAX} cores"));
+    }
     let delay_ns = delay("delay", args.delay.as_deref().unwrap_or("0us"))?;
     if delay_ns > LONGEST_DELAYS * common.service.mean_ns() {
         return Err(format!(
@@ -301,6 +322,7 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         speed_unit,
         probes_at_once,
         dispatchers,
+        kind,
         policy: server_policy(policy)?,
         service: common.service,
         arrivals: common.arrivals,
@@ -309,6 +331,8 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         tasks,
         warmup: common.warmup,
         digest: digest(args)?,
+        sharing: sharing(args)?,
+        measures_classes: classes(args)?,
         seed: 0,
         observer: Observer::hidden(),
     })
@@ -337,6 +361,10 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
         let text = args.beat.as_deref().unwrap_or_default();
         return Err(format!("--beat {text}: at least 1us is allowed"));
     }
+    let sharing = sharing(args)?;
+    if sharing.and_then(|sharing| sharing.slots).is_some_and(|slots| slots > SLOTS_MAX) {
+        return Err(format!("--sharing: at most {SLOTS_MAX} slots are allowed in the model nodes"));
+    }
     let queue = args.queue.as_deref().unwrap_or("4096");
     let mut config = nodes::Config {
         workers,
@@ -351,6 +379,8 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
         tasks: 0,
         warmup,
         digest: digest(args)?,
+        sharing,
+        measures_classes: classes(args)?,
         seed: 0,
         observer: Observer::hidden(),
     };
@@ -381,6 +411,9 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     }
     Ok(config)
 }
+
+/// Maximum number of tasks at a worker of a node: the largest bound of the agent's policy `jbsq`.
+const SLOTS_MAX: usize = 64;
 
 /// Name of the policy with one queue for all workers.
 const CENTRAL: &str = "central";
@@ -459,6 +492,16 @@ fn service(text: &str) -> Result<Service, String> {
     Err(format!(
         "--service {text}: a load needs tasks with a duration above 0; give times above 0, as in fixed(10us) or exp(100us)"
     ))
+}
+
+/// Parses `--sharing`.
+fn sharing(args: &SimArgs) -> Result<Option<SharingTimes>, String> {
+    args.sharing.as_deref().map(|text| read("sharing", text)).transpose()
+}
+
+/// Parses `--classes`.
+fn classes(args: &SimArgs) -> Result<bool, String> {
+    yes("classes", args.classes.as_deref(), false)
 }
 
 /// Parses the delay of a hop.

@@ -1,5 +1,6 @@
 //! Rows as text, JSON lines and CSV.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::iter::once;
 
@@ -41,11 +42,19 @@ fn keys(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
     row.swept.iter().filter(|(flag, _)| *flag != "tasks")
 }
 
+/// Returns the 99th percentile of each class, with its key.
+fn class_keys(row: &Row) -> impl Iterator<Item = (String, f64)> {
+    row.class_p99.iter().map(|(class, p99)| (format!("class_{class}_p99"), *p99))
+}
+
 impl Serialize for SweepRow<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (flag, value) in keys(self.0) {
             map.serialize_entry(&key(flag), value)?;
+        }
+        for (key, p99) in class_keys(self.0) {
+            map.serialize_entry(&key, &p99)?;
         }
         map.end()
     }
@@ -72,9 +81,19 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         plain.serialize(row).map_err(io::Error::other)?;
     }
     let plain = plain.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
-    // The second pass appends the sweep's columns to each line. All rows of a sweep have the same keys.
-    let names = rows.first().map(|row| keys(row).map(|(flag, _)| key(flag)).collect::<Vec<_>>());
-    let values = rows.iter().map(|row| keys(row).map(|(_, value)| value.clone()).collect());
+    // The second pass appends the columns of the sweep and of the classes to each line. All rows of a sweep have the
+    // same keys; a class without tasks has an empty column.
+    let classes = classes(rows);
+    let class_names = classes.iter().map(|class| format!("class_{class}_p99"));
+    let names = rows
+        .first()
+        .map(|row| keys(row).map(|(flag, _)| key(flag)).chain(class_names).collect::<Vec<_>>());
+    let values = rows.iter().map(|row| {
+        let p99s = classes
+            .iter()
+            .map(|class| of_class(row, *class).map_or(String::new(), |p99| p99.to_string()));
+        keys(row).map(|(_, value)| value.clone()).chain(p99s).collect()
+    });
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
     let mut text = Vec::new();
     let mut csv = csv::Writer::from_writer(&mut text);
@@ -88,6 +107,16 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     out.write_all(&text)
 }
 
+/// Returns the classes of all rows, in order.
+fn classes(rows: &[Row]) -> BTreeSet<usize> {
+    rows.iter().flat_map(|row| &row.class_p99).map(|(class, _)| *class).collect()
+}
+
+/// Returns the 99th percentile of a class, if it has tasks.
+fn of_class(row: &Row, class: usize) -> Option<f64> {
+    row.class_p99.iter().find(|(found, _)| *found == class).map(|(_, p99)| *p99)
+}
+
 /// Writes an aligned table for readers, with confidence intervals.
 fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
@@ -96,19 +125,19 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     for (flag, width) in &widths {
         write!(out, " {flag:>width$}")?;
     }
-    writeln!(
+    write!(
         out,
-        " {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}{}",
-        "tasks",
-        "mean",
-        "p50",
-        "p90",
-        "p99",
-        "p999",
-        "msg/task",
-        "lost",
-        if rows.iter().any(|row| row.digest.is_some()) { "  digest" } else { "" }
+        " {:>9} {:>16} {:>9} {:>9} {:>16} {:>9} {:>8} {:>7}",
+        "tasks", "mean", "p50", "p90", "p99", "p999", "msg/task", "lost",
     )?;
+    let classes = classes(rows);
+    if !classes.is_empty() {
+        write!(out, " {:>9}", "slowdown")?;
+    }
+    for class in &classes {
+        write!(out, " {:>9}", format!("p99 of {class}"))?;
+    }
+    writeln!(out, "{}", if rows.iter().any(|row| row.digest.is_some()) { "  digest" } else { "" })?;
     for row in rows {
         let with_interval = |value: f64, ci: f64| {
             if ci.is_finite() { format!("{value:.4} ±{ci:.2}") } else { format!("{value:.4}") }
@@ -117,9 +146,9 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
         for ((_, value), (_, width)) in keys(row).zip(&widths) {
             write!(out, " {value:>width$}")?;
         }
-        writeln!(
+        write!(
             out,
-            " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}{}{}",
+            " {:>9} {:>16} {:>9.3} {:>9.3} {:>16} {:>9.3} {:>8.3} {:>7}",
             row.tasks,
             with_interval(row.mean, row.mean_ci95),
             row.p50,
@@ -128,6 +157,17 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
             row.p999,
             row.messages_per_task,
             row.lost,
+        )?;
+        if let Some(slowdown) = row.slowdown_p999 {
+            write!(out, " {slowdown:>9.2}")?;
+        }
+        for class in &classes {
+            let p99 = of_class(row, *class).map_or(String::new(), |p99| format!("{p99:.3}"));
+            write!(out, " {p99:>9}")?;
+        }
+        writeln!(
+            out,
+            "{}{}",
             row.digest.as_deref().map(|digest| format!("  {digest}")).unwrap_or_default(),
             if row.unstable {
                 "  UNSTABLE: queues grew during the whole run or overflowed"

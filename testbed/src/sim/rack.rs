@@ -20,6 +20,7 @@ use super::events::event;
 use super::hop::{Hop, Hops, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
 use super::script::{self, Action, Step};
+use super::sharing::SharingTimes;
 use super::stats::Observer;
 use super::watched::{WatchedDispatcher, Watcher};
 
@@ -80,6 +81,10 @@ pub struct Config {
     /// True to model a single leaf like the process: its time advances when packets arrive (if its policy
     /// queues tasks) and every `LEAF_TICK_NS`. Each task is recorded.
     pub as_process: bool,
+    /// Sharing of the workers' cores; `None` if workers serve in order of arrival.
+    pub sharing: Option<SharingTimes>,
+    /// True to measure classes and slowdowns.
+    pub measures_classes: bool,
     /// Seed of all streams.
     pub seed: u64,
     /// Observer of the run.
@@ -271,7 +276,9 @@ impl<'a, W: Watcher> Sim<'a, W> {
                 NextEvent::Arrival => self.arrive(),
                 NextEvent::Timer => self.poll(0, None),
                 NextEvent::Event(event::AT_LEAF, task) => self.at_leaf(task as u32),
-                NextEvent::Event(event::AT_WORKER, task) => self.engine.at_worker(task as u32),
+                NextEvent::Event(event::AT_WORKER, task) => {
+                    self.engine.arrive_at_worker(task as u32)
+                }
                 NextEvent::Event(event::DONE, task) => self.done(task as u32),
                 NextEvent::Event(event::REPLY, task) => self.reply(task as u32),
                 NextEvent::Event(event::SIGNAL, signal) => self.signal(signal),
@@ -499,7 +506,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
         let worker = flight.worker as usize;
         let report = Report {
             member: Member((worker - self.leaves[rack].first_worker) as u16),
-            load: Load::tasks(flight.queue),
+            load: Load::tasks(flight.left_at_worker),
             service_ns: reported_ns(flight.service, self.engine.workers[worker].speed),
             decision: task_of(&flight).decision,
         };
@@ -623,9 +630,10 @@ impl<'a, W: Watcher> Sim<'a, W> {
             }
         }
         let (mut longest, mut sum) = (0, 0_u64);
-        for worker in &self.engine.workers {
-            longest = longest.max(worker.queue.len());
-            sum += u64::from(worker.queue.len());
+        for worker in 0..self.engine.workers.len() {
+            let tasks = self.engine.tasks_at(worker);
+            longest = longest.max(tasks);
+            sum += u64::from(tasks);
         }
         let mean = sum as f64 / self.engine.workers.len() as f64;
         self.engine.sample(longest.into(), mean);
@@ -730,11 +738,11 @@ impl Config {
         script::schedules(&self.arrivals, self.load, &self.script, rate, HZ)
     }
 
-    /// Creates the engine of a run, which computes the tasks' digest if `is_recorded`.
+    /// Creates the engine of a run, which computes the tasks' digest if `has_digest`.
     ///
     /// # Errors
     /// Same as for [`Self::schedules`].
-    pub fn engine<P>(&self, is_recorded: bool) -> Result<Engine<Route<P>>, String> {
+    pub fn engine<P>(&self, has_digest: bool) -> Result<Engine<Route<P>>, String> {
         let setup = Setup {
             tasks: self.tasks,
             warmup: self.warmup,
@@ -744,7 +752,11 @@ impl Config {
             hop: self.hop.clone(),
             node_delay: self.node_delay,
             loss: self.loss,
-            is_recorded,
+            sharing: self
+                .sharing
+                .map(|times| (self.speeds.len(), times.sharing(ticks_of, usize::MAX))),
+            measures_classes: self.measures_classes,
+            has_digest,
             tick_ps: TICK_PS,
             seed: self.seed,
             observer: &self.observer,

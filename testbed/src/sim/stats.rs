@@ -84,6 +84,42 @@ impl Batch {
     }
 }
 
+/// Response times by class, and slowdowns.
+#[derive(Clone, Debug)]
+pub struct ClassTimes {
+    /// Histogram of the response times of each class, in ticks.
+    pub responses: Vec<Histogram<u64>>,
+    /// Histogram of all slowdowns (response time divided by own service time), in thousandths.
+    pub slowdowns: Histogram<u64>,
+}
+
+impl ClassTimes {
+    fn new() -> Self {
+        Self { responses: Vec::new(), slowdowns: histogram() }
+    }
+
+    /// Records a task.
+    fn record(&mut self, class: u16, ticks: u64, service: u64) {
+        let class = usize::from(class);
+        if class >= self.responses.len() {
+            self.responses.resize(class + 1, histogram());
+        }
+        record(&mut self.responses[class], ticks);
+        record(&mut self.slowdowns, (ticks as f64 * 1e3 / service.max(1) as f64) as u64);
+    }
+
+    /// Adds the times of another run.
+    pub fn add(&mut self, other: &Self) {
+        if self.responses.len() < other.responses.len() {
+            self.responses.resize(other.responses.len(), histogram());
+        }
+        for (all, class) in self.responses.iter_mut().zip(&other.responses) {
+            all.add(class).expect("a histogram that grows");
+        }
+        self.slowdowns.add(&other.slowdowns).expect("a histogram that grows");
+    }
+}
+
 /// Records a run with a known number of tasks, excluding the warm-up.
 #[derive(Clone, Debug)]
 pub struct Recorder {
@@ -103,6 +139,8 @@ pub struct Recorder {
     /// Picoseconds per tick.
     tick_ps: f64,
     observer: Observer,
+    /// Times by class, if measured.
+    classes: Option<ClassTimes>,
     /// Recorded tasks.
     ended: Vec<Task>,
 }
@@ -152,6 +190,7 @@ impl Recorder {
             stretch,
             tick_ps,
             observer: observer.clone(),
+            classes: None,
             ended: Vec::new(),
         }
     }
@@ -181,6 +220,26 @@ impl Recorder {
         let batch = &mut self.batches[(batch as usize).min(BATCHES - 1)];
         record(&mut batch.responses, ticks);
         batch.sum += ticks as f64;
+    }
+
+    /// Starts to measure classes and slowdowns.
+    pub fn measure_classes(&mut self) {
+        self.classes = Some(ClassTimes::new());
+    }
+
+    /// Records that task `number`, of this class and service time, took `ticks`, if classes are measured.
+    #[inline]
+    pub fn done_of_class(&mut self, number: u64, class: u16, ticks: u64, service: u64) {
+        if let Some(classes) = &mut self.classes
+            && number >= self.warmup
+        {
+            classes.record(class, ticks, service);
+        }
+    }
+
+    /// Returns the times by class, if measured, and leaves none.
+    pub fn take_classes(&mut self) -> Option<ClassTimes> {
+        self.classes.take()
     }
 
     /// Records the end of a task, if tasks are recorded.

@@ -4,8 +4,8 @@ use super::args::SimArgs;
 use super::lists::list;
 
 /// Flags that take lists, besides `--policy` and `--load`. Flags whose value is a list in itself are
-/// excluded: racks, nodes, speeds, hops, failures and changes.
-const LISTS: [&str; 30] = [
+/// excluded: racks, nodes, speeds, sharing, hops, failures and changes.
+const LISTS: [&str; 31] = [
     "cores",
     "exchange",
     "replies",
@@ -19,6 +19,7 @@ const LISTS: [&str; 30] = [
     "loss",
     "servers",
     "dispatchers",
+    "dispatchers-as",
     "batch",
     "delay",
     "probes",

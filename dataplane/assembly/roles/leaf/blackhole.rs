@@ -120,7 +120,7 @@ impl World {
         let networks =
             Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
         // The leaf knows the servers' MAC addresses, and its queue has room for 4096 tasks.
-        let text = text_of(&networks, case.policy, true, case.cores, (4096, Overflow::Drop));
+        let text = config_text(&networks, case.policy, true, case.cores, (4096, Overflow::Drop));
         let half = case.workers / 2;
         let text = text.replace("'10-13'", &format!("'10-{}'", 9 + half));
         let text = text.replace("'14-17'", &format!("'{}-{}'", 10 + half, 9 + case.workers));
@@ -358,8 +358,14 @@ fn black_hole_does_not_stop_cfcfs() {
 
 // promise: scheduling.4
 #[test]
+fn black_hole_does_not_stop_eft() {
+    assert_all(bounded("eft"));
+}
+
+// promise: scheduling.4
+#[test]
 fn black_hole_stops_no_policy() {
-    // Policies without a queue. The bounded ones, jbsq and cfcfs, have the tests above.
+    // Policies without a queue. The bounded ones, jbsq, cfcfs and eft, have the tests above.
     let policies = CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf);
     assert_all(policies.enumerate().map(|(at, entry)| Case {
         policy: entry.name,

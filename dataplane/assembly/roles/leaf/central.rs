@@ -1,15 +1,19 @@
-//! Central queues in the leaf: order, overflow, changes of policy and members, the end, and a storm.
+//! Central queues in the leaf: order, overflow, changes of policy and members, shutdown, and random input.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and returns
+//! all frames of another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after
+//! some nanoseconds. `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply
+//! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
+//! sent on, consumed or dropped, and that every buffer is back.
 
 use super::*;
 
 /// Bound of the pool's queue.
 const QUEUE: usize = 64;
+/// Id of the leaf in the configuration of the rig.
+const LEAF_ID: u16 = 9;
 
 /// Builds a leaf whose pool queues up to [`QUEUE`] tasks.
 fn holding_with(policy: &str, overflow: Overflow) -> Rig {
@@ -23,7 +27,7 @@ fn holding(policy: &str) -> Rig {
     holding_with(policy, Overflow::Drop)
 }
 
-/// Returns workers and sequence numbers of the sent tasks.
+/// Returns worker and sequence number of each packet that the leaf sent to workers.
 fn tasks_out(rig: &mut Rig) -> Vec<(u16, u16)> {
     let parse = |frame: Frame| {
         let datagram = udp::parse(frame.bytes(), false).unwrap();
@@ -33,7 +37,7 @@ fn tasks_out(rig: &mut Rig) -> Vec<(u16, u16)> {
     rig.receive(WORKERS).into_iter().map(parse).collect()
 }
 
-/// Delivers tasks with these numbers in a few bursts.
+/// Delivers tasks with these numbers, at most 128: a poll receives at most 32 packets (`BURST`) from a port.
 fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
     for seq in seqs {
         assert!(rig.far[CLIENTS].send(&task(seq)));
@@ -43,16 +47,18 @@ fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
     }
 }
 
-/// Delivers the reply of a worker that is now idle.
+/// Delivers a worker's reply, which frees one place. Its number of remaining tasks, 0, frees no other place: to the
+/// policy further unanswered tasks are in flight.
 fn send_reply(rig: &mut Rig, worker: u16) {
     assert!(rig.far[WORKERS].send(&reply(worker, 0)));
     rig.poll();
 }
 
-/// Checks the number of tasks in the pool's queue, by every way in which it is published.
-fn assert_held(rig: &Rig, tasks: u64) {
-    assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (tasks, tasks));
-    assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), tasks, "by pool");
+/// Checks the number of packets in the pool's queue, by every way in which it is published. `Queued` counts packets in
+/// queues; `Held` also those that wait for a neighbour, here none.
+fn assert_held_packets(rig: &Rig, packets: u64) {
+    assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (packets, packets));
+    assert_eq!(rig.leaf.stages().dispatcher(0).unwrap().view().queued(), packets, "by pool");
     assert!(rig.leaf.stages().counters().balances(), "{:?}", rig.drops());
 }
 
@@ -67,7 +73,7 @@ fn tasks_wait_in_order_for_workers_with_room() {
     for worker in 10..18 {
         assert_eq!(first.iter().filter(|task| task.0 == worker).count(), 2);
     }
-    assert_held(&rig, 24);
+    assert_held_packets(&rig, 24);
     for seq in 16..24 {
         let worker = 10 + seq % 8;
         send_reply(&mut rig, worker);
@@ -79,12 +85,12 @@ fn tasks_wait_in_order_for_workers_with_room() {
     }
     // Later tasks queue behind.
     send_tasks(&mut rig, 40..41);
-    assert_held(&rig, 17);
+    assert_held_packets(&rig, 17);
     for seq in 24..41 {
         send_reply(&mut rig, 12);
         assert_eq!(tasks_out(&mut rig), [(12, seq)]);
     }
-    assert_held(&rig, 0);
+    assert_held_packets(&rig, 0);
     assert_eq!((rig.count(Counter::Scheduled), rig.drops()), (41, vec![]));
     rig.assert_accounted();
 }
@@ -96,15 +102,15 @@ fn burst_with_replies_keeps_task_order() {
     send_tasks(&mut rig, 0..10);
     tasks_out(&mut rig);
     // Tasks 8 and 9 wait. Three workers reply while tasks 10, 11 and 12 arrive.
-    for worker in 10..13 {
+    for (worker, seq) in (10..13).zip(10..13) {
         assert!(rig.far[WORKERS].send(&reply(worker, 0)));
-        assert!(rig.far[CLIENTS].send(&task(worker)));
+        assert!(rig.far[CLIENTS].send(&task(seq)));
     }
     rig.poll();
     rig.poll();
     let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
     assert_eq!(seqs, [8, 9, 10]);
-    assert_held(&rig, 2);
+    assert_held_packets(&rig, 2);
     rig.assert_accounted();
 }
 
@@ -114,7 +120,7 @@ fn tasks_beyond_the_queue_are_counted() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..8 + QUEUE as u16 + 5);
     assert_eq!(tasks_out(&mut rig).len(), 8);
-    assert_held(&rig, QUEUE as u64);
+    assert_held_packets(&rig, QUEUE as u64);
     assert_eq!(rig.drops(), [("queue_full", 5)]);
     rig.assert_accounted();
 }
@@ -128,19 +134,22 @@ fn excess_tasks_return_to_their_client() {
     let (datagram, refusal, frame) = rig.one(CLIENTS, &task_of(header), CLIENTS);
     assert_eq!((datagram.src, datagram.src_port), (LEAF_CLIENTS, 1234));
     assert_eq!((datagram.dst, datagram.dst_port), (CLIENT, 40_000));
-    assert_eq!(refusal, header.refused_by(9, QUEUE as u16));
+    // The refusal has the leaf's id and its number of waiting tasks.
+    assert_eq!(refusal, header.refused_by(LEAF_ID, QUEUE as u16));
     assert_eq!((ether::dst(frame.bytes()), ether::src(frame.bytes())), (CLIENT_MAC, LEAF_MACS[0]));
     assert_eq!(ipv4::ttl(&frame.bytes()[ether::LEN..]), 64);
+    // The refusal repeats the extension that `task_of` writes.
     let extension = Extension::parse(&frame.bytes()[datagram.payload()..]);
     assert_eq!(extension, Extension { app: 3, seq32: 99, service_ns: 0, class: 2 });
     drop(frame);
+    // The leaf consumes the task and originates the refusal.
     assert_eq!((rig.count(Counter::Refused), rig.count(Counter::Originated)), (1, 1));
     assert_eq!(rig.count(Counter::Consumed), 1);
     // A further packet of a task is not refused again.
     let further = Header { code: Code::TaskContinuation, ..header };
     assert!(rig.through(CLIENTS, &task_of(further), CLIENTS).is_empty());
     assert_eq!(rig.drops(), [("queue_full", 1)]);
-    assert_held(&rig, QUEUE as u64);
+    assert_held_packets(&rig, QUEUE as u64);
     rig.receive(WORKERS);
     rig.assert_accounted();
 }
@@ -157,11 +166,11 @@ fn a_multi_packet_task_waits_as_a_whole() {
     for header in [first, next, last, Header::new_task(7, 51)] {
         assert!(rig.through(CLIENTS, &task_of(header), WORKERS).is_empty());
     }
-    assert_held(&rig, 4);
+    assert_held_packets(&rig, 4);
     send_reply(&mut rig, 15);
     assert_eq!(tasks_out(&mut rig), [(15, 50), (15, 50), (15, 50)]);
     assert_eq!(rig.outstanding(5), 1, "one task, however many packets");
-    assert_held(&rig, 1);
+    assert_held_packets(&rig, 1);
     rig.assert_accounted();
 }
 
@@ -171,21 +180,21 @@ fn unqueued_policy_schedules_all_waiting_tasks() {
     let mut rig = holding("jbsq(k=1)");
     send_tasks(&mut rig, 0..60);
     tasks_out(&mut rig);
-    assert_held(&rig, 52);
+    assert_held_packets(&rig, 52);
     rig.set_policy("round-robin");
     rig.wait(1_000_000);
-    // A task that arrives before they are all gone queues behind them.
+    // A poll releases at most 32 (`BURST`) of the 52 tasks. The next task queues behind the rest.
     send_tasks(&mut rig, 60..61);
     let seqs: Vec<_> = tasks_out(&mut rig).iter().map(|task| task.1).collect();
     assert_eq!(seqs, (8..61).collect::<Vec<_>>());
-    assert_held(&rig, 0);
+    assert_held_packets(&rig, 0);
     assert_eq!(rig.drops(), []);
-    // Back again: the queue is there again.
+    // The queue is back. Each of 8 workers now has 8 places. No task was answered, so 61 of the 64 places are taken.
     rig.set_policy("jbsq(k=8)");
     rig.wait(1_000_000);
     send_tasks(&mut rig, 100..120);
-    assert_eq!(tasks_out(&mut rig).len(), 3, "61 of 64 places were taken");
-    assert_held(&rig, 17);
+    assert_eq!(tasks_out(&mut rig).len(), 3, "places that the workers have left");
+    assert_held_packets(&rig, 17);
     rig.assert_accounted();
 }
 
@@ -196,7 +205,7 @@ fn pool_can_gain_a_queue() {
     rig.wait(1_000_000);
     send_tasks(&mut rig, 0..12);
     assert_eq!(tasks_out(&mut rig).len(), 8);
-    assert_held(&rig, 4);
+    assert_held_packets(&rig, 4);
     rig.assert_accounted();
 }
 
@@ -209,7 +218,7 @@ fn tasks_wait_while_no_worker_is_there() {
     }
     rig.wait(1_000_000);
     send_tasks(&mut rig, 0..10);
-    assert_held(&rig, 10);
+    assert_held_packets(&rig, 10);
     rig.set_active(3, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(13, 0)]);
@@ -218,39 +227,39 @@ fn tasks_wait_while_no_worker_is_there() {
     rig.set_active(5, true);
     rig.wait(1_000_000);
     assert_eq!(tasks_out(&mut rig), [(15, 1)]);
-    assert_held(&rig, 8);
+    assert_held_packets(&rig, 8);
     assert_eq!(rig.drops(), []);
     rig.assert_accounted();
 }
 
 // promise: scheduling.3
 #[test]
-fn remote_replies_release_tasks_at_the_tick() {
-    // Two cores, else the rig of `holding`.
-    let backlog = (QUEUE, Overflow::Drop);
-    let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, backlog);
+fn replies_at_another_core_release_tasks() {
+    // Two cores, else the rig of `holding`. The first core finds the freed place at its next tick, within 100 us.
+    let queue_settings = (QUEUE, Overflow::Drop);
+    let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, queue_settings);
     let [first, second] = &mut cores[..] else { unreachable!() };
     send_tasks(first, 0..12);
     assert_eq!(tasks_out(first).len(), 8);
     send_reply(second, 14);
     first.wait(1_000_000);
     assert_eq!(tasks_out(first), [(14, 8)]);
-    assert_held(first, 3);
+    assert_held_packets(first, 3);
     first.assert_accounted();
     second.assert_accounted();
 }
 
 // promise: scheduling.3
 #[test]
-fn queued_tasks_are_counted_at_the_end() {
+fn queued_tasks_are_counted_at_shutdown() {
     let mut rig = holding("cfcfs");
     send_tasks(&mut rig, 0..30);
     tasks_out(&mut rig);
     // cfcfs begins with a bound of two tasks for each of the eight workers.
-    assert_held(&rig, 14);
+    assert_held_packets(&rig, 14);
     rig.leaf.abandon();
     assert_eq!(rig.drops(), [("shutdown", 14)]);
-    assert_held(&rig, 0);
+    assert_held_packets(&rig, 0);
     rig.assert_accounted();
 }
 
@@ -268,16 +277,17 @@ proptest! {
         let mut rig = holding_with(if cfcfs { "cfcfs" } else { "jbsq(k=2)" }, overflow);
         // Number of the last task that arrived, and of the last one that left.
         let (mut seq, mut last) = (0, None);
-        for (kind, member, pause) in storm {
+        // By kind, `value` sets the number of tasks, the replying worker, the member, or the policy.
+        for (kind, value, pause) in storm {
             match kind {
-                0..=5 => for _ in 0..=member {
+                0..=5 => for _ in 0..=value {
                     seq += 1;
                     rig.far[CLIENTS].send(&task(seq));
                 },
-                6 | 7 => { rig.far[WORKERS].send(&reply(10 + member, member % 3)); }
-                8 => rig.set_active(member, pause % 2 == 0),
+                6 | 7 => { rig.far[WORKERS].send(&reply(10 + value, value % 3)); }
+                8 => rig.set_active(value, pause % 2 == 0),
                 _ => {
-                    let name = ["jbsq(k=1)", "cfcfs", "random", "jbsq(k=3)"][usize::from(member) % 4];
+                    let name = ["jbsq(k=1)", "cfcfs", "random", "jbsq(k=3)"][usize::from(value) % 4];
                     rig.set_policy(name);
                 }
             }

@@ -2,10 +2,12 @@
 //! clients nothing lasting.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and returns
+//! all frames of another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after
+//! some nanoseconds. `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply
+//! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
+//! sent on, consumed or dropped, and that every buffer is back.
 
 use wedjat_core::policy::{CATALOGUE, Runs};
 use wedjat_core::state::Presence;
@@ -36,7 +38,7 @@ impl Workers {
     fn new(policy: &str) -> Self {
         let networks =
             Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-        let text = text_of(&networks, policy, true, 1, (64, Overflow::Drop)).replacen(
+        let text = config_text(&networks, policy, true, 1, (64, Overflow::Drop)).replacen(
             "seed = 7",
             "seed = 7\nmulti_packet_per_source = 16",
             1,
@@ -273,7 +275,7 @@ fn lost_tasks_are_written_off_under_every_policy() {
 #[test]
 fn many_doubted_workers_count_their_sent_tasks() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: false, key: None };
-    let text = text_of(&networks, "round-robin", true, 1, (64, Overflow::Drop));
+    let text = config_text(&networks, "round-robin", true, 1, (64, Overflow::Drop));
     let text = text.replace("'10-13'", "'10-521'").replace("'14-17'", "'522-1033'");
     let mut rig = rigs_of(&text, None, true, 256).remove(0);
     for at in 0..6 * 1024 {

@@ -1,10 +1,12 @@
 //! Histograms of the leaf: times in the queue, ages of load reports, and times of decisions.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and returns
+//! all frames of another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after
+//! some nanoseconds. `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply
+//! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
+//! sent on, consumed or dropped, and that every buffer is back.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

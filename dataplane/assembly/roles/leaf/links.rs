@@ -1,9 +1,10 @@
 //! A leaf below a spine: its signals and their times, the service address, and the spine's messages.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays client, spine and servers at the far ends of its ports
-//! `CLIENTS` and `WORKERS`. `through` and `one` send a packet to a port, poll the leaf 1 us later and receive from
-//! another port. `wait` polls after some nanoseconds. `reply(worker, tasks)` is a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! `CLIENTS` and `WORKERS`. `through` sends a packet to a port, polls the leaf 1 us later and returns all frames of
+//! another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after some
+//! nanoseconds. `reply(worker, tasks)` is a worker's reply with its number of remaining tasks. `assert_accounted` ends
+//! the leaf. Then it checks that each received packet was sent on, consumed or dropped, and that every buffer is back.
 //! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::state::Load;
@@ -322,7 +323,7 @@ const OTHER: u32 = 0x0A00_0104;
 fn without_spine(family: Family, policy: &str) -> (Rig, Control) {
     let text = text(Family::V4, policy, "").replace("[[spine]]\nid = 90\nip = '10.0.1.3'\n", "");
     let text = text.replace("service = '10.0.1.200'\nspine = 90\n", "");
-    let (mut rigs, control) = controlled(&family.text(&text), None, true, 256);
+    let (mut rigs, control) = rigs_with_control(&family.text(&text), None, true, 256);
     (rigs.remove(0), control)
 }
 

@@ -1,10 +1,12 @@
 //! Neighbours of the leaf: learning of addresses, probing of hosts, and loss of hosts.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and returns
+//! all frames of another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after
+//! some nanoseconds. `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply
+//! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
+//! sent on, consumed or dropped, and that every buffer is back.
 //! `rig_with` takes whether the leaf knows the MAC addresses of its servers and of the client, and how many packets a
 //! port holds.
 
@@ -32,8 +34,15 @@ fn request(from: u32, mac: Mac) -> Vec<u8> {
 }
 
 impl Rig {
-    /// Returns the ARP requests from a port: requested address and destination.
+    /// Returns the ARP requests from a port, without announcements: requested address and destination.
     fn questions(&mut self, port: usize) -> Vec<(u32, Mac)> {
+        let mut requests = self.requests(port);
+        requests.retain(|(target, _)| ![LEAF_CLIENTS, LEAF_WORKERS].contains(target));
+        requests
+    }
+
+    /// Returns the ARP requests from a port: requested address and destination.
+    fn requests(&mut self, port: usize) -> Vec<(u32, Mac)> {
         let frames = self.receive(port);
         let parse = |frame: &Frame| {
             let packet = arp::Packet::parse(frame.bytes()).ok()?;
@@ -186,6 +195,26 @@ fn link_loss_clears_neighbours_and_return_probes_servers() {
     assert_eq!(questions.len(), 2, "{questions:?}");
     drop(rig.through(WORKERS, &answer(0, OTHER_MAC), WORKERS));
     assert_eq!(rig.server_mac_known(0), Some(OTHER_MAC));
+    rig.assert_accounted();
+}
+
+// promise: ports.2
+#[test]
+fn link_up_is_announced_once() {
+    let mut rig = rig_with("horus", true, true, 256);
+    rig.leaf = rig.leaf.with_patience();
+    let neighbours = rig.leaf.stages().neighbours().clone();
+    let mut requests_after = |is_up: Option<bool>| {
+        is_up.into_iter().for_each(|is_up| neighbours.set_link(CLIENTS, is_up));
+        for _ in 0..20 {
+            rig.wait(1_000_000);
+        }
+        rig.requests(CLIENTS)
+    };
+    assert!(requests_after(None).is_empty(), "the link was up at the start");
+    assert!(requests_after(Some(false)).is_empty());
+    assert_eq!(requests_after(Some(true)), [(LEAF_CLIENTS, Mac::BROADCAST)]);
+    assert!(requests_after(None).is_empty(), "once");
     rig.assert_accounted();
 }
 

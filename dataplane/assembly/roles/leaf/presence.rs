@@ -2,10 +2,12 @@
 //! excludes a silent worker after 100 ms.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, the others on the second. `through` sends a packet to a port, polls the leaf 1 us later and
+//! receives from another port. `one` does so for exactly one packet back, and returns its datagram, header and frame.
+//! `wait` polls after some nanoseconds. `task(seq)` is a client's task with this sequence number, and
+//! `reply(worker, tasks)` a worker's reply with its number of remaining tasks. `assert_accounted` checks the ledger and
+//! the buffers at the end. `promise: ID` names the tested promise of SPECIFICATION.md.
 
 use crossbeam_queue::ArrayQueue;
 use wedjat_core::policy::{CATALOGUE, Runs};
@@ -15,7 +17,7 @@ use wedjat_core::wire::address::Address;
 
 use super::*;
 
-/// Returns a message from a server to the leaf itself.
+/// Returns a message from a server to the leaf itself. It always has the MAC address of the first server.
 pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     let mut payload = vec![0xEF; header.len() + 3];
     header.emit(&mut payload);
@@ -33,9 +35,14 @@ pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
-/// Returns the address of a worker's server.
+/// Returns the index in the pool of a worker.
+fn member_of(worker: u16) -> u16 {
+    worker - 10
+}
+
+/// Returns the address of a worker's server; the first one's for worker 18, which the leaf does not know.
 fn server_of(worker: u16) -> u32 {
-    SERVERS[usize::from(worker - 10) / 4 % 2]
+    SERVERS[usize::from(member_of(worker)) / 4 % 2]
 }
 
 /// Returns a worker's registration with its number of tasks.
@@ -68,12 +75,12 @@ impl Rig {
 
     /// Returns a worker's presence.
     fn presence(&self, worker: u16) -> Presence {
-        self.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
+        self.leaf.stages().dispatcher(0).unwrap().view().presence(Member(member_of(worker)))
     }
 
     /// Returns true if a worker may get tasks.
     fn is_active(&self, worker: u16) -> bool {
-        self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(worker - 10))
+        self.leaf.stages().dispatcher(0).unwrap().view().is_active(Member(member_of(worker)))
     }
 
     /// Advances time in steps of 10 ms, with keep-alives of these workers.
@@ -102,6 +109,7 @@ fn a_registration_is_answered_to_its_sender() {
         let (datagram, answer, frame) = rig.one(WORKERS, &sent, WORKERS);
         assert_eq!((datagram.src, datagram.src_port), (LEAF_WORKERS, 1234));
         assert_eq!((datagram.dst, datagram.dst_port), (SERVERS[1], 5000));
+        // Leaf 9, with a timeout of 100 ms.
         assert_eq!(answer, header.acknowledged_by(9, 100));
         assert_eq!(ether::dst(frame.bytes()), server_mac(0), "back to where it came from");
         let (sent, frame) = (&sent[datagram.payload()..], &frame.bytes()[datagram.payload()..]);
@@ -111,6 +119,7 @@ fn a_registration_is_answered_to_its_sender() {
         (rig.presence(14), rig.presence(13)),
         (Presence::Registered, Presence::Unregistered)
     );
+    // A load has 16 fractional bits.
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     assert_eq!(view.estimated_load(Member(4)), 3 << 16, "its queue is known");
     assert_eq!((rig.count(Counter::Registrations), rig.count(Counter::Originated)), (2, 2));
@@ -124,7 +133,9 @@ fn a_registration_is_answered_to_its_sender() {
 
 // promise: scheduling.4
 #[test]
-fn lost_tasks_of_doubted_workers_are_written_off() {
+fn lost_tasks_are_written_off_despite_keep_alives() {
+    // Keep-alives without tasks contradict the tasks sent. The leaf doubts such a worker's reports for a second. Then
+    // it writes off the tasks that none of them counted. A policy that holds tasks would send waiting ones after that.
     let workers: Vec<_> = (10..18).collect();
     for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
         let mut rig = registering(entry.name);
@@ -165,7 +176,7 @@ fn golden_bytes_of_a_registration_on_the_wire() {
 
 // promise: membership.4
 #[test]
-fn unknown_worker_messages_are_counted_and_ignored() {
+fn bad_registrations_are_counted_and_ignored() {
     let mut rig = registering("horus");
     let mut on_clients_side = join(10, 0);
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
@@ -226,15 +237,15 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         rig.send_message(&join(13, 0));
         rig.pass_with_keep_alives(150_000_000, &[12, 13]);
         assert!(rig.is_active(12) && rig.is_active(13));
-        let before = rig.outstanding(2);
-        while rig.outstanding(2) < before + 3 {
+        let before = rig.outstanding(member_of(12));
+        while rig.outstanding(member_of(12)) < before + 3 {
             rig.chosen(1);
         }
         rig.pass_with_keep_alives(90_000_000, &[13]);
         assert!(rig.is_active(12), "not yet");
         rig.pass_with_keep_alives(30_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
-        assert_eq!(rig.outstanding(2), 0, "what it had is written off");
+        assert_eq!(rig.outstanding(member_of(12)), 0, "what it had is written off");
         let chosen = rig.chosen(200);
         assert!(!chosen.contains(&12), "no task for a silent worker");
         assert!(!chosen.contains(&10), "nor for one that never registered");
@@ -245,7 +256,7 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
         // The same again.
         rig.pass_with_keep_alives(120_000_000, &[13]);
-        assert_eq!((rig.presence(12), rig.outstanding(2)), (Presence::Silent, 0));
+        assert_eq!((rig.presence(12), rig.outstanding(member_of(12))), (Presence::Silent, 0));
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
         rig.assert_accounted();
     }
@@ -359,7 +370,7 @@ fn silence_and_return_reach_all_cores() {
     second.send_message(&join(12, 0));
     second.send_message(&join(13, 0));
     first.wait(1_000_000);
-    while first.outstanding(2) < 3 {
+    while first.outstanding(member_of(12)) < 3 {
         first.chosen(1);
         second.chosen(1);
     }
@@ -369,7 +380,7 @@ fn silence_and_return_reach_all_cores() {
         second.wait(10_000_000);
     }
     assert!(!first.is_active(12) && !second.is_active(12));
-    assert_eq!(first.outstanding(2), 0, "written off once, over all cores");
+    assert_eq!(first.outstanding(member_of(12)), 0, "written off once, over all cores");
     let lost = |rig: &Rig| rig.count(Counter::WorkersLost);
     assert_eq!(lost(first) + lost(second), 1, "and counted once");
     assert!(!first.chosen(100).contains(&12) && !second.chosen(100).contains(&12));
@@ -391,17 +402,17 @@ fn disabled_worker_stays_disabled() {
     rig.send_message(&join(12, 0));
     rig.pass_with_keep_alives(150_000_000, &[]);
     // Silent, then deactivated: a message does not bring it back.
-    rig.set_active(2, false);
+    rig.set_active(member_of(12), false);
     rig.wait(1_000_000);
     rig.pass_with_keep_alives(50_000_000, &[12]);
     assert_eq!(rig.presence(12), Presence::Registered);
     assert!(!rig.is_active(12));
-    rig.set_active(2, true);
+    rig.set_active(member_of(12), true);
     rig.wait(1_000_000);
     assert!(rig.is_active(12));
     // Silent, then activated: a message brings it back.
     rig.pass_with_keep_alives(150_000_000, &[]);
-    rig.set_active(2, true);
+    rig.set_active(member_of(12), true);
     rig.wait(1_000_000);
     assert!(!rig.is_active(12));
     rig.pass_with_keep_alives(10_000_000, &[12]);
@@ -413,6 +424,7 @@ fn disabled_worker_stays_disabled() {
 fn no_timeout_means_no_silence() {
     let mut rig = registering("random");
     rig.leaf.stages_mut().set_worker_timeout(0);
+    // The acknowledgement carries the timeout in the field of the queue length.
     let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
     assert_eq!(answer.qlen, 0, "the server is told");
     rig.pass_with_keep_alives(10_000_000_000, &[]);
@@ -489,20 +501,20 @@ fn unregistered_worker_gets_no_task() {
 fn added_worker_waits_for_its_registration() {
     let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key: None };
     // The rig of `registering`, with the control.
-    let text = text_of(&networks, "random", true, 1, (64, Overflow::Drop));
-    let (mut rigs, mut control) = controlled(&text, None, true, 256);
+    let text = config_text(&networks, "random", true, 1, (64, Overflow::Drop));
+    let (mut rigs, mut control) = rigs_with_control(&text, None, true, 256);
     let rig = &mut rigs[0];
     rig.send_message(&join(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
     assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
     assert_eq!(rig.chosen(50), [10].into());
-    let join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
-    rig.send_message(&join);
+    let late_join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
+    rig.send_message(&late_join);
     assert_eq!(rig.chosen(50), [10, 20].into());
     // It departs, and another worker gets its place, which is free 10 s later because of its unanswered tasks.
     rig.change(&mut control, &["remove-workers workers=20"]);
     rig.wait(11_000_000_000);
-    control.tend(rig.now);
+    control.tend(rig.now); // frees the place
     rig.send_message(&alive(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=21 server=10.0.2.11"]);
     assert_eq!(rig.chosen(50), [10].into());
@@ -513,13 +525,17 @@ fn added_worker_waits_for_its_registration() {
 #[test]
 fn worker_of_a_returned_host_stays_silent() {
     let mut rig = registering("random");
+    // Without a timeout, workers become silent only by the loss of their host.
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
     (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
-    rig.pass_with_keep_alives(30_000_000, &[]); // one round of the leaf's checks, after which it knows the servers
+    // One round of the leaf's checks. Then the servers count as up, and a single loss suffices.
+    rig.pass_with_keep_alives(30_000_000, &[]);
+    // Slot of the second server in the neighbour table.
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
+    // The MAC address is configured, so it stays known, and the next check takes the host back.
     assert!(neighbours.mac(slot).is_some(), "it answers again");
     rig.wait(10_000_000);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
@@ -544,6 +560,7 @@ fn tasks_wait_for_the_first_registration() {
     }
     assert_eq!(rig.count(Counter::RxPackets), 0);
     rig.send_message(&join(12, 0));
+    // The tick in the first poll ends the delay, and the second poll receives the tasks.
     rig.wait(1_000_000);
     rig.wait(1_000_000);
     assert_eq!((rig.receive(WORKERS).len(), rig.drops()), (20, vec![]));

@@ -1,24 +1,34 @@
-//! A port shared by clients and workers. A client there may have a worker's address, but does not send from
-//! its MAC address.
+//! A port shared by clients and workers, and a port for workers only.
+//!
+//! On the shared port a client might send from the IP address of a worker's server. There the leaf also checks that a
+//! worker's packet comes from the server's MAC address.
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
-//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. `through` and `one` send a
-//! packet to a port, poll the leaf 1 us later and receive from another port. `wait` polls after some nanoseconds.
-//! `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply with its number of
-//! remaining tasks. `assert_accounted` checks the ledger and the buffers at the end.
+//! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and returns
+//! all frames of another port. `one` expects one frame, and returns its datagram, header and bytes. `wait` polls after
+//! some nanoseconds. `task(seq)` is a client's task with this sequence number, `reply(worker, tasks)` a worker's reply
+//! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
+//! sent on, consumed or dropped, and that every buffer is back.
 
 use wedjat_core::state::Presence;
 
 use super::presence::{alive, join};
 use super::*;
 
-const FORGER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
+/// Port for clients and workers.
+const SHARED: usize = WORKERS;
+/// 10.0.2.2, a client on the network of the shared port.
+const SHARED_CLIENT: u32 = CLIENT + 0x100;
+/// MAC address of no server.
+const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 9, 9]);
 
-/// Builds a leaf with a port for clients, and a port for clients and workers.
-fn shared(policy: &str, servers_known: bool, registers: bool) -> Rig {
+/// Builds a leaf with a port for clients, and a port for clients and workers. The leaf knows the servers' MAC addresses
+/// from the start, or must resolve them.
+fn shared(policy: &str, server_macs_known: bool, registers: bool) -> Rig {
     let networks = Networks { sides: [Side::Clients, Side::Both], registers, key: None };
     // The client's MAC address is known. A port holds 256 packets, the leaf has one core, and its queue 64 places.
-    rigs_on(networks, policy, servers_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
+    rigs_on(networks, policy, server_macs_known, true, 256, 1, (64, Overflow::Drop)).remove(0)
 }
 
 /// Returns the same packet from another MAC address.
@@ -36,18 +46,19 @@ fn messages() -> [(&'static str, Vec<u8>); 3] {
 #[test]
 fn shared_port_requires_the_servers_mac_address() {
     for (name, message) in messages() {
-        // Alone, a reply takes the fast path. Behind a packet that this path does not handle, it takes the
-        // slow one.
+        // Alone, a reply takes the fast path. Behind a packet that this path does not handle, it takes the slow one, as
+        // registrations and keep-alives always do.
         for behind_another in [false, true] {
             let mut rig = shared("jsq", true, true);
-            let forged = sent_by(FORGER_MAC, message.clone());
+            let forged = sent_by(OTHER_MAC, message.clone());
             if behind_another {
                 let mut question = [0; arp::FRAME_LEN];
-                let (asker, own) = (CLIENT + 0x100, LEAF_WORKERS);
-                arp::Packet::request(CLIENT_MAC, asker, own).emit(&mut question, Mac::BROADCAST);
-                assert!(rig.far[WORKERS].send(&question));
+                let leaf_ip = LEAF_WORKERS;
+                arp::Packet::request(CLIENT_MAC, SHARED_CLIENT, leaf_ip)
+                    .emit(&mut question, Mac::BROADCAST);
+                assert!(rig.far[SHARED].send(&question));
             }
-            assert!(rig.far[WORKERS].send(&forged));
+            assert!(rig.far[SHARED].send(&forged));
             rig.poll();
             assert_eq!(rig.drops(), [("spoofed_reply", 1)], "{name}, {behind_another}");
             assert!(rig.receive(CLIENTS).is_empty(), "{name}: nothing goes on");
@@ -62,12 +73,12 @@ fn shared_port_requires_the_servers_mac_address() {
 }
 
 #[test]
-fn shared_port_accepts_its_own_server() {
+fn shared_port_accepts_the_servers_mac_address() {
     let mut rig = shared("jsq", true, false);
-    let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
+    let (_, header, _) = rig.one(CLIENTS, &task(1), SHARED);
     let server = usize::from(header.dst - 10) / 4;
     let answer = sent_by(server_mac(server), reply(header.dst, 0));
-    assert_eq!(rig.one(WORKERS, &answer, CLIENTS).1.src, header.dst);
+    assert_eq!(rig.one(SHARED, &answer, CLIENTS).1.src, header.dst);
     assert_eq!(rig.drops(), []);
     rig.assert_accounted();
 }
@@ -75,18 +86,19 @@ fn shared_port_accepts_its_own_server() {
 #[test]
 fn unresolved_server_on_shared_port_is_refused() {
     let mut rig = shared("jsq", false, false);
-    rig.receive(WORKERS);
-    let forged = sent_by(FORGER_MAC, reply(11, 60));
-    assert!(rig.through(WORKERS, &forged, CLIENTS).is_empty());
+    rig.receive(SHARED);
+    let forged = sent_by(OTHER_MAC, reply(11, 60));
+    assert!(rig.through(SHARED, &forged, CLIENTS).is_empty());
     assert_eq!(rig.drops(), [("spoofed_reply", 1)]);
     rig.assert_accounted();
 }
 
 #[test]
 fn worker_port_identifies_workers_by_address() {
+    // The port is for workers only, so the leaf does not check the MAC address.
     let mut rig = rig("jsq");
     let (_, header, _) = rig.one(CLIENTS, &task(1), WORKERS);
-    let answer = sent_by(FORGER_MAC, reply(header.dst, 0));
+    let answer = sent_by(OTHER_MAC, reply(header.dst, 0));
     assert_eq!(rig.one(WORKERS, &answer, CLIENTS).1.src, header.dst);
     assert_eq!(rig.drops(), []);
     rig.assert_accounted();

@@ -454,7 +454,8 @@ fn announced(rig: &mut Rig) -> Vec<u32> {
 #[test]
 fn racks_and_service_addresses_change_while_running() {
     for family in BOTH {
-        let (mut rigs, mut control) = controlled(&text(family, "random", 1), None, true, 256);
+        let (mut rigs, mut control) =
+            rigs_with_control(&text(family, "random", 1), None, true, 256);
         let mut rig = rigs.remove(0);
         rig.wait(MS);
         assert_eq!(announced(&mut rig), [SERVICE]);

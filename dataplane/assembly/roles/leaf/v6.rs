@@ -462,7 +462,7 @@ fn pools_of_both_families_stand_side_by_side() {
 
 #[test]
 fn servers_come_and_move_while_it_runs() {
-    let (mut rigs, mut control) = controlled(&text("round-robin", ""), None, false, 256);
+    let (mut rigs, mut control) = rigs_with_control(&text("round-robin", ""), None, false, 256);
     let mut rig = rigs.remove(0);
     rig.resolve_v6_servers();
     rig.change(

@@ -9,5 +9,5 @@ mod recent;
 pub use alias::Alias;
 pub use line::Line;
 pub use losses::{LossWatch, Losses};
-pub use ranks::{Front, Rank, RankedMember, Ranking, Ranks, SpeedRanks};
+pub use ranks::{Front, Level, Rank, RankedMember, Ranking, Ranks, SpeedRanks, UNBOUNDED};
 pub use recent::MovingWindow;

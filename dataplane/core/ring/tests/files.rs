@@ -54,16 +54,14 @@ fn task_passes_between_two_mappings() {
     assert_eq!((other.place(1), other.shape()), (Some(Place { id: 11, pool: 3 }), region.shape()));
     assert_eq!(other.pid(), u64::from(std::process::id()));
     assert!(other.has_agent() && !region.has_worker(1));
-    let mut worker_end = other.claim(1).unwrap().unwrap();
+    let worker_end = other.claim(1).unwrap().unwrap();
     assert!(region.has_worker(1) && !region.has_worker(0));
     assert!(other.claim(1).unwrap().is_none(), "taken, for threads of one process, too");
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
     worker_end.start();
     assert!(channel.give(ids(1), b"over there"));
-    assert_eq!(worker_end.take(), Ok(true));
-    assert_eq!(worker_end.payload(), b"over there");
-    echo(&mut worker_end);
+    assert_eq!(echo(&worker_end), b"over there");
     assert_eq!(channel.collect(), Ok(0..1));
     drop(worker_end);
     wait_until("the worker's lock is free", || !region.has_worker(1));
@@ -179,14 +177,14 @@ fn peers_cannot_remove_the_memory() {
     rustix::fs::fallocate(&memory, hole, 0, len).unwrap();
     memory.set_permissions(fs::Permissions::from_mode(0o0)).unwrap();
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
-    let mut worker_end = other.claim(0).unwrap().unwrap();
+    let worker_end = other.claim(0).unwrap().unwrap();
     let mut channel = region.channel(0);
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
     worker_end.start();
     assert!(channel.give(ids(1), b"still"));
-    assert_eq!(worker_end.take(), Ok(true));
-    assert_eq!(worker_end.payload(), b"still");
+    let taken = take(&worker_end);
+    assert_eq!(worker_end.payload(&taken), b"still");
 }
 
 // promise: membership.1
@@ -229,14 +227,12 @@ fn workers_can_attach_after_any_scribbling() {
             (Some(Place { id: 11, pool: 3 }), region.shape())
         );
         let mut channel = region.channel(1);
-        let mut worker_end = other.claim(1).unwrap().unwrap();
+        let worker_end = other.claim(1).unwrap().unwrap();
         let sender = channel.sender_mut();
         sender.grant(sender.claim());
         worker_end.start();
         assert!(channel.give(ids(1), b"as ever"));
-        assert_eq!(worker_end.take(), Ok(true));
-        assert_eq!(worker_end.payload(), b"as ever");
-        echo(&mut worker_end);
+        assert_eq!(echo(&worker_end), b"as ever");
         assert_eq!(channel.collect(), Ok(0..1));
     }
 }

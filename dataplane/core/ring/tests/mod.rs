@@ -22,7 +22,7 @@ fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, WorkerEn
 
 /// Attaches a worker and grants it the channel.
 fn attach_worker(region: &Arc<WorkerRegion>, channel: &mut Channel) -> WorkerEnd {
-    let mut worker_end = region.claim(0).unwrap().expect("the place is free");
+    let worker_end = region.claim(0).unwrap().expect("the place is free");
     assert!(!worker_end.receiver().is_granted());
     let sender = channel.sender_mut();
     sender.grant(sender.claim());
@@ -36,60 +36,77 @@ fn ids(seq: u32) -> TaskIds {
     TaskIds { app: 5, seq, class: 3 }
 }
 
-/// Answers the current task with its own bytes, after 40 ns of work.
-fn echo(worker_end: &mut WorkerEnd) {
+/// Takes the next task.
+fn take(worker_end: &WorkerEnd) -> TakenTask {
+    worker_end.take().unwrap().expect("a task")
+}
+
+/// Takes a task and answers with its own bytes, after 40 ns of work. Returns them.
+fn echo(worker_end: &WorkerEnd) -> Vec<u8> {
+    answer(worker_end, take(worker_end))
+}
+
+/// Answers a task with its own bytes, after 40 ns of work. Returns them.
+fn answer(worker_end: &WorkerEnd, task: TakenTask) -> Vec<u8> {
+    let bytes = worker_end.payload(&task).to_vec();
     let write = |request: &[u8], reply: &mut [u8]| {
         reply[..request.len()].copy_from_slice(request);
         request.len()
     };
-    worker_end.answer(write, || 40);
+    worker_end.answer(task, write, || 40).unwrap();
+    bytes
+}
+
+/// Returns the position of a task of a worker that completes tasks in order, in a ring of 4 slots.
+fn task(number: u64) -> TaskPosition {
+    TaskPosition { number, slot: number as usize % 4 }
 }
 
 #[test]
 fn a_task_goes_and_its_reply_comes_back() {
-    let (_region, mut channel, mut worker_end) = joined(4, 100);
+    let (_region, mut channel, worker_end) = joined(4, 100);
     assert_eq!(worker_end.place(), Place { id: 7, pool: 1 });
-    assert_eq!(worker_end.take(), Ok(false));
+    assert!(worker_end.take().unwrap().is_none());
     assert!(channel.give(ids(9), b"some task"));
     assert_eq!(channel.sender().outstanding(), 1);
-    assert_eq!(worker_end.take(), Ok(true));
-    assert_eq!((worker_end.payload(), worker_end.ids()), (&b"some task"[..], ids(9)));
+    let taken = take(&worker_end);
+    assert_eq!((worker_end.payload(&taken), worker_end.ids(&taken)), (&b"some task"[..], ids(9)));
     assert_eq!(channel.collect(), Ok(0..0));
-    echo(&mut worker_end);
+    answer(&worker_end, taken);
     assert_eq!(channel.collect(), Ok(0..1));
-    assert_eq!(channel.outcome(0), Outcome::Reply { len: 9, service_ns: 40 });
+    assert_eq!(channel.outcome(task(0)), Outcome::Reply { len: 9, service_ns: 40 });
     let mut reply = [0; 9];
-    channel.reply(0, &mut reply);
+    channel.reply(task(0), &mut reply);
     assert_eq!(&reply, b"some task");
     assert_eq!((channel.sender_mut().worked_ns(), channel.sender().outstanding()), (40, 0));
 }
 
 #[test]
 fn full_ring_waits_for_a_credit() {
-    let (_region, mut channel, mut worker_end) = joined(4, 16);
+    let (_region, mut channel, worker_end) = joined(4, 16);
     assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
     assert!(!channel.give(ids(4), &[]));
-    assert_eq!(worker_end.take(), Ok(true));
+    let taken = take(&worker_end);
     assert!(!channel.give(ids(4), &[]), "taken is not completed");
-    worker_end.give_up(0);
+    worker_end.give_up(taken, 0);
     assert_eq!(channel.collect(), Ok(0..1));
-    assert_eq!(channel.outcome(0), Outcome::Unanswered);
+    assert_eq!(channel.outcome(task(0)), Outcome::Unanswered);
     assert!(channel.give(ids(4), &[]));
     assert!(!channel.give(ids(5), &[0; 17]), "nor what is too long");
 }
 
 #[test]
 fn bursts_stay_ordered_over_many_laps() {
-    let (_region, mut channel, mut worker_end) = joined(8, 8);
+    let (_region, mut channel, worker_end) = joined(8, 8);
     let notices: Vec<_> = (0..3).map(|class| Notice { offset: 0, len: 0, class }).collect();
     for lap in 0..100 {
         assert_eq!(channel.sender_mut().send_burst(&notices), 3);
         for notice in &notices {
             // Tests only the notices. They are received directly, because their offsets are not those of the slots.
-            assert_eq!(worker_end.receiver_mut().receive(), Some(*notice), "lap {lap}");
+            assert_eq!(worker_end.receiver().receive(), Some(*notice), "lap {lap}");
         }
-        assert_eq!(worker_end.receiver_mut().receive(), None);
-        worker_end.receiver_mut().complete(1); // completes all received ones, after 1 ns of work
+        assert_eq!(worker_end.receiver().receive(), None);
+        worker_end.receiver().complete(1); // completes all received ones, after 1 ns of work
         assert_eq!(channel.collect(), Ok(3 * lap..3 * lap + 3));
     }
 }
@@ -98,15 +115,17 @@ fn bursts_stay_ordered_over_many_laps() {
 #[test]
 fn two_threads_pass_every_task_once() {
     let tasks: u32 = if cfg!(miri) { 60 } else { 50_000 };
-    let (_region, mut channel, mut worker_end) = joined(8, 64);
+    let (_region, mut channel, worker_end) = joined(8, 64);
     let worker = std::thread::spawn(move || {
         for seq in 0..tasks {
-            while !worker_end.take().unwrap() {
-                std::thread::yield_now();
-            }
-            assert_eq!(worker_end.ids().seq, seq);
-            assert_eq!(worker_end.payload(), vec![seq as u8; seq as usize % 65]);
-            echo(&mut worker_end);
+            let taken = loop {
+                match worker_end.take().unwrap() {
+                    Some(taken) => break taken,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(worker_end.ids(&taken).seq, seq);
+            assert_eq!(answer(&worker_end, taken), vec![seq as u8; seq as usize % 65]);
         }
         worker_end
     });
@@ -118,9 +137,10 @@ fn two_threads_pass_every_task_once() {
         for number in channel.collect().unwrap() {
             let len = answered as usize % 65;
             assert_eq!(number, u64::from(answered));
-            assert_eq!(channel.outcome(number), Outcome::Reply { len, service_ns: 40 });
+            let position = channel.sender().completed(number);
+            assert_eq!(channel.outcome(position), Outcome::Reply { len, service_ns: 40 });
             let mut reply = vec![0; len];
-            channel.reply(number, &mut reply);
+            channel.reply(position, &mut reply);
             assert_eq!(reply, vec![answered as u8; len]);
             answered += 1;
         }
@@ -131,23 +151,76 @@ fn two_threads_pass_every_task_once() {
 
 #[test]
 fn departed_worker_can_be_replaced() {
-    let (region, mut channel, mut worker_end) = joined(4, 16);
+    let (region, mut channel, worker_end) = joined(4, 16);
     let first = channel.sender().granted();
     assert!((0..3).all(|seq| channel.give(ids(seq), &[seq as u8])));
-    assert_eq!(worker_end.take(), Ok(true));
-    worker_end.give_up(0);
+    worker_end.give_up(take(&worker_end), 0);
     assert!(region.claim(0).unwrap().is_none(), "one worker at a time");
     drop(worker_end);
     assert_eq!(channel.sender().claim(), 0, "it has left");
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.sender_mut().revoke(), 1..3, "which tasks are lost");
     assert!(!channel.give(ids(3), &[]), "nobody is there");
-    let mut worker_end = attach_worker(&region, &mut channel);
+    let worker_end = attach_worker(&region, &mut channel);
     assert_ne!(channel.sender().granted(), first);
-    assert_eq!(worker_end.take(), Ok(false), "tasks of its predecessor are not its own");
+    assert!(worker_end.take().unwrap().is_none(), "tasks of its predecessor are not its own");
     assert!(channel.give(ids(3), b"new"));
-    assert_eq!(worker_end.take(), Ok(true));
-    assert_eq!(worker_end.payload(), b"new");
-    echo(&mut worker_end);
+    assert_eq!(echo(&worker_end), b"new");
     assert_eq!(channel.collect(), Ok(3..4));
+}
+
+// promise: agent.1
+#[test]
+fn tasks_complete_in_any_order() {
+    let (_region, mut channel, mut worker_end) = joined(4, 16);
+    // One task in order before, so that slots and numbers differ by a lap later.
+    assert!(channel.give(ids(0), b"a"));
+    echo(&worker_end);
+    worker_end.complete_in_any_order();
+    assert!((1..5).all(|seq| channel.collect().is_ok() && channel.give(ids(seq), &[seq as u8])));
+    let mut taken: Vec<_> = (0..4).map(|_| take(&worker_end)).collect();
+    // The oldest task stays, while 40 others pass it.
+    let mut oldest = Some(taken.remove(0));
+    for seq in 5..45 {
+        let newest = taken.pop().unwrap();
+        let payload = answer(&worker_end, newest);
+        let done = channel.collect().unwrap();
+        assert_eq!(done.end - done.start, 1);
+        let position = channel.sender().completed(done.start);
+        assert_eq!(channel.outcome(position), Outcome::Reply { len: 1, service_ns: 40 });
+        let mut reply = [0];
+        channel.reply(position, &mut reply);
+        assert_eq!(reply, payload[..]);
+        assert!(channel.give(ids(seq), &[seq as u8]));
+        assert!(!channel.give(ids(seq), &[0]), "four tasks are outstanding");
+        taken.push(take(&worker_end));
+    }
+    assert_eq!(answer(&worker_end, oldest.take().unwrap()), [1]);
+    taken.into_iter().for_each(|task| worker_end.give_up(task, 0));
+    let done = channel.collect().unwrap();
+    assert_eq!((done.end - done.start, channel.sender().outstanding()), (4, 0));
+    let outcomes: Vec<_> =
+        done.map(|count| channel.outcome(channel.sender().completed(count))).collect();
+    assert!(matches!(outcomes[0], Outcome::Reply { .. }));
+    assert_eq!(outcomes[1..], [Outcome::Unanswered; 3]);
+}
+
+// promise: agent.2
+#[test]
+fn next_worker_starts_in_order() {
+    let (region, mut channel, mut worker_end) = joined(4, 16);
+    worker_end.complete_in_any_order();
+    assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
+    let taken: Vec<_> = (0..3).map(|_| take(&worker_end)).collect();
+    taken.into_iter().rev().take(2).for_each(|task| worker_end.give_up(task, 0));
+    assert_eq!(channel.collect(), Ok(0..2));
+    worker_end.die();
+    assert_eq!(channel.sender_mut().revoke(), 2..4, "two of four are lost");
+    let worker_end = attach_worker(&region, &mut channel);
+    for seq in 4..20 {
+        assert!(channel.give(ids(seq), &[seq as u8]));
+        assert_eq!(echo(&worker_end), [seq as u8]);
+        assert_eq!(channel.collect(), Ok(u64::from(seq)..u64::from(seq) + 1));
+        assert!(matches!(channel.outcome(task(seq.into())), Outcome::Reply { len: 1, .. }));
+    }
 }

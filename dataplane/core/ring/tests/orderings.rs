@@ -50,6 +50,7 @@ fn words(slots: usize) -> ChannelWords<Shared> {
         claim: Shared::new(claim::WORDS),
         credit: Shared::new(credit::WORDS),
         slots: Shared::new(2 * slots),
+        completed: Shared::new(slots),
     }
 }
 
@@ -78,7 +79,7 @@ fn bytes_are_visible_with_notices_and_credits() {
         let words = words(2);
         let (tasks, replies) = (Shared::new(2), Shared::new(2));
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1, 0);
+        let receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = {
@@ -99,7 +100,7 @@ fn bytes_are_visible_with_notices_and_credits() {
         let mut collect = |sender: &mut Sender<Shared>| {
             for number in sender.collect().expect("a worker without fault") {
                 assert_eq!(number, answered);
-                assert_eq!(replies[sender.slot(number)].load(Relaxed), 200 + number);
+                assert_eq!(replies[sender.completed(number).slot].load(Relaxed), 200 + number);
                 answered += 1;
             }
             answered
@@ -109,7 +110,7 @@ fn bytes_are_visible_with_notices_and_credits() {
                 collect(&mut sender);
                 thread::yield_now();
             }
-            tasks[sender.slot(number)].store(100 + number, Relaxed);
+            tasks[sender.next_slot()].store(100 + number, Relaxed);
             assert!(sender.send(task(number)));
         }
         wait(|| (collect(&mut sender) == TASKS).then_some(()));
@@ -124,7 +125,7 @@ fn a_burst_is_seen_whole() {
     loom::model(|| {
         let words = words(4);
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1, 0);
+        let receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = thread::spawn(move || {
@@ -146,7 +147,7 @@ fn a_second_worker_begins_where_the_first_ended() {
     loom::model(|| {
         let words = words(2);
         let mut sender = Sender::new(words.clone());
-        let mut first = Receiver::claim(words.clone(), 1, 0);
+        let first = Receiver::claim(words.clone(), 1, 0);
         sender.grant(sender.claim());
         first.start();
         assert!(sender.send(task(0)) && sender.send(task(1)));
@@ -154,7 +155,7 @@ fn a_second_worker_begins_where_the_first_ended() {
         first.complete(5);
         drop(first); // dies with one task completed and one not
         let worker = thread::spawn(move || {
-            let mut second = Receiver::claim(words, 2, 0);
+            let second = Receiver::claim(words, 2, 0);
             wait(|| second.is_granted().then_some(()));
             second.start();
             assert_eq!(second.next(), 2);
@@ -183,7 +184,6 @@ fn departed_and_died_workers_stay_distinct() {
             let mut sender = Sender::new(words.clone());
             let first = Receiver::claim(words.clone(), 1, 0);
             let worker = thread::spawn(move || {
-                let mut first = first;
                 if !dies {
                     first.leave();
                 }
@@ -228,7 +228,7 @@ fn the_word_to_stop_overtakes_no_task() {
     loom::model(|| {
         let words = words(2);
         let mut sender = Sender::new(words.clone());
-        let mut receiver = Receiver::claim(words, 1, 0);
+        let receiver = Receiver::claim(words, 1, 0);
         sender.grant(sender.claim());
         receiver.start();
         let worker = thread::spawn(move || {
@@ -237,6 +237,47 @@ fn the_word_to_stop_overtakes_no_task() {
         });
         assert!(sender.send(task(0)));
         sender.stop();
+        worker.join().expect("the worker");
+    });
+}
+
+/// The dispatcher reads the slots of tasks that were completed in reverse order, with their bytes.
+// promise: agent.1
+#[test]
+fn listed_completions_are_visible_with_credits() {
+    loom::model(|| {
+        let words = words(2);
+        let replies = Shared::new(2);
+        let mut sender = Sender::new(words.clone());
+        let receiver = Receiver::claim(words, 1, 0);
+        sender.grant(sender.claim());
+        receiver.start();
+        assert!(sender.send(task(0)) && sender.send(task(1)));
+        let worker = {
+            let replies = replies.clone();
+            thread::spawn(move || {
+                receiver.list_completions();
+                assert_eq!(
+                    (receiver.receive(), receiver.receive()),
+                    (Some(task(0)), Some(task(1)))
+                );
+                for slot in [1, 0] {
+                    replies[slot].store(200 + slot as u64, Relaxed);
+                    receiver.complete_slot(slot, 1);
+                }
+            })
+        };
+        let mut slots = Vec::new();
+        wait(|| {
+            for count in sender.collect().expect("a worker without fault") {
+                let position = sender.completed(count);
+                assert_eq!(position.number as usize, position.slot);
+                assert_eq!(replies[position.slot].load(Relaxed), 200 + position.number);
+                slots.push(position.slot);
+            }
+            (slots.len() == 2).then_some(())
+        });
+        assert_eq!(slots, [1, 0]);
         worker.join().expect("the worker");
     });
 }

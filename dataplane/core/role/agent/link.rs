@@ -84,7 +84,7 @@ impl<T: Work> WorkerLink<T> {
     pub fn give(&mut self, task: T) -> Result<(), T> {
         match self {
             Self::Copied { channel, held } => {
-                let slot = channel.sender().slot(channel.sender().next());
+                let slot = channel.sender().next_slot();
                 if !channel.give(task.ids(), task.payload()) {
                     return Err(task);
                 }
@@ -101,7 +101,7 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Processes new credits. Returns the numbers of the completed tasks.
+    /// Processes new credits. Returns the counts of the completed tasks, see [`Channel::collect`].
     ///
     /// # Errors
     /// Same as for [`Channel::collect`].
@@ -121,17 +121,18 @@ impl<T: Work> WorkerLink<T> {
         }
     }
 
-    /// Revokes the grant, and passes each unfinished task to `take_back` with the channel and the task's number in
-    /// it; 0 for a handed task, which needs none. Returns how many tasks were lost. Has no effect on a thread that is
-    /// still attached.
-    pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel, u64)) -> u32 {
+    /// Revokes the grant, and passes each unfinished task to `take_back` with the channel. Returns how many tasks were
+    /// lost. Has no effect on a thread that is still attached.
+    pub fn revoke(&mut self, mut take_back: impl FnMut(T, &Channel)) -> u32 {
         match self {
             Self::Copied { channel, held } => {
                 let lost = channel.sender_mut().revoke();
                 channel.wake(); // so that a sleeping worker sees the revocation
-                for number in lost.clone() {
-                    if let Some(task) = held[channel.sender().slot(number)].take() {
-                        take_back(task, channel, number);
+                // From the slot of the oldest task, so that tasks given in order return in order.
+                let oldest = lost.start as usize & (held.len() - 1);
+                for slot in (oldest..held.len()).chain(0..oldest) {
+                    if let Some(task) = held[slot].take() {
+                        take_back(task, channel);
                     }
                 }
                 (lost.end - lost.start) as u32
@@ -142,7 +143,7 @@ impl<T: Work> WorkerLink<T> {
                     lost += 1;
                     // Always a task: its bytes have not changed since they were parsed.
                     if let Some(task) = T::unpack(parcel, note) {
-                        take_back(task, producer.channel(), 0);
+                        take_back(task, producer.channel());
                     }
                 }
                 lost

@@ -68,7 +68,7 @@ use crate::node::explain::{Fate, Moment, PoolBeliefs};
 use crate::node::outbox::Outbox;
 use crate::node::refusals::Refusals;
 use crate::node::tap::{TapCommands, TapCore};
-use crate::policy::beliefs::Candidate;
+use crate::policy::beliefs::MemberEstimate;
 use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
 use crate::ring::{AgentStatusWords, Place};
@@ -338,10 +338,10 @@ where
         let chosen = set.map(|(set, member)| (&set.workers, member));
         explainer.name_worker(chosen.and_then(|(workers, member)| workers.id_of(member)));
         explainer.settle(Moment::Arrived, fate, |record| {
-            let candidate = |(workers, member): (&WorkerSet<_>, _)| {
-                Candidate::of(workers.dispatcher().view(), member)
+            let estimate = |(workers, member): (&WorkerSet<_>, _)| {
+                MemberEstimate::of(workers.dispatcher().view(), member)
             };
-            record.chosen = chosen.map(candidate);
+            record.chosen = chosen.map(estimate);
         });
     }
 
@@ -482,11 +482,14 @@ where
         port: usize,
         packet: &mut Option<P::Buf>,
     ) -> Result<Arrival<P::Buf>, DropReason> {
-        let Some(buf) = packet.as_ref() else {
+        let Some(buf) = packet.as_mut() else {
             return Err(DropReason::Runt);
         };
         if buf.is_segmented() {
-            return Err(DropReason::Segmented);
+            if !buf.linearise() {
+                return Err(DropReason::Segmented);
+            }
+            self.responder.out.counters.add(Counter::Linearised, 1);
         }
         let (frame, address) = (buf.bytes(), &self.addresses[port]);
         if frame.len() < ether::LEN {

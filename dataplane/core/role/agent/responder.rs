@@ -204,7 +204,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
                 self.out.counters.add(Counter::Replies, 1);
                 let credential = self.signer.as_deref().and_then(|signer| signer.of(worker));
                 let fields = ReplyFields { worker, left, service_ns, credential };
-                let fill = |into: &mut [u8]| done.channel.reply(done.number, into);
+                let fill = |into: &mut [u8]| done.channel.reply(done.position, into);
                 match done.task.into_reply(fields, len, fill) {
                     Ok(reply) => {
                         self.out.forward(reply, usize::from(port));

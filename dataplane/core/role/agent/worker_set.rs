@@ -16,7 +16,7 @@ use crate::limits::BURST;
 use crate::policy::fifo::Slab;
 use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
 use crate::reason::DropReason;
-use crate::ring::{Channel, Holder, Outcome, Place};
+use crate::ring::{Channel, Holder, Outcome, Place, TaskPosition};
 use crate::stage::Setting;
 use crate::state::{Load, Member, Report};
 
@@ -33,8 +33,8 @@ pub struct Completion<'a, T> {
     pub outcome: Result<Outcome, DropReason>,
     /// Channel to copy the reply from.
     pub channel: &'a Channel,
-    /// Number of the task in the channel; meaningless for a dropped task, which has no reply there.
-    pub number: u64,
+    /// Position of the task in the channel; meaningless for a dropped task, which has no reply there.
+    pub position: TaskPosition,
 }
 
 /// Reason why a worker was detached.
@@ -360,6 +360,12 @@ impl<T: Work> WorkerSet<T> {
             }
             if self.entries[index].link.sender().outstanding() > 0 {
                 freed += self.collect_from(index, now, done);
+                let entry = &self.entries[index];
+                let sender = entry.link.sender();
+                if sender.completes_in_any_order() {
+                    let quanta = if sender.outstanding() > 0 { sender.quanta() } else { 0 };
+                    self.dispatcher.view().set_quanta(entry.member, quanta);
+                }
             }
         }
         // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
@@ -378,14 +384,14 @@ impl<T: Work> WorkerSet<T> {
         done: &mut impl FnMut(Completion<'_, T>),
     ) -> usize {
         let entry = &mut self.entries[index];
-        let mut numbers = match entry.link.collect() {
-            Ok(numbers) => numbers,
+        let mut counts = match entry.link.collect() {
+            Ok(counts) => counts,
             Err(_) => {
                 self.detach(index, DetachReason::AtFault, done);
                 return 0;
             }
         };
-        let count = (numbers.end - numbers.start) as usize;
+        let count = (counts.end - counts.start) as usize;
         if count == 0 {
             return 0;
         }
@@ -401,7 +407,7 @@ impl<T: Work> WorkerSet<T> {
                 let service_ns = producer.worked_ns() / count as u64;
                 let service_ns = service_ns.min(u64::from(u32::MAX)) as u32;
                 self.ended += count as u64;
-                for _ in numbers {
+                for _ in counts {
                     self.dispatcher.reply(&Report::new(member, load, service_ns));
                 }
                 // Checked here and not only at ticks, so that a departed worker gets no more tasks.
@@ -412,24 +418,25 @@ impl<T: Work> WorkerSet<T> {
                 return count;
             }
         };
-        while !numbers.is_empty() {
+        while !counts.is_empty() {
             // Policies process up to a burst of reports at once.
-            let run = numbers.start..numbers.end.min(numbers.start + BURST as u64);
-            numbers.start = run.end;
+            let run = counts.start..counts.end.min(counts.start + BURST as u64);
+            counts.start = run.end;
             let mut ends = ArrayVec::<_, BURST>::new();
             let mut reports = ArrayVec::<_, BURST>::new();
-            for number in run {
-                let outcome = channel.outcome(number);
+            for count in run {
+                let position = channel.sender().completed(count);
+                let outcome = channel.outcome(position);
                 let service_ns = match outcome {
                     Outcome::Reply { service_ns, .. } => service_ns,
                     _ => 0,
                 };
                 reports.push(Report::new(member, load, service_ns));
-                ends.push((number, outcome));
+                ends.push((position, outcome));
             }
             self.dispatcher.reply_run(&reports);
-            for (number, outcome) in ends {
-                let Some(task) = held[channel.sender().slot(number)].take() else {
+            for (position, outcome) in ends {
+                let Some(task) = held[position.slot].take() else {
                     continue; // impossible: each number in flight has its task
                 };
                 done(Completion {
@@ -438,7 +445,7 @@ impl<T: Work> WorkerSet<T> {
                     left,
                     outcome: Ok(outcome),
                     channel,
-                    number,
+                    position,
                 });
             }
         }
@@ -487,7 +494,8 @@ impl<T: Work> WorkerSet<T> {
                 let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
                 let (place, left) = (entry.place, entry.link.sender().outstanding());
                 let (channel, outcome) = (entry.link.channel(), Err(reason));
-                done(Completion { task, place, left, outcome, channel, number: 0 });
+                let position = TaskPosition::default();
+                done(Completion { task, place, left, outcome, channel, position });
             }
         }
         given_count == tasks.len()
@@ -598,9 +606,10 @@ impl<T: Work> WorkerSet<T> {
         let member = entry.member;
         self.dispatcher.set_active(member, false);
         let place = entry.place;
-        let lost = entry.link.revoke(|task, channel, number| {
+        let lost = entry.link.revoke(|task, channel| {
             let outcome = Err(DropReason::WorkerLost);
-            done(Completion { task, place, left: 0, outcome, channel, number });
+            let position = TaskPosition::default();
+            done(Completion { task, place, left: 0, outcome, channel, position });
         });
         self.dispatcher.write_off(member, lost);
     }

@@ -273,8 +273,8 @@ pub fn burst<A: FastPath, B: Buf>(
     let Some(pool) = stages.network.pool(u16::from_be_bytes([high, low])) else {
         return 0;
     };
-    // Tasks that may wait, and tasks of a pool that reports to a spine, need the stages.
-    if stages.holds(pool) || stages.is_linked(pool) {
+    // Tasks of a pool that reports to a spine need the stages. So do tasks that may be returned to their clients.
+    if stages.is_linked(pool) || stages.may_refuse(pool, packets.len()) {
         return 0;
     }
     let tables = <A as FastPath>::tables(stages);
@@ -333,6 +333,7 @@ fn replies<A: FastPath, B: Buf>(
         stages.counters.add(Counter::SurplusReplies, surplus as u64);
     }
     stages.counters.add(Counter::Replies, reports.len() as u64);
+    stages.freed = true; // a worker may have room for a waiting task
     let mut rewriter = ReplyRewriter::<A>::new(network, &stages.neighbours, stages.now_ms, pool);
     for index in accepted {
         let Some(packet) = packets.get_mut(index) else {
@@ -423,7 +424,8 @@ fn tasks<A: FastPath, B: Buf>(
     let indices = run.tasks();
     let mut picks: [Option<Pick>; BURST] = [None; BURST];
     let picks = &mut picks[..indices.len()];
-    stages.dispatchers[pool].schedule(&fields.tasks[..indices.len()], picks);
+    let Stages { dispatchers, affinity, .. } = stages;
+    dispatchers[pool].offer_run(&fields.tasks[..indices.len()], picks, || affinity.reclaim(pool));
     let fast = <A as FastPath>::tables(stages);
     let rewriter = TaskRewriter::<A> {
         neighbours: &stages.neighbours,
@@ -433,20 +435,45 @@ fn tasks<A: FastPath, B: Buf>(
     let mut sent = 0;
     // Without replies, task and packet have the same index: a faster loop for the common case.
     if run.replies == 0 {
-        for (index, (packet, pick)) in packets.iter_mut().zip(picks).enumerate() {
+        for (index, (packet, pick)) in packets.iter_mut().zip(&*picks).enumerate() {
             sent += rewriter.send(packet, *pick, verdicts, index);
         }
     } else {
-        for (index, pick) in indices.zip(picks) {
+        for (index, pick) in indices.zip(&*picks) {
             if let Some(packet) = packets.get_mut(index) {
                 sent += rewriter.send(packet, *pick, verdicts, index);
             }
         }
     }
-    let refused = indices.len() as u64 - sent;
     stages.counters.add(Counter::Scheduled, sent);
-    if refused > 0 {
-        stages.counters.drop(DropReason::NoMember, refused);
+    if sent < indices.len() as u64 {
+        hold::<A, B>(stages, pool, indices.zip(&*picks), packets, verdicts);
+    }
+}
+
+/// Lets the tasks without a pick wait, or drops them. `tasks` has all tasks of the run, by index.
+#[cold]
+fn hold<'a, A: FastPath, B: Buf>(
+    stages: &mut Stages,
+    pool: usize,
+    tasks: impl Iterator<Item = (usize, &'a Option<Pick>)>,
+    packets: &[B],
+    verdicts: &mut (impl Verdicts + ?Sized),
+) {
+    for (index, pick) in tasks {
+        let placement = match pick {
+            None => stages.wait(pool),
+            Some(_) if packets[index].bytes().len() < A::HEAD => Err(DropReason::TaskShort),
+            Some(_) => continue,
+        };
+        let verdict = match placement {
+            Ok(_) => Verdict::Queue { pool: pool as u16 },
+            Err(reason) => {
+                stages.counters.drop(reason, 1);
+                Verdict::Drop(reason)
+            }
+        };
+        verdicts.other(index, verdict);
     }
 }
 
@@ -478,7 +505,6 @@ impl<A: Family> TaskRewriter<'_, A> {
             rewrite::readdress_task(self.neighbours, head, self.removed, target, pick.idle, place);
             return 1;
         }
-        verdicts.other(index, Verdict::Drop(DropReason::NoMember));
         0
     }
 }
@@ -491,6 +517,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::io::memory::FramePool;
+    use crate::policy::Overflow;
     use crate::stage::fixture::{self, Fixture};
     use crate::stage::{IpOptions, PortAddress, Side, Stages};
     use crate::wire::auth::{KEY_LEN, Key, addresses};
@@ -531,6 +558,16 @@ pub(super) mod tests {
 
     /// Builds stages with all of these options.
     fn stages_of_options(side: Side, key: Option<Key>, ip_options: IpOptions) -> Stages {
+        stages_of_policy(side, key, ip_options, "horus")
+    }
+
+    /// Builds stages with all of these options, and this policy.
+    fn stages_of_policy(
+        side: Side,
+        key: Option<Key>,
+        ip_options: IpOptions,
+        policy: &'static str,
+    ) -> Stages {
         let server = if side == Side::Clients { [10, 0, 4, 11] } else { [10, 0, 1, 11] };
         let mut here = PortAddress::new(LEAF_MAC, LEAF.to_be_bytes().into(), 24, side);
         here.ip_options = ip_options;
@@ -540,7 +577,7 @@ pub(super) mod tests {
             server: server.into(),
             mac: SERVER_MAC,
             pool: 263, // 0x0107, as in `task` and `reply`
-            policy: "horus",
+            policy,
             members: (0..8).collect(),
             key,
             service: None,
@@ -661,6 +698,66 @@ pub(super) mod tests {
                 assert_decided_equally(&mut with, &mut without, &pool, &frame)?;
             }
             prop_assert_eq!(with.counters.totals(), without.counters.totals());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        /// The fast path gives each packet of a burst the same verdict and the same bytes as the stages in pools with
+        /// waiting tasks. The same tasks wait.
+        // promise: packets.2
+        #[test]
+        fn waiting_tasks_are_decided_as_in_stages(
+            bursts in proptest::collection::vec(
+                proptest::collection::vec((any::<bool>(), 0..8_u16, any::<u16>()), 1..=BURST), 1..12,
+            ),
+            policy in proptest::sample::select(vec!["jbsq(k=1)", "jbsq(k=3)", "cfcfs"]),
+            bound in 0..40_usize,
+            overflow in proptest::sample::select(vec![Overflow::Drop, Overflow::Refuse]),
+        ) {
+            let pool = FramePool::new(2 * BURST, 256);
+            let mut both = [(); 2].map(|()| {
+                let mut stages = stages_of_policy(Side::Both, None, IpOptions::Refuse, policy);
+                stages.dispatchers[0].set_queue(bound, overflow);
+                stages
+            });
+            let mut queue = std::collections::VecDeque::new();
+            for burst in bursts {
+                let frames = burst.into_iter().map(|(replies, worker, seq)| {
+                    frame(if replies { reply(worker, seq % 3) } else { task(seq, false) }, &[])
+                });
+                let frames: Vec<_> = frames.collect();
+                let [with, without] = &mut both;
+                let [mut fast, mut slow] = [(); 2].map(|()| {
+                    frames.iter().map(|frame| pool.frame(frame).unwrap()).collect::<Vec<_>>()
+                });
+                let [mut fast_verdicts, mut slow_verdicts] = [[Verdict::Consumed; BURST]; 2];
+                with.process(0, 1, &mut fast, &mut fast_verdicts[..]);
+                without.learn(0, &slow);
+                let count = slow.len();
+                without.process_in_stages(0, 1, &mut slow, &mut slow_verdicts[..count]);
+                prop_assert_eq!(fast_verdicts, slow_verdicts);
+                for (fast, slow) in fast.iter().zip(&slow) {
+                    prop_assert_eq!(fast.bytes(), slow.bytes());
+                }
+                let waiting = frames.into_iter().zip(fast_verdicts);
+                queue.extend(waiting.filter(|(_, verdict)| *verdict == Verdict::Queue { pool: 0 }));
+                prop_assert_eq!((with.waiting(), without.waiting()), (queue.len(), queue.len()));
+                let freed = with.take_freed();
+                prop_assert_eq!(freed, without.take_freed());
+                while let Some((frame, _)) = queue.front_mut().filter(|_| freed) {
+                    let mut other = frame.clone();
+                    let verdict = with.offer(0, 0, 1, frame);
+                    prop_assert_eq!(verdict, without.offer(0, 0, 1, &mut other));
+                    prop_assert_eq!(&*frame, &other);
+                    if verdict.is_none() {
+                        break;
+                    }
+                    queue.pop_front();
+                }
+            }
+            prop_assert_eq!(both[0].counters.totals(), both[1].counters.totals());
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Members {
 /// Reason why a call has no answer.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// etcd refused the call and did nothing.
+    /// etcd refused the call. It executes nothing later, but a full etcd may have executed a write before.
     Refused(StoreError),
     /// No member was reached. Nothing was sent.
     Unreached(StoreError),
@@ -79,7 +79,7 @@ enum Failure {
 }
 
 impl Failure {
-    /// Returns true if the member has not executed the call and never will. Refusals by etcd itself begin with
+    /// Returns true if the member will not execute the call after this failure. Refusals by etcd itself begin with
     /// `etcdserver: `.
     fn is_definite(&self) -> bool {
         match self {

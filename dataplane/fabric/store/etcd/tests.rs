@@ -47,14 +47,13 @@ async fn append(store: &mut EtcdStore, fabric: &mut Fabric) -> Result<(), StoreE
 /// Duration of a lease that outlasts the test.
 const LONG: Duration = Duration::from_secs(3600);
 
-// promise: controller.2
-#[test]
-fn append_with_a_lost_answer_is_acknowledged_once() {
+/// Checks that two writes are acknowledged and kept once each, the first of which has this fate. The lead stays.
+fn assert_acknowledged_once(fate: Action) {
     let Some((_etcd, proxy, mut store)) = site(LONG) else { return };
     run(async {
         let term = store.lead(|_| ()).await.unwrap();
         let mut fabric = store.load().await.unwrap();
-        proxy.catch("/test/log/", Action::LoseAnswer);
+        proxy.catch("/test/log/", fate);
         append(&mut store, &mut fabric).await.unwrap();
         assert!(proxy.has_caught());
         assert_eq!(store.load().await.unwrap(), fabric);
@@ -62,6 +61,12 @@ fn append_with_a_lost_answer_is_acknowledged_once() {
         assert_eq!(store.load().await.unwrap(), fabric);
         assert_eq!(store.lead(|_| ()).await.unwrap(), term, "the lead is the same");
     });
+}
+
+// promise: controller.2
+#[test]
+fn append_with_a_lost_answer_is_acknowledged_once() {
+    assert_acknowledged_once(Action::LoseAnswer);
 }
 
 // promise: controller.2
@@ -251,4 +256,10 @@ fn refused_write_costs_no_lead() {
         assert_eq!(store.lead(|_| ()).await.unwrap(), term);
         assert_eq!(store.load().await.unwrap(), fabric);
     });
+}
+
+// promise: controller.2
+#[test]
+fn refused_write_that_was_kept_is_acknowledged() {
+    assert_acknowledged_once(Action::RefuseAfter);
 }

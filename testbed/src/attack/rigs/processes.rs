@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::attack::{Account, Failure};
-use crate::demo::leaf::{self, LeafConfig, LeafProcess};
+use crate::demo::leaf::{self, LeafConfig, NodeProcess};
 use crate::rack::Layout;
 
 /// Timeout, generous enough for a busy machine. Only a broken promise reaches it.
@@ -146,7 +146,7 @@ impl Site {
     ///
     /// # Errors
     /// If the leaf does not start.
-    pub fn leaf(&self) -> Result<LeafProcess, Failure> {
+    pub fn leaf(&self) -> Result<NodeProcess, Failure> {
         let mut leaf =
             self.start(Command::new(&self.binary), "leaf", &self.leaf_config(&self.state())?)?;
         let control = wedjat::admin::socket_path(&self.state());
@@ -159,7 +159,7 @@ impl Site {
     ///
     /// # Errors
     /// If the agent does not start.
-    pub fn agent(&self) -> Result<LeafProcess, Failure> {
+    pub fn agent(&self) -> Result<NodeProcess, Failure> {
         let config = self.agent_config(&self.state(), &self.region());
         let mut agent = self.start(Command::new(&self.binary), "agent", &config)?;
         let is_ready = || self.socket().exists() && self.region().exists();
@@ -176,10 +176,10 @@ impl Site {
         command: Command,
         role: &str,
         config: &str,
-    ) -> Result<LeafProcess, Failure> {
+    ) -> Result<NodeProcess, Failure> {
         let eal = ["--no-pci".to_owned()];
         // `None`: the node uses real time.
-        Ok(LeafProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
+        Ok(NodeProcess::start_by(command, role, self.folder.path(), config, LIFETIME, None, &eal)?)
     }
 
     /// Returns counter `name` of the node's first core; 0 if the state lacks it or cannot be read.
@@ -344,7 +344,7 @@ pub fn describe_exit(status: ExitStatus) -> String {
 }
 
 /// Checks that a node still runs, and records the reason of its end otherwise. Returns true if it runs.
-pub fn check_alive(account: &mut Account, promise: &str, node: &mut LeafProcess) -> bool {
+pub fn check_alive(account: &mut Account, promise: &str, node: &mut NodeProcess) -> bool {
     let alive = node.check();
     let reason = alive.as_ref().err().map(|error| {
         let text = error.to_string();
@@ -371,7 +371,7 @@ pub fn check_outcomes(
 
 /// Ends a node in order and checks its account, in which the ledger must balance: received packets equal
 /// those sent on, consumed, dropped and held.
-pub fn check_end(account: &mut Account, name: &str, node: LeafProcess) {
+pub fn check_end(account: &mut Account, name: &str, node: NodeProcess) {
     let promise =
         format!("{name}: the node ends in order, with a balanced ledger and all buffers returned");
     match node.stop() {

@@ -14,7 +14,7 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use wedjat::cosched::notes::Figures;
-use wedjat::cosched::{Folder, Job, Measure, Note, Objective, Policy, Setting, Signals};
+use wedjat::cosched::{Job, Measure, Note, NotesFolder, Objective, Policy, Setting, Signals};
 use wedjat::worker::{Options, Worker};
 use wedjat_cosched::mechanism::Class;
 use wedjat_cosched::{Mode, Setup};
@@ -71,8 +71,9 @@ pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
         ..Options::default()
     };
     let mut worker = Worker::attach(&arguments.attach.to_string_lossy(), &options)?;
-    let mut app = TimedTasks(Spin::at(rounds_per_ns, overhead_ns));
-    Ok(serve(&mut worker, &mut app, &AtomicBool::new(false)).ended_in_order())
+    let app = TimedTasks(Spin::at(rounds_per_ns, overhead_ns));
+    let summary = serve(&mut worker, &app, None, &AtomicBool::new(false))?;
+    Ok(summary.ended_in_order())
 }
 
 /// Arguments of the job process.
@@ -302,7 +303,7 @@ pub struct RunningBatch {
     /// Process of the job.
     process: Process,
     /// Folder of the job's note.
-    folder: Folder,
+    folder: NotesFolder,
     /// The job's note at the start, with the batch's cgroups.
     note: Note,
 }
@@ -340,7 +341,7 @@ impl JobSetup<'_> {
             command.arg("--log").arg(log);
         }
         let mut process = Process::start(&mut command, "the batch's job")?;
-        let (folder, began) = (Folder::at(self.notes.to_owned())?, Instant::now());
+        let (folder, began) = (NotesFolder::at(self.notes.to_owned())?, Instant::now());
         loop {
             let jobs = folder.jobs();
             let own_note = jobs.into_iter().find(|note| note.id() == process.id());

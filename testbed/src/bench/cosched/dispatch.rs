@@ -46,9 +46,9 @@ pub fn now_ns() -> u64 {
 pub struct TimedTasks(pub Spin);
 
 impl App for TimedTasks {
-    fn serve(&mut self, work: &[u8], reply: &mut [u8]) -> usize {
+    fn serve(&self, work: &[u8], reply: &mut [u8], yield_point: &impl Fn()) -> usize {
         let taken_at = now_ns();
-        self.0.busy(word(work) as f64);
+        self.0.busy(word(work) as f64, yield_point);
         reply[..8].copy_from_slice(&taken_at.to_le_bytes());
         8
     }
@@ -313,7 +313,7 @@ impl Accounts {
         match completion.outcome {
             Ok(Outcome::Reply { len: 8, .. }) => {
                 let (now, mut taken_at) = (now_ns(), [0; 8]);
-                completion.channel.reply(completion.number, &mut taken_at);
+                completion.channel.reply(completion.position, &mut taken_at);
                 let nanoseconds = |from: u64, to: u64| {
                     u32::try_from(to.saturating_sub(from)).unwrap_or(NEVER - 1).min(NEVER - 1)
                 };

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use wedjat::cosched::Objective;
 
+use super::two_cpus;
 use crate::app::Spin;
 use crate::batch::Batch;
 use accounts::Machine;
@@ -130,21 +131,7 @@ impl Arguments {
 
     /// Checks the arguments and returns the CPUs of the dispatcher and of the worker.
     fn check(&self) -> Result<[usize; 2], Failure> {
-        let usable = wedjat::cpus::usable();
-        let [dispatcher_cpu, worker_cpu] = self.cpus[..] else {
-            return Err(
-                "--cpus: give two CPUs, the dispatcher's and the worker's, as in 0,1".into()
-            );
-        };
-        if dispatcher_cpu == worker_cpu
-            || !usable.contains(&dispatcher_cpu)
-            || !usable.contains(&worker_cpu)
-        {
-            let text = format!(
-                "--cpus {dispatcher_cpu},{worker_cpu}: two different CPUs of {usable:?} are needed"
-            );
-            return Err(text.into());
-        }
+        let cpus = two_cpus(&self.cpus, "the dispatcher")?;
         if !(self.service_us.is_finite() && self.service_us >= 1.0) {
             return Err(format!("--service-us {}: must be at least 1", self.service_us).into());
         }
@@ -170,7 +157,7 @@ impl Arguments {
                 return Err(format!("{option}: give at least one value, and each only once").into());
             }
         }
-        Ok([dispatcher_cpu, worker_cpu])
+        Ok(cpus)
     }
 }
 

@@ -27,7 +27,8 @@ use wedjat_pktgen::engine::{Generator, Phase};
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, pin, setup};
+use super::Failure;
+use crate::bench::{pin, setup};
 
 /// Number of workers.
 const WORKERS: u16 = 3;

@@ -30,7 +30,8 @@ use wedjat_pktgen::slices::{LoopWatch, Pauses, Rule};
 use wedjat_pktgen::tally::Tally;
 use wedjat_pktgen::target::Target;
 
-use super::{Failure, median, pin, setup};
+use super::Failure;
+use crate::bench::{median, pin, setup};
 use crate::drive;
 use crate::figures::arguments;
 use crate::sim;

@@ -16,7 +16,7 @@ use wedjat::clock::{Conductor, Line, Node as Name, TurnError};
 use wedjat::io::{Buf, Burst, Pool as _, Port as _};
 use wedjat::ring::WorkerRegion;
 use wedjat::state::table::Role;
-use wedjat_testbed::demo::LeafProcess;
+use wedjat_testbed::demo::NodeProcess;
 use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
 use wedjat_testbed::lockstep::system::{
     self, FaultTarget, LocalNodeState, Maker, Node, Outcome, Plan, Topology,
@@ -116,7 +116,7 @@ impl<'a> Processes<'a> {
     /// number at the conductor.
     fn wait_for_node(
         &self,
-        process: &mut LeafProcess,
+        process: &mut NodeProcess,
         name: Name,
         links: &[usize],
     ) -> Result<usize, String> {
@@ -195,7 +195,7 @@ impl Maker for Processes<'_> {
         let run_on =
             |cpus: &Option<CpuSet>| cpus.iter().for_each(|cpus| _ = sched_setaffinity(None, cpus));
         run_on(&self.unpinned);
-        let result = LeafProcess::start_by(command, role, &folder, &text, LIFETIME, clock, &eal);
+        let result = NodeProcess::start_by(command, role, &folder, &text, LIFETIME, clock, &eal);
         run_on(&self.pinned);
         let mut process = result.map_err(|error| error.to_string())?;
         let number = self.wait_for_node(&mut process, name, &links)?;
@@ -215,7 +215,7 @@ struct ProcessNode {
     shared: Rc<RefCell<Shared>>,
     /// Number of the node at the conductor.
     number: usize,
-    process: LeafProcess,
+    process: NodeProcess,
     /// Index of the device for each port.
     links: Vec<usize>,
     /// Shared memory between an agent and its workers; `None` for other nodes.

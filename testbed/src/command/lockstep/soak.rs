@@ -104,6 +104,7 @@ fn plan_options(arguments: &Arguments) -> Result<PlanOptions, Failure> {
         agent: policy("--agent-policy", &arguments.agent_policy)?,
         queue: arguments.queue,
         refuse: arguments.overflow.as_ref().map(|overflow| overflow == "refuse"),
+        sharing: arguments.sharing.clone(),
         service: arguments.service.clone(),
         load: number("--load", &arguments.load)?,
         tasks: number("--tasks", &arguments.tasks)?.map(|tasks| tasks as u64),

@@ -186,6 +186,7 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
         agent: Some("cfcfs".parse().map_err(|error| format!("{error}"))?),
         queue: Some(4096),
         refuse: Some(false),
+        sharing: Some("none".to_owned()),
         service: Some(setting.service.clone()),
         // The plan counts the capacity of the added rack, the setting does not.
         load: Some(setting.load * f64::from(ADDED_LEAF - 1) / f64::from(ADDED_LEAF)),

@@ -15,6 +15,7 @@ use wedjat_pktgen::service::Service;
 use wedjat_pktgen::target::Target;
 
 use super::faults::{FaultTarget, Faults, Topology};
+use crate::sim::sharing::SharingTimes;
 
 /// Only pool of all nodes.
 pub const POOL: u16 = 1;
@@ -48,6 +49,8 @@ pub struct Plan {
     pub queue: usize,
     /// Overflow of the queue: true to refuse tasks to their clients, false to drop them.
     pub refuse: bool,
+    /// Sharing of the workers' cores among their tasks; `None` for one task at a time.
+    pub sharing: Option<SharingTimes>,
     /// Distribution of service times.
     pub service: Service,
     /// Text form of the distribution.
@@ -84,6 +87,8 @@ pub struct PlanOptions {
     pub agent: Option<PolicySpec>,
     pub queue: Option<usize>,
     pub refuse: Option<bool>,
+    /// A sharing as in `10us,500ns,8`, or `none`.
+    pub sharing: Option<String>,
     pub service: Option<String>,
     pub load: Option<f64>,
     pub tasks: Option<u64>,
@@ -160,6 +165,7 @@ impl Plan {
             agent,
             queue: options.queue.unwrap_or(queue),
             refuse: options.refuse.unwrap_or(refuse),
+            sharing: draw_sharing(seed, options)?,
             service,
             service_text,
             load: options.load.unwrap_or(load),
@@ -460,6 +466,17 @@ fn draw_spine(seed: u64, options: &PlanOptions) -> Result<PolicySpec, String> {
     }
 }
 
+/// Returns the sharing of `options`, or one drawn from a separate stream: none in half of the draws.
+fn draw_sharing(seed: u64, options: &PlanOptions) -> Result<Option<SharingTimes>, String> {
+    let mut stream = StreamSeed::derive(seed, "plan of sharing", 0).stream();
+    let drawn = ["none", "none", "none", "1us,200ns,2", "10us,500ns,4", "10us,500ns,8"];
+    let drawn = drawn[stream.random_range(0..drawn.len())];
+    match options.sharing.as_deref().unwrap_or(drawn) {
+        "none" => Ok(None),
+        text => text.parse().map(Some).map_err(|error| format!("--sharing {error}, or none")),
+    }
+}
+
 /// Draws a policy: half of the draws from `often`, the rest from all policies that run on leaves.
 fn draw_policy(stream: &mut wedjat_pktgen::seed::Stream, often: &[&str]) -> PolicySpec {
     let all: Vec<_> = CATALOGUE
@@ -485,11 +502,12 @@ impl fmt::Display for Plan {
         write!(
             f,
             "--leaves {leaves} --agents {agents} --workers-each {workers} --policy '{}' --agent-policy '{}' --queue {} \
-             --overflow {} --service '{}' --load {} --tasks {} --hop {}ns --node-delay {}ns --faults '{}' --seed {}",
+             --overflow {} --sharing {} --service '{}' --load {} --tasks {} --hop {}ns --node-delay {}ns --faults '{}' --seed {}",
             self.leaf,
             self.agent,
             self.queue,
             if self.refuse { "refuse" } else { "drop" },
+            self.sharing.map_or_else(|| "none".to_owned(), |sharing| sharing.to_string()),
             self.service_text,
             self.load,
             self.tasks,

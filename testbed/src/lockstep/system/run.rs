@@ -26,11 +26,12 @@ use super::faults::{FaultKind, FaultTarget};
 use super::node::{Maker, Node, Violation};
 use super::packets::{Class, Label, PacketEnd, PacketFaults, Wire, WireLedger, flip};
 use super::plan::{Plan, START_NS};
-use super::workers::{Worker, WorkerAction};
+use super::workers::Worker;
 use crate::lockstep::LockstepError;
 use crate::sim::digest::Digest;
 use crate::sim::engine::Streams;
 use crate::sim::events::{Events, event};
+use crate::sim::nodes::SLOTS;
 
 /// Application number of all tasks.
 const APP: u32 = 1;
@@ -333,6 +334,7 @@ impl<'a> System<'a> {
                 id,
                 topology.index(FaultTarget::Worker(id)),
                 usize::from(id % topology.workers),
+                plan.sharing.map(|times| times.sharing(|ns| ns as u64, SLOTS)),
             )
         };
         Ok(Self {
@@ -829,7 +831,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Lets the idle workers of an agent take tasks.
+    /// Lets the workers of an agent take tasks.
     fn poll_workers(&mut self, agent: usize) -> Result<(), LockstepError> {
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
@@ -837,12 +839,8 @@ impl<'a> System<'a> {
                 continue;
             }
             match worker.poll(self.now) {
-                Ok(WorkerAction::Nothing) => {}
-                Ok(WorkerAction::Task(service_ns)) => {
-                    let number = u64::from(worker.epoch) << INDEX_BITS | index as u64;
-                    self.events.push(self.now + service_ns, event::pack(kind::DONE, number));
-                }
-                Ok(WorkerAction::Attach) => {
+                Ok(true) => self.schedule_end(index),
+                Ok(false) => {
                     worker.leave();
                     self.events.push(self.now + ATTACH_NS, event::pack(kind::ATTACH, index as u64));
                 }
@@ -855,17 +853,22 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Ends a worker's task, unless the worker has left since. A paused worker answers after the pause.
+    /// Schedules the next end of a task at a worker, if it has changed.
+    fn schedule_end(&mut self, index: usize) {
+        let worker = &mut self.workers[index];
+        let number = u64::from(worker.epoch) << INDEX_BITS | index as u64;
+        if let Some(end_ns) = worker.next_end_ns() {
+            self.events.push(end_ns, event::pack(kind::DONE, number));
+        }
+    }
+
+    /// Ends a worker's task, unless the worker has left since, or another task has joined. A paused worker answers after
+    /// the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
-        if u64::from(worker.epoch) != epoch || !worker.is_serving() {
+        if u64::from(worker.epoch) != epoch || !worker.answer(self.now) {
             return Ok(());
         }
-        if worker.paused {
-            worker.ended_in_pause = true;
-            return Ok(());
-        }
-        worker.answer();
         self.last_activity_ns = self.now;
         let agent = worker.agent;
         // The worker continues with its waiting tasks, whether its agent polls or not.
@@ -887,13 +890,13 @@ impl<'a> System<'a> {
                 Ok(())
             }
             FaultKind::Pause(FaultTarget::Worker(id)) => {
-                let worker = &mut self.workers[usize::from(id)];
+                let index = usize::from(id);
+                let worker = &mut self.workers[index];
                 worker.paused = begins;
-                match worker.ended_in_pause && !begins {
-                    true => self
-                        .end_task(usize::from(id), u64::from(self.workers[usize::from(id)].epoch)),
-                    false => self.poll_workers(self.workers[usize::from(id)].agent),
-                }
+                let (epoch, agent) = (u64::from(worker.epoch), worker.agent);
+                // A task may have ended during the pause.
+                self.end_task(index, epoch)?;
+                self.poll_workers(agent)
             }
             FaultKind::Leave(target) => self.leave(target, begins),
             FaultKind::Pause(target) => {

@@ -1,10 +1,13 @@
-//! Emulated workers of agents: they attach to their agent's memory, take tasks when idle, and answer at the
-//! emulated time. They never spin. Each occupies one channel of the agent's shared memory (its region).
+//! Emulated workers of agents: they attach to their agent's memory, take tasks, and answer at the emulated time.
+//! Several tasks may share the core of a worker; otherwise it takes a task when idle. Workers never spin. Each
+//! occupies one channel of the agent's shared memory (its region).
 
 use std::sync::Arc;
 
-use wedjat::ring::{WorkerEnd, WorkerRegion};
+use wedjat::ring::{TakenTask, WorkerEnd, WorkerRegion};
 use wedjat_pktgen::payload::Work;
+
+use crate::sim::sharing::{SharedCore, Sharing};
 
 /// Time without admission by the agent after which a worker attaches again: the agent may have admitted and
 /// removed it during a pause.
@@ -25,33 +28,28 @@ pub struct Worker {
     started: bool,
     /// Time at which it attached.
     attached_ns: u64,
-    /// Service time of its current task.
-    serving_ns: Option<u64>,
+    /// Core of the worker, with the numbers of its current tasks.
+    core: SharedCore<u64>,
+    /// True if several tasks share the core.
+    is_shared: bool,
+    /// Its current tasks by number, with their service times.
+    serving: Vec<(u64, TakenTask, u64)>,
+    /// Number of tasks taken so far.
+    taken: u64,
     /// Number of workers that used this channel before. Events of an earlier epoch do not apply to this worker.
     pub epoch: u32,
     /// True if the worker is paused.
     pub paused: bool,
-    /// True if its task ended during the pause. The worker answers it after the pause.
-    pub ended_in_pause: bool,
     /// True if the worker has left and no other has attached yet.
     pub has_left: bool,
 }
 
-/// Next action of a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkerAction {
-    /// No action.
-    Nothing,
-    /// The worker has taken a task with this service time.
-    Task(u64),
-    /// The worker attaches again: the agent did not admit it in time, has removed it, or has ended.
-    Attach,
-}
-
 impl Worker {
-    /// Creates worker `id` for a channel of an agent, not yet attached.
+    /// Creates worker `id` for a channel of an agent, not yet attached. Without `sharing` it serves one task at a time.
     #[must_use]
-    pub fn new(id: u16, agent: usize, channel: usize) -> Self {
+    pub fn new(id: u16, agent: usize, channel: usize, sharing: Option<Sharing>) -> Self {
+        let alone = Sharing { quantum: u64::MAX, switch: 0, slots: 1 };
+        let sharing = sharing.unwrap_or(alone);
         Self {
             id,
             agent,
@@ -59,10 +57,12 @@ impl Worker {
             worker_end: None,
             started: false,
             attached_ns: 0,
-            serving_ns: None,
+            core: SharedCore::new(sharing),
+            is_shared: sharing.slots > 1,
+            serving: Vec::new(),
+            taken: 0,
             epoch: 0,
             paused: false,
-            ended_in_pause: false,
             has_left: false,
         }
     }
@@ -82,16 +82,17 @@ impl Worker {
 
     /// Leaves the channel. The agent takes back the worker's tasks.
     pub fn leave(&mut self) {
-        (self.worker_end, self.serving_ns, self.started, self.ended_in_pause) =
-            (None, None, false, false);
+        (self.worker_end, self.started) = (None, false);
+        self.serving.clear();
+        self.core.clear();
         self.epoch += 1;
     }
 
     /// Returns the number of tasks that the worker received and has not answered.
     pub fn tasks(&mut self) -> usize {
-        let serving = usize::from(self.serving_ns.is_some());
+        let serving = self.serving.len();
         match &mut self.worker_end {
-            Some(worker_end) if self.started => serving + worker_end.receiver_mut().waiting(),
+            Some(worker_end) if self.started => serving + worker_end.receiver().waiting(),
             _ => serving,
         }
     }
@@ -99,7 +100,7 @@ impl Worker {
     /// Returns true if the worker serves a task.
     #[must_use]
     pub fn is_serving(&self) -> bool {
-        self.serving_ns.is_some()
+        !self.serving.is_empty()
     }
 
     /// Returns true if the worker is admitted, not paused, and without tasks.
@@ -113,45 +114,60 @@ impl Worker {
         self.started && !self.paused && self.worker_end.is_some()
     }
 
-    /// Takes the next task, if the worker is admitted, not paused and idle. Returns [`WorkerAction::Attach`] if
-    /// the agent has not admitted the worker in time, or has removed it.
+    /// Takes tasks, if the worker is admitted, not paused and has room. Returns false if it must attach again: the agent
+    /// has not admitted it in time, has removed it, or has ended.
     ///
     /// # Errors
     /// If the agent gave the worker an invalid task.
-    pub fn poll(&mut self, now_ns: u64) -> Result<WorkerAction, String> {
+    pub fn poll(&mut self, now_ns: u64) -> Result<bool, String> {
         let awaits_admission = now_ns < self.attached_ns + ADMISSION_TIMEOUT_NS && !self.started;
-        let Some(worker_end) =
-            self.worker_end.as_mut().filter(|_| !self.paused && self.serving_ns.is_none())
-        else {
-            return Ok(WorkerAction::Nothing);
+        let may_take = !self.paused && self.core.has_room();
+        let Some(worker_end) = self.worker_end.as_mut().filter(|_| may_take) else {
+            return Ok(true);
         };
         if !worker_end.receiver().is_granted() {
-            return Ok(if awaits_admission { WorkerAction::Nothing } else { WorkerAction::Attach });
+            return Ok(awaits_admission);
         }
         if !self.started {
             worker_end.start();
+            if self.is_shared {
+                worker_end.complete_in_any_order();
+            }
             self.started = true;
         }
-        if !worker_end.take().map_err(|_| "a task's place is beyond the region".to_owned())? {
-            return Ok(WorkerAction::Nothing);
+        while self.core.has_room()
+            && let Some(task) =
+                worker_end.take().map_err(|_| "a task's place is beyond the region")?
+        {
+            let work = Work::parse(worker_end.payload(&task))
+                .ok_or("a task's payload differs from the sent one")?;
+            let service_ns = u64::from(work.service_ns);
+            self.core.push(now_ns, self.taken, service_ns);
+            self.serving.push((self.taken, task, service_ns));
+            self.taken += 1;
         }
-        let work = Work::parse(worker_end.payload())
-            .ok_or("a task's payload differs from the sent one")?;
-        let service_ns = u64::from(work.service_ns);
-        self.serving_ns = Some(service_ns);
-        Ok(WorkerAction::Task(service_ns))
+        Ok(true)
     }
 
-    /// Answers the current task with the task's own payload.
-    pub fn answer(&mut self) {
-        if let (Some(worker_end), Some(service_ns)) = (&mut self.worker_end, self.serving_ns.take())
-        {
+    /// Returns the end time of its next task, if that has changed since the last call.
+    pub fn next_end_ns(&mut self) -> Option<u64> {
+        self.core.reschedule().map(|(end_ns, _)| end_ns)
+    }
+
+    /// Answers the task that has ended, with the task's own payload. Returns false if none has ended, or during a pause.
+    pub fn answer(&mut self, now_ns: u64) -> bool {
+        let ended = self.core.next().filter(|(end_ns, _)| *end_ns <= now_ns && !self.paused);
+        let Some((_, number)) = ended else { return false };
+        self.core.complete(now_ns);
+        let index = self.serving.iter().position(|(serving, ..)| *serving == number);
+        if let (Some(worker_end), Some(index)) = (&self.worker_end, index) {
+            let (_, task, service_ns) = self.serving.swap_remove(index);
             let echo = |task: &[u8], answer: &mut [u8]| {
                 answer[..task.len()].copy_from_slice(task);
                 task.len()
             };
-            worker_end.answer(echo, || service_ns);
+            let _ = worker_end.answer(task, echo, || service_ns);
         }
-        self.ended_in_pause = false;
+        true
     }
 }

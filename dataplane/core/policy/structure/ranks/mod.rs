@@ -20,7 +20,7 @@ mod speed;
 mod stretches;
 
 pub use queue::Ranks;
-pub use speed::SpeedRanks;
+pub use speed::{Level, SpeedRanks, UNBOUNDED};
 
 use crate::state::{Member, Report, View};
 
@@ -109,17 +109,17 @@ pub trait Rank {
 pub enum Ranking {
     /// By queue.
     Queue(Ranks),
-    /// By (queue + 1) / speed.
+    /// By (queue + half) / speed.
     Delay(SpeedRanks),
 }
 
 impl Ranking {
-    /// Creates an empty ranking by queue and speed, or by queue only.
+    /// Creates an empty ranking by queue and speed, with this half, or by queue only.
     #[must_use]
-    pub fn new(by_delay: bool) -> Self {
-        match by_delay {
-            true => Self::Delay(SpeedRanks::default()),
-            false => Self::Queue(Ranks::default()),
+    pub fn new(half: Option<f64>) -> Self {
+        match half {
+            Some(half) => Self::Delay(SpeedRanks::new(half)),
+            None => Self::Queue(Ranks::default()),
         }
     }
 
@@ -152,6 +152,8 @@ impl Ranking {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::test_runner::TestCaseError;
     use rand::Rng as _;
 
     use super::*;
@@ -163,8 +165,50 @@ mod tests {
         ranks.find(front, rng.next_u64() as u32)
     }
 
+    /// Change of an order in a random test.
+    #[derive(Clone, Copy, Debug)]
+    pub enum Change {
+        /// Sets the member's queue.
+        Set(Member, u32),
+        /// Adds a task to the member.
+        Add(Member),
+        /// Makes a run of choices for so many tasks.
+        Take(u32),
+    }
+
+    /// Changes an order and the plain queues of its members in the same way. Returns the chosen members.
+    ///
+    /// # Errors
+    /// If a chosen member's queue in the order differs from the plain one.
+    pub fn change(
+        ranks: &mut impl Rank,
+        queues: &mut [u32],
+        change: Change,
+        rng: &mut Rng,
+    ) -> Result<Vec<Member>, TestCaseError> {
+        let mut chosen = Vec::new();
+        match change {
+            Change::Set(member, queue) => {
+                queues[member.index()] = queue;
+                ranks.set(member, queue);
+            }
+            Change::Add(member) => {
+                queues[member.index()] += 1;
+                ranks.add(member);
+            }
+            Change::Take(tasks) => {
+                for taken in take_some(ranks, tasks, rng) {
+                    prop_assert_eq!(taken.queue, queues[taken.member.index()]);
+                    queues[taken.member.index()] += 1;
+                    chosen.push(taken.member);
+                }
+            }
+        }
+        Ok(chosen)
+    }
+
     /// Makes a run of choices.
-    pub fn take_some(ranks: &mut impl Rank, tasks: u32, rng: &mut Rng) -> Vec<RankedMember> {
+    fn take_some(ranks: &mut impl Rank, tasks: u32, rng: &mut Rng) -> Vec<RankedMember> {
         let (mut front, mut all) = (ranks.open(), Vec::new());
         for _ in 0..tasks {
             if front.is_empty() {

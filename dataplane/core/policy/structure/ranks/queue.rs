@@ -1,7 +1,10 @@
 //! Members ranked by queue.
 
+use rand::Rng as _;
+
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
+use crate::policy::Rng;
 use crate::policy::sample::below;
 
 /// Members ranked by queue. The parent module's documentation describes the structure.
@@ -32,6 +35,37 @@ impl Ranks {
     #[must_use]
     pub fn least(&self) -> usize {
         self.order.least.into()
+    }
+
+    /// Returns the member with the most quanta, out of at most `scanned` members of a non-empty front from a random place
+    /// on. Among members without quanta this is the one that [`Rank::find`] returns. Other ties are broken uniformly.
+    #[inline]
+    pub fn find_most_served(
+        &self,
+        Ties(ties): Ties,
+        scanned: usize,
+        quanta: impl Fn(Member) -> u32,
+        rng: &mut Rng,
+    ) -> Option<RankedMember> {
+        let first = self.find(Ties(ties), rng.next_u64() as u32)?;
+        let holder = |place: usize| Member(self.cells[place].holder);
+        let (mut best, mut most, mut equals) = (first.place, quanta(first.member), 1);
+        let mut place = first.place;
+        for _ in 1..scanned.min(ties as usize) {
+            place = if place == first.last { 0 } else { place + 1 };
+            let served = quanta(holder(place));
+            if served > most {
+                (best, most, equals) = (place, served, 1);
+            } else if served == most && served > 0 {
+                equals += 1;
+                if below(equals, rng.next_u64() as u32) == 0 {
+                    best = place;
+                }
+            }
+        }
+        let member = holder(best);
+        let queue = if self.order.is_full() { self.queue(member) } else { first.queue };
+        Some(RankedMember { member, queue, place: best, ..first })
     }
 
     /// Returns true if no member is ranked.
@@ -122,7 +156,7 @@ impl Rank for Ranks {
 #[cfg(test)]
 mod tests {
     use super::super::stretches::LONGEST;
-    use super::super::tests::{first, take_some};
+    use super::super::tests::{Change, change, first};
     use super::*;
     use crate::policy::Rng;
     use proptest::prelude::*;
@@ -149,24 +183,18 @@ mod tests {
             for (step, member, queue) in steps {
                 let member = Member(member);
                 match step {
-                    0 => {
-                        queues[member.index()] = queue;
-                        ranks.set(member, queue);
-                    }
                     1 => {
                         ranked[member.index()] ^= true;
                         rank(&mut ranks, &ranked);
                     }
-                    2 => {
-                        queues[member.index()] += 1;
-                        ranks.add(member);
-                    }
-                    _ => {
-                        for taken in take_some(&mut ranks, queue % 8, &mut rng) {
-                            prop_assert!(ranked[taken.member.index()]);
-                            prop_assert_eq!(taken.queue, queues[taken.member.index()]);
-                            queues[taken.member.index()] += 1;
-                        }
+                    step => {
+                        let step = match step {
+                            0 => Change::Set(member, queue),
+                            2 => Change::Add(member),
+                            _ => Change::Take(queue % 8),
+                        };
+                        let taken = change(&mut ranks, &mut queues, step, &mut rng)?;
+                        prop_assert!(taken.iter().all(|member| ranked[member.index()]));
                     }
                 }
                 let scan = (0..MEMBERS.into()).filter(|&m| ranked[m]);

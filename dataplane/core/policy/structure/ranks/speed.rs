@@ -1,6 +1,9 @@
-//! Members ranked by the completion time of one more task: (queue + 1) / speed. Members of one speed form a
+//! Members ranked by the completion time of one more task: (queue + half) / speed. Members of one speed form a
 //! class with its own order. The front of a run of choices holds all tied members. It stores two of their
 //! classes in fields, the *sides*, and looks up the rest.
+//!
+//! A class may have a table of the tasks that count for each queue, and a bound. A member whose queue has reached the
+//! bound is *full* and never in the front.
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
@@ -10,28 +13,22 @@ use crate::policy::sample::{below, select};
 const CLASSES_MAX: usize = 32;
 /// Class of an unused side.
 const NO_CLASS: u8 = u8::MAX;
+/// Bound of a class without one.
+pub const UNBOUNDED: u16 = u16::MAX;
+/// Number of queue lengths with an entry in a class's table. Each further task of a longer queue counts as one.
+pub const TABLE: usize = 128;
 
 /// Members of one speed.
 #[derive(Clone, Debug)]
 struct Class {
     speed: f64,
     order: Stretches,
-    /// Completion time of one more task at the best member; infinite without members.
+    /// Completion time of one more task at the best member; infinite if no member has room.
     soonest: f64,
     /// Shortest queue from which `soonest` was computed.
     soonest_queue: u16,
-}
-
-impl Class {
-    /// Recomputes `soonest`.
-    #[inline]
-    fn note_soonest(&mut self) {
-        self.soonest_queue = self.order.least;
-        self.soonest = match self.order.ties() {
-            0 => f64::INFINITY,
-            _ => f64::from(self.order.least + 1) / self.speed,
-        };
-    }
+    /// Queue from which on a member is full.
+    bound: u16,
 }
 
 /// Numbers of tied members: of one class, of a second class, and of all remaining ones, 16 bits each.
@@ -64,12 +61,45 @@ struct Side {
     class: u8,
 }
 
+/// Tied members of one class during a run of choices.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassFront {
+    /// Place of the first member, and number of members.
+    first: u32,
+    pub members: u32,
+    /// Queue of each.
+    pub queue: u32,
+    /// Class.
+    number: usize,
+}
+
+/// Members with equal queues and speeds.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// Number of the members, and the place of the first.
+    pub members: usize,
+    first: usize,
+    /// Tasks of each that count, with the half.
+    pub tasks: f64,
+    /// Speed of each.
+    pub speed: f64,
+}
+
+/// Totals over all full members.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FullMembers {
+    /// Tasks, with the half of each member.
+    pub tasks: f64,
+    /// Speeds.
+    pub speed: f64,
+}
+
 impl Side {
     /// An unused side.
     const NONE: Self = Self { start: 0, least: 0, class: NO_CLASS };
 }
 
-/// Members ranked by (queue + 1) / speed: an order for each speed, and the set of classes with the best
+/// Members ranked by (queue + half) / speed: an order for each speed, and the set of classes with the best
 /// members.
 #[derive(Clone, Debug)]
 pub struct SpeedRanks {
@@ -85,11 +115,19 @@ pub struct SpeedRanks {
     best_classes: u32,
     /// Sides of the front.
     sides: [Side; 2],
+    /// Added to the tasks of each queue.
+    half: f64,
+    /// Tasks that count for each queue, [`TABLE`] values for each class; empty if all tasks count.
+    table: Vec<f64>,
 }
 
-impl Default for SpeedRanks {
-    fn default() -> Self {
+impl SpeedRanks {
+    /// Creates an empty order that adds `half` to each queue.
+    #[must_use]
+    pub fn new(half: f64) -> Self {
         Self {
+            half,
+            table: Vec::new(),
             cells: Vec::new(),
             classes: Vec::new(),
             steps: Vec::new(),
@@ -99,10 +137,9 @@ impl Default for SpeedRanks {
             sides: [Side::NONE; 2],
         }
     }
-}
 
-impl SpeedRanks {
-    /// Ranks the members in `active` by the speeds that `rate` returns; known queues stay.
+    /// Ranks the members in `active` by the speeds that `rate` returns; known queues stay. Discards
+    /// tables and bounds.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
@@ -119,11 +156,151 @@ impl SpeedRanks {
             let of_class = |member: &Member| usize::from(self.class[member.index()]) == number;
             let ranked = active.iter().copied().filter(of_class);
             start = order.rank(&mut self.cells, start, ranked);
-            let mut class = Class { speed, order, soonest: f64::INFINITY, soonest_queue: 0 };
-            class.note_soonest();
-            self.classes.push(class);
+            let (soonest, soonest_queue) = (f64::INFINITY, 0);
+            self.classes.push(Class { speed, order, soonest, soonest_queue, bound: UNBOUNDED });
         }
+        self.table.clear();
+        self.note_all();
+    }
+
+    /// Sets the table and the bound of each class: `fill` receives its speed and the `TABLE` values, and returns the
+    /// bound, or `UNBOUNDED`. Allocates only at the first call for a number of members.
+    pub fn set_tables(&mut self, mut fill: impl FnMut(f64, &mut [f64]) -> u16) {
+        self.table.reserve(self.classes.capacity() * TABLE - self.table.len());
+        self.table.resize(self.classes.len() * TABLE, 0.0);
+        for (class, table) in self.classes.iter_mut().zip(self.table.chunks_mut(TABLE)) {
+            class.bound = fill(class.speed, table);
+        }
+        self.note_all();
+    }
+
+    /// Returns the number of tasks that count at a member of a class with `queue` tasks, with the half.
+    #[inline]
+    fn tasks(&self, class: usize, queue: u16) -> f64 {
+        let at = usize::from(queue).min(TABLE - 1);
+        let tasks = match self.table.get(class * TABLE + at) {
+            Some(tasks) => tasks + f64::from(queue.saturating_sub(TABLE as u16 - 1)),
+            None => f64::from(queue),
+        };
+        tasks + self.half
+    }
+
+    /// Recomputes the `soonest` of a class.
+    #[inline]
+    fn note_soonest(&mut self, number: usize) {
+        let Class { ref order, speed, bound, .. } = self.classes[number];
+        let least = order.least;
+        let has_room = order.ties() > 0 && least < bound;
+        let soonest = if has_room { self.tasks(number, least) / speed } else { f64::INFINITY };
+        let class = &mut self.classes[number];
+        (class.soonest, class.soonest_queue) = (soonest, least);
+    }
+
+    /// Recomputes all classes and their comparison.
+    fn note_all(&mut self) {
+        (0..self.classes.len()).for_each(|number| self.note_soonest(number));
         self.compare_all();
+    }
+
+    /// Returns the earliest completion time of one more task at a member with room; infinite without one.
+    #[inline(always)]
+    #[must_use]
+    pub fn soonest(&self) -> f64 {
+        self.soonest
+    }
+
+    /// Returns the speed by which a member is ranked.
+    #[inline]
+    #[must_use]
+    pub fn speed(&self, member: Member) -> f64 {
+        self.classes[self.class(member)].speed
+    }
+
+    /// Returns the largest bound; `None` if some class has none.
+    #[must_use]
+    pub fn bound(&self) -> Option<usize> {
+        let largest = self.classes.iter().map(|class| class.bound).max()?;
+        (largest < UNBOUNDED).then(|| largest.into())
+    }
+
+    /// Returns the totals over all full members. Assumes that their queues equal the bound.
+    #[must_use]
+    pub fn full(&self) -> FullMembers {
+        let mut all = FullMembers::default();
+        for class in self.classes.iter().filter(|class| class.bound < UNBOUNDED) {
+            let members = class.order.members_from(class.bound) as f64;
+            all.tasks += members * (f64::from(class.bound) + self.half);
+            all.speed += members * class.speed;
+        }
+        all
+    }
+
+    /// Begins a run of choices among the members of one class that have the earliest time; of the first class if several
+    /// tie. `None` if no member has room. Shorter than [`Rank::open`], whose front may have members of several classes.
+    #[inline(always)]
+    pub fn open_class(&mut self) -> Option<ClassFront> {
+        let number = self.best_classes.trailing_zeros() as usize;
+        let order = &self.classes.get(number)?.order;
+        let (first, queue) = (order.start.into(), order.least.into());
+        Some(ClassFront { first, members: order.ties() as u32, queue, number })
+    }
+
+    /// Gives a task to a uniform member of a front that is not empty, chosen by random `bits`. Returns the member.
+    #[inline(always)]
+    pub fn take_of_class(&mut self, front: &mut ClassFront, bits: u32) -> Member {
+        let (first, last) = (front.first as usize, (front.first + front.members) as usize - 1);
+        let place = first + below(front.members as usize, bits);
+        let member = Member(self.cells[place].holder);
+        if front.queue as usize == stretches::LONGEST {
+            // Members of the last stretch have different queues, and stay in it with one task more.
+            self.cells[member.index()].queue += 1;
+            return member;
+        }
+        self.cells[member.index()].queue = front.queue + 1;
+        stretches::exchange(&mut self.cells, member, place, last);
+        front.members -= 1;
+        member
+    }
+
+    /// Ends a run of choices among the members of one class.
+    #[inline(always)]
+    pub fn close_class(&mut self, front: ClassFront) {
+        if front.queue as usize != stretches::LONGEST
+            && self.classes[front.number].order.close(front.members)
+        {
+            self.compare(front.number);
+        }
+    }
+
+    /// Passes the levels of all classes to `each`, by completion time from the earliest on, until it returns false.
+    /// Ignores bounds.
+    pub fn levels(&self, mut each: impl FnMut(Level) -> bool) {
+        // Next queue length of each class.
+        let mut next = [0_u16; CLASSES_MAX];
+        for (next, class) in next.iter_mut().zip(&self.classes) {
+            *next = if class.order.ties() > 0 { class.order.least } else { UNBOUNDED };
+        }
+        loop {
+            let open = (0..self.classes.len()).filter(|&number| next[number] < UNBOUNDED);
+            let times = open.map(|number| {
+                (self.tasks(number, next[number]) / self.classes[number].speed, number)
+            });
+            let Some((_, number)) = times.min_by(|a, b| a.0.total_cmp(&b.0)) else { return };
+            let (class, queue) = (&self.classes[number], next[number]);
+            let (first, members) = class.order.stretch(queue);
+            next[number] = class.order.next_length(queue).unwrap_or(UNBOUNDED);
+            let tasks = self.tasks(number, queue);
+            if members > 0 && !each(Level { members, first, tasks, speed: class.speed }) {
+                return;
+            }
+        }
+    }
+
+    /// Returns a uniform member of a level, chosen by random `bits`.
+    #[inline]
+    #[must_use]
+    pub fn member_of(&self, level: &Level, bits: u32) -> Member {
+        Member(self.cells[level.first + below(level.members, bits)].holder)
     }
 
     /// Returns the class of a member.
@@ -165,12 +342,12 @@ impl SpeedRanks {
 
     /// Updates the comparison after a class's shortest queue changed.
     fn compare(&mut self, number: usize) {
-        let class = &mut self.classes[number];
-        class.note_soonest();
+        self.note_soonest(number);
+        let class = &self.classes[number];
         if class.soonest < self.soonest {
             self.soonest = class.soonest;
             self.best_classes = 1 << number;
-        } else if class.soonest == self.soonest {
+        } else if class.soonest == self.soonest && class.soonest.is_finite() {
             self.best_classes |= 1 << number;
         } else {
             self.best_classes &= !(1 << number);
@@ -333,11 +510,11 @@ fn nearest(steps: &[f64], rate: f64) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{first, take_some};
+    use super::super::tests::{Change, change, first};
     use super::*;
     use crate::policy::Rng;
     use proptest::prelude::*;
-    use rand::SeedableRng;
+    use rand::{Rng as _, SeedableRng};
 
     const MEMBERS: u16 = 20;
 
@@ -353,15 +530,11 @@ mod tests {
             let mut queues = [0_u32; MEMBERS as usize];
             let mut active: Vec<Member> = (0..MEMBERS).map(Member).collect();
             let rate = |member: Member| 1.0 + f64::from(member.0 % speeds);
-            let mut ranks = SpeedRanks::default();
+            let mut ranks = SpeedRanks::new(1.0);
             ranks.rank(MEMBERS.into(), &active, rate);
             for (step, member, queue) in steps {
                 let member = Member(member);
                 match step {
-                    0 => {
-                        queues[member.index()] = queue;
-                        ranks.set(member, queue);
-                    }
                     1 => {
                         match active.iter().position(|&other| other == member) {
                             Some(place) => { active.remove(place); },
@@ -369,15 +542,13 @@ mod tests {
                         }
                         ranks.rank(MEMBERS.into(), &active, rate);
                     }
-                    2 => {
-                        queues[member.index()] += 1;
-                        ranks.add(member);
-                    }
-                    _ => {
-                        for taken in take_some(&mut ranks, queue % 8, &mut rng) {
-                            prop_assert_eq!(taken.queue, queues[taken.member.index()]);
-                            queues[taken.member.index()] += 1;
-                        }
+                    step => {
+                        let step = match step {
+                            0 => Change::Set(member, queue),
+                            2 => Change::Add(member),
+                            _ => Change::Take(queue % 8),
+                        };
+                        change(&mut ranks, &mut queues, step, &mut rng)?;
                     }
                 }
                 let time = |member: Member| f64::from(queues[member.index()] + 1) / rate(member);
@@ -396,10 +567,79 @@ mod tests {
         }
     }
 
+    proptest! {
+        /// Equals a scan of plain queues with tables, bounds and levels.
+        // promise: scheduling.5
+        #[test]
+        fn behaves_as_a_scan_with_bounds(
+            bounds in proptest::array::uniform3(1..9_u16),
+            steps in proptest::collection::vec((0..3_u8, 0..MEMBERS, 0..200_u32), 0..200),
+        ) {
+            let mut rng = Rng::seed_from_u64(1);
+            let mut queues = [0_u32; MEMBERS as usize];
+            let active: Vec<Member> = (0..MEMBERS).map(Member).collect();
+            let class = |member: Member| usize::from(member.0 % 3);
+            let rate = |member: Member| 1.0 + class(member) as f64;
+            let mut ranks = SpeedRanks::new(0.35);
+            ranks.rank(MEMBERS.into(), &active, rate);
+            // The square root of each queue counts. Each task beyond the table counts as one.
+            let counting = |queue: u32| {
+                let last = TABLE as u32 - 1;
+                f64::from(queue.min(last)).sqrt() + f64::from(queue.saturating_sub(last))
+            };
+            ranks.set_tables(|speed, table| {
+                (0..).zip(table).for_each(|(queue, value)| *value = counting(queue));
+                bounds[speed as usize - 1]
+            });
+            for (step, member, queue) in steps {
+                let member = Member(member);
+                let step = match step {
+                    0 => Change::Set(member, queue),
+                    1 => Change::Add(member),
+                    _ => Change::Take(queue % 8),
+                };
+                change(&mut ranks, &mut queues, step, &mut rng)?;
+                if let Change::Take(_) = step
+                    && let Some(mut front) = ranks.open_class()
+                {
+                    for _ in 0..front.members.min(queue % 3) {
+                        let member = ranks.take_of_class(&mut front, rng.next_u64() as u32);
+                        prop_assert_eq!(front.queue, queues[member.index()]);
+                        queues[member.index()] += 1;
+                    }
+                    ranks.close_class(front);
+                }
+                let time = |member: Member| (counting(queues[member.index()]) + 0.35) / rate(member);
+                let has_room = |member: Member| queues[member.index()] < bounds[class(member)].into();
+                let with_room = active.iter().copied().filter(|&member| has_room(member));
+                let soonest = with_room.map(time).fold(f64::INFINITY, f64::min);
+                prop_assert_eq!(ranks.soonest(), soonest);
+                match first(&mut ranks, &mut rng) {
+                    None => prop_assert_eq!(soonest, f64::INFINITY),
+                    Some(found) => {
+                        prop_assert!(has_room(found.member));
+                        prop_assert_eq!(time(found.member), soonest);
+                    }
+                }
+                let full = active.iter().filter(|&&member| !has_room(member));
+                let speed: f64 = full.map(|&member| rate(member)).sum();
+                prop_assert!((ranks.full().speed - speed).abs() < 1e-9);
+                let mut times: Vec<f64> = Vec::new();
+                ranks.levels(|level| {
+                    times.extend(vec![level.tasks / level.speed; level.members]);
+                    true
+                });
+                let mut expected: Vec<f64> = active.iter().map(|&member| time(member)).collect();
+                expected.sort_by(f64::total_cmp);
+                prop_assert_eq!(times, expected);
+            }
+        }
+    }
+
     #[test]
     fn speeds_weigh() {
         let mut rng = Rng::seed_from_u64(1);
-        let mut ranks = SpeedRanks::default();
+        let mut ranks = SpeedRanks::new(1.0);
         let active = [Member(0), Member(1), Member(2)];
         let rates = [1.0, 10.0, 1.0];
         ranks.rank(3, &active, |member| rates[member.index()]);

@@ -7,6 +7,8 @@ use super::Member;
 const LENGTHS: usize = 1024;
 /// The last length, of all queues that are at least this long.
 pub const LONGEST: usize = LENGTHS - 1;
+/// Number of lengths that a long move checks at once.
+const GROUP: usize = 16;
 /// Place of a member that is not ranked.
 const NOWHERE: u16 = u16::MAX;
 
@@ -99,6 +101,31 @@ impl Stretches {
         usize::from(self.ends[usize::from(self.least) % LENGTHS] - self.start)
     }
 
+    /// Returns the number of members with a queue of at least `length`, which is above 0.
+    #[inline]
+    pub fn members_from(&self, length: u16) -> usize {
+        let below = usize::from(length).clamp(1, LONGEST) - 1;
+        usize::from(self.ends[LONGEST] - self.ends[below])
+    }
+
+    /// Returns the first place of the members with a queue of this length, and their number.
+    #[inline]
+    pub fn stretch(&self, length: u16) -> (usize, usize) {
+        let length = usize::from(length).min(LONGEST);
+        let first = if length == 0 { self.start } else { self.ends[length - 1] };
+        (first.into(), usize::from(self.ends[length] - first))
+    }
+
+    /// Returns the length of the shortest queues longer than `length`; `None` if there are none.
+    #[inline]
+    pub fn next_length(&self, length: u16) -> Option<u16> {
+        let end = self.ends[usize::from(length).min(LONGEST)];
+        if end == self.ends[LONGEST] {
+            return None;
+        }
+        (length + 1..LENGTHS as u16).find(|&next| self.ends[usize::from(next)] != end)
+    }
+
     /// Returns true if the shortest queues have reached the last length, or no member is ranked.
     #[inline]
     pub fn is_full(&self) -> bool {
@@ -173,17 +200,36 @@ impl Stretches {
                 exchange(cells, member, place.into(), end.into());
                 place = end;
             }
+            end
         };
-        // Up: to the last place of each stretch, whose boundary then passes it.
-        for end in self.ends.get_mut(from..to).into_iter().flatten() {
-            *end -= 1;
-            move_to(*end);
+        // Up: to the last place of each stretch, whose boundary then passes it. Boundaries are sorted, so a group
+        // without members has equal ones.
+        let mut up = |ends: &mut [u16]| ends.iter_mut().for_each(|end| *end = move_to(*end - 1));
+        let on_the_way = self.ends.get_mut(from..to).unwrap_or_default();
+        let (groups, rest) = on_the_way.as_chunks_mut::<GROUP>();
+        for group in groups {
+            let first = group[0];
+            up(&mut group[..1]);
+            match group[GROUP - 1] == first {
+                true => *group = [first - 1; GROUP],
+                false => up(&mut group[1..]),
+            }
         }
+        up(rest);
         // Down: to the first place of the stretch above each boundary, which then passes it.
-        for end in self.ends.get_mut(to..from).into_iter().flatten().rev() {
-            move_to(*end);
-            *end += 1;
+        let mut down =
+            |ends: &mut [u16]| ends.iter_mut().rev().for_each(|end| *end = move_to(*end) + 1);
+        let on_the_way = self.ends.get_mut(to..from).unwrap_or_default();
+        let (rest, groups) = on_the_way.as_rchunks_mut::<GROUP>();
+        for group in groups.iter_mut().rev() {
+            let last = group[GROUP - 1];
+            down(&mut group[GROUP - 1..]);
+            match group[0] == last {
+                true => *group = [last + 1; GROUP],
+                false => down(&mut group[..GROUP - 1]),
+            }
         }
+        down(rest);
         self.least = before.min(to as u16);
         self.raise_least();
         self.least != before

@@ -1,4 +1,4 @@
-//! Agents of the benchmarks: one port, one pool, one region (the memory shared with the workers).
+//! Agents of the benchmarks of worker cores: one port, one pool, one region (the memory shared with the workers).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use wedjat::role::Agent;
 use wedjat::role::agent::Death;
 use wedjat::wire::ether::Mac;
 
-use super::Failure;
+/// Reason why there is no agent.
+type Failure = Box<dyn std::error::Error>;
 
 /// Address of the agent.
 pub const IP: u32 = 0x0A00_020B;

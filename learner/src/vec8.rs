@@ -1,58 +1,58 @@
-//! Vector arithmetic over lanes of eight values, with the same order of operations on all machines.
+//! Arithmetic over vectors of eight values ([`Vec8`]), with the same order of operations on all machines.
 //!
 //! The functions are inlined into functions that [`pulp`] compiles for the machine's vectors. There a loop
 //! over eight values becomes one or two instructions.
 
 use pulp::Simd;
 
-/// Values per lane.
-pub const LANES: usize = 8;
-/// Eight values.
-pub type Lane = [f32; LANES];
+/// Values per [`Vec8`].
+pub const VEC8_LEN: usize = 8;
+/// Eight values. The machine's vectors may be shorter.
+pub type Vec8 = [f32; VEC8_LEN];
 
 /// Smallest magnitude that is kept. Smaller values become 0, because denormal numbers are slow.
 const TINY: f32 = 1e-30;
 
-/// Allocates zeroed lanes for `values` values.
-pub fn zeros(values: usize) -> Box<[Lane]> {
-    vec![[0.0; LANES]; values.div_ceil(LANES)].into()
+/// Allocates as many zeroed vectors as `values` single values need.
+pub fn zeros(values: usize) -> Box<[Vec8]> {
+    vec![[0.0; VEC8_LEN]; values.div_ceil(VEC8_LEN)].into()
 }
 
-/// Builds a lane from a function of the index.
+/// Builds a vector from a function of the index.
 #[inline(always)]
-pub fn lane(value: impl FnMut(usize) -> f32) -> Lane {
+pub fn vec8(value: impl FnMut(usize) -> f32) -> Vec8 {
     std::array::from_fn(value)
 }
 
-/// Sums eight values: adds the halves of the lane, then neighbours, in the same order on all machines.
+/// Sums eight values: adds the halves of the vector, then neighbours, in the same order on all machines.
 #[inline(always)]
-pub fn sum(lane: Lane) -> f32 {
-    let [a, b, c, d, e, f, g, h] = lane;
+pub fn sum(values: Vec8) -> f32 {
+    let [a, b, c, d, e, f, g, h] = values;
     ((a + e) + (b + f)) + ((c + g) + (d + h))
 }
 
 /// Computes the inner products of `a` with `b` and with `c`, of equal length. The order of additions does not
 /// depend on the vector width.
 #[inline(always)]
-pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
+pub fn dots<S: Simd>(simd: S, a: &[Vec8], [b, c]: [&[Vec8]; 2]) -> [f32; 2] {
     let (a, b, c) = (a.as_flattened(), b.as_flattened(), c.as_flattened());
-    // A vector of eight values is a lane. All other widths add up the same lanes value by value.
-    if size_of::<S::f32s>() == size_of::<Lane>() {
+    // Machine vectors of eight values need no change. Shorter ones add up the same values one by one.
+    if size_of::<S::f32s>() == size_of::<Vec8>() {
         let mut totals = [simd.splat_f32s(0.0); 2];
         let (b, c) = (S::as_simd_f32s(b).0, S::as_simd_f32s(c).0);
         for (a, (b, c)) in S::as_simd_f32s(a).0.iter().zip(b.iter().zip(c)) {
             totals[0] = simd.mul_add_e_f32s(*a, *b, totals[0]);
             totals[1] = simd.mul_add_e_f32s(*a, *c, totals[1]);
         }
-        let mut lanes = [[0.0; LANES]; 2];
-        simd.partial_store_f32s(&mut lanes[0], totals[0]);
-        simd.partial_store_f32s(&mut lanes[1], totals[1]);
-        return [sum(lanes[0]), sum(lanes[1])];
+        let mut stored = [[0.0; VEC8_LEN]; 2];
+        simd.partial_store_f32s(&mut stored[0], totals[0]);
+        simd.partial_store_f32s(&mut stored[1], totals[1]);
+        return [sum(stored[0]), sum(stored[1])];
     }
-    let mut totals = [[0.0; LANES]; 2];
+    let mut totals = [[0.0; VEC8_LEN]; 2];
     for (total, b) in totals.iter_mut().zip([b, c]) {
-        for (a, b) in a.chunks_exact(LANES).zip(b.chunks_exact(LANES)) {
-            for at in 0..LANES {
+        for (a, b) in a.chunks_exact(VEC8_LEN).zip(b.chunks_exact(VEC8_LEN)) {
+            for at in 0..VEC8_LEN {
                 total[at] += a[at] * b[at];
             }
         }
@@ -62,7 +62,7 @@ pub fn dots<S: Simd>(simd: S, a: &[Lane], [b, c]: [&[Lane]; 2]) -> [f32; 2] {
 
 /// Multiplies a matrix by a feature vector: one row per feature, one column per value of the product.
 #[inline(always)]
-pub fn product<S: Simd>(simd: S, matrix: &[Lane], features: &[f32], product: &mut [Lane]) {
+pub fn product<S: Simd>(simd: S, matrix: &[Vec8], features: &[f32], product: &mut [Vec8]) {
     let (matrix, _) = S::as_simd_f32s(matrix.as_flattened());
     let (product, _) = S::as_mut_simd_f32s(product.as_flattened_mut());
     // The accumulators of narrow rows stay in registers.
@@ -115,9 +115,9 @@ fn sums_of_rows<S: Simd, const WIDTH: usize>(
     product.copy_from_slice(&sums);
 }
 
-/// Writes the products of `a` and `b`, element by element, for as many whole lanes as `product` has.
+/// Writes the products of `a` and `b`, element by element, for as many vectors as `product` has.
 #[inline(always)]
-pub fn multiply<S: Simd>(simd: S, product: &mut [Lane], a: &[Lane], b: &[f32]) {
+pub fn multiply<S: Simd>(simd: S, product: &mut [Vec8], a: &[Vec8], b: &[f32]) {
     let (product, a) = (product.as_flattened_mut(), a.as_flattened());
     let len = product.len();
     let (product, a, b) = (
@@ -132,7 +132,7 @@ pub fn multiply<S: Simd>(simd: S, product: &mut [Lane], a: &[Lane], b: &[f32]) {
 
 /// Replaces values of tiny magnitude by 0.
 #[inline(always)]
-pub fn flushed<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
+pub fn flush_tiny_vector<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     let is_tiny = simd.less_than_f32s(simd.abs_f32s(values), simd.splat_f32s(TINY));
     simd.select_f32s_m32s(is_tiny, simd.splat_f32s(0.0), values)
 }
@@ -201,15 +201,15 @@ mod tests {
 
     #[test]
     fn sums_and_products_take_all_values() {
-        let a: Vec<Lane> = (0..3).map(|row| lane(|at| (row * LANES + at) as f32)).collect();
-        let ones = vec![[1.0; LANES]; 3];
-        let sums = dots(pulp::Scalar::new(), &a, [&ones, &[[2.0; LANES]; 3]]);
+        let a: Vec<Vec8> = (0..3).map(|row| vec8(|at| (row * VEC8_LEN + at) as f32)).collect();
+        let ones = vec![[1.0; VEC8_LEN]; 3];
+        let sums = dots(pulp::Scalar::new(), &a, [&ones, &[[2.0; VEC8_LEN]; 3]]);
         assert_eq!(sums, [1.0, 2.0].map(|by| by * (0..24).sum::<usize>() as f32));
-        // Writes two of three lanes: a[1] and a[2], times 1.
+        // Writes two of three vectors: a[1] and a[2], times 1.
         let mut to = a.clone();
         multiply(pulp::Scalar::new(), &mut to[..2], &a[1..], ones.as_flattened());
         assert_eq!((to[0], to[2]), (a[1], a[2]));
         assert_eq!([1e-31, -1e-31, 11.0].map(flush_tiny), [0.0, 0.0, 11.0]);
-        assert_eq!(flushed(pulp::Scalar::new(), -1e-31), 0.0);
+        assert_eq!(flush_tiny_vector(pulp::Scalar::new(), -1e-31), 0.0);
     }
 }

@@ -34,7 +34,7 @@ const COARSE: [(usize, u16); 4] = [(2, 2), (4, 3), (8, 4), (usize::MAX, 8)];
 
 /// State that a policy's core publishes to remote cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sharing {
+pub struct PublishedState {
     /// Topic of its messages about members; `None` for no messages.
     pub topic: Option<Topic>,
     /// True if each idle member belongs to one core at a time: all other cores assume one task there. Without
@@ -44,7 +44,7 @@ pub struct Sharing {
     pub drift: bool,
 }
 
-impl Sharing {
+impl PublishedState {
     /// No state: the policy decides without any.
     pub const NOTHING: Self = Self { topic: None, idle: false, drift: true };
     /// Tasks of each core that are outstanding at a member.
@@ -64,8 +64,8 @@ impl Sharing {
 /// One core's part of the exchange. Shares no cache line with other data.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Peers {
-    sharing: Sharing,
+pub struct PoolExchange {
+    publishes: PublishedState,
     /// Minimum change in load that an overloaded core still publishes.
     coarse: u16,
     /// Value that this core last published for each member.
@@ -83,7 +83,7 @@ pub struct Peers {
     is_delayed: Box<[bool]>,
     tokens: Tokens,
     /// Maximum number of a member's tokens.
-    rows: usize,
+    tokens_max: usize,
     /// Word at which this core begins its search for tokens. It differs by core, so that cores rarely compete.
     first_word: usize,
     /// Start of the longest wait on this core; [`RemoteCore`] has those of remote cores.
@@ -105,7 +105,7 @@ struct RemoteCore {
     oldest: Slice<AtomicU64>,
 }
 
-impl Peers {
+impl PoolExchange {
     /// Creates the part of `core` for `pool`, in a region of several cores.
     pub(super) fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let (first, members) = (layout.pools[pool].first_member, layout.pools[pool].members);
@@ -120,7 +120,7 @@ impl Peers {
         };
         let coarse = COARSE.iter().find(|(cores, _)| layout.cores.len() <= *cores);
         Self {
-            sharing: Sharing::default(),
+            publishes: PublishedState::default(),
             coarse: coarse.map_or(1, |(_, tasks)| *tasks),
             published: published(core),
             remote_cores: remote.map(remote_core).collect(),
@@ -134,7 +134,7 @@ impl Peers {
                 region.slice(layout.pools[pool].tokens, Tokens::words(members)),
                 members,
             ),
-            rows: 1,
+            tokens_max: 1,
             first_word: core,
             oldest: oldest(core),
             bounds: (0..layout.cores.len())
@@ -164,28 +164,28 @@ impl Peers {
 
     /// Returns the state that this core publishes.
     #[must_use]
-    pub fn sharing(&self) -> Sharing {
-        self.sharing
+    pub fn publishes(&self) -> PublishedState {
+        self.publishes
     }
 
     /// Sets the state to publish for a new policy. A new topic clears all values published before. Members
     /// have one token each until the policy changes that.
-    pub(super) fn set_sharing(&mut self, sharing: Sharing) {
-        self.rows = 1;
-        if self.sharing.topic != sharing.topic {
+    pub(super) fn set_publishes(&mut self, publishes: PublishedState) {
+        self.tokens_max = 1;
+        if self.publishes.topic != publishes.topic {
             for counts in &*self.remote_counts {
                 counts.outstanding.store(0, Relaxed);
             }
             self.remote_cores.iter_mut().for_each(|remote| remote.received.fill(0));
             // Value that all cores assume for a member without a message.
-            let initial = match sharing {
-                Sharing { topic: Some(Topic::Loads), idle: true, .. } => SIXTEENTHS as u16,
+            let initial = match publishes {
+                PublishedState { topic: Some(Topic::Loads), idle: true, .. } => SIXTEENTHS as u16,
                 _ => 0,
             };
             self.published.iter().for_each(|value| value.store(initial, Relaxed));
             self.all_touched = true;
         }
-        self.sharing = sharing;
+        self.publishes = publishes;
     }
 
     /// Marks a member as changed.
@@ -204,10 +204,10 @@ impl Peers {
             Topic::Loads => {
                 let estimate = states.of(member).estimate();
                 let load =
-                    if self.sharing.drift { estimate.total() } else { estimate.load().0.into() };
+                    if self.publishes.drift { estimate.total() } else { estimate.load().0.into() };
                 let load = (load * u64::from(SIXTEENTHS)) >> 16; // from 16.16 fixed point
                 // An idle member belongs to one core. All others must see at least one task there.
-                let least = if self.sharing.idle { SIXTEENTHS as u16 } else { 0 };
+                let least = if self.publishes.idle { SIXTEENTHS as u16 } else { 0 };
                 (load.min(u64::from(u16::MAX)) as u16).max(least)
             }
         }
@@ -222,7 +222,7 @@ impl Peers {
         sender: &mut Sender,
         keeps_up: bool,
     ) {
-        let Some(topic) = self.sharing.topic else { return self.touched.clear() };
+        let Some(topic) = self.publishes.topic else { return self.touched.clear() };
         let subject = Subject { pool: pool as u16, topic };
         if std::mem::take(&mut self.all_touched) {
             self.touched.clear();
@@ -281,7 +281,7 @@ impl Peers {
         value: u16,
         states: MemberStates<'_>,
     ) -> bool {
-        if Some(topic) != self.sharing.topic || member.index() >= self.published.len() {
+        if Some(topic) != self.publishes.topic || member.index() >= self.published.len() {
             return false;
         }
         match topic {
@@ -307,14 +307,14 @@ impl Peers {
     }
 
     /// Sets the maximum number of a member's tokens; 1 by default.
-    pub fn set_rows(&mut self, rows: usize) {
-        self.rows = rows;
+    pub fn set_tokens_max(&mut self, tokens_max: usize) {
+        self.tokens_max = tokens_max;
     }
 
     /// Releases a token of a member to all cores.
     #[inline]
     pub(super) fn release(&self, member: Member) {
-        self.tokens.put(member, self.rows);
+        self.tokens.put(member, self.tokens_max);
     }
 
     /// Returns the free tokens, which any core may take.
@@ -329,18 +329,18 @@ impl Peers {
     #[inline]
     #[must_use]
     pub fn take_token(&self) -> Option<(Member, usize)> {
-        self.tokens.take(self.rows, self.first_word)
+        self.tokens.take(self.tokens_max, self.first_word)
     }
 
     /// Returns true if a token of this member is free.
     pub(super) fn has_token_of(&self, member: Member) -> bool {
-        self.tokens.has(member, self.rows)
+        self.tokens.has(member, self.tokens_max)
     }
 
     /// Returns true if any token is free.
     #[must_use]
     pub fn has_tokens(&self) -> bool {
-        self.tokens.has_some(self.rows)
+        self.tokens.has_some(self.tokens_max)
     }
 
     /// Returns the start of this core's longest wait of a task, in nanoseconds; 0 if no task waits.

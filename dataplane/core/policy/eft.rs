@@ -1,0 +1,698 @@
+//! Earliest finish time. A task goes to the member with the earliest expected end. The estimate uses the queue left at
+//! the task's arrival there. The policy measures the mean work S of a task, the round trip R without service, and the
+//! arrival rate ([`super::conditions`]). It needs no configuration.
+//!
+//! A member of rate r with q outstanding tasks serves a Poisson number N of them, with mean R r / S, before a new task
+//! takes effect. What is left is e(q) = E[(q - N)+]. The member's *time* is (e(q) + h) / r. A table for each rate has
+//! e(q), and the order of members is that of [`SpeedRanks`].
+//!
+//! - A single core, and cores that exchange counts: the member with the least time, at random among equal ones.
+//! - A single core also *holds* tasks, if the round trip is short. A member is full from the bound k on. This is the
+//!   least k that leaves it most of its idle time. A task waits if all members are full. It also waits if the best
+//!   member with room ends it later than the full members would. Their queues then include the waiting tasks.
+//! - Independent dispatchers: others have A tasks that no report shows yet. The policy assumes that these fill the
+//!   queues to a common level, and draws a member with the probability that produces this level.
+//!
+//! Without configured speeds, the policy learns rates from the members' service times. Only a difference far beyond
+//! chance changes a rate. Equal members thus stay in one class.
+//!
+//! In production a core does not know other leaves, so only cores of one leaf occur there. Lost tasks are found by the
+//! silence of members and by their reports ([`super::silence`]). The least number of tasks in flight, by which other
+//! policies find them, is never 0 at members that are kept busy over a long round trip.
+
+use arrayvec::ArrayVec;
+use rand::Rng as _;
+
+use super::conditions::{Conditions, RunWork};
+use super::measured::MemberStatistics;
+use super::silence::SilenceChecks;
+use super::structure::{Level, Rank, SpeedRanks, UNBOUNDED};
+use super::{AnyPolicy, Caller, Entry, Pick, Picks, Policy, Rng, Runs, Task};
+use crate::state::{Member, MemberStates, Parts, Report, View};
+
+/// `eft`.
+pub const ENTRY: Entry = Entry {
+    by_rate: true,
+    runs: Runs::LeafHolding,
+    ..Entry::new(
+        "eft",
+        "the earliest finish time by measured delay and load; on one core tasks wait while all members are full",
+        "wedjat, after SED, SCD (SIGMETRICS 2021) and R2P2 (ATC 2019)",
+        |_| AnyPolicy::from(Eft::new()),
+    )
+};
+
+/// Added to the tasks left at a member.
+const HALF: f64 = 0.35;
+/// Longest round trip, in mean service times, with which tasks are held.
+const HELD_TRIPS: f64 = 0.5;
+/// Fraction of their idle time that a sufficient bound leaves to members.
+const IDLE_SHARE_LEAST: f64 = 0.97;
+/// Largest load for which bounds are computed.
+const LOAD_MOST: f64 = 0.99;
+/// Load before the first measurement.
+const LOAD_START: f64 = 0.9;
+/// Bound before the first measurement.
+const BOUND_START: u16 = 2;
+/// Largest bound. Where more tasks are needed, members have none.
+const BOUND_MOST: u16 = 64;
+/// Expected number of unreported tasks below which the member with the least time is taken.
+const UNSEEN_LEAST: f64 = 0.01;
+/// Maximum number of levels over which unreported tasks are spread.
+const LEVELS: usize = 128;
+/// Relative change of the round trip, and of the spare load, after which tables are computed again.
+const TRIPS_CHANGE: f64 = 0.02;
+const SPARE_CHANGE: f64 = 0.05;
+/// Replies of each member between two windows of the longest service time, after which rates are also compared.
+const WINDOW_REPLIES: usize = 16;
+/// Maximum number of replies over which a member's service time is averaged.
+const LEARNED_MOST: f64 = 512.0;
+/// Number of replies before a rate counts.
+const LEARNED_LEAST: f64 = 8.0;
+/// Standard deviations, and logarithm of the ratio, by which a learned rate must differ to replace the last one.
+const DEVIATIONS: f64 = 5.0;
+const LOG_RATIO: f64 = 0.15;
+/// Steps of learned rates for each doubling.
+const STEPS: f64 = 4.0;
+
+/// Conditions for which the tables were computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Review {
+    /// Round trip in mean service times at rate 1; `None` if unknown.
+    trips: Option<f64>,
+    load: f64,
+    is_untimed: bool,
+}
+
+impl Review {
+    /// Returns true if the tables for `self` suffice for `now`.
+    fn suffices(self, now: Self) -> bool {
+        let is_near = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
+        let trips = match (self.trips, now.trips) {
+            (Some(a), Some(b)) => is_near(a, b, TRIPS_CHANGE),
+            (a, b) => a == b,
+        };
+        let spare = is_near(1.0 - self.load, 1.0 - now.load, SPARE_CHANGE);
+        trips && spare && self.is_untimed == now.is_untimed
+    }
+}
+
+/// Service time of one member, by its replies.
+#[derive(Clone, Copy, Debug, Default)]
+struct MemberService {
+    mean_ns: f64,
+    /// Number of replies, at most [`LEARNED_MOST`].
+    replies: f64,
+}
+
+impl MemberService {
+    /// Adds a reply, unless it carries no service time.
+    #[inline(always)]
+    fn add(&mut self, service_ns: u32) {
+        if service_ns > 0 {
+            self.replies = (self.replies + 1.0).min(LEARNED_MOST);
+            self.mean_ns += (f64::from(service_ns) - self.mean_ns) / self.replies;
+        }
+    }
+
+    /// Returns the member's rate for tasks of this mean work.
+    fn rate(self, work_ns: f64) -> f64 {
+        work_ns / self.mean_ns
+    }
+}
+
+/// Rates of members without configured speeds.
+#[derive(Clone, Debug, Default)]
+struct LearnedRates {
+    /// True if all configured speeds are equal.
+    is_used: bool,
+    services: Vec<MemberService>,
+    /// Rate of each member: 1 until it differs.
+    rates: Vec<f64>,
+}
+
+impl LearnedRates {
+    /// Adapts to changed members. A member that may not be chosen starts again, as another may take its place.
+    fn on_members(&mut self, view: &View) {
+        let mut configured = view.active().iter().map(|&member| view.rate(member));
+        let first = configured.next();
+        self.is_used = configured.all(|rate| Some(rate) == first);
+        self.services.resize(view.members(), MemberService::default());
+        self.rates.resize(view.members(), 1.0);
+        for member in (0..view.members() as u16).map(Member) {
+            if !self.is_used || !view.is_active(member) {
+                self.services[member.index()] = MemberService::default();
+                self.rates[member.index()] = 1.0;
+            }
+        }
+    }
+
+    /// Updates the rates, for tasks of this mean work whose standard deviation is `variation` means. Returns true if
+    /// they changed: one differs from its estimate by more than chance explains. Then all get new ones, rounded, so that
+    /// equal members rarely differ.
+    fn update(&mut self, work_ns: f64, variation: f64) -> bool {
+        let differs = |(service, rate): (&MemberService, &f64)| {
+            let chance = DEVIATIONS * variation / service.replies.sqrt();
+            (service.rate(work_ns) / rate).ln().abs() > chance.max(LOG_RATIO)
+        };
+        let mut members = self.services.iter().zip(&self.rates);
+        let has_changed = work_ns > 0.0
+            && members.any(|member| member.0.replies >= LEARNED_LEAST && differs(member));
+        if has_changed {
+            let members = self.services.iter().zip(&mut self.rates);
+            for (service, rate) in members.filter(|(service, _)| service.replies >= LEARNED_LEAST) {
+                *rate = ((service.rate(work_ns).log2() * STEPS).round() / STEPS).exp2();
+            }
+        }
+        has_changed
+    }
+}
+
+/// Policy of the earliest finish time.
+#[derive(Clone, Debug)]
+pub struct Eft {
+    ranks: SpeedRanks,
+    conditions: Box<Conditions>,
+    /// True if tasks may wait: this is the only core.
+    holds: bool,
+    review: Review,
+    learned: LearnedRates,
+    /// Sum of the rates of active members.
+    rates: f64,
+    /// Inverse rate of each member.
+    inverse_rates: Vec<f64>,
+    silence: Box<SilenceChecks>,
+    /// Time at which a check last found a change of the member's counts.
+    touched_ns: Vec<u64>,
+    /// Service times for the silence after which tasks are lost.
+    measured: MemberStatistics,
+    /// Number of replies in the window of the longest service time.
+    window_replies: usize,
+    /// Levels of the last decision with unreported tasks.
+    levels: Box<ArrayVec<Level, LEVELS>>,
+}
+
+impl Eft {
+    /// Creates the policy, without measurements.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            ranks: SpeedRanks::new(HALF),
+            conditions: Box::default(),
+            holds: false,
+            review: Review { trips: None, load: LOAD_START, is_untimed: false },
+            learned: LearnedRates::default(),
+            rates: 0.0,
+            inverse_rates: Vec::new(),
+            silence: Box::new(SilenceChecks::new(None)),
+            touched_ns: Vec::new(),
+            measured: MemberStatistics::default(),
+            window_replies: 0,
+            levels: Box::default(),
+        }
+    }
+
+    /// Returns the largest bound on a member's tasks; `None` if some members have none.
+    #[must_use]
+    pub fn bound(&self) -> Option<usize> {
+        self.ranks.bound()
+    }
+
+    /// Returns the measured conditions.
+    fn conditions(&self) -> Review {
+        let load = match self.conditions.is_backlogged(self.inverse_rates.len()) {
+            // Bounds must never keep members idle while many tasks wait.
+            true => LOAD_MOST,
+            false => self.conditions.own_utilization(self.rates).unwrap_or(LOAD_START),
+        };
+        Review {
+            trips: self.conditions.trip_in_services(),
+            load: load.clamp(0.0, LOAD_MOST),
+            is_untimed: self.conditions.is_untimed(),
+        }
+    }
+
+    /// Computes the table and the bound of each rate.
+    #[cold]
+    fn set_tables(&mut self) {
+        let (Review { trips, load, is_untimed }, holds) = (self.review, self.holds);
+        self.ranks.set_tables(|rate, table| {
+            let trips_of_rate = trips.map(|trips| trips * rate);
+            fill(table, trips_of_rate.unwrap_or(0.0));
+            match trips_of_rate {
+                _ if !holds || is_untimed => UNBOUNDED,
+                // Beyond this, holding was measured to gain nothing.
+                Some(_) if trips > Some(HELD_TRIPS) => UNBOUNDED,
+                Some(trips) => bound(trips, load),
+                None => BOUND_START,
+            }
+        });
+    }
+
+    /// Picks the members with the least times. Without `HOLDS`, no member is ever full.
+    #[inline(always)]
+    fn pick_some<const HOLDS: bool>(
+        ranks: &mut SpeedRanks,
+        mut picks: Picks<'_>,
+        waiting: f64,
+        states: MemberStates<'_>,
+        rng: &mut Rng,
+    ) {
+        while !picks.is_empty() {
+            let Some(mut front) = ranks.open_class() else { break };
+            // Would the full members end a task sooner, in their turn? A member filled by these picks cannot change the
+            // answer: its own tasks take longer than a task at the front.
+            if HOLDS && Self::is_sooner_at_full(ranks, waiting) {
+                break;
+            }
+            let count = (front.members as usize).min(picks.len());
+            let (now, rest) = picks.split_at_mut(count);
+            let idle = front.queue == 0;
+            for pick in now {
+                let member = ranks.take_of_class(&mut front, rng.next_u64() as u32);
+                states.of(member).sent();
+                *pick = Some(Pick { member, idle });
+            }
+            ranks.close_class(front);
+            picks = rest;
+        }
+        picks.fill(None);
+    }
+
+    /// Returns true if the full members would end a task sooner than the best member with room, with the waiting tasks
+    /// in their queues.
+    #[inline(always)]
+    fn is_sooner_at_full(ranks: &SpeedRanks, waiting: f64) -> bool {
+        let full = ranks.full();
+        ranks.soonest() * full.speed > full.tasks + waiting
+    }
+
+    /// Picks members so that their queues reach a common level, with `unseen` unreported tasks of others.
+    #[inline(never)]
+    fn pick_levels(&mut self, picks: Picks<'_>, unseen: f64, view: &View, rng: &mut Rng) {
+        for pick in picks {
+            let member = self.draw(unseen, rng);
+            *pick = member.map(|member| {
+                let idle = self.ranks.queue(member) == 0;
+                self.ranks.add(member);
+                view.of(member).sent();
+                Pick { member, idle }
+            });
+        }
+    }
+
+    /// Draws the member for one task.
+    fn draw(&mut self, unseen: f64, rng: &mut Rng) -> Option<Member> {
+        let (ranks, levels) = (&self.ranks, &mut *self.levels);
+        levels.clear();
+        let (mut tasks, mut speed, mut height) = (0.0, 0.0, 0.0);
+        ranks.levels(|level| {
+            if speed > 0.0 && height <= level.tasks / level.speed {
+                return false;
+            }
+            let members = level.members as f64;
+            tasks += members * level.tasks;
+            speed += members * level.speed;
+            height = (unseen + tasks) / speed;
+            levels.try_push(level).is_ok()
+        });
+        let bits = rng.next_u64();
+        // Uniform below the sum of all shares, which is `unseen`.
+        let mut point = f64::from((bits >> 32) as u32) * (-32.0_f64).exp2() * unseen;
+        let mut chosen = levels.first()?;
+        for level in levels.iter() {
+            chosen = level;
+            point -= level.members as f64 * (level.speed * height - level.tasks);
+            if point < 0.0 {
+                break;
+            }
+        }
+        Some(ranks.member_of(chosen, bits as u32))
+    }
+
+    /// Processes the reports of replies. Returns the number of replies from members without outstanding tasks.
+    #[inline(always)]
+    fn reply_some(&mut self, reports: &[Report], mut parts: Parts<'_>, now_ns: u64) -> usize {
+        let members = parts.states.members();
+        let (conditions, measured) = (&mut *self.conditions, &mut self.measured);
+        let inverse_rates = &self.inverse_rates[..members];
+        let (learns, services) = (self.learned.is_used, &mut self.learned.services[..members]);
+        let mut run = RunWork::default();
+        let mut notes = measured.notes;
+        self.ranks.set_all(
+            reports,
+            members,
+            #[inline(always)]
+            |report| {
+                run.add(report.service_ns, inverse_rates[report.member.index()]);
+                notes.note_longest(report.service_ns);
+                if learns {
+                    services[report.member.index()].add(report.service_ns);
+                }
+                if conditions.marked_member() == Some(report.member) {
+                    let inverse_rate = inverse_rates[report.member.index()];
+                    let trip = conditions.note_reply_of_marked_member(
+                        report.service_ns,
+                        inverse_rate,
+                        now_ns,
+                    );
+                    if let Some(trip_ns) = trip {
+                        notes.note(report.service_ns, Some(trip_ns as u64));
+                    }
+                }
+                let state = parts.states.of(report.member);
+                parts.surplus += usize::from(!state.answered());
+                state.set_load(report.load);
+                state.outstanding()
+            },
+        );
+        measured.notes = notes;
+        conditions.note_work(run);
+        self.window_replies += reports.len();
+        parts.surplus
+    }
+
+    /// Orders the members by rates, configured or learned, and computes the tables.
+    fn rank(&mut self, view: &View) {
+        let learned = &self.learned;
+        let rate = |member: Member| match learned.is_used {
+            true => learned.rates[member.index()],
+            false => view.rate(member),
+        };
+        self.ranks.rank(view.members(), view.active(), rate);
+        let all = (0..view.members() as u16).map(Member);
+        self.inverse_rates.clear();
+        self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
+        self.rates = view.active().iter().map(|&member| self.ranks.speed(member)).sum();
+        self.review = self.conditions();
+        self.set_tables();
+    }
+
+    /// Adapts the tables to changed conditions, and the order to learned rates.
+    #[inline]
+    fn review(&mut self, view: &View) {
+        let now = self.conditions();
+        if !self.review.suffices(now) {
+            self.review = now;
+            self.set_tables();
+        }
+        if self.window_replies >= WINDOW_REPLIES * view.active().len().max(1) {
+            self.end_window(view);
+        }
+    }
+
+    /// Ends a window of replies: compares the members' service times.
+    #[cold]
+    fn end_window(&mut self, view: &View) {
+        self.window_replies = 0;
+        self.measured.end_window(view.now_ns(), view.active().len().max(1), 1, 1);
+        let (work_ns, variation) = self.conditions.work();
+        if self.learned.is_used && self.learned.update(work_ns, variation) {
+            self.rank(view);
+        }
+    }
+
+    /// Looks for members that are silent because their tasks were lost.
+    fn check_silence(&mut self, view: &mut View) {
+        let (measured, now_ns) = (&self.measured, view.now_ns());
+        // Reports may deny as many tasks as a member can hold.
+        let denials = self.ranks.bound().unwrap_or(BOUND_MOST.into());
+        let patience = |silence: &SilenceChecks| silence.patience(measured, denials);
+        let Some(patience) = self.silence.due(now_ns, patience) else { return };
+        for index in 0..view.active().len() {
+            let member = view.active()[index];
+            let touched_ns = &mut self.touched_ns[member.index()];
+            let lost = patience.is_some_and(|patience| {
+                self.silence.check(member, patience, view, |is_quiet| {
+                    *touched_ns = if is_quiet { *touched_ns } else { now_ns };
+                    *touched_ns
+                })
+            });
+            if lost {
+                self.conditions.forget(member);
+                self.ranks.set(member, view.outstanding(member));
+            }
+        }
+    }
+}
+
+impl Default for Eft {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Fills a table with the expected number of tasks left, of each number, after `trips` mean service times.
+fn fill(table: &mut [f64], trips: f64) {
+    // Each task more adds the probability that fewer have ended.
+    let (mut chance, mut fewer, mut left) = ((-trips).exp(), 0.0_f64, 0.0);
+    for (count, value) in table.iter_mut().enumerate() {
+        *value = left;
+        fewer += chance;
+        left += fewer.min(1.0);
+        chance *= trips / (count + 1) as f64;
+    }
+}
+
+/// Returns the least bound with which members keep most of their idle time at this load.
+///
+/// While tasks wait, a member idles for a fraction B of the time, by Erlang's loss formula: all k places are round
+/// trips then. [`MemberStatistics::bound`] explains this.
+fn bound(trips: f64, load: f64) -> u16 {
+    let mut idle = 1.0;
+    for places in 1..=BOUND_MOST {
+        idle = trips * idle / (f64::from(places) + trips * idle);
+        if 1.0 - load / (1.0 - idle) >= IDLE_SHARE_LEAST * (1.0 - load) {
+            return places;
+        }
+    }
+    UNBOUNDED
+}
+
+impl Policy for Eft {
+    fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
+        let count = tasks.len().min(picks.len());
+        let (picks, view) = (&mut picks[..count], &*view);
+        let (states, unseen) = (view.states(), self.conditions.unseen());
+        let mut local = rng.clone(); // stays in registers over the run
+        if unseen >= UNSEEN_LEAST {
+            self.pick_levels(picks, unseen, view, &mut local);
+        } else if self.holds {
+            let waiting = view.waiting() as f64;
+            Self::pick_some::<true>(&mut self.ranks, picks, waiting, states, &mut local);
+        } else {
+            Self::pick_some::<false>(&mut self.ranks, picks, 0.0, states, &mut local);
+        }
+        *rng = local;
+        self.conditions.note_picks(picks, view);
+    }
+
+    fn on_follow(&mut self, member: Member, _view: &mut View) {
+        self.ranks.add(member);
+    }
+
+    fn reply_run(&mut self, reports: &[Report], view: &mut View, _rng: &mut Rng) -> usize {
+        let (now_ns, parts) = (view.now_ns(), view.parts());
+        let surplus = match parts.are_alone() {
+            true => self.reply_some(reports, parts.alone(), now_ns),
+            false => self.reply_some(reports, parts, now_ns),
+        };
+        // A new bound may make room. The caller offers waiting tasks again after replies, but not after each tick.
+        self.review(view);
+        surplus
+    }
+
+    fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
+        view.set_load(report.member, report.load);
+        self.silence.reported(report.member);
+        self.ranks.set(report.member, view.outstanding(report.member));
+    }
+
+    fn on_remote_update(&mut self, member: Member, view: &mut View) {
+        self.conditions.note_remote(member, view);
+        self.ranks.set(member, view.outstanding(member));
+    }
+
+    fn on_written_off(&mut self, member: Member, view: &mut View) {
+        self.silence.recounted(member);
+        self.conditions.forget(member);
+        self.ranks.set(member, view.outstanding(member));
+    }
+
+    fn on_members(&mut self, caller: Caller, view: &mut View) {
+        self.holds = caller.core.count == 1;
+        self.silence.on_members(caller, view);
+        self.touched_ns.resize(view.members(), view.now_ns());
+        self.conditions.on_members(caller, view);
+        self.learned.on_members(view);
+        self.rank(view);
+        for index in 0..view.active().len() {
+            let member = view.active()[index];
+            self.ranks.set(member, view.outstanding(member));
+        }
+    }
+
+    fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
+        self.conditions.on_tick(view.now_ns());
+        self.check_silence(view);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Core, Dispatcher};
+    use crate::state::Load;
+
+    #[test]
+    fn tables_hold_what_is_left() {
+        let mut table = [0.0; 6];
+        fill(&mut table, 0.0);
+        assert_eq!(table, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        fill(&mut table, 2.0);
+        // Two tasks are left with probability exp(-2), and one with probability 2 exp(-2).
+        assert!((table[2] - 4.0 * (-2.0_f64).exp()).abs() < 1e-12, "{table:?}");
+        assert!((table[5] - 3.0).abs() < 0.1, "{table:?}");
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn bound_hides_the_round_trip() {
+        assert_eq!((bound(0.0, 0.9), bound(0.02, 0.5)), (1, 1));
+        let bounds = [0.1, 0.4, 2.0, 20.0].map(|trips| bound(trips, 0.9));
+        assert!(bounds.is_sorted() && bounds[0] > 1 && bounds[3] > 20, "{bounds:?}");
+        assert_eq!(bound(1000.0, 0.9), UNBOUNDED);
+    }
+
+    /// Dispatcher of two members, the second ten times as fast, that has measured tasks of 100 us at rate 1 and no
+    /// round trip.
+    fn measured() -> Dispatcher {
+        let view = View::heap(2, 1).remove(0);
+        let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, Core::ONLY, 7);
+        dispatcher.set_rates(&[1.0, 10.0]);
+        for round in 0..100 {
+            dispatcher.tick(20_000 * round);
+            assert_eq!(members(&mut dispatcher, 1), [Some(1)]);
+            dispatcher.tick(20_000 * round + 10_000);
+            reply(&mut dispatcher, 1, 10_000);
+        }
+        dispatcher.tick(2_000_000);
+        dispatcher
+    }
+
+    /// Picks for this number of tasks.
+    fn members(dispatcher: &mut Dispatcher, tasks: usize) -> Vec<Option<u16>> {
+        let mut picks = vec![None; tasks];
+        dispatcher.schedule(&vec![Task::default(); tasks], &mut picks);
+        picks.iter().map(|pick| pick.map(|pick| pick.member.0)).collect()
+    }
+
+    fn reply(dispatcher: &mut Dispatcher, member: u16, service_ns: u32) {
+        dispatcher.reply(&Report::new(Member(member), Load(0), service_ns));
+    }
+
+    // promise: scheduling.3
+    #[test]
+    fn tasks_wait_for_a_faster_member() {
+        let mut dispatcher = measured();
+        // An idle slow member would end the second task after 3.5 mean service times of the fast one.
+        assert_eq!(members(&mut dispatcher, 2), [Some(1), None]);
+        for _ in 0..3 {
+            dispatcher.join().unwrap();
+        }
+        // With three waiting tasks, the fast member would end it later.
+        assert_eq!(members(&mut dispatcher, 2), [Some(0), None]);
+        reply(&mut dispatcher, 1, 10_000);
+        assert_eq!(members(&mut dispatcher, 1), [Some(1)]);
+    }
+
+    /// Bounds are computed by the arrivals, not by the tasks that the bounds let pass.
+    #[test]
+    fn low_bound_ends_when_tasks_wait() {
+        let view = View::heap(1, 1).remove(0);
+        let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, Core::ONLY, 7);
+        // A member at a tenth of its capacity, with a round trip of 0.4 service times.
+        for round in 0..200 {
+            dispatcher.tick(1_000_000 * round);
+            assert_eq!(members(&mut dispatcher, 1), [Some(0)]);
+            dispatcher.tick(1_000_000 * round + 140_000);
+            reply(&mut dispatcher, 0, 100_000);
+        }
+        dispatcher.tick(200_000_000);
+        let low = dispatcher.beliefs().bound.unwrap();
+        (0..10).for_each(|_| dispatcher.join().unwrap());
+        members(&mut dispatcher, 1);
+        reply(&mut dispatcher, 0, 100_000);
+        assert!(dispatcher.beliefs().bound.unwrap() > low + 1, "{low}");
+    }
+
+    #[test]
+    fn speeds_are_learned() {
+        let view = View::heap(4, 1).remove(0);
+        let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, Core::ONLY, 7);
+        let mut counts = [0_usize; 4];
+        for round in 0..1000 {
+            dispatcher.tick(100_000 * round);
+            let sent = members(&mut dispatcher, 2);
+            dispatcher.tick(100_000 * round + 90_000);
+            for member in sent.into_iter().flatten() {
+                counts[usize::from(member)] += usize::from(round >= 500);
+                // Tasks of exponential length would differ more. The last member is four times as fast.
+                let service_ns = 40_000 + 1000 * (round as u32 % 20);
+                reply(
+                    &mut dispatcher,
+                    member,
+                    if member == 3 { service_ns / 4 } else { service_ns },
+                );
+            }
+        }
+        // The fast member gets at least the first of two tasks.
+        assert!(counts[3] >= 500, "{counts:?}");
+        // Equal members stay equal.
+        assert!(counts[..3].iter().all(|count| count.abs_diff(counts[0]) < 60), "{counts:?}");
+    }
+
+    #[test]
+    fn chance_makes_no_speeds() {
+        let mut learned = LearnedRates { is_used: true, ..LearnedRates::default() };
+        let mut service = MemberService::default();
+        (0..100).for_each(|_| service.add(1500));
+        (learned.services, learned.rates) = (vec![service], vec![1.0]);
+        // After 100 replies, a mean that is 1.5 times as long is chance for bursty service times only.
+        assert!(!learned.update(1000.0, 1.0));
+        assert!(learned.update(1000.0, 0.1) && learned.rates[0] < 0.75);
+        assert!(!learned.update(1000.0, 0.1));
+    }
+
+    #[test]
+    fn pool_without_service_times_holds_no_tasks() {
+        let view = View::heap(1, 1).remove(0);
+        let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, Core::ONLY, 7);
+        assert_eq!(members(&mut dispatcher, 3), [Some(0), Some(0), None]);
+        for _ in 0..100 {
+            reply(&mut dispatcher, 0, 0);
+            members(&mut dispatcher, 1);
+        }
+        dispatcher.tick(1000);
+        assert_eq!(members(&mut dispatcher, 3), [Some(0); 3]);
+    }
+
+    #[test]
+    fn unreported_tasks_spread_the_picks() {
+        let mut pair = View::heap(4, 2);
+        let (_other, view) = (pair.pop(), pair.pop().unwrap());
+        let core = Core { index: 0, count: 3 };
+        let mut dispatcher = Dispatcher::new(&"eft".parse().unwrap(), view, core, 7);
+        for member in [2, 3] {
+            (0..9).for_each(|_| dispatcher.follow(Member(member)));
+        }
+        let mut counts = [0_usize; 4];
+        for _ in 0..1000 {
+            let member = members(&mut dispatcher, 1)[0].unwrap();
+            counts[usize::from(member)] += 1;
+            reply(&mut dispatcher, member, 0);
+        }
+        // Two unreported tasks cannot reach the level of nine tasks.
+        assert!(counts[0].abs_diff(500) < 100 && counts[2..] == [0, 0], "{counts:?}");
+    }
+}

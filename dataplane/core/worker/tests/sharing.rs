@@ -1,0 +1,242 @@
+//! Tests of shared cores.
+
+use super::*;
+
+/// Runs a worker that shares its core, beside `agent`. Returns the reason of its end.
+fn serve_beside(
+    sharing: Sharing,
+    handler: impl Fn(Task<'_>, Cpu<'_>) + Send,
+    agent: impl FnOnce(&mut Channel),
+) -> Detached {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &patient());
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || worker.serve(&sharing, handler).unwrap());
+        agent(&mut channel);
+        serving.join().unwrap()
+    })
+}
+
+/// Waits for the completion of `N` tasks, and checks that no more are completed. Returns their sequence numbers, which
+/// the worker answers with.
+fn completed<const N: usize>(channel: &mut Channel) -> [u32; N] {
+    let (began, mut replies) = (Instant::now(), Vec::new());
+    while replies.len() < N {
+        assert!(began.elapsed() < PATIENCE, "a task is not completed");
+        for count in channel.collect().unwrap() {
+            let position = channel.sender().completed(count);
+            assert!(matches!(channel.outcome(position), Outcome::Reply { len: 4, .. }));
+            let mut reply = [0; 4];
+            channel.reply(position, &mut reply);
+            replies.push(u32::from_be_bytes(reply));
+        }
+        std::thread::yield_now();
+    }
+    replies.try_into().unwrap()
+}
+
+/// Answers a task with its sequence number.
+fn answer(task: Task<'_>) {
+    let seq = task.ids().seq;
+    task.reply(&seq.to_be_bytes()).unwrap();
+}
+
+// promise: agent.5
+#[test]
+fn short_tasks_pass_a_long_one() {
+    for clock in [QuantumClock::Readings, QuantumClock::Timer] {
+        let ends = AtomicBool::new(false);
+        let sharing = Sharing { quantum: Duration::from_micros(20), clock, ..Sharing::default() };
+        let handler = |task: Task<'_>, cpu: Cpu<'_>| {
+            // Task 0 ends after all later tasks.
+            while task.ids().seq == 0 && !ends.load(Acquire) {
+                cpu.yield_point();
+            }
+            answer(task);
+        };
+        let reason = serve_beside(sharing, handler, |channel| {
+            assert!(channel.give(ids(0), &[]));
+            for seq in 1..50 {
+                assert!(channel.give(ids(seq), &[]));
+                assert_eq!(completed(channel), [seq]);
+            }
+            assert_eq!(channel.sender().outstanding(), 1);
+            ends.store(true, Release);
+            assert_eq!(completed(channel), [0]);
+            channel.stop();
+        });
+        assert_eq!(reason, Detached::Stopped);
+    }
+}
+
+#[test]
+fn critical_section_keeps_the_core() {
+    let (is_inside, may_leave) = (AtomicBool::new(false), AtomicBool::new(false));
+    let sharing = Sharing { quantum: Duration::from_micros(1), ..Sharing::default() };
+    let handler = |task: Task<'_>, cpu: Cpu<'_>| {
+        assert!(!is_inside.load(Acquire), "no other task runs inside");
+        if task.ids().seq == 0 {
+            let section = cpu.critical();
+            let inner = cpu.critical();
+            is_inside.store(true, Release);
+            while !may_leave.load(Acquire) {
+                cpu.yield_point();
+            }
+            drop(inner);
+            (0..1000).for_each(|_| cpu.yield_point());
+            is_inside.store(false, Release);
+            drop(section);
+        }
+        answer(task);
+    };
+    serve_beside(sharing, handler, |channel| {
+        assert!(channel.give(ids(0), &[]));
+        while !is_inside.load(Acquire) {
+            std::thread::yield_now();
+        }
+        assert!(channel.give(ids(1), &[]));
+        may_leave.store(true, Release);
+        let mut both = completed::<2>(channel);
+        both.sort_unstable();
+        assert_eq!(both, [0, 1]);
+        channel.stop();
+    });
+}
+
+// promise: agent.5
+#[test]
+fn panicking_task_leaves_the_others() {
+    let sharing = Sharing { quantum: Duration::from_micros(1), ..Sharing::default() };
+    let handler = |task: Task<'_>, cpu: Cpu<'_>| {
+        cpu.yield_point();
+        assert_ne!(task.ids().seq, 1, "a defect of the handler");
+        if task.ids().seq == 2 {
+            return std::mem::forget(task);
+        }
+        answer(task);
+    };
+    serve_beside(sharing, handler, |channel| {
+        for seq in 0..4 {
+            assert!(channel.give(ids(seq), &[]));
+        }
+        let (mut replies, mut unanswered) = (0, 0);
+        let began = Instant::now();
+        while replies + unanswered < 4 {
+            assert!(began.elapsed() < PATIENCE);
+            for count in channel.collect().unwrap() {
+                match outcome(channel, count) {
+                    Outcome::Unanswered => unanswered += 1,
+                    _ => replies += 1,
+                }
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!((replies, unanswered), (2, 2), "a panic, and a forgotten task");
+        channel.stop();
+    });
+}
+
+#[test]
+fn served_quanta_are_published() {
+    let ends = AtomicBool::new(false);
+    let sharing = Sharing { quantum: Duration::from_micros(5), ..Sharing::default() };
+    let handler = |task: Task<'_>, cpu: Cpu<'_>| {
+        while !ends.load(Acquire) {
+            cpu.yield_point();
+        }
+        answer(task);
+    };
+    serve_beside(sharing, handler, |channel| {
+        assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
+        let began = Instant::now();
+        while channel.sender().quanta() < 4 {
+            assert!(began.elapsed() < PATIENCE, "two tasks take turns");
+            std::thread::yield_now();
+        }
+        ends.store(true, Release);
+        completed::<2>(channel);
+        channel.stop();
+    });
+}
+
+#[test]
+fn worker_continues_after_sharing() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &patient());
+    assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
+    worker.poll().unwrap().reply(b"alone").unwrap();
+    let sharing = Sharing::default();
+    let mut turns = 0;
+    let goes_on = || {
+        turns += 1;
+        turns == 1
+    };
+    assert!(matches!(worker.serve_while(&sharing, goes_on, |task, _| answer(task)), Ok(None)));
+    assert!(channel.give(ids(2), &[]));
+    worker.poll().unwrap().reply(b"alone").unwrap();
+    assert_eq!(channel.collect(), Ok(0..3));
+    let lengths: Vec<_> = (0..3).map(|count| outcome(&channel, count)).collect();
+    assert!(matches!(
+        lengths[..],
+        [
+            Outcome::Reply { len: 5, .. },
+            Outcome::Reply { len: 4, .. },
+            Outcome::Reply { len: 5, .. }
+        ]
+    ));
+}
+
+#[test]
+fn impossible_parameters_of_sharing_are_refused() {
+    let region = region(1);
+    let mut channel = region.channel(0);
+    let mut worker = join(&region, &mut channel, &patient());
+    let sharing = Sharing::default();
+    let wrong = [
+        (Sharing { quantum: Duration::ZERO, ..sharing }, "quantum: found 0ns; allowed: 1us to 1s"),
+        (Sharing { slots: 0, ..sharing }, "slots: found 0; allowed: at least 1"),
+        (
+            Sharing { stack: 1 << 50, ..sharing },
+            "cannot allocate a stack of 1125899906842624 bytes",
+        ),
+    ];
+    for (sharing, expected) in wrong {
+        let error = worker.serve(&sharing, |task, _| answer(task)).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+/// Uses about `depth` KiB of stack.
+fn recurse(depth: usize) -> usize {
+    let bytes = std::hint::black_box([depth as u8; 1024]);
+    if depth == 0 { 0 } else { recurse(depth - 1) + usize::from(bytes[depth % 1024]) }
+}
+
+// promise: agent.5
+#[test]
+fn overflowed_stack_names_the_class() {
+    const NAME: &str = "WEDJAT_TEST_OVERFLOW";
+    if std::env::var_os(NAME).is_some() {
+        let sharing = Sharing { stack: 64 << 10, ..Sharing::default() };
+        serve_beside(
+            sharing,
+            |_, _| assert_ne!(recurse(1024), 1),
+            |channel| {
+                assert!(channel.give(ids(0), &[]));
+            },
+        );
+        return;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args([
+        "--exact",
+        "worker::tests::sharing::overflowed_stack_names_the_class",
+        "--nocapture",
+    ]);
+    let output = command.env(NAME, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("a task of class 2 overflowed its stack of 65536 bytes"), "{said}");
+}

@@ -1,0 +1,200 @@
+//! Presence of a device that may be unplugged while cores poll it.
+//!
+//! The watching thread withdraws the device, waits until each core has acknowledged that it polls the device no
+//! more, and then closes it (quiescent-state reclamation). A burst costs one load; a core acknowledges at its next
+//! burst. When the device is back, possibly with another port id, the cores learn of it in the same way.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Presence of one device, shared by its cores and the watching thread. On its own cache lines, because cores read it
+/// for every burst.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Presence {
+    /// Number of changes: odd while the device is withdrawn.
+    epoch: AtomicU64,
+    /// Port id in DPDK, valid while the epoch is even.
+    id: AtomicU16,
+    /// The epoch that each user has acknowledged.
+    acknowledged: Mutex<Vec<Arc<AtomicU64>>>,
+}
+
+/// A core's view of a device's presence.
+#[derive(Debug)]
+pub(super) struct Visitor {
+    presence: Arc<Presence>,
+    /// Last epoch seen, and the port id in it.
+    seen: u64,
+    id: u16,
+    acknowledged: Arc<AtomicU64>,
+}
+
+/// Another view of the thread that owns a [`Visitor`]. It changes only with the visitor's bursts.
+#[derive(Clone, Debug)]
+pub(super) struct Companion {
+    presence: Arc<Presence>,
+    acknowledged: Arc<AtomicU64>,
+}
+
+/// Returns true if the device is present in this epoch.
+fn is_present(epoch: u64) -> bool {
+    epoch.is_multiple_of(2)
+}
+
+impl Presence {
+    /// Creates the presence of an open device.
+    pub(super) fn new(id: u16) -> Arc<Self> {
+        Arc::new(Self {
+            epoch: AtomicU64::new(0),
+            id: AtomicU16::new(id),
+            acknowledged: Mutex::default(),
+        })
+    }
+
+    /// Locks the list of acknowledgements. A panicked thread leaves it consistent.
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<AtomicU64>>> {
+        self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Creates the view of one core.
+    pub(super) fn visitor(self: &Arc<Self>) -> Visitor {
+        let mut list = self.list();
+        let (seen, id) = (self.epoch.load(Acquire), self.id.load(Relaxed));
+        let acknowledged = Arc::new(AtomicU64::new(seen));
+        list.push(Arc::clone(&acknowledged));
+        Visitor { presence: Arc::clone(self), seen, id, acknowledged }
+    }
+
+    /// Returns the port id; `None` while the device is withdrawn.
+    pub(super) fn id(&self) -> Option<u16> {
+        is_present(self.epoch.load(Acquire)).then(|| self.id.load(Relaxed))
+    }
+
+    /// Withdraws the device: no new burst begins once a core has seen it.
+    pub(super) fn withdraw(&self) {
+        self.epoch.fetch_add(1, Release);
+    }
+
+    /// Returns true if all cores have acknowledged the last change.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        let epoch = self.epoch.load(Relaxed);
+        self.list().iter().all(|seen| seen.load(Acquire) == epoch)
+    }
+
+    /// Makes a withdrawn device present again, as this port.
+    pub(super) fn restore(&self, id: u16) {
+        self.id.store(id, Relaxed);
+        // Publishes the device's set-up with the epoch.
+        self.epoch.fetch_add(1, Release);
+    }
+}
+
+impl Visitor {
+    /// Returns the port id for one burst; `None` while the device is withdrawn.
+    #[inline]
+    pub(super) fn id(&mut self) -> Option<u16> {
+        let epoch = self.presence.epoch.load(Acquire);
+        if epoch != self.seen {
+            self.acknowledge(epoch);
+        }
+        is_present(self.seen).then_some(self.id)
+    }
+
+    /// Returns true while the device is withdrawn.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        !is_present(self.seen)
+    }
+
+    /// Acknowledges an epoch: the core uses the device of earlier ones no more.
+    #[cold]
+    fn acknowledge(&mut self, epoch: u64) {
+        (self.seen, self.id) = (epoch, self.presence.id.load(Relaxed));
+        self.acknowledged.store(epoch, Release);
+    }
+
+    /// Returns a view for other parts of the same thread.
+    pub(super) fn companion(&self) -> Companion {
+        let Self { presence, acknowledged, .. } = self;
+        Companion { presence: Arc::clone(presence), acknowledged: Arc::clone(acknowledged) }
+    }
+}
+
+impl Drop for Visitor {
+    /// Removes the view: no acknowledgement of it is awaited.
+    fn drop(&mut self) {
+        self.presence.list().retain(|one| !Arc::ptr_eq(one, &self.acknowledged));
+    }
+}
+
+impl Companion {
+    /// Returns the epoch of the thread's last burst, and the port id in it; no id while the device is withdrawn.
+    pub(super) fn get(&self) -> (u64, Option<u16>) {
+        let epoch = self.acknowledged.load(Relaxed);
+        (epoch, is_present(epoch).then(|| self.presence.id.load(Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::thread;
+
+    use super::*;
+
+    // promise: ports.2
+    #[test]
+    fn acknowledged_withdrawal_ends_all_bursts() {
+        let (presence, stop) = (Presence::new(3), AtomicBool::new(false));
+        let (is_open, burst_on_closed) = (AtomicBool::new(true), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let mut visitor = presence.visitor();
+                scope.spawn({
+                    let (stop, is_open, burst_on_closed) = (&stop, &is_open, &burst_on_closed);
+                    move || {
+                        while !stop.load(Relaxed) {
+                            if visitor.id().is_some() && !is_open.load(SeqCst) {
+                                burst_on_closed.store(true, SeqCst);
+                            }
+                            thread::yield_now();
+                        }
+                    }
+                });
+            }
+            for id in 0..100 {
+                presence.withdraw();
+                assert_eq!(presence.id(), None);
+                while !presence.is_acknowledged() {
+                    thread::yield_now();
+                }
+                is_open.store(false, SeqCst);
+                thread::yield_now();
+                is_open.store(true, SeqCst);
+                presence.restore(id);
+                assert_eq!(presence.id(), Some(id));
+            }
+            stop.store(true, Relaxed);
+        });
+        assert!(!burst_on_closed.load(SeqCst));
+    }
+
+    // promise: ports.2
+    #[test]
+    fn returned_device_has_its_new_id() {
+        let presence = Presence::new(3);
+        let (mut polling, dropped) = (presence.visitor(), presence.visitor());
+        let companion = polling.companion();
+        assert_eq!((polling.id(), companion.get()), (Some(3), (0, Some(3))));
+        presence.withdraw();
+        assert!(!presence.is_acknowledged() && companion.get() == (0, Some(3)), "no burst since");
+        assert_eq!((polling.id(), companion.get()), (None, (1, None)));
+        assert!(!presence.is_acknowledged(), "another core has not polled");
+        drop(dropped);
+        assert!(presence.is_acknowledged() && polling.is_withdrawn());
+        presence.restore(5);
+        assert_eq!((polling.id(), companion.get()), (Some(5), (2, Some(5))));
+    }
+}

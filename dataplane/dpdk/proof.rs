@@ -1,0 +1,68 @@
+//! Evidence that a device's receive interrupts wake a core. Some drivers accept them and never deliver one (e1000 and
+//! e1000e of DPDK 22.11 on emulated devices). So a core naps until the first interrupt has come, and again after a
+//! sleep that the timer ended although packets were waiting.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Sleeps without an interrupt although packets were waiting, after which the interrupts count as broken. A packet that
+/// arrives between the end of a sleep and the check looks the same, but not so often without a single interrupt.
+const MISSES_MAX: u32 = 8;
+
+/// Evidence for one device, shared by its cores. Holds [`PROVEN`], or the number of misses since the last interrupt.
+#[derive(Debug, Default)]
+pub(super) struct Proof(AtomicU32);
+
+/// Value after an interrupt.
+const PROVEN: u32 = u32::MAX;
+
+impl Proof {
+    /// Records an interrupt.
+    pub(super) fn note_interrupt(&self) {
+        if self.0.load(Relaxed) != PROVEN {
+            self.0.store(PROVEN, Relaxed);
+        }
+    }
+
+    /// Records the end of a sleep without an interrupt although packets were waiting.
+    pub(super) fn note_miss(&self) {
+        let next = match self.0.load(Relaxed) {
+            PROVEN => 1,
+            misses => misses.saturating_add(1).min(MISSES_MAX),
+        };
+        self.0.store(next, Relaxed);
+    }
+
+    /// Returns true if the last packets came with an interrupt.
+    pub(super) fn is_proven(&self) -> bool {
+        self.0.load(Relaxed) == PROVEN
+    }
+
+    /// Returns true after several misses without an interrupt.
+    pub(super) fn is_broken(&self) -> bool {
+        self.0.load(Relaxed) == MISSES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // promise: ports.1
+    #[test]
+    fn silent_interrupts_are_found_after_misses() {
+        let proof = Proof::default();
+        assert!(!proof.is_proven() && !proof.is_broken());
+        for _ in 1..MISSES_MAX {
+            proof.note_miss();
+        }
+        assert!(!proof.is_proven() && !proof.is_broken());
+        proof.note_miss();
+        proof.note_miss();
+        assert!(!proof.is_proven() && proof.is_broken());
+        proof.note_interrupt();
+        assert!(proof.is_proven() && !proof.is_broken());
+        proof.note_miss();
+        assert!(!proof.is_proven() && !proof.is_broken(), "naps until the next interrupt");
+    }
+}

@@ -1,0 +1,242 @@
+//! RSS keys that bring the reply of a task to the core of the task, on two ports of NICs that hash both ends.
+//!
+//! A NIC hashes addresses and ports with the Toeplitz function: each set bit of the input adds 32 bits of the key,
+//! from that bit's position on. A task goes from its client to the leaf, its reply from the worker to the client. The
+//! keys of both ports make the two hashes differ by a constant:
+//! - the workers' key has zeros where the server's address selects it, so all servers have the same hash;
+//! - the clients' key has at the client's address and port the bits that the workers' key has there.
+//!
+//! The leaf's own address and task port are constant, so their part of the hashes is, too. The clients' port adds this
+//! constant to the index of its redirection table (RETA). The keys serve one IP version, that of the port.
+
+use std::net::IpAddr;
+
+use wedjat_core::policy::stream_seed;
+
+/// Ends of the traffic on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SteeredSide {
+    /// Tasks arrive here.
+    Clients,
+    /// Replies arrive here.
+    Workers,
+}
+
+/// Constants of a leaf for its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steering {
+    /// Ends of the traffic on this port.
+    pub side: SteeredSide,
+    /// Address of the leaf on this port. Clients send tasks to it.
+    pub leaf: IpAddr,
+    /// UDP port of tasks and replies at leaf and workers.
+    pub task_port: u16,
+    /// Seed of the keys, the same for all ports of a leaf.
+    pub seed: u64,
+}
+
+/// Bits of a window: what one bit of the input adds to the hash.
+const WINDOW: usize = 32;
+/// Bits of a UDP port.
+const PORT_BITS: usize = 16;
+
+/// Bit of a key. Its bits are numbered from the first byte's highest.
+fn bit(key: &[u8], at: usize) -> bool {
+    key[at / 8] >> (7 - at % 8) & 1 == 1
+}
+
+/// Sets a bit of a key.
+fn set_bit(key: &mut [u8], at: usize, value: bool) {
+    let mask = 1 << (7 - at % 8);
+    key[at / 8] = key[at / 8] & !mask | if value { mask } else { 0 };
+}
+
+/// Hash of an input by NICs (Microsoft, "RSS hashing types"), for an input that begins at bit `offset` of the packet's.
+fn toeplitz(key: &[u8], input: &[u8], offset: usize) -> u32 {
+    let window =
+        |at: usize| (at..at + WINDOW).fold(0_u32, |word, at| word << 1 | u32::from(bit(key, at)));
+    let bits = (0..input.len() * 8).filter(|&at| bit(input, at));
+    bits.fold(0, |hash, at| hash ^ window(offset + at))
+}
+
+/// Octets of an address.
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+impl Steering {
+    /// Bits of an address.
+    fn address_bits(&self) -> usize {
+        if self.leaf.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// Returns the smallest length of a key in bytes.
+    #[must_use]
+    pub fn key_bytes_min(&self) -> usize {
+        (2 * self.address_bits() + 2 * PORT_BITS + WINDOW) / 8
+    }
+
+    /// Returns the key of a workers' port.
+    fn workers_key(&self, bytes: usize) -> Vec<u8> {
+        let random = (0..).flat_map(|word| stream_seed(self.seed, word, 0).to_be_bytes());
+        let mut key: Vec<u8> = random.take(bytes).collect();
+        for at in 0..self.address_bits() + WINDOW - 1 {
+            set_bit(&mut key, at, false);
+        }
+        key
+    }
+
+    /// Returns the key of a clients' port. Its bits beside those of the client's end are those of the workers' key,
+    /// which are as random.
+    fn clients_key(&self, bytes: usize) -> Vec<u8> {
+        let (workers, address) = (self.workers_key(bytes), self.address_bits());
+        let mut key = workers.clone();
+        for at in 0..address + WINDOW - 1 {
+            set_bit(&mut key, at, bit(&workers, at + address));
+        }
+        let (source, destination) = (2 * address, 2 * address + PORT_BITS);
+        for at in 0..PORT_BITS + WINDOW - 1 {
+            set_bit(&mut key, source + at, bit(&workers, destination + at));
+        }
+        key
+    }
+
+    /// Returns the key of this port. `None` for a device with shorter keys.
+    #[must_use]
+    pub fn key(&self, bytes: usize) -> Option<Vec<u8>> {
+        (bytes >= self.key_bytes_min()).then(|| match self.side {
+            SteeredSide::Clients => self.clients_key(bytes),
+            SteeredSide::Workers => self.workers_key(bytes),
+        })
+    }
+
+    /// Returns the number that the index of this port's RETA adds (XOR): the constant part of its hashes.
+    #[must_use]
+    pub fn offset(&self, key: &[u8]) -> u32 {
+        let address = self.address_bits();
+        let (source, destination) = (2 * address, 2 * address + PORT_BITS);
+        let port = self.task_port.to_be_bytes();
+        match self.side {
+            SteeredSide::Clients => {
+                toeplitz(key, &octets(self.leaf), address) ^ toeplitz(key, &port, destination)
+            }
+            SteeredSide::Workers => toeplitz(key, &port, source),
+        }
+    }
+
+    /// Returns the queue of each entry of a RETA with `entries`, a power of two.
+    #[must_use]
+    pub fn table(&self, key: &[u8], entries: u16, queues: u16) -> Vec<u16> {
+        let offset = self.offset(key) as u16;
+        let queue = |index: u16| ((index ^ offset) & (entries - 1)) % queues;
+        (0..entries).map(queue).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code, reason = "calls DPDK's own hash")]
+
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use wedjat_sys as sys;
+
+    use super::*;
+
+    /// Bytes of a key of most NICs.
+    const KEY: usize = 40;
+    const PORT: u16 = 1234;
+
+    /// Input of the hash: addresses and UDP ports of a packet.
+    fn input(from: (IpAddr, u16), to: (IpAddr, u16)) -> Vec<u8> {
+        [octets(from.0), octets(to.0), from.1.to_be_bytes().into(), to.1.to_be_bytes().into()]
+            .concat()
+    }
+
+    /// Queue of a packet: DPDK's own hash, and the table.
+    fn queue(steering: &Steering, input: &[u8], queues: u16) -> usize {
+        let key = steering.key(KEY).unwrap();
+        let words: Vec<u32> =
+            input.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
+        // SAFETY: the input has the given number of words, and the key is longer by a word.
+        let hash = unsafe {
+            let (start, len) = (words.as_ptr().cast_mut(), words.len() as u32);
+            sys::rte_softrss(start, len, key.as_ptr())
+        };
+        assert_eq!(hash, toeplitz(&key, input, 0));
+        usize::from(steering.table(&key, 128, queues)[hash as usize % 128])
+    }
+
+    /// Checks with random clients and servers that each reply reaches the queue of its task, and that the queues are
+    /// used evenly.
+    fn replies_follow_tasks(leaf: [IpAddr; 2], address: impl Fn(u8, u32) -> IpAddr) {
+        sys::load().unwrap();
+        let mut count = 0;
+        let mut random = || {
+            count += 1;
+            stream_seed(9, count, 1) as u32
+        };
+        for queues in [2, 3, 4] {
+            let seed = u64::from(random());
+            let of = |side| Steering {
+                side,
+                leaf: leaf[usize::from(side == SteeredSide::Workers)],
+                task_port: PORT,
+                seed,
+            };
+            let (clients, workers) = (of(SteeredSide::Clients), of(SteeredSide::Workers));
+            let mut counts = vec![0_u32; usize::from(queues)];
+            for _ in 0..3000 {
+                let client = (address(1, random()), random() as u16 | 1024);
+                let server = (address(2, random()), PORT);
+                let task = queue(&clients, &input(client, (leaf[0], PORT)), queues);
+                assert_eq!(
+                    queue(&workers, &input(server, client), queues),
+                    task,
+                    "{client:?} {server:?}"
+                );
+                counts[task] += 1;
+            }
+            let mean = 3000 / u32::from(queues);
+            let is_even = |&count: &u32| count > mean * 8 / 10 && count < mean * 12 / 10;
+            assert!(counts.iter().all(is_even), "{counts:?}");
+        }
+    }
+
+    // promise: scheduling.2
+    #[test]
+    fn ipv4_replies_follow_their_tasks() {
+        let ip = |net: u8, host: u32| {
+            IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(net) << 16 | host & 0xFFFF))
+        };
+        replies_follow_tasks([ip(1, 1), ip(2, 1)], ip);
+        // Clients from anywhere.
+        replies_follow_tasks([ip(1, 1), ip(2, 1)], |_, random| Ipv4Addr::from(random).into());
+    }
+
+    // promise: scheduling.2
+    #[test]
+    fn ipv6_replies_follow_their_tasks() {
+        let ip = |net: u8, host: u32| {
+            IpAddr::from(Ipv6Addr::from(0xfd00 << 112 | u128::from(net) << 64 | u128::from(host)))
+        };
+        replies_follow_tasks([ip(1, 1), ip(2, 1)], ip);
+    }
+
+    // promise: scheduling.2
+    #[test]
+    fn short_keys_are_refused() {
+        let of = |leaf: &str| Steering {
+            side: SteeredSide::Workers,
+            leaf: leaf.parse().unwrap(),
+            task_port: PORT,
+            seed: 1,
+        };
+        assert_eq!((of("10.0.0.1").key_bytes_min(), of("fd00::1").key_bytes_min()), (16, 40));
+        assert_eq!(of("fd00::1").key(39), None);
+        assert_eq!(of("10.0.0.1").key(52).map(|key| key.len()), Some(52));
+    }
+}

@@ -1,0 +1,443 @@
+//! Effect of sharing a worker's core among tasks: response times of short tasks, work at saturation, and the costs of a
+//! switch and of a yield point.
+//!
+//! It uses two CPUs: generator and agent on the first, in one loop, and one worker with a real workload on the second.
+//! The wire between generator and agent is a pair of rings in memory. Runs with and without sharing take turns.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Serialize;
+use wedjat::io::memory::{FramePool, pair};
+use wedjat::ring::{Channel, Place, TaskIds, WorkerRegion};
+use wedjat::wire::ether::Mac;
+use wedjat::worker::{Cpu, Options, QuantumClock, Sharing, Task, Worker};
+use wedjat_pktgen::engine::Generator;
+use wedjat_pktgen::load::Load;
+use wedjat_pktgen::mix::Workload;
+use wedjat_pktgen::results::task;
+use wedjat_pktgen::service::Service;
+use wedjat_pktgen::target::Target;
+
+use super::{median, pin, setup, two_cpus};
+use crate::app::{AnyApp, RocksDb, Spin, Tpcc};
+use crate::drive;
+use crate::worker::serve;
+
+/// Packets in each direction of the wire.
+const DEPTH: usize = 4096;
+/// Frames of generator and agent.
+const FRAMES: usize = 8192;
+/// Bytes of a frame.
+const FRAME_BYTES: usize = 256;
+/// MAC address of the generator.
+const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
+/// Tasks of a run at saturation, which are all due at once.
+const SATURATING: f64 = 500.0;
+/// Seconds in which they are due.
+const BURST_S: f64 = 0.001;
+/// Calls of a yield point in one measurement.
+const CALLS: u32 = 50_000_000;
+/// Measurements of a yield point.
+const SAMPLES: usize = 5;
+/// Seconds in which two tasks take turns.
+const TURNS: Duration = Duration::from_millis(200);
+
+/// Arguments of `bench-preempt`.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// CPUs of generator and agent, and of the worker
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    pub cpus: Vec<usize>,
+    /// Services, such as rocksdb-50-50, tpcc, or mix(.995*fixed(5us),.005*fixed(500us))
+    #[arg(long = "service", default_values = ["rocksdb-50-50", "rocksdb-995-5"])]
+    pub services: Vec<Service>,
+    /// Offered load as a fraction of the worker's capacity, which is measured first
+    #[arg(long, default_value_t = 0.7)]
+    pub load: f64,
+    /// Quantum in us
+    #[arg(long, default_value_t = 10.0)]
+    pub quantum_us: f64,
+    /// End quanta by a timer signal
+    #[arg(long)]
+    pub timer: bool,
+    /// Rounds, each with one run without and one with sharing
+    #[arg(long, default_value_t = 25)]
+    pub rounds: u64,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 0.5)]
+    pub seconds: f64,
+}
+
+/// Reason why there are no figures.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Medians of the rounds of one service, without sharing and with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Service.
+    pub service: String,
+    /// 99th percentile of each class's response times in us.
+    pub p99_us: Vec<ClassFigure>,
+    /// 99.9th percentile of the slowdown: response time over the class's median service time at the worker.
+    pub slowdown_p999: [f64; 2],
+    /// 99th percentile of all response times in us.
+    pub all_p99_us: [f64; 2],
+    /// Tasks a second at saturation.
+    pub saturated_per_s: [f64; 2],
+    /// Median over the rounds of the ratio of the rates at saturation.
+    pub saturated_ratio: f64,
+}
+
+/// Figure of one class, without sharing and with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassFigure {
+    /// Name of the class.
+    pub class: String,
+    /// Both values.
+    pub us: [f64; 2],
+    /// Median over the rounds of the ratio of both.
+    pub times_lower: f64,
+}
+
+/// All figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// One entry for each service.
+    pub services: Vec<Comparison>,
+    /// Time of a yield point that does not yield, in ns.
+    pub yield_point_ns: f64,
+    /// Time of a change to another task, without the quantum, in ns.
+    pub switch_ns: f64,
+    /// Quantum in us.
+    pub quantum_us: f64,
+}
+
+/// Returns a percentile of unsorted samples; NaN without samples.
+fn percentile(mut samples: Vec<f64>, fraction: f64) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    let rank = (fraction * samples.len() as f64).ceil() as usize;
+    samples.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+/// Bench of one service.
+struct Bench<'a> {
+    service: &'a Service,
+    app: AnyApp,
+    cpus: [usize; 2],
+    sharing: Sharing,
+}
+
+/// Measured tasks of a run: class and response time in us; infinite without an answer.
+type Responses = Vec<(u16, f64)>;
+
+impl Bench<'_> {
+    /// Offers tasks to an agent with one worker, and returns their ends. `rate` is in tasks a second.
+    fn run(
+        &self,
+        shares: bool,
+        rate: f64,
+        seconds: f64,
+        seed: u64,
+    ) -> Result<Vec<task::Task>, Failure> {
+        let load = Load {
+            duration_s: seconds,
+            // The tasks at saturation are all measured.
+            warmup_s: if seconds > BURST_S { 0.1 } else { 0.0 },
+            drain_s: 5.0,
+            seed,
+            run: 2 * seed as u32 + u32::from(shares),
+            verify: true,
+            records_tasks: true,
+            ..Load::new(rate, self.service.clone())
+        };
+        let frames = FramePool::new(FRAMES, FRAME_BYTES);
+        let (near, far) = pair(DEPTH, &frames);
+        let config = setup::config("jbsq(k=32)", 1)?;
+        let region = Arc::new(WorkerRegion::heap_for(&config.host.places(), config.host.shape())?);
+        // The clock of generator and agent has a tick of 1 ns.
+        let hz = 1_000_000_000;
+        let (mut agent, _) = setup::agent(&config, near, frames.clone(), &region, hz)?;
+        let began = Instant::now();
+        let now = || began.elapsed().as_nanos() as u64;
+        let stop = AtomicBool::new(false);
+        let sharing = shares.then_some(&self.sharing);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                pin(self.cpus[1]);
+                let mut worker = Worker::join("bench-preempt", &region, &Options::default())
+                    .map_err(|error| error.to_string())?;
+                serve(&mut worker, &self.app, sharing, &stop).map_err(|error| error.to_string())
+            });
+            while !agent.is_present(Place { id: 0, pool: 1 }) && !worker.is_finished() {
+                agent.poll(now());
+            }
+            let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
+            let generator = Generator::new(&load, &target, 0, hz as f64, far, frames);
+            let tally = generator.map(|mut generator| {
+                drive::run(&mut generator, |at| _ = agent.poll(at), now, &AtomicBool::new(false));
+                generator.into_parts().2
+            });
+            stop.store(true, Release);
+            worker.join().map_err(|_| "the worker panicked")??;
+            let (tasks, missing) = tally?.tasks(load.warmup_s);
+            if missing > 0 || tasks.iter().any(|task| task.status == task::Status::Wrong) {
+                return Err("answers are wrong, or tasks have no record".into());
+            }
+            Ok(tasks)
+        })
+    }
+
+    /// Measures the worker with tasks that are all due at once. Returns the tasks completed a second, and the median time
+    /// between the answers to a class and those before them: without sharing, the service time.
+    fn saturated(&self, shares: bool, seed: u64) -> Result<(f64, Vec<f64>), Failure> {
+        let tasks = self.run(shares, SATURATING / BURST_S, BURST_S, seed)?;
+        let mut ends = Vec::new();
+        for task in &tasks {
+            let response = task.response_ps.ok_or("a task at saturation was not answered")?;
+            ends.push((task.scheduled_ps + response, task.class));
+        }
+        ends.sort_unstable();
+        let (Some(first), Some(last)) = (tasks.first(), ends.last()) else {
+            return Err("no task was due at saturation".into());
+        };
+        let seconds = (last.0 - first.scheduled_ps) as f64 / 1e12;
+        let class_us = |class| {
+            let steps = ends.windows(2).filter(|ends| ends[1].1 == class);
+            median(steps.map(|ends| (ends[1].0 - ends[0].0) as f64 / 1e6).collect())
+        };
+        let classes = 1..=self.service.classes().max(1) as u16;
+        Ok((ends.len() as f64 / seconds, classes.map(class_us).collect()))
+    }
+
+    /// Returns the response times at this rate.
+    fn responses(
+        &self,
+        shares: bool,
+        rate: f64,
+        seconds: f64,
+        seed: u64,
+    ) -> Result<Responses, Failure> {
+        let tasks = self.run(shares, rate, seconds, seed)?;
+        let measured = tasks.iter().filter(|task| task.measured);
+        let us = |ps: Option<u64>| ps.map_or(f64::INFINITY, |ps| ps as f64 / 1e6);
+        Ok(measured.map(|task| (task.class, us(task.response_ps))).collect())
+    }
+
+    /// Measures all rounds.
+    fn compare(&self, arguments: &Arguments) -> Result<Comparison, Failure> {
+        let classes = self.service.classes().max(1);
+        let mut p99 = vec![[Vec::new(), Vec::new()]; classes];
+        let (mut slowdown, mut all, mut saturated) =
+            (<[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default());
+        for seed in 1..=arguments.rounds.max(1) {
+            let (rate, class_us) = self.saturated(false, seed)?;
+            saturated[0].push(rate);
+            saturated[1].push(self.saturated(true, seed)?.0);
+            for (index, shares) in [false, true].into_iter().enumerate() {
+                let offered = rate * arguments.load;
+                let responses = self.responses(shares, offered, arguments.seconds, seed)?;
+                for (class, samples) in p99.iter_mut().enumerate() {
+                    let of_class = |&&(found, _): &&(u16, f64)| {
+                        classes == 1 || usize::from(found) == class + 1
+                    };
+                    let us = responses.iter().filter(of_class).map(|(_, us)| *us).collect();
+                    samples[index].push(percentile(us, 0.99));
+                }
+                let service = |class: u16| class_us[usize::from(class).saturating_sub(1)];
+                let slowdowns = responses.iter().map(|(class, us)| us / service(*class)).collect();
+                slowdown[index].push(percentile(slowdowns, 0.999));
+                all[index].push(percentile(responses.iter().map(|(_, us)| *us).collect(), 0.99));
+            }
+        }
+        let ratios =
+            |of: &[f64], to: &[f64]| median(of.iter().zip(to).map(|(a, b)| a / b).collect());
+        let p99_us = p99.into_iter().zip(1..).map(|([without, with], class)| ClassFigure {
+            class: self.service.class_name(class),
+            times_lower: ratios(&without, &with),
+            us: [median(without), median(with)],
+        });
+        Ok(Comparison {
+            service: self.service.to_string(),
+            p99_us: p99_us.collect(),
+            slowdown_p999: slowdown.map(median),
+            all_p99_us: all.map(median),
+            saturated_ratio: ratios(&saturated[1], &saturated[0]),
+            saturated_per_s: saturated.map(median),
+        })
+    }
+}
+
+/// Runs `handler` for `tasks` tasks that are given at once, on a worker thread that shares its core.
+fn serve_tasks(
+    cpu: usize,
+    tasks: u32,
+    sharing: &Sharing,
+    handler: impl Fn(Task<'_>, Cpu<'_>) + Send,
+) -> Result<(), Failure> {
+    let region = Arc::new(WorkerRegion::heap(&[Place { id: 0, pool: 0 }], 16, 64)?);
+    let mut channel: Channel = region.channel(0);
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            pin(cpu);
+            let mut worker = Worker::join("bench-preempt", &region, &Options::default())
+                .map_err(|error| error.to_string())?;
+            worker.serve(sharing, handler).map_err(|error| error.to_string())
+        });
+        while !channel.sender().is_granted() && !worker.is_finished() {
+            let claim = channel.sender().claim();
+            if claim != 0 {
+                channel.sender_mut().grant(claim);
+            }
+        }
+        for seq in 0..tasks {
+            channel.give(TaskIds { seq, ..TaskIds::default() }, &[]);
+        }
+        channel.stop();
+        worker.join().map_err(|_| "the worker panicked")??;
+        Ok(())
+    })
+}
+
+/// Measures a yield point that does not yield, in ns. The loop's own time is subtracted.
+fn yield_point_ns(cpu: usize, sharing: &Sharing) -> Result<f64, Failure> {
+    let samples = std::sync::Mutex::new(Vec::new());
+    // A single task, so that no other one waits for the core.
+    serve_tasks(cpu, 1, sharing, |_, cpu| {
+        let timed = |call: &dyn Fn()| {
+            let began = Instant::now();
+            call();
+            began.elapsed().as_secs_f64() * 1e9 / f64::from(CALLS)
+        };
+        for _ in 0..SAMPLES {
+            let with = timed(&|| {
+                for round in 0..CALLS {
+                    std::hint::black_box(round);
+                    cpu.yield_point();
+                }
+            });
+            let without = timed(&|| {
+                for round in 0..CALLS {
+                    std::hint::black_box(round);
+                }
+            });
+            if let Ok(mut samples) = samples.lock() {
+                samples.push(with - without);
+            }
+        }
+    })?;
+    Ok(median(samples.into_inner().unwrap_or_default()))
+}
+
+/// Measures a change to another task without the quantum, in ns: two tasks take turns for [`TURNS`].
+fn switch_ns(cpu: usize) -> Result<f64, Failure> {
+    let quantum = Duration::from_micros(1);
+    let sharing = Sharing { quantum, ..Sharing::default() };
+    let (result, ends) = (std::sync::Mutex::new(f64::NAN), AtomicBool::new(false));
+    let turns = std::sync::atomic::AtomicU64::new(0);
+    let current = std::sync::atomic::AtomicU32::new(u32::MAX);
+    serve_tasks(cpu, 2, &sharing, |task, cpu| {
+        let seq = task.ids().seq;
+        let began = Cell::new(Instant::now());
+        while !ends.load(Acquire) {
+            if current.swap(seq, Relaxed) != seq {
+                turns.fetch_add(1, Relaxed);
+                // The first task decides when both end.
+                if seq == 0 && began.get().elapsed() > TURNS {
+                    let ns = began.get().elapsed().as_secs_f64() * 1e9;
+                    let each = ns / turns.load(Relaxed) as f64;
+                    if let Ok(mut result) = result.lock() {
+                        *result = each - quantum.as_secs_f64() * 1e9;
+                    }
+                    ends.store(true, Release);
+                }
+            }
+            cpu.yield_point();
+        }
+    })?;
+    Ok(result.into_inner().unwrap_or(f64::NAN))
+}
+
+/// Creates the workload of a service, and the temporary folder that must outlive it.
+fn app(service: &Service) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
+    let began = Instant::now();
+    let spin = || Spin::calibrate(|| began.elapsed().as_nanos() as u64).spin;
+    Ok(match service.workload() {
+        Workload::Spin => (AnyApp::Spin(spin()), None),
+        Workload::Tpcc => (AnyApp::Tpcc(Tpcc::new(spin())), None),
+        Workload::Echo => (AnyApp::Echo(crate::app::Echo), None),
+        Workload::RocksDb => {
+            let folder = RocksDb::scratch()?;
+            (AnyApp::RocksDb(RocksDb::open(folder.path())?), Some(folder))
+        }
+    })
+}
+
+/// Measures all services.
+///
+/// # Errors
+/// If `--cpus` does not name two different usable CPUs, or a measurement fails.
+pub fn measure(arguments: &Arguments) -> Result<Figures, Failure> {
+    let [load_cpu, worker_cpu] = two_cpus(&arguments.cpus, "the agent")?;
+    if !(arguments.load > 0.0 && arguments.load < 1.0) {
+        return Err(format!("--load {}: must be between 0 and 1", arguments.load).into());
+    }
+    let quantum = Duration::try_from_secs_f64(arguments.quantum_us / 1e6)
+        .map_err(|error| format!("--quantum-us {}: {error}", arguments.quantum_us))?;
+    let clock = if arguments.timer { QuantumClock::Timer } else { QuantumClock::Readings };
+    let sharing = Sharing { quantum, clock, ..Sharing::default() };
+    pin(load_cpu);
+    let mut services = Vec::new();
+    for service in &arguments.services {
+        let (app, _folder) = app(service)?;
+        let bench = Bench { service, app, cpus: [load_cpu, worker_cpu], sharing };
+        services.push(bench.compare(arguments)?);
+    }
+    Ok(Figures {
+        services,
+        yield_point_ns: yield_point_ns(worker_cpu, &sharing)?,
+        switch_ns: switch_ns(worker_cpu)?,
+        quantum_us: arguments.quantum_us,
+    })
+}
+
+/// Measures and writes the figures.
+///
+/// # Errors
+/// If [`measure`] or the output fails.
+pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let figures = measure(arguments)?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &figures)?;
+        return Ok(writeln!(out)?);
+    }
+    let percent = arguments.load * 100.0;
+    for found in &figures.services {
+        writeln!(out, "{} at {percent:.0}% load, one task at a time | shared", found.service)?;
+        for ClassFigure { class, us: [without, with], times_lower } in &found.p99_us {
+            writeln!(
+                out,
+                "  {class:8} p99 {without:9.1} | {with:9.1} us, {times_lower:.2} x lower"
+            )?;
+        }
+        let [without, with] = found.all_p99_us;
+        writeln!(out, "  all      p99 {without:9.1} | {with:9.1} us")?;
+        let [without, with] = found.slowdown_p999;
+        writeln!(out, "  slowdown p99.9 {without:7.1} | {with:9.1}")?;
+        let ([without, with], ratio) = (found.saturated_per_s, found.saturated_ratio);
+        writeln!(out, "  saturated    {without:9.0} | {with:9.0} tasks a second, {ratio:.3} x")?;
+    }
+    writeln!(out, "yield point  {:9.2} ns", figures.yield_point_ns)?;
+    writeln!(out, "switch       {:9.1} ns beside a quantum of 1 us", figures.switch_ns)?;
+    writeln!(
+        out,
+        "medians of {} rounds of {} s; quantum {} us",
+        arguments.rounds, arguments.seconds, figures.quantum_us
+    )?;
+    Ok(())
+}
