@@ -706,6 +706,11 @@ fn agent_answers_arp_for_its_address_only() {
             assert_eq!(answers.count(), usize::from(answered), "{family:?}");
         }
         assert_eq!(rig.dropped(other), 1);
+        // A leaf whose link comes up announces itself, also to agents that do not register with it.
+        let before = rig.agent.counters().read(Counter::Consumed);
+        rig.send(&family.announcement(CLIENT, LEAF_MAC));
+        assert_eq!(rig.agent.counters().read(Counter::Consumed), before + 1, "{family:?}");
+        assert_eq!(rig.dropped(other), 1);
         rig.balanced();
     }
 }

@@ -443,6 +443,10 @@ fn leaf_answers_arp_for_its_addresses_only() {
     assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
     assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (1, 1));
     assert_eq!(rig.drops(), [("arp_other", 1)]);
+    arp::Packet::request(CLIENT_MAC, CLIENT, CLIENT).emit(&mut frame, Mac::BROADCAST);
+    assert!(rig.through(CLIENTS, &frame, CLIENTS).is_empty());
+    assert_eq!((rig.count(Counter::Consumed), rig.count(Counter::Originated)), (2, 1));
+    assert_eq!(rig.drops(), [("arp_other", 1)], "an announcement is no question");
     let neighbours = rig.leaf.stages().neighbours();
     assert_eq!(neighbours.find(CLIENTS, CLIENT), None, "a request alone does not teach an address");
     rig.assert_accounted();

@@ -303,7 +303,11 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         for (index, notice) in notices[..count].iter().enumerate().rev() {
             self.write(self.next + index as u64, *notice);
         }
-        (0..count).for_each(|_| self.note_given());
+        // One check for the burst, not one for each task.
+        if self.slots.is_listing() {
+            (0..count as u64).for_each(|index| self.slots.give(self.next + index));
+        }
+        self.next += count as u64;
         count
     }
 

@@ -425,6 +425,8 @@ fn arp(stages: &Stages, port: usize, frame: &mut [u8]) -> Result<Verdict, DropRe
     match outcome {
         Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
+        // Nodes announce themselves when a link comes up, also to hosts that do not need them.
+        None if packet.is_announcement() => Ok(Verdict::Consumed),
         None => Err(DropReason::ArpOther),
     }
 }
@@ -469,6 +471,7 @@ fn neighbour_discovery<B: Buf>(
     match outcome {
         Some(LearnOutcome::Conflict) => Err(DropReason::ArpConflict),
         Some(LearnOutcome::Learnt | LearnOutcome::Confirmed) => Ok(Verdict::Consumed),
+        None if message.is_announcement() => Ok(Verdict::Consumed),
         None => Err(DropReason::NdOther),
     }
 }

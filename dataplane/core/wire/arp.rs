@@ -104,6 +104,12 @@ impl Packet {
         }
     }
 
+    /// Returns true if the sender announces its own address and expects no answer (RFC 5227, 3).
+    #[must_use]
+    pub fn is_announcement(&self) -> bool {
+        self.sender == self.target
+    }
+
     /// Returns the answer to this request from the node at `mac`.
     #[must_use]
     pub fn answer(&self, mac: Mac) -> Self {

@@ -114,6 +114,12 @@ impl Packet {
             && !self.mac.is_some_and(Mac::is_group)
     }
 
+    /// Returns true if the sender announces its own address and expects no answer (RFC 4861, 7.2.6).
+    #[must_use]
+    pub fn is_announcement(&self) -> bool {
+        self.operation == Operation::Advertisement && self.dst == ipv6::ALL_NODES
+    }
+
     /// Returns the answer to this solicitation from the node at `mac`, and its destination MAC address;
     /// `requester` is the solicitation's source MAC address.
     #[must_use]

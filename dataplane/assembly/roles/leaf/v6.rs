@@ -328,6 +328,8 @@ fn questions_are_answered() {
         rig.dropped(CLIENTS, &solicitation(NEAR, CLIENT_MAC, "fd00:1::99")),
         Some("nd_other")
     );
+    let (announcement, to) = ndp::Packet::announcement(CLIENT_MAC, bits(NEAR));
+    assert_eq!(rig.dropped(CLIENTS, &message(announcement, to)), None);
     rig.assert_accounted();
 }
 

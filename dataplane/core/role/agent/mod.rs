@@ -668,7 +668,7 @@ where
             self.responder.out.counters.add(Counter::Consumed, 1);
             self.responder.out.originate(buf, port);
             Fate::Answered
-        } else if is_known {
+        } else if is_known || packet.is_announcement() {
             self.count_message(Ok(()))
         } else {
             self.drop_for(DropReason::ArpOther)
@@ -700,7 +700,7 @@ where
             self.responder.out.counters.add(Counter::Consumed, 1);
             self.responder.out.originate(buf, port);
             Fate::Answered
-        } else if is_known {
+        } else if is_known || message.is_announcement() {
             self.count_message(Ok(()))
         } else {
             self.drop_for(DropReason::NdOther)
