@@ -13,7 +13,7 @@ const WORK_WEIGHT: f64 = 1.0 / 2048.0;
 /// Weight of a marked task in the mean square.
 const SQUARE_WEIGHT: f64 = 1.0 / 256.0;
 /// Number of measured round trips in a trip window, of which the shortest counts.
-const TRIP_WINDOW: u32 = 64;
+const TRIP_WINDOW: u64 = 64;
 /// Longest wait for the reply to a marked task.
 const MARK_MOST_NS: u64 = 100_000_000;
 /// Number of picks in the first rate window, and number of windows that double it.
@@ -49,7 +49,7 @@ pub(super) struct Conditions {
     /// Shortest round trip of the current trip window.
     window_trip_ns: f64,
     /// Number of all round trips measured so far. A trip window ends after each [`TRIP_WINDOW`] of them.
-    measured_trips: u32,
+    measured_trips: u64,
     /// Arrivals per nanosecond at this dispatcher, and at members from other dispatchers.
     own_rate: f64,
     other_rate: f64,
@@ -177,12 +177,12 @@ impl Conditions {
         let trip = elapsed.checked_sub(service_ns.into()).filter(|_| service_ns > 0)? as f64;
         if self.work_ns > 0.0 {
             let work = f64::from(service_ns) / inverse_rate / self.work_ns;
-            let weight = SQUARE_WEIGHT.max(1.0 / f64::from(self.measured_trips + 1));
+            let weight = SQUARE_WEIGHT.max(1.0 / (self.measured_trips + 1) as f64);
             self.relative_square += (work * work - self.relative_square) * weight;
         }
         let is_first = self.measured_trips.is_multiple_of(TRIP_WINDOW);
         self.window_trip_ns = if is_first { trip } else { self.window_trip_ns.min(trip) };
-        self.measured_trips = self.measured_trips.saturating_add(1);
+        self.measured_trips += 1;
         let ends = self.measured_trips.is_multiple_of(TRIP_WINDOW);
         let known = self.trip_ns.filter(|_| !ends).unwrap_or(f64::INFINITY);
         self.trip_ns = Some(known.min(self.window_trip_ns));
@@ -299,10 +299,21 @@ mod tests {
         assert_eq!((rig.0.trip_ns, rig.0.work_ns), (Some(500.0), 2000.0));
         assert_eq!(rig.0.trip_in_services(), Some(0.25));
         // A longer trip counts after two trip windows.
-        for round in 100..100 + 2 * u64::from(TRIP_WINDOW) {
+        for round in 100..100 + 2 * TRIP_WINDOW {
             serve(&mut rig, 10_000 * round, 4000, 1000);
         }
         assert_eq!(rig.0.trip_ns, Some(3000.0));
+    }
+
+    #[test]
+    fn windows_end_after_any_number_of_trips() {
+        let mut rig = one();
+        serve(&mut rig, 0, 1500, 1000);
+        rig.0.measured_trips = u64::from(u32::MAX);
+        for round in 1..=2 * TRIP_WINDOW {
+            serve(&mut rig, 10_000 * round, 4000, 1000);
+        }
+        assert_eq!((rig.0.trip_ns, rig.0.work().1.is_finite()), (Some(3000.0), true));
     }
 
     #[test]
