@@ -19,6 +19,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_(adjust_nb_rx_tx_desc|callback_register|close|configure|default_mac_addr_set|fw_version_get)",
     "rte_eth_dev_(get_mtu|get_name_by_port|get_port_by_name|info_get|is_valid_port|reset|socket_id|start|stop|vlan_filter)",
     "rte_eth_dev_rss_(hash_conf_get|reta_update)",
+    "rte_eth_dev_rx_offload_name",
     "rte_eth_dev_rx_intr_(ctl_q_get_fd|disable|enable)",
     "rte_eth_(allmulticast_enable|macaddr_get|promiscuous_enable|stats_get|xstats_get|xstats_get_names)",
     "rte_eth_(rx_burst|rx_queue_count|rx_queue_setup|tx_burst|tx_queue_setup)",

@@ -812,6 +812,24 @@ fn check_doctor_and_policies_answer() {
     fs::write(&agent, format!("[agent]\nname = 'host1'\ncore = 0\n{device}{pool}")).unwrap();
     let well = doctor(&agent);
     assert!(text(&well.stdout).contains("net_null0"), "{}", text(&well.stdout));
+    let probe = |config: &Path| {
+        wedjat(&["doctor", "--config", config.to_str().unwrap(), "--probe", "--", "--no-huge"])
+    };
+    let probed = text(&probe(&agent).stdout);
+    for property in [
+        "net_null0 (net_null)",
+        "firmware unknown, MTU 1500, NUMA node ",
+        "receive queues: 1 of 1024, transmit queues: 1 of 1024",
+        "receive offloads: none; receive interrupts: not used",
+        "RSS: hashes ",
+    ] {
+        assert!(probed.contains(property), "{property}: {probed}");
+    }
+    fs::write(&agent, fs::read_to_string(&agent).unwrap().replace("net_null0", "0000:ff:1f.7")).unwrap();
+    let missing = probe(&agent);
+    assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stdout));
+    assert!(!text(&missing.stdout).contains("port 0"), "{}", text(&missing.stdout));
+    refused(&wedjat(&["doctor", "--probe"]), &["--config"]);
     refused(&wedjat(&["leaf", "--config", agent.to_str().unwrap()]), &["an agent's file"]);
 }
 

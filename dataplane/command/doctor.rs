@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use wedjat::config::{AgentConfig, Config};
-use wedjat::doctor;
+use wedjat::config::{AgentConfig, Config, NodeConfig};
+use wedjat::doctor::{self, Finding};
 
 use super::{Outcome, print};
 
 /// Help text below the options.
 pub const EXAMPLE: &str = "Example:
   wedjat doctor --config leaf.toml -- --no-huge --no-pci
+  wedjat doctor --config leaf.toml --probe
 Exit status: 1 when a start would fail.";
 
 /// Arguments of `wedjat doctor`.
@@ -20,6 +21,9 @@ pub struct Arguments {
     /// Configuration file of the planned start.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Also open the ports, as a start would, and print their properties. The node must not run.
+    #[arg(long, requires = "config")]
+    probe: bool,
     /// EAL arguments of the planned start.
     #[arg(last = true, value_name = "EAL ARGUMENTS")]
     eal: Vec<String>,
@@ -27,15 +31,31 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Outcome {
-    let eal = arguments.eal.as_slice();
-    let request = match arguments.config.as_deref() {
-        None => doctor::Request { eal: eal.to_vec(), ..doctor::Request::default() },
-        Some(path) if AgentConfig::is_agents(path) => {
-            doctor::Request::of(&AgentConfig::load(path)?.node(), eal)
+    let findings = match arguments.config.as_deref() {
+        None => {
+            let request =
+                doctor::Request { eal: arguments.eal.clone(), ..doctor::Request::default() };
+            doctor::run(&request)
         }
-        Some(path) => doctor::Request::of(&Config::load(path)?.node(), eal),
+        Some(path) if AgentConfig::is_agents(path) => {
+            check(AgentConfig::load(path)?.node(), arguments, None)
+        }
+        Some(path) => {
+            let config = Config::load(path)?;
+            check(config.node(), arguments, Some(config.leaf.udp_port))
+        }
     };
-    let findings = doctor::run(&request);
     print(&doctor::render(&findings))?;
     Ok(if doctor::would_fail(&findings) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Checks the needs of a node, and its ports if that is asked for. `task_port` is the UDP port of a node that steers
+/// replies.
+fn check(config: NodeConfig<'_>, arguments: &Arguments, task_port: Option<u16>) -> Vec<Finding> {
+    let mut findings = doctor::run(&doctor::Request::of(&config, &arguments.eal));
+    // A start that would fail is explained by then.
+    if arguments.probe && !doctor::would_fail(&findings) {
+        findings.extend(doctor::probe(config, &arguments.eal, task_port));
+    }
+    findings
 }

@@ -82,6 +82,7 @@ mod pool;
 mod port;
 mod presence;
 mod proof;
+mod properties;
 mod rss;
 mod sleeper;
 mod source;
@@ -101,6 +102,7 @@ pub use pool::{MbufPool, PoolError, PoolHandle};
 pub use port::{
     Device, DeviceError, DeviceEvent, DeviceOptions, DeviceStats, Link, Outlet, QueuePort,
 };
+pub use properties::DeviceProperties;
 pub use rss::{RssFields, Spread};
 pub use sleeper::{SleepEnd, Sleeper};
 pub use stamps::{NoStamps, StampClock, Stamping};

@@ -30,6 +30,7 @@ use super::memif::{self, RelayedDevice, Role, ServerDevice};
 use super::pool::MbufPool;
 use super::presence::{Presence, Visitor};
 use super::proof::Proof;
+use super::properties::{DeviceProperties, Settings};
 use super::rss::{Rss, RssFields, Spread};
 use super::source::Source;
 use super::stamps::{self, NoStamps, StampClock, Stamping};
@@ -278,6 +279,8 @@ struct OpenedDevice {
     kernel_rings: KernelRings,
     /// True if its receive queues have interrupts.
     interrupts: bool,
+    /// Receive offloads in use, one bit each.
+    offloads: u64,
     /// True if it verifies either the IPv4 or the UDP checksum, not both.
     verifies_one: bool,
     /// Position and clock of the receive time in its packets.
@@ -553,6 +556,26 @@ impl Device {
     /// Returns how the device spreads UDP packets over its queues.
     pub fn spread(&self) -> Spread {
         self.0.spread
+    }
+
+    /// Returns the properties of the device, for people.
+    ///
+    /// # Errors
+    /// If the driver does not describe it, for example because it was unplugged.
+    pub fn properties(&self) -> Result<DeviceProperties, DeviceError> {
+        let device = &self.0;
+        let settings = Settings {
+            name: &device.name,
+            driver: &device.driver,
+            node: self.node(),
+            rx: device.rx,
+            tx: device.queues,
+            offloads: device.offloads,
+            spread: device.spread,
+            has_interrupts: device.interrupts,
+        };
+        let info = info(device.id(), &device.name)?;
+        Ok(DeviceProperties::read(device.id(), &info, &settings))
     }
 
     /// Returns the state of the link, without waiting. It stays down once the interface is removed.
@@ -1099,7 +1122,7 @@ struct Setup<'a> {
 impl Setup<'_> {
     /// Configures and starts the device.
     fn open(&mut self, eal: &Eal) -> Result<OpenedDevice, DeviceError> {
-        let info = self.info()?;
+        let info = info(self.id, self.name)?;
         self.check_queues(&info)?;
         let driver = driver_name(&info);
         let relay = eal.relay(self.name.split(',').next().unwrap_or_default());
@@ -1131,6 +1154,7 @@ impl Setup<'_> {
                 _ => KernelRings::default(),
             },
             interrupts: self.interrupts,
+            offloads: self.rx_offloads(&info),
             verifies_one: self.checksum_offloads(&info).count_ones() == 1,
             stamps: self.stamps(&info, &driver),
             partial: AtomicU64::new(0),
@@ -1188,15 +1212,6 @@ impl Setup<'_> {
         texts.find_map(|text| vdev::argument(text, "iface")).map(str::to_owned)
     }
 
-    /// Returns DPDK's description of the device.
-    fn info(&self) -> Result<sys::rte_eth_dev_info, DeviceError> {
-        let mut info = sys::rte_eth_dev_info::default();
-        // SAFETY: `find` returned a valid port, and `info` is valid for writing.
-        let error = unsafe { sys::rte_eth_dev_info_get(self.id, &mut info) };
-        self.accept("read its description", error)?;
-        Ok(info)
-    }
-
     /// Checks that the driver supports the requested number of queues.
     fn check_queues(&self, info: &sys::rte_eth_dev_info) -> Result<(), DeviceError> {
         let most = info.max_rx_queues.min(info.max_tx_queues.saturating_add(self.options.inlets));
@@ -1251,13 +1266,7 @@ impl Setup<'_> {
         if self.interrupts {
             conf.intr_conf.set_rxq(1);
         }
-        conf.rxmode.offloads = self.checksum_offloads(info);
-        if self.options.stamps {
-            conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_TIMESTAMP;
-        }
-        if self.options.vlan.is_some() {
-            conf.rxmode.offloads |= info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER;
-        }
+        conf.rxmode.offloads = self.rx_offloads(info);
         let mut rss = self.rss(info);
         if let Some(rss) = rss.as_mut().filter(|_| self.rx > 1) {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
@@ -1338,6 +1347,14 @@ impl Setup<'_> {
         }
     }
 
+    /// Returns the receive offloads of the device that are enabled.
+    fn rx_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
+        let requested = |is_requested, offload| if is_requested { offload } else { 0 };
+        let others = requested(self.options.stamps, sys::WEDJAT_RX_OFFLOAD_TIMESTAMP)
+            | requested(self.options.vlan.is_some(), sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER);
+        self.checksum_offloads(info) | info.rx_offload_capa & others
+    }
+
     /// Returns the checksum offloads of the device that are enabled.
     fn checksum_offloads(&self, info: &sys::rte_eth_dev_info) -> u64 {
         let requested = if self.options.checksums { sys::WEDJAT_RX_OFFLOAD_CKSUM } else { 0 };
@@ -1394,6 +1411,15 @@ fn accept(name: &str, step: &'static str, error: c_int) -> Result<(), DeviceErro
     }
     let (name, reason) = (name.to_owned(), error_text(error));
     Err(DeviceError::Refused { name, step, reason, said: String::new() })
+}
+
+/// Returns DPDK's description of the device with this port id.
+fn info(id: u16, name: &str) -> Result<sys::rte_eth_dev_info, DeviceError> {
+    let mut info = sys::rte_eth_dev_info::default();
+    // SAFETY: `info` is valid for writing, and DPDK checks the port id.
+    let error = unsafe { sys::rte_eth_dev_info_get(id, &mut info) };
+    accept(name, "read its description", error)?;
+    Ok(info)
 }
 
 impl DeviceError {

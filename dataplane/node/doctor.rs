@@ -2,7 +2,7 @@
 //!
 //! The checks of the machine read files below [`Request::root`] and start nothing. So tests can use made-up machines,
 //! and users can run it beside a running leaf. Some checks do more for a moment: one writes a file beside the state
-//! file, and one listens at the addresses for TCP.
+//! file, and one listens at the addresses for TCP. [`probe`] opens the ports, so their node must not run.
 
 #[cfg_attr(not(feature = "dpdk"), path = "doctor/no_ports.rs")]
 mod ports;
@@ -23,6 +23,8 @@ use wedjat_core::ring::region;
 use wedjat_core::state::files::{Scratch, within_limits};
 use wedjat_core::state::table;
 use wedjat_desired::config::{ControlConfig, NodeConfig};
+
+pub use ports::probe;
 
 /// Planned start.
 #[derive(Clone, Debug)]

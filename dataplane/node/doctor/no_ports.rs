@@ -1,5 +1,7 @@
 //! Replacement for `ports.rs` in a build without the feature `dpdk`.
 
+use wedjat_desired::config::NodeConfig;
+
 use super::{Device, Finding, Machine, Status};
 
 /// Reports that this build has no DPDK.
@@ -8,6 +10,11 @@ pub fn library(_: &Machine, devices: &[Device]) -> Vec<Finding> {
     let fix = "install libdpdk-dev and build with default features: cargo build --release";
     let status = if devices.is_empty() { Status::Warn } else { Status::Fail };
     vec![Finding::new(status, "libdpdk", found, fix)]
+}
+
+/// Reports that this build cannot open ports.
+pub fn probe(_: NodeConfig<'_>, _: &[String], _: Option<u16>) -> Vec<Finding> {
+    vec![Finding::fail("ports", "this build has no DPDK, so it cannot open them", "")]
 }
 
 /// Checks nothing: this build has no memif.

@@ -1,14 +1,15 @@
-//! Checks of DPDK: its library, its drivers, and the sockets of its memif devices.
+//! Checks of DPDK: its library, its drivers, the sockets of its memif devices, and the properties of open devices.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use wedjat_core::nearest::did_you_mean;
-use wedjat_dpdk::{
-    ServerAddress, SocketError, driver_folder, linked_statically, server_address, version,
-};
+use wedjat_desired::config::NodeConfig;
+use wedjat_dpdk::{DeviceProperties, ServerAddress, SocketError, Spread};
+use wedjat_dpdk::{driver_folder, linked_statically, server_address, version};
 
 use super::{Device, Finding, Machine, Status};
+use crate::run;
 
 /// Drivers with which wedjat runs without a NIC.
 const VIRTUAL_DRIVERS: [&str; 6] =
@@ -82,6 +83,80 @@ pub fn memif_socket(device: &Device, name: &str) -> Finding {
             let action = if is_server { "serves" } else { "connects to" };
             Finding::ok(name, format!("EAL makes it with net_memif; it {action} {socket}"))
         }
+    }
+}
+
+/// Opens the ports of a node as its start would, and returns their properties. `task_port` is the UDP port of a node
+/// that steers replies.
+pub fn probe(config: NodeConfig<'_>, eal: &[String], task_port: Option<u16>) -> Vec<Finding> {
+    match run::probe(config, eal, task_port) {
+        Err(error) => vec![Finding::fail("ports", error.to_string(), "")],
+        Ok(devices) => {
+            let ports = devices.iter().enumerate();
+            ports.flat_map(|(port, device)| of_port(port, device)).collect()
+        }
+    }
+}
+
+/// Returns the properties of a port's device.
+fn of_port(port: usize, device: &DeviceProperties) -> Vec<Finding> {
+    let name = format!("port {port}");
+    let known =
+        |value: Option<String>| value.map_or_else(|| "unknown".to_owned(), |value| value.clone());
+    let node = known(device.node.map(|node| node.to_string()));
+    let mtu = known(device.mtu.map(|mtu| mtu.to_string()));
+    let firmware = known(device.firmware.clone());
+    let ((rx, rx_max), (tx, tx_max)) = (device.rx_queues, device.tx_queues);
+    let offloads = match device.offloads.as_slice() {
+        [] => "none".to_owned(),
+        names => names.join(" "),
+    };
+    let rss = match (device.hashes_udp, device.hashes_one_end) {
+        (false, _) => "hashes no UDP".to_owned(),
+        (true, false) => format!(
+            "hashes both ends of UDP; key of {} bytes, table of {} entries",
+            device.key_bytes, device.table_entries
+        ),
+        (true, true) => "hashes one end of UDP alone, if asked to".to_owned(),
+    };
+    let interrupts = if device.has_interrupts { "set up" } else { "not used" };
+    let mut findings = vec![
+        Finding::ok(&name, format!("{} ({})", device.name, device.driver)),
+        Finding::ok(&name, format!("firmware {firmware}, MTU {mtu}, NUMA node {node}")),
+        Finding::ok(
+            &name,
+            format!("receive queues: {rx} of {rx_max}, transmit queues: {tx} of {tx_max}"),
+        ),
+        Finding::ok(
+            &name,
+            format!("receive offloads: {offloads}; receive interrupts: {interrupts}"),
+        ),
+        Finding::ok(&name, format!("RSS: {rss}")),
+    ];
+    if rx > 1 {
+        let spread = format!("packets are spread over the cores by {}", device.spread);
+        findings.push(match device.spread {
+            Spread::None => Finding::warn(&name, spread, "use one core, or another NIC"),
+            _ => Finding::ok(&name, spread),
+        });
+    }
+    findings.extend(recipe(&device.driver).map(|text| Finding::warn(&name, text, "")));
+    findings
+}
+
+/// Returns advice for the NICs of clouds, from DPDK's guides. It was not tried with wedjat.
+fn recipe(driver: &str) -> Option<&'static str> {
+    match driver {
+        "net_ena" => Some(
+            "AWS, not tried: low-latency queues need write combining: igb_uio with wc_activate=1, or a vfio-pci that has it",
+        ),
+        "net_gve" => {
+            Some("Google Cloud, not tried: DPDK 24.03 or later sets keys and tables of RSS")
+        }
+        "net_netvsc" | "net_mana" | "net_failsafe" => Some(
+            "Azure, not tried: net_netvsc with uio_hv_generic moves to its virtual function and back; prefer it to failsafe",
+        ),
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@ mod causes;
 mod launch;
 pub mod leaf;
 mod poll;
+mod probe;
 mod stalls;
 mod supervisor;
 mod telemetry;
@@ -21,6 +22,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+pub use self::probe::probe;
 use self::stalls::PauseWatch;
 use self::supervisor::Supervisor;
 use crossbeam_queue::ArrayQueue;

@@ -23,8 +23,9 @@ const INTERVAL: u32 = 1024;
 const RETRY: u32 = 17;
 /// Minimum number of bursts after a watch for each burst of the watch. Bounds the mean cost.
 const REST: u32 = 8;
-/// Seconds after which a watch ends without two reports: the worker may be dead.
-const WATCH_MAX_S: u64 = 10;
+/// Seconds after which a watch ends without two reports: the worker may be dead. The rest after it takes up to [`REST`]
+/// times as long, without ages of other workers.
+const WATCH_MAX_S: u64 = 1;
 
 /// Chooses the bursts whose decisions are measured.
 #[derive(Debug)]
