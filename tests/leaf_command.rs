@@ -825,7 +825,8 @@ fn check_doctor_and_policies_answer() {
     ] {
         assert!(probed.contains(property), "{property}: {probed}");
     }
-    fs::write(&agent, fs::read_to_string(&agent).unwrap().replace("net_null0", "0000:ff:1f.7")).unwrap();
+    fs::write(&agent, fs::read_to_string(&agent).unwrap().replace("net_null0", "0000:ff:1f.7"))
+        .unwrap();
     let missing = probe(&agent);
     assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stdout));
     assert!(!text(&missing.stdout).contains("port 0"), "{}", text(&missing.stdout));

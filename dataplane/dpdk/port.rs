@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -264,6 +264,8 @@ struct OpenedDevice {
     earlier: Mutex<DeviceStats>,
     /// Distribution of packets over its queues.
     spread: Spread,
+    /// RSS key, if one was set. Drivers keep a pointer to it until the device is closed.
+    rss_key: Arc<OnceLock<Vec<u8>>>,
     /// Evidence that its receive interrupts work.
     proof: Arc<Proof>,
     driver: String,
@@ -382,7 +384,8 @@ impl Device {
         options: &DeviceOptions,
     ) -> Result<(Self, Vec<QueuePort>, Vec<Outlet>), DeviceError> {
         let id = find(name)?;
-        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
+        let rss_key = Arc::default();
+        let mut setup = Setup { id, name, pool, options, rss_key, rx: 0, tx: 0, interrupts: false };
         let log = LogCapture::start();
         let opened = setup.open(eal);
         let log_text = log.map(LogCapture::finish).unwrap_or_default();
@@ -774,7 +777,8 @@ impl OpenedDevice {
         }
         let (id, name, pool) = (find(&self.name)?, self.name.as_str(), &self.pool);
         let options = &self.options;
-        let mut setup = Setup { id, name, pool, options, rx: 0, tx: 0, interrupts: false };
+        let rss_key = Arc::clone(&self.rss_key);
+        let mut setup = Setup { id, name, pool, options, rss_key, rx: 0, tx: 0, interrupts: false };
         let opened = setup.open(&self.eal)?;
         if (opened.rx, opened.queues, opened.verifies_one)
             != (self.rx, self.queues, self.verifies_one)
@@ -1111,6 +1115,8 @@ struct Setup<'a> {
     name: &'a str,
     pool: &'a MbufPool,
     options: &'a DeviceOptions,
+    /// See [`OpenedDevice::rss_key`].
+    rss_key: Arc<OnceLock<Vec<u8>>>,
     /// Number of receive queues, once known.
     rx: u16,
     /// Number of transmit queues, once known.
@@ -1146,6 +1152,7 @@ impl Setup<'_> {
             removals: AtomicU64::new(0),
             earlier: Mutex::default(),
             spread: self.spread(&info),
+            rss_key: Arc::clone(&self.rss_key),
             proof: Arc::default(),
             relay,
             serving: None,
@@ -1272,11 +1279,14 @@ impl Setup<'_> {
             conf.rxmode.mq_mode = sys::WEDJAT_MQ_RX_RSS as _;
             let rss_conf = &mut conf.rx_adv_conf.rss_conf;
             rss_conf.rss_hf = rss.fields;
-            if let Some(key) = &mut rss.key {
-                (rss_conf.rss_key, rss_conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
+            if let Some(key) = rss.key.take() {
+                let key = self.rss_key.get_or_init(|| key);
+                (rss_conf.rss_key, rss_conf.rss_key_len) =
+                    (key.as_ptr().cast_mut(), key.len() as u8);
             }
         }
-        // SAFETY: the port is valid and not started. DPDK copies `conf` and the key that it points to.
+        // SAFETY: the port is valid and not started. DPDK copies `conf`, but not the key, which drivers read again at each
+        // start. They never write it, and it lives as long as the open device.
         let error = unsafe { sys::rte_eth_dev_configure(self.id, self.rx, self.tx, &conf) };
         self.accept("configure it", error)
     }
