@@ -181,7 +181,7 @@ if [ -n "$needs$wants" ] && can_install; then
     install_packages || echo "apt-get failed" >&2
     look
 fi
-case $purposes in *nics*) [ "$(id -u)" != 0 ] || download_kernel ;; esac
+case $purposes in *nics* | *test*) [ "$(id -u)" != 0 ] || download_kernel ;; esac
 if [ -n "$needs" ]; then
     echo "missing:$needs" >&2
     if has apt-get; then echo "install with: sudo apt-get install$packages" >&2; fi

@@ -1,0 +1,31 @@
+//! Leaf on emulated NICs of two models, in a guest of QEMU: `make test-nics` runs more models and checks. Skipped, with a
+//! message, where the lab cannot run.
+#![cfg(all(feature = "dpdk", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::process::Command;
+
+/// Runs one check of a model in a guest.
+fn run(model: &str, check: &str) {
+    let lab = concat!(env!("CARGO_MANIFEST_DIR"), "/testbed/lab/nics/run.py");
+    let mut command = Command::new("python3");
+    command.args([lab, "--models", model, "--checks", check]);
+    let output = command.args(["--wedjat", env!("CARGO_BIN_EXE_wedjat")]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed, 0 failed") || text.starts_with("SKIPPED: "), "{text}");
+    // Shown by `--nocapture`.
+    print!("{text}");
+}
+
+// promise: ports.1
+#[test]
+fn one_core_serves_on_e1000e() {
+    run("e1000e", "one_core");
+}
+
+// promise: ports.1
+#[test]
+fn replies_reach_their_core_on_virtio() {
+    run("virtio-rss", "two_cores");
+}
