@@ -11,8 +11,8 @@ use crate::types::{SharedCpu, Sharing, Task};
 use crate::worker::{Worker, code_of_detached, view, with_worker};
 
 /// Handler of a task for wedjat_worker_serve(): writes at most `task->reply_max` bytes to `answer`, and returns their
-/// number; or a negative number for no answer. Long work calls wedjat_yield_point(`cpu`). `argument` is that of
-/// wedjat_worker_serve(). It must return: longjmp() out of it is not allowed.
+/// number. A negative or larger number means no answer. Long work calls wedjat_yield_point(`cpu`). `argument` is that
+/// of wedjat_worker_serve(). The handler must return: longjmp() out of it is not allowed.
 pub type Handler = Option<
     unsafe extern "C" fn(
         task: *const Task,
@@ -22,8 +22,8 @@ pub type Handler = Option<
     ) -> i64,
 >;
 
-/// Serves tasks until no more will come. Several tasks share the core: each runs for a quantum in turn, and changes at
-/// calls of wedjat_yield_point(). `handler` is called for each task, on a stack of the task's own. `sharing` may be null
+/// Serves tasks until no more will come. Several tasks share the core: each runs for a quantum in turn, and yields at
+/// calls of wedjat_yield_point(). Calls `handler` for each task, on a stack of the task's own. `sharing` may be null
 /// for the defaults: a quantum of 10 us, 64 tasks, stacks of 256 KiB. A stack that overflows ends the process, with a
 /// message that names the task's class.
 ///
@@ -38,8 +38,8 @@ pub type Handler = Option<
 /// child, not both. Not a signal handler, and not a handler of a task.
 ///
 /// # Safety
-/// `worker` is null or comes from wedjat_worker_attach(); other pointers that are not null must lead to memory of the
-/// given size, or of their type.
+/// `worker` is null or comes from wedjat_worker_attach(); other pointers that are not null must point to memory of
+/// the given size, or of their type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_serve(
     worker: *mut Worker,
@@ -54,8 +54,9 @@ pub unsafe extern "C" fn wedjat_worker_serve(
         unsafe { write_text(text, detail, detail_size) };
         WEDJAT_ERROR_OPTIONS
     };
-    refuse("");
+    refuse(""); // clears the text of an earlier failure
     let Some(handler) = handler else {
+        // `with_worker` counts the refused call.
         return with_worker(worker, |_| Err(WEDJAT_ERROR_NULL));
     };
     // SAFETY: the caller vouches for the memory.
@@ -69,11 +70,11 @@ pub unsafe extern "C" fn wedjat_worker_serve(
     with_worker(worker, |worker| {
         let handle = |task: worker::Task<'_>, cpu: Cpu<'_>| {
             let shared = SharedCpu { calls_left: cpu.calls_left(), state: (&raw const cpu).cast() };
-            let seen = view(&task);
+            let c_task = view(&task);
             task.answer_with(|_, answer| {
                 // SAFETY: the task, the buffer and the core are valid during the call.
                 let len = unsafe {
-                    handler(&raw const seen, answer.as_mut_ptr(), &raw const shared, argument)
+                    handler(&raw const c_task, answer.as_mut_ptr(), &raw const shared, argument)
                 };
                 // A length beyond the buffer is a defect of the handler. Its task is completed without an answer.
                 usize::try_from(len).ok().filter(|&len| len <= answer.len())
@@ -84,10 +85,10 @@ pub unsafe extern "C" fn wedjat_worker_serve(
     })
 }
 
-/// Reads the parameters.
+/// Reads the parameters; null for the defaults. Returns the code of an error with its text.
 ///
 /// # Safety
-/// `sharing` is null, or leads to the number of bytes in its `size`.
+/// `sharing` is null, or points to as many bytes as its field `size` says.
 unsafe fn parameters(sharing: *const Sharing) -> Result<worker::Sharing, (i32, String)> {
     if sharing.is_null() {
         return Ok(worker::Sharing::default());
@@ -110,17 +111,17 @@ unsafe fn parameters(sharing: *const Sharing) -> Result<worker::Sharing, (i32, S
     Ok(worker::Sharing { quantum, slots: slots as usize, stack, clock })
 }
 
-/// Returns the core that the handler got.
+/// Returns a copy of the core's handle that wedjat_worker_serve() gave the handler.
 ///
 /// # Safety
 /// `cpu` comes from the present call of a handler.
 unsafe fn core_of<'a>(cpu: *const SharedCpu) -> Cpu<'a> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: wedjat_worker_serve() set `state` to a `Cpu` that lives as long as the handler's call.
     unsafe { (*cpu).state.cast::<Cpu<'a>>().read() }
 }
 
-/// Lets other tasks run if this task's quantum has ended and others wait. wedjat_yield_point() calls it when that is
-/// due; call that instead.
+/// Lets other tasks run if this task's quantum has ended and others wait. Call wedjat_yield_point() instead, which
+/// calls this function when it is due.
 ///
 /// # Return value
 /// None.
@@ -151,6 +152,7 @@ pub unsafe extern "C" fn wedjat_check_quantum(cpu: *const SharedCpu) {
 /// `cpu` is that of the present call of a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_critical_begin(cpu: *const SharedCpu) {
+    // A drop of the guard would end the section.
     // SAFETY: the caller vouches for it.
     std::mem::forget(unsafe { core_of(cpu) }.critical());
 }

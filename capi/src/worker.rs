@@ -20,11 +20,11 @@ const LIVE: u64 = u64::from_le_bytes(*b"wedjat-W");
 /// Magic number of the head of a detached worker.
 const DETACHED: u64 = u64::from_le_bytes(*b"wedjat-D");
 
-/// Between two calls.
+/// State of a worker between two calls.
 const IDLE: u8 = 0;
-/// In a call, being detached, or detached.
+/// State during a call or a detach, and after the detach.
 const BUSY: u8 = 1;
-/// A call panicked: the state is unknown.
+/// State after a call panicked: the worker's contents are unknown.
 const BROKEN: u8 = 2;
 
 /// Worker core of an agent, from wedjat_worker_attach() until wedjat_worker_detach(). Used by one thread at a
@@ -43,7 +43,7 @@ pub struct Worker {
     body: AtomicPtr<worker::Worker>,
 }
 
-/// Returns the worker at `pointer`, or the code for a pointer to no attached worker.
+/// Returns the attached worker at `pointer`. Returns an error code for null, and for any other value.
 fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if pointer.is_null() {
         return Err(WEDJAT_ERROR_NULL);
@@ -57,7 +57,10 @@ fn live<'a>(pointer: *const Worker) -> Result<&'a Worker, i32> {
     if worker.magic.load(Acquire) == LIVE { Ok(worker) } else { Err(WEDJAT_ERROR_HANDLE) }
 }
 
-/// Runs a call on a worker, which this thread uses exclusively during `call`.
+/// Runs `call` with exclusive use of a worker. Returns its result or error code, and counts errors.
+///
+/// Returns WEDJAT_ERROR_BUSY if another call uses the worker, and WEDJAT_ERROR_DEFECT if this or an earlier call
+/// panicked.
 pub(crate) fn with_worker(
     worker: *const Worker,
     call: impl FnOnce(&mut worker::Worker) -> Result<i32, i32>,
@@ -71,7 +74,7 @@ pub(crate) fn with_worker(
         return worker.refuse(if state == BUSY { WEDJAT_ERROR_BUSY } else { WEDJAT_ERROR_DEFECT });
     }
     let body = worker.body.load(Relaxed);
-    // SAFETY: a live head has its body; the state has made this call its only user.
+    // SAFETY: the body of a live head is not null, and the state excludes all other users.
     let outcome = catch_unwind(AssertUnwindSafe(|| call(unsafe { &mut *body })));
     let (state, result) = match outcome {
         Ok(result) => (IDLE, result),
@@ -117,8 +120,8 @@ pub(crate) fn code_of_detached(reason: Detached) -> i32 {
 
 /// Attaches to the agent `name`, a zero-terminated text: the `name` of its configuration, or a path if it
 /// contains a slash. `options` may be null for the defaults: any worker of any pool, not pinned, 5 s of
-/// patience, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker will ever
-/// use.
+/// patience, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker uses, except that of
+/// wedjat_worker_serve().
 ///
 /// Returns 0, and the worker in `*worker`. Returns a code on failure, null in `*worker`, and the reason with
 /// its fix in the `detail_size` bytes at `detail`, which may be null.
@@ -131,7 +134,7 @@ pub(crate) fn code_of_detached(reason: Detached) -> i32 {
 /// Not a signal handler. With a `cpu` the calling thread is pinned.
 ///
 /// # Safety
-/// Pointers that are not null must lead to memory of the given sizes, or of their type.
+/// Pointers that are not null must point to memory of the given sizes, or of their type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_attach(
     name: *const c_char,
@@ -146,10 +149,11 @@ pub unsafe extern "C" fn wedjat_worker_attach(
     unsafe { write_result(worker, options, (detail, detail_size), make) }
 }
 
-/// Attaches a worker with these options.
+/// Attaches a worker with these options. Returns the code of an error with its text.
 ///
 /// # Safety
-/// `name` is null or zero-terminated; `options` is null, or aligned with the number of bytes in its `size`.
+/// `name` is null or zero-terminated; `options` is null, or aligned with as many bytes as its field `size`
+/// says.
 unsafe fn attach(
     name: *const c_char,
     options: *const WorkerOptions,
@@ -174,7 +178,7 @@ unsafe fn attach(
     worker::Worker::attach(name, &settings).map_err(|error| refuse(error.to_string()))
 }
 
-/// Converts an optional number; -1 for none. The error names the option.
+/// Converts an optional number; -1 for none. The error text names the option.
 fn choice<T: TryFrom<i32>>(name: &str, found: i32) -> Result<Option<T>, (i32, String)> {
     match (found, T::try_from(found)) {
         (-1, _) => Ok(None),
@@ -204,7 +208,7 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
         Ok(worker) => worker,
         Err(code) => return code,
     };
-    // Keeps calls away for good. A broken worker can be detached, too.
+    // `BUSY` makes all later calls fail. A broken worker can be detached, too.
     if worker.state.fetch_update(AcqRel, Acquire, |state| (state != BUSY).then_some(BUSY)).is_err()
     {
         return worker.refuse(WEDJAT_ERROR_BUSY);
@@ -236,7 +240,7 @@ pub unsafe extern "C" fn wedjat_worker_detach(worker: *mut Worker) -> i32 {
 /// child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
+/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task) -> i32 {
     with_worker(worker, |worker| {
@@ -260,7 +264,7 @@ pub unsafe extern "C" fn wedjat_worker_poll(worker: *mut Worker, task: *mut Task
 /// child, not both. Not a signal handler.
 ///
 /// # Safety
-/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or leads to one.
+/// `worker` is null or comes from wedjat_worker_attach(); `task` is null or points to one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wedjat_worker_recv(
     worker: *mut Worker,
@@ -305,8 +309,8 @@ unsafe fn write_task(received: Option<worker::Task<'_>>, to: *mut Task) -> i32 {
     1
 }
 
-/// Answers the task in hand with `length` bytes. An answer that is too long leaves the task in hand. Returns
-/// 0 or a code.
+/// Answers the task in hand with `length` bytes. An answer longer than its `reply_max` leaves the task in hand.
+/// Returns 0 or a code.
 ///
 /// # Errors
 /// WEDJAT_ERROR_NO_TASK, WEDJAT_ERROR_TOO_LONG
@@ -438,7 +442,7 @@ pub unsafe extern "C" fn wedjat_worker_id(worker: *mut Worker) -> i32 {
     with_worker(worker, |worker| Ok(i32::from(worker.id())))
 }
 
-/// Number of refused calls for this worker; 0 for an invalid worker.
+/// Number of refused calls for this worker; 0 for null or a detached worker.
 ///
 /// # Called from
 /// Any thread (lcore or not) of the process that attached the worker. After fork(), parent or child, not

@@ -13,8 +13,8 @@ use wedjat::worker::TaskIds;
 /// Time limit even for a busy machine; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Agent with one worker, id 3, and the program of that worker. Both share a memory region, in which the
-/// worker claims its place and the agent grants it.
+/// Agent with worker 3 of pool 7, and the program of that worker. Both share a memory region, in which the worker
+/// claims a channel and the agent grants it.
 struct Agent {
     _folder: tempfile::TempDir,
     /// Holds the agent's lock.
@@ -24,7 +24,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Starts the program of `source` with further arguments, and grants it the place of the worker.
+    /// Compiles the C program `source`, starts it with the region's path and `arguments`, and grants its claim.
     fn with(source: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = built::compile(source, folder.path());
@@ -36,7 +36,7 @@ impl Agent {
         command.arg(&path).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         let worker = command.spawn().unwrap();
         let mut agent = Self { _folder: folder, _region: region, channel, worker };
-        agent.wait("the worker comes", |agent| {
+        agent.wait("the worker claims its channel", |agent| {
             let sender = agent.channel.sender_mut();
             let claim = sender.claim();
             // 0 means no claim.
@@ -83,8 +83,8 @@ impl Agent {
     fn collect(&mut self, count: u64) -> Vec<Option<Vec<u8>>> {
         let mut answers = Vec::new();
         self.wait("all tasks are completed", |agent| {
-            for count in agent.channel.collect().unwrap() {
-                let task = agent.channel.sender().completed(count);
+            for number in agent.channel.collect().unwrap() {
+                let task = agent.channel.sender().completed(number);
                 answers.push(match agent.channel.outcome(task) {
                     Outcome::Reply { len, .. } => {
                         let mut answer = vec![0; len];
@@ -92,7 +92,7 @@ impl Agent {
                         Some(answer)
                     }
                     Outcome::Unanswered => None,
-                    Outcome::Refused => panic!("task {task:?}"),
+                    Outcome::Refused => panic!("refused answer of task {task:?}"),
                 });
             }
             answers.len() as u64 == count
@@ -145,7 +145,7 @@ fn worker_answers_and_wrong_calls_are_harmless() {
     // third, and answers the fourth with its own payload.
     let expected = [Some(b"answer".to_vec()), None, None, Some(b"task3".to_vec())];
     assert_eq!(answers, expected);
-    // The program then waits for a task, and must learn of the agent's end.
+    // The program then waits for a task, and must detect the agent's end.
     let mut line = String::new();
     BufReader::new(agent.worker.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "waits\n");
@@ -155,7 +155,7 @@ fn worker_answers_and_wrong_calls_are_harmless() {
 // promise: library.2
 #[test]
 fn the_example_answers_every_task() {
-    // One task at a time, and tasks that share any core, each for 10 us in turn.
+    // One task at a time; then, unpinned (-1), tasks that share the core with quanta of 10 us.
     for arguments in [&[][..], &["-1", "10"]] {
         let mut agent = Agent::with("../examples/worker.c", arguments);
         for _ in 0..50 {
@@ -199,7 +199,7 @@ fn critical_sections_in_c_keep_the_core() {
     with_sharing(|agent| {
         agent.give_all(&["critical", "short"]);
         assert_eq!(agent.collect_texts(2), ["short", "critical"]);
-        // The end of a handler ends its section: the next task on its stack is passed, too.
+        // The end of a handler ends its section: the next task on its stack yields again.
         agent.give_all(&["unended"]);
         assert_eq!(agent.collect_texts(1), ["unended"]);
         agent.give_all(&["long", "short"]);

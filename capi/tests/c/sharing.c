@@ -1,5 +1,5 @@
-/* Tasks that share a worker's core, at the agent of the first argument. The second argument is `timer` of the sharing. Each
- * task's payload names its part. No part depends on speed: tasks wait for each other by flags. */
+/* Worker whose tasks share its core. Arguments: path of the agent's region, and `timer` of struct wedjat_sharing.
+ * The payload of a task names its part. No part depends on speed: tasks wait for each other by flags. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 
 #include "check.h"
 
+/* Times are in nanoseconds. */
 #define SECOND 1000000000ull
 /* Time limit even for a busy machine; only a failing test reaches it. */
 #define PATIENCE (300 * SECOND)
@@ -19,7 +20,7 @@
 static struct wedjat_worker *worker;
 /* Argument of the handler. */
 static int argument;
-/* True once the task "release" has run. */
+/* True after the task "release", until the task "again". */
 static int is_released;
 /* True during the critical sections of the task "critical". */
 static int is_critical;
@@ -33,7 +34,7 @@ static uint64_t now(void)
     return time.tv_sec * SECOND + time.tv_nsec;
 }
 
-/* Calls yield points for longer than some quanta. */
+/* Calls yield points for ten quanta. */
 static void work_for_quanta(const struct wedjat_cpu *cpu)
 {
     uint64_t end = now() + 10 * QUANTUM;
@@ -41,7 +42,7 @@ static void work_for_quanta(const struct wedjat_cpu *cpu)
         wedjat_yield_point(cpu);
 }
 
-/* Keeps the core until the last section has ended, and then lets a waiting task run. */
+/* Keeps the core until the outer section has ended, and then lets a waiting task "short" run. */
 static void critical(const struct wedjat_cpu *cpu)
 {
     int before = shorts;
@@ -58,7 +59,7 @@ static void critical(const struct wedjat_cpu *cpu)
         wedjat_yield_point(cpu);
 }
 
-/* Overflows its stack: uses 1 KiB for each level. */
+/* Uses 1 KiB of the stack for each level. */
 static int recurse(int depth)
 {
     volatile char bytes[1024];
@@ -68,7 +69,7 @@ static int recurse(int depth)
 
 static int64_t handle(const struct wedjat_task *task, uint8_t *answer, const struct wedjat_cpu *cpu, void *given);
 
-/* Calls that only another thread's worker, or this one between two calls of wedjat_worker_serve(), would accept. */
+/* Checks that calls for the serving worker are refused and counted inside a handler. */
 static void call_inside(void)
 {
     struct wedjat_task other;
@@ -87,6 +88,7 @@ static int64_t handle(const struct wedjat_task *task, uint8_t *answer, const str
 {
     char name[65] = "";
     CHECK(given == &argument && task->length < sizeof name);
+    /* Values of `give_all` and `with` in c_worker.rs. */
     CHECK(task->app == 8 && task->task_class == 2 && task->reply_max == 64);
     CHECK(!is_critical);
     memcpy(name, task->payload, task->length);
@@ -115,7 +117,7 @@ static int64_t handle(const struct wedjat_task *task, uint8_t *answer, const str
     else if (strcmp(name, "inside") == 0)
         call_inside();
     else if (strcmp(name, "overflow") == 0)
-        return recurse(1024);
+        return recurse(1024); /* 1 MiB, with a stack of 64 KiB */
     else
         CHECK(!"a part with this name");
 
@@ -137,6 +139,7 @@ static void refused(struct wedjat_sharing sharing, const char *reason)
     CHECK(strlen(detail) == 3 && strncmp(detail, reason, 3) == 0);
 }
 
+/* Checks that null or misaligned pointers and wrong parameters are refused. */
 static void refusing(struct wedjat_sharing sharing)
 {
     struct wedjat_sharing wrong[6];
@@ -161,6 +164,7 @@ static void refusing(struct wedjat_sharing sharing)
     refused(wrong[3], "quantum: found 1.000000001s; allowed: 1us to 1s");
     refused(wrong[4], "slots: found 0; allowed: at least 1");
     refused(wrong[5], "cannot allocate a stack of 1125899906842624 bytes: ");
+    /* Two calls above, and three by each `refused`. A call without a worker is not counted. */
     CHECK(wedjat_worker_bad_calls(worker) == 2 + 6 * 3);
     /* No refused call has an effect. */
     CHECK(wedjat_worker_check(worker) == 0);
@@ -168,7 +172,9 @@ static void refusing(struct wedjat_sharing sharing)
 
 int main(int argc, char **argv)
 {
+    /* Any worker of any pool, not pinned, without spinning. */
     struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, PATIENCE, 0};
+    /* Stacks of 64 KiB, at most 64 tasks. */
     struct wedjat_sharing sharing = {sizeof sharing, QUANTUM, 64 << 10, 64, 0};
     struct wedjat_task task;
     char detail[512] = "former";

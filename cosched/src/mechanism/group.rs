@@ -126,13 +126,13 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the path of a control file, in whichever hierarchy has it.
+    /// Returns the path of a control file; `None` if no hierarchy has it.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.path.join(name)).find(|path| path.exists())
     }
 
-    /// Returns the files to which a process id is written.
+    /// Returns the `cgroup.procs` file of each folder. A process joins by a write of its id to each.
     #[must_use]
     pub fn entrances(&self) -> Vec<PathBuf> {
         self.folders.iter().map(|folder| folder.path.join("cgroup.procs")).collect()
@@ -155,7 +155,7 @@ impl Group {
     /// # Errors
     /// If the system refuses, or the control file is missing.
     pub fn set_quota(&self, cpus: f64) -> Result<(), GroupError> {
-        // A short period keeps the batch's uninterrupted runs short.
+        // Shorter than the kernel's default of 100 ms, so that the batch runs for shorter times without a pause.
         const PERIOD_US: u32 = 20_000;
         // Smallest quota that the kernel accepts.
         const LEAST_US: f64 = 1000.0;
@@ -176,7 +176,7 @@ impl Group {
     /// If the system refuses, or the control file is missing.
     pub fn set_least_weight(&self) -> Result<(), GroupError> {
         if let Some(path) = self.file("cpu.weight") {
-            return write_file(&path, "1"); // the kernel's minima: 1 here, and 2 in version 1
+            return write_file(&path, "1"); // the kernel's minimum is 1 here, and 2 in version 1
         }
         match self.file("cpu.shares") {
             Some(path) => write_file(&path, "2"),
@@ -184,7 +184,7 @@ impl Group {
         }
     }
 
-    /// Freezes or thaws all processes. Returns false if the system cannot.
+    /// Freezes or thaws all processes. Returns false if no hierarchy has a freezer.
     ///
     /// # Errors
     /// If the system refuses.
@@ -238,7 +238,7 @@ impl Group {
             let _ = write_file(&path, "0");
         }
         loop {
-            // Newer kernels kill a whole cgroup of version 2 at once. Otherwise each process needs a signal.
+            // Linux 5.14 and later kill a whole cgroup of version 2 at once. Otherwise each process needs a signal.
             match self.file("cgroup.kill").is_some_and(|path| write_file(&path, "1").is_ok()) {
                 true => {}
                 // A frozen process cannot fork while others are killed. It dies when thawed.
