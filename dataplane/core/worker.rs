@@ -60,13 +60,13 @@ const GRANT_CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Options for attaching.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Global id of the worker to be; any free one if `None`.
+    /// Global id to attach as; any free one if `None`.
     pub worker: Option<u16>,
     /// Pool to serve; any if `None`.
     pub pool: Option<u16>,
     /// CPU to pin the calling thread to.
     pub cpu: Option<usize>,
-    /// Longest wait for the agent's grant. [`Worker::attach`] waits as long, and at least 5 s, for the region itself.
+    /// Longest wait for the agent's grant. [`Worker::attach`] first waits as long, and at least 5 s, for the region.
     pub patience: Duration,
     /// Time that [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
@@ -220,7 +220,7 @@ impl Worker {
         result
     }
 
-    /// Becomes a worker of an agent in the same process, whose region is at hand.
+    /// Attaches to an open region, for example that of an agent in the same process. `name` is the agent's, for errors.
     ///
     /// # Errors
     /// Same as for [`Worker::attach`].
@@ -261,13 +261,13 @@ impl Worker {
         })
     }
 
-    /// Returns its global id.
+    /// Returns the worker's global id.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.end.place().id
     }
 
-    /// Returns its pool.
+    /// Returns the id of the worker's pool.
     #[must_use]
     pub fn pool(&self) -> u16 {
         self.end.place().pool
@@ -292,7 +292,7 @@ impl Worker {
         Some(Task { worker: self, taken: Some(taken) })
     }
 
-    /// Takes the next task, if one is available and the agent has sent no invalid one.
+    /// Takes the next task; `None` if none is available, or if the agent has sent an invalid one.
     #[inline]
     fn take(&self) -> Option<TakenTask> {
         if self.bad_notice.get() {
@@ -331,8 +331,8 @@ impl Worker {
         Ok(if self.wait(timeout)? { self.poll() } else { None })
     }
 
-    /// Returns the task that was taken and then forgotten (`mem::forget`), to be answered now. For interfaces
-    /// that cannot keep a borrow between two calls. Returns `None` if there is no such task.
+    /// Returns the task that was taken and then forgotten (`mem::forget`), so that the caller can answer it; `None` if
+    /// there is no such task. For interfaces that cannot keep a borrow between two calls.
     #[inline]
     pub fn resume(&mut self) -> Option<Task<'_>> {
         let taken = self.current.take()?;
@@ -349,11 +349,11 @@ impl Worker {
         if self.bad_notice.get() {
             return Err(Detached::BadNotice);
         }
-        // The stop request is read before the tasks: a worker that sees it also sees all tasks given before it.
+        // Reads the stop request before the tasks: a worker that sees the request sees all tasks given before it.
         if receiver.is_stopped() && !receiver.is_ready() {
             return Err(Detached::Stopped);
         }
-        // The agent has excluded a worker without a grant, unless the agent itself has ended.
+        // A worker has no grant if the agent has excluded it, or if the agent has ended.
         if !receiver.is_granted() {
             return Err(if self.region.has_agent() {
                 Detached::ShutOut
@@ -364,7 +364,7 @@ impl Worker {
         if self.region.has_agent() { Ok(()) } else { Err(Detached::AgentDied) }
     }
 
-    /// Waits for a task (true) or the timeout (false).
+    /// Waits for a task (true) or the timeout (false), and adapts the spin time to the wait.
     fn wait(&self, timeout: Duration) -> Result<bool, Detached> {
         if self.end.receiver().is_ready() && !self.bad_notice.get() {
             return Ok(true);
@@ -405,6 +405,7 @@ impl Worker {
 struct Spin {
     /// Spin time now; at most `longest`.
     current: Duration,
+    /// Spin time that the options allow.
     longest: Duration,
     is_adaptive: bool,
 }
@@ -417,8 +418,8 @@ impl Spin {
         Self { current: longest, longest, is_adaptive }
     }
 
-    /// Adapts to the length of a wait, which a task or the timeout ended. The spin time doubles if spinning for
-    /// `longest` would have covered the wait. Otherwise spinning was useless, and the time halves.
+    /// Adapts to the length of a wait that a task or the timeout ended. Doubles the spin time if spinning for
+    /// `longest` would have covered the wait. Otherwise spinning was useless, so halves it.
     fn learn(&mut self, waited: Duration) {
         if self.is_adaptive {
             self.current = match waited <= self.longest {
@@ -434,7 +435,8 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// Returns the indices of the channels whose place fits the requested id and pool. Fails if no place fits.
+/// Returns the indices of the channels whose place fits the requested id and pool, or
+/// [`AttachError::NoSuchWorker`] if there are none.
 fn requested_channels(
     name: &str,
     region: &WorkerRegion,
@@ -492,7 +494,7 @@ fn pin(cpu: usize) -> Result<(), AttachError> {
     Err(AttachError::Cpu { cpu, usable })
 }
 
-/// A task held by the worker.
+/// A task that the worker has taken. Dropping it completes it without an answer.
 #[derive(Debug)]
 pub struct Task<'a> {
     worker: &'a Worker,
@@ -508,21 +510,21 @@ impl Task<'_> {
         self.taken.as_ref().map_or(&[], |taken| self.worker.end.payload(taken))
     }
 
-    /// Returns its ids and class.
+    /// Returns the task's ids and class.
     #[inline]
     #[must_use]
     pub fn ids(&self) -> TaskIds {
         self.taken.as_ref().map_or_else(TaskIds::default, |taken| self.worker.end.ids(taken))
     }
 
-    /// Returns its class; 0 if unknown.
+    /// Returns the task's class; 0 if unknown.
     #[inline]
     #[must_use]
     pub fn class(&self) -> u16 {
         self.ids().class
     }
 
-    /// Returns the time worked on it so far. Time that other tasks had the core is not included.
+    /// Returns the time worked on the task so far, without the time that other tasks had the core.
     #[must_use]
     pub fn worked(&self) -> Duration {
         Duration::from_nanos(self.worker.worked_ns())
@@ -553,7 +555,7 @@ impl Task<'_> {
     /// Answers with these bytes.
     ///
     /// # Errors
-    /// If they exceed the maximum reply. The task is then completed without an answer.
+    /// If they exceed [`Task::reply_max`]. The task is then completed without an answer.
     #[inline]
     pub fn reply(self, answer: &[u8]) -> Result<(), ReplyTooLong> {
         let max = self.reply_max();
@@ -571,7 +573,7 @@ impl Task<'_> {
     /// first; `write` returns the answer's length.
     ///
     /// # Panics
-    /// If `write` returns more than the buffer's length.
+    /// If `write` returns more than the buffer's length. The task is then completed without an answer.
     #[inline]
     pub fn reply_with(self, write: impl FnOnce(&[u8], &mut [u8]) -> usize) {
         self.answer_with(|bytes, reply| Some(write(bytes, reply)));
@@ -597,7 +599,7 @@ impl Task<'_> {
 impl Drop for Task<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A task that is forgotten (`mem::forget`) skips this. The next poll completes it, or the end of its handler.
+        // A forgotten task (`mem::forget`) skips this. The next poll, or the end of its handler, completes it.
         if let Some(taken) = self.taken.take() {
             self.worker.current.set(None);
             self.worker.end.give_up(taken, self.worker.worked_ns());
@@ -609,9 +611,9 @@ impl Drop for Task<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a reply of {len} bytes, where at most {most} fit; the agent's `payload` sets that")]
 pub struct ReplyTooLong {
-    /// Its bytes.
+    /// Length of the reply in bytes.
     pub len: usize,
-    /// Maximum bytes.
+    /// Maximum length in bytes.
     pub most: usize,
 }
 

@@ -1,37 +1,40 @@
-//! Slots of the tasks in flight, as the dispatcher knows them. A slot is a task's part of the channel's area.
+//! Dispatcher's record of a channel's slots. A slot is one task's part of the channel's memory area.
 //!
 //! A worker that completes its tasks in order frees the slots in order, so a task's number gives its slot. A worker
-//! whose tasks share its core completes them in any order. It lists the slots of completed tasks from then on, and the
-//! dispatcher keeps a list of free slots.
+//! whose tasks share its core completes them in any order. Such a worker is *listing*: it publishes the slot of each
+//! completed task, and the dispatcher keeps a list of free slots.
+//!
+//! A task's *number* is the number of tasks given before it. A completion's *count* is the number of completions before
+//! it. The two are equal for a worker that completes its tasks in order.
 
 /// Position of a completed task in its channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskPosition {
-    /// Number of the task.
+    /// Number of the task, in the order in which the dispatcher gives tasks.
     pub number: u64,
-    /// Its slot.
+    /// Index of the task's slot.
     pub slot: usize,
 }
 
 /// Slots of one channel.
 #[derive(Debug)]
 pub(super) struct TaskSlots {
-    /// Number of slots minus 1.
+    /// Number of slots, a power of two, minus 1.
     mask: u64,
-    /// True since the worker lists completed tasks.
+    /// True once the worker has begun to list completed tasks. Only then are the following fields valid.
     is_listing: bool,
-    /// Free slots; the last one is the next task's. Only for a listing worker, like the following fields.
+    /// Free slots; the last one is the next task's.
     free: Vec<u32>,
-    /// Number of the last task in each slot.
+    /// Number of the last task given in each slot.
     numbers: Box<[u64]>,
     /// True for slots of tasks in flight.
     in_flight: Box<[bool]>,
-    /// Slots of the last completed tasks, by the count of completed tasks modulo the number of slots.
+    /// Slots of the last completed tasks, by the count of the completion modulo the number of slots.
     completed: Box<[u32]>,
 }
 
 impl TaskSlots {
-    /// Creates `count` free slots.
+    /// Creates `count` free slots. `count` must be a power of two.
     pub(super) fn new(count: usize) -> Self {
         Self {
             mask: count as u64 - 1,
@@ -49,13 +52,13 @@ impl TaskSlots {
         self.mask as usize + 1
     }
 
-    /// Returns true since the worker lists completed tasks.
+    /// Returns true once the worker has begun to list completed tasks.
     #[inline(always)]
     pub(super) fn is_listing(&self) -> bool {
         self.is_listing
     }
 
-    /// Returns the slot for the task with this number, the next one. A slot must be free.
+    /// Returns the slot for the next task, whose number is `number`. A slot must be free.
     #[inline(always)]
     pub(super) fn next(&self, number: u64) -> usize {
         match self.is_listing {
@@ -64,7 +67,7 @@ impl TaskSlots {
         }
     }
 
-    /// Records that the next task was given.
+    /// Records that the next task, whose number is `number`, was given in the slot returned by [`TaskSlots::next`].
     #[inline(always)]
     pub(super) fn give(&mut self, number: u64) {
         if self.is_listing
@@ -75,20 +78,23 @@ impl TaskSlots {
         }
     }
 
-    /// Records the completions with these counts. `listed` returns the slot that the worker has listed under a count.
-    /// The worker lists since the count `first`; the tasks `in_flight` were given and not collected before.
+    /// Records the completions with the counts from `outstanding.start` to `until`, exclusive.
+    ///
+    /// `outstanding` spans the tasks given and not yet recorded as completed. The worker lists completions from the
+    /// count `first` on; `listed` returns the slot that it listed under a count.
     ///
     /// # Errors
-    /// The count under which the worker listed a slot without a task in flight. [`TaskSlots::reset`] must follow.
+    /// The first count whose listed slot has no task in flight, or `first` if it precedes `outstanding`. After an
+    /// error, the caller must call [`TaskSlots::reset`].
     #[inline(never)]
     pub(super) fn complete(
         &mut self,
         first: u64,
-        in_flight: std::ops::Range<u64>,
+        outstanding: std::ops::Range<u64>,
         until: u64,
         listed: impl Fn(u64) -> u64,
     ) -> Result<(), u64> {
-        let mut count = in_flight.start;
+        let mut count = outstanding.start;
         if !self.is_listing {
             if first < count {
                 return Err(first);
@@ -96,27 +102,27 @@ impl TaskSlots {
             if first >= until {
                 return Ok(()); // all these were completed in order
             }
-            self.begin(first, in_flight);
+            self.begin(first, outstanding);
             count = first;
         }
         for count in count..until {
             let slot = listed(count);
-            let Some(in_flight) = self.in_flight.get_mut(slot as usize).filter(|task| **task)
-            else {
+            let task = self.in_flight.get_mut(slot as usize);
+            let Some(is_in_flight) = task.filter(|is_in_flight| **is_in_flight) else {
                 return Err(count);
             };
-            *in_flight = false;
+            *is_in_flight = false;
             self.free.push(slot as u32);
             self.completed[(count & self.mask) as usize] = slot as u32;
         }
         Ok(())
     }
 
-    /// Changes to a listing worker, which has completed the tasks in flight before `first` in order.
-    fn begin(&mut self, first: u64, in_flight: std::ops::Range<u64>) {
+    /// Fills the tables for a worker that begins to list. It completed the `outstanding` tasks below `first` in order.
+    fn begin(&mut self, first: u64, outstanding: std::ops::Range<u64>) {
         self.is_listing = true;
         self.in_flight.fill(false);
-        for number in in_flight {
+        for number in outstanding {
             let slot = (number & self.mask) as usize;
             self.numbers[slot] = number;
             self.completed[slot] = slot as u32;
@@ -127,20 +133,20 @@ impl TaskSlots {
         self.free.extend(slots.filter(|&slot| !self.in_flight[slot as usize]));
     }
 
-    /// Returns the position of a completed task, by the count of its completion. Valid until the next task is given.
+    /// Returns the position of the task whose completion has this count. Valid until the next task is given.
     #[inline(always)]
     pub(super) fn completed(&self, count: u64) -> TaskPosition {
         let slot = (count & self.mask) as usize;
         match self.is_listing {
             false => TaskPosition { number: count, slot },
             true => {
-                let slot = self.completed[slot] as usize;
-                TaskPosition { number: self.numbers[slot], slot }
+                let listed = self.completed[slot] as usize;
+                TaskPosition { number: self.numbers[listed], slot: listed }
             }
         }
     }
 
-    /// Frees all slots, for the next worker.
+    /// Frees all slots for the next worker, which completes its tasks in order at first.
     pub(super) fn reset(&mut self) {
         self.is_listing = false;
     }

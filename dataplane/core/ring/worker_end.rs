@@ -1,4 +1,4 @@
-//! Worker's end of its channel: the protocol's receiver, together with the bytes of tasks.
+//! Worker's end of its channel: the protocol's receiver and the bytes of tasks and replies.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -13,52 +13,55 @@ use super::protocol::{Notice, Place, Receiver};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
-/// An impossible notice from the agent.
+/// Error: the agent wrote a notice whose offset or length is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadNotice;
 
 /// A task taken and not completed.
 #[derive(Debug)]
 pub struct TakenTask {
+    /// Number of the task in its channel.
     number: u64,
     /// Index of its part of the area.
     slot: u32,
     /// Length of its bytes.
     len: u32,
+    /// Class; 0 if unknown.
     class: u16,
 }
 
 impl TakenTask {
-    /// Returns its class; 0 if unknown.
+    /// Returns the task's class; 0 if unknown.
     #[must_use]
     pub fn class(&self) -> u16 {
         self.class
     }
 
-    /// Returns a second handle. At most one of both may be completed.
+    /// Returns a second handle of the task. The caller may complete at most one of the two.
     pub(crate) fn duplicate(&self) -> Self {
         Self { ..*self }
     }
 }
 
-/// Worker's end; see the module's documentation.
+/// Worker's end of a channel. Dropping it leaves the channel.
 #[derive(Debug)]
 pub struct WorkerEnd {
     receiver: Receiver<Slice<AtomicU64>>,
     /// Word in which the worker stores that it sleeps.
     sleep: Slice<AtomicU32>,
-    /// Bytes of tasks and replies.
+    /// Bytes of tasks and replies, as words.
     area: Slice<AtomicU64>,
     shape: RegionShape,
     place: Place,
-    /// Number of the task that was taken and not completed in each slot; empty for a worker that completes tasks in
-    /// order.
+    /// Number of the task in progress in each slot; `None` for a slot without one. Empty for a worker that completes
+    /// tasks in order.
     in_progress: Box<[Cell<Option<u64>>]>,
+    /// Excludes other workers from the channel.
     _lock: ChannelLock,
 }
 
 impl WorkerEnd {
-    /// Creates the end of a claimed channel. Keeps `lock` until it is dropped.
+    /// Creates the worker's end of a claimed channel. `lock` excludes other workers for the life of this end.
     pub(super) fn new(
         receiver: Receiver<Slice<AtomicU64>>,
         sleep: Slice<AtomicU32>,
@@ -76,7 +79,7 @@ impl WorkerEnd {
         self.place
     }
 
-    /// Returns the receiver, to take and complete tasks without their bytes.
+    /// Returns the receiver, which takes and completes tasks without access to their bytes.
     #[inline]
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Slice<AtomicU64>> {
@@ -96,11 +99,11 @@ impl WorkerEnd {
         }
     }
 
-    /// Takes the next task; `None` if none is available. A worker that completes tasks in order must have completed the
-    /// earlier ones.
+    /// Takes the next task; `None` if none is available. A worker that completes tasks in order must complete each
+    /// task before it takes the next one.
     ///
     /// # Errors
-    /// If its position or length is impossible.
+    /// If the notice's offset or length is impossible, or its slot has a task in progress.
     #[inline]
     pub fn take(&self) -> Result<Option<TakenTask>, BadNotice> {
         let number = self.receiver.next();
@@ -119,20 +122,21 @@ impl WorkerEnd {
         Ok(Some(TakenTask { number, slot: slot as u32, len, class }))
     }
 
-    /// Returns the slot at this offset, and marks it. Each slot has one task at most, whatever the dispatcher writes.
+    /// Returns the slot at this offset of the area, in bytes, and marks it as in progress with this task. Refuses a
+    /// slot with a task in progress, so that two tasks never share a reply buffer.
     fn begin(&self, number: u64, offset: usize) -> Result<usize, BadNotice> {
         let slot = offset / self.shape.stride();
         let current = self.in_progress.get(slot).ok_or(BadNotice)?;
         if current.replace(Some(number)).is_some() { Err(BadNotice) } else { Ok(slot) }
     }
 
-    /// Returns true if the task has not been completed, at a worker that completes tasks in any order.
+    /// Returns true if the task is not yet completed. Always false for a worker that completes tasks in order.
     #[inline]
     pub(crate) fn is_in_progress(&self, task: &TakenTask) -> bool {
         self.in_progress.get(task.slot as usize).is_some_and(|slot| slot.get() == Some(task.number))
     }
 
-    /// Returns the task's part and the reply's part of the area.
+    /// Returns the task's part and the reply's part of the area, as words of 8 bytes.
     #[inline]
     fn parts(&self, task: &TakenTask) -> (&[AtomicU64], &[AtomicU64]) {
         let stride = self.shape.stride() / 8;
@@ -158,8 +162,8 @@ impl WorkerEnd {
         TaskIds { app: (word >> 32) as u32, seq: word as u32, class: task.class }
     }
 
-    /// Completes the task with an answer. `write` gets the task's bytes and the buffer for the answer, and returns its
-    /// length; `None` for no answer. `worked_ns` is called afterwards for the time worked, in nanoseconds.
+    /// Completes the task with an answer. `write` gets the task's bytes and the buffer for the answer, and returns the
+    /// answer's length; `None` for no answer. Calls `worked_ns` afterwards for the time worked, in nanoseconds.
     ///
     /// # Errors
     /// Returns the task, not completed, if the answer is too long.
@@ -195,16 +199,16 @@ impl WorkerEnd {
         self.answer_if(task, |bytes, reply| Some(write(bytes, reply)), worked_ns)
     }
 
-    /// Completes the task without an answer.
+    /// Completes the task without an answer, after `worked_ns` nanoseconds of work.
     #[inline]
     pub fn give_up(&self, task: TakenTask, worked_ns: u64) {
         self.complete(&task, NO_REPLY, worked_ns);
     }
 
-    /// Writes the task's result, then its credit.
+    /// Writes the head of the task's reply, then its credit. `len` is the reply's length or [`NO_REPLY`].
     #[inline]
     fn complete(&self, task: &TakenTask, len: u32, worked_ns: u64) {
-        let service_ns = worked_ns.min(u64::from(u32::MAX));
+        let service_ns = worked_ns.min(u64::from(u32::MAX)); // the lower half of a word
         let (_, reply) = self.parts(task);
         reply[0].store(task.number, Relaxed);
         reply[1].store(u64::from(len) << 32 | service_ns, Relaxed);
@@ -217,7 +221,7 @@ impl WorkerEnd {
         }
     }
 
-    /// Disappears without notice and releases its lock, like a killed process; for tests.
+    /// Releases the lock without leaving the channel, like a killed process; for tests.
     #[doc(hidden)]
     pub fn die(self) {
         let mut dead = std::mem::ManuallyDrop::new(self);
@@ -225,7 +229,8 @@ impl WorkerEnd {
         unsafe { std::ptr::drop_in_place(&raw mut dead._lock) };
     }
 
-    /// Sleeps until the dispatcher wakes it, a task arrives, the dispatcher ends, or `longest` has passed.
+    /// Sleeps until the dispatcher wakes the worker, a task is available, the dispatcher requests the worker's end, or
+    /// `longest` has passed.
     pub fn sleep(&self, longest: Duration) {
         park::sleep(&self.sleep[0], longest, || {
             self.receiver.is_ready() || self.receiver.is_stopped()

@@ -1,5 +1,5 @@
-//! Detection of stack overflows of shared tasks: a fault in the guard page of a task's stack ends the process with a
-//! message that names the task's class. Other faults go to the handler that was there before.
+//! Detection of stack overflows of tasks that share a core. A fault in the guard page of a task's stack ends the
+//! process with a message that names the task's class. Other faults go to the handler that was installed before.
 #![allow(unsafe_code, reason = "signal handlers of the system")]
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use super::signals::{self, check};
 /// Bytes of a signal stack.
 const SIGNAL_STACK: usize = 64 << 10;
 
-/// Page below a stack.
+/// Inaccessible page below a stack, which grows downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GuardPage {
     /// Its first address; 0 for none.
@@ -39,15 +39,16 @@ struct CurrentStack {
     bytes: usize,
 }
 
-/// No stack.
+/// Value while no task runs.
 const NONE: CurrentStack =
     CurrentStack { guard: GuardPage { start: 0, end: 0 }, class: 0, bytes: 0 };
 
 thread_local! {
+    /// Stack of this thread's current task, for the signal handler.
     static CURRENT: Cell<CurrentStack> = const { Cell::new(NONE) };
 }
 
-/// Action for the signal before this module's.
+/// Action for the signal before this module installed its own.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Records that a task of this class runs on a stack of `bytes` bytes above this guard page.
@@ -68,22 +69,22 @@ pub(super) struct SignalStack {
 }
 
 impl SignalStack {
-    /// Installs the signal handler once a process, and a stack for it in this thread.
+    /// Installs the signal handler once per process, and a stack for it in this thread unless the thread has one.
     pub(super) fn install() -> io::Result<Self> {
         if FORMER.get().is_none() {
             install_handler()?;
         }
         // SAFETY: all-zero bytes are a valid value, and the pointers are valid during the calls.
-        let mut found: libc::stack_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut current: libc::stack_t = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the same.
-        check(unsafe { libc::sigaltstack(ptr::null(), &raw mut found) })?;
-        if found.ss_flags & libc::SS_DISABLE == 0 {
+        check(unsafe { libc::sigaltstack(ptr::null(), &raw mut current) })?;
+        if current.ss_flags & libc::SS_DISABLE == 0 {
             return Ok(Self { _memory: None });
         }
         let mut memory = vec![0; SIGNAL_STACK].into_boxed_slice();
         let stack =
             libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: SIGNAL_STACK };
-        // SAFETY: the memory stays valid until it is removed again in `drop`.
+        // SAFETY: the memory stays valid until `drop` removes the signal stack.
         check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })?;
         Ok(Self { _memory: Some(memory) })
     }
@@ -103,7 +104,7 @@ impl Drop for SignalStack {
     }
 }
 
-/// Installs the handler. The former action is stored before the handler that reads it exists.
+/// Installs the handler. Stores the former action first, because the handler reads it.
 fn install_handler() -> io::Result<()> {
     let former = signals::action_of(libc::SIGSEGV)?;
     if FORMER.set(former).is_err() {
@@ -113,7 +114,8 @@ fn install_handler() -> io::Result<()> {
     unsafe { signals::install(libc::SIGSEGV, on_fault, 0) }
 }
 
-/// Handles a fault.
+/// Handles a fault: ends the process if the address is in the current task's guard page; otherwise applies the former
+/// action.
 extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system passes a valid description.
     let address = unsafe { (*info).si_addr() } as usize;
@@ -135,7 +137,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     let former = FORMER.get();
     match former.map_or(libc::SIG_DFL, |former| former.sa_sigaction) {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: an action of the system. The instruction then faults again, and the process ends.
+            // SAFETY: restores the system's default action. The instruction then faults again and ends the process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         handler if former.is_some_and(|former| former.sa_flags & libc::SA_SIGINFO != 0) => {
@@ -144,14 +146,14 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: the same.
+            // SAFETY: without that flag, the former handler has this type.
             let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
     }
 }
 
-/// Text without an allocation.
+/// Text buffer for a signal handler, which must not allocate.
 struct Message {
     bytes: [u8; 256],
     len: usize,
@@ -174,7 +176,7 @@ impl Message {
         }
     }
 
-    /// Adds a number.
+    /// Adds a number in decimal.
     fn number(&mut self, number: usize) {
         if number >= 10 {
             self.number(number / 10);

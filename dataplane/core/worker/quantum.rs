@@ -1,4 +1,4 @@
-//! Timer that ends quanta: a signal of the kernel to the serving thread, which only counts.
+//! Timer that ends quanta. The kernel sends a signal to the serving thread, and the handler only counts it.
 #![allow(unsafe_code, reason = "timers and signal handlers of the system")]
 
 use std::cell::Cell;
@@ -16,16 +16,16 @@ thread_local! {
     static SIGNALS: AtomicU32 = const { AtomicU32::new(0) };
 }
 
-/// Timer of the thread that created it. Sends one signal each time it is armed. A periodic timer could send signals faster
-/// than a slow machine handles them, and the task would then make no progress.
+/// Timer of the thread that created it. Sends one signal each time it is armed: a periodic timer could send signals
+/// faster than a slow machine handles them, and the task would then make no progress.
 pub(super) struct QuantumTimer {
     timer: libc::timer_t,
     is_armed: Cell<bool>,
-    /// Number of signals when it was armed.
+    /// Number of signals received when it was last armed.
     armed_at: Cell<u32>,
 }
 
-/// Returns the signal: a real-time signal that no common library uses.
+/// Returns the number of the signal: a real-time signal that no common library uses.
 fn signal() -> i32 {
     libc::SIGRTMIN() + 7
 }
@@ -55,14 +55,14 @@ impl QuantumTimer {
         Ok(Self { timer, is_armed: Cell::new(false), armed_at: Cell::new(0) })
     }
 
-    /// Returns true if it is armed and its signal has not come.
+    /// Returns true if it is armed and this thread has received no signal since.
     #[inline]
     pub(super) fn is_pending(&self) -> bool {
         let signals = SIGNALS.with(|signals| signals.load(Relaxed));
         self.is_armed.get() && signals == self.armed_at.get()
     }
 
-    /// Requests a signal after `time`.
+    /// Requests a signal after `time`, which must not be zero.
     pub(super) fn arm(&self, time: Duration) {
         self.is_armed.set(true);
         self.armed_at.set(SIGNALS.with(|signals| signals.load(Relaxed)));

@@ -20,9 +20,10 @@ use super::quantum::QuantumTimer;
 use super::{Detached, Task, Worker, nanoseconds};
 use crate::ring::TakenTask;
 
-/// Longest wait of an idle worker before it asks whether to continue.
+/// Longest wait of an idle worker before it calls `goes_on` of [`Worker::serve_while`] again.
 const IDLE_CHECK: Duration = Duration::from_millis(20);
-/// Target time between two readings of the clock at yield points in nanoseconds. A reading takes about 25 ns, 1% of it.
+/// Target time between two readings of the clock at yield points, in nanoseconds. A reading takes about 25 ns, which is
+/// 1% of it.
 const READ_INTERVAL_NS: u64 = 2_500;
 /// Maximum number of yield points for one reading of the clock. Bounds the delay when a handler changes from frequent
 /// to rare yield points.
@@ -34,22 +35,23 @@ pub enum QuantumClock {
     /// Yield points read the clock, more rarely the more frequent they are.
     #[default]
     Readings,
-    /// A timer of the kernel sends a signal to the thread, and yield points read a flag. For handlers whose yield points
-    /// come at very different intervals. A quantum then costs a system call and a signal, about 2 us of the worker's
-    /// time.
+    /// A timer of the kernel sends a signal to the thread, and yield points read a flag. For handlers whose yield
+    /// points come at very different intervals. A quantum then costs a system call and a signal, about 2 us of the
+    /// worker's time.
     Timer,
 }
 
 /// Parameters of [`Worker::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// Time that a task runs before the next one gets the core. The task then continues after all others.
+    /// Time that a task runs before the next one gets the core: 1 us to 1 s. The task then continues after all others.
     pub quantum: Duration,
-    /// Maximum number of tasks in progress. More tasks wait in order. At most the slots of the worker's ring.
+    /// Maximum number of tasks in progress, at least 1. More tasks wait in order. The slots of the worker's channel
+    /// limit it, too.
     pub slots: usize,
     /// Bytes of each task's stack. Pages are allocated when a task first uses them.
     pub stack: usize,
-    /// Source of the time.
+    /// Source of the time at which a quantum ends.
     pub clock: QuantumClock,
 }
 
@@ -92,10 +94,10 @@ pub enum SharingError {
 pub(super) struct SharedCore {
     /// Calls of [`Cpu::yield_point`] until the next check for the end of the quantum.
     calls_left: Cell<u32>,
-    /// Number of these calls at the last check.
+    /// Number of calls from the last check to the next one.
     calls: Cell<u32>,
     quantum_ns: u64,
-    /// Time between two readings of the clock.
+    /// Target time between two readings of the clock: [`READ_INTERVAL_NS`], at most a quarter of the quantum.
     interval_ns: u64,
     /// Start of the present quantum.
     began: Cell<Instant>,
@@ -103,7 +105,7 @@ pub(super) struct SharedCore {
     read_at: Cell<Instant>,
     /// Time that the current task worked before the present quantum, in nanoseconds.
     worked_before: Cell<u64>,
-    /// Number of the current task's critical sections.
+    /// Number of open critical sections of the current task, which may be nested.
     critical: Cell<u32>,
     /// True if other tasks in progress wait for the core.
     is_contended: Cell<bool>,
@@ -145,7 +147,7 @@ impl SharedCore {
         self.worked_before.get() + nanoseconds(self.began.get().elapsed())
     }
 
-    /// Starts a quantum of a task that has worked for `worked_ns`.
+    /// Starts a quantum of a task that has worked for `worked_ns` so far. Its first yield point is a check.
     fn start_quantum(&self, now: Instant, worked_ns: u64) {
         self.worked_before.set(worked_ns);
         self.began.set(now);
@@ -184,7 +186,7 @@ impl fmt::Debug for Cpu<'_> {
 }
 
 impl<'a> Cpu<'a> {
-    /// Lets other tasks run if this task's quantum has ended and others wait. Takes about 1 ns otherwise.
+    /// Lets other tasks run if this task's quantum has ended and others wait. Otherwise takes about 1 ns on average.
     #[inline]
     pub fn yield_point(self) {
         match self.core.calls_left.get() {
@@ -193,14 +195,14 @@ impl<'a> Cpu<'a> {
         }
     }
 
-    /// Checks for the end of the quantum.
+    /// Checks whether the quantum has ended, and if so, lets other tasks run.
     #[inline(never)]
     fn check(self) {
         let core = self.core;
         if core.critical.get() > 0 {
             return;
         }
-        // A task that runs alone needs no timer.
+        // With a timer, the clock is read only after its signal. A task that runs alone needs no timer.
         if self.timer.is_some_and(|timer| timer.is_pending() || !self.is_contended()) {
             return;
         }
@@ -209,16 +211,16 @@ impl<'a> Cpu<'a> {
         if ran_ns < core.quantum_ns {
             return match self.timer {
                 None => core.adapt_calls(now),
-                // The signal belonged to the quantum of another task.
+                // The timer was not armed, or its signal belonged to the quantum of another task.
                 Some(timer) => timer.arm(Duration::from_nanos(core.quantum_ns - ran_ns)),
             };
         }
-        let worked = core.worked_before.get() + ran_ns;
+        let worked_ns = core.worked_before.get() + ran_ns;
         if self.is_contended() {
-            core.worked_before.set(worked);
+            core.worked_before.set(worked_ns);
             self.yielder.suspend(Pause::Quantum);
         } else {
-            core.start_quantum(now, worked);
+            core.start_quantum(now, worked_ns);
         }
     }
 
@@ -228,27 +230,28 @@ impl<'a> Cpu<'a> {
         self.core.is_contended.get() || self.worker.end.receiver().is_ready()
     }
 
-    /// Starts a section in which yield points do nothing, for example around a lock of this worker's tasks. It ends when
-    /// the result is dropped.
+    /// Starts a section in which yield points do nothing, for example around a lock shared by tasks of this worker. The
+    /// section ends when the result is dropped. Sections may be nested.
     #[must_use = "the section ends when this is dropped"]
     pub fn critical(self) -> CriticalSection<'a> {
         self.core.critical.set(self.core.critical.get() + 1);
         CriticalSection { core: self.core }
     }
 
-    /// Returns the time worked on this task so far. Time that other tasks had the core is not included.
+    /// Returns the time worked on this task so far, without the time that other tasks had the core.
     #[must_use]
     pub fn worked(self) -> Duration {
         Duration::from_nanos(self.core.worked_ns())
     }
 
-    /// Ends a section that was started by [`Cpu::critical`] and forgotten. For interfaces without destructors.
+    /// Ends a section that [`Cpu::critical`] started and the caller forgot (`mem::forget`). For interfaces without
+    /// destructors.
     pub fn end_critical(self) {
         drop(CriticalSection { core: self.core });
     }
 
-    /// Returns the number of calls of [`Cpu::yield_point`] until the next check. An interface in another language
-    /// decrements it, and calls `yield_point` at 0.
+    /// Returns a pointer to the number of calls of [`Cpu::yield_point`] until the next check. An interface in another
+    /// language decrements the number, and calls `yield_point` at 0. The pointer is valid while the worker serves.
     #[must_use]
     pub fn calls_left(self) -> *mut u32 {
         self.core.calls_left.as_ptr()
@@ -267,7 +270,7 @@ impl Drop for CriticalSection<'_> {
     }
 }
 
-/// Reason to resume a coroutine.
+/// Value passed to a coroutine that is resumed.
 enum Resume {
     /// Begin this task.
     Begin(TakenTask),
@@ -289,7 +292,7 @@ enum Pause {
 struct TaskCoroutine {
     coroutine: Coroutine<Resume, Pause, ()>,
     guard: GuardPage,
-    /// Task to begin; `None` if it has begun.
+    /// Task to begin at the next run; `None` once it has begun.
     next: Option<TakenTask>,
     /// Class of its task.
     class: u16,
@@ -302,7 +305,7 @@ struct TaskCoroutine {
 }
 
 impl TaskCoroutine {
-    /// Creates a coroutine that serves tasks of `worker` with `handler`.
+    /// Creates a coroutine that serves tasks of `worker` with `handler` on a stack of `bytes` bytes.
     ///
     /// # Safety
     /// All references must stay valid until it is dropped.
@@ -341,7 +344,7 @@ impl TaskCoroutine {
         Ok(Self { coroutine, guard, next, class, worked_ns, quanta, is_serving: false })
     }
 
-    /// Runs its task for a quantum. Returns the reason of the pause.
+    /// Runs its task for a quantum. Returns the reason of the pause. `bytes` is the size of its stack.
     fn run(&mut self, core: &SharedCore, timer: Option<&QuantumTimer>, bytes: usize) -> Pause {
         overflow::enter(self.guard, self.class, bytes);
         core.start_quantum(Instant::now(), self.worked_ns);
@@ -352,7 +355,7 @@ impl TaskCoroutine {
         let resume = self.next.take().map_or(Resume::Continue, Resume::Begin);
         let pause = match self.coroutine.resume(resume) {
             CoroutineResult::Yield(pause) => pause,
-            CoroutineResult::Return(()) => Pause::Done, // impossible: it was not told to end
+            CoroutineResult::Return(()) => Pause::Done, // impossible: only `Resume::End` ends it
         };
         self.is_serving = matches!(pause, Pause::Quantum);
         self.worked_ns = core.worked_before.get();
@@ -362,8 +365,8 @@ impl TaskCoroutine {
 
 impl Drop for TaskCoroutine {
     fn drop(&mut self) {
-        // A coroutine in the middle of a task would be unwound here, through frames of the handler that may not allow
-        // it. That happens only if the serving loop itself panics.
+        // In the middle of a task, this would unwind frames of the handler, which may not allow it. It happens only if
+        // the serving loop panics, or cannot allocate a stack while tasks are in progress.
         if self.is_serving {
             std::process::abort();
         }
@@ -374,8 +377,8 @@ impl Drop for TaskCoroutine {
 }
 
 impl Worker {
-    /// Serves tasks until no more will come, and returns the reason. Several tasks share the core: each is begun when it
-    /// arrives, and runs for a quantum in turn. A task is answered when its handler answers it, so answers leave in any
+    /// Serves tasks until no more will come, and returns the reason. Several tasks share the core: each begins when it
+    /// arrives, and runs for a quantum in turn. An answer leaves when the handler gives it, so answers leave in any
     /// order.
     ///
     /// `handler` gets each task and the core. Its calls of [`Cpu::yield_point`] let other tasks run. A handler that
@@ -402,7 +405,8 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// If the parameters are impossible, or the system refuses stacks, signal handlers or the timer.
+    /// If the parameters are outside their bounds, or the system refuses stacks, signal handlers or the timer. If it
+    /// refuses a further stack while tasks are in progress, the process aborts.
     pub fn serve(
         &mut self,
         sharing: &Sharing,
@@ -416,7 +420,7 @@ impl Worker {
     }
 
     /// Same as [`Worker::serve`], but takes no more tasks once `goes_on` returns false, and returns `None` after the
-    /// tasks in progress. It is called before each quantum, and at least every 20 ms on an idle worker.
+    /// tasks in progress have ended. Calls `goes_on` before each quantum, and at least every 20 ms on an idle worker.
     ///
     /// # Errors
     /// Same as for [`Worker::serve`].
@@ -460,15 +464,16 @@ impl Worker {
             // SAFETY: the coroutines are dropped at the end of this function, which borrows the rest.
             unsafe { TaskCoroutine::new(self, core, timer, handler, stack) }
         };
-        // One in advance, so that a stack size that is impossible is an error before the first task.
+        // Creates one in advance, so that an impossible stack size is an error before the first task.
         let mut idle = Vec::with_capacity(slots);
         idle.push(new()?);
         let mut active = VecDeque::with_capacity(slots);
+        // Quanta that the tasks in progress have received.
         let mut quanta = 0_u32;
         loop {
             let may_take = goes_on();
             while may_take && active.len() < slots && receiver.is_ready() {
-                // Before the task is taken, so that an error does not lose it.
+                // Gets a coroutine before it takes the task, so that an error does not lose the task.
                 let mut coroutine = match idle.pop() {
                     Some(coroutine) => coroutine,
                     None => new()?,

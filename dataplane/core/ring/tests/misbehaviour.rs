@@ -1,4 +1,4 @@
-//! Peers that write forbidden values: refused, without other damage.
+//! Tests of peers that write forbidden values. The correct end refuses the values and continues.
 
 use super::super::channel::NO_REPLY;
 use super::super::layout::HEAD;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Returns a function that writes the worker's count of completed tasks.
+/// Returns a function that overwrites the worker's published count of completed tasks.
 fn credits(region: &WorkerRegion) -> impl Fn(u64) + '_ {
     let words = region.words(0);
     move |count| words.credit[credit::DONE].store(count, Relaxed)
@@ -46,14 +46,15 @@ fn forged_or_oversized_answer_is_refused() {
     assert_eq!(channel.collect(), Ok(0..2));
     assert!(matches!(channel.outcome(task(0)), Outcome::Reply { .. }));
     assert_eq!(channel.outcome(task(1)), Outcome::Refused);
+    // Second word of the first answer's head; the upper half is the answer's length, at most 16. The answer follows
+    // the task's part.
     let area = region.area(0);
-    let part = region.shape().part() / 8;
-    // Second word of the first answer's head: its length in the upper half.
+    let len_word = &area[region.shape().part() / 8 + 1];
     for len in [17, 1000, NO_REPLY - 1] {
-        area[part + 1].store(u64::from(len) << 32, Relaxed);
+        len_word.store(u64::from(len) << 32, Relaxed);
         assert_eq!(channel.outcome(task(0)), Outcome::Refused, "{len} bytes");
     }
-    area[part + 1].store(16 << 32, Relaxed);
+    len_word.store(16 << 32, Relaxed);
     assert_eq!(channel.outcome(task(0)), Outcome::Reply { len: 16, service_ns: 0 });
 }
 
@@ -63,9 +64,9 @@ fn overflowing_worker_spoils_only_its_replies() {
     let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
     let region = Arc::new(WorkerRegion::heap(&places, 2, 16).unwrap());
     let mut channels = [region.channel(0), region.channel(1)];
-    let worker_ends = [0, 1].map(|at| {
-        let worker_end = region.claim(at).unwrap().unwrap();
-        let sender = channels[at].sender_mut();
+    let worker_ends = [0, 1].map(|index| {
+        let worker_end = region.claim(index).unwrap().unwrap();
+        let sender = channels[index].sender_mut();
         sender.grant(sender.claim());
         worker_end.start();
         worker_end
@@ -73,11 +74,11 @@ fn overflowing_worker_spoils_only_its_replies() {
     for channel in &mut channels {
         assert!(channel.give(ids(0), b"a") && channel.give(ids(1), b"b"));
     }
-    // Worker 0 answers its first task and fills all memory behind the head of its answer.
+    // Worker 0 answers its first task and overwrites the rest of its area, from the bytes of that answer on.
     echo(&worker_ends[0]);
     let area = region.area(0);
-    let behind = (region.shape().part() + HEAD) / 8;
-    area[behind..].iter().for_each(|word| SharedWord::store(word, u64::MAX, Relaxed));
+    let answer_bytes = (region.shape().part() + HEAD) / 8;
+    area[answer_bytes..].iter().for_each(|word| SharedWord::store(word, u64::MAX, Relaxed));
     credits(&region)(2);
     assert_eq!(channels[0].collect(), Ok(0..2));
     assert_eq!(channels[0].outcome(task(0)), Outcome::Reply { len: 1, service_ns: 40 });
@@ -90,7 +91,8 @@ fn overflowing_worker_spoils_only_its_replies() {
 
 #[test]
 fn impossible_notice_is_refused() {
-    // Within a slot's part, beyond the area at a multiple of the stride of 128 bytes, and too long.
+    // An offset that starts no slot; an offset beyond the area, at a multiple of the stride of 128 bytes; and two
+    // lengths above the limit of 16.
     let notices = [
         Notice { offset: 1, len: 0, class: 0 },
         Notice { offset: u32::MAX - 127, len: 0, class: 0 },
@@ -119,6 +121,7 @@ proptest! {
         let mut reply = [0; 16];
         let (mut given, mut done, mut lost) = (0_u64, 0_u64, 0_u64);
         for (step, value, at) in steps {
+            // Steps 1, 6 and 7 write nearly valid values, which pass the first checks. Steps 2 to 5 write random ones.
             match step {
                 0 => given += u64::from(channel.give(ids(0), &[1, 2, 3])),
                 1 => words.credit[credit::DONE].store(done.wrapping_add(value % 3), Relaxed),
@@ -158,24 +161,25 @@ proptest! {
     #[test]
     fn a_worker_survives_any_dispatcher(
         words in proptest::collection::vec((any::<u64>(), any::<u64>(), any::<bool>()), 1..20),
-        keeps in any::<bool>(),
+        in_any_order in any::<bool>(),
     ) {
         let (region, _channel, mut worker_end) = joined(4, 16);
-        let mut kept = Vec::new();
-        if keeps {
+        let mut taken = Vec::new();
+        if in_any_order {
             worker_end.complete_in_any_order();
         }
         let shared: ChannelWords<_> = region.words(0);
         for (first, second, has_valid_tag) in words {
-            let at = 2 * worker_end.receiver().slot(worker_end.receiver().next());
+            // The notice of the next task: a tag, which is the task's number plus 1 if valid, and random other words.
+            let index = 2 * worker_end.receiver().slot(worker_end.receiver().next());
             let tag = if has_valid_tag { worker_end.receiver().next() + 1 } else { first };
-            shared.slots[at + 1].store(second, Relaxed);
-            AtomicU64::store(&shared.slots[at], first << 32 | tag & 0xFFFF_FFFF, Relaxed);
+            shared.slots[index + 1].store(second, Relaxed);
+            AtomicU64::store(&shared.slots[index], first << 32 | tag & 0xFFFF_FFFF, Relaxed);
             if let Ok(Some(task)) = worker_end.take() {
                 prop_assert!(worker_end.payload(&task).len() <= 16);
-                kept.push(task);
-                if !keeps || kept.len() > 2 {
-                    worker_end.give_up(kept.remove(0), 1);
+                taken.push(task);
+                if !in_any_order || taken.len() > 2 {
+                    worker_end.give_up(taken.remove(0), 1);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Channels between threads, bad peers, regions in files, and all orderings of a few steps.
+//! Tests of a channel's two ends. Submodules test misbehaving peers, regions in files, and memory orderings.
 
 #[cfg(not(miri))]
 mod files;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use super::protocol::Fault;
 use super::*;
 
-/// Creates a heap region of one worker, its channel, and its granted worker.
+/// Creates a region on the heap with one channel, and returns both ends of the channel. The worker has the grant.
+/// `payload` is the maximum length of a task or an answer in bytes.
 fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, WorkerEnd) {
     let places = [Place { id: 7, pool: 1 }];
     let region = Arc::new(WorkerRegion::heap(&places, slots, payload).unwrap());
@@ -57,7 +58,7 @@ fn answer(worker_end: &WorkerEnd, task: TakenTask) -> Vec<u8> {
     bytes
 }
 
-/// Returns the position of a task of a worker that completes tasks in order, in a ring of 4 slots.
+/// Returns the position of the task with this number, in a channel with 4 slots whose worker completes tasks in order.
 fn task(number: u64) -> TaskPosition {
     TaskPosition { number, slot: number as usize % 4 }
 }
@@ -87,12 +88,12 @@ fn full_ring_waits_for_a_credit() {
     assert!((0..4).all(|seq| channel.give(ids(seq), &[])));
     assert!(!channel.give(ids(4), &[]));
     let taken = take(&worker_end);
-    assert!(!channel.give(ids(4), &[]), "taken is not completed");
+    assert!(!channel.give(ids(4), &[]), "a taken task keeps its slot");
     worker_end.give_up(taken, 0);
     assert_eq!(channel.collect(), Ok(0..1));
     assert_eq!(channel.outcome(task(0)), Outcome::Unanswered);
     assert!(channel.give(ids(4), &[]));
-    assert!(!channel.give(ids(5), &[0; 17]), "nor what is too long");
+    assert!(!channel.give(ids(5), &[0; 17]), "the payload exceeds 16 bytes");
 }
 
 #[test]
@@ -102,7 +103,7 @@ fn bursts_stay_ordered_over_many_laps() {
     for lap in 0..100 {
         assert_eq!(channel.sender_mut().send_burst(&notices), 3);
         for notice in &notices {
-            // Tests only the notices. They are received directly, because their offsets are not those of the slots.
+            // Receives the notices directly: `WorkerEnd::take` would refuse their offsets.
             assert_eq!(worker_end.receiver().receive(), Some(*notice), "lap {lap}");
         }
         assert_eq!(worker_end.receiver().receive(), None);
@@ -157,13 +158,13 @@ fn departed_worker_can_be_replaced() {
     worker_end.give_up(take(&worker_end), 0);
     assert!(region.claim(0).unwrap().is_none(), "one worker at a time");
     drop(worker_end);
-    assert_eq!(channel.sender().claim(), 0, "it has left");
+    assert_eq!(channel.sender().claim(), 0, "the worker has left");
     assert_eq!(channel.collect(), Ok(0..1));
-    assert_eq!(channel.sender_mut().revoke(), 1..3, "which tasks are lost");
-    assert!(!channel.give(ids(3), &[]), "nobody is there");
+    assert_eq!(channel.sender_mut().revoke(), 1..3, "the tasks without a result are lost");
+    assert!(!channel.give(ids(3), &[]), "no worker is attached");
     let worker_end = attach_worker(&region, &mut channel);
     assert_ne!(channel.sender().granted(), first);
-    assert!(worker_end.take().unwrap().is_none(), "tasks of its predecessor are not its own");
+    assert!(worker_end.take().unwrap().is_none(), "the new worker gets no task of its predecessor");
     assert!(channel.give(ids(3), b"new"));
     assert_eq!(echo(&worker_end), b"new");
     assert_eq!(channel.collect(), Ok(3..4));
@@ -173,7 +174,7 @@ fn departed_worker_can_be_replaced() {
 #[test]
 fn tasks_complete_in_any_order() {
     let (_region, mut channel, mut worker_end) = joined(4, 16);
-    // One task in order before, so that slots and numbers differ by a lap later.
+    // Completes one task in order first, so that the number of the task in slot 0 is not 0 later.
     assert!(channel.give(ids(0), b"a"));
     echo(&worker_end);
     worker_end.complete_in_any_order();

@@ -1,4 +1,4 @@
-//! A few steps of the protocol in every order that the memory model allows, by loom.
+//! Tests of the protocol with loom, which runs a few steps in every order that the memory model allows.
 
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicU64;
@@ -59,11 +59,11 @@ fn task(number: u64) -> Notice {
     Notice { offset: 0, len: number as u32 + 10, class: number as u16 + 20 }
 }
 
-/// Polls until there is a result. Yields between polls, because loom would not end a spinning loop.
+/// Calls `poll` until it returns a result. Yields between calls, because loom does not end a loop that spins.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     loop {
-        if let Some(found) = poll() {
-            return found;
+        if let Some(result) = poll() {
+            return result;
         }
         thread::yield_now();
     }
@@ -97,6 +97,7 @@ fn bytes_are_visible_with_notices_and_credits() {
             })
         };
         let mut answered = 0;
+        // Checks the new replies, and returns the number of all so far.
         let mut collect = |sender: &mut Sender<Shared>| {
             for number in sender.collect().expect("a worker without fault") {
                 assert_eq!(number, answered);
@@ -140,7 +141,7 @@ fn a_burst_is_seen_whole() {
     });
 }
 
-/// A later worker finds its start, and the dispatcher never mistakes the old count for the new worker's.
+/// A second worker starts with the next task, and the dispatcher never reads the first worker's count as the second's.
 // promise: agent.1
 #[test]
 fn a_second_worker_begins_where_the_first_ended() {
@@ -153,7 +154,7 @@ fn a_second_worker_begins_where_the_first_ended() {
         assert!(sender.send(task(0)) && sender.send(task(1)));
         assert_eq!(first.receive(), Some(task(0)));
         first.complete(5);
-        drop(first); // dies with one task completed and one not
+        drop(first); // dies with one task completed and one not; a dropped receiver does not leave
         let worker = thread::spawn(move || {
             let second = Receiver::claim(words, 2, 0);
             wait(|| second.is_granted().then_some(()));
@@ -173,8 +174,8 @@ fn a_second_worker_begins_where_the_first_ended() {
     });
 }
 
-/// A granted worker that left is distinguished from one that died, after any successors. A worker that left
-/// before its grant is not counted.
+/// The dispatcher distinguishes a granted worker that left from one that died, also after successors have claimed the
+/// channel. A worker that left before its grant does not count as joined.
 // promise: agent.2
 #[test]
 fn departed_and_died_workers_stay_distinct() {
@@ -214,7 +215,7 @@ fn departed_and_died_workers_stay_distinct() {
             let (_, before) = joined.split_last().expect("the third");
             assert_eq!(before, departed.iter().map(|(claim, _)| *claim).collect::<Vec<_>>());
             for (claim, holder) in departed {
-                let died = dies && claim == 3; // the first claim of a channel
+                let died = dies && claim == 3; // 3 is the first claim of a channel
                 assert_eq!(holder, if died { Holder::Died } else { Holder::Left }, "claim {claim}");
             }
         });

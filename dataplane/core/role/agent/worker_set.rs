@@ -1,7 +1,7 @@
-//! Workers of one pool on this host: dispatcher, a channel per worker, and the tasks that they have not completed.
+//! Workers of one pool on this host: the dispatcher, a channel per worker, and the tasks that they have not completed.
 //!
 //! Independent of packets: a task is anything with bytes. The agent's loop and the ring benchmark use the
-//! same code.
+//! same code. Times named `now` are in ticks of the agent's clock.
 //!
 //! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come back
 //! as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies of its
@@ -27,9 +27,9 @@ pub struct Completion<'a, T> {
     pub task: T,
     /// Its worker.
     pub place: Place,
-    /// Tasks left at this worker.
+    /// Number of tasks outstanding at this worker.
     pub left: usize,
-    /// Result, or the reason why it was dropped.
+    /// Result of the task, or the reason why the agent dropped it.
     pub outcome: Result<Outcome, DropReason>,
     /// Channel to copy the reply from.
     pub channel: &'a Channel,
@@ -60,14 +60,14 @@ pub struct AttachStats {
     pub left: u64,
     /// Workers whose process ended without notice, or whose thread panicked.
     pub died: u64,
-    /// Workers excluded for silence.
+    /// Processes excluded, and threads suspended, for silence.
     pub silent: u64,
     /// Workers excluded for impossible credits.
     pub at_fault: u64,
 }
 
 impl AttachStats {
-    /// Adds both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -88,13 +88,13 @@ pub struct WorkerEntry<T: Work> {
     link: WorkerLink<T>,
     /// Last claim that was checked. Each claim is checked once.
     last_claim: u64,
-    /// Time in ticks of its last answer, or of its first task after being idle.
+    /// Time in ticks of its attachment, its last answer, or its first task after idleness, whichever is the latest.
     last_active: u64,
     /// True for a thread that was silent for too long. It keeps its tasks, and gets no new ones until it answers.
     suspended: bool,
     /// True if it gets no new tasks until it is undrained. A new worker that attaches here is drained, too.
     is_drained: bool,
-    /// True if it gets no new tasks, and its place accepts no other worker.
+    /// True after [`WorkerSet::retire`]: it gets no new tasks, and its place accepts no other worker.
     is_leaving: bool,
 }
 
@@ -154,7 +154,11 @@ pub struct WorkerSet<T: Work> {
 
 impl<T: Work> WorkerSet<T> {
     /// Creates a set with these workers, none attached, as the dispatcher's first members in this order. More
-    /// may be added while members are free. Allocates memory for the dispatcher's current queue bound.
+    /// may be added while members are free. Allocates memory for the dispatcher's current queue bound. `timeout` is in
+    /// ticks.
+    ///
+    /// # Panics
+    /// If there are more workers than the dispatcher has members.
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
@@ -182,13 +186,16 @@ impl<T: Work> WorkerSet<T> {
         set
     }
 
-    /// Adds a worker as a free member.
+    /// Adds a worker under a free member.
+    ///
+    /// # Panics
+    /// If the dispatcher has no such member.
     pub fn add(&mut self, member: Member, entry: WorkerEntry<T>) {
         self.entry_of[member.index()] = self.entries.len() as u16;
         self.entries.push(WorkerEntry { member, ..entry });
     }
 
-    /// Drains or undrains a member, which continues its current tasks.
+    /// Drains or undrains a member, which continues its current tasks. Changes nothing for a free member.
     pub fn drain(&mut self, member: Member, is_drained: bool) {
         let index = usize::from(self.entry_of[member.index()]);
         let Some(entry) = self.entries.get_mut(index) else { return };
@@ -216,7 +223,7 @@ impl<T: Work> WorkerSet<T> {
     ) -> Option<WorkerEntry<T>> {
         let index = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get(index)?;
-        // Before its grant ends, so that the worker sees the stop first and does not count as excluded.
+        // Requests the worker's end before its grant ends, so that the worker does not take this for an exclusion.
         entry.link.channel().stop();
         if entry.link.sender().is_granted() {
             self.detach(index, DetachReason::Left, done);
@@ -230,12 +237,13 @@ impl<T: Work> WorkerSet<T> {
         Some(entry)
     }
 
-    /// Changes the scheduling of its tasks. After a new policy or speeds call [`WorkerSet::review_members`].
+    /// Applies a change of the pool's scheduling. After a new policy or new speeds, call
+    /// [`WorkerSet::review_members`].
     pub fn set(&mut self, setting: &mut Setting) {
         setting.apply(&mut self.dispatcher);
     }
 
-    /// Swaps the memory for waiting tasks for `memory`, which has enough room.
+    /// Exchanges the memory for waiting tasks with `memory`, which must have room for all of them.
     pub fn exchange_memory(&mut self, memory: &mut Slab<T>) {
         self.dispatcher.exchange_memory(memory);
     }
@@ -280,7 +288,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.waiting()
     }
 
-    /// Returns the treatment of tasks beyond the queue's bound.
+    /// Returns the treatment of tasks that exceed the queue's bound.
     #[inline]
     #[must_use]
     pub fn overflow(&self) -> Overflow {
@@ -299,7 +307,7 @@ impl<T: Work> WorkerSet<T> {
         &self.dispatcher
     }
 
-    /// Iterates over all its workers, attached or not.
+    /// Iterates over the identities of all workers, attached or not.
     pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
         self.entries.iter().map(|entry| entry.place)
     }
@@ -310,10 +318,10 @@ impl<T: Work> WorkerSet<T> {
         attached.map(|entry| entry.place)
     }
 
-    /// Gives the task to a worker, or queues it. Returns its worker; `None` if it is queued.
+    /// Gives the task to a worker, or queues it. Returns the worker's member; `None` if the task is queued.
     ///
     /// # Errors
-    /// The task, and the reason why no worker can have it.
+    /// The task, and the reason why it was neither given nor queued.
     #[inline]
     pub fn submit(&mut self, task: T, now: u64) -> Result<Option<Member>, (T, DropReason)> {
         match self.dispatcher.offer(Task::new(task.ids().class), task)? {
@@ -332,34 +340,35 @@ impl<T: Work> WorkerSet<T> {
         self.entries.get(index).map(|entry| entry.place.id)
     }
 
-    /// Gives the task to the member chosen for it.
+    /// Gives the task to the member chosen for it. Returns the task with [`DropReason::QueueFull`] if the channel has
+    /// no room.
     #[inline]
     fn give(&mut self, member: Member, task: T, now: u64) -> Result<(), (T, DropReason)> {
         let entry = &mut self.entries[usize::from(self.entry_of[member.index()])];
-        let idle = entry.link.sender().outstanding() == 0;
+        let was_idle = entry.link.sender().outstanding() == 0;
         if let Err(task) = entry.link.give(task) {
             // The policy may send more than the channel's ring holds.
             self.dispatcher.write_off(member, 1);
             return Err((task, DropReason::QueueFull));
         }
-        if idle {
+        if was_idle {
             entry.last_active = now;
         }
         Ok(())
     }
 
-    /// Processes the workers' completions since the last call, then gives waiting tasks to workers with free
-    /// places.
+    /// Processes the workers' completions since the last call, and passes each to `done`. Then gives waiting tasks to
+    /// workers with room.
     #[inline]
     pub fn collect(&mut self, now: u64, done: &mut impl FnMut(Completion<'_, T>)) {
-        let mut freed = 0;
+        let mut completed = 0;
         for index in 0..self.entries.len() {
             // The next worker's credits are in memory that another CPU has written.
             if let Some(next) = self.entries.get(index + 1) {
                 next.link.sender().prefetch_credits();
             }
             if self.entries[index].link.sender().outstanding() > 0 {
-                freed += self.collect_from(index, now, done);
+                completed += self.collect_from(index, now, done);
                 let entry = &self.entries[index];
                 let sender = entry.link.sender();
                 if sender.completes_in_any_order() {
@@ -370,8 +379,9 @@ impl<T: Work> WorkerSet<T> {
         }
         // Waiting tasks found all workers full, so about as many can go now as were completed. Further ones go one by
         // one.
-        while self.waiting() > 0 && self.advance(freed, now, done) {
-            freed = 1;
+        let mut most = completed;
+        while self.waiting() > 0 && self.advance(most, now, done) {
+            most = 1;
         }
     }
 
@@ -396,7 +406,7 @@ impl<T: Work> WorkerSet<T> {
             return 0;
         }
         entry.last_active = now;
-        // The reports of all these completions have the worker's load after the last one.
+        // The reports of all these completions carry the worker's load after the last completion.
         let left = entry.link.sender().outstanding();
         let load = Load::tasks(left.min(usize::from(u16::MAX)) as u16);
         let member = entry.member;
@@ -410,7 +420,7 @@ impl<T: Work> WorkerSet<T> {
                 for _ in counts {
                     self.dispatcher.reply(&Report::new(member, load, service_ns));
                 }
-                // Checked here and not only at ticks, so that a departed worker gets no more tasks.
+                // Also checks here, between ticks, so that a departed worker gets no more tasks.
                 match producer.is_left() {
                     true => self.detach(index, DetachReason::Left, done),
                     false => self.resume(index),
@@ -437,7 +447,7 @@ impl<T: Work> WorkerSet<T> {
             self.dispatcher.reply_run(&reports);
             for (position, outcome) in ends {
                 let Some(task) = held[position.slot].take() else {
-                    continue; // impossible: each number in flight has its task
+                    continue; // impossible: each outstanding task is in `held`
                 };
                 done(Completion {
                     task,
@@ -470,16 +480,15 @@ impl<T: Work> WorkerSet<T> {
     /// waiting.
     #[inline]
     fn advance(&mut self, most: usize, now: u64, done: &mut impl FnMut(Completion<'_, T>)) -> bool {
-        // Tasks that remain from an earlier, bounded policy go one by one, to workers with room in their rings. The
-        // present policy has no bound of its own.
+        // Tasks that remain from an earlier, bounded policy go one by one to workers with room in their channels: the
+        // present policy has no bound that limits its picks.
         let most = if self.dispatcher.holds() { most.clamp(1, BURST) } else { 1 };
         let waiting = self.dispatcher.iter().take(most);
         let tasks: ArrayVec<_, BURST> = waiting.map(|task| Task::new(task.ids().class)).collect();
         let mut picks = [None; BURST];
         self.dispatcher.schedule(&tasks, &mut picks[..tasks.len()]);
         let mut given_count = 0;
-        // Each pick reserves a place at a worker, and the first waiting task takes it. The picks may be fewer than
-        // the tasks.
+        // Each pick reserves room at a worker for the first waiting task. The picks may be fewer than the tasks.
         for pick in picks.into_iter().flatten() {
             if !self.dispatcher.holds() && !self.has_room(pick.member) {
                 self.dispatcher.write_off(pick.member, 1);
@@ -490,7 +499,7 @@ impl<T: Work> WorkerSet<T> {
             let view = self.dispatcher.view();
             view.note_wait(view.now_ns().saturating_sub(task.since_ns()));
             if let Err((task, reason)) = self.give(pick.member, task, now) {
-                // The ring is smaller than the policy's bound.
+                // The channel has fewer slots than the policy's bound.
                 let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
                 let (place, left) = (entry.place, entry.link.sender().outstanding());
                 let (channel, outcome) = (entry.link.channel(), Err(reason));
@@ -509,22 +518,24 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Grants attaching workers, detaches departed or silent ones, and advances the policy's time.
+    /// Grants attaching workers, detaches departed or silent ones, and advances the policy's time. `now` is in ticks.
     pub fn tick(&mut self, now: u64, now_ns: u64, done: &mut impl FnMut(Completion<'_, T>)) {
         for index in 0..self.entries.len() {
             let entry = &mut self.entries[index];
             let sender = entry.link.sender();
             let (claim, granted) = (sender.claim(), sender.granted());
-            let silent = now.saturating_sub(entry.last_active) > self.timeout;
+            let is_silent = now.saturating_sub(entry.last_active) > self.timeout;
             match sender.holder() {
                 _ if granted == 0 => {}
                 Holder::Left => self.detach(index, DetachReason::Left, done),
                 Holder::Died => self.detach(index, DetachReason::Died, done),
-                Holder::Attached if sender.outstanding() > 0 && silent => self.exclude(index, done),
+                Holder::Attached if sender.outstanding() > 0 && is_silent => {
+                    self.exclude(index, done);
+                }
                 Holder::Attached => {}
             }
-            // A new worker may claim the channel while its former worker is still granted. It is granted only after
-            // that one is detached, above or at a later tick.
+            // A new worker may claim the channel while its former worker still has the grant. The new one gets it only
+            // after the former one is detached, above or at a later tick.
             let entry = &self.entries[index];
             let is_new = claim != 0 && claim != entry.last_claim;
             if is_new && !entry.is_leaving && !entry.link.sender().is_granted() {
@@ -534,8 +545,7 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.tick(now_ns);
     }
 
-    /// Excludes a silent worker. A process loses its grant. A thread has its tasks itself, so it can only be
-    /// suspended.
+    /// Excludes a silent worker. A process loses its grant. A thread owns its tasks, so it is only suspended.
     fn exclude(&mut self, index: usize, done: &mut impl FnMut(Completion<'_, T>)) {
         let entry = &mut self.entries[index];
         if matches!(entry.link, WorkerLink::Copied { .. }) {
@@ -547,11 +557,11 @@ impl<T: Work> WorkerSet<T> {
         }
     }
 
-    /// Grants a new claim, and activates its worker unless it is drained.
+    /// Grants a new claim, and activates its worker unless it is drained. Refuses a worker of another identity.
     fn attach(&mut self, index: usize, claim: u64, now: u64) {
         let entry = &mut self.entries[index];
         (entry.last_claim, entry.last_active) = (claim, now);
-        // A worker that was assigned this channel under another identity is not granted.
+        // The agent may have reassigned the channel after it offered it to this worker.
         let is_assigned = entry.link.sender().claimed_name() == entry.place.word();
         if !is_assigned || !entry.link.grant(claim) {
             return;
@@ -573,9 +583,10 @@ impl<T: Work> WorkerSet<T> {
         let Some(index) = self.entries.iter().position(has_channel) else { return };
         let sender = self.entries[index].link.sender();
         if sender.is_granted() && sender.granted() == claim {
-            // A worker that left in order releases its lock, too, which may be seen first.
-            let left = sender.holder() == Holder::Left;
-            self.detach(index, if left { DetachReason::Left } else { DetachReason::Died }, done);
+            // A worker that left in order releases its lock, too. The agent may see the lock first.
+            let has_left = sender.holder() == Holder::Left;
+            let reason = if has_left { DetachReason::Left } else { DetachReason::Died };
+            self.detach(index, reason, done);
         }
     }
 
@@ -587,7 +598,7 @@ impl<T: Work> WorkerSet<T> {
         reason: DetachReason,
         done: &mut impl FnMut(Completion<'_, T>),
     ) {
-        // The credits of a worker at fault cannot be believed. The time 0 is harmless, because `attach` sets it again.
+        // The credits of a worker at fault are wrong. Time 0 is harmless: it sets `last_active`, which `attach` resets.
         if reason != DetachReason::AtFault {
             self.collect_from(index, 0, done);
             if !self.entries[index].link.sender().is_granted() {
@@ -602,6 +613,7 @@ impl<T: Work> WorkerSet<T> {
             DetachReason::Silent => self.attach_stats.silent += 1,
             DetachReason::AtFault => self.attach_stats.at_fault += 1,
         }
+        // Drops the remaining tasks.
         let entry = &mut self.entries[index];
         let member = entry.member;
         self.dispatcher.set_active(member, false);
@@ -614,17 +626,17 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.write_off(member, lost);
     }
 
-    /// Removes the next task that no worker will serve, because the agent ends: first waiting ones, then those with
-    /// workers. Live threads keep their tasks. Returns `None` once no other task is left.
+    /// Removes and returns the next task that no worker will serve, because the agent ends: first waiting ones, then
+    /// those with workers. Attached threads keep their tasks. Returns `None` once no other task is left.
     pub fn abandon(&mut self) -> Option<T> {
-        let held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
+        let next_held = |entry: &mut WorkerEntry<T>| match &mut entry.link {
             WorkerLink::Copied { held, .. } => held.iter_mut().find_map(Option::take),
             WorkerLink::Handed(producer) => {
                 let _ = producer.collect();
                 producer.take_back().and_then(|(parcel, note)| T::unpack(parcel, note))
             }
         };
-        self.dispatcher.pop().or_else(|| self.entries.iter_mut().find_map(held))
+        self.dispatcher.pop().or_else(|| self.entries.iter_mut().find_map(next_held))
     }
 
     /// Returns the number of tasks handed over to threads and not completed, taken by them or not.

@@ -1,8 +1,9 @@
-//! Tests of shared cores.
+//! Tests of workers whose tasks share a core.
 
 use super::*;
 
-/// Runs a worker that shares its core, beside `agent`. Returns the reason of its end.
+/// Runs a worker whose tasks share its core, while `agent` gives tasks on the channel. Returns the reason of the
+/// worker's end.
 fn serve_beside(
     sharing: Sharing,
     handler: impl Fn(Task<'_>, Cpu<'_>) + Send,
@@ -18,8 +19,11 @@ fn serve_beside(
     })
 }
 
-/// Waits for the completion of `N` tasks, and checks that no more are completed. Returns their sequence numbers, which
-/// the worker answers with.
+/// Waits for the completion of exactly `N` tasks, and checks that the worker answered each with its sequence number.
+/// Returns these numbers in the order of completion.
+///
+/// # Panics
+/// If more tasks are completed, or a task is not completed in time.
 fn completed<const N: usize>(channel: &mut Channel) -> [u32; N] {
     let (began, mut replies) = (Instant::now(), Vec::new());
     while replies.len() < N {
@@ -75,7 +79,7 @@ fn critical_section_keeps_the_core() {
     let (is_inside, may_leave) = (AtomicBool::new(false), AtomicBool::new(false));
     let sharing = Sharing { quantum: Duration::from_micros(1), ..Sharing::default() };
     let handler = |task: Task<'_>, cpu: Cpu<'_>| {
-        assert!(!is_inside.load(Acquire), "no other task runs inside");
+        assert!(!is_inside.load(Acquire), "no other task runs during the section");
         if task.ids().seq == 0 {
             let section = cpu.critical();
             let inner = cpu.critical();
@@ -83,7 +87,7 @@ fn critical_section_keeps_the_core() {
             while !may_leave.load(Acquire) {
                 cpu.yield_point();
             }
-            drop(inner);
+            drop(inner); // the outer section still keeps the core
             (0..1000).for_each(|_| cpu.yield_point());
             is_inside.store(false, Release);
             drop(section);
@@ -177,9 +181,9 @@ fn worker_continues_after_sharing() {
     assert!(channel.give(ids(2), &[]));
     worker.poll().unwrap().reply(b"alone").unwrap();
     assert_eq!(channel.collect(), Ok(0..3));
-    let lengths: Vec<_> = (0..3).map(|count| outcome(&channel, count)).collect();
+    let outcomes: Vec<_> = (0..3).map(|count| outcome(&channel, count)).collect();
     assert!(matches!(
-        lengths[..],
+        outcomes[..],
         [
             Outcome::Reply { len: 5, .. },
             Outcome::Reply { len: 4, .. },
@@ -214,6 +218,7 @@ fn recurse(depth: usize) -> usize {
     if depth == 0 { 0 } else { recurse(depth - 1) + usize::from(bytes[depth % 1024]) }
 }
 
+// Runs itself in a second process, which overflows a stack of 64 KiB with about 1 MiB.
 // promise: agent.5
 #[test]
 fn overflowed_stack_names_the_class() {
@@ -236,7 +241,7 @@ fn overflowed_stack_names_the_class() {
         "--nocapture",
     ]);
     let output = command.env(NAME, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("a task of class 2 overflowed its stack of 65536 bytes"), "{said}");
+    assert!(stderr.contains("a task of class 2 overflowed its stack of 65536 bytes"), "{stderr}");
 }
