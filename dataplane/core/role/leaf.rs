@@ -1,5 +1,5 @@
-//! Leaf: one dispatcher core between ports. Receives bursts, lets the stages decide, sends, and accounts for
-//! every packet. A spine is a leaf whose members are leaves.
+//! Leaf: one dispatcher core. Receives bursts from its ports, lets the stages decide, sends, and accounts for every
+//! packet. A spine is a leaf whose members are leaves.
 //!
 //! The stages return a verdict for each packet. Packets that must wait, for a worker or for the MAC address of
 //! their next hop, stay in the [`Node`], which releases them later.
@@ -28,8 +28,8 @@ use crate::wire::ether::Mac;
 use crate::wire::udp::{self, Flow};
 use crate::wire::{arp, ndp};
 
-/// Packet store of a leaf, whose packets are the handles themselves; records released packets for `wedjat
-/// explain`.
+/// Packet store of a leaf. The node holds the packet buffers themselves, so the store only lends their bytes. Records
+/// decisions about waiting tasks for `wedjat explain`.
 struct LeafPacketStore<'a>(&'a mut TapCore);
 
 impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
@@ -71,9 +71,10 @@ pub struct Leaf<P: Port, A> {
     /// Buffer pool for packets that the node makes.
     pool: A,
     time: PollTime,
-    patience: Patience,
-    /// Ports that had a link at the last check, one bit each. In real time only.
+    link_up_delay: LinkUpDelay,
+    /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_patience`].
     linked: u16,
+    /// Measures the time that decisions take.
     sampler: Sampler,
 }
 
@@ -81,20 +82,19 @@ pub struct Leaf<P: Port, A> {
 /// MAC addresses are resolved. During the delay the leaf does not poll ports for clients only; their devices
 /// keep the packets.
 #[derive(Debug, Default)]
-struct Patience {
+struct LinkUpDelay {
     /// True while ports for clients only are not polled.
     holds_back: bool,
     /// True if the leaf delays tasks at all.
     is_on: bool,
-    /// End of the delay in ticks.
+    /// End of the delay in ticks of the leaf's clock.
     until: u64,
     /// Ports for clients only that had a link at the last check, one bit each.
     linked: u16,
 }
 
-/// Longest delay after a link-up of a port for clients only. Meanwhile the workers' links come up and ARP resolves the
-/// servers.
-const PATIENCE_MS: u64 = 250;
+/// Longest delay of tasks after a link-up of a port for clients only.
+const LINK_UP_DELAY_MS: u64 = 250;
 
 impl<P, A> Leaf<P, A>
 where
@@ -114,25 +114,26 @@ where
             node: Node::new(stages, commands, timing),
             pool,
             time: PollTime::default(),
-            patience: Patience::default(),
+            link_up_delay: LinkUpDelay::default(),
             linked: u16::MAX,
             sampler: Sampler::default(),
         }
     }
 
-    /// Measures the time that decisions take. `stopwatch` reads the real time, in ticks of the leaf's clock.
+    /// Enables measurements of the time that decisions take. `stopwatch` reads the real time, in ticks of the leaf's
+    /// clock; `None` disables them.
     #[must_use]
     pub fn with_stopwatch(mut self, stopwatch: Option<fn() -> u64>) -> Self {
         self.sampler = Sampler::new(stopwatch);
         self
     }
 
-    /// Enables the delay of tasks, up to 250 ms, while workers are not reachable, and announcements of the node's
-    /// addresses after a link-up. For real devices, which come up one after another.
+    /// Enables a delay of tasks, up to 250 ms, while workers are not reachable. Also enables announcements of the
+    /// node's addresses after a link-up. For real devices, which come up one after another.
     #[must_use]
     pub fn with_patience(mut self) -> Self {
         let holds_back = !self.node.reaches_workers();
-        self.patience = Patience { is_on: true, holds_back, ..Patience::default() };
+        self.link_up_delay = LinkUpDelay { is_on: true, holds_back, ..LinkUpDelay::default() };
         self.linked = self.linked_ports(|_| true);
         self
     }
@@ -151,11 +152,11 @@ where
         self
     }
 
-    /// Polls the ports once at `now` ticks; during a delay of tasks, not those for clients only. Returns the number of
-    /// received packets.
+    /// Polls the ports once at `now` ticks. During a delay of tasks, skips ports for clients only. Returns the number
+    /// of received packets.
     #[inline]
     pub fn poll(&mut self, now: u64) -> usize {
-        match self.patience.holds_back {
+        match self.link_up_delay.holds_back {
             false => self.poll_ports::<true>(now),
             true => self.poll_ports::<false>(now),
         }
@@ -178,12 +179,12 @@ where
                 self.dispatch(port, now, burst);
             }
         }
-        let ticks = now >= self.node.next_tick();
-        if ticks {
+        let is_tick_due = now >= self.node.next_tick();
+        if is_tick_due {
             self.tick(now);
         }
         self.node.stages.exchange(); // with the node's other cores
-        if self.release(now) || ticks {
+        if self.release(now) || is_tick_due {
             self.node.note_held(0); // 0: the leaf holds no packets outside the node
         }
         self.send_signals(now);
@@ -268,6 +269,7 @@ where
         match verdict {
             Verdict::Forward { port, .. } => self.out.forward(packet, usize::from(port)),
             Verdict::Hold { port, worker, slot } => {
+                // Without room for the packet, the oldest held one is dropped.
                 let oldest = self.node.hold(packet, port, worker, slot, now);
                 if let Some((oldest, reason)) = oldest {
                     self.node.stages.counters().drop(reason, 1);
@@ -288,8 +290,8 @@ where
         }
     }
 
-    /// Records the drop of a packet that waited or found no room to wait, for `wedjat explain`. The drop is already
-    /// counted.
+    /// Records, for `wedjat explain`, the drop of a packet that waited or found no room to wait. The caller has
+    /// counted the drop.
     #[cold]
     fn explain_drop(&mut self, packet: &P::Buf, now: u64, reason: DropReason) {
         if self.out.tap.explains() {
@@ -302,8 +304,8 @@ where
     fn tick(&mut self, now: u64) {
         self.node.tick(now);
         self.out.tap.tick(now);
-        if self.patience.is_on {
-            self.review_patience(now);
+        if self.link_up_delay.is_on {
+            self.review_link_up_delay(now);
             self.announce_on_new_links();
         }
         while let Some(question) = self.node.next_question(now) {
@@ -315,8 +317,8 @@ where
         }
     }
 
-    /// Announces the node's own address on each port whose link has come up: a switch learns the port, and hosts that
-    /// looked for the node meanwhile find it.
+    /// Announces the port's address on each port whose link has come up. The switch then learns the node's port, and
+    /// hosts that tried to resolve the address meanwhile learn the MAC address.
     fn announce_on_new_links(&mut self) {
         let linked = self.linked_ports(|_| true);
         let new = linked & !std::mem::replace(&mut self.linked, linked);
@@ -328,7 +330,7 @@ where
         }
     }
 
-    /// Returns the ports with a link that are `wanted`, one bit each.
+    /// Returns the ports with a link for which `wanted` returns true, one bit each.
     fn linked_ports(&self, wanted: impl Fn(&PortAddress) -> bool) -> u16 {
         let (network, neighbours) = (self.node.stages.network(), self.node.stages.neighbours());
         let ports = (0..).zip(network.ports()).filter(|(_, port)| wanted(port));
@@ -336,18 +338,18 @@ where
         linked.fold(0, |bits, (index, _)| bits | 1 << index)
     }
 
-    /// Decides whether ports for clients only are polled: not while a recent link-up of such a port leaves time
-    /// for workers to become reachable.
-    fn review_patience(&mut self, now: u64) {
+    /// Decides whether the leaf polls ports for clients only. After a link-up of such a port it waits until workers are
+    /// reachable or the delay is over.
+    fn review_link_up_delay(&mut self, now: u64) {
         let linked = self.linked_ports(|port| port.side == Side::Clients);
-        let patience = &mut self.patience;
-        if linked & !patience.linked != 0 {
-            patience.until = now.saturating_add(self.node.timing().of_ms(PATIENCE_MS));
+        let delay = &mut self.link_up_delay;
+        if linked & !delay.linked != 0 {
+            delay.until = now.saturating_add(self.node.timing().of_ms(LINK_UP_DELAY_MS));
         }
-        patience.linked = linked;
-        // `linked == 0` at the start: the core learns of a link-up with a short delay.
-        let may_delay = linked == 0 || now < patience.until;
-        patience.holds_back = may_delay && !self.node.reaches_workers();
+        delay.linked = linked;
+        // Without a link yet, the delay has not begun: the core learns of a link-up only at its next check.
+        let may_delay = linked == 0 || now < delay.until;
+        delay.holds_back = may_delay && !self.node.reaches_workers();
     }
 
     /// Announces on all ports with clients and the address's IP version that this node now has the address, by
@@ -379,8 +381,8 @@ where
         }
     }
 
-    /// Sends packets that need not wait any longer. At most one burst, as much as a device gets in a usual poll.
-    /// Returns true if a packet was released.
+    /// Sends or drops held packets whose wait has ended: at most one burst, as many as a device gets in a usual poll.
+    /// Returns true if there was one.
     #[inline]
     fn release(&mut self, now: u64) -> bool {
         for released in 0..BURST {
@@ -486,8 +488,8 @@ where
 
     fn progress(&self) -> Progress {
         let tick = self.node.next_tick();
-        // While packets are held, every tick counts: other cores may free places for waiting tasks, and questions
-        // for MAC addresses are sent at ticks.
+        // While packets are held, the core needs every tick: other cores may make room for waiting tasks, and ticks
+        // send the questions for MAC addresses.
         let is_at_rest = self.node.stages.counters().read(Gauge::Held) == 0;
         let delay = if is_at_rest { self.node.timing().rest() } else { 0 };
         self.out.progress(tick, tick.saturating_add(delay))

@@ -1,30 +1,30 @@
 //! Liveness of workers and hosts, and plausibility of load reports. The checks run between bursts. A reply
-//! pays only for a look at its load, unless the load is implausible or a member is doubted.
+//! costs only a comparison of its load, unless the load is implausible or a member is doubted.
 //!
 //! Each core checks all members within a *lap* of 0.1 to 10 ms, a part of them at each tick. A member that
 //! is *out* cannot be chosen by the policy.
 //!
 //! - A worker gets no tasks until it has registered, if its server registers its workers.
-//! - A registered worker that falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on messages
-//!   of the servers about themselves). It comes back with its next message.
+//! - A registered worker that falls silent is taken out (Horus, NSDI 2024, A.3: a fixed timeout on the servers'
+//!   heartbeats). It comes back with its next message.
 //! - A server is probed by ARP if its tasks stay unanswered, or after a long silence. Without an answer it is
 //!   taken out with all of its workers, registered or not. An answer brings them back.
 //! - Clients and gateways that receive packets are also probed from time to time.
 //! - Tasks lost on their way are written off, so no count stays forever.
-//! - A worker cannot have more tasks than it was sent. It cannot be idle either, if one of its tasks was sent
-//!   a lap ago and is still due. Such reports are replaced by the number of sent tasks (unless other
-//!   schedulers also send to the pool's workers).
+//! - A worker's load is at most the number of tasks sent to it, and at least the number sent a lap ago and still due.
+//!   The core replaces other reports by the number of sent tasks. It *doubts* all reports of a worker that repeatedly
+//!   reports too few. It checks no report if other schedulers also send to the pool's workers.
 //!
-//! A comparison of each report would cost each reply. With true reports the checks never change a decision, so the
-//! simulator has none.
+//! The core compares small loads with the counts only at checks, because each comparison would slow a reply down. With
+//! true reports the checks never change a decision, so the simulator has none.
 //!
 //! At a spine the members are leaves, and their signals take the place of reports. The load of a leaf is that
 //! of its last signal, plus the tasks sent after it. A silent leaf is taken out, even if it never sent a
 //! signal. Its weight is the number of workers in its signals.
 //!
 //! The state of a worker (registered, silent, unreachable) is one word that all cores share ([`Presence`]).
-//! Each core reads the words and takes such workers out of its own choice, so no core writes another's lists.
-//! A message of a worker shows in the number of its reports. Replies increase that number anyway, so
+//! Each core reads the words and takes silent and unreachable workers out of its own choice, so no core writes
+//! another's lists. A message of a worker increases the number of its reports. Replies increase that number anyway, so
 //! detection costs nothing more.
 
 use arrayvec::ArrayVec;
@@ -35,8 +35,8 @@ use crate::state::Presence;
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
-/// Minimum number of checks of each worker within a timeout. A silence is detected late by at most an eighth of the
-/// timeout, or by [`LAP_MIN_NS`] if that is longer.
+/// Minimum number of checks of each worker within a timeout. The core detects a silence late by at most an eighth of
+/// the timeout, or by [`LAP_MIN_NS`] if that is longer.
 const CHECKS: u64 = 8;
 /// Longest duration of a lap.
 const LAP_MAX_NS: u64 = 10_000_000;
@@ -51,25 +51,23 @@ const REACHABLE_MS: u32 = 30_000;
 const FAILURES: u8 = 5;
 /// Maximum number of pending probes.
 const PROBES_MAX: usize = 64;
-/// Number of ticks in which a neighbour cache is swept once.
+/// Number of ticks in which a neighbour cache is swept once: one set per tick.
 const SWEEP_TICKS: usize = PORT_SETS;
-/// Number of checks with new reports of a member, after which tasks are lost that stayed in its count at all
-/// of them.
+/// Number of checks with new reports of a member. Tasks that were in flight at all of these checks are lost.
 const LOST_CHECKS: u8 = 64;
 /// Time without any report of a member after which its tasks are lost.
 const LOST_NS: u64 = 10_000_000_000;
-/// Number of consecutive checks at which a member's reports contradict the tasks due from it, before they are
-/// doubted.
+/// Number of consecutive checks with new reports below the tasks due, after which a member's reports are doubted.
 const CONTRADICTIONS: u8 = 3;
-/// Number of consecutive checks with more answers than sent tasks, before the excess counts as surplus.
+/// Number of consecutive checks with more answers than tasks. After these the excess counts as surplus.
 const SURPLUS_CHECKS: u8 = 3;
-/// Duration of the first doubt about reports, and longest duration. Each doubt doubles the duration.
+/// Duration of the first doubt about a member's reports, and the longest duration. Each doubt doubles the next one's.
 const DOUBT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
-/// Number of checks with new reports of a doubted member, after which tasks missing in all of these reports
-/// are lost. They are written off once the doubt is over.
+/// Number of checks with new reports of a doubted member. Tasks missing in all of these reports are lost. The core
+/// writes them off once the doubt is over.
 const DOUBTED_CHECKS: u8 = 16;
-/// Load from which a report is compared at once with the tasks sent to the member. Smaller reports are
-/// compared at the next check.
+/// Load from which the core compares a report at once with the tasks sent to the member. It compares smaller reports at
+/// the next check. A power of two, which [`Liveness::bound`] requires.
 const IMPLAUSIBLE: Load = Load::tasks(64);
 
 /// State of one member on one core.
@@ -89,7 +87,7 @@ struct MemberWatch {
     away: bool,
     /// True if an update forbids new tasks for it, whatever the rest of its state.
     drained: bool,
-    /// True if this core maintains its counts. One core does so for each member.
+    /// True if this core maintains its counts. Each member has one such core.
     is_ours: bool,
     /// Number of consecutive checks at which its reports were below the tasks due.
     contradictions: u8,
@@ -102,9 +100,9 @@ struct MemberWatch {
     reports: u32,
     /// Tasks outstanding at the last check.
     outstanding: u32,
-    /// Smallest number of tasks in flight at a check with new reports.
+    /// Smallest number of tasks in flight at a check with new reports; `u32::MAX` before the first one.
     least_in_flight: u32,
-    /// Time at which the number of its reports was last seen to change, or of the first check; 0 before that check.
+    /// Time of the last check that found a new number of its reports, or of the first check; 0 before the first one.
     last_report_ns: u64,
 }
 
@@ -164,10 +162,10 @@ struct Doubt {
     reported: Option<u32>,
     /// Number of checks with new reports while it is doubted.
     checks: u8,
-    /// Smallest number of outstanding tasks missing in the reports at these checks.
+    /// Smallest number of outstanding tasks missing in the reports at these checks; `u32::MAX` before the first one.
     least_unreported: u32,
-    /// Number of tasks of other cores outstanding at the member, at the last check. Negative if this core received
-    /// replies to them.
+    /// Number of other cores' tasks outstanding at the member, at the last check. Negative if the other cores received
+    /// more replies than they sent tasks.
     elsewhere: i32,
 }
 
@@ -196,7 +194,7 @@ struct Hop {
     has_reported: bool,
     /// True if a member behind it has tasks.
     has_tasks: bool,
-    /// True if its MAC address was known at a lap's end since its link came up.
+    /// True if its MAC address was known at the end of a lap since its link came up.
     is_known: bool,
     /// Number of failed resolutions since its MAC address was last known.
     failures: u8,
@@ -232,7 +230,7 @@ pub struct Liveness {
     lap_started_ns: u64,
     /// Next member to check in this lap.
     cursor: usize,
-    /// Time before which no silence counts.
+    /// Time from which silences count: the end of the core's last long delay.
     silence_start_ns: u64,
     /// State of each member, pool by pool.
     watches: Vec<MemberWatch>,
@@ -241,17 +239,17 @@ pub struct Liveness {
     hops: Vec<Hop>,
     /// Number of gateways. They are the first next hops.
     gateways: usize,
-    /// Watches of members that are taken out. They are checked more often.
+    /// Indices of the watches of members that are out. Each tick checks all of them.
     out: Vec<usize>,
-    /// Doubt of each watch's member, so that a reply finds it at once.
+    /// Doubt about each member, by the index of its watch. Separate, because replies read it.
     doubts: Vec<Doubt>,
-    /// Time from which no member is doubted.
+    /// End of the last doubt about any member.
     doubted_until_ns: u64,
     /// True if other schedulers also send tasks to a pool's workers, by pool.
     shared: Vec<bool>,
     /// True if the members are leaves.
     is_spine: bool,
-    /// Hosts to be probed.
+    /// Pending probes of hosts.
     probes: ArrayVec<NeighbourProbe, PROBES_MAX>,
     /// Next set of every port's neighbour cache to sweep.
     sweep: usize,
@@ -313,7 +311,7 @@ impl Liveness {
 
     /// Starts to watch the members of one more pool.
     pub(super) fn add_pool(&mut self, network: &Network, dispatcher: &mut Dispatcher) {
-        let (pool, out) = (self.first.len(), self.out.len());
+        let (pool, out_before) = (self.first.len(), self.out.len());
         self.first.push(self.watches.len());
         self.shared.push(false);
         for member in (0..dispatcher.view().members() as u16).map(Member) {
@@ -322,13 +320,13 @@ impl Liveness {
             self.watch_worker(pool, member, network, dispatcher);
         }
         // A policy's review may draw random numbers. So it runs only after members were taken out.
-        if self.out.len() > out {
+        if self.out.len() > out_before {
             dispatcher.review_members();
         }
     }
 
-    /// Watches the worker at a member's place in this network. A vacant place is no longer watched, and its
-    /// state is cleared. The caller must have the pool's members reviewed afterwards.
+    /// Watches the worker at a member's place in this network; stops watching a vacant place. The caller must call
+    /// `review_members` of the pool's dispatcher afterwards.
     pub(super) fn watch_worker(
         &mut self,
         pool: usize,
@@ -378,7 +376,8 @@ impl Liveness {
         }
     }
 
-    /// Marks a worker that never registered, and takes it out of this core's choice. A registered worker stays.
+    /// Marks a worker that never registered as unregistered, and takes it out of this core's choice. A registered
+    /// worker stays.
     fn await_registration(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         let member = self.watches[index].member;
         let (from, to) = (Presence::Configured, Presence::Unregistered);
@@ -390,13 +389,14 @@ impl Liveness {
         }
     }
 
-    /// Returns the index of the next hop to servers with this slot in the neighbour table.
+    /// Returns the index of the next hop to servers with this slot in the neighbour table; `None` if there is none.
+    /// Skips gateways.
     fn hop_to(&self, slot: Slot) -> Option<usize> {
         let servers = self.hops.iter().enumerate().skip(self.gateways);
         servers.filter(|(_, hop)| hop.slot == slot).map(|(index, _)| index).next()
     }
 
-    /// Clears the state of a vacated place.
+    /// Clears the state of a vacated place, and frees its next hop if no other member uses it.
     fn unwatch(&mut self, index: usize) {
         let MemberWatch { pool, member, hop, is_ours, .. } = self.watches[index];
         self.watches[index] =
@@ -451,7 +451,7 @@ impl Liveness {
     }
 
     /// Records that a host did not answer. Marks the configured and registered workers behind it as unreachable until
-    /// its next answer. A host without a link does not count, and a new host has [`FAILURES`] attempts.
+    /// its next answer. Ignores a host on a port without a link. A host that never answered has [`FAILURES`] attempts.
     pub(super) fn lose_next_hop(
         &mut self,
         slot: Slot,
@@ -499,6 +499,7 @@ impl Liveness {
         if elapsed > 2 * self.lap_ns.max(self.timeout_ns / CHECKS) {
             self.silence_start_ns = now_ns;
         }
+        // Checks the part of the members that corresponds to the part of the lap that has passed.
         let share = elapsed as f64 / self.lap_ns as f64;
         let due = ((self.watches.len() as f64 * share) as usize).min(self.watches.len());
         while self.cursor < due {
@@ -550,14 +551,15 @@ impl Liveness {
         let watch = &mut self.watches[index];
         watch.outstanding = outstanding;
         if watch.is_out {
-            // `check_out` does the rest. Tasks that another core sent before it noticed are lost, too.
+            // `check_out` does the rest. Tasks that another core sent before it noticed the absence are lost, too.
             if outstanding > 0 && watch.is_ours && presence != Presence::Registered {
                 dispatcher.write_off(member, outstanding);
             }
             return;
         }
         if watch.reports != dispatcher.view().report_count(member) || watch.last_report_ns == 0 {
-            // 0: another core may have registered the member without a report so far, and its silence starts now.
+            // 0 is the first check. Another core may have registered the member without a report so far, so its silence
+            // starts now.
             (watch.reports, watch.last_report_ns) =
                 (dispatcher.view().report_count(member), now_ns.max(1));
         }
@@ -621,7 +623,7 @@ impl Liveness {
         }
     }
 
-    /// Applies the number of workers in a leaf's signal: it is the leaf's weight.
+    /// Applies the number of workers in a leaf's signal as the leaf's weight.
     fn weigh(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         let watch = &mut self.watches[index];
         let member = watch.member;
@@ -666,8 +668,8 @@ impl Liveness {
             _ => self.unreported(index, answered > 0, outstanding, now_ns, dispatcher),
         };
         let watch = &mut self.watches[index];
-        // These tasks are lost: tasks that a doubted member never reported; tasks in flight at 64 checks with new
-        // reports; all tasks of a member without a report for 10 s.
+        // These tasks are lost: those that a doubted member never reported; those in flight at `LOST_CHECKS` checks
+        // with new reports; all those of a member without a report for `LOST_NS`.
         let lost = if unreported > 0 {
             (watch.report_checks, watch.least_in_flight, watch.contradictions) = (0, u32::MAX, 0);
             unreported
@@ -741,8 +743,8 @@ impl Liveness {
         }
     }
 
-    /// Adopts the doubt of the core that looks after a member, until the check after next. With different estimates, the
-    /// cores would correct each other with every message.
+    /// Adopts the doubt of the core that maintains a member's counts, until the check after next. If only one core
+    /// doubted the member, the cores would replace each other's estimates with every message.
     fn adopt_doubt(&mut self, index: usize, now_ns: u64, dispatcher: &Dispatcher) {
         if dispatcher.view().is_doubted(self.watches[index].member) {
             let until_ns = now_ns.saturating_add(2 * self.lap_ns);
@@ -751,7 +753,7 @@ impl Liveness {
         }
     }
 
-    /// Replaces impossible values in a pool's reports by the number of tasks that the members were sent and
+    /// Replaces impossible loads in a pool's reports by the number of tasks that the members were sent and
     /// have not answered.
     #[inline(always)]
     pub(super) fn bound(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
@@ -763,7 +765,7 @@ impl Liveness {
         }
     }
 
-    /// Does the work of [`Liveness::bound`].
+    /// Checks and replaces each load for [`Liveness::bound`].
     #[cold]
     #[inline(never)]
     fn bound_each(&mut self, pool: usize, dispatcher: &Dispatcher, reports: &mut [Report]) {
@@ -786,8 +788,8 @@ impl Liveness {
                     .wrapping_add(doubt.elsewhere),
                 false => dispatcher.view().outstanding_now(report.member),
             };
-            // Tasks without the one that this report's reply answers. Earlier replies of this run are few, and not
-            // counted as answered yet.
+            // Excludes the task that this report's reply answers. Includes those of earlier replies of this run, which
+            // are few: they do not count as answered yet.
             let remaining = outstanding.saturating_sub(1).clamp(0, u16::MAX.into());
             let remaining = Load::tasks(remaining as u16);
             if report.load >= IMPLAUSIBLE {
@@ -800,7 +802,7 @@ impl Liveness {
         }
     }
 
-    /// Confirms the next hops whose members have reported. Probes all without reports after a long silence.
+    /// Confirms the next hops whose members have reported. Probes next hops without reports after a long silence.
     fn end_lap(&mut self, now_ns: u64, neighbours: &Neighbours) {
         let now_ms = to_ms(now_ns);
         for hop in &mut self.hops {
@@ -810,7 +812,7 @@ impl Liveness {
             let (has_reported, has_tasks) = (hop.has_reported, hop.has_tasks);
             (hop.has_reported, hop.has_tasks) = (false, false);
             if neighbours.mac(hop.slot).is_none() {
-                // It is already being resolved, from time to time.
+                // The resolver already asks for its address from time to time.
                 if !neighbours.is_link_up(usize::from(hop.port)) {
                     (hop.is_known, hop.failures) = (false, 0);
                 }
@@ -829,7 +831,7 @@ impl Liveness {
         }
     }
 
-    /// Probes hosts of a part of the neighbour caches that receive packets and have sent none for long.
+    /// Probes hosts in one set of each neighbour cache that receive packets and have sent none for [`REACHABLE_MS`].
     fn sweep(&mut self, now_ns: u64, neighbours: &Neighbours) {
         self.sweep = (self.sweep + 1) % SWEEP_TICKS;
         let now_ms = to_ms(now_ns);
@@ -840,7 +842,7 @@ impl Liveness {
         }
     }
 
-    /// Checks the members that are out. Takes those back whose reports or answers have returned. Returns true if
+    /// Checks the members that are out. Readmits those that report again or whose host answers. Returns true if
     /// there were any.
     fn check_out(
         &mut self,

@@ -1,8 +1,8 @@
 //! One dispatcher core's view of one pool's members: the input of policies.
 //!
 //! A member's estimated load is `reported + drift`: the queue length of its last report, plus the load that
-//! this core sent since. Beside its drift a core stores the report (number and load) from which the drift
-//! counts. A drift since an older report is therefore void without being cleared.
+//! this core sent since. With its drift a core stores the report (number and load) since which it counts the drift. A
+//! newer report therefore voids the drift without a write to it.
 //!
 //! Only *active* members may be chosen. Cores share *tokens*: rights to send one task to a member, each held by one
 //! core at a time ([`super::tokens`]).
@@ -44,9 +44,9 @@ pub struct View {
     reported: Slice<AtomicU64>,
     /// Presence of each member; shared by all cores.
     presence: Slice<AtomicU32>,
-    /// Tasks of each member that were written off; shared by all cores.
+    /// Number of tasks of each member that were written off; shared by all cores.
     lost: Slice<AtomicU32>,
-    /// Quanta served to the current tasks of each member; shared by all cores.
+    /// Number of quanta served to the current tasks of each member; shared by all cores.
     quanta: Slice<AtomicU32>,
     /// Number of the pool's tasks that wait on this core, for readers of the state file.
     queued: Slice<AtomicU64>,
@@ -54,7 +54,7 @@ pub struct View {
     histograms: Slice<AtomicU64>,
     /// This core's drift and outstanding tasks of each member.
     local: Slice<LocalState>,
-    /// Outstanding tasks of remote cores: as published, or their live counts ([`View::heap`]).
+    /// Outstanding tasks of remote cores: as last published, or their current counts ([`View::heap`]).
     remote_counts: Vec<Slice<LocalState>>,
     /// State of remote cores of the node, read rarely.
     remote_states: Vec<RemoteState>,
@@ -70,22 +70,25 @@ pub struct View {
     idle: IdleList,
     /// Service rate of each member: a worker's speed, or a rack's number of workers.
     rates: Vec<f64>,
-    /// True queues of the members; only a simulator knows them. Decisions read them here. The alternative is
+    /// True queue lengths of the members; only a simulator knows them. They are here, because the alternative is
     /// an argument of every call or a type parameter of all scheduling code.
     queues: Option<Arc<[AtomicU32]>>,
     /// Number of the pool's tasks that wait on this core, for the policy.
     waiting: usize,
-    /// Time for all hooks of a policy, so that choices and answers are measured by one clock.
+    /// Time for all hooks of a policy in nanoseconds, so that one clock measures choices and answers.
     now_ns: u64,
     /// Number of picks by kind so far.
     pub picks: Picks,
 }
 
-/// A remote core's state of a pool's members.
+/// A remote core's state of a pool's members, read only.
 #[derive(Debug)]
 struct RemoteState {
+    /// `View::reported` of that core.
     reported: Slice<AtomicU64>,
+    /// `View::local` of that core.
     local: Slice<LocalState>,
+    /// Idle list of that core.
     idle: IdleList,
 }
 
@@ -108,7 +111,7 @@ pub struct Parts<'a> {
     queues: Option<&'a [AtomicU32]>,
 }
 
-/// Index of an inactive member.
+/// Index of an inactive member among the active ones.
 const NOWHERE: u16 = u16::MAX;
 
 impl View {
@@ -132,7 +135,7 @@ impl View {
         (0..dispatchers).map(view).collect()
     }
 
-    /// Creates the views of one pool by all cores of a node, and the cores' exchanges of changes. The memory is on
+    /// Creates the view of one pool and the exchange of changes for each core of a node. The memory is on
     /// the heap instead of in a state file.
     #[must_use]
     pub fn of_cores(members: usize, cores: usize) -> (Vec<Self>, Vec<super::Exchange>) {
@@ -178,7 +181,7 @@ impl View {
             now_ns: 0,
             picks: Picks::default(),
         };
-        // Removal moves the last active member into the gap. Backwards, the remaining members keep their order.
+        // Removal moves the last active member into the gap. In reverse order, the remaining members keep their order.
         for member in (0..members as u16).rev().map(Member) {
             if view.presence(member) == Presence::Absent {
                 view.set_active(member, false);
@@ -187,8 +190,8 @@ impl View {
         view
     }
 
-    /// Clears this core's state of a departed member, and its counts that all cores share. Another member may then
-    /// take its place.
+    /// Clears this core's state of a departed member, and the member's counts that all cores share. Another member may
+    /// then take its place.
     pub fn forget(&mut self, member: Member) {
         self.set_active(member, false);
         let local = &self.local[member.index()];
@@ -222,14 +225,14 @@ impl View {
         self.waiting = tasks;
     }
 
-    /// Returns the number of the pool's tasks that wait on this core, with the offered one if it waits already.
+    /// Returns the number of the pool's tasks that wait on this core, with the task to schedule if it waits already.
     #[inline]
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Records the age of the load report by which a task went to a member.
+    /// Records the age of the load report on which the choice of a member for a task was based.
     pub fn note_report_age(&self, ns: u64) {
         Histogram(&self.histograms[..histogram::WORDS]).record(ns, 1);
     }
@@ -253,7 +256,7 @@ impl View {
         self.now_ns
     }
 
-    /// Sets the time.
+    /// Sets the time of all hooks of a policy.
     #[inline]
     pub fn note_time(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
@@ -302,8 +305,8 @@ impl View {
         RackWord(self.presence[member.index()].load(Relaxed)).workers()
     }
 
-    /// Returns a number that each report and each signal of `member` raises, on any core. Reads memory of
-    /// other cores: not for each packet.
+    /// Returns the number of reports and signals of `member` to all cores, modulo 2^32. Reads memory of other cores:
+    /// not for each packet.
     #[must_use]
     pub fn report_count(&self, member: Member) -> u32 {
         let signals = RackWord(self.presence[member.index()].load(Relaxed)).signals();
@@ -328,7 +331,8 @@ impl View {
         RackWord(self.presence[member.index()].load(Relaxed)).is_doubted()
     }
 
-    /// Changes the shared word of `member` to `new` of the old word. Returns false if `new` requests no change.
+    /// Replaces the shared word of `member` by the result of `new` for the old word. Returns false without a change if
+    /// `new` returns `None`. May call `new` several times.
     fn change_word(&self, member: Member, new: impl Fn(RackWord) -> Option<RackWord>) -> bool {
         let change = |word| new(RackWord(word)).map(|word| word.0);
         self.presence[member.index()].fetch_update(Relaxed, Relaxed, change).is_ok()
@@ -437,11 +441,11 @@ impl View {
     #[inline]
     #[must_use]
     pub fn load_and_drift(&self, member: Member) -> (Load, Load) {
-        let belief = self.estimate(member);
-        (belief.load(), belief.drift())
+        let estimate = self.estimate(member);
+        (estimate.load(), estimate.drift())
     }
 
-    /// Returns reported load plus drift.
+    /// Returns reported load plus drift, in the units of [`Load`].
     #[inline]
     #[must_use]
     pub fn estimated_load(&self, member: Member) -> u64 {
@@ -537,7 +541,7 @@ impl View {
         self.rates[member.index()] = rate;
     }
 
-    /// Sets the members' true queues, which probes then read. Only a simulator knows them.
+    /// Sets the members' true queue lengths, which probes then read. Only a simulator knows them.
     ///
     /// # Panics
     /// If the number of queues differs from the number of members.
@@ -546,16 +550,16 @@ impl View {
         self.queues = Some(queues);
     }
 
-    /// Returns true if probes read true queues instead of this node's counts.
+    /// Returns true if probes read the members' true queue lengths instead of this node's counts.
     #[inline]
     #[must_use]
     pub fn sees_queues(&self) -> bool {
         self.queues.is_some()
     }
 
-    /// Returns the queue of `member` as a probe finds it: the true queue if it is known. Otherwise returns
-    /// this node's outstanding tasks there. For a member with one scheduler both differ only by the packets
-    /// in flight.
+    /// Returns the queue length of `member` as a probe finds it: the true length if it is known, otherwise the number
+    /// of this node's tasks outstanding there. For a member with one scheduler both differ only by the packets in
+    /// flight.
     #[inline]
     #[must_use]
     pub fn probe(&self, member: Member) -> u32 {
@@ -565,9 +569,9 @@ impl View {
         }
     }
 
-    /// Counts a reply of `member`. Returns false and changes nothing if certainly no task is outstanding there: the
-    /// reply is a duplicate, or answers another scheduler's task. Remote counts that cores publish may be out of
-    /// date, so a core with [`View::pool_exchange`] counts each reply.
+    /// Counts a reply of `member`. Returns false without effect if no task is outstanding there: the
+    /// reply is a duplicate, or answers another scheduler's task. The published counts of remote cores may be out of
+    /// date, so a core with a [`View::pool_exchange`] counts each reply.
     #[inline]
     pub fn answered(&mut self, member: Member) -> bool {
         self.of(member).answered()
@@ -606,7 +610,7 @@ impl View {
     /// Returns the number of reports from members without outstanding tasks.
     pub fn take_answers(&mut self, reports: &[Report]) -> usize {
         let states = self.states();
-        let mut surplus = 0;
+        let mut surplus = 0; // reports without an outstanding task
         for report in reports {
             let state = states.of(report.member);
             surplus += usize::from(!state.answered());
@@ -623,23 +627,23 @@ impl View {
     /// Takes `lost` tasks, at most those outstanding, off the count of `member`, and counts them as lost. Returns their
     /// number.
     pub fn write_off(&mut self, member: Member, lost: u32) -> u32 {
-        let most = self.outstanding_now(member).max(0).cast_unsigned();
-        let lost = lost.min(most).min(i32::MAX as u32);
+        let outstanding = self.outstanding_now(member).max(0).cast_unsigned();
+        let lost = lost.min(outstanding).min(i32::MAX as u32);
         self.of(member).take_off(lost);
         self.lost[member.index()].fetch_add(lost, Relaxed);
         self.touch(member);
         lost
     }
 
-    /// Sets the number of tasks outstanding at `member`, over all cores. The difference goes to this core's count.
+    /// Sets the number of tasks outstanding at `member`, over all cores. Adds the difference to this core's count.
     pub fn set_outstanding(&mut self, member: Member, tasks: u32) {
-        let more = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
-        self.of(member).balance(more);
+        let difference = tasks.cast_signed().wrapping_sub(self.outstanding_now(member));
+        self.of(member).balance(difference);
         self.touch(member);
     }
 
-    /// Adds `surplus` to the outstanding tasks of `member`: replies that belonged to no task, over all cores, were
-    /// counted there.
+    /// Adds `surplus` to the outstanding tasks of `member`. Corrects the counts of all cores for that number of replies
+    /// that answered no task.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.of(member).balance(surplus.cast_signed());
         self.touch(member);
@@ -654,8 +658,8 @@ impl View {
         remote_lists + usize::from(self.idle.contains(member))
     }
 
-    /// Returns the number of members on some core's idle list or released to any core. Reads memory of other
-    /// cores: not for each packet.
+    /// Returns the number of idle members: those on the cores' idle lists, and those released to any core. Counts a
+    /// member on two lists twice. Reads memory of other cores: not for each packet.
     #[must_use]
     pub fn idle_anywhere(&self) -> usize {
         let remote = self.remote_states.iter().map(|remote| remote.idle.len()).sum::<usize>();
@@ -665,7 +669,7 @@ impl View {
         self.idle.len() + remote + shared.map_or(0, |pool_exchange| pool_exchange.tokens().full())
     }
 
-    /// Returns true if `member` became active again since the last call.
+    /// Returns true if `member` became active again since the last call for it.
     #[must_use]
     pub fn take_returned(&mut self, member: Member) -> bool {
         std::mem::take(&mut self.returned[member.index()])
@@ -691,9 +695,9 @@ impl View {
     }
 
     /// Sets the maximum number of a member's tokens that cores share ([`PoolExchange::set_tokens_max`]).
-    pub fn set_tokens_max(&mut self, rows: usize) {
+    pub fn set_tokens_max(&mut self, tokens: usize) {
         if let Some(pool_exchange) = &mut self.pool_exchange {
-            pool_exchange.set_tokens_max(rows);
+            pool_exchange.set_tokens_max(tokens);
         }
     }
 
@@ -728,13 +732,13 @@ impl View {
 
     /// Publishes changes to remote cores. If each idle member belongs to one core at a time, also releases idle
     /// members to all cores. A core that keeps up releases all of them. An overloaded core keeps its share of
-    /// the members, at most one per packet of a burst, unless tasks wait at another core.
+    /// the members, at most one per packet of a burst. It keeps none while tasks wait at another core, which needs them
+    /// more.
     #[inline]
     pub fn publish(&mut self, pool: usize, sender: &mut Sender, keeps_up: bool) {
         let Some(pool_exchange) = &mut self.pool_exchange else { return };
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
         if pool_exchange.publishes().idle {
-            // Number of idle members that this core keeps: none while tasks wait at other cores, which need them more.
             let keep = match keeps_up || pool_exchange.oldest_elsewhere() < u64::MAX {
                 true => 0,
                 false => BURST.min(self.active.len() / (self.remote_states.len() + 1)),
@@ -742,7 +746,7 @@ impl View {
             while self.idle.len() > keep
                 && let Some(member) = self.idle.take_last()
             {
-                // Another core may send it a task before this core learns of it, so this core assumes one there.
+                // Another core may send the member a task before this core learns of it, so this core assumes one task.
                 let state = states.of(member);
                 if state.estimate().total() < Load::ONE.0.into() {
                     state.set_estimate(Load::ONE);
@@ -753,8 +757,8 @@ impl View {
         pool_exchange.publish(pool, states, sender, keeps_up);
     }
 
-    /// Applies a message of remote core number `remote`. Returns true if this core's policy must see the
-    /// member's change.
+    /// Applies a message of remote core number `remote`. Returns true if the caller must inform this core's policy of
+    /// the member's change.
     #[inline]
     pub fn receive(&mut self, remote: usize, topic: Topic, member: Member, value: u16) -> bool {
         let states = MemberStates::new(&self.reported, &self.local, &self.remote_counts, false);
@@ -832,7 +836,8 @@ impl Parts<'_> {
         self.states.are_alone() && self.queues.is_none()
     }
 
-    /// Returns the same parts, with the fact of [`Parts::are_alone`] known to the compiler.
+    /// Returns the same parts, without remote counts and queues, so that the compiler omits reads of them. Requires
+    /// [`Parts::are_alone`].
     #[inline(always)]
     #[must_use]
     pub fn alone(self) -> Self {
@@ -846,7 +851,7 @@ impl Parts<'_> {
         self.pool_exchange.is_some_and(|pool_exchange| pool_exchange.publishes().idle)
     }
 
-    /// Takes an idle member: from this core's list, or one released to any core.
+    /// Takes an idle member from this core's list, or one released to any core; `None` if there is none.
     #[inline]
     pub fn take_idle(&mut self) -> Option<Member> {
         if let Some(member) = self.idle.take_last() {
@@ -930,6 +935,7 @@ mod tests {
 
     #[test]
     fn cores_share_reports_and_keep_their_drift() {
+        // Loads are 16.16 fixed point, as above.
         let mut views = View::heap(1, 2);
         let mut second = views.pop().unwrap();
         let mut first = views.pop().unwrap();
@@ -938,12 +944,12 @@ mod tests {
         second.sent(A);
         assert_eq!((first.estimated_load(A), second.estimated_load(A)), (1 << 16, 2 << 16));
         assert_eq!(first.outstanding(A), 3);
-        // The reply passes the first core; the second drops its drift without a message.
+        // The first core receives the reply; the second drops its drift without a message.
         first.answered(A);
         first.set_load(A, Load::tasks(1));
         assert_eq!((first.estimated_load(A), second.estimated_load(A)), (1 << 16, 1 << 16));
         assert_eq!(second.outstanding(A), 2);
-        // Replies may pass another core than their tasks.
+        // A core may receive a reply to another core's task.
         first.answered(A);
         first.answered(A);
         assert_eq!((first.outstanding(A), second.outstanding(A)), (0, 0));

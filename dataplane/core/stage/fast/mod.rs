@@ -1,9 +1,9 @@
-//! Fast path: a burst's leading run of packets of one pool that match a template. Each step is a loop of its
-//! own.
+//! Fast path: processes a burst's leading run of packets of one pool that match a template. Each step is a loop of its
+//! own over the run.
 //!
 //! The first packet that the [`Template`] does not recognise ends the run. So do a task from an unreachable source and
-//! a reply from a wrong sender. That packet and those behind it go to the stages, which know every drop reason. A test
-//! checks that the fast path and the stages give the same results.
+//! a reply from a wrong sender. That packet and those behind it go to the stages (slow path), which know every drop
+//! reason. A test checks that the fast path and the stages give the same results.
 //!
 //! A [`LeadingRun`] has the number of packets in the run and a bit for each reply among them. [`Fields`] has the values
 //! read from these packets, and a [`BurstMask`] is a set of indices in the burst.
@@ -41,16 +41,16 @@ use crate::wire::checksum::FoldedDelta;
 use crate::wire::task::{self, Extension};
 use crate::wire::{ipv4, ipv6};
 
-/// Tables for recognising the packets of a family.
+/// Tables for recognising the packets of one address family (IPv4 or IPv6).
 #[derive(Debug)]
 pub struct Tables<A: Layout> {
     /// Number of pools.
     pools: usize,
     /// One per port and pool; empty if no port has this family.
     templates: Box<[Template<A>]>,
-    /// Checksum changes of removing the tasks' destination, per port and pool.
+    /// Checksum changes from the removal of the tasks' destination address, per port and pool.
     removed: Box<[FoldedDelta]>,
-    /// Client addresses, and those that no reply reaches, by port.
+    /// Source addresses of clients, and those that no reply reaches, by port.
     sources: Box<[Sources<A>]>,
 }
 
@@ -93,13 +93,14 @@ impl<A: FastPath> Tables<A> {
     }
 }
 
-/// Parts of the fast path that each family has for itself.
+/// Parts of the fast path that differ between the address families.
 pub trait FastPath: Family + Layout {
     /// Returns the tables of this family.
     fn tables(stages: &Stages) -> &Tables<Self>;
 
-    /// Returns the run of matching packets at the front, without tasks from unreachable sources. Such a task would
-    /// occupy a place at its worker for ever under a bounded policy. Uses vectors if the machine has them.
+    /// Returns the run of matching packets at the front; a task from an unreachable source ends it. No reply to such a
+    /// task would arrive, so under a bounded policy it would occupy its worker's credit. Uses vector instructions if
+    /// the machine has them.
     fn recognise<B: Buf>(
         network: &Network,
         template: &Template<Self>,
@@ -108,8 +109,8 @@ pub trait FastPath: Family + Layout {
         fields: &mut Fields,
     ) -> LeadingRun;
 
-    /// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
-    /// with the reason.
+    /// Removes the reports of packets with a wrong tag or a repeated sequence number, and their bits in `accepted`.
+    /// Returns the index of each such packet in the burst, with the reason.
     fn check_proofs<B: Buf>(
         authenticator: &ReplyAuthenticator,
         packets: &[B],
@@ -124,9 +125,9 @@ impl FastPath for u32 {
         &stages.fast.0
     }
 
-    /// Vector code returns `None` also if a checksum is wrong. The scalar code then finds the packet. Without a router
-    /// to further clients, the template admits only sources in the port's network; the list of unreachable sources has
-    /// only addresses within it.
+    /// The vector code returns `None` without AVX2 and after a wrong checksum; the scalar code then finds the packet.
+    /// Without a router to further clients, the template admits only sources in the port's network. The list of
+    /// unreachable sources has only addresses within it.
     #[inline(always)]
     fn recognise<B: Buf>(
         _: &Network,
@@ -170,8 +171,8 @@ fn recognise_scalar<B: Buf>(
     })
 }
 
-/// Returns one bit for each address (in memory order), set if no reply reaches it. Uses vectors if the
-/// machine has them.
+/// Returns one bit for each address (in network byte order), set if no reply reaches it. Uses vector instructions if
+/// the machine has them.
 #[inline(always)]
 fn match_unreachable(addresses: &[u32; BURST], unreachable: &[UnreachableSource<u32>]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -192,7 +193,7 @@ fn match_unreachable_scalar(
     bits.fold(0, |all, bit| all | bit)
 }
 
-/// Maximum length of a list that is searched for each packet.
+/// Maximum number of unreachable IPv6 sources for the vector code, which searches the list for each packet.
 const UNREACHABLE_MAX: usize = 16;
 
 impl FastPath for u128 {
@@ -257,7 +258,8 @@ pub fn burst_v6<B: Buf>(
     burst::<u128, B>(stages, port, packets, verdicts)
 }
 
-/// Handles the matching packets at the front of a burst. Returns their number.
+/// Handles the matching packets at the front of a burst and writes their verdicts. Returns their number, which may be
+/// 0.
 #[inline]
 pub fn burst<A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -265,7 +267,7 @@ pub fn burst<A: FastPath, B: Buf>(
     packets: &mut [B],
     verdicts: &mut (impl Verdicts + ?Sized),
 ) -> usize {
-    // The pool id in the first packet selects the template.
+    // The pool id in the first packet, after one byte of the task header, selects the template.
     let first = packets.first().and_then(|first| first.bytes().get(A::PAYLOAD + 1..A::PAYLOAD + 3));
     let Some(&[high, low]) = first else {
         return 0;
@@ -293,7 +295,7 @@ pub fn burst<A: FastPath, B: Buf>(
     run.len as usize
 }
 
-/// Applies the reports of the replies, and readdresses the replies to their clients. A reply from a wrong
+/// Applies the load reports of the run's replies, and readdresses the replies to their clients. A reply from a wrong
 /// sender ends the run.
 #[inline(always)]
 fn replies<A: FastPath, B: Buf>(
@@ -306,6 +308,7 @@ fn replies<A: FastPath, B: Buf>(
     let network = &*stages.network;
     let mut reports: ArrayVec<Report, BURST> = ArrayVec::new();
     let neighbours = &stages.neighbours;
+    // On a port for both sides, a client could forge a reply. There the sender's MAC address is checked.
     let shared = (network.port(port).side == Side::Both).then_some((neighbours, port));
     for index in run.replies() {
         let Some(packet) = packets.get(index) else {
@@ -350,7 +353,7 @@ fn replies<A: FastPath, B: Buf>(
     }
 }
 
-/// Returns the load report of a reply, if one of the pool's workers sent it to a client. On a port `shared`
+/// Returns the load report of a reply; `None` unless one of the pool's workers sent it to a client. On a port `shared`
 /// with clients, it must come from the MAC address of the worker's server.
 #[inline(always)]
 fn report<A: FastPath>(
@@ -383,8 +386,7 @@ fn report<A: FastPath>(
     accepted.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Removes the reports of packets with a wrong tag or a repeated sequence. Returns the index of each packet,
-/// with the reason. `claim` reads the signed values of a frame.
+/// Implements [`FastPath::check_proofs`]. `claim` reads the signed values of a frame.
 #[inline(always)]
 fn check_claims<B: Buf, const BLOCKS: usize>(
     (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
@@ -398,7 +400,7 @@ fn check_claims<B: Buf, const BLOCKS: usize>(
     });
     let claims: ArrayVec<_, BURST> = claims.collect();
     let mut refused = authenticator.check(&claims);
-    // Never happens with such a template: a report without a claim is refused, and all reports behind it.
+    // Refuses a report without a claim, and all reports behind it. Such a template makes this impossible.
     refused.extend((claims.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
     // Removes refused reports from the back, so that earlier indices stay valid.
     for (index, _) in refused.iter_mut().rev() {
@@ -433,7 +435,7 @@ fn tasks<A: FastPath, B: Buf>(
         removed: fast.removed[port * fast.pools + pool],
     };
     let mut sent = 0;
-    // Without replies, task and packet have the same index: a faster loop for the common case.
+    // Without replies, a task's index in the run is its packet's index in the burst. A faster loop for this case.
     if run.replies == 0 {
         for (index, (packet, pick)) in packets.iter_mut().zip(&*picks).enumerate() {
             sent += rewriter.send(packet, *pick, verdicts, index);
@@ -451,7 +453,8 @@ fn tasks<A: FastPath, B: Buf>(
     }
 }
 
-/// Lets the tasks without a pick wait, or drops them. `tasks` has all tasks of the run, by index.
+/// Queues or drops the tasks without a pick, and drops those too short to send. `tasks` has all tasks of the run, by
+/// index in the burst.
 #[cold]
 fn hold<'a, A: FastPath, B: Buf>(
     stages: &mut Stages,
@@ -486,7 +489,7 @@ struct TaskRewriter<'a, A: Family> {
 }
 
 impl<A: Family> TaskRewriter<'_, A> {
-    /// Readdresses a task to its member, if it has one. Returns the number of tasks sent.
+    /// Readdresses a task to the picked member, if there is one. Returns the number of tasks sent, 0 or 1.
     #[inline(always)]
     fn send<B: Buf>(
         &self,
@@ -500,7 +503,7 @@ impl<A: Family> TaskRewriter<'_, A> {
             && frame.len() >= A::HEAD
         {
             let target = &self.targets[pick.member.index()];
-            // An array in an `Option` would cost a selection of its address.
+            // A slice, because the compiler would add a conditional move for the address of an array in an `Option`.
             let (place, head) = ((verdicts, index), (&mut frame[..A::HEAD], A::UDP));
             rewrite::readdress_task(self.neighbours, head, self.removed, target, pick.idle, place);
             return 1;
@@ -526,7 +529,7 @@ pub(super) mod tests {
     use crate::wire::task::{Code, Header};
     use crate::wire::udp::{self, Flow};
 
-    // Addresses of the leaf and of the workers' server.
+    // Addresses of the leaf (10.0.1.1) and of the workers' server (10.0.1.11). The client has 10.0.1.2.
     const LEAF: u32 = 0x0A00_0101;
     const LEAF_MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const SERVER: u32 = 0x0A00_010B;
@@ -551,7 +554,7 @@ pub(super) mod tests {
     }
 
     /// Builds stages with this side behind the receiving port. The workers are behind it or behind a second
-    /// port. With a key, the stages accept sequences behind the first window.
+    /// port. With a key, the stages accept sequence numbers beyond the first window.
     fn stages_with(side: Side, key: Option<Key>) -> Stages {
         stages_of_options(side, key, IpOptions::Refuse)
     }
@@ -592,7 +595,7 @@ pub(super) mod tests {
         signed_frame(header, bytes, None)
     }
 
-    /// Builds such a packet from these bytes, signed if a sequence is given.
+    /// Builds such a packet from these bytes, signed if a sequence number is given.
     fn signed_frame(header: Header, mut bytes: Vec<u8>, sequence: Option<u64>) -> Vec<u8> {
         let is_reply = header.code.is_reply();
         if let Some(sequence) = sequence {
@@ -623,7 +626,7 @@ pub(super) mod tests {
         Header { code, src: worker, qlen, ..Header::new_task(0x0107, 0) }
     }
 
-    /// Changes bytes of a frame, and truncates it.
+    /// Changes bytes of a frame, and truncates it at `cut`, if given.
     pub fn damage(
         frame: &mut Vec<u8>,
         edits: &[(prop::sample::Index, u8)],
@@ -761,8 +764,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns true if the machine has vectors. If not, notes it once, straight to standard error: the output
-    /// of a passing test is not shown.
+    /// Returns true if the machine has AVX2. If not, reports it once. Writes straight to standard error, because the
+    /// test harness hides the captured output of a passing test.
     #[cfg(target_arch = "x86_64")]
     pub fn has_vectors() -> bool {
         static NOTED: std::sync::Once = std::sync::Once::new();
@@ -818,7 +821,7 @@ pub(super) mod tests {
             let [mut of_words, mut of_vectors] = [(); 2].map(|()| Fields::new());
             let words = recognise_scalar(&template, &burst[..exact], &mut of_words);
             let vectors = vector::recognise(&template, &burst[..exact], &mut of_vectors);
-            // `None` means a wrong checksum. The scalar run then ends early.
+            // With AVX2, `None` means a wrong checksum. The scalar run then ends early.
             prop_assert!(!has_vectors() || vectors.is_some() || (words.len as usize) < exact);
             if let Some(vectors) = vectors {
                 prop_assert_eq!((vectors.len, vectors.replies), (words.len, words.replies));
@@ -880,9 +883,9 @@ pub(super) mod tests {
     #[test]
     fn vectors_compare_sources_as_scalars_do() {
         let unreachable = stages().fast.0.sources[0].unreachable.clone();
-        // Only addresses within the port's network: the template does not match tasks from other sources, so
-        // the stages refuse them. The first address and the node's own form one network of two addresses.
-        assert_eq!(unreachable.len(), 3, "first and own, last, and the server");
+        // The list has only addresses within the port's network: the template matches no task from another source.
+        // The first address and the node's own form one range of two addresses.
+        assert_eq!(unreachable.len(), 3, "ranges: first and own address, last address, server");
         let addresses: [u32; BURST] =
             std::array::from_fn(|at| TASK_SOURCES.get(at).map_or(at as u32, |one| one.to_be()));
         let expected = match_unreachable_scalar(&addresses, &unreachable);
@@ -930,7 +933,7 @@ pub(super) mod tests {
             signed_frame(header, bytes, Some(sequence))
         };
         let mut altered = from(1, 7000);
-        altered[TASK + 8] ^= 1; // its queue length, without a checksum
+        altered[TASK + 8] ^= 1; // the queue length; the packet has no checksum then
         altered[UDP + 6..UDP + 8].fill(0);
         let first = [from(1, 7001), altered, from(1, 7001), from(2, 7001), from(9, 7001)];
         let mut burst = first.map(|frame| pool.frame(&frame).unwrap());
@@ -987,7 +990,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Builds a task with these bytes changed, and with right checksums.
+    /// Builds a task with these bytes changed, as offset and new bytes, and with right checksums.
     fn task_with(changes: &[(usize, &[u8])]) -> Vec<u8> {
         let mut frame = frame(task(1, false), &[1; 9]);
         for &(at, bytes) in changes {
