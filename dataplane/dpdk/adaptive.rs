@@ -18,23 +18,23 @@ const SLEEP_MAX_NS: u64 = 10_000_000;
 /// Longest sleep while local workers have tasks. Their completions cause no interrupt.
 const WORKERS_NS: u64 = 50_000;
 
-/// TSC-based clock with sleeping.
+/// TSC-based clock whose core sleeps while it has no work.
 pub struct Adaptive {
     /// Clock while the core polls.
     tsc_clock: StallCounter,
     sleeper: Sleeper,
     counters: Counters,
-    /// Packets received and sent at the last poll.
+    /// Numbers of packets received and sent up to the last poll.
     packets: (u64, u64),
     /// Time of the last poll with work, in ticks.
     last_work: u64,
-    /// True if arriving packets wake the core.
+    /// True if the devices' interrupts are armed: arriving packets wake the core.
     is_armed: bool,
     /// True if the core has slept after its last poll.
     has_slept: bool,
-    /// End of the sleep before the last poll, if no device ended it.
+    /// Cause that ended the sleep before the last poll; `None` if a device did, or without a sleep.
     unwoken: Option<SleepEnd>,
-    /// End of such a sleep after which packets were waiting, until the next arming of interrupts.
+    /// Cause that ended the first such sleep after which packets were waiting; cleared when interrupts are armed.
     unannounced: Option<SleepEnd>,
 }
 
@@ -68,8 +68,8 @@ impl Adaptive {
         }
     }
 
-    /// Arms the devices' interrupts. Before, counts the last packets if they waited for the end of a long sleep: their
-    /// interrupt has had the time since.
+    /// Arms the devices' interrupts. First counts a late wake if packets waited for the end of a timed sleep, and
+    /// their interrupt has still not come.
     fn arm(&mut self) {
         if let Some(end) = self.unannounced.take()
             && self.sleeper.was_missed()
@@ -81,7 +81,8 @@ impl Adaptive {
         self.is_armed = true;
     }
 
-    /// Sleeps until a packet arrives or a timer is due.
+    /// Sleeps until a packet arrives or a timer is due: at most `SLEEP_MAX_NS`, or `WORKERS_NS` while local workers
+    /// have tasks.
     fn sleep(&mut self, progress: &Progress) {
         let now = self.tsc_clock.now();
         let longest_ns = if progress.awaits_workers { WORKERS_NS } else { SLEEP_MAX_NS };
@@ -123,8 +124,8 @@ impl Clock for Adaptive {
         self.has_slept
     }
 
-    /// After a poll with work disarms the interrupts. After a time without work arms them, and sleeps after the next
-    /// poll.
+    /// After a poll with work, disarms the interrupts. After `SPIN_NS` without work, arms them. Sleeps after a poll
+    /// without work while they are armed.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.tsc_clock.last());
@@ -145,7 +146,8 @@ impl Clock for Adaptive {
         }
     }
 
-    /// Disarms the interrupts, and then polls without sleeps until the core is quiet, at most for `longest`.
+    /// Disarms the interrupts, then polls without sleeps until the core has been quiet for `quiet`, at most for
+    /// `longest`.
     fn drain(&mut self, quiet: Duration, longest: Duration, is_busy: impl FnMut(u64) -> bool) {
         self.disarm();
         self.tsc_clock.drain(quiet, longest, is_busy);

@@ -1,5 +1,5 @@
-//! Events of devices: the system wants to remove one, or one needs a reset. EAL's interrupt thread reports them, and
-//! the watching thread handles them.
+//! Events of devices: the system wants to remove a device, or a device needs a reset. EAL's interrupt thread reports
+//! them, and the watching thread handles them.
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::collections::BTreeSet;
@@ -8,13 +8,13 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use wedjat_sys as sys;
 
-/// DPDK's `RTE_ETH_NAME_MAX_LEN`: length of the longest name that `rte_eth_dev_get_name_by_port` writes.
+/// DPDK's `RTE_ETH_NAME_MAX_LEN`: bytes of the longest name that `rte_eth_dev_get_name_by_port` writes, with its NUL.
 pub(super) const NAME_BYTES: usize = 64;
 
 /// Reason why cores must not poll a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
-    /// It is unplugged, or an administrator takes it from this process.
+    /// The device is unplugged, or an administrator takes it from this process.
     Removal,
     /// Its driver asks for a reset, for example of a virtual function after a reset of the physical one.
     Reset,
@@ -32,7 +32,7 @@ pub(super) fn watch() {
     // SAFETY: EAL runs; both functions live for the whole process and need no argument.
     REGISTERED.call_once(|| unsafe {
         let none = std::ptr::null_mut();
-        // A refusal leaves removals unnoticed, as before.
+        // If DPDK refuses a callback, the process does not notice these events.
         sys::rte_dev_event_callback_register(std::ptr::null(), Some(on_device_event), none);
         for event in [sys::RTE_ETH_EVENT_INTR_RMV, sys::RTE_ETH_EVENT_INTR_RESET] {
             sys::rte_eth_dev_callback_register(ALL_PORTS, event, Some(on_port_event), none);
@@ -40,7 +40,7 @@ pub(super) fn watch() {
     });
 }
 
-/// Takes an event of the device with this name; `None` if nothing has happened. A removal covers a reset.
+/// Takes an unhandled event of the device with this name; `None` if there is none. Returns a removal before a reset.
 pub(super) fn take(device: &str) -> Option<Cause> {
     let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
     [Cause::Removal, Cause::Reset]
@@ -48,7 +48,7 @@ pub(super) fn take(device: &str) -> Option<Cause> {
         .find(|&cause| pending.remove(&(device.to_owned(), cause)))
 }
 
-/// Forgets the events of a device.
+/// Drops the unhandled events of a device.
 pub(super) fn forget(device: &str) {
     while take(device).is_some() {}
 }
@@ -59,7 +59,7 @@ fn note(device: &CStr, cause: Cause) {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner).insert((device, cause));
 }
 
-/// Handles an event of a bus: vfio asks for a device, or the kernel reports its end.
+/// Handles an event of a bus: vfio requests that the process releases a device, or the kernel reports its removal.
 unsafe extern "C" fn on_device_event(
     device: *const c_char,
     event: sys::rte_dev_event_type,
@@ -71,7 +71,7 @@ unsafe extern "C" fn on_device_event(
     }
 }
 
-/// Handles an event of a driver.
+/// Handles a removal or a reset request that a driver reports.
 unsafe extern "C" fn on_port_event(
     id: u16,
     event: sys::rte_eth_event_type,

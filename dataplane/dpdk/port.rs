@@ -1,8 +1,8 @@
 //! A configured and started device, and its queue pairs as ports.
 //!
 //! An outlet is a transmit queue without a receive queue; an inlet is a receive queue without a transmit queue. A
-//! memif device reaches its peer through a relay ([`super::memif`]). Its gate keeps cores out of bursts while the
-//! driver maps memory. A NIC may be unplugged and return ([`super::presence`]).
+//! memif device reaches its peer through a relay ([`super::memif`]). The relay's gate keeps cores out of bursts while
+//! the driver maps or unmaps memory. A NIC may be unplugged and return ([`super::presence`]).
 #![allow(unsafe_code, reason = "calls into libdpdk")]
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ use super::steering::Steering;
 use super::turns::take_turn;
 use super::vlan;
 
-/// Interval of checks whether an unplugged device is back.
+/// Interval at which the watching thread checks whether an unplugged device is back.
 const RETURN_RETRY: Duration = Duration::from_millis(500);
 
 /// Interval at which a memif client looks for its server.
@@ -56,23 +56,23 @@ const REFUSALS_MAX: u32 = 8;
 const SOFTWARE_DRIVERS: [&str; 5] =
     ["net_af_packet", "net_af_xdp", "net_tap", "net_vhost", "net_virtio_user"];
 
-/// Treatment of checksums that the device has not verified.
-/// The port finishes checksums, so that such packets take the fast path. A check in the stages would exclude them.
+/// Treatment of checksums that the device has not verified. The port finishes and verifies them, so that such packets
+/// take the fast path; packets whose checksums the stages verify do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Checksums {
     /// True to finish checksums that were left to a device, even without the driver's mark.
     finishes: bool,
-    /// True if the device verifies one of the two. Such a driver (virtio) may also mark packets with a
-    /// missing checksum, so the port must look at each packet.
+    /// True if the device verifies either the IPv4 or the UDP checksum, not both. Such a driver (virtio) may also mark
+    /// packets with a missing checksum, so the port must check each packet.
     verifies_one: bool,
     /// True to trust all checksums.
     trusts: bool,
 }
 
 impl Checksums {
-    /// Finishes or verifies the checksums that the device has left open, and marks the packet if both are right, or
-    /// trusted.
-    /// The stages verify the UDP checksum of an unmarked packet. Returns true if it has finished a checksum.
+    /// Finishes or verifies the checksums that the device has left open. Marks the packet as verified if both are right
+    /// or trusted. The stages verify the UDP checksum of an unmarked packet. Returns true if it has finished a
+    /// checksum.
     fn settle(self, packet: &mut Mbuf) -> bool {
         let may_be_partial = self.finishes || packet.udp_checksum_is_missing();
         let is_finished =
@@ -96,7 +96,8 @@ pub struct DeviceOptions {
     pub queues: u16,
     /// Header fields for RSS.
     pub rss: RssFields,
-    /// Constants for keys that bring replies to the core of their task, on a device that cannot hash one end alone.
+    /// Constants for RSS keys that bring replies to the core of their task. For a device that cannot hash only the
+    /// client's end of a packet.
     pub steering: Option<Steering>,
     /// Number of transmit queues besides the pairs, for threads that only send, see
     /// [`Device::open_with_outlets`]. A device with fewer queues gives all that it has, and a memif server none.
@@ -108,12 +109,12 @@ pub struct DeviceOptions {
     pub rx_slots: u16,
     /// Slots of each transmit queue, adjusted to the device's limits.
     pub tx_slots: u16,
-    /// Bytes of the largest IP packet; `None` keeps the device's.
+    /// Bytes of the largest IP packet; `None` keeps the device's limit.
     pub mtu: Option<u16>,
     /// True to receive packets for every MAC address. Devices without this mode stay unchanged.
     pub promiscuous: bool,
-    /// True to receive packets for every group, as neighbour discovery needs. A device that cannot receives
-    /// packets for every address instead.
+    /// True to receive packets for every multicast group, as neighbour discovery requires. A device without this mode
+    /// receives packets for every address instead.
     pub multicast: bool,
     /// True to verify IPv4 and UDP checksums in the device, within its abilities.
     pub checksums: bool,
@@ -125,9 +126,9 @@ pub struct DeviceOptions {
     pub stamps: bool,
     /// True to set up receive interrupts, so that a core may sleep. Has no effect on a device without them.
     pub interrupts: bool,
-    /// Time that a memif client waits for its server. Other devices start or fail at once.
+    /// Longest time that a memif client waits for its server. Other devices start or fail at once.
     pub wait_for_peer: Duration,
-    /// Set to true to end that wait early.
+    /// Set to true by another thread to end that wait early.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -246,7 +247,7 @@ struct OpenedDevice {
     /// Port id in DPDK while the device is open.
     id: AtomicU16,
     name: String,
-    /// Name in EAL: of a PCI device its full address.
+    /// Name in EAL: the full address of a PCI device, or a virtual device's name without arguments.
     full_name: String,
     /// MAC address at the first set-up.
     mac: [u8; 6],
@@ -258,9 +259,9 @@ struct OpenedDevice {
     gate: Arc<Gate>,
     /// Steps between a removal and the return.
     lifecycle: Mutex<Lifecycle>,
-    /// Number of removals.
+    /// Number of removals, without resets.
     removals: AtomicU64,
-    /// Counters of the device before its removals.
+    /// Sum of the driver's counters before each removal or reset.
     earlier: Mutex<DeviceStats>,
     /// Distribution of packets over its queues.
     spread: Spread,
@@ -287,9 +288,9 @@ struct OpenedDevice {
     verifies_one: bool,
     /// Position and clock of the receive time in its packets.
     stamps: Result<Stamping, NoStamps>,
-    /// Packets with checksums finished here.
+    /// Number of packets whose checksum the ports finished.
     partial: AtomicU64,
-    /// Packets of other VLANs than the port's.
+    /// Number of packets of other VLANs than the port's, which the ports freed.
     other_vlans: AtomicU64,
     // Kept alive: the queues receive into the pool.
     pool: MbufPool,
@@ -320,7 +321,7 @@ pub enum DeviceEvent {
     Failed(String),
 }
 
-/// Counters of the device since it was opened.
+/// Counters of the device since it was first opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceStats {
     /// Packets received.
@@ -373,7 +374,7 @@ impl Device {
         Ok((device, ports))
     }
 
-    /// Like [`Device::open`], but also returns the outlets of the options, up to the device's number.
+    /// Like [`Device::open`], but also returns the requested outlets, up to the number that the device has.
     ///
     /// # Errors
     /// See [`Device::open`].
@@ -485,7 +486,7 @@ impl Device {
         &self.0.driver
     }
 
-    /// Returns its MAC address.
+    /// Returns the device's MAC address; zeros while the device is absent.
     pub fn mac(&self) -> [u8; 6] {
         mac_of(self.0.id())
     }
@@ -506,7 +507,8 @@ impl Device {
         self.0.removals.load(Relaxed)
     }
 
-    /// Returns false if the driver accepts receive interrupts but never delivers one. Cores then nap.
+    /// Returns false if the driver accepts receive interrupts but never delivers one. Cores then take short naps
+    /// instead of sleeps.
     pub fn delivers_interrupts(&self) -> bool {
         !self.0.proof.is_broken()
     }
@@ -515,7 +517,7 @@ impl Device {
     /// device's own clock.
     ///
     /// # Errors
-    /// If packets have no receive time, or one by a clock that cannot be compared with others.
+    /// If packets have no receive time, or the driver does not expose its clock.
     pub fn stamps(&self) -> Result<Stamping, NoStamps> {
         let stamping = self.0.stamps.clone()?;
         match stamping.clock {
@@ -535,7 +537,7 @@ impl Device {
             .map_err(|reason| NoStamps::Clock { driver: driver(), reason })
     }
 
-    /// Returns a reader of that clock for any thread. It returns `None` on failure.
+    /// Returns a function that reads the clock of [`Device::clock`] on any thread. It returns `None` on failure.
     pub fn clock_reader(&self) -> impl Fn() -> Option<u64> + Send + 'static {
         let device = Arc::clone(&self.0);
         move || stamps::read_clock(device.id()).ok()
@@ -547,8 +549,8 @@ impl Device {
         usize::try_from(unsafe { sys::rte_eth_dev_socket_id(self.0.id()) }).ok()
     }
 
-    /// Returns the header fields for spreading packets, as reported by the driver. `None` if the device has a
-    /// rule of its own.
+    /// Returns the header fields by which the device spreads packets, as reported by the driver. `None` if the device
+    /// has a rule of its own.
     pub fn rss(&self) -> Option<RssFields> {
         let mut conf = sys::rte_eth_rss_conf::default();
         // SAFETY: the port is open and `conf` is valid for writing. Without room for a key DPDK writes none.
@@ -556,7 +558,7 @@ impl Device {
         if error == 0 { RssFields::of(conf.rss_hf) } else { None }
     }
 
-    /// Returns how the device spreads UDP packets over its queues.
+    /// Returns the rule by which the device spreads UDP packets over its queues.
     pub fn spread(&self) -> Spread {
         self.0.spread
     }
@@ -581,7 +583,8 @@ impl Device {
         Ok(DeviceProperties::read(device.id(), &info, &settings))
     }
 
-    /// Returns the state of the link, without waiting. It stays down once the interface is removed.
+    /// Returns the state of the link, without waiting. The link is down while the device is absent, and stays down once
+    /// the kernel has removed the interface.
     pub fn link(&self) -> Link {
         let link = self.0.link();
         Link { up: link.up && !self.is_removed(), ..link }
@@ -626,7 +629,7 @@ impl Device {
         let count = usize::try_from(count).unwrap_or(0);
         let mut names = vec![sys::rte_eth_xstat_name::default(); count];
         let mut values = vec![sys::rte_eth_xstat::default(); count];
-        // SAFETY: both have room for `count` values.
+        // SAFETY: both vectors have room for `count` entries.
         let (named, counted) = unsafe {
             let named = sys::rte_eth_xstats_get_names(id, names.as_mut_ptr(), count as u32);
             (named, sys::rte_eth_xstats_get(id, values.as_mut_ptr(), count as u32))
@@ -645,7 +648,7 @@ impl Device {
 }
 
 impl DeviceStats {
-    /// Returns the sums of a device's own counters.
+    /// Returns the sums of the driver's counters, with 0 for the counters of relay, sockets and ports.
     fn plus(&self, other: &Self) -> Self {
         Self {
             rx_packets: self.rx_packets + other.rx_packets,
@@ -662,17 +665,17 @@ impl DeviceStats {
 }
 
 impl OpenedDevice {
-    /// Returns the port id in DPDK, of the last set-up.
+    /// Returns the port id in DPDK of the last set-up.
     fn id(&self) -> u16 {
         self.id.load(Relaxed)
     }
 
-    /// Locks the step of the device's life. A panicked thread leaves it consistent.
+    /// Locks the lifecycle. A panicked thread leaves it consistent.
     fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the counters of earlier lives.
+    /// Locks the sum of earlier counters. A panicked thread leaves it consistent.
     fn earlier(&self) -> MutexGuard<'_, DeviceStats> {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -695,7 +698,7 @@ impl OpenedDevice {
         }
     }
 
-    /// See [`Device::tend`].
+    /// Implements [`Device::tend`]: takes at most one step of the lifecycle. Returns `None` without a reportable event.
     fn tend(&self) -> Option<DeviceEvent> {
         let presence = self.presence.as_ref()?;
         let mut lifecycle = self.lifecycle();
@@ -741,7 +744,8 @@ impl OpenedDevice {
         }
     }
 
-    /// Stops and closes the device, which no thread polls. After a removal, EAL gives the NIC back to the kernel.
+    /// Stops the device, which no thread may poll. After a removal, closes it, so that EAL gives the NIC back to the
+    /// kernel. Otherwise resets it.
     fn close(&self, cause: Cause) {
         let id = self.id();
         // SAFETY: the port is open, and no thread polls it. Closing frees the mbufs of its queues.
@@ -768,7 +772,7 @@ impl OpenedDevice {
         opened.map_err(|error| error.with_log(&log_text))
     }
 
-    /// Makes EAL find the device, and opens it.
+    /// Makes EAL find the device, and opens it, for [`OpenedDevice::reopen`].
     fn probe_and_open(&self) -> Result<(u16, Option<String>), DeviceError> {
         if find(&self.name).is_err() {
             let name = CString::new(self.full_name.as_str()).unwrap_or_default();
@@ -789,14 +793,14 @@ impl OpenedDevice {
             return Err(DeviceError::Refused { name, step, reason, said: String::new() });
         }
         let warning = (opened.mac != self.mac).then(|| adopt_mac(id, self.mac)).flatten();
-        // From here on this device closes the port.
+        // Prevents the drop of `opened` from closing the port, which `self` owns from here on.
         *opened.lifecycle() = Lifecycle::Absent(None);
         Ok((id, warning))
     }
 
-    /// Starts the device. A memif client connects once per start, and only to a running server, so the start
-    /// is repeated until the link is up. Returns false after `refusals` attempts that a running server refused or did
-    /// not answer in time.
+    /// Starts the device. A memif client connects once per start, and only to a running server, so this repeats the
+    /// start until the link is up. Returns false after `refusals` attempts that a running server refused or did not
+    /// answer in time.
     fn start(&self, options: &DeviceOptions, refusals: u32) -> Result<bool, DeviceError> {
         let is_client = |memif: &&RelayedDevice| memif.relay.role() == Role::Client;
         let Some(RelayedDevice { relay, id, .. }) = self.relay.as_ref().filter(is_client) else {
@@ -859,7 +863,7 @@ impl OpenedDevice {
         accept(&self.name, "stop it", outcome.load(Relaxed))
     }
 
-    /// Runs `work` while the driver handles no peer.
+    /// Runs `work` while the memif driver handles no peer; runs it at once for other drivers.
     fn run_exclusively(&self, work: &(dyn Fn() + Sync)) {
         match self.driver.as_str() {
             "net_memif" => take_turn(work),
@@ -867,7 +871,7 @@ impl OpenedDevice {
         }
     }
 
-    /// Returns the state of the link by the driver.
+    /// Returns the state of the link as the driver reports it.
     fn link(&self) -> Link {
         let mut speed_mbps = 0;
         if *self.lifecycle() != Lifecycle::Open {
@@ -897,7 +901,7 @@ impl Drop for OpenedDevice {
     }
 }
 
-/// Check before each burst that the device is in order.
+/// Check before each burst that the device may be used.
 enum Guard {
     /// No check: a virtual device stays while it has ports.
     Open,
@@ -905,7 +909,8 @@ enum Guard {
     Gate(Pass),
     /// A NIC, which may be unplugged.
     Presence(Visitor),
-    /// A NIC's outlet. Its thread may not send for a long time, so no acknowledgement is awaited.
+    /// A NIC's outlet. Its thread may send nothing for a long time, so the watching thread closes the gate instead of
+    /// waiting for an acknowledgement.
     Outlet(Pass, Arc<Presence>),
 }
 
@@ -934,7 +939,7 @@ impl QueuePort {
         self.queue
     }
 
-    /// Returns the means by which the port can wake its core.
+    /// Returns the source of wake-ups by which the port can end its core's sleep.
     pub(super) fn source(&self) -> Source {
         let device = &self.device;
         let queues = std::iter::once(self.queue).chain(self.inlets.clone());
@@ -974,8 +979,8 @@ impl QueuePort {
         }
     }
 
-    /// Completes a receive on a port that is not plain: polls the further queues, and processes tags and
-    /// checksums of the packets after the first `before`. Returns the number of these packets.
+    /// Completes a receive on a port that is not plain. Polls the inlets, and processes the VLAN tags and checksums of
+    /// the packets after the first `before`. Returns the number of these packets.
     #[inline(never)]
     fn receive_more(&mut self, before: usize, burst: &mut Burst<Mbuf>) -> usize {
         self.receive_inlets(burst);
@@ -992,7 +997,7 @@ impl QueuePort {
         burst.len() - before
     }
 
-    /// Receives from the further queues while the burst has room.
+    /// Receives from the inlets while the burst has room.
     fn receive_inlets(&mut self, burst: &mut Burst<Mbuf>) {
         for queue in self.inlets.clone() {
             if !burst.is_full() {
@@ -1138,7 +1143,7 @@ impl Setup<'_> {
         self.interrupts = self.options.interrupts && is_physical;
         self.configure(&info)?;
         let interface = self.interface(eal);
-        // From here on a failure closes the device.
+        // From here on a failure drops `opened`, which closes the device.
         let can_be_unplugged = is_physical && relay.is_none();
         let mut opened = OpenedDevice {
             id: AtomicU16::new(self.id),
@@ -1238,9 +1243,9 @@ impl Setup<'_> {
         Err(DeviceError::Queues { name: self.name.to_owned(), driver, asked, most, hint })
     }
 
-    /// Sets the numbers of queues. A packet on any transmit queue must reach the peer:
-    /// - a memif server does not learn the number of its client's rings, and a write to a missing ring corrupts the
-    ///   first one. A client has all its rings, or the server refuses it.
+    /// Sets the numbers of receive and transmit queues, and thus of outlets:
+    /// - A memif server gets no outlets. It does not learn the number of its client's rings, and a write to a missing
+    ///   ring corrupts the first one. A client has all its rings, or the server refuses it.
     /// - AF_PACKET and AF_XDP spread received packets over all queues. So each outlet has a receive queue, which the
     ///   first port polls.
     fn count_queues(
@@ -1298,8 +1303,8 @@ impl Setup<'_> {
         Some(if key.is_some() { Rss { key, ..rss } } else { rss })
     }
 
-    /// Returns the key that brings replies to the queue of their task. `None` if the device needs none, or takes
-    /// none.
+    /// Returns the RSS key that brings replies to the queue of their task. `None` if the device needs no such key or
+    /// cannot use one.
     fn steering_key(&self, info: &sys::rte_eth_dev_info) -> Option<Vec<u8>> {
         let steering = self.options.steering.as_ref()?;
         let is_usable =
@@ -1308,7 +1313,7 @@ impl Setup<'_> {
         (is_usable && needs_key).then(|| steering.key(info.hash_key_size.into())).flatten()
     }
 
-    /// Returns how the configured device spreads UDP packets over its queues.
+    /// Returns the rule by which the configured device spreads UDP packets over its queues.
     fn spread(&self, info: &sys::rte_eth_dev_info) -> Spread {
         let is_nic = is_pci_address(self.name.split(',').next().unwrap_or_default());
         match self.rss(info) {
@@ -1320,10 +1325,11 @@ impl Setup<'_> {
         }
     }
 
-    /// Makes a started device accept the port's VLAN. Some, such as virtio and virtual functions, drop all others.
+    /// Makes a started device accept the port's VLAN. Some devices, such as virtio and virtual functions, drop packets
+    /// of a VLAN that is not in their filter.
     fn accept_vlan(&self, info: &sys::rte_eth_dev_info) {
-        let filters = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER != 0;
-        let Some(vlan) = self.options.vlan.filter(|_| filters) else { return };
+        let has_filter = info.rx_offload_capa & sys::WEDJAT_RX_OFFLOAD_VLAN_FILTER != 0;
+        let Some(vlan) = self.options.vlan.filter(|_| has_filter) else { return };
         // SAFETY: the port is started and its filter is on.
         let error = unsafe { sys::rte_eth_dev_vlan_filter(self.id, vlan, 1) };
         if error != 0 {
@@ -1335,7 +1341,8 @@ impl Setup<'_> {
         }
     }
 
-    /// Sets the redirection table for the key of [`Setup::steering_key`]. Returns false if the driver refuses.
+    /// Sets the redirection table for the key of [`Setup::steering_key`]. Returns false without such a key, or if the
+    /// driver refuses.
     fn set_table(&self, info: &sys::rte_eth_dev_info) -> bool {
         let (Some(steering), Some(key)) = (&self.options.steering, self.steering_key(info)) else {
             return false;
@@ -1380,7 +1387,7 @@ impl Setup<'_> {
         stamps::field().map(|field| Stamping { field, clock })
     }
 
-    /// Sets up all receive and transmit queues of the configured device.
+    /// Sets up all receive and transmit queues of the configured device, on its NUMA node.
     fn set_up_queues(&self) -> Result<(), DeviceError> {
         let (mut rx_slots, mut tx_slots) = (self.options.rx_slots, self.options.tx_slots);
         // SAFETY: the port is configured and both counts are valid for writing.
@@ -1458,7 +1465,7 @@ fn absence_hint(name: &str) -> String {
     }
 }
 
-/// Returns the port id of a device.
+/// Returns the port id of the device with this name.
 fn find(name: &str) -> Result<u16, DeviceError> {
     let absent = || DeviceError::Absent { name: name.to_owned(), present: present() };
     let text = CString::new(full_name(name)).map_err(|_| absent())?;
@@ -1468,7 +1475,7 @@ fn find(name: &str) -> Result<u16, DeviceError> {
     found.then_some(id).ok_or_else(absent)
 }
 
-/// Returns the name of a device in EAL. A PCI address may omit its domain, which EAL's names contain.
+/// Returns the name of a device in EAL: without arguments, and with the domain that a PCI address may omit.
 fn full_name(name: &str) -> String {
     let short = name.split(',').next().unwrap_or_default();
     match is_pci_address(short) && short.matches(':').count() == 1 {
@@ -1477,7 +1484,8 @@ fn full_name(name: &str) -> String {
     }
 }
 
-/// Returns true if a kernel driver that passes it to a process has the PCI device with this full address.
+/// Returns true if the PCI device with this full address is bound to a kernel driver for user processes, such as
+/// vfio-pci.
 fn is_bound(address: &str) -> bool {
     let driver = std::fs::read_link(format!("/sys/bus/pci/devices/{address}/driver")).ok();
     let name = driver.as_deref().and_then(|driver| driver.file_name());
@@ -1492,7 +1500,7 @@ fn mac_of(id: u16) -> [u8; 6] {
     address.addr_bytes
 }
 
-/// Gives a port another MAC address, or makes it receive for all. Returns a warning if it does neither.
+/// Sets the MAC address of a port, or else makes it receive for all addresses. Returns a warning if both fail.
 fn adopt_mac(id: u16, mac: [u8; 6]) -> Option<String> {
     let mut address = sys::rte_ether_addr { addr_bytes: mac };
     // SAFETY: the port is open, and the address lives through the call.
@@ -1573,7 +1581,7 @@ mod tests {
     /// Offset of the UDP checksum.
     const UDP_CHECKSUM: usize = ether::LEN + ipv4::LEN + 6;
 
-    /// A datagram with a correct checksum.
+    /// Returns a frame with a datagram with a correct checksum.
     fn whole() -> Vec<u8> {
         let mut frame = vec![0; PAYLOAD + 32];
         let flow = Flow {
@@ -1589,8 +1597,8 @@ mod tests {
         frame
     }
 
-    /// The same datagram as a kernel socket leaves it for a device: the field holds the sum of the pseudo
-    /// header.
+    /// Returns the same frame as a kernel socket leaves it for a device: the checksum's field holds the sum of the
+    /// pseudo header.
     fn partial() -> Vec<u8> {
         let mut frame = whole();
         // Source, destination, protocol UDP, and length with the header of eight bytes.

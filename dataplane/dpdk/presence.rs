@@ -1,8 +1,8 @@
 //! Presence of a device that may be unplugged while cores poll it.
 //!
-//! The watching thread withdraws the device, waits until each core has acknowledged that it polls the device no
-//! more, and then closes it (quiescent-state reclamation). A burst costs one load; a core acknowledges at its next
-//! burst. When the device is back, possibly with another port id, the cores learn of it in the same way.
+//! The watching thread withdraws the device, waits until each core has acknowledged that it no longer polls the device,
+//! and then closes it (quiescent-state reclamation). Each burst costs one more load. A core acknowledges at its next
+//! burst. When the device is back, possibly with another port id, the cores acknowledge it in the same way.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU16, AtomicU64};
@@ -17,7 +17,7 @@ pub(super) struct Presence {
     epoch: AtomicU64,
     /// Port id in DPDK, valid while the epoch is even.
     id: AtomicU16,
-    /// The epoch that each user has acknowledged.
+    /// Last epoch that each core has acknowledged.
     acknowledged: Mutex<Vec<Arc<AtomicU64>>>,
 }
 
@@ -25,13 +25,16 @@ pub(super) struct Presence {
 #[derive(Debug)]
 pub(super) struct Visitor {
     presence: Arc<Presence>,
-    /// Last epoch seen, and the port id in it.
+    /// Last epoch seen.
     seen: u64,
+    /// Port id in that epoch; valid if the epoch is even.
     id: u16,
+    /// Same as `seen`, for the watching thread.
     acknowledged: Arc<AtomicU64>,
 }
 
-/// Another view of the thread that owns a [`Visitor`]. It changes only with the visitor's bursts.
+/// A device's presence for other code of the thread that owns a [`Visitor`]. Changes only when the visitor starts a
+/// burst.
 #[derive(Clone, Debug)]
 pub(super) struct Companion {
     presence: Arc<Presence>,
@@ -72,7 +75,7 @@ impl Presence {
         is_present(self.epoch.load(Acquire)).then(|| self.id.load(Relaxed))
     }
 
-    /// Withdraws the device: no new burst begins once a core has seen it.
+    /// Withdraws the device, which must be present. A core starts no burst after it has acknowledged this.
     pub(super) fn withdraw(&self) {
         self.epoch.fetch_add(1, Release);
     }
@@ -86,7 +89,7 @@ impl Presence {
     /// Makes a withdrawn device present again, as this port.
     pub(super) fn restore(&self, id: u16) {
         self.id.store(id, Relaxed);
-        // Publishes the device's set-up with the epoch.
+        // Release: the cores then also see the device's set-up and its id.
         self.epoch.fetch_add(1, Release);
     }
 }
@@ -102,12 +105,12 @@ impl Visitor {
         is_present(self.seen).then_some(self.id)
     }
 
-    /// Returns true while the device is withdrawn.
+    /// Returns true if the device was withdrawn at the last burst.
     pub(super) fn is_withdrawn(&self) -> bool {
         !is_present(self.seen)
     }
 
-    /// Acknowledges an epoch: the core uses the device of earlier ones no more.
+    /// Acknowledges an epoch: the core no longer uses the device of earlier epochs.
     #[cold]
     fn acknowledge(&mut self, epoch: u64) {
         (self.seen, self.id) = (epoch, self.presence.id.load(Relaxed));
@@ -122,14 +125,14 @@ impl Visitor {
 }
 
 impl Drop for Visitor {
-    /// Removes the view: no acknowledgement of it is awaited.
+    /// Removes the view, so that the watching thread does not wait for its acknowledgement.
     fn drop(&mut self) {
         self.presence.list().retain(|one| !Arc::ptr_eq(one, &self.acknowledged));
     }
 }
 
 impl Companion {
-    /// Returns the epoch of the thread's last burst, and the port id in it; no id while the device is withdrawn.
+    /// Returns the epoch of the thread's last burst, and the port id in it; `None` if the device was withdrawn.
     pub(super) fn get(&self) -> (u64, Option<u16>) {
         let epoch = self.acknowledged.load(Relaxed);
         (epoch, is_present(epoch).then(|| self.presence.id.load(Relaxed)))

@@ -1,12 +1,13 @@
 //! Evidence that a device's receive interrupts wake a core. Some drivers accept them and never deliver one (e1000 and
-//! e1000e of DPDK 22.11 on emulated devices). So a core naps until the first interrupt has come, and again after a
-//! sleep that the timer ended although packets were waiting.
+//! e1000e of DPDK 22.11 on emulated devices). So a core takes only naps, which are short sleeps, until the first
+//! interrupt has come. It does so again after a sleep that the timer ended although packets were waiting.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Sleeps without an interrupt although packets were waiting, after which the interrupts count as broken. A packet that
-/// arrives between the end of a sleep and the check looks the same, but not so often without a single interrupt.
+/// Number of misses after which the interrupts count as broken. A *miss* is a sleep that ended without an interrupt
+/// although packets were waiting. A packet that arrives between the end of a sleep and the check also looks like a
+/// miss, but not so often without a single interrupt.
 const MISSES_MAX: u32 = 8;
 
 /// Evidence for one device, shared by its cores. Holds [`PROVEN`], or the number of misses since the last interrupt.
@@ -33,12 +34,12 @@ impl Proof {
         self.0.store(next, Relaxed);
     }
 
-    /// Returns true if the last packets came with an interrupt.
+    /// Returns true if no miss has followed the last interrupt.
     pub(super) fn is_proven(&self) -> bool {
         self.0.load(Relaxed) == PROVEN
     }
 
-    /// Returns true after several misses without an interrupt.
+    /// Returns true after [`MISSES_MAX`] misses without an interrupt.
     pub(super) fn is_broken(&self) -> bool {
         self.0.load(Relaxed) == MISSES_MAX
     }

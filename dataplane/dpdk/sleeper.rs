@@ -1,6 +1,6 @@
-//! Sleep of a core until one of its ports receives a packet: by receive interrupts of devices, sockets of
-//! AF_PACKET and AF_XDP, and interrupts of memif rings. Other devices cannot wake a core, so with them it
-//! takes short naps, and also with a NIC whose interrupts have not been seen to work.
+//! Sleep of a core until one of its ports receives a packet. Receive interrupts of NICs, sockets of AF_PACKET and
+//! AF_XDP, and interrupts of memif rings wake the core. Other devices cannot wake it, so with them it takes short naps.
+//! It also takes naps with a NIC whose interrupts are not proven to work.
 #![allow(unsafe_code, reason = "calls into libdpdk, and sockets that its drivers own")]
 
 use std::io;
@@ -21,9 +21,9 @@ use super::presence::Companion;
 use super::proof::Proof;
 use super::source::Source;
 
-/// Interval of checks for ports that cannot wake the core.
+/// Longest sleep while a port cannot wake the core.
 const NAP: Duration = Duration::from_micros(50);
-/// Delay by which the kernel may postpone a wake-up, to combine several.
+/// Delay by which the kernel may postpone a timer's wake-up, to combine several. Linux's default is 50 us.
 const SLACK_NS: u64 = 1_000;
 
 /// Rings of one memif device that a core reads.
@@ -37,17 +37,19 @@ struct Rings {
     connection: u64,
     /// Interrupts of the rings that have one.
     interrupts: Vec<Arc<RingInterrupt>>,
-    /// True if the peer does not send interrupts.
+    /// True if some ring has no interrupt, because the peer sends none for it.
     needs_naps: bool,
 }
 
 /// Receive queue of a NIC with an interrupt.
 struct Queue {
-    /// Presence of a NIC that can be unplugged.
+    /// Presence of a NIC that can be unplugged, with its port id.
     presence: Option<Companion>,
-    /// Port id of another one.
+    /// Port id of a NIC without `presence`.
     id: u16,
+    /// Number of the queue in the device.
     queue: u16,
+    /// Evidence that the device's interrupts work.
     proof: Arc<Proof>,
     /// Epoch of the presence in which its interrupt was set up.
     epoch: u64,
@@ -57,7 +59,7 @@ struct Queue {
     is_suspect: bool,
 }
 
-/// End of a sleep.
+/// Cause that ended a sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SleepEnd {
     /// A device ended it.
@@ -78,6 +80,7 @@ impl SleepEnd {
 
 /// Sleeper of one core.
 pub struct Sleeper {
+    /// Epoll instance with all sources of wake-ups.
     epoll: OwnedFd,
     /// Queues with interrupts. The data of their events is the index plus one; other events have 0.
     queues: Vec<Queue>,
@@ -88,7 +91,8 @@ pub struct Sleeper {
 }
 
 impl Sleeper {
-    /// Creates the sleeper of the core that polls these ports. Called by the core's thread.
+    /// Creates the sleeper of the core that polls these ports. Must be called by the core's thread: it shortens the
+    /// timer slack of the calling thread.
     ///
     /// # Errors
     /// If the system refuses.
@@ -156,7 +160,7 @@ impl Sleeper {
             || self.memifs.iter().any(|rings| rings.needs_naps);
         let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
         let Ok(time) = Timespec::try_from(timeout) else { return SleepEnd::Timer };
-        // Waits by `poll`, because epoll's own timeout is in milliseconds before Linux 5.11.
+        // Waits by `poll`: before Linux 5.11, the timeout of epoll is in milliseconds.
         let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time));
         if ready_count.is_ok_and(|count| count > 0) && self.take_events() {
             return SleepEnd::Device;
@@ -181,8 +185,8 @@ impl Sleeper {
         !events.is_empty()
     }
 
-    /// Judges a sleep that no device ended although packets were waiting, before the next [`Sleeper::arm`].
-    /// Returns true if no device has announced them meanwhile.
+    /// Returns true if no interrupt has come for packets that waited at the end of the last sleep. Records this as a
+    /// miss of their queues. Call it before the next [`Sleeper::arm`].
     pub fn was_missed(&mut self) -> bool {
         if self.take_events() {
             return false;
@@ -194,15 +198,15 @@ impl Sleeper {
     }
 }
 
-/// Adds an edge-triggered event: each packet is an event, even if nothing is read. An eventfd is
-/// never read, and a socket whose interface has gone stays readable.
+/// Adds a descriptor to the epoll, with `data` in its events. Edge-triggered: each packet is a new event, although
+/// this process does not read eventfds, and a socket whose interface has gone stays readable.
 fn watch(epoll: &OwnedFd, descriptor: BorrowedFd<'_>, data: u64) -> io::Result<()> {
     Ok(epoll::add(epoll, descriptor, EventData::new_u64(data), EventFlags::IN | EventFlags::ET)?)
 }
 
 impl Queue {
-    /// Returns the epoch of the presence, and the port id; no id while the device is unplugged. This thread has then
-    /// acknowledged that, see [`super::presence`].
+    /// Returns the epoch of the presence, and the port id; `None` once this thread has acknowledged that the device is
+    /// unplugged, see [`super::presence`].
     fn state(&self) -> (u64, Option<u16>) {
         self.presence.as_ref().map_or((0, Some(self.id)), Companion::get)
     }
@@ -212,11 +216,11 @@ impl Queue {
         self.state().1
     }
 
-    /// Requests interrupts. Sets them up before if the device is new, or has returned.
+    /// Requests interrupts. First sets them up if the device is new or has returned.
     fn arm(&mut self, epoll: &OwnedFd, data: u64) {
         let (epoch, Some(id)) = self.state() else { return };
         if epoch != self.epoch {
-            // A closed device has closed the old descriptor, which leaves the epoll.
+            // The old descriptor needs no removal from the epoll: the device's close has closed it.
             (self.epoch, self.is_accepted) = (epoch, set_up_interrupt(epoll, id, self.queue, data));
         }
         // SAFETY: the device is open, and this thread owns the queue.
@@ -236,7 +240,8 @@ impl Queue {
         self.id().is_some() && !(self.is_accepted && self.proof.is_proven())
     }
 
-    /// Notes whether packets are waiting. A driver that cannot count them is suspected.
+    /// Records whether packets are waiting after a sleep without an interrupt. Assumes so if the driver cannot count
+    /// them.
     fn suspect(&mut self) {
         // SAFETY: as in `arm`.
         let count = |id| unsafe { sys::rte_eth_rx_queue_count(id, self.queue) };
@@ -244,11 +249,11 @@ impl Queue {
     }
 }
 
-/// Adds the receive interrupt of a queue to the epoll. Returns false if the driver has none.
+/// Adds the receive interrupt of a queue to the epoll. Returns false if the driver has none, or the system refuses.
 fn set_up_interrupt(epoll: &OwnedFd, id: u16, queue: u16, data: u64) -> bool {
     // SAFETY: the device is open and has the queue.
     let event = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(id, queue) };
-    // SAFETY: the device keeps it open while it is started.
+    // SAFETY: the device keeps the descriptor open while it is started.
     event >= 0 && watch(epoll, unsafe { BorrowedFd::borrow_raw(event) }, data).is_ok()
 }
 
@@ -260,7 +265,7 @@ impl Rings {
             return;
         }
         for interrupt in self.interrupts.drain(..) {
-            // The peer may still have it open, so it must be removed explicitly.
+            // Removes it explicitly: the peer may still have it open, so a close here does not remove it.
             let _ = epoll::delete(epoll, interrupt.event());
         }
         (self.connection, self.needs_naps) = (connection, false);

@@ -1,19 +1,21 @@
-//! RSS keys that bring the reply of a task to the core of the task, on two ports of NICs that hash both ends.
+//! RSS keys that bring the reply of a task to the core of the task. For a leaf with a clients' and a workers' port, on
+//! NICs that hash both ends of a packet.
 //!
-//! A NIC hashes addresses and ports with the Toeplitz function: each set bit of the input adds 32 bits of the key,
-//! from that bit's position on. A task goes from its client to the leaf, its reply from the worker to the client. The
-//! keys of both ports make the two hashes differ by a constant:
-//! - the workers' key has zeros where the server's address selects it, so all servers have the same hash;
-//! - the clients' key has at the client's address and port the bits that the workers' key has there.
+//! A NIC hashes source address, destination address, source port and destination port with the Toeplitz function. Each
+//! set bit of this input adds (XOR) 32 bits of the key, from that bit's position on. A task goes from its client to the
+//! leaf, its reply from the worker to the client. The keys of both ports make the two hashes differ by a constant:
+//! - the workers' key is zero at the source address, so the server's address does not change the hash;
+//! - the clients' key has at the source (the client's address and port) the bits that the workers' key has at the
+//!   destination.
 //!
-//! The leaf's own address and task port are constant, so their part of the hashes is, too. The clients' port adds this
-//! constant to the index of its redirection table (RETA). The keys serve one IP version, that of the port.
+//! The leaf's own address and the task port are constant, so their part of each hash is constant, too. Each port adds
+//! (XOR) its constant to the index of its redirection table (RETA). The keys serve one IP version, that of the port.
 
 use std::net::IpAddr;
 
 use wedjat_core::policy::stream_seed;
 
-/// Ends of the traffic on a port.
+/// Traffic that arrives on a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteeredSide {
     /// Tasks arrive here.
@@ -25,7 +27,7 @@ pub enum SteeredSide {
 /// Constants of a leaf for its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
-    /// Ends of the traffic on this port.
+    /// Traffic that arrives on this port.
     pub side: SteeredSide,
     /// Address of the leaf on this port. Clients send tasks to it.
     pub leaf: IpAddr,
@@ -35,12 +37,13 @@ pub struct Steering {
     pub seed: u64,
 }
 
-/// Bits of a window: what one bit of the input adds to the hash.
+/// Bits of a window: the part of the key that one bit of the input adds to the hash. `n` bits of input select
+/// `n + WINDOW - 1` bits of the key.
 const WINDOW: usize = 32;
 /// Bits of a UDP port.
 const PORT_BITS: usize = 16;
 
-/// Bit of a key. Its bits are numbered from the first byte's highest.
+/// Returns a bit of a key or an input, whose bits are numbered from the first byte's highest one.
 fn bit(key: &[u8], at: usize) -> bool {
     key[at / 8] >> (7 - at % 8) & 1 == 1
 }
@@ -51,7 +54,8 @@ fn set_bit(key: &mut [u8], at: usize, value: bool) {
     key[at / 8] = key[at / 8] & !mask | if value { mask } else { 0 };
 }
 
-/// Hash of an input by NICs (Microsoft, "RSS hashing types"), for an input that begins at bit `offset` of the packet's.
+/// Returns the part of a NIC's hash that `input` adds (Microsoft, "RSS hashing types"). `input` is a part of the
+/// packet's whole input that begins at its bit `offset`.
 fn toeplitz(key: &[u8], input: &[u8], offset: usize) -> u32 {
     let window =
         |at: usize| (at..at + WINDOW).fold(0_u32, |word, at| word << 1 | u32::from(bit(key, at)));
@@ -59,7 +63,7 @@ fn toeplitz(key: &[u8], input: &[u8], offset: usize) -> u32 {
     bits.fold(0, |hash, at| hash ^ window(offset + at))
 }
 
-/// Octets of an address.
+/// Returns the octets of an address in network byte order.
 fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -68,7 +72,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 impl Steering {
-    /// Bits of an address.
+    /// Returns the number of bits of an address.
     fn address_bits(&self) -> usize {
         if self.leaf.is_ipv4() { 32 } else { 128 }
     }
@@ -89,8 +93,8 @@ impl Steering {
         key
     }
 
-    /// Returns the key of a clients' port. Its bits beside those of the client's end are those of the workers' key,
-    /// which are as random.
+    /// Returns the key of a clients' port. The bits that the client's address and port do not select are those of the
+    /// workers' key, which are random, too.
     fn clients_key(&self, bytes: usize) -> Vec<u8> {
         let (workers, address) = (self.workers_key(bytes), self.address_bits());
         let mut key = workers.clone();
@@ -104,7 +108,8 @@ impl Steering {
         key
     }
 
-    /// Returns the key of this port. `None` for a device with shorter keys.
+    /// Returns the key of this port with this number of bytes; `None` if these are fewer than
+    /// [`Steering::key_bytes_min`].
     #[must_use]
     pub fn key(&self, bytes: usize) -> Option<Vec<u8>> {
         (bytes >= self.key_bytes_min()).then(|| match self.side {
@@ -113,7 +118,7 @@ impl Steering {
         })
     }
 
-    /// Returns the number that the index of this port's RETA adds (XOR): the constant part of its hashes.
+    /// Returns the constant part of this port's hashes. [`Steering::table`] removes it from the RETA's index by XOR.
     #[must_use]
     pub fn offset(&self, key: &[u8]) -> u32 {
         let address = self.address_bits();
@@ -127,7 +132,7 @@ impl Steering {
         }
     }
 
-    /// Returns the queue of each entry of a RETA with `entries`, a power of two.
+    /// Returns the queue of each entry of a RETA with `entries` entries, a power of two.
     #[must_use]
     pub fn table(&self, key: &[u8], entries: u16, queues: u16) -> Vec<u16> {
         let offset = self.offset(key) as u16;
@@ -146,17 +151,17 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a key of most NICs.
+    /// Bytes of the key of most NICs.
     const KEY: usize = 40;
     const PORT: u16 = 1234;
 
-    /// Input of the hash: addresses and UDP ports of a packet.
+    /// Returns the input of the hash: addresses and UDP ports of a packet.
     fn input(from: (IpAddr, u16), to: (IpAddr, u16)) -> Vec<u8> {
         [octets(from.0), octets(to.0), from.1.to_be_bytes().into(), to.1.to_be_bytes().into()]
             .concat()
     }
 
-    /// Queue of a packet: DPDK's own hash, and the table.
+    /// Returns the queue of a packet by DPDK's own hash and the table, which has 128 entries.
     fn queue(steering: &Steering, input: &[u8], queues: u16) -> usize {
         let key = steering.key(KEY).unwrap();
         let words: Vec<u32> =
@@ -170,8 +175,8 @@ mod tests {
         usize::from(steering.table(&key, 128, queues)[hash as usize % 128])
     }
 
-    /// Checks with random clients and servers that each reply reaches the queue of its task, and that the queues are
-    /// used evenly.
+    /// Checks with random clients and servers that each reply reaches the queue of its task. Also checks that each
+    /// queue gets its share of the tasks, within 20%.
     fn replies_follow_tasks(leaf: [IpAddr; 2], address: impl Fn(u8, u32) -> IpAddr) {
         sys::load().unwrap();
         let mut count = 0;
