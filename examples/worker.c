@@ -1,27 +1,27 @@
-/* A worker core: takes tasks from the agent of its host and answers each with its own bytes in reverse.
+/* A worker: takes tasks from the agent of its host and answers each with its own bytes in reverse.
  *
  *   cc -O2 -o worker worker.c $(pkg-config --cflags --libs wedjat)
  *   ./worker AGENT [CPU [QUANTUM]]
  *
  * CPU: CPU to run on; -1 for any. With a QUANTUM in microseconds several tasks share the core, so that a long task does
- * not delay short ones. Ends when the agent ends. */
+ * not delay short ones. The worker ends when the agent ends. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <wedjat.h>
 
-#define SECOND 1000000000ull
+#define SECOND 1000000000ull /* in nanoseconds */
 
 static uint32_t smaller(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }
 
-/* Serves one task at a time. Returns the code of the end of tasks. */
+/* Serves one task at a time, until no more will come. Returns the error code of that reason. */
 static int serve_in_order(struct wedjat_worker *worker)
 {
     struct wedjat_task task;
-    uint8_t answer[2048];
+    uint8_t answer[2048]; /* longer answers are cut */
     int code;
 
     while ((code = wedjat_worker_recv(worker, SECOND, &task)) >= 0) {
@@ -37,7 +37,7 @@ static int serve_in_order(struct wedjat_worker *worker)
     return code;
 }
 
-/* Handles a task that shares the core. Returns the length of its answer. */
+/* Handles a task that shares the core with others. Returns the length of its answer. */
 static int64_t reverse(const struct wedjat_task *task, uint8_t *answer, const struct wedjat_cpu *cpu, void *argument)
 {
     uint32_t length = smaller(task->length, task->reply_max);
@@ -52,7 +52,9 @@ static int64_t reverse(const struct wedjat_task *task, uint8_t *answer, const st
 
 int main(int argc, char **argv)
 {
+    /* Any worker, pool and CPU; waits 300 s for the agent, and spins 50 us before each sleep. */
     struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, 300 * SECOND, 50000};
+    /* The quantum is set below; stacks of 256 KiB, 64 tasks, no timer. */
     struct wedjat_sharing sharing = {sizeof sharing, 0, 256 << 10, 64, 0};
     struct wedjat_worker *worker;
     char detail[1024] = "";

@@ -1,8 +1,8 @@
-//! Checks the needs of a start before it, and names the fix of each problem.
+//! Checks before a start whether the machine and the configuration allow it, and names the fix of each problem.
 //!
 //! The checks of the machine read files below [`Request::root`] and start nothing. So tests can use made-up machines,
-//! and users can run it beside a running leaf. Some checks do more for a moment: one writes a file beside the state
-//! file, and one listens at the addresses for TCP. [`probe`] opens the ports, so their node must not run.
+//! and users can run the checks beside a running leaf. Two checks do more for a moment: one writes a file beside the
+//! state file, and one listens at the TCP addresses. [`probe`] opens the ports, so their node must not run.
 
 #[cfg_attr(not(feature = "dpdk"), path = "doctor/no_ports.rs")]
 mod ports;
@@ -26,7 +26,7 @@ use wedjat_desired::config::{ControlConfig, NodeConfig};
 
 pub use ports::probe;
 
-/// Planned start.
+/// Planned start of a node.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `/`, or the folder of a made-up machine.
@@ -45,14 +45,14 @@ pub struct Request {
     pub state_group: Option<u32>,
     /// Region that an agent's workers attach to.
     pub region: Option<PathBuf>,
-    /// Addresses for TCP.
+    /// TCP addresses of the control interface.
     pub control: ControlConfig,
     /// Batch jobs beside an agent's workers.
     pub jobs: Vec<Job>,
 }
 
 impl Request {
-    /// Returns the needs of a node with this configuration and these arguments for EAL.
+    /// Returns the planned start of a node with this configuration and these arguments for EAL.
     #[must_use]
     pub fn of(config: &NodeConfig<'_>, eal: &[String]) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Finding {
     }
 }
 
-/// Runs all checks.
+/// Runs all checks. Returns their findings in the order of the table.
 pub fn run(request: &Request) -> Vec<Finding> {
     let machine = Machine { root: &request.root };
     let devices: Vec<Device> =
@@ -148,7 +148,7 @@ pub fn run(request: &Request) -> Vec<Finding> {
     findings.push(governor(&machine, &request.cores));
     findings.push(tsc(&machine));
     findings.extend(devices.iter().map(|device| presence(&machine, device)));
-    findings.extend(devices.iter().filter_map(|device| nodes(&machine, device, &request.cores)));
+    findings.extend(devices.iter().filter_map(|device| numa(&machine, device, &request.cores)));
     findings.extend(request.state.as_deref().map(|path| state(path, request.state_group)));
     findings.extend(request.region.as_deref().map(workers));
     findings.extend(request.jobs.first().map(|job| cgroups(&machine, job)));
@@ -187,7 +187,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Returns the path below the root.
+    /// Returns the path of a file of the machine, with or without a leading slash.
     fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -216,14 +216,14 @@ impl Machine<'_> {
         names
     }
 
-    /// Returns the value of a `Name:  value` line of /proc/self/status.
+    /// Returns the value of a `Name:  value` line of /proc/self/status; empty without such a line.
     fn own_status(&self, name: &str) -> String {
         let text = self.text("proc/self/status");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.map(|value| value.trim().to_owned()).unwrap_or_default()
     }
 
-    /// Returns true if this process has the effective user id 0.
+    /// Returns true if this process has the effective user id 0, the second id of the line.
     fn is_root(&self) -> bool {
         self.own_status("Uid").split_whitespace().nth(1) == Some("0")
     }
@@ -240,7 +240,7 @@ struct Device {
     name: String,
     /// Driver, for example `net_memif` of `net_memif0`; `None` for a PCI address.
     driver: Option<String>,
-    /// Name with arguments; only the name if neither the configuration nor EAL's arguments describe its creation.
+    /// Name with arguments. Without a comma if neither the configuration nor EAL's arguments create the device.
     text: String,
 }
 
@@ -250,7 +250,7 @@ impl Device {
         let name = vdev::name(device);
         let from_eal = eal.iter().find_map(|word| {
             let text = word.strip_prefix("--vdev=").unwrap_or(word);
-            // EAL also creates a device without arguments. The comma marks it as one that EAL creates.
+            // EAL also creates a device without arguments. The comma then still marks the device as created.
             (vdev::name(text) == name).then(|| format!("{},{}", name, &text[name.len()..]))
         });
         let text = if device.contains(',') { None } else { from_eal };
@@ -271,7 +271,7 @@ impl Device {
         self.driver.as_deref() == Some(driver)
     }
 
-    /// Returns true if arguments describe its creation.
+    /// Returns true if the configuration or EAL's arguments create the device.
     fn has_arguments(&self) -> bool {
         self.text.contains(',')
     }
@@ -282,10 +282,10 @@ impl Device {
     }
 }
 
-/// Completes a PCI address: `03:00.0` is in domain 0.
+/// Adds the domain 0 to a PCI address without one: `03:00.0`. Returns other names unchanged.
 fn full_address(name: &str) -> String {
-    let short = vdev::is_pci_address(name) && name.matches(':').count() == 1;
-    if short { format!("0000:{name}") } else { name.to_owned() }
+    let lacks_domain = vdev::is_pci_address(name) && name.matches(':').count() == 1;
+    if lacks_domain { format!("0000:{name}") } else { name.to_owned() }
 }
 
 /// Checks for free hugepages.
@@ -299,8 +299,8 @@ fn hugepages(machine: &Machine, devices: &[Device]) -> Finding {
         Some(format!("{pages} of {}", size.trim_start_matches("hugepages-")))
     };
     let free: Vec<String> = machine.names(folder).iter().filter_map(free).collect();
-    let mounted = machine.text("proc/mounts").contains(" hugetlbfs ");
-    match (free.is_empty(), mounted) {
+    let is_mounted = machine.text("proc/mounts").contains(" hugetlbfs ");
+    match (free.is_empty(), is_mounted) {
         (false, true) => Finding::ok(NAME, format!("free: {}", free.join(", "))),
         (false, false) => Finding::warn(
             NAME,
@@ -330,8 +330,8 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     const BPF: u32 = 39;
     let user = if machine.is_root() { "root" } else { "an ordinary user" };
     let mut findings = vec![Finding::ok("user", user)];
-    let mut need = |driver: &str, has_them: bool, capabilities: &str| {
-        if devices.iter().any(|device| device.has_driver(driver)) && !has_them {
+    let mut need = |driver: &str, has_capabilities: bool, capabilities: &str| {
+        if devices.iter().any(|device| device.has_driver(driver)) && !has_capabilities {
             let fix = format!(
                 "start as root, or: sudo setcap {capabilities}+ep \"$(command -v wedjat)\""
             );
@@ -359,8 +359,8 @@ fn memory_lock(machine: &Machine) -> Finding {
     let limits = machine.text("proc/self/limits");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let limit = line.and_then(|line| line.split_whitespace().next()).unwrap_or("unknown");
-    let enough = limit == "unlimited" || machine.has_capability(CAP_IPC_LOCK);
-    if enough {
+    let is_enough = limit == "unlimited" || machine.has_capability(CAP_IPC_LOCK);
+    if is_enough {
         return Finding::ok("locked memory", limit);
     }
     let fix = "ulimit -l unlimited, or in /etc/security/limits.conf: '* - memlock unlimited'";
@@ -385,7 +385,7 @@ fn vfio(machine: &Machine) -> Finding {
     Finding::fail("vfio", "this machine has no IOMMU, which vfio requires", fix)
 }
 
-/// Checks the CPUs of the dispatchers.
+/// Checks that this process may use the CPUs of the dispatchers, and that they are free of other load.
 fn cores(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     let allowed = cpu_list(&machine.own_status("Cpus_allowed_list"));
     let listed = list(&allowed);
@@ -420,7 +420,7 @@ fn cores(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     findings
 }
 
-/// Finds other load on the CPU of a dispatcher.
+/// Checks for other load on the CPU of a dispatcher: another dispatcher on its physical core, or the kernel's work.
 fn disturbance(machine: &Machine, name: &str, core: usize, dispatchers: &[usize]) -> Finding {
     let siblings =
         machine.text(&format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"));
@@ -440,7 +440,7 @@ fn disturbance(machine: &Machine, name: &str, core: usize, dispatchers: &[usize]
     }
 }
 
-/// Checks that the CPUs run at a constant frequency.
+/// Checks that the CPUs of the dispatchers, or CPU 0 without dispatchers, run at a constant frequency.
 fn governor(machine: &Machine, dispatchers: &[usize]) -> Finding {
     let cores: &[usize] = if dispatchers.is_empty() { &[0] } else { dispatchers };
     let governor_of = |core: &usize| {
@@ -471,15 +471,15 @@ fn tsc(machine: &Machine) -> Finding {
     if flags.is_empty() {
         return Finding::ok("clock", format!("not x86; the kernel uses {source}"));
     }
-    let steady = ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.contains(flag));
-    if steady {
+    let is_invariant = ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.contains(flag));
+    if is_invariant {
         return Finding::ok("clock", format!("the TSC is invariant; the kernel uses {source}"));
     }
     let fix = "none on this machine (in a virtual machine, pass the host's CPU model through); latencies may be off";
     Finding::warn("clock", format!("the TSC is not invariant; the kernel uses {source}"), fix)
 }
 
-/// Checks that a port's device exists, or can be created.
+/// Checks that a port's device exists or can be created.
 fn presence(machine: &Machine, device: &Device) -> Finding {
     let name = format!("device {}", device.name);
     if device.is_pci() {
@@ -493,7 +493,7 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
         return Finding::warn(&name, "a virtual device without arguments for EAL", fix);
     }
     if let Some(unknown) = vdev::unknown_argument(&device.text) {
-        // A silent driver ignores all arguments beside an unknown one, so the device would be another one.
+        // After an unknown argument, a silent driver ignores all arguments, and so creates a different device.
         let status = if unknown.is_silent { Status::Fail } else { Status::Warn };
         let fix = format!("one of {}", unknown.known);
         return Finding::new(status, &name, unknown.found, fix);
@@ -523,21 +523,21 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     let driver =
         link.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let vendor = machine.text(&format!("{folder}/vendor"));
-    let kernel_driver = match vendor.trim() {
-        "0x15b3" => Some("mlx5_core"),
-        "0x1414" => Some("mana"),
+    // DPDK's drivers for these NICs work beside the kernel's, and find nothing under vfio-pci.
+    let required_driver = match vendor.trim() {
+        "0x15b3" => Some("mlx5_core"), // NVIDIA Mellanox
+        "0x1414" => Some("mana"),      // Microsoft
         _ => None,
     };
-    // DPDK's drivers for these NICs work beside the kernel's, and find nothing under vfio-pci.
-    let fix = match kernel_driver {
+    let fix = match required_driver {
         Some(driver) => {
             format!("modprobe {driver} && dpdk-devbind.py --bind={driver} {}", device.name)
         }
         None => format!("modprobe vfio-pci && dpdk-devbind.py --bind=vfio-pci {}", device.name),
     };
     match driver.as_deref() {
-        Some(driver) if PASSING_DRIVERS.contains(&driver) && kernel_driver.is_some() => {
-            let needed = kernel_driver.unwrap_or_default();
+        Some(driver) if PASSING_DRIVERS.contains(&driver) && required_driver.is_some() => {
+            let needed = required_driver.unwrap_or_default();
             Finding::fail(name, format!("bound to {driver}; its DPDK driver needs {needed}"), fix)
         }
         Some(driver) if BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) => {
@@ -585,7 +585,7 @@ fn interface(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Checks that the capture of a device exists.
+/// Checks that the capture file that a device replays exists.
 fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     match device.argument("rx_pcap") {
         Some(file) if !machine.exists(file) => {
@@ -596,7 +596,7 @@ fn capture(machine: &Machine, device: &Device, name: &str) -> Finding {
     }
 }
 
-/// Warns of cores on which another node already polls.
+/// Warns about dispatcher cores on which another node already polls.
 fn shared_cpus(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     let pollers = cpus::pollers(&machine.path("proc"), dispatchers);
     let finding = |poller: &cpus::Poller| {
@@ -605,9 +605,9 @@ fn shared_cpus(machine: &Machine, dispatchers: &[usize]) -> Vec<Finding> {
     pollers.iter().map(finding).collect()
 }
 
-/// Warns of dispatcher cores that are not on the NUMA node of the NIC; `None` without a NUMA node. A core of the NIC's
-/// own node polls it fastest.
-fn nodes(machine: &Machine, device: &Device, dispatchers: &[usize]) -> Option<Finding> {
+/// Checks that the dispatcher cores are on the NUMA node of the NIC, where a core polls it fastest. Returns `None` if
+/// the device has no known node.
+fn numa(machine: &Machine, device: &Device, dispatchers: &[usize]) -> Option<Finding> {
     let node = machine
         .number(&format!("sys/bus/pci/devices/{}/numa_node", device.name))
         .filter(|&node| node >= 0)?;
@@ -652,7 +652,8 @@ fn workers(path: &Path) -> Finding {
     }
 }
 
-/// Checks that batch jobs like this one have cores: those of the workers, if the agent runs and has workers.
+/// Checks that batch jobs like this one have cores: those of the agent's workers. Before the agent runs, checks only
+/// that a CPU remains beside the dispatchers.
 fn batch_cores(job: &Job, dispatchers: &[usize]) -> Finding {
     const NAME: &str = "cores of batch jobs";
     if cpus::except(dispatchers).is_empty() {
@@ -704,7 +705,7 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
             "leave out cosched.class, or have the workers ask for real time",
         );
     }
-    // No batch job fails without further controllers. Without cpuacct, which version 2 does not need, only
+    // A batch job also runs without further controllers. Without cpuacct, which version 2 does not need, only
     // the figures of CPU time are missing.
     let missing: Vec<_> = hierarchies.missing().map(Controller::name).collect();
     match missing[..] {
@@ -737,7 +738,7 @@ fn cpu_list(text: &str) -> BTreeSet<usize> {
     text.split(',').filter_map(range).flatten().collect()
 }
 
-/// Formats a set of CPUs.
+/// Formats a set of CPUs, each by its number: `0,1,2`.
 fn list(cpus: &BTreeSet<usize>) -> String {
     cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
@@ -818,7 +819,7 @@ mod tests {
             std::os::unix::fs::symlink(format!("../../drivers/{driver}"), link).unwrap();
         }
 
-        /// Returns the machine's files.
+        /// Returns the machine for the checks.
         fn machine(&self) -> Machine<'_> {
             Machine { root: self.0.path() }
         }
@@ -858,7 +859,7 @@ mod tests {
             findings.extend(cores(&machine, &[1, 3, 9]));
             findings.extend([governor(&machine, &[1]), tsc(&machine)]);
             findings.extend(all.iter().map(|device| presence(&machine, device)));
-            findings.extend(all.iter().filter_map(|device| nodes(&machine, device, &[1, 3])));
+            findings.extend(all.iter().filter_map(|device| numa(&machine, device, &[1, 3])));
             let root = fake.0.path().display().to_string();
             text += &format!("# {title}\n{}\n", render(&findings).replace(&root, "ROOT"));
         };
@@ -890,7 +891,7 @@ mod tests {
         findings.extend(cores(&machine, &[1]));
         findings.extend([governor(&machine, &[1]), tsc(&machine)]);
         findings.extend(all.iter().map(|device| presence(&machine, device)));
-        findings.extend(all.iter().filter_map(|device| nodes(&machine, device, &[1])));
+        findings.extend(all.iter().filter_map(|device| numa(&machine, device, &[1])));
         assert_eq!(worst(&findings), Status::Ok, "{}", render(&findings));
         assert!(!would_fail(&findings));
         assert!(findings.iter().all(|finding| finding.fix.is_empty() && !finding.found.is_empty()));
@@ -899,7 +900,7 @@ mod tests {
     #[test]
     fn core_that_another_node_polls_is_found() {
         let fake = Fake::new();
-        // The name of a polling thread ends with its CPU. No real process has such a large id.
+        // The name of a polling thread ends with its CPU. The id, 2^30, is larger than that of any real process.
         fake.write("proc/1073741824/task/1073741825/comm", "dispatch-2\n");
         assert_eq!(shared_cpus(&fake.machine(), &[0, 1]), []);
         let findings = shared_cpus(&fake.machine(), &[1, 2]);
@@ -1067,15 +1068,19 @@ mod tests {
         assert!(Device::new("net_null1", &eal).has_arguments());
         assert!(!Device::new("net_memif1", &eal).has_arguments());
         let both = Device::new("net_memif0,role=client", &eal);
-        assert_eq!(both.argument("role"), Some("client"), "the configuration's own go first");
+        assert_eq!(
+            both.argument("role"),
+            Some("client"),
+            "the configuration's arguments precede those of EAL"
+        );
     }
 
     #[test]
     fn remote_nics_clocks_and_governors_are_warned_about() {
         let fake = Fake::new();
-        let far = nodes(&fake.machine(), &devices(&["03:00.0"])[0], &[1, 3]).unwrap();
+        let remote = numa(&fake.machine(), &devices(&["03:00.0"])[0], &[1, 3]).unwrap();
         assert_eq!(
-            (far.status, far.fix.as_str()),
+            (remote.status, remote.fix.as_str()),
             (Status::Warn, "choose dispatcher cores among 0,1")
         );
         fake.write("proc/cpuinfo", "flags\t\t: fpu constant_tsc\n");
@@ -1087,8 +1092,8 @@ mod tests {
     #[test]
     fn state_file_needs_a_writable_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let own = Some(rustix::process::getegid().as_raw());
-        assert_eq!(state(&folder.path().join("leaf1"), own).status, Status::Ok);
+        let own_group = Some(rustix::process::getegid().as_raw());
+        assert_eq!(state(&folder.path().join("leaf1"), own_group).status, Status::Ok);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left behind");
         assert_eq!(state(&folder.path().join("none/leaf1"), None).status, Status::Fail);
         let precious = folder.path().join("precious");
@@ -1119,7 +1124,11 @@ mod tests {
         assert!(held.found.contains("in use by another running leaf"), "{held:?}");
         assert!(held.found.contains(&format!("pid {}", std::process::id())), "{held:?}");
         drop(table);
-        assert_eq!(state(&path, None).status, Status::Ok, "what it left is replaced");
+        assert_eq!(
+            state(&path, None).status,
+            Status::Ok,
+            "a start replaces the file of an ended leaf"
+        );
         fs::write(folder.path().join("leaf1.lock"), "a list of mine").unwrap();
         let foreign = state(&path, None);
         assert_eq!(foreign.status, Status::Fail, "{foreign:?}");

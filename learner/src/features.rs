@@ -1,16 +1,15 @@
-//! Feature vectors of actor and critic, from the loads of all nodes. The actor draws the nodes for tasks, and
-//! the critic estimates the value of a state.
+//! Feature vectors of the actor and the critic (actor-critic reinforcement learning), from the loads of all nodes. The
+//! actor draws the nodes for tasks, and the critic estimates the value of a state.
 //!
 //! The actor sees three things: each node's rank by load on a logarithmic scale from -1 to 1, each node's
 //! load, and the constant 1. The critic sees the first four powers of each node's load, the product of each
 //! pair of loads, and the constant 1. Features of absent nodes are 0.
 //!
 //! The critic's features are stored by kind, not by node: one vector operation then covers all nodes. The
-//! four powers come first. The products follow, by the distance of two nodes. For each distance below half
-//! the number of nodes, each node's load is multiplied by that of the node at this distance, modulo the
-//! number of nodes. At exactly half, each pair would occur twice, so only the first half is stored. The
-//! constant 1 comes last. Each kind begins a new [`Vec8`], after padding. Exported parameters use the order of
-//! Malcolm's released program, node by node ([`Order`]).
+//! four powers come first. The products follow, by the distance of two nodes, modulo the number of nodes. Each distance
+//! below half the number of nodes has one product for each node. At exactly half, each pair would occur twice, so only
+//! the first half is stored. The constant 1 comes last. Each kind begins a new [`Vec8`], after padding. Exported
+//! parameters use the order of Malcolm's released program, node by node ([`Order`]).
 
 use std::cmp::Ordering;
 
@@ -20,15 +19,17 @@ use crate::vec8::{VEC8_LEN, Vec8, multiply, zeros};
 
 /// Maximum number of nodes that learn together.
 pub const NODES_MAX: usize = 64;
-/// Upper bound of the number of ranks: a power of two, so that `% RANKS_MAX` needs no division and no bounds check.
+/// Number of entries for ranks: at least [`NODES_MAX`], and a power of two. `% RANKS_MAX` then needs no division, and
+/// an index by its result no bounds check.
 const RANKS_MAX: usize = NODES_MAX.next_power_of_two();
 
-/// Returns the number of the actor's features for `nodes` nodes.
+/// Returns the number of the actor's features for `nodes` nodes: rank and load of each, and the constant.
 pub fn actor_len(nodes: usize) -> usize {
     2 * nodes + 1
 }
 
-/// Returns the number of the critic's features for `nodes` nodes.
+/// Returns the number of the critic's features for `nodes` nodes: `4 * nodes` powers, `nodes * (nodes - 1) / 2`
+/// products, and the constant.
 pub fn critic_len(nodes: usize) -> usize {
     nodes * (nodes + 7) / 2 + 1
 }
@@ -40,7 +41,7 @@ pub struct Features {
     nodes: usize,
     /// 1 for each live node, else 0.
     live: Box<[Vec8]>,
-    /// Feature of each rank.
+    /// Actor's feature of each rank, from the highest load on; 0 for ranks beyond the number of live nodes.
     rank_features: Box<[f32; RANKS_MAX]>,
     /// Loads; 0 for absent nodes and for padding.
     loads: Box<[Vec8]>,
@@ -48,16 +49,16 @@ pub struct Features {
     loads_repeated: Box<[f32]>,
     /// Sort key of each node: its load, or -1 if it is absent.
     rank_keys: Box<[Vec8]>,
-    /// Number of nodes ranked before each node.
+    /// Number of nodes that rank before each node.
     before: Box<[Vec8]>,
-    /// Features of the actor.
+    /// Features of the actor: all ranks, all loads, and the constant.
     actor: Box<[f32]>,
-    /// Features of the critic.
+    /// Features of the critic, in the order of the module's documentation.
     pub critic: Box<[Vec8]>,
 }
 
 impl Features {
-    /// Creates the features of live nodes without load.
+    /// Creates the features of `nodes` live nodes without load. `nodes` is 1 to [`NODES_MAX`].
     pub fn new(nodes: usize) -> Self {
         let mut features = Self {
             nodes,
@@ -80,23 +81,26 @@ impl Features {
         &self.actor
     }
 
-    /// Returns 1 for each live node, else 0.
+    /// Returns a value for each node: 1 for a live one, else 0. Padding is 0.
     pub fn live(&self) -> &[Vec8] {
         &self.live
     }
 
     /// Marks a node as live or absent.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn set_live(&mut self, node: usize, is_live: bool) {
         assert!(node < self.nodes, "no node {node}");
         self.live.as_flattened_mut()[node] = f32::from(u8::from(is_live));
         self.set_rank_features();
     }
 
-    /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank,
-    /// scaled to -1 for the first node and 1 for the last one.
+    /// Recomputes the feature of each rank for the current number of live nodes: the logarithm of the rank, counted
+    /// from 1, scaled to -1 for the first node and 1 for the last one.
     fn set_rank_features(&mut self) {
         let live = self.live.as_flattened().iter().filter(|live| **live > 0.0).count();
-        let half = (live as f32).ln() / 2.0;
+        let half = (live as f32).ln() / 2.0; // half of the last rank's logarithm
         for (rank, feature) in self.rank_features[..self.nodes].iter_mut().enumerate() {
             // A single node is both first and last.
             let has_rank = live > 1 && rank < live;
@@ -104,7 +108,10 @@ impl Features {
         }
     }
 
-    /// Stores the loads of all nodes and computes the critic's features.
+    /// Stores the loads of all nodes, absent ones as 0, and computes the critic's features.
+    ///
+    /// # Panics
+    /// If `loads` has fewer values than there are nodes.
     #[inline(always)]
     pub fn set_loads<S: Simd>(&mut self, simd: S, loads: &[f32]) {
         self.loads.as_flattened_mut()[..self.nodes].copy_from_slice(&loads[..self.nodes]);
@@ -112,7 +119,6 @@ impl Features {
         for (stored, live) in stored.iter_mut().zip(S::as_simd_f32s(self.live.as_flattened()).0) {
             *stored = simd.mul_f32s(*stored, *live);
         }
-        // Absent nodes have load 0 from here on.
         let stored = &self.loads.as_flattened()[..self.nodes];
         let (first, second) = self.loads_repeated.split_at_mut(self.nodes);
         first.copy_from_slice(stored);
@@ -142,8 +148,8 @@ impl Features {
     }
 
     /// Computes the actor's features from the stored loads. Nodes rank by descending load, then by ascending
-    /// number; absent nodes come last. Each node is compared with all others, which takes less time than
-    /// sorting and has no branches to mispredict.
+    /// number; absent nodes come last. Compares each node with all others, which takes less time than sorting and has
+    /// no branches to mispredict.
     #[inline(always)]
     pub fn rank<S: Simd>(&mut self, simd: S) {
         let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
@@ -157,7 +163,7 @@ impl Features {
         let (keys, _) = S::as_simd_f32s(self.rank_keys.as_flattened());
         let (before, _) = S::as_mut_simd_f32s(self.before.as_flattened_mut());
         let positions = S::as_simd_f32s(&POSITIONS).0[0];
-        // One vector of nodes at a time: `keys` are theirs, and each key of `all` is compared with these.
+        // Processes one vector of nodes at a time: compares their `keys` with each key of `all`.
         for (vector, (before, keys)) in before.iter_mut().zip(keys).enumerate() {
             // Among equals, nodes in earlier vectors rank first and nodes in later ones last.
             let (earlier, rest) = all.split_at((vector * S::F32_LANES).min(all.len()));
@@ -172,8 +178,8 @@ impl Features {
                 let other = simd.splat_f32s(*other);
                 let is_more = simd.greater_than_f32s(other, *keys);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_more, one, zero));
-                let is_behind = simd.greater_than_f32s(positions, simd.splat_f32s(position));
-                let is_before = simd.and_m32s(simd.equal_f32s(other, *keys), is_behind);
+                let is_after_other = simd.greater_than_f32s(positions, simd.splat_f32s(position));
+                let is_before = simd.and_m32s(simd.equal_f32s(other, *keys), is_after_other);
                 count = simd.add_f32s(count, simd.select_f32s_m32s(is_before, one, zero));
             }
             for other in later {
@@ -193,18 +199,18 @@ impl Features {
     }
 }
 
-/// Positions in a vector.
+/// Positions of the nodes in a vector.
 const POSITIONS: [f32; VEC8_LEN] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 
-/// Index of each critic feature, in the order of Malcolm's released program: for each node the four powers of its load
-/// and its products with the loads of later nodes; then the constant 1.
+/// Index in [`Features::critic`] of each critic feature, in the order of Malcolm's released program: for each node the
+/// four powers of its load and its products with the loads of later nodes; then the constant 1.
 #[derive(Clone, Debug)]
 pub struct Order(Box<[u16]>);
 
 impl Order {
     /// Creates the order for `nodes` nodes.
     pub fn new(nodes: usize) -> Self {
-        // Stored values per kind, padding included.
+        // Number of stored values per kind, padding included.
         let width = nodes.div_ceil(VEC8_LEN) * VEC8_LEN;
         let mut order = Vec::with_capacity(critic_len(nodes));
         let pairs = 4 * width;
@@ -213,7 +219,7 @@ impl Order {
             order.extend((0..4).map(|power| power * width + node));
             for other in node + 1..nodes {
                 let distance = other - node;
-                // Beyond half the number of nodes, the pair is stored at the later node.
+                // Beyond half the number of nodes, the pair is stored at the later node, modulo the number of nodes.
                 order.push(match (2 * distance).cmp(&nodes) {
                     Ordering::Less => pairs + (distance - 1) * width + node,
                     Ordering::Equal => opposite + node,
@@ -225,13 +231,13 @@ impl Order {
         Self(order.into_iter().map(|at| at as u16).collect())
     }
 
-    /// Returns the number of distances below half the number of nodes. At each of these, every pair of nodes with this
-    /// distance occurs once.
+    /// Returns the number of distances below half the number of nodes. At each such distance, each pair of nodes occurs
+    /// once.
     fn distances(nodes: usize) -> usize {
         (nodes - 1) / 2
     }
 
-    /// Returns the number of [`Vec8`]s of all features.
+    /// Returns the number of [`Vec8`]s of all critic features.
     pub fn vec8s(nodes: usize) -> usize {
         let opposite = if nodes.is_multiple_of(2) { (nodes / 2).div_ceil(VEC8_LEN) } else { 0 };
         (4 + Self::distances(nodes)) * nodes.div_ceil(VEC8_LEN) + opposite + 1
@@ -297,7 +303,7 @@ mod tests {
             let stored_sum: f64 =
                 features.critic.as_flattened().iter().map(|&one| f64::from(one)).sum();
             let expected_sum: f64 = expected.iter().map(|&one| f64::from(one)).sum();
-            assert_eq!(stored_sum, expected_sum, "{nodes}: nothing else is there");
+            assert_eq!(stored_sum, expected_sum, "{nodes}: other stored values are 0");
             let mut indices = std::collections::BTreeSet::new();
             order.for_each_stored_index(&values, |at, _| assert!(indices.insert(at)));
             assert_eq!(indices.len(), critic_len(nodes));

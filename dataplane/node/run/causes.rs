@@ -1,5 +1,5 @@
-//! Causes of nearly total loss at a port, and sources of spoofed replies: logs each once, with advice. A cause is the
-//! drop reason (refusal) of nearly all packets of a port, or a core that receives nothing.
+//! Causes of nearly total packet loss, and sources of spoofed replies. Logs each once, with advice. A cause is the drop
+//! reason of nearly all packets of a port, or a core that receives nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use wedjat_core::state::{Counter, Counters};
 use wedjat_desired::control::Membership;
 use wedjat_dpdk::Device;
 
-/// Minimum number of refused packets for a log line. Fewer may be chance.
+/// Minimum number of packets dropped for one reason before it counts as a cause. Fewer may be chance.
 const REFUSED_MIN: u64 = 20;
 
 /// Interval between checks.
@@ -20,11 +20,11 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of log lines about spoofed replies, so that a forger cannot fill the log.
 const SPOOFED_MAX: usize = 32;
 
-/// Search for causes.
+/// Search for causes, with a record of those that the log has.
 pub struct Causes {
     /// Time of the next check.
     next: Instant,
-    /// Counts of refused packets, and recent spoofed replies, of each core.
+    /// Counts of packets dropped at their arrival, and recent spoofed replies, of each core.
     refusals: Vec<Refusals>,
     /// Counters of each core.
     counters: Vec<Counters>,
@@ -44,7 +44,8 @@ impl Causes {
         Self { next: Instant::now(), refusals, counters, logged, logged_idle, logged_spoofed }
     }
 
-    /// Checks all ports once a second, and logs new causes. `membership` has the servers of the workers.
+    /// Checks all ports and cores, at most once per [`CHECK_INTERVAL`], and logs new causes. `membership` has the
+    /// servers of the workers.
     pub fn update(&mut self, devices: &[Device], membership: &Membership) {
         if Instant::now() < self.next {
             return;
@@ -79,8 +80,8 @@ impl Causes {
             let SpoofedReply { source, worker } = reply;
             let Some(server) = membership.server_of(worker) else { continue };
             if self.logged_spoofed.len() < SPOOFED_MAX && self.logged_spoofed.insert(reply) {
-                // On a port for clients and workers the node also checks the sender's MAC address and that this port
-                // leads to the server.
+                // On a port for clients and workers, the node also checks the sender's MAC address, and that the port
+                // leads to the server. A spoofed reply with the server's IP address failed this check.
                 let advice = match source == server {
                     true => "its MAC address or port is not the server's. Correct `mac` of its [[server]]".to_owned(),
                     false => format!(
@@ -95,8 +96,8 @@ impl Causes {
         lines
     }
 
-    /// Returns idle cores that the log does not have yet. A core without packets is idle once the node has received
-    /// 10,000.
+    /// Returns idle cores that the log does not have yet, and marks them as logged. A core without packets is idle once
+    /// the node has received 10,000.
     fn new_idle_cores(&mut self) -> Vec<usize> {
         let received = self.counters.iter().map(|core| core.read(Counter::RxPackets));
         let mut idle = idle_cores(received);
@@ -104,9 +105,11 @@ impl Causes {
         idle
     }
 
-    /// Returns a message about a new cause at a port: the drop reason of at least 90% of its packets, and of at least
-    /// [`REFUSED_MIN`]. Packets to other hosts (strays) do not count. A reason that shows an error in the setup is a
-    /// cause from its first packet. Marks the cause as logged. Returns `None` without a new cause.
+    /// Returns a message about a new cause at a port, and marks the cause as logged. Returns `None` without a new one.
+    ///
+    /// A cause is the drop reason of at least 90% of the port's packets, and of at least [`REFUSED_MIN`]. Packets to
+    /// other hosts (strays) do not count. A reason that shows an error in the setup is a cause from its first packet.
+    /// `received` is the number of packets that the port received.
     fn new_cause(&mut self, port: usize, device: &str, received: u64) -> Option<String> {
         let refused =
             |reason| self.refusals.iter().map(|core| core.count(port, reason)).sum::<u64>();
@@ -122,7 +125,7 @@ impl Causes {
         let of_setup = DropReason::ALL
             .into_iter()
             .find(|&reason| reason.is_of_setup() && refused(reason) > 0 && !is_logged(reason));
-        // Reported first, even if another reason has more packets.
+        // A reason of the setup comes first, even if another reason has more packets.
         let (count, reason, is_cause) = match of_setup {
             Some(reason) => (refused(reason), reason, true),
             None => (count, reason, is_cause),
@@ -154,10 +157,10 @@ mod tests {
         };
         assert_eq!(causes.new_cause(0, "net_x0", 0), None);
         refuse(0, 0, DropReason::UdpChecksum, 10);
-        assert_eq!(causes.new_cause(0, "net_x0", 10), None, "too few to tell");
+        assert_eq!(causes.new_cause(0, "net_x0", 10), None, "fewer than 20 packets");
         refuse(1, 0, DropReason::UdpChecksum, 17);
         refuse(1, 0, DropReason::EtherType, 50);
-        assert_eq!(causes.new_cause(0, "net_x0", 100), None, "27 of 50");
+        assert_eq!(causes.new_cause(0, "net_x0", 100), None, "27 of 50 are below 90%");
         let message = causes.new_cause(0, "net_x0", 80).unwrap();
         assert!(
             message
@@ -165,11 +168,11 @@ mod tests {
             "{message}"
         );
         assert!(message.contains("Look at: "), "{message}");
-        assert_eq!(causes.new_cause(0, "net_x0", 80), None, "once");
+        assert_eq!(causes.new_cause(0, "net_x0", 80), None, "logged before");
         refuse(0, 1, DropReason::UnknownPool, 20);
         assert!(causes.new_cause(1, "net_x1", 20).unwrap().contains("`unknown_pool`"));
         refuse(0, 2, DropReason::ArpOther, 1000);
-        assert_eq!(causes.new_cause(2, "net_x2", 1000), None, "what is for others is no cause");
+        assert_eq!(causes.new_cause(2, "net_x2", 1000), None, "strays are no cause");
     }
 
     #[test]
@@ -180,7 +183,7 @@ mod tests {
         let message = causes.new_cause(0, "net_x0", 100_000).unwrap();
         let expected = ["`segmentation_offload`", "ethtool -K"];
         assert!(expected.iter().all(|text| message.contains(text)), "{message}");
-        assert_eq!(causes.new_cause(0, "net_x0", 100_000), None, "once");
+        assert_eq!(causes.new_cause(0, "net_x0", 100_000), None, "logged before");
     }
 
     // promise: control.3
@@ -203,7 +206,7 @@ mod tests {
         assert!(line.starts_with("dropped a reply of worker 3 from 10.0.2.99 "), "{line}");
         assert!(line.contains(&format!("the worker's server is {server}. ")), "{line}");
         core.keep(reply(3, other));
-        assert!(causes.new_spoofed(&membership).is_empty(), "once");
+        assert!(causes.new_spoofed(&membership).is_empty(), "logged before");
         core.keep(reply(3, server));
         assert!(causes.new_spoofed(&membership)[0].contains("its MAC address"), "same address");
     }
@@ -215,9 +218,9 @@ mod tests {
         let mut causes = Causes::of(Vec::new(), counters.clone());
         assert_eq!(causes.new_idle_cores(), [0_usize; 0]);
         counters[0].add(Counter::RxPackets, 9_999);
-        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "too few to tell");
+        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "fewer than 10,000 packets");
         counters[2].add(Counter::RxPackets, 1);
         assert_eq!(causes.new_idle_cores(), [1]);
-        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "once");
+        assert_eq!(causes.new_idle_cores(), [0_usize; 0], "logged before");
     }
 }

@@ -1,5 +1,5 @@
 //! Launch of a node: the sequence from its configuration to its account, the same for a leaf, a spine and an agent.
-//! The role creates its region and state, and builds [`NodeParts`], in between.
+//! Between these steps, the role creates its region and state, and builds [`NodeParts`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,39 +33,43 @@ use super::{ControlInterface, LaunchError, Links, Options, Watch};
 use super::{all_port_stats, check_cpus, follow, join, log_link_event, port_stats, spawn};
 use super::{log_silent_interrupts, tend_devices};
 
-/// Interval at which the watching thread checks signals and time.
+/// Longest time between two checks of the watching thread, on a node without local workers.
 const WATCH: Duration = Duration::from_millis(20);
 
 /// EAL, packet buffers and clock of a node, and the options of its run.
 pub struct Runtime<'a> {
+    /// Mempool of all packets.
     pub mbufs: MbufPool,
     /// Emulated time; `None` for the time-stamp counter.
     pub clock: Option<ClockFile>,
     pub eal: Eal,
     config: NodeConfig<'a>,
     options: &'a Options,
+    /// Set to stop the node.
     stop: &'a Arc<AtomicBool>,
-    /// CPUs of the threads that are no cores.
+    /// CPUs of the threads that poll no ports.
     cpus: Vec<usize>,
 }
 
-/// Open devices, with the queues of each.
+/// Open devices, with the queues of each. All lists have the order of the configured ports.
 pub struct Devices {
+    /// Devices of the ports.
     pub devices: Vec<Device>,
     /// Queue pairs of the dispatcher cores.
     queues: Vec<Vec<QueuePort>>,
     /// Transmit queues for worker threads.
     pub outlets: Vec<Vec<Outlet>>,
-    /// Read before the cores start, so that they do not send to a port without a link.
+    /// States of the links before the cores start, so that the cores do not send to a port without a link.
     pub(super) links: Links,
 }
 
 /// Parts of a node whose devices are open.
 pub struct NodeParts<C, K: Cores> {
-    /// Id at a controller.
+    /// Id of the node at a controller.
     pub id: NodeId,
     /// Parts of each core.
     pub cores: Vec<C>,
+    /// Queue of the control interface's requests, with the node's control.
     pub requests: Requests<K>,
     /// Queue of workers that are unknown to this node, for the controller.
     pub newcomers: Option<Arc<ArrayQueue<UnknownWorker>>>,
@@ -76,8 +80,8 @@ pub struct NodeParts<C, K: Cores> {
 }
 
 impl<'a> Runtime<'a> {
-    /// Starts EAL for this node, and creates its mempool. Before, `create_region` creates the region of local workers:
-    /// one that exists refuses a second agent before it opens devices.
+    /// Starts EAL for this node, and creates its mempool. First, `create_region` creates the region of local workers.
+    /// It fails for a second agent with the same region, which then opens no device.
     ///
     /// # Errors
     /// If a CPU, the clock file, the region, EAL or the mempool is not available.
@@ -98,12 +102,12 @@ impl<'a> Runtime<'a> {
         Ok((Self { mbufs, clock, eal, config, options, stop, cpus }, region))
     }
 
-    /// Returns the ticks per second of the nodes' clock.
+    /// Returns the ticks per second of the node's clock.
     pub fn ticks_hz(&self) -> u64 {
         self.clock.as_ref().map_or(self.eal.ticks_hz(), |_| ClockFile::TICKS_HZ)
     }
 
-    /// Returns a reader of the nodes' clock, in its ticks.
+    /// Returns a function that reads the node's clock in ticks.
     pub fn ticks(&self) -> Box<dyn Fn() -> u64> {
         match self.clock.clone() {
             Some(clock) => Box::new(move || clock.now_ns()),
@@ -114,9 +118,9 @@ impl<'a> Runtime<'a> {
         }
     }
 
-    /// Returns the account of these cores, the seeds, and the last workers and policies. The role's name is the key of
-    /// the node's own seed. Each pool's policy has a random stream of its own on each core, whose seed derives from the
-    /// node's.
+    /// Returns the account of these cores over `seconds`, with the seeds, and the workers and policies of `membership`.
+    /// In the seeds, the role's name is the key of the node's own seed. Each pool's policy has a random stream of its
+    /// own on each core, whose seed derives from the node's.
     pub fn account(
         &self,
         (role, cores): (Role, &[usize]),
@@ -155,8 +159,8 @@ impl<'a> Runtime<'a> {
     }
 
     /// Opens the devices, each with a queue pair per core and up to `outlets` transmit queues for worker threads.
-    /// `steered` holds the UDP port of tasks and the seed of a node whose replies shall reach the core of their task.
-    /// Returns `None` if the node was stopped while one waited for its peer.
+    /// `steered` holds the UDP port of tasks and the seed of a node whose replies must reach the core of their task;
+    /// `None` for other nodes. Returns `None` if the node was stopped while a device waited for its peer.
     ///
     /// # Errors
     /// If a device cannot be opened.
@@ -189,7 +193,7 @@ impl<'a> Runtime<'a> {
                 outlets: outlets as u16,
                 rx_slots: port.queue_slots,
                 tx_slots: port.queue_slots,
-                // Needed to receive packets to a configured MAC address that differs from the device's own.
+                // A configured MAC address may differ from the device's, which then filters packets to it.
                 promiscuous: port.mac.is_some(),
                 multicast: port.ip.is_ipv6(),
                 trust_checksums: port.trust_checksums,
@@ -227,8 +231,8 @@ impl<'a> Runtime<'a> {
     }
 
     /// Runs the cores until `stop` is set or the duration is over. The calling thread watches them until all have
-    /// ended. `report` gets a line per second. Returns the account, the end of the node's agent, if it has one, and
-    /// the control.
+    /// ended. `report` gets a line of statistics per second. Returns the account, the result of the node's agent, if it
+    /// has one, and the requests with the node's control.
     ///
     /// # Errors
     /// If the control interface, the follower, a clock or a thread cannot start, or a core failed.
@@ -280,12 +284,12 @@ impl<'a> Runtime<'a> {
             running.push(core);
         }
         let neighbours = table.neighbours();
-        // The cores need each event, because a host may be gone after the link was down.
+        // The cores need each event: after a link-down, hosts may be gone, so they must resolve them again.
         let on_event = |port, device: &Device, is_up| {
             log_link_event(port, device, is_up);
             neighbours.set_link(port, is_up);
         };
-        // With local workers more often, because a check also finds dead ones.
+        // Checks more often with local workers, because a check also detects dead ones.
         let interval = if workers.is_some() { workers::WATCH } else { WATCH };
         let (mut failures, mut silent) = (BTreeMap::new(), BTreeSet::new());
         let check = |time| {
@@ -307,7 +311,7 @@ impl<'a> Runtime<'a> {
             started,
         };
         watch.until_ended(&running, check, report);
-        // All are joined, also after the first error.
+        // Joins all cores before it returns the first error.
         let ends: Vec<_> =
             config.cores.iter().zip(running).map(|(&cpu, core)| join(cpu, core)).collect();
         let ends = ends.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! Start, run and orderly end of a configured node on DPDK ports. A thread for each dispatcher core polls. The
+//! Start, run and orderly end of a configured node on DPDK ports. Each dispatcher core is a thread that polls. The
 //! calling thread is the watching thread: it serves requests, checks links, workers and cores, and reports.
 
 pub mod agent;
@@ -48,17 +48,18 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// Arguments of EAL.
     pub eal: Vec<String>,
-    /// Name of the files that record all packets (port and core are appended).
+    /// Name of the capture files of all packets, to which the node appends port and core.
     pub pcap: Option<PathBuf>,
-    /// File with changes (requests of the control interface), one per line, applied as lines arrive; `-` is standard
-    /// input.
+    /// File with changes (requests of the control interface), one per line. The node applies each line as it arrives.
+    /// `-` is standard input.
     pub changes: Option<PathBuf>,
-    /// Set from outside, for example by a signal: the node reads the configuration again and applies the
-    /// differences.
+    /// Set from outside, for example by a signal, to request a reload: the node reads the configuration again and
+    /// applies the differences.
     pub reload: Arc<AtomicBool>,
     /// Clock file of a conductor, the program that advances emulated time. The node uses that time.
     pub clock: Option<PathBuf>,
-    /// Time to wait for the server of a memif client; `None` takes the default of [`wedjat_dpdk::DeviceOptions`].
+    /// Longest time that a memif client waits for its server; `None` for the default of
+    /// [`wedjat_dpdk::DeviceOptions`].
     pub patience: Option<Duration>,
 }
 
@@ -147,7 +148,7 @@ pub enum LaunchError {
         /// Number of workers.
         wanted: usize,
     },
-    /// A dispatcher thread ended early.
+    /// A core's thread did not start, or failed.
     #[error("the dispatcher on CPU {cpu} failed: {reason}")]
     Core {
         /// CPU of the thread.
@@ -157,8 +158,8 @@ pub enum LaunchError {
     },
 }
 
-/// Logs a device's link event, from the watching thread. One exit of a memif peer may be logged twice: the link goes
-/// down a moment before the count of exits changes.
+/// Logs a device's link event, or the removal of its interface. May log one exit of a memif peer twice, because the
+/// link goes down a moment before the count of disconnects changes.
 fn log_link_event(port: usize, device: &Device, is_up: bool) {
     if device.is_removed() {
         return log::error!(
@@ -215,19 +216,20 @@ struct Links(Vec<LinkState>);
 /// State of one link at a check.
 struct LinkState {
     is_up: bool,
-    /// Number of memif peers that have left.
+    /// Number of ended connections with memif peers; see [`Device::disconnects`].
     disconnects: u64,
 }
 
 impl LinkState {
-    /// Reads the state. Disconnects first, so that the next check sees events in between.
+    /// Reads the state. Reads the disconnects first, so that the next check sees a disconnect between both reads.
     fn of(device: &Device) -> Self {
         let disconnects = device.disconnects();
         Self { is_up: device.link().up, disconnects }
     }
 
-    /// Returns the events between two states, in order: true for a link that came up. If a successor of a memif peer
-    /// connects at once, the link is up at both checks, and the number of disconnects shows both events.
+    /// Returns the events between two states, in order: false for a link that went down, true for one that came up. If
+    /// a successor of a memif peer connects at once, the link is up at both checks. The number of disconnects then
+    /// shows both events.
     fn events_until(&self, now: &Self) -> impl Iterator<Item = bool> + use<> {
         let went_down = now.disconnects != self.disconnects || (self.is_up && !now.is_up);
         let came_up = now.is_up && (went_down || !self.is_up);
@@ -319,8 +321,8 @@ fn check_cpus(cores: &[usize]) -> Result<(), LaunchError> {
 /// Thread of a core, pinned to its CPU and registered with EAL.
 type CoreThread<T> = JoinHandle<Result<T, String>>;
 
-/// Starts a core's thread, pinned to `cpu`. It ends with the result of `work`, or an error. The name of a thread that
-/// `always_polls`, without sleep, contains its CPU, so that other nodes detect a shared CPU.
+/// Starts a core's thread, pinned to `cpu`. The thread returns the result of `work`, or an error. If it `always_polls`,
+/// without sleep, its name contains its CPU, so that other nodes detect a shared CPU.
 fn spawn<T: Send + 'static>(
     name: &str,
     (cpu, always_polls): (usize, bool),
@@ -350,10 +352,10 @@ fn join<T>(cpu: usize, thread: CoreThread<T>) -> Result<T, LaunchError> {
     result.map_err(|reason| LaunchError::Core { cpu, reason })
 }
 
-/// Work of the calling thread. It checks the node at least once per `interval`, informs the service manager
+/// Work of the watching thread. It checks the node at least once per `interval`, informs the service manager
 /// if there is one, and reports every second until the node must stop.
 struct Watch<'a> {
-    /// Time after which the node stops by itself.
+    /// Time after which the node stops by itself; `None` for never.
     duration: Option<Duration>,
     /// Set to stop all cores.
     stop: &'a AtomicBool,
@@ -370,9 +372,9 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Runs until a core ends, after a stop request or a failure. Then stops all cores and waits for their end.
-    /// `check` does the node's own checks and serves requests for about the given time. `report` gets the line of
-    /// each second.
+    /// Runs until a core ends, after a stop request or a failure. Then stops all cores and checks on until they have
+    /// ended. `check` does the node's own checks and serves requests for about the given time. `report` gets a line of
+    /// statistics per second.
     fn until_ended<T>(
         &self,
         cores: &[CoreThread<T>],
@@ -403,7 +405,7 @@ impl Watch<'_> {
             if self.stop.load(Acquire) {
                 supervisor.stopping();
             }
-            // After the end of the duration, the cores drain: the checks go on at their interval.
+            // After the end of the duration, the cores drain, and the checks continue at their interval.
             check(if remaining.is_zero() { self.interval } else { remaining.min(self.interval) });
             let seconds = reported.elapsed().as_secs_f64();
             if seconds >= 1.0 && !self.stop.load(Acquire) {
@@ -418,7 +420,8 @@ impl Watch<'_> {
                 (before, reported) = (now, Instant::now());
             }
         }
-        // After the end of one core all others must end, too. Workers may die while the cores wait for them.
+        // After the end of one core all others must end, too. The checks continue, because workers may die while the
+        // cores wait for them.
         self.stop.store(true, Release);
         supervisor.stopping();
         while !cores.iter().all(|core| core.is_finished()) {
@@ -428,25 +431,25 @@ impl Watch<'_> {
     }
 }
 
-/// Returns the statistics of the devices for requests at run time, with the driver's extended statistics.
+/// Returns the statistics of the devices with the drivers' extended statistics, for requests at run time.
 fn all_port_stats(devices: &[Device]) -> Vec<PortStats> {
     let stats = |device: &Device| PortStats { xstats: device.xstats(), ..port_stats(device) };
     devices.iter().map(stats).collect()
 }
 
-/// Returns the statistics of a device.
+/// Returns the statistics of a device, without the driver's extended ones.
 fn port_stats(device: &Device) -> PortStats {
-    let counted = device.stats();
+    let stats = device.stats();
     PortStats {
         device: device.name().to_owned(),
         driver: device.driver().to_owned(),
-        rx_missed: counted.rx_missed,
-        rx_partial: counted.rx_partial,
-        rx_other_vlan: counted.rx_other_vlan,
-        rx_no_mbuf: counted.rx_no_mbuf,
-        rx_errors: counted.rx_errors,
-        tx_errors: counted.tx_errors,
-        peers_refused: counted.peers_refused,
+        rx_missed: stats.rx_missed,
+        rx_partial: stats.rx_partial,
+        rx_other_vlan: stats.rx_other_vlan,
+        rx_no_mbuf: stats.rx_no_mbuf,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        peers_refused: stats.peers_refused,
         peers_left: device.disconnects(),
         interfaces_removed: u64::from(device.is_removed()),
         unplugged: device.removals(),
@@ -467,9 +470,9 @@ mod tests {
         assert!(between(state(true, 3), state(true, 3)).is_empty());
         assert!(between(state(false, 3), state(false, 3)).is_empty());
         assert_eq!(between(state(false, 0), state(true, 0)), [true]);
-        assert_eq!(between(state(true, 0), state(false, 0)), [false], "a cable");
-        assert_eq!(between(state(true, 0), state(false, 1)), [false], "a peer");
-        assert_eq!(between(state(true, 1), state(true, 3)), [false, true], "back at once");
-        assert_eq!(between(state(false, 1), state(false, 2)), [false], "came and left");
+        assert_eq!(between(state(true, 0), state(false, 0)), [false], "carrier lost");
+        assert_eq!(between(state(true, 0), state(false, 1)), [false], "peer left");
+        assert_eq!(between(state(true, 1), state(true, 3)), [false, true], "peer replaced");
+        assert_eq!(between(state(false, 1), state(false, 2)), [false], "peer came and left");
     }
 }
