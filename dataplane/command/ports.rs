@@ -38,7 +38,7 @@ pub fn run_scheduler(
 
 /// Runs an agent until a signal or the end of its duration. `changes` names the file with changes to apply meanwhile.
 pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>) -> Outcome {
-    // A killed batch job leaves processes and cgroups. Its note lists them.
+    // A killed batch job leaves processes and cgroups behind. Its note lists them, so that this process removes them.
     if let Some(Err(error)) =
         NotesFolder::existing().map(|folder| folder.clean(FolderFunctions::REAL))
     {
@@ -62,8 +62,8 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
     run(launch, options, run_node, |account| account.ledger.is_balanced())
 }
 
-/// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account and its
-/// balance. `options` holds the options that not all commands have.
+/// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account, and
+/// whether it balances. `options` has the options that not all commands have; `launch` has the others.
 fn run<A: Display + Serialize>(
     launch: &Launch,
     options: Options,

@@ -270,7 +270,7 @@ impl Rig {
         self.agent.poll(self.now);
     }
 
-    /// Attaches the worker with this index and waits for its grant.
+    /// Attaches the worker with this index, and checks that the agent grants its claim.
     fn attach_worker(&mut self, at: usize) -> WorkerEnd {
         let worker_end = self.handles.claim(at);
         self.after(100);
@@ -325,7 +325,7 @@ impl Rig {
         self.agent.attach_stats().next().unwrap()
     }
 
-    /// Checks that the ledger balances and every buffer except held ones is back.
+    /// Checks that the ledger balances and every buffer except those of held tasks is back.
     fn balanced(&mut self) {
         self.after(200);
         while self.wire.receive().is_some() {}
@@ -380,16 +380,16 @@ fn watched_agent_publishes_times_and_queues() {
     let watch = rig.handles.region.watch();
     let mut worker_end = rig.attach_worker(0);
     do_one(&mut rig, &mut worker_end, 0);
-    assert_eq!(watch.times().count(), 0, "nobody asks");
+    assert_eq!(watch.times().count(), 0, "no times without a request");
     watch.ask();
     rig.after(100);
     do_one(&mut rig, &mut worker_end, 1);
     let times = watch.times();
     assert_eq!(times.count(), 1);
-    // The task took 101 ticks of a microsecond. The percentile is rounded up to the bound of its class.
+    // The task took 101 us. The percentile is rounded up to the bound of its histogram bucket.
     let found = times.percentile(0.5).unwrap();
     assert!((101.0..=108.0).contains(&found), "{found}");
-    // One is with the worker, one behind it, two in the central queue.
+    // The worker serves one task. One waits behind it, and two in the central queue.
     for seq in 2..6 {
         rig.task(10, seq, &[]);
     }
@@ -423,6 +423,7 @@ fn times_in_the_queue_are_recorded() {
     // One tick is one microsecond.
     let wait_ns = (rig.now - arrival) * 1000;
     assert_eq!((times(&rig).count, times(&rig).sum_ns), (1, wait_ns));
+    // 120 us belong to the bucket up to 200 us.
     assert_eq!(times(&rig).buckets, [(200_000, 1)].into());
     assert!(work(&mut worker_end));
     rig.after(1);
@@ -446,7 +447,7 @@ fn named_worker_task_is_answered_in_its_name() {
         for seq in 0..3 {
             rig.task(10, seq, &[]);
         }
-        assert!(work(&mut worker_ends[1]), "the other core helps");
+        assert!(work(&mut worker_ends[1]), "a task that names worker 10 goes to worker 11");
         rig.after(1);
         let replies = rig.replies();
         assert_eq!(replies.len(), 1);
@@ -513,7 +514,7 @@ fn central_queue_measures_handover_every_poll() {
         worker_end.answer(task, |_, _| 0, || 50_000).unwrap();
         rig.after(52);
         assert_eq!(rig.replies().len(), 1);
-        // Idle until the next task: a task takes 94 us in all, so the tasks drift against the agent's ticks.
+        // Idle until the next task. A round takes 94 us in all, so tasks and the agent's ticks do not coincide.
         rig.after(41);
     }
     // A round trip is 52 us with 50 us of service, so the hand-over takes 2 us. The agent's ticks are 100 us
@@ -730,8 +731,8 @@ fn unresponsive_worker_is_excluded_and_accounted() {
         }
     }
     assert_eq!(rig.attach_stats(), AttachStats { joined: 2, silent: 1, ..AttachStats::default() });
-    assert!(!silent.receiver().is_granted(), "its grant is revoked");
-    assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "those it had");
+    assert!(!silent.receiver().is_granted(), "the agent revokes its grant");
+    assert_eq!(rig.dropped(DropReason::WorkerLost), 2, "the tasks that it had");
     assert_eq!(rig.replies().len(), 6, "no other task is lost");
     drop(silent);
     let mut back = rig.attach_worker(0);
@@ -753,9 +754,10 @@ fn dead_worker_loses_only_its_tasks() {
         assert!(work(&mut first));
         if dies {
             let claim = rig.handles.region.granted(0);
+            // Each worker's claim exceeds that of its predecessor by 2.
             rig.handles.report_death(0, claim + 2);
             rig.after(100);
-            assert_eq!(rig.attach_stats().died, 0, "another claim is that of another process");
+            assert_eq!(rig.attach_stats().died, 0, "the claim is of another process");
             rig.handles.report_death(0, claim);
         } else {
             drop(first);
@@ -841,7 +843,7 @@ fn invalid_and_missing_answers_are_counted() {
     // The first task gets no answer; 3 is its service time in nanoseconds.
     let task = worker_end.take().unwrap().unwrap();
     worker_end.give_up(task, 3);
-    // A credit without its answer.
+    // The second task is completed without an answer in its slot.
     assert!(worker_end.receiver().receive().is_some());
     worker_end.receiver().complete(1);
     assert!(work(&mut worker_end) && work(&mut worker_end));
@@ -883,9 +885,9 @@ fn registrations(rig: &mut Rig) -> Vec<(Code, u16, u16)> {
     headers.map(|header| (header.code, header.src, header.qlen)).collect()
 }
 
-/// Answers the agent's question for the leaf.
+/// Answers the agent's ARP or neighbour discovery question for the leaf.
 fn find_leaf(rig: &mut Rig) {
-    let question = rig.wire.receive().expect("where is the leaf?");
+    let question = rig.wire.receive().expect("the agent asks for the leaf's MAC address");
     assert_eq!(rig.family.question_target(question.bytes()), Some(rig.family.ip(LEAF)));
     let answer = rig.family.answer(question.bytes(), LEAF_MAC);
     drop(question);
@@ -893,7 +895,7 @@ fn find_leaf(rig: &mut Rig) {
     rig.send(&answer);
 }
 
-/// Returns a WORKER_ID_ACK from these addresses for a worker's question with this number.
+/// Returns an acknowledgement (WORKER_ID_ACK), from these addresses, of a worker's registration with this number.
 fn acknowledgement(
     family: Family,
     from: (u32, Mac),
@@ -969,7 +971,8 @@ fn attached_workers_are_registered_and_kept_alive() {
         assert!(work(&mut first) || work(&mut second));
         rig.after(1);
         assert_eq!(rig.replies().len(), 1);
-        // Repeated until acknowledged, then kept alive five times within the leaf's timeout.
+        // The agent repeats registrations until the leaf acknowledges them. Then it sends five keep-alives within the
+        // leaf's timeout of 50 ms.
         (0..4).for_each(|_| rig.after(HZ / 20));
         assert!(registrations(&mut rig).iter().all(|(code, ..)| *code == Code::WorkerId));
         rig.send(&acknowledgement(family, (LEAF, LEAF_MAC), (10, 1, 50)));
@@ -982,7 +985,7 @@ fn attached_workers_are_registered_and_kept_alive() {
         let alive = registrations(&mut rig);
         assert!(alive.iter().all(|(code, ..)| *code == Code::KeepAlive));
         assert!(alive.iter().filter(|(_, worker, _)| *worker == 12).count() >= 4, "{alive:?}");
-        // A worker that left is silent, and is registered again on its return.
+        // The agent sends nothing for a worker that left, and registers it again on its return.
         drop(first);
         rig.after(HZ / 20);
         while rig.wire.receive().is_some() {}
@@ -1057,7 +1060,7 @@ fn held_tasks_are_counted_at_the_end() {
     assert_eq!(rig.frames.in_use(), 0);
 }
 
-/// Returns the bytes with these changes, sometimes truncated.
+/// Returns the bytes with these changes; truncated for one `value` in 16.
 fn damaged(mut bytes: Vec<u8>, edits: &[(prop::sample::Index, u8)], value: u16) -> Vec<u8> {
     for (place, byte) in edits {
         let place = place.index(bytes.len());

@@ -144,7 +144,7 @@ impl Rig {
         self.after(1);
     }
 
-    /// Returns what the leaf sent: the worker of each task to the remote server, and worker and sequence number of each
+    /// Returns the worker of each task that the leaf sent to the remote server, and worker and sequence number of each
     /// reply to the client.
     fn received_from_leaf(&mut self) -> (Vec<u16>, Vec<(u16, u16)>) {
         let (mut tasks, mut replies) = (Vec::new(), Vec::new());
@@ -188,8 +188,8 @@ fn tasks_reach_local_and_remote_workers() {
     for family in BOTH {
         let mut rig = Rig::new(family, "round-robin");
         (0..2).for_each(|seq| rig.task(seq));
-        let elsewhere = rig.received_from_leaf().0;
-        assert_eq!(elsewhere.len(), 2, "nobody is here yet: {elsewhere:?}");
+        let to_remote = rig.received_from_leaf().0;
+        assert_eq!(to_remote.len(), 2, "no local worker is attached: {to_remote:?}");
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         (2..42).for_each(|seq| {
             rig.task(seq);
@@ -203,7 +203,7 @@ fn tasks_reach_local_and_remote_workers() {
         assert_eq!((tasks.len(), replies.len()), (20, 20), "{tasks:?} {replies:?}");
         assert!(tasks.iter().all(|worker| REMOTE.contains(worker)));
         assert!(replies.iter().all(|(worker, _)| LOCAL.contains(worker)));
-        // A reply of the remote server passes as at any leaf.
+        // The leaf forwards a reply of the remote server.
         let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
         assert_eq!(rig.received_from_leaf().1, [(10, 99)]);
@@ -227,10 +227,10 @@ fn pool_key_applies_to_remote_servers_only() {
         }
         (0..4).for_each(|_| rig.after(1));
         assert_eq!(rig.role.agent().registered(), 2);
-        assert_eq!(rig.received_from_leaf().1.len(), 4, "those of the workers here");
+        assert_eq!(rig.received_from_leaf().1.len(), 4, "replies of local workers");
         let (flow, done) = remote_reply();
         rig.send(&flow, &done, &99u16.to_be_bytes());
-        // A remote sender that claims to be local is refused.
+        // The leaf refuses a remote sender that claims the local agent's address.
         let of_local = Header { src: 20, ..done };
         let is_v6 = family == Family::V6;
         // The link in memory between leaf and agent.
@@ -253,7 +253,7 @@ fn pool_key_applies_to_remote_servers_only() {
         assert_eq!(
             counters.dropped(DropReason::SpoofedReply),
             1,
-            "the agent is behind another port"
+            "the agent is not behind this port"
         );
         let header = Header { authenticated: true, ..done };
         let mut payload = vec![0; header.len() + 2];
@@ -302,8 +302,8 @@ fn leaf_sees_local_workers_change_at_once() {
         let dropped = rig.role.agent().counters().dropped_total();
         assert_eq!((rig.held_by_agent(), dropped), (0, lost));
         // Two of the three remaining workers are remote, so 4 of 6 tasks leave.
-        assert_eq!(rig.received_from_leaf().0.len(), 4, "two of three are elsewhere");
-        // Silent for as long as the leaf waits, then back: it is chosen again.
+        assert_eq!(rig.received_from_leaf().0.len(), 4, "tasks to the remote workers");
+        // The worker stays silent beyond the leaf's timeout of 100 ms. After its return it gets tasks again.
         (0..400).for_each(|_| rig.after(1000));
         assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), Presence::Silent);
         let mut back = rig.attach_worker(1);
@@ -324,13 +324,13 @@ fn central_queue_feeds_local_and_remote_workers() {
         assert_eq!(
             (rig.received_from_leaf().0.len(), rig.held_by_agent()),
             (2, 2),
-            "one at each, the others wait"
+            "one task at each worker, the others wait"
         );
         for _ in 0..100 {
             let _ = worker_ends.each_mut().map(work);
             rig.after(1);
         }
-        // The remote workers do not answer. The two here serve 18 tasks.
+        // The remote workers do not answer. The two local ones serve 18 tasks.
         assert_eq!(rig.role.agent().counters().read(Counter::Replies), 18);
         assert_eq!(rig.role.leaf().stages().waiting(), 0);
         rig.balanced();
@@ -344,7 +344,7 @@ fn held_tasks_are_counted_by_their_holder() {
         let mut rig = Rig::new(family, "round-robin");
         let mut worker_ends = [rig.attach_worker(0), rig.attach_worker(1)];
         (0..8).for_each(|seq| rig.task(seq));
-        assert!(work(&mut worker_ends[0]), "its reply is under way");
+        assert!(work(&mut worker_ends[0]), "its reply is in flight");
         let Rig { role, frames, now, mut wire, .. } = rig;
         let (leaf, agent) =
             (role.leaf().stages().counters().clone(), role.agent().counters().clone());

@@ -52,7 +52,7 @@ const LEAF_MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 /// Indices of the ports.
 const CLIENTS: usize = 0;
 const WORKERS: usize = 1;
-/// Size of the buffer pool.
+/// Number of buffers in the pool.
 const FRAMES: usize = 2048;
 
 /// Returns the MAC address of a server.
@@ -71,8 +71,8 @@ struct Rig {
     now: u64,
 }
 
-/// Builds a leaf of one core. Unknown MAC addresses must be resolved first. `depth` is the capacity of the
-/// ports.
+/// Builds a leaf of one core. It must resolve MAC addresses that are not known. `depth` is the number of packets that a
+/// port holds.
 fn rig_with(policy: &str, servers_known: bool, client_known: bool, depth: usize) -> Rig {
     rigs(policy, servers_known, client_known, depth, 1).remove(0)
 }
@@ -466,7 +466,7 @@ fn tasks_wait_for_the_servers_mac_address() {
     assert!(rig.leaf.stages().counters().balances());
     for (server, question) in questions.iter().enumerate() {
         let mut frame = [0; arp::FRAME_LEN];
-        // The index of the question's target: 0, or else 1, since `server` is at most 1.
+        // Questions come in any order: the index of the server asked for. `server.max(1)` is always 1.
         let server = if question.target == SERVERS[0] { 0 } else { server.max(1) };
         question.answer(server_mac(server)).emit(&mut frame, LEAF_MACS[WORKERS]);
         assert!(rig.far[WORKERS].send(&frame));
@@ -505,7 +505,7 @@ fn reply_waits_for_the_clients_mac_address() {
     drop(out);
     rig.through(CLIENTS, &frame, CLIENTS);
     rig.wait(1_000_000);
-    // It may have been sent by the poll that received the answer.
+    // Either poll may have sent it, so the test reads the counter, not the port.
     assert_eq!(rig.count(Counter::Forwarded), 1);
     rig.assert_accounted();
 }
@@ -521,7 +521,7 @@ fn every_refusal_is_counted_and_changes_no_load() {
     };
     let header = |header: Header| task_of(header);
     let new = Header::new_task(7, 1);
-    // Without a UDP checksum, so that a changed byte is not found by it.
+    // Without a UDP checksum, so that no checksum detects a changed byte.
     let mut unsummed = task(1);
     unsummed[40..42].fill(0);
     // TTL 1, with the right header checksum.
@@ -656,7 +656,7 @@ fn cores_share_reports_but_not_drift() {
     for worker in 10..18 {
         first.one(WORKERS, &reply(worker, if worker == 13 { 1 } else { 9 }), CLIENTS);
     }
-    // Only the first core received the replies; the second has their reports.
+    // Only the first core received the replies. The second core has their loads by the exchange.
     let mut chosen = [0; 8];
     for seq in 0..200 {
         let (_, header, _) = second.one(CLIENTS, &task(seq), WORKERS);
@@ -679,8 +679,8 @@ fn surplus_replies_are_found_over_all_cores() {
     for worker in 10..18 {
         first.one(WORKERS, &reply(worker, 0), CLIENTS);
     }
-    // Not at once: another core may have sent them. A worker is checked every 10 ms, and a surplus counts after three
-    // checks.
+    // The surplus does not count at once: another core may have sent the tasks. The cores check a worker every 10 ms,
+    // and count a surplus after three checks.
     for _ in 0..10 {
         first.wait(11_000_000);
         second.wait(11_000_000);
@@ -705,7 +705,7 @@ fn surplus_replies_are_found_over_all_cores() {
 fn overloaded_core_exchanges_after_512_packets() {
     let mut cores = rigs("jsq", true, true, 256, 2);
     let [first, second] = &mut cores[..] else { unreachable!() };
-    let heard = (0..17).map(|_| {
+    let outstanding = (0..17).map(|_| {
         (0..BURST).for_each(|seq| first.send(CLIENTS, &task(seq as u16)));
         first.poll();
         assert_eq!(first.receive(WORKERS).len(), BURST);
@@ -713,10 +713,11 @@ fn overloaded_core_exchanges_after_512_packets() {
         let view = second.leaf.stages().dispatcher(0).unwrap().view();
         (0..8).map(|member| view.outstanding(Member(member))).sum()
     });
-    let heard: Vec<u32> = heard.collect();
-    // At once, then after 16 bursts. A core that keeps up exchanges at every poll, as the second one does.
-    assert_eq!(heard[..16], [32; 16]);
-    assert_eq!(heard[16], 17 * 32);
+    let outstanding: Vec<u32> = outstanding.collect();
+    // The overloaded first core publishes its first burst at once, and the next 16 bursts (512 packets) together. The
+    // second core is not overloaded, and exchanges at every poll.
+    assert_eq!(outstanding[..16], [32; 16]);
+    assert_eq!(outstanding[16], 17 * 32);
     first.assert_accounted();
     second.assert_accounted();
 }
@@ -729,7 +730,8 @@ fn all_cores_doubt_a_contradicting_worker() {
     for seq in 0..8 * 8 {
         first.one(CLIENTS, &task(seq), WORKERS); // eight tasks for each of eight workers
     }
-    // Each worker reports an empty queue five times. Each core looks after half of them, and sees it at three checks.
+    // Each worker reports an empty queue five times. Each core checks half of the workers. It must find the contradiction
+    // at three checks.
     for _ in 0..5 {
         for worker in 10..18 {
             first.one(WORKERS, &reply(worker, 0), CLIENTS);

@@ -113,7 +113,7 @@ impl<P: Port> Outbox<P> {
         self.originate(packet, port);
     }
 
-    /// Queues a question for a host's MAC address. `own` is the node's address on the port.
+    /// Queues an ARP or neighbour discovery question for a host's MAC address. `own` is the node's address on the port.
     pub fn ask<A: Pool<Buf = P::Buf>>(
         &mut self,
         pool: &mut A,
@@ -145,7 +145,7 @@ impl<P: Port> Outbox<P> {
         let unsent =
             counters.dropped(DropReason::TxFull) + counters.read(Counter::OriginatedUnsent);
         let (received, sent) = (counters.read(Counter::RxPackets), attempted - unsent);
-        let awaits_workers = false; // an agent sets it while its workers have tasks
+        let awaits_workers = false; // only an agent sets it, while its workers have tasks
         Progress { received, sent, timer, latest, awaits_workers }
     }
 
@@ -159,7 +159,7 @@ impl<P: Port> Outbox<P> {
             return;
         }
         let reason = rejection(&self.ports[port]);
-        // Readers subtract `tx_full` from `forwarded`.
+        // `Forwarded` includes packets dropped as `TxFull`: readers subtract them. It excludes those of a removed port.
         let forwarded = if reason == DropReason::TxFull { sent + unsent } else { sent };
         self.counters.add(Counter::Forwarded, forwarded);
         self.counters.drop(reason, unsent);
@@ -231,7 +231,7 @@ fn send_watched<P: Port>(
     if let Some(start) = copies {
         tap.keep(start, sent);
     }
-    // The packets' first records say that they were sent. These second ones report the drop.
+    // The first record of each packet says that it was sent. This second one reports the drop.
     if are_forwarded && let Some(explainer) = tap.explainer() {
         explainer.unsent(index, burst, rejection(port));
     }

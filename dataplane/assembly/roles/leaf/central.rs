@@ -47,14 +47,14 @@ fn send_tasks(rig: &mut Rig, seqs: std::ops::Range<u16>) {
     }
 }
 
-/// Delivers a worker's reply, which frees one place. Its number of remaining tasks, 0, frees no other place: to the
-/// policy further unanswered tasks are in flight.
+/// Delivers a worker's reply, which frees one place. It reports no remaining tasks. This frees no other place, because
+/// the policy counts further unanswered tasks as in flight.
 fn send_reply(rig: &mut Rig, worker: u16) {
     assert!(rig.far[WORKERS].send(&reply(worker, 0)));
     rig.poll();
 }
 
-/// Checks the number of packets in the pool's queue, by every way in which it is published. `Queued` counts packets in
+/// Checks the number of packets in the pool's queue by all gauges and the view. `Queued` counts packets in
 /// queues; `Held` also those that wait for a neighbour, here none.
 fn assert_held_packets(rig: &Rig, packets: u64) {
     assert_eq!((rig.count(Gauge::Queued), rig.count(Gauge::Held)), (packets, packets));
@@ -80,7 +80,7 @@ fn tasks_wait_in_order_for_workers_with_room() {
         assert_eq!(
             tasks_out(&mut rig),
             [(worker, seq)],
-            "the longest held goes where there is room"
+            "the oldest waiting task goes to the worker with room"
         );
     }
     // Later tasks queue behind.
@@ -189,7 +189,8 @@ fn unqueued_policy_schedules_all_waiting_tasks() {
     assert_eq!(seqs, (8..61).collect::<Vec<_>>());
     assert_held_packets(&rig, 0);
     assert_eq!(rig.drops(), []);
-    // The queue is back. Each of 8 workers now has 8 places. No task was answered, so 61 of the 64 places are taken.
+    // The pool has a queue again. Each of 8 workers now has 8 places. No task was answered, so 61 of the 64 places are
+    // taken.
     rig.set_policy("jbsq(k=8)");
     rig.wait(1_000_000);
     send_tasks(&mut rig, 100..120);
@@ -235,7 +236,7 @@ fn tasks_wait_while_no_worker_is_there() {
 // promise: scheduling.3
 #[test]
 fn replies_at_another_core_release_tasks() {
-    // Two cores, else the rig of `holding`. The first core finds the freed place at its next tick, within 100 us.
+    // The rig of `holding`, with two cores. The first core finds the freed place at its next tick, within 100 us.
     let queue_settings = (QUEUE, Overflow::Drop);
     let mut cores = rigs_with("jbsq(k=1)", true, true, 256, 2, queue_settings);
     let [first, second] = &mut cores[..] else { unreachable!() };

@@ -35,7 +35,7 @@ pub fn message_from(server: u32, header: Header) -> Vec<u8> {
     frame(&flow, &payload)
 }
 
-/// Returns the index in the pool of a worker.
+/// Returns a worker's index in the pool.
 fn member_of(worker: u16) -> u16 {
     worker - 10
 }
@@ -111,9 +111,9 @@ fn a_registration_is_answered_to_its_sender() {
         assert_eq!((datagram.dst, datagram.dst_port), (SERVERS[1], 5000));
         // Leaf 9, with a timeout of 100 ms.
         assert_eq!(answer, header.acknowledged_by(9, 100));
-        assert_eq!(ether::dst(frame.bytes()), server_mac(0), "back to where it came from");
+        assert_eq!(ether::dst(frame.bytes()), server_mac(0), "to the sender's MAC address");
         let (sent, frame) = (&sent[datagram.payload()..], &frame.bytes()[datagram.payload()..]);
-        assert_eq!(sent[11..], frame[11..], "what follows the header comes back as it was");
+        assert_eq!(sent[11..], frame[11..], "the bytes after the header are unchanged");
     }
     assert_eq!(
         (rig.presence(14), rig.presence(13)),
@@ -135,7 +135,8 @@ fn a_registration_is_answered_to_its_sender() {
 #[test]
 fn lost_tasks_are_written_off_despite_keep_alives() {
     // Keep-alives without tasks contradict the tasks sent. The leaf doubts such a worker's reports for a second. Then
-    // it writes off the tasks that none of them counted. A policy that holds tasks would send waiting ones after that.
+    // it writes off the tasks that no report counted. A policy that holds tasks would then send waiting ones, so the
+    // test leaves those policies out.
     let workers: Vec<_> = (10..18).collect();
     for entry in CATALOGUE.iter().filter(|entry| entry.runs == Runs::Leaf) {
         let mut rig = registering(entry.name);
@@ -183,9 +184,10 @@ fn bad_registrations_are_counted_and_ignored() {
     let mut short = join(10, 0);
     short.truncate(50);
     let header = Header::worker_id(7, 10, 0, 1);
-    // The same message to another IP address.
+    // The same message to another IP address. Byte 33 is the last one of the address; 24 and 40 begin the checksums of
+    // IPv4 and UDP. A UDP checksum of 0 means none.
     let elsewhere = |mut frame: Vec<u8>| {
-        frame[33] ^= 0x40; // to another address
+        frame[33] ^= 0x40;
         frame[24..26].fill(0);
         let checksum = PartialChecksum::default().bytes(&frame[14..34]).checksum();
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
@@ -242,10 +244,10 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
             rig.chosen(1);
         }
         rig.pass_with_keep_alives(90_000_000, &[13]);
-        assert!(rig.is_active(12), "not yet");
+        assert!(rig.is_active(12), "its silence is shorter than the timeout");
         rig.pass_with_keep_alives(30_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
-        assert_eq!(rig.outstanding(member_of(12)), 0, "what it had is written off");
+        assert_eq!(rig.outstanding(member_of(12)), 0, "its tasks are written off");
         let chosen = rig.chosen(200);
         assert!(!chosen.contains(&12), "no task for a silent worker");
         assert!(!chosen.contains(&10), "nor for one that never registered");
@@ -254,7 +256,7 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         rig.pass_with_keep_alives(10_000_000, &[13]);
         assert_eq!(rig.presence(12), Presence::Registered);
         assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
-        // The same again.
+        // The worker falls silent a second time.
         rig.pass_with_keep_alives(120_000_000, &[13]);
         assert_eq!((rig.presence(12), rig.outstanding(member_of(12))), (Presence::Silent, 0));
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
@@ -316,7 +318,7 @@ fn every_policy_skips_and_readmits_silent_workers() {
                 let released = rig.receive(WORKERS);
                 workers.extend(answer(rig, released));
             }
-            assert_eq!(workers.len(), 300, "{}: none went lost", entry.name);
+            assert_eq!(workers.len(), 300, "{}: no task is lost", entry.name);
             workers
         };
         let other_workers: Vec<_> = (10..18).filter(|&worker| worker != 15).collect();
@@ -325,7 +327,7 @@ fn every_policy_skips_and_readmits_silent_workers() {
         rig.pass_with_keep_alives(150_000_000, &other_workers);
         assert_eq!(rig.presence(15), Presence::Silent);
         assert!(!run(&mut rig).contains(&15), "{}", entry.name);
-        // All remaining workers report load, so the policy wants this one.
+        // All other workers report 40 tasks, so the policy prefers this one.
         for worker in other_workers {
             drop(rig.through(WORKERS, &reply(worker, 40), CLIENTS));
         }
@@ -426,7 +428,7 @@ fn no_timeout_means_no_silence() {
     rig.leaf.stages_mut().set_worker_timeout(0);
     // The acknowledgement carries the timeout in the field of the queue length.
     let (_, answer, _) = rig.one(WORKERS, &join(12, 0), WORKERS);
-    assert_eq!(answer.qlen, 0, "the server is told");
+    assert_eq!(answer.qlen, 0, "the acknowledgement says so");
     rig.pass_with_keep_alives(10_000_000_000, &[]);
     assert!(rig.is_active(12));
     rig.assert_accounted();
@@ -451,7 +453,7 @@ fn unknown_workers_are_reported_on_request() {
     on_clients_side[..6].copy_from_slice(&LEAF_MACS[CLIENTS].0);
     rig.through(CLIENTS, &on_clients_side, CLIENTS);
     assert_eq!(newcomers.pop(), None);
-    // An unknown server too, and no more workers than the queue has room for.
+    // The leaf also reports workers of an unknown server, up to the capacity of the queue, 2.
     for worker in 100..110 {
         rig.through(WORKERS, &message_from(0x0A00_0263, Header { src: worker, ..header }), WORKERS);
     }
@@ -471,7 +473,12 @@ fn unregistered_worker_gets_no_task() {
         let waits = rig.count(Gauge::Queued);
         let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
         assert_eq!(rig.drops(), dropped, "{}", entry.name);
-        assert_eq!(waits == 1, entry.holds(), "{}: it waits where the policy lets it", entry.name);
+        assert_eq!(
+            waits == 1,
+            entry.holds(),
+            "{}: the task waits if the policy holds tasks",
+            entry.name
+        );
         // Two workers register, one by a keep-alive as after a restart of the leaf.
         rig.send_message(&join(12, 0));
         rig.send_message(&alive(15, 0));
@@ -511,7 +518,7 @@ fn added_worker_waits_for_its_registration() {
     let late_join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
     rig.send_message(&late_join);
     assert_eq!(rig.chosen(50), [10, 20].into());
-    // It departs, and another worker gets its place, which is free 10 s later because of its unanswered tasks.
+    // Worker 20 departs with unanswered tasks, so its place is free 10 s later. Then another worker gets the place.
     rig.change(&mut control, &["remove-workers workers=20"]);
     rig.wait(11_000_000_000);
     control.tend(rig.now); // frees the place
@@ -529,14 +536,14 @@ fn worker_of_a_returned_host_stays_silent() {
     rig.leaf.stages_mut().set_worker_timeout(0);
     let neighbours = rig.leaf.stages().neighbours().clone();
     (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
-    // One round of the leaf's checks. Then the servers count as up, and a single loss suffices.
+    // After one round of the leaf's checks the servers count as up. Then a single loss of the next hop suffices.
     rig.pass_with_keep_alives(30_000_000, &[]);
     // Slot of the second server in the neighbour table.
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
     // The MAC address is configured, so it stays known, and the next check takes the host back.
-    assert!(neighbours.mac(slot).is_some(), "it answers again");
+    assert!(neighbours.mac(slot).is_some(), "the host counts as resolved");
     rig.wait(10_000_000);
     assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
     assert!(rig.chosen(100).iter().all(|&worker| worker < 14));

@@ -38,7 +38,7 @@ fn report(worker: u16, tasks: u16, report_seq: u16) -> Vec<u8> {
 impl Rig {
     /// Delivers a worker's message, and checks that the leaf does not answer it.
     fn send_unanswered(&mut self, frame: &[u8]) {
-        assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "it is not answered");
+        assert!(self.through(WORKERS, frame, WORKERS).is_empty(), "the leaf does not answer");
     }
 
     /// Returns the estimated tasks of a worker. [`Rig::outstanding`] takes a member.
@@ -60,14 +60,14 @@ fn replies_tell_nothing_and_reports_do() {
         let mut rig = rig_with_reports(family, "lsq-update");
         let worker = rig.pick(1);
         assert_eq!((rig.estimated(worker), rig.outstanding(worker - 10)), (1, 1));
-        // The reply ends the task, and leaves the estimate. The 5 tasks in it do not count.
+        // The reply ends the task, and leaves the estimate. The leaf ignores its load of 5 tasks.
         assert_eq!(rig.through(WORKERS, &reply(worker, 5), CLIENTS).len(), 1);
         assert_eq!(
             (rig.estimated(worker), rig.outstanding(worker - 10)),
             (1, 0),
-            "it was answered"
+            "the reply ended the task"
         );
-        // All remaining workers have lower estimates until their reports arrive.
+        // The other workers have lower estimates until their reports of 3 tasks arrive.
         for other in (10..18).filter(|&other| other != worker) {
             rig.send_unanswered(&report(other, 3, 1));
             assert_eq!(rig.estimated(other), 3);
@@ -91,7 +91,7 @@ fn old_report_is_ignored_unless_silence_was_long() {
         assert_eq!((rig.estimated(14), rig.count(Counter::QueueReportsOld)), (4, 1));
         rig.send_unanswered(&report(14, 5, 10));
         assert_eq!(rig.estimated(14), 5);
-        // After 30 ms of silence (`SILENT_NS`) any number is new: the server may have restarted.
+        // After 30 ms without a report (`SILENT_NS`) the leaf accepts any number: the server may have restarted.
         for _ in 0..50 {
             rig.wait(1_000_000);
         }

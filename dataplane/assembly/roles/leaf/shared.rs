@@ -61,9 +61,9 @@ fn shared_port_requires_the_servers_mac_address() {
             assert!(rig.far[SHARED].send(&forged));
             rig.poll();
             assert_eq!(rig.drops(), [("spoofed_reply", 1)], "{name}, {behind_another}");
-            assert!(rig.receive(CLIENTS).is_empty(), "{name}: nothing goes on");
+            assert!(rig.receive(CLIENTS).is_empty(), "{name}: the leaf forwards nothing");
             let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-            assert_eq!(view.estimated_load(Member(1)), 0, "{name}: its queue is not believed");
+            assert_eq!(view.estimated_load(Member(1)), 0, "{name}: the leaf ignores its load");
             assert_eq!(view.presence(Member(1)), Presence::Unregistered, "{name}");
             let counters = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
             assert!(counters.iter().all(|&counter| rig.count(counter) == 0), "{name}");
