@@ -183,7 +183,9 @@ pub enum WorkerRequest {
 pub struct Worker {
     /// This worker's end of its channel.
     end: WorkerEnd,
+    /// Region of the agent. Shows whether the agent runs.
     region: Arc<WorkerRegion>,
+    /// Spin time before each sleep.
     spin: Cell<Spin>,
     /// The current task of [`Worker::poll`] and [`Worker::recv`], so that a forgotten one (`mem::forget`) is completed.
     current: Cell<Option<TakenTask>>,
@@ -407,6 +409,7 @@ struct Spin {
     current: Duration,
     /// Spin time that the options allow.
     longest: Duration,
+    /// True to adapt `current` to the length of waits.
     is_adaptive: bool,
 }
 
@@ -414,6 +417,7 @@ struct Spin {
 const SPIN_RANGE: u32 = 16;
 
 impl Spin {
+    /// Creates the state of a worker that spins for `longest` at first.
     fn new(longest: Duration, is_adaptive: bool) -> Self {
         Self { current: longest, longest, is_adaptive }
     }

@@ -246,6 +246,7 @@ pub struct Device(Arc<OpenedDevice>);
 struct OpenedDevice {
     /// Port id in DPDK while the device is open.
     id: AtomicU16,
+    /// Name by which it was opened, with arguments.
     name: String,
     /// Name in EAL: the full address of a PCI device, or a virtual device's name without arguments.
     full_name: String,
@@ -269,6 +270,7 @@ struct OpenedDevice {
     rss_key: Arc<OnceLock<Vec<u8>>>,
     /// Evidence that its receive interrupts work.
     proof: Arc<Proof>,
+    /// Name of its driver, such as `net_memif`.
     driver: String,
     /// Number of transmit queues, at least one for each port.
     queues: u16,
@@ -292,8 +294,9 @@ struct OpenedDevice {
     partial: AtomicU64,
     /// Number of packets of other VLANs than the port's, which the ports freed.
     other_vlans: AtomicU64,
-    // Kept alive: the queues receive into the pool.
+    /// Pool of the receive queues, which must outlive them.
     pool: MbufPool,
+    /// Keeps EAL running.
     eal: Eal,
 }
 
@@ -922,11 +925,13 @@ pub struct QueuePort {
     queue: u16,
     /// Receive queues that this port polls besides its own.
     inlets: Range<u16>,
+    /// Treatment of checksums that the device has not verified.
     checksums: Checksums,
     /// VLAN of the port.
     vlan: Option<u16>,
     /// True if received packets need no further work, and the port polls no inlets.
     is_plain: bool,
+    /// Check before each burst.
     guard: Guard,
     device: Arc<OpenedDevice>,
     // DPDK's bursts take no lock: two threads must never share a queue.
@@ -1117,6 +1122,7 @@ impl Port for Outlet {
 struct Setup<'a> {
     /// Port id in DPDK.
     id: u16,
+    /// Name of the device, with arguments.
     name: &'a str,
     pool: &'a MbufPool,
     options: &'a DeviceOptions,

@@ -38,6 +38,7 @@ pub(super) struct Visitor {
 #[derive(Clone, Debug)]
 pub(super) struct Companion {
     presence: Arc<Presence>,
+    /// Epoch of the visitor's last burst.
     acknowledged: Arc<AtomicU64>,
 }
 

@@ -28,6 +28,7 @@ const SLACK_NS: u64 = 1_000;
 
 /// Rings of one memif device that a core reads.
 struct Rings {
+    /// Relay that has the rings' interrupts.
     relay: Arc<Relay>,
     /// Id of the device in the memif protocol.
     id: u32,

@@ -46,12 +46,15 @@ impl TakenTask {
 /// Worker's end of a channel. Dropping it leaves the channel.
 #[derive(Debug)]
 pub struct WorkerEnd {
+    /// Protocol of the channel, without the bytes of tasks.
     receiver: Receiver<Slice<AtomicU64>>,
     /// Word in which the worker stores that it sleeps.
     sleep: Slice<AtomicU32>,
     /// Bytes of tasks and replies, as words.
     area: Slice<AtomicU64>,
+    /// Dimensions of the region, which give the position of each task in the area.
     shape: RegionShape,
+    /// Identity of the worker.
     place: Place,
     /// Number of the task in progress in each slot; `None` for a slot without one. Empty for a worker that completes
     /// tasks in order.

@@ -66,11 +66,15 @@ impl<B: Buf> PacketStore<B> for LeafPacketStore<'_> {
 /// One dispatcher core.
 #[derive(Debug)]
 pub struct Leaf<P: Port, A> {
+    /// Stages, and the packets that wait.
     node: Node<P::Buf>,
+    /// Ports, with the packets to send.
     out: Outbox<P>,
     /// Buffer pool for packets that the node makes.
     pool: A,
+    /// Counter of busy and empty polls, and of the time of busy ones.
     time: PollTime,
+    /// Delay of tasks after a link-up.
     link_up_delay: LinkUpDelay,
     /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_patience`].
     linked: u16,

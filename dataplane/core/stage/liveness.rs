@@ -236,6 +236,7 @@ pub struct Liveness {
     watches: Vec<MemberWatch>,
     /// Index of each pool's first watch. The watch of a member has this index plus the member's.
     first: Vec<usize>,
+    /// Next hops to gateways and to members' servers, which are probed.
     hops: Vec<Hop>,
     /// Number of gateways. They are the first next hops.
     gateways: usize,

@@ -105,6 +105,7 @@ pub struct Parts<'a> {
     pub picks: &'a mut Picks,
     /// Number of replies of this run from members without outstanding tasks.
     pub surplus: usize,
+    // The same as the fields of the view with these names.
     pool_exchange: Option<&'a PoolExchange>,
     place: &'a [u16],
     rates: &'a [f64],

@@ -32,6 +32,7 @@ impl GuardPage {
 /// Stack of the current task of a thread.
 #[derive(Clone, Copy)]
 struct CurrentStack {
+    /// Page that the task touches when the stack overflows.
     guard: GuardPage,
     /// Class of the task.
     class: u16,

@@ -96,6 +96,7 @@ pub(super) struct SharedCore {
     calls_left: Cell<u32>,
     /// Number of calls from the last check to the next one.
     calls: Cell<u32>,
+    /// Length of a quantum.
     quantum_ns: u64,
     /// Target time between two readings of the clock: [`READ_INTERVAL_NS`], at most a quarter of the quantum.
     interval_ns: u64,
@@ -175,7 +176,9 @@ impl SharedCore {
 pub struct Cpu<'a> {
     worker: &'a Worker,
     core: &'a SharedCore,
+    /// Timer of [`QuantumClock::Timer`]; `None` to read the clock.
     timer: Option<&'a QuantumTimer>,
+    /// Means to pause the task's coroutine.
     yielder: &'a Yielder<Resume, Pause>,
 }
 
@@ -291,6 +294,7 @@ enum Pause {
 /// Coroutine that serves one task after another on its own stack.
 struct TaskCoroutine {
     coroutine: Coroutine<Resume, Pause, ()>,
+    /// Page below its stack.
     guard: GuardPage,
     /// Task to begin at the next run; `None` once it has begun.
     next: Option<TakenTask>,

@@ -83,8 +83,11 @@ impl AttachStats {
 /// A worker, attached or not.
 #[derive(Debug)]
 pub struct WorkerEntry<T: Work> {
+    /// Identity of the worker.
     place: Place,
+    /// Index of the worker in the pool.
     member: Member,
+    /// Agent's end of the channel, with the tasks outstanding there.
     link: WorkerLink<T>,
     /// Last claim that was checked. Each claim is checked once.
     last_claim: u64,

@@ -483,6 +483,7 @@ fn hold<'a, A: FastPath, B: Buf>(
 /// Rewriter that readdresses tasks to their members.
 struct TaskRewriter<'a, A: Family> {
     neighbours: &'a Neighbours,
+    /// Address of each member, by its index.
     targets: &'a [Target<A>],
     /// Checksum change of removing the tasks' destination: the address of the port or pool.
     removed: FoldedDelta,
