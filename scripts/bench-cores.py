@@ -18,23 +18,26 @@ import tempfile
 import bench
 
 POLICIES = ["random", "horus", "jsq", "lsq-smart", "sed", "jbsq(k=2)", "cfcfs"]
+# Forwarding modes of dpdk-testpmd. The rates of csum are the reference of all ratios.
 MODES = ["csum", "5tswap", "io"]
+# Numbers of cores that are compared.
 CORES = (1, 2)
-# Address and MAC address of the leaf at each port, with the prefix of that port's network.
+# Leaf's address, MAC address and side at each port.
 PORTS = [("10.0.1.1", "02:00:00:00:00:01", "clients"), ("10.0.2.1", "02:00:00:00:00:02", "workers")]
 SERVER_IP, SERVER_MAC = "10.0.2.11", "02:00:00:00:02:0b"
 CLIENTS = 200
-# Bounded policies receive more tasks than they may send: these wait, and are dropped beyond the queue or at the end.
+# A bounded policy queues the tasks beyond its bound. The full queue and the exit drop them.
 ALLOWED_DROPS = {"queue_full", "shutdown"}
 
 
 def client(number, port=0):
-    """Address and MAC address of a client on the network of a port."""
+    """Returns the address and MAC address of a client on the network of a port."""
     host = 20 + number % CLIENTS
     return f"10.0.{1 + port}.{host}", f"02:00:00:00:0{1 + port}:{host:02x}"
 
 
 def task(number, port=0):
+    """Returns the packet of a task that takes 50,000 ns, as it arrives at a port."""
     header = struct.pack(">BHHHHH", bench.NEW_TASK, 1, 0, bench.NO_MEMBER, 0, number)
     body = struct.pack(">QQ", 50_000, number)
     (ip, from_mac), (leaf_ip, leaf_mac, _) = client(number, port), PORTS[port]
@@ -42,6 +45,7 @@ def task(number, port=0):
 
 
 def reply(number, workers):
+    """Returns the packet of a worker's reply to a client, with a queue length of 1 to 3."""
     worker = number % workers
     header = struct.pack(">BHHHHH", bench.TASK_DONE, 1, worker, 0, 1 + number % 3, number % bench.PACKETS)
     body = struct.pack(">QQ", 50_000, number)
@@ -51,15 +55,15 @@ def reply(number, workers):
 
 
 def write_traces(folder, workers):
-    """Writes the traces of each port and core; returns their paths by port. All have the same length, so that no queue gets more.
-    No workers stand for tasks only."""
+    """Writes a trace for each port and core. Returns the paths, one list per port. All traces have the same length, so
+    that no queue gets more packets. With 0 workers the second port receives tasks instead of replies."""
     length = max(bench.PACKETS, workers)
     traces = []
-    second = (lambda number: reply(number, workers)) if workers else (lambda number: task(number, 1))
-    for port, packet in enumerate((task, second)):
+    at_second_port = (lambda number: reply(number, workers)) if workers else (lambda number: task(number, 1))
+    for port, packet in enumerate((task, at_second_port)):
         paths = [os.path.join(folder, f"{workers}-{port}-{core}.pcap") for core in range(max(CORES))]
         for core, path in enumerate(paths):
-            # Each core begins elsewhere, so that both do not handle the same worker at the same time.
+            # Each core starts at another packet, so that no two cores handle the same worker at the same time.
             first = core * length // max(CORES)
             bench.write_trace(path, [packet((first + number) % length) for number in range(length)])
         traces.append(paths)
@@ -67,25 +71,28 @@ def write_traces(folder, workers):
 
 
 def eal(options, traces, cores):
+    """Returns the EAL arguments: a device for each port, with a queue for each core."""
     memory = ["--in-memory"] if options.hugepages else ["--no-huge"]
     devices = []
     for port, paths in enumerate(traces):
         queues = "".join(f",rx_pcap={path}" for path in paths[:cores])
-        # Without a tx_pcap the driver drops what it sends.
+        # Without a tx_pcap the driver drops all sent packets.
         devices.append(f"--vdev=net_pcap{port}{queues},infinite_rx=1")
     return memory + ["--no-pci", "-m", "512"] + devices
 
 
 def buffers(cores):
-    """Packet buffers of a program; DPDK's pools are best with one less than a power of two."""
+    """Returns the number of packet buffers of a program. DPDK recommends one less than a power of two."""
     return (bench.MBUFS + 1) * cores - 1
 
 
 def cpus(cores):
+    """Returns the CPUs of the polling cores: the last of this process."""
     return sorted(os.sched_getaffinity(0))[-cores:]
 
 
 def leaf_config(policy, workers, cores, state, side=None):
+    """Returns a leaf's configuration. `side` replaces the side of both ports."""
     text = f"""[leaf]
 id = 100
 cores = {cpus(cores)}
@@ -107,6 +114,7 @@ pool = 1
 
 
 def run_leaf(options, folder, traces, policy, workers, cores, side=None):
+    """Returns the leaf's rates of received packets a second, one for each slice of the run."""
     def config(state):
         return leaf_config(policy, workers, cores, state, side)
 
@@ -114,18 +122,20 @@ def run_leaf(options, folder, traces, policy, workers, cores, side=None):
 
 
 def run_testpmd(options, mode, traces, cores):
-    """The control thread shares a CPU with a forwarding one where there are too few; it sleeps between questions."""
-    on = cpus(cores)
-    control = next((cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in on), on[0])
-    # Each logical core of EAL on its CPU: several may be on one.
-    lcores = ",".join(f"{number}@{cpu}" for number, cpu in enumerate([control] + on))
+    """Returns testpmd's packet rates, one for each slice of the run. Without a spare CPU the control thread, which
+    mostly sleeps, shares one with a forwarding thread."""
+    forwarding_cpus = cpus(cores)
+    spare = (cpu for cpu in sorted(os.sched_getaffinity(0)) if cpu not in forwarding_cpus)
+    control = next(spare, forwarding_cpus[0])
+    # LCORE@CPU: several lcores may share a CPU.
+    lcores = ",".join(f"{number}@{cpu}" for number, cpu in enumerate([control] + forwarding_cpus))
     devices = ["--lcores", lcores, "--main-lcore", "0"] + eal(options, traces, cores)
     forwarding = [f"--forward-mode={mode}", f"--nb-cores={cores}", f"--rxq={cores}", f"--txq={cores}"]
     return bench.run_forwarder(options, devices, forwarding + [f"--total-num-mbufs={buffers(cores)}"], len(PORTS))
 
 
 def measure(options, folder):
-    """Packets a second of each variant in its least-disturbed slices, once a round: by name, workers and cores."""
+    """Returns a rate per round for each variant (name, workers, cores): packets a second in the least disturbed slices."""
     traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
     variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]
@@ -146,30 +156,31 @@ def measure(options, folder):
 
 
 def rows(options, samples):
-    """A row for each mode and policy: rates, and the ratios to csum, taken within a round, then their median."""
+    """Returns a row for each mode and policy. Rates and ratios are medians of the rounds."""
     least, most = CORES
 
     def ratio(calculate):
+        """Returns the median of `calculate` over the rounds. Its argument has a round's rate of each variant."""
         return statistics.median(
             calculate({variant: values[number] for variant, values in samples.items()}) for number in range(options.rounds)
         )
 
     ceiling = ("csum", options.workers[0])
-    named = [(mode, options.workers[0]) for mode in MODES]
-    named += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
-    named += [(policy, workers) for workers in options.workers for policy in options.policies]
+    subjects = [(mode, options.workers[0]) for mode in MODES]
+    subjects += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
+    subjects += [(policy, workers) for workers in options.workers for policy in options.policies]
     return [
         {
             "name": name,
             "workers": workers,
             "mpps": [statistics.median(samples[name, workers, cores]) / 1e6 for cores in CORES],
-            "of_csum": ratio(lambda pps, one=(name, workers): pps[*one, least] / pps[*ceiling, least]),
-            "scaling": ratio(lambda pps, one=(name, workers): pps[*one, most] / pps[*one, least]),
+            "of_csum": ratio(lambda pps, key=(name, workers): pps[*key, least] / pps[*ceiling, least]),
+            "scaling": ratio(lambda pps, key=(name, workers): pps[*key, most] / pps[*key, least]),
             "scaling_of_csum": ratio(
-                lambda pps, one=(name, workers): pps[*one, most] / pps[*one, least] * pps[*ceiling, least] / pps[*ceiling, most]
+                lambda pps, key=(name, workers): pps[*key, most] / pps[*key, least] * pps[*ceiling, least] / pps[*ceiling, most]
             ),
         }
-        for name, workers in named
+        for name, workers in subjects
     ]
 
 

@@ -1,9 +1,10 @@
 //! Beats (learning steps) of one batch, stored until their gradient is needed.
 //!
-//! The method is actor-critic with eligibility traces. In a beat an actor draws nodes for tasks. Here d holds, for each
-//! node, its fraction of the draws minus its probability, scaled. The actor's feature vector is s, and the error is the
-//! critic's temporal-difference error. A beat decays the traces E and adds the draws: E <- decay E + d s^T. The
-//! gradient accumulates the traces: G <- G + error E. After beats 1 to T this gives
+//! The method is actor-critic with eligibility traces. In a beat the node draws nodes for tasks from an actor's
+//! probabilities. Vector d holds, for each node, its fraction of the draws minus its probability, scaled by the caller.
+//! Vector s holds the actor's features. The error is the critic's temporal-difference error. A beat decays the traces E
+//! and adds the draws: E <- decay E + d s^T. The gradient accumulates the traces: G <- G + error E. After beats 1 to T,
+//! which start with the traces E_0 and the gradient G_0, this gives
 //!
 //! - c_T = error_T, and c_t = error_t + decay c_(t+1).
 //! - G = G_0 + decay c_1 E_0 + sum of c_t d_t s_t^T.
@@ -20,19 +21,20 @@ use crate::vec8::{VEC8_LEN, Vec8, flush_tiny_vector, zeros};
 
 /// Maximum number of beats of a batch.
 pub const BEATS_MAX: usize = 32;
-/// Machine vectors of a row that are processed together, for gradient and traces each. They fit in registers.
+/// Number of a row's machine vectors that one block holds. Their 2 * `BLOCK` accumulators, for traces and gradient, fit
+/// in registers.
 const BLOCK: usize = 4;
 
-/// Beats of one actor's batch.
+/// Beats of one actor's batch. Beats without draws have an error only.
 #[derive(Clone, Debug)]
 pub struct History {
     /// Feature vectors of the beats with draws, one after another.
     features: Box<[f32]>,
-    /// Number of features.
+    /// Number of features, which is the number of the matrices' rows.
     rows: usize,
     /// Differences d of the beats with draws, one after another.
     differences: Box<[Vec8]>,
-    /// Number in the batch of each beat with draws.
+    /// Index in the batch of each beat with draws.
     drawn_beats: [u8; BEATS_MAX],
     /// Number of beats with draws.
     drawn_count: usize,
@@ -40,8 +42,8 @@ pub struct History {
     errors: [f32; BEATS_MAX],
     /// Number of all beats.
     beat_count: usize,
-    /// Differences times their weights in gradient and traces, for a block of columns. Has room for whole rows, because
-    /// a block is no wider than a row.
+    /// Scratch buffer of [`History::apply`]: differences times their weights in gradient and traces, for a block of
+    /// columns. Has room for whole rows, because a block is no wider than a row.
     weighted_differences: Box<[Vec8]>,
 }
 
@@ -66,7 +68,8 @@ impl History {
     }
 
     /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer for the
-    /// differences, which the caller must fill; else returns `None`.
+    /// differences, which the caller must fill; else returns `None`. Panics if the history is full, or if `features` has
+    /// another length than a column of the matrices.
     #[inline(always)]
     pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Vec8]> {
         self.errors[self.beat_count] = error;
@@ -93,7 +96,7 @@ impl History {
         gradient: &mut [Vec8],
     ) {
         // Weight of each beat's draws in the gradient and in the traces: c_t and decay^(T-t), from the last
-        // beat on.
+        // beat on. `rev` first cuts `errors` to the beats of the batch.
         let mut weights = [(0.0, 0.0); BEATS_MAX];
         let (mut gradient_weight, mut trace_weight) = (0.0, 1.0);
         for (beat_weights, error) in weights[..self.beat_count].iter_mut().zip(&self.errors).rev() {
@@ -101,7 +104,7 @@ impl History {
             *beat_weights = (gradient_weight, trace_weight);
             trace_weight *= decay;
         }
-        // Weights of the old traces E_0 in the gradient and in the new traces.
+        // Weights of the old traces E_0 in the gradient and in the new traces: decay c_1 and decay^T.
         let old_weights = (simd.splat_f32s(decay * gradient_weight), simd.splat_f32s(trace_weight));
         // A machine vector has at most eight values: pulp's feature x86-v3 excludes vectors of 512 bits.
         let row_vectors = self.differences.len() / BEATS_MAX * (VEC8_LEN / S::F32_LANES);
@@ -134,7 +137,8 @@ impl History {
             };
             let matrices = (&mut *traces, &mut *gradient);
             let columns = (first, row_vectors);
-            // A narrow block takes several rows at a time. Its accumulators (2 * vectors * rows) are 12, 12, 6 and 8.
+            // A narrow block takes several rows at a time, to use more registers. The numbers of accumulators
+            // (2 * vectors * rows) are 12, 12, 6 and 8.
             match block {
                 1 => beats.update_columns::<1, 6>(simd, old_weights, matrices, columns),
                 2 => beats.update_columns::<2, 3>(simd, old_weights, matrices, columns),
@@ -149,7 +153,7 @@ impl History {
 
 /// Feature vectors of the beats with draws, with the weighted differences of a block of matrix columns.
 struct WeightedBeats<'a, S: Simd> {
-    /// Features, one value per row for each beat.
+    /// Feature vectors of `rows` values, one per beat.
     features: &'a [f32],
     /// Number of features and of the matrix's rows.
     rows: usize,
@@ -158,8 +162,8 @@ struct WeightedBeats<'a, S: Simd> {
 }
 
 impl<S: Simd> WeightedBeats<'_, S> {
-    /// Updates `VECTORS` columns of machine vectors in all rows, `ROWS` rows at a time. `columns` has the first such
-    /// column and the number of machine vectors of a row.
+    /// Updates `VECTORS` columns of machine vectors in all rows, `ROWS` rows at a time. `old_weights` has the weights of
+    /// the old traces in gradient and traces. `columns` has the first column and the number of machine vectors of a row.
     #[inline(always)]
     fn update_columns<const VECTORS: usize, const ROWS: usize>(
         &self,
@@ -181,7 +185,7 @@ impl<S: Simd> WeightedBeats<'_, S> {
         }
     }
 
-    /// Updates some columns of `ROWS` rows from `top` on. Uses no closures, nor adapters that take one: they would be
+    /// Same as `update_columns`, for `ROWS` rows from `top` on. Uses no closures, nor adapters that take one: they would be
     /// compiled without the machine's vectors.
     #[inline(always)]
     fn update_rows<const VECTORS: usize, const ROWS: usize>(
@@ -254,8 +258,8 @@ mod tests {
         }
     }
 
-    /// Computes traces and gradient beat by beat in `f64`, by the module's formulas. Begins with traces of 0.25
-    /// and a gradient of 0.5, and decays by 0.6, as the test does. A beat has features, differences and error.
+    /// Computes traces and gradient beat by beat in `f64`, by the module's formulas. Starts with traces of 0.25
+    /// and a gradient of 0.5, and has a decay factor of 0.6, like the test. A beat has features, differences and error.
     fn by_beats(
         rows: usize,
         columns: usize,

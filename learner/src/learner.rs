@@ -1,9 +1,10 @@
 //! Critic and two actors of one node, updated once per beat (learning step).
 //!
-//! The migration actor draws the node for each fresh task, the stealing actor the node that an idle node asks
-//! for a task. The critic estimates the value of a state of loads. Its error in a beat, the
-//! temporal-difference error, tells whether the beat was better than expected. All three follow that error
-//! along their eligibility traces: decaying sums of the past features, for the actors times their draws.
+//! An actor (policy) gives the probability of each node, from which the caller draws. The migration actor covers
+//! the destinations of a fresh task, the stealing actor the nodes that this node asks for a task when idle. The
+//! critic estimates the value of a state of loads. Its temporal-difference error is positive if a beat was better
+//! than expected. All three learn from that error along their eligibility traces: decaying sums of the past
+//! features, for the actors times their draws.
 
 use pulp::{Arch, Scalar, Simd, WithSimd};
 use rand::Rng;
@@ -13,7 +14,7 @@ use crate::history::History;
 use crate::optimizer::{AdamW, Optimizer, Parameters, Step, Steps};
 use crate::vec8::{VEC8_LEN, Vec8, dots, exp, floats, product, vec8, zeros};
 
-/// Logit of an absent node, which gives probability 0.
+/// Logit of an absent node, below that of every live node.
 const NEVER: f32 = -1e30;
 
 /// Parameters of a learner.
@@ -21,7 +22,7 @@ const NEVER: f32 = -1e30;
 pub struct Settings {
     /// Number of nodes: 1 to [`NODES_MAX`].
     pub nodes: usize,
-    /// Decay factor of eligibility traces per beat.
+    /// Factor by which a beat decays the eligibility traces.
     pub lambda: f32,
     /// Learning rate of the critic.
     pub critic_rate: f32,
@@ -29,9 +30,9 @@ pub struct Settings {
     pub migration_rate: f32,
     /// Learning rate of the stealing policy.
     pub stealing_rate: f32,
-    /// Rate at which the estimate of the mean reward follows the temporal-difference error.
+    /// Fraction of the temporal-difference error that each beat adds to the estimate of the mean reward.
     pub average_rate: f32,
-    /// Factor applied to logits.
+    /// Factor applied to logits. A higher factor gives the best nodes a higher probability.
     pub sharpness: f32,
     /// Optimizer of all parameters.
     pub optimizer: Optimizer,
@@ -54,7 +55,8 @@ impl Settings {
     }
 }
 
-/// Draws of this node in one beat. Its own entry counts tasks that it kept, or times that it asked no node.
+/// Number of draws of each node in one beat. This node's own entry counts the tasks that it kept, or the times that it
+/// asked no node.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
     /// Draws for fresh tasks.
@@ -63,12 +65,12 @@ pub struct Counts<'a> {
     pub steals: &'a [u32],
 }
 
-/// Result of a beat.
+/// Result of a beat, in the unit of the reward.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Beat {
     /// Temporal-difference error of the critic.
     pub td_error: f32,
-    /// Estimate of the mean reward.
+    /// Estimate of the mean reward after the beat.
     pub average_reward: f32,
 }
 
@@ -102,7 +104,7 @@ pub enum BeatError {
 /// One of the two policies: a matrix with one column per node.
 #[derive(Clone, Debug)]
 struct Actor {
-    /// The matrix, with one row per feature.
+    /// The matrix, with one row per feature, and its traces and gradient.
     parameters: Parameters,
     /// Current probability of each node.
     probabilities: Box<[Vec8]>,
@@ -115,14 +117,14 @@ struct Actor {
 impl Actor {
     /// Creates an actor with parameters of 0.
     fn new(settings: &Settings, rate: f32) -> Self {
-        let logits = zeros(settings.nodes);
+        let probabilities = zeros(settings.nodes);
         let rows = features::actor_len(settings.nodes);
-        let parameters = Parameters::new(rows * logits.len() * VEC8_LEN);
-        let history = History::new(rows, logits.len());
-        Self { parameters, probabilities: logits, history, rate }
+        let parameters = Parameters::new(rows * probabilities.len() * VEC8_LEN);
+        let history = History::new(rows, probabilities.len());
+        Self { parameters, probabilities, history, rate }
     }
 
-    /// Returns the values per row, padding included.
+    /// Returns the number of values per row, including padding.
     fn width(&self) -> usize {
         self.probabilities.len() * VEC8_LEN
     }
@@ -132,7 +134,8 @@ impl Actor {
         &self.probabilities.as_flattened()[..nodes]
     }
 
-    /// Computes the softmax of matrix times features over the live nodes.
+    /// Computes the probabilities: the softmax of matrix times features over the live nodes. `live` holds 1 for each live
+    /// node, 0 for all others and the padding. Without a live node the probabilities are NaN.
     #[inline(always)]
     fn decide<S: Simd>(&mut self, simd: S, features: &[f32], live: &[Vec8], sharpness: f32) {
         product(simd, &self.parameters.values, features, &mut self.probabilities);
@@ -162,7 +165,8 @@ impl Actor {
 
     /// Stores the beat's features, draws and error. The stored difference of a node is its fraction of the
     /// draws minus its probability, times the sharpness: the gradient of the draws' mean log-probability by
-    /// the logits. Updates traces and gradient when the history is full.
+    /// the logits. Updates traces and gradient when the history is full. The last argument has the decay factor of
+    /// the traces, the sharpness, and the error.
     #[inline(always)]
     fn store<S: Simd>(
         &mut self,
@@ -171,6 +175,7 @@ impl Actor {
         features: &[f32],
         (decay, sharpness, error): (f32, f32, f32),
     ) {
+        // The caller sets the counts, so that their sum must not panic.
         let total = drawn.iter().fold(0_u32, |total, count| total.wrapping_add(*count));
         if let Some(differences) = self.history.store(features, error, total > 0) {
             let draw_weight = simd.splat_f32s(sharpness / total as f32);
@@ -214,6 +219,7 @@ pub struct Learner {
     settings: Settings,
     /// Vector instructions of the machine.
     vectors: Arch,
+    /// Features of the current loads, for critic and actors.
     features: Features,
     /// Order of the critic's parameters in exports.
     order: Order,
@@ -224,17 +230,17 @@ pub struct Learner {
     stealing: Actor,
     /// Estimate of the mean reward.
     average_reward: f32,
-    /// Step counter; only for AdamW.
+    /// Counter of beats and steps; only for AdamW.
     steps: Option<Steps>,
     /// Sum of the critics received from other nodes since the last average.
     sum: Box<[Vec8]>,
-    /// Number of these critics.
+    /// Number of critics in `sum`.
     senders: u32,
 }
 
 impl Learner {
-    /// Creates a learner with random parameters, uniform in +-1/sqrt(number of features), before any load is
-    /// known.
+    /// Creates a learner with random parameters, uniform in +-1/sqrt(number of features). All nodes are live and
+    /// without load.
     ///
     /// # Panics
     /// If the number of nodes is 0 or above [`NODES_MAX`].
@@ -263,15 +269,15 @@ impl Learner {
             steps,
             settings,
         };
-        let (actor, critic) = (features::actor_len(nodes), features::critic_len(nodes));
-        let mut values = vec![0.0; critic];
-        uniform(&mut values, critic, rng);
+        let (actor_len, critic_len) = (features::actor_len(nodes), features::critic_len(nodes));
+        let mut values = vec![0.0; critic_len];
+        uniform(&mut values, critic_len, rng);
         let critic_values = learner.critic.values.as_flattened_mut();
         learner.order.for_each_stored_index(&values, |index, value| critic_values[index] = value);
-        for policy in [&mut learner.migration, &mut learner.stealing] {
-            let width = policy.width();
-            for row in policy.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
-                uniform(&mut row[..nodes], actor, rng);
+        for actor in [&mut learner.migration, &mut learner.stealing] {
+            let width = actor.width();
+            for row in actor.parameters.values.as_flattened_mut().chunks_exact_mut(width) {
+                uniform(&mut row[..nodes], actor_len, rng);
             }
         }
         learner.decide();
@@ -284,8 +290,8 @@ impl Learner {
         &self.settings
     }
 
-    /// Iterates over the critic's parameters in the released program's order: for each node those of its
-    /// load's four powers and of its products with later nodes; then that of the constant 1.
+    /// Iterates over the critic's parameters in the released program's order. Each node has the parameters of its
+    /// load's four powers, then those of its products with later nodes. The parameter of the constant 1 is last.
     pub fn critic(&self) -> impl ExactSizeIterator<Item = &f32> {
         self.order.in_order(&self.critic.values)
     }
@@ -332,16 +338,16 @@ impl Learner {
         stealing: &[f32],
     ) -> Result<(), BeatError> {
         let nodes = self.settings.nodes;
-        let row = features::actor_len(nodes);
+        let actor_len = features::actor_len(nodes);
         check("critic's parameters", critic, features::critic_len(nodes))?;
-        check("migration's parameters", migration, nodes * row)?;
-        check("stealing's parameters", stealing, nodes * row)?;
+        check("migration's parameters", migration, nodes * actor_len)?;
+        check("stealing's parameters", stealing, nodes * actor_len)?;
         let critic_values = self.critic.values.as_flattened_mut();
         self.order.for_each_stored_index(critic, |index, value| critic_values[index] = value);
         for (actor, values) in [(&mut self.migration, migration), (&mut self.stealing, stealing)] {
             let width = actor.width();
             let to = actor.parameters.values.as_flattened_mut();
-            for (node, values) in values.chunks_exact(row).enumerate() {
+            for (node, values) in values.chunks_exact(actor_len).enumerate() {
                 let column = to[node..].iter_mut().step_by(width);
                 column.zip(values).for_each(|(to, value)| *to = *value);
             }
@@ -350,8 +356,8 @@ impl Learner {
         Ok(())
     }
 
-    /// Marks a node as live or absent. Absent nodes are excluded from features and never drawn; they keep
-    /// their parameters.
+    /// Marks a node as live or absent. An absent node has no features and probability 0, and keeps its parameters.
+    /// At least one node must stay live, because the probabilities are NaN otherwise.
     ///
     /// # Panics
     /// If there is no such node.
@@ -360,7 +366,7 @@ impl Learner {
         self.decide();
     }
 
-    /// Sets the loads that the policies use before the first beat.
+    /// Sets the loads from which the probabilities follow before the first beat.
     ///
     /// # Errors
     /// If the number of loads differs from the number of nodes, or a load is negative or not finite.
@@ -390,7 +396,7 @@ impl Learner {
     /// Checks the number of loads, and that each is finite and not negative.
     fn check_loads(&self, loads: &[f32]) -> Result<(), BeatError> {
         check("loads", loads, self.settings.nodes)?;
-        // Without an early exit the compiler uses vectors.
+        // The compiler vectorizes this loop only without an early exit.
         if !loads.iter().fold(false, |any, load| any | (*load < 0.0)) {
             return Ok(());
         }
@@ -443,7 +449,7 @@ impl Learner {
         let td_error = reward - self.average_reward - before + after;
         self.average_reward += average_rate * td_error;
 
-        // AdamW takes the mean over a batch.
+        // AdamW takes the mean gradient of a batch, so that one beat counts by its share.
         let error = td_error * self.steps.as_ref().map_or(1.0, Steps::share);
         self.critic.trace(simd, lambda, &self.last_features, error);
         // The actors' features are still those of the last decision, from which this beat's draws came.
@@ -493,8 +499,8 @@ impl Learner {
         Ok(())
     }
 
-    /// Replaces the critic by the mean of itself and the critics received since the last call. Returns their
-    /// number.
+    /// Replaces the critic by the mean of itself and the critics received since the last call. Returns the number of
+    /// received critics.
     pub fn agree(&mut self) -> u32 {
         let senders = std::mem::take(&mut self.senders);
         let share = 1.0 / (senders + 1) as f32;
@@ -554,7 +560,7 @@ fn check(what: &'static str, values: &[f32], wanted: usize) -> Result<(), BeatEr
     if found != wanted {
         return Err(BeatError::Count { what, found, wanted });
     }
-    // Without an early exit the compiler uses vectors.
+    // The compiler vectorizes this loop only without an early exit.
     if values.iter().fold(true, |all, value| all & value.is_finite()) {
         return Ok(());
     }
@@ -592,8 +598,9 @@ mod tests {
             }
             // Sums in another order differ only by rounding.
             let [vector, scalar] = learners.each_ref().map(Learner::stealing);
-            let off = vector.iter().zip(scalar).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(off < 1e-5, "{nodes}: {off}");
+            let difference =
+                vector.iter().zip(scalar).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(difference < 1e-5, "{nodes}: {difference}");
         }
     }
 }

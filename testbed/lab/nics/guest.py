@@ -1,4 +1,7 @@
-"""Program of the lab's guest: carries out requests of the host, one JSON line each, over the second serial port."""
+"""Program of the lab's guest: executes requests of the host, which arrive over the second serial port.
+
+A request is a line of JSON: {"do": FUNCTION, "with": ARGUMENTS}. Its answer is a line with "result" or "error".
+"""
 
 import json
 import os
@@ -8,6 +11,7 @@ import sys
 import termios
 import tty
 
+# Background programs by name.
 RUNNING = {}
 
 
@@ -16,27 +20,27 @@ def log_path(name):
 
 
 def run(words, stdin=""):
-    """Runs a program to its end."""
+    """Runs a program to its end. Returns its exit status and output."""
     done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False)
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
 def start(name, words):
-    """Starts a program in the background; its output goes to a file."""
+    """Starts a program in the background, with its output in a file. Returns its process id."""
     with open(log_path(name), "w") as log:
         RUNNING[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     return RUNNING[name].pid
 
 
 def output(name):
-    """Returns the output of a started program, and its exit status if it has ended."""
+    """Returns the output of a background program, and its exit status, which is None while it runs."""
     with open(log_path(name)) as log:
         return {"text": log.read(), "code": RUNNING[name].poll()}
 
 
-def end(name, number):
-    """Sends a signal to a started program, and waits for its end."""
-    RUNNING[name].send_signal(getattr(signal, number))
+def end(name, signal_name):
+    """Sends a signal, such as SIGTERM, to a background program. Waits for its end; returns its exit status and output."""
+    RUNNING[name].send_signal(getattr(signal, signal_name))
     return {"code": RUNNING[name].wait(), **output(name)}
 
 
@@ -55,7 +59,8 @@ def names(path):
 
 
 def bind(identity):
-    """Binds all NICs with this PCI id to vfio-pci, as driverctl does; returns their addresses."""
+    """Binds all NICs with this PCI id (VENDOR:DEVICE in hexadecimal) to vfio-pci, as driverctl does. Returns their PCI
+    addresses in order."""
     found = []
     for address in names("/sys/bus/pci/devices"):
         folder = f"/sys/bus/pci/devices/{address}"
@@ -89,9 +94,10 @@ def main():
 
 
 def answer(port, request):
+    """Executes a request and writes its answer to the serial port."""
     try:
         result = {"result": REQUESTS[request["do"]](*request["with"])}
-    except Exception as error:  # the host decides
+    except Exception as error:  # the host judges the error
         result = {"error": f"{type(error).__name__}: {error}"}
     data = json.dumps(result).encode() + b"\n"
     while data:

@@ -1,5 +1,6 @@
 /* First process of the lab's guest. Loads the kernel modules of /modules, mounts the host's root over 9p below an
- * overlay in memory, and starts the guest's program there: `lab=` of the kernel's command line, a list with commas. */
+ * overlay in memory, and starts the guest's program there. The kernel's command line has the program and its arguments,
+ * separated by commas, as `lab=`. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Ends the guest with a message on its console. */
+/* Prints a failed step on the console, with the system's error, and ends the guest. */
 static void fail(const char *step, const char *name)
 {
 	printf("lab: cannot %s %s: %s\n", step, name, strerror(errno));
@@ -20,6 +21,7 @@ static void fail(const char *step, const char *name)
 	_exit(1);
 }
 
+/* Mounts a file system at a directory, which it creates if absent. */
 static void mount_at(const char *source, const char *target, const char *type, unsigned long flags, const char *data)
 {
 	mkdir(target, 0755);
@@ -27,7 +29,7 @@ static void mount_at(const char *source, const char *target, const char *type, u
 		fail("mount", target);
 }
 
-/* Loads one module. A line of the list is the file's name, and its parameters after a space. */
+/* Loads one module. A line of the list has the file's name and, after a space, the module's parameters. */
 static void load(char *line)
 {
 	char *parameters = strchr(line, ' ');
@@ -41,6 +43,7 @@ static void load(char *line)
 	close(file);
 }
 
+/* Loads the modules that the initramfs lists, in order. */
 static void load_all(void)
 {
 	char line[256];
@@ -55,7 +58,8 @@ static void load_all(void)
 	fclose(list);
 }
 
-/* Finds the program in the kernel's command line, and splits it at the commas. */
+/* Returns the program of the kernel's command line and its arguments, followed by NULL. Ignores arguments after the
+ * first 30. */
 static char **program(void)
 {
 	static char text[2048], *words[32];

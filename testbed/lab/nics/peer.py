@@ -13,16 +13,17 @@ import time
 
 NEW_TASK, TASK_DONE, TASK_DONE_IDLE = 0, 2, 3
 TASK_PORT = 1234
-# Code, pool, source, destination, queue length, sequence number. Tasks here have no extension.
+# Task header: code, pool, source, destination, queue length, sequence number. Tasks here have no extension.
 HEADER = struct.Struct(">BHHHHH")
 
 
 def family(address):
+    """Returns the address family: IPv6 if the address has a colon."""
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def serve(options):
-    """Answers each task in the name of the worker to which it was sent, until standard input closes."""
+    """Answers each task as the worker to which the leaf sent it, until standard input closes."""
     server = socket.socket(family(options.address), socket.SOCK_DGRAM)
     server.bind((options.address, TASK_PORT))
     print('"ready"', flush=True)
@@ -33,25 +34,28 @@ def serve(options):
         code, pool, _, worker, queue, number = HEADER.unpack_from(packet)
         if code != NEW_TASK:
             continue
+        # The leaf sets the queue length of a task to 1 if it took the worker from the idle list.
         code = TASK_DONE_IDLE if queue == 1 else TASK_DONE
         server.sendto(HEADER.pack(code, pool, worker, 0, 0, number) + packet[HEADER.size:], client)
 
 
 def payload(number, largest):
-    """Payload of a task: many lengths, even and odd, and the largest one often."""
+    """Returns the payload of a task. Every fourth has the largest length, the others many lengths, even and odd."""
     length = largest if number % 4 == 0 else number * 37 % (largest + 1)
-    return bytes((number + at) & 255 for at in range(length))
+    return bytes((number + index) & 255 for index in range(length))
 
 
 def ask(options):
-    """Sends tasks from several sockets, and prints the number of right answers."""
+    """Sends tasks from several sockets, at most `window` in flight, and prints the numbers of right and wrong answers.
+    Gives up after `patience` seconds without a sent task or an answer."""
     clients = [socket.socket(family(options.leaf), socket.SOCK_DGRAM) for _ in range(options.sockets)]
-    # The largest payload fills a packet of the MTU.
+    # The largest payload fills a packet of the MTU. IPv6 has 40 bytes of header, IPv4 20, and UDP 8.
     headers = (48 if ":" in options.leaf else 28) + HEADER.size
     largest = options.mtu - headers
+    # Payloads of the tasks in flight by number; number of right answers of each worker.
     sent, workers, wrong = {}, collections.Counter(), 0
-    last = time.monotonic()
-    number, due = 0, last
+    last_progress = time.monotonic()
+    number, due = 0, last_progress
     while number < options.tasks or sent:
         now = time.monotonic()
         while number < options.tasks and len(sent) < options.window and now >= due:
@@ -60,7 +64,8 @@ def ask(options):
             sent[number] = body
             client.sendto(HEADER.pack(NEW_TASK, options.pool, 0, 0, 0, number) + body, (options.leaf, TASK_PORT))
             number, due = number + 1, now + options.pace_ms / 1000
-            last = max(last, now)
+            last_progress = max(last_progress, now)
+        # At most 1 s, so that the loop notices the end of its patience.
         wait = max(due - now, 0) if number < options.tasks and len(sent) < options.window else 1.0
         ready, _, _ = select.select(clients, [], [], min(wait, 1.0))
         for client in ready:
@@ -71,8 +76,8 @@ def ask(options):
                 wrong += 1
             else:
                 workers[worker] += 1
-            last = time.monotonic()
-        if time.monotonic() - last > options.patience:
+            last_progress = time.monotonic()
+        if time.monotonic() - last_progress > options.patience:
             break
     answered = sum(workers.values())
     print(json.dumps({"sent": number, "answered": answered, "wrong": wrong, "lost": sorted(sent), "workers": workers}))
@@ -82,14 +87,17 @@ def ask(options):
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 ETH_P_ALL, ETH_P_8021Q = 0x0003, 0x8100
 SOL_PACKET, PACKET_AUXDATA, PACKET_OUTGOING = 263, 8, 4
-# Offset of the tag in struct tpacket_auxdata, and the flag that there is one.
+# struct tpacket_auxdata: status, length, captured length, offsets of the headers, tag, protocol of the tag. The flag in
+# the status means that there is a tag.
 AUXDATA = struct.Struct("=IIIHHHH")
 TP_STATUS_VLAN_VALID = 1 << 4
 
 
 def tag(options):
-    """Joins a new interface to `interface` by a VLAN, until standard input closes. Not every kernel has VLAN interfaces."""
+    """Emulates a VLAN interface, because not every kernel has them, until standard input closes. Creates the tap `name`,
+    tags its frames on the way to `interface`, and delivers the frames of the VLAN without their tag."""
     untagged = os.open("/dev/net/tun", os.O_RDWR)
+    # struct ifreq: name, flags, and padding to 40 bytes.
     fcntl.ioctl(untagged, TUNSETIFF, struct.pack("16sH22x", options.name.encode(), IFF_TAP | IFF_NO_PI))
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     wire.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
@@ -101,14 +109,15 @@ def tag(options):
             return
         if untagged in ready:
             frame = os.read(untagged, 65536)
+            # The tag follows both MAC addresses.
             wire.send(frame[:12] + struct.pack(">HH", ETH_P_8021Q, options.vlan) + frame[12:])
         if wire in ready:
             try:
                 frame, more, _, source = wire.recvmsg(65536, 1024)
-            except OSError:  # the interface goes down, for example as its guest ends
+            except OSError:  # the interface went down, for example because its guest ended
                 continue
             fields = [AUXDATA.unpack_from(data) for level, kind, data in more if (level, kind) == (SOL_PACKET, PACKET_AUXDATA)]
-            # The kernel takes the tag out of the frame.
+            # The kernel moves the tag from the frame to the auxiliary data.
             tagged = any(status & TP_STATUS_VLAN_VALID and tci & 0xFFF == options.vlan for status, *_, tci, _ in fields)
             if source[2] != PACKET_OUTGOING and tagged:
                 os.write(untagged, frame)

@@ -22,9 +22,10 @@ import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+# Modules that the guest loads before it mounts the host's root.
 MODULES = ["virtio_pci", "9p", "9pnet_virtio", "overlay", "vfio_iommu_type1", "vfio-pci"]
 
-# QEMU's device with its options, and its PCI id for vfio-pci.
+# Device of QEMU with its options, and PCI id of its NICs, for vfio-pci.
 MODELS = {
     "e1000e": ("e1000e", "8086:10d3"),
     "igb": ("igb", "8086:10c9"),
@@ -34,21 +35,22 @@ MODELS = {
     "virtio-rss": ("virtio-net-pci,disable-legacy=on,iommu_platform=on,mq=on,rss=on,vectors=8", "1af4:1041"),
     "virtio-multiqueue": ("virtio-net-pci,disable-legacy=on,iommu_platform=on,mq=on,vectors=8", "1af4:1041"),
 }
-# Queue pairs of a NIC of each model.
+# Queue pairs of a NIC of each model; 1 if absent.
 QUEUES = {"e1000e": 2, "igb": 8, "vmxnet3": 4, "virtio-rss": 2, "virtio-multiqueue": 2}
-# Models whose taps have several queues: virtio takes its number of queue pairs from the tap.
+# Queues of the taps of each model; 1 if absent. A virtio NIC has as many queue pairs as its tap has queues.
 TAP_QUEUES = {"virtio-rss": 2, "virtio-multiqueue": 2}
-# Models with a settable RSS key: each reply must reach the core of its task.
+# Models whose RSS key the leaf can set: each reply must reach the core of its task.
 STEERED = ("igb", "virtio-rss")
 
-# Sides: namespace, network of IPv4 and IPv6, and host parts of the peers there. The leaf is host 1 of each network.
+# Sides, one NIC each: last letter of namespace and tap, IPv4 prefix, IPv6 prefix. Clients are at c, workers at w and x.
+# The leaf is host 1 of each network, the peer host PEER.
 SIDES = [("c", "10.66.1", "fd66:1:"), ("w", "10.66.2", "fd66:2:"), ("x", "10.66.3", "fd66:3:")]
 PEER = 11
 VLAN = 7
 
 
 class Failure(Exception):
-    """A check failed; its text says what was seen."""
+    """Failed check, with its observation as text."""
 
 
 def expect(condition, text):
@@ -57,7 +59,7 @@ def expect(condition, text):
 
 
 def call(*words, **more):
-    """Runs a program on the host, which must succeed; returns its output."""
+    """Runs a program on the host. Returns its output. Raises Failure if the program fails."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, **more)
     if done.returncode != 0:
         raise Failure(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
@@ -71,11 +73,12 @@ class Kernel:
         self.folder = folder
         unpacked = os.path.join(folder, "package")
         os.makedirs(unpacked)
-        # Documentation is a small part; all of the package is simpler than a list of files.
+        # Unpacks the whole package: a list of the needed files would save little.
         call("dpkg", "-x", package, unpacked)
-        self.image = self.only(os.path.join(unpacked, "boot"), "vmlinuz-")
+        self.image = self.first(os.path.join(unpacked, "boot"), "vmlinuz-")
         version = os.path.basename(self.image).removeprefix("vmlinuz-")
         modules = next(path for path in (f"{unpacked}/lib/modules", f"{unpacked}/usr/lib/modules") if os.path.isdir(path))
+        # Path of each module by name, with underscores.
         self.modules = {}
         for parent, _, names in os.walk(os.path.join(modules, version)):
             for name in names:
@@ -83,11 +86,12 @@ class Kernel:
                     self.modules[name.split(".ko")[0].replace("-", "_")] = os.path.join(parent, name)
 
     @staticmethod
-    def only(folder, prefix):
+    def first(folder, prefix):
+        """Returns the path of the first file with this prefix."""
         return next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith(prefix))
 
     def content(self, name):
-        """Bytes of a module."""
+        """Returns the bytes of a module, decompressed."""
         path = self.modules[name]
         with open(path, "rb") as file:
             data = file.read()
@@ -99,13 +103,14 @@ class Kernel:
         return data
 
     def closure(self, wanted):
-        """Names of modules in the order of loading, each after those that it depends on."""
+        """Returns the names of the wanted modules and of their dependencies, in the order of loading."""
         order = []
 
         def add(name):
             name = name.replace("-", "_")
             if name in order or name not in self.modules:
-                return  # built into the kernel
+                return  # already added, or built into the kernel
+            # The module's information has entries KEY=VALUE that end with a NUL byte.
             depends = re.search(rb"\0depends=([^\0]*)\0", b"\0" + self.content(name))
             for other in depends.group(1).decode().split(",") if depends else []:
                 if other:
@@ -117,7 +122,7 @@ class Kernel:
         return order
 
     def initramfs(self):
-        """Writes an initramfs; returns its path."""
+        """Writes an initramfs with `init.c`, the modules and their list. Returns its path."""
         init = os.path.join(self.folder, "init")
         if not os.path.exists(init):
             call("cc", "-static", "-Os", "-o", init, os.path.join(HERE, "init.c"))
@@ -136,24 +141,26 @@ class Kernel:
 
 
 def cpio(name, data, inode):
-    """One file of an archive in the format newc."""
-    # Inode, mode, owner, group, links, time, size, four device numbers, length of the name, checksum.
+    """Returns one file of a cpio archive, in the format newc."""
+    # Inode, mode (executable file), owner, group, links, time, size, four device numbers, length of the name, checksum.
     numbers = [inode, 0o100755, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0]
     head = b"070701" + b"".join(b"%08x" % number for number in numbers) + name.encode() + b"\0"
     return padded(head) + padded(data)
 
 
 def padded(data):
+    """Returns the data, padded with zeros to a multiple of four bytes."""
     return data + bytes(-len(data) % 4)
 
 
 class Net:
-    """Network namespaces of the peers, with the names of the taps."""
+    """Network namespaces of the peers. A side's namespace and tap have the same name."""
 
     def __init__(self):
         self.prefix = f"wl{os.getpid()}"
 
     def name(self, side):
+        """Returns the name of a side's namespace and tap."""
         return self.prefix + side
 
     def __enter__(self):
@@ -164,7 +171,7 @@ class Net:
         return self
 
     def start(self, side, *words):
-        """Starts a peer, which runs until the namespaces end."""
+        """Starts a peer, which runs until `__exit__` closes its standard input. Waits until it is ready."""
         words = self.command(side, sys.executable, os.path.join(HERE, "peer.py"), *words)
         peer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.running.append(peer)
@@ -178,20 +185,23 @@ class Net:
             subprocess.run(["ip", "netns", "del", self.name(side)], capture_output=True, check=False)
 
     def command(self, side, *words):
+        """Returns the command that runs `words` in a side's namespace."""
         return ["ip", "netns", "exec", self.name(side), *words]
 
     def within(self, side, *words):
+        """Runs a command in a side's namespace, like `call`."""
         return call(*self.command(side, *words))
 
     def join(self):
-        """Moves the taps, which QEMU has made, into the namespaces, and gives them addresses."""
+        """Moves the taps, which QEMU has created, into the namespaces, gives them addresses, and starts all servers."""
         for side, v4, v6 in SIDES:
             tap = self.name(side)
             call("ip", "link", "set", tap, "netns", self.name(side))
             self.within(side, "sh", "-c", f"echo 0 > /proc/sys/net/ipv6/conf/{tap}/accept_ra")
             self.within(side, "ip", "link", "set", tap, "up")
             self.start(side, "tag", tap, "tagged", str(VLAN))
-            # The kernel drops packets whose next hop is silent for three questions, and a guest may be stopped for longer.
+            # By default, the kernel drops a packet if its next hop ignores three requests. The host may stop a guest for
+            # longer.
             for setting in ("ipv4/neigh", "ipv6/neigh"):
                 for interface in (tap, "tagged"):
                     self.within(side, "sh", "-c", f"echo 250 > /proc/sys/net/{setting}/{interface}/mcast_solicit")
@@ -202,6 +212,7 @@ class Net:
                 self.start(side, "serve", f"{v6}:{PEER:x}")
 
     def addresses(self, side, interface, v4, v6):
+        """Moves a side's addresses and default routes to `interface`."""
         self.within(side, "ip", "address", "flush", "dev", self.name(side), "scope", "global")
         self.within(side, "ip", "address", "flush", "dev", "tagged", "scope", "global")
         self.within(side, "ip", "address", "add", f"{v4}.{PEER}/24", "dev", interface)
@@ -215,13 +226,13 @@ class Net:
             self.addresses(side, "tagged" if on else self.name(side), v4, v6)
 
     def forget(self):
-        """Clears the neighbours, so that the next packet begins with a request for an address."""
+        """Clears the neighbours, so that the next packet needs a request for a MAC address."""
         for side, _, _ in SIDES:
             self.within(side, "ip", "neigh", "flush", "all")
 
 
 class Guest:
-    """A running guest, its monitor and its program."""
+    """A guest: QEMU's process, its monitor (QMP), and the channel to the guest's program (agent)."""
 
     def __init__(self, options, kernel, net, model):
         self.options, self.net = options, net
@@ -229,6 +240,7 @@ class Guest:
         self.folder = tempfile.mkdtemp(dir=kernel.folder)
         self.console = os.path.join(self.folder, "console")
         initrd = kernel.initramfs()
+        # The command line of the kernel separates the program's words by commas. The guest has 192 hugepages of 2 MiB.
         program = ",".join([sys.executable, os.path.join(HERE, "guest.py")])
         self.words = [
             options.qemu, "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", "3", "-m", "1536",
@@ -244,11 +256,12 @@ class Guest:
         for slot, (side, _, _) in enumerate(SIDES):
             tap = f"tap,id=net{side},ifname={net.name(side)},script=no,downscript=no,queues={queues}"
             self.words += ["-netdev", tap]
-            # A port of its own for each NIC, into which it can be plugged again.
+            # Each NIC has its own root port, so that QEMU can unplug it and plug it in again.
             self.words += ["-device", f"pcie-root-port,id=port{side},chassis={slot + 1},slot={slot + 1}"]
             self.words += ["-device", self.nic(side)]
 
     def nic(self, side):
+        """Returns the value of QEMU's option -device for a side's NIC."""
         slot = [one for one, _, _ in SIDES].index(side)
         return f"{self.device},id=nic{side},netdev=net{side},bus=port{side},mac=02:00:00:00:00:0{slot + 1}"
 
@@ -260,7 +273,7 @@ class Guest:
             self.qmp("qmp_capabilities")
             self.net.join()
             self.agent = self.connect("agent")
-            # A message of the system may come first.
+            # Other messages of the guest may come first.
             while self.receive(self.agent) != "ready":
                 pass
         except BaseException:
@@ -273,7 +286,7 @@ class Guest:
         self.process.wait()
 
     def connect(self, name):
-        """Connects to a socket of QEMU, which makes it while it starts."""
+        """Connects to a socket that QEMU creates during its start. Returns a file for both directions."""
         path, deadline = os.path.join(self.folder, name), time.monotonic() + self.options.patience
         while True:
             channel = socket.socket(socket.AF_UNIX)
@@ -289,6 +302,7 @@ class Guest:
                 time.sleep(0.05)
 
     def receive(self, channel):
+        """Returns the next message, a line of JSON."""
         try:
             line = channel.readline()
         except TimeoutError:
@@ -297,11 +311,12 @@ class Guest:
         return json.loads(line)
 
     def console_end(self):
+        """Returns the last eight lines of the guest's console."""
         with open(self.console, errors="replace") as file:
             return " | ".join(file.read().splitlines()[-8:])
 
     def qmp(self, command, **arguments):
-        """Carries out a command of QEMU's monitor. Events before its result are skipped."""
+        """Executes a command of QEMU's monitor and returns its result. Skips events before the result."""
         self.monitor.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
         self.monitor.flush()
         while True:
@@ -312,7 +327,7 @@ class Guest:
                 return answer["return"]
 
     def do(self, request, *arguments):
-        """Carries out a request of the guest's program."""
+        """Executes a request of the guest's program (a function of `guest.py`) and returns its result."""
         self.agent.write(json.dumps({"do": request, "with": arguments}) + "\n")
         self.agent.flush()
         answer = self.receive(self.agent)
@@ -321,7 +336,7 @@ class Guest:
         return answer["result"]
 
     def wait(self, what, condition):
-        """Repeats `condition` until it returns a value."""
+        """Repeats `condition` until it is true. Returns its value. `what` names the condition in a failure."""
         deadline = time.monotonic() + self.options.patience
         while True:
             value = condition()
@@ -331,19 +346,19 @@ class Guest:
             time.sleep(0.1)
 
     def addresses(self):
-        """PCI addresses of the NICs, in the order of the sides."""
-        # Each NIC is alone on the bus of its port, and the buses are numbered in the order of the ports.
+        """Binds the NICs to vfio-pci and returns their PCI addresses, in the order of the sides."""
+        # Each NIC is alone on the bus of its port, and the guest numbers the buses in the order of the ports.
         return self.do("bind", self.pci)
 
     def hugepages(self):
-        """Hugepages in use, and their files."""
+        """Returns the number of hugepages in use, and the names of their files."""
         folder = "/sys/kernel/mm/hugepages/hugepages-2048kB"
         used = int(self.do("read", f"{folder}/nr_hugepages")) - int(self.do("read", f"{folder}/free_hugepages"))
         return used, self.do("names", "/dev/hugepages")
 
 
 class Leaf:
-    """A leaf in the guest."""
+    """A leaf in the guest, with pool 1 at side w and pool 2 at side x. The workers of pool P are 8 * P to 8 * P + 3."""
 
     def __init__(self, guest, cores=1, poll="busy", family=4, vlan=False, eal=()):
         self.guest, self.vlan = guest, vlan
@@ -374,6 +389,7 @@ class Leaf:
         return self
 
     def runs(self):
+        """Returns a true value once the leaf runs."""
         output = self.guest.do("output", "leaf")
         if output["code"] is not None:
             self.running = False
@@ -381,34 +397,36 @@ class Leaf:
         return re.search(r"leaf 1 runs on", output["text"])
 
     def is_linked(self):
-        """True once all ports have a link: a NIC receives nothing before."""
+        """Returns true once all ports have a link. A NIC receives no packet before."""
         return self.counters()["ports_without_link"] == []
 
     def __exit__(self, *_):
         if self.running:
             self.end("SIGKILL")
 
-    def end(self, number="SIGTERM"):
+    def end(self, signal_name="SIGTERM"):
+        """Ends the leaf by a signal. Returns its exit status and output."""
         self.running = False
-        return self.guest.do("end", "leaf", number)
+        return self.guest.do("end", "leaf", signal_name)
 
     def account(self):
-        """Ends the leaf in order, and returns its account."""
+        """Ends the leaf in order. Returns its account, with its output as `log`."""
         ended = self.end()
         expect(ended["code"] == 0, f"the leaf ended with {ended['code']}: {ended['text'].strip()[-2000:]}")
         return {**json.loads(self.guest.do("read", "/run/leaf.json")), "log": ended["text"]}
 
     def log(self):
+        """Returns the leaf's output so far."""
         return self.guest.do("output", "leaf")["text"]
 
     def counters(self):
-        """Current numbers of the state file: sums, and those of each core."""
+        """Returns the current counters of the state file: their sums, and those of each core."""
         printed = self.guest.do("run", [self.guest.options.wedjat, "state", "--json", "/dev/shm/leaf"])
         expect(printed["code"] == 0, printed["err"])
         return json.loads(printed["out"])
 
     def ask(self, tasks, pool=1, **more):
-        """Sends tasks; returns the client's report."""
+        """Sends tasks to a pool. Returns the client's report. `more` has further options of `peer.py ask`."""
         address = f"{SIDES[0][1]}.1" if self.family == 4 else f"{SIDES[0][2]}:1"
         options = [f"--{key.replace('_', '-')}={value}" for key, value in more.items()]
         patience = more.get("patience", self.guest.options.patience)
@@ -417,14 +435,16 @@ class Leaf:
         return json.loads(call(*self.guest.net.command("c", *words)))
 
     def answers_all(self, tasks, **more):
-        """Sends tasks, all of which must be answered."""
+        """Sends tasks and checks that all get right answers. Returns the client's report."""
+        # A tag takes 4 bytes of the tap's MTU of 1500.
         report = self.ask(tasks, mtu=1496 if self.vlan else 1500, **more)
         expect(report["answered"] == tasks and report["wrong"] == 0, f"of {tasks} tasks: {report}; log: {self.log()[-1500:]}")
         return report
 
 
 def one_core(guest):
-    """One core that polls without pause: tasks of all lengths up to the MTU, the first at once; orderly exit."""
+    """One core that polls without pause answers a first task without known neighbours, and tasks of all lengths up to
+    the MTU. An orderly exit returns all hugepages."""
     with Leaf(guest) as leaf:
         first = leaf.answers_all(1)
         leaf.answers_all(100)
@@ -437,12 +457,13 @@ def one_core(guest):
 
 
 def partial(account):
-    """Packets whose checksum the leaf completed."""
+    """Returns the number of packets whose checksum the leaf completed."""
     return sum(port["rx_partial"] for port in account["ports"])
 
 
 def two_cores(guest):
-    """Two cores: all tasks answered, or a refusal that names the number of queues. Each flow's replies reach the core of its tasks."""
+    """Two cores answer all tasks, and each flow's replies reach the core of its tasks. On a NIC with one queue pair, the
+    leaf refuses to start and names the allowed number of queues."""
     if QUEUES.get(guest.model, 1) < 2:
         try:
             with Leaf(guest, cores=2):
@@ -454,6 +475,7 @@ def two_cores(guest):
         leaf.answers_all(200, sockets=64)
         received = {core: 0 for core in range(2)}
         elsewhere, before = 0, per_core(leaf)
+        # Each round has one new flow. A core with more replies than tasks received replies of another core's tasks.
         for _ in range(12):
             leaf.answers_all(10, sockets=1)
             now = per_core(leaf)
@@ -471,7 +493,7 @@ def two_cores(guest):
 
 
 def per_core(leaf):
-    """Numbers of each core, once the state file shows all replies. The node writes the file about every 50 ms."""
+    """Returns the counters of each core once the state file shows all replies. The node writes it about every 50 ms."""
     def settled():
         cores = [core["counters"] for core in leaf.counters()["cores"]]
         total = {key: sum(core[key] for core in cores) for key in ("scheduled", "replies")}
@@ -480,18 +502,19 @@ def per_core(leaf):
 
 
 def adaptive(guest):
-    """A core that sleeps: IPv6 tasks with pauses between them; no packet waits for the timer."""
+    """A core that sleeps answers IPv6 tasks with pauses between them. Interrupts, not the timer, wake it for packets."""
     with Leaf(guest, poll="adaptive", family=6) as leaf:
         leaf.answers_all(100, pace_ms=20, window=1)
         account = leaf.account()
-    # An interrupt may be later than its packet in a guest that the host has stopped for a moment.
+    # The host may stop the guest for a moment, which makes an interrupt late. 5% of the packets may wait for the timer.
     expect(account.get("late_wakes", 0) <= 5, f"{account['late_wakes']} of 100 packets waited for the timer")
+    # Without interrupts the core takes short naps.
     naps = "delivers none" in account["log"]
     return {"tasks": 100, **{key: account.get(key) for key in ("sleeps", "wakes", "late_wakes")}, "naps": naps}
 
 
 def vlan(guest):
-    """Ports in a VLAN."""
+    """Ports in a VLAN answer all tasks."""
     with Leaf(guest, vlan=True) as leaf:
         leaf.answers_all(60)
         account = leaf.account()
@@ -499,7 +522,7 @@ def vlan(guest):
 
 
 def link(guest):
-    """The link of the clients' port goes down and up: both are logged, and the first task after it is answered."""
+    """The link of the clients' port goes down and up. The leaf logs both, and answers the first task afterwards."""
     with Leaf(guest, poll="adaptive") as leaf:
         leaf.answers_all(20)
         guest.qmp("set_link", name="nicc", up=False)
@@ -513,7 +536,7 @@ def link(guest):
 
 
 def restart(guest):
-    """A killed leaf is followed by another, which takes over devices and hugepages."""
+    """A new leaf takes over devices and hugepages of a killed one."""
     with Leaf(guest) as leaf:
         leaf.answers_all(20)
         leaf.end("SIGKILL")
@@ -526,7 +549,7 @@ def restart(guest):
 
 
 def unplug(guest):
-    """A NIC is unplugged and plugged again: the other ports go on, its packets are counted, and it serves again."""
+    """QEMU unplugs a NIC and plugs it in again. Meanwhile the other ports continue; afterwards the NIC serves again."""
     with Leaf(guest) as leaf:
         leaf.answers_all(10, pool=1)
         leaf.answers_all(10, pool=2)
@@ -550,7 +573,7 @@ def unplug(guest):
 
 
 def typed(value):
-    """Value of a device's option for QEMU's monitor, which tells numbers and switches from texts."""
+    """Returns the value of a device's option in JSON. QEMU's monitor distinguishes numbers, switches and strings."""
     return int(value) if value.isdigit() and not value.startswith("0") else {"on": True, "off": False}.get(value, value)
 
 
@@ -558,7 +581,7 @@ CHECKS = [one_core, two_cores, adaptive, vlan, link, restart, unplug]
 
 
 def run_model(options, kernel, model):
-    """Runs the checks of one model; returns its part of the report."""
+    """Runs the checks of one model. Returns its part of the report."""
     began = time.monotonic()
     report = {"device": MODELS[model][0], "checks": {}}
     try:
@@ -592,12 +615,14 @@ def write_report(path, report):
             file.write("\n")
 
 
+# Marks of the table in the page.
 BEGIN, END = "<!-- lab: begin -->\n", "<!-- lab: end -->\n"
+# Checks in the columns of the table.
 COLUMNS = ["one_core", "two_cores", "adaptive", "vlan", "link", "restart", "unplug"]
 
 
 def cell(check):
-    """Result of a check in the page's table."""
+    """Returns the text of a check's result in the page's table; `check` is None if the check did not run."""
     if check is None:
         return "-"
     if not check["passed"]:
@@ -613,7 +638,7 @@ def cell(check):
 
 
 def write_page(path, report):
-    """Writes the report's table into the page, between its marks."""
+    """Replaces the table between the marks of the page by that of the report."""
     lines = [f"{report['qemu']}, {report['wedjat']}, guest `{report['kernel']}`.", ""]
     lines.append("| device | " + " | ".join(f"`{name}`" for name in COLUMNS) + " |")
     lines.append("|---" * (len(COLUMNS) + 1) + "|")
@@ -652,7 +677,7 @@ def parse(arguments):
 
 
 def obstacle(options):
-    """Reason why the lab can't run on this machine; None if it can."""
+    """Returns the reason why the lab cannot run on this machine; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces and tap interfaces need root"
     if not os.path.exists("/dev/net/tun"):
@@ -667,7 +692,7 @@ def obstacle(options):
 
 def main(arguments=None):
     options = parse(arguments)
-    # A signal ends guests and namespaces, too.
+    # SIGTERM raises an exception, so that the `with` blocks end guests and namespaces.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     reason = obstacle(options)
     if reason:
@@ -690,7 +715,7 @@ def main(arguments=None):
                 print(f"{model}: SKIPPED: this QEMU does not have the device {device}", flush=True)
                 continue
             reports[model] = run_model(options, kernel, model)
-            # After each model, because a run may be ended early.
+            # Writes the report after each model, because the run may be interrupted.
             write_report(options.report, report)
     write_report(options.report, report)
     if options.page:
