@@ -20,7 +20,7 @@ pub enum SelectionBasis {
     Best,
     /// Takes members in turn.
     Turn,
-    /// Awaits the answers of the probed members. The choice follows them.
+    /// Awaits the answers of the probed members, and then chooses by them.
     Asked,
 }
 
@@ -65,7 +65,8 @@ impl Candidates {
 }
 
 /// Returns the next idle member, for policies that prefer idle members: the last one on this core's idle list. Empty
-/// candidates stand for an idle member on no core's list. Any core may take it, by its token in shared memory.
+/// candidates stand for an idle member on no core's list; any core may take it by its token in shared memory. `None`
+/// without idle members.
 pub(super) fn next_idle(view: &View) -> Option<Candidates> {
     let last = view.idle().len().checked_sub(1).map(|last| view.idle().at(last));
     let has_token = view
@@ -89,7 +90,7 @@ pub struct MemberEstimate {
     pub load: Load,
     /// Load sent to it by this core since the report.
     pub drift: Load,
-    /// Number of tasks sent to it and not answered, over all cores, by this core's knowledge.
+    /// Number of tasks sent to it and not answered, over all cores, as far as this core knows.
     pub outstanding: u32,
     /// True if it is on the idle list.
     pub is_idle: bool,
@@ -110,7 +111,7 @@ pub struct Beliefs {
     pub active: usize,
     /// Number of these on this core's idle list.
     pub idle: usize,
-    /// Numbers of members that it may not choose: silent, unreachable, and others (drained, or not registered
+    /// Numbers of members that it may not choose: silent ones, unreachable ones, and others (drained, or not registered
     /// yet).
     pub out: [usize; 3],
     /// Estimates of the policy's candidates. Without these: of the active members with the fewest outstanding tasks,
@@ -119,8 +120,8 @@ pub struct Beliefs {
 }
 
 impl Beliefs {
-    /// Creates the value from a dispatcher's view, the candidates of its policy, its queue and the policy's
-    /// bound.
+    /// Creates the value from a dispatcher's view, the candidates of its policy, its queue (tasks and maximum), and the
+    /// policy's bound.
     pub(super) fn new(
         view: &View,
         Candidates { basis, members }: Candidates,

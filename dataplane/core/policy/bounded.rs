@@ -61,7 +61,7 @@ fn ms(milliseconds: f64) -> Option<u64> {
     (milliseconds > 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
-/// Maximum number of outdated counts that one pick corrects, so that its time is bounded.
+/// Maximum number of outdated ranks that one pick corrects, so that its time is bounded.
 const CORRECTIONS: usize = 8;
 /// Maximum number of members to check in one step if all seem full, because other cores may have freed places.
 /// The next step continues with the members after them.
@@ -73,15 +73,16 @@ const START: usize = 2;
 const SAMPLE: u32 = 64;
 
 /// Members with the shortest queue, taken out of the ranks for a run of picks.
-type Run = <Ranks as Rank>::Front;
+type RankFront = <Ranks as Rank>::Front;
 
 /// Policy that bounds the tasks at each member.
 #[derive(Clone, Debug)]
 pub struct Bounded {
     /// Checks for silent members.
     silence: SilenceChecks,
+    /// Free places, unless cores share them.
     free: FreePlaces,
-    /// Places of members, if cores share them. Otherwise `free` has the free ones.
+    /// Places that the cores of a node share, in pools with an exchange.
     slots: Slots,
     /// Bound agreed between the cores, if each would choose its own.
     agreed_bound: Option<usize>,
@@ -90,12 +91,12 @@ pub struct Bounded {
     losses: Losses,
 }
 
-/// Time of a member's last reply, or of a task sent to it while it had none. The flag is true if that task is
-/// alone there, counting only this core's tasks: only then does its reply measure a round trip. (A wait behind
-/// another core's task adds to the round trip. So with more cores a member needs more tasks to be busy.)
+/// Time of a member's last reply, or of a task sent to it while it had none. The flag is true while this core has no
+/// other task there: only then does the task's reply measure a round trip. (A wait behind another core's task adds to
+/// the round trip. So with more cores a member needs more tasks to be busy.)
 #[derive(Clone, Copy, Debug)]
 struct LastActivity {
-    /// Time, with the flag in the lowest bit: one word to write for each task.
+    /// Twice the time in nanoseconds, plus the flag: one word to write for each task.
     word: u64,
 }
 
@@ -115,7 +116,7 @@ impl LastActivity {
         self.word & 1 == 1
     }
 
-    /// Records another task for a member that had `queue` tasks.
+    /// Records another task for a member that had `queue` tasks. `first` is the value for a member without tasks.
     #[inline(always)]
     fn record_task(&mut self, queue: u32, first: Self) {
         match queue {
@@ -139,7 +140,7 @@ struct Bound {
     measured: MemberStatistics,
     /// Number of replies in a measurement window.
     window_replies: u64,
-    /// Number of replies with a service time so far, modulo 2^32.
+    /// Number of replies with a service time so far, modulo 2^32. Selects the fully measured ones ([`SAMPLE`]).
     answers: u32,
 }
 
@@ -192,8 +193,7 @@ struct ReplyRun<'a> {
 }
 
 impl ReplyRun<'_> {
-    /// Records a reply. A fixed bound needs only the longest service time, and a full measurement from time
-    /// to time.
+    /// Records a reply. With a fixed bound it records only the service time, and one reply in [`SAMPLE`] fully.
     #[inline(always)]
     fn record(&mut self, report: &Report) {
         let activity = &mut self.activity[report.member.index()];
@@ -250,7 +250,7 @@ impl FreePlaces {
     /// Calls [`Self::refresh_some`] during a run, unless this is the only core. Returns the new front.
     #[cold]
     #[inline(never)]
-    fn refresh_if_shared(&mut self, front: Run, view: &View) -> Run {
+    fn refresh_if_shared(&mut self, front: RankFront, view: &View) -> RankFront {
         if self.core.count == 1 {
             return front;
         }
@@ -259,17 +259,17 @@ impl FreePlaces {
         self.ranks.open()
     }
 
-    /// Returns the front, and a member with a free place with its queue, or `None` if none was found. Compares the
-    /// queue with the view, unless this is the only core.
+    /// Returns the new front, and a member with a free place; `None` if it finds none. Compares the member's queue with
+    /// the view, unless this is the only core.
     #[inline(always)]
     fn find(
         &mut self,
-        front: Run,
+        front: RankFront,
         bound: usize,
         states: MemberStates<'_>,
         view: &View,
         rng: &mut Rng,
-    ) -> (Run, Option<RankedMember>) {
+    ) -> (RankFront, Option<RankedMember>) {
         let (mut front, mut checks) = (front, CORRECTIONS);
         if !front.is_empty() {
             if self.is_full(bound) {
@@ -303,11 +303,11 @@ impl FreePlaces {
     fn find_checked(
         &mut self,
         checks: usize,
-        mut front: Run,
+        mut front: RankFront,
         bound: usize,
         view: &View,
         rng: &mut Rng,
-    ) -> (Run, Option<RankedMember>) {
+    ) -> (RankFront, Option<RankedMember>) {
         for _ in 0..checks {
             if front.is_empty() {
                 let Some(next) = self.ranks.reopen(front) else { break };
@@ -331,8 +331,8 @@ impl FreePlaces {
 }
 
 impl Bounded {
-    /// Creates a policy with at most `bound` tasks at a member. Tasks are lost at a member that is silent for
-    /// `silence_ns`; `None` derives the time from service times.
+    /// Creates a policy with at most `bound` tasks at a member. The tasks of a member that is silent for `silence_ns`
+    /// count as lost; `None` derives the time from service times.
     #[must_use]
     pub fn new(bound: usize, silence_ns: Option<u64>) -> Self {
         let free = FreePlaces { ranks: Ranks::default(), core: Core::ONLY, cursor: 0 };
@@ -358,7 +358,7 @@ impl Bounded {
         }
     }
 
-    /// Creates a policy that chooses its bound.
+    /// Creates a policy that chooses its bound. `silence_ns` as in [`Self::new`].
     #[must_use]
     pub fn adaptive(silence_ns: Option<u64>) -> Self {
         let mut adaptive = Self::new(START, silence_ns);
@@ -405,8 +405,8 @@ impl Bounded {
         free.ranks.close(front);
     }
 
-    /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task without
-    /// a place.
+    /// Picks a member for each task, for cores that share the members' places ([`Slots`]). Ends at the first task
+    /// without a place.
     fn pick_shared(&mut self, picks: Picks<'_>, view: &mut View) {
         let first = LastActivity::new(view.now_ns(), true);
         let bound = self.shared_bound();
@@ -441,7 +441,7 @@ impl Bounded {
         self.agreed_bound.unwrap_or(self.measurements.bound.tasks)
     }
 
-    /// Publishes this core's bound and adopts the common one, if the bound adapts and cores share the places.
+    /// If the bound adapts and cores share the places, publishes this core's bound and adopts the common one.
     fn agree(&mut self, view: &View) {
         let Bound { adapts, tasks, ref measured, .. } = self.measurements.bound;
         let own_bound = measured.is_warm().then(|| tasks.min(slots::MOST));
@@ -451,7 +451,7 @@ impl Bounded {
         };
     }
 
-    /// Returns the maximum number of places of a member. Tokens of free places have one row of bits for each.
+    /// Returns the maximum number of places of a member. In shared memory each place has a row of token bits.
     fn rows(&self) -> usize {
         if self.measurements.bound.adapts { slots::MOST } else { self.measurements.bound.tasks }
     }
@@ -484,7 +484,7 @@ impl Bounded {
         parts.surplus
     }
 
-    /// Checks a member for lost tasks. Returns true if there were any.
+    /// Checks a member for lost tasks, and writes them off. Returns true if there were any.
     fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
         let now_ns = view.now_ns();
         let (activity, cores) =
@@ -503,7 +503,7 @@ impl Policy for Bounded {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let count = tasks.len().min(picks.len());
         let picks = &mut picks[..count];
-        picks.fill(None); // the first task without a place ends the run
+        picks.fill(None); // a run ends at the first task without a place, and leaves the rest as it is
         if view.pool_exchange().is_some() {
             return self.pick_shared(picks, view);
         }
@@ -530,11 +530,11 @@ impl Policy for Bounded {
         }
     }
 
-    /// Ranks a member for a task sent to it without a pick, even above the bound.
+    /// Counts a task that was sent to a member without a pick, even above the bound.
     fn on_follow(&mut self, member: Member, view: &mut View) {
         self.free.ranks.add(member);
         let first = LastActivity::new(view.now_ns(), true);
-        // Minus this task, which the ranks already contain.
+        // The ranks already contain this task.
         let queue = self.free.ranks.queue(member) - 1;
         self.measurements.activity[member.index()].record_task(queue, first);
     }

@@ -10,16 +10,17 @@ use crate::state::{Member, View};
 
 /// Weight of a task in the mean work: about the last 2048 tasks count.
 const WORK_WEIGHT: f64 = 1.0 / 2048.0;
-/// Weight of a marked task in the mean square.
+/// Weight of a marked task in the mean square of the work: about the last 256 marked tasks count.
 const SQUARE_WEIGHT: f64 = 1.0 / 256.0;
 /// Number of measured round trips in a trip window, of which the shortest counts.
 const TRIP_WINDOW: u64 = 64;
 /// Longest wait for the reply to a marked task.
 const MARK_MOST_NS: u64 = 100_000_000;
-/// Number of picks in the first rate window, and number of windows that double it.
+/// Number of picks in the first rate window.
 const FIRST_RATE_WINDOW: u32 = 16;
+/// Number of times that the rate window doubles: from 16 picks to 256.
 const DOUBLINGS: u32 = 4;
-/// Weight of a rate window after the first ones.
+/// Weight of a rate window in the mean rates, after the first `DOUBLINGS` + 1. Each of these replaces the rates.
 const RATE_WINDOW_WEIGHT: f64 = 0.25;
 /// Number of replies without service times after which the pool counts as one without them.
 const UNTIMED: u32 = 64;
@@ -28,7 +29,7 @@ const UNTIMED: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     member: Member,
-    /// Number of replies of the member before that of the task.
+    /// Number of the member's replies still expected before that of the task.
     ahead: i32,
     sent_ns: u64,
 }
@@ -62,7 +63,7 @@ pub(super) struct Conditions {
     picked: u32,
     remote_arrivals: u32,
     rate_window_start_ns: u64,
-    /// Other dispatchers' tasks at each member, if their servers report them.
+    /// Number of other dispatchers' tasks at each member, as last reported.
     remote: Vec<u32>,
     /// Number of other dispatchers whose tasks only reports show; 0 if all cores exchange their counts.
     unshared_dispatchers: usize,
@@ -104,7 +105,7 @@ impl Conditions {
     pub(super) fn note_picks(&mut self, picks: &[Option<Pick>], view: &View) {
         let now_ns = view.now_ns();
         self.queued = view.waiting();
-        // Picks of `None` come last in a run, so a last pick with a member means that all have one.
+        // Picks of `None` come last in a run. If the last pick has a member, all have one.
         match picks.last().copied().flatten() {
             Some(last) => {
                 if self.mark.is_none() {
@@ -138,7 +139,7 @@ impl Conditions {
         (self.picked, self.remote_arrivals, self.rate_window_start_ns) = (0, 0, now_ns);
     }
 
-    /// Records a change of other dispatchers' tasks at a member. The view already contains it.
+    /// Records a change of other dispatchers' tasks at a member, which the view already contains.
     #[inline]
     pub(super) fn note_remote(&mut self, member: Member, view: &View) {
         if self.unshared_dispatchers == 0 {
@@ -173,7 +174,7 @@ impl Conditions {
         }
         let elapsed = now_ns.saturating_sub(mark.sent_ns);
         self.mark = None;
-        // Less time than the service took: the reply is to another core's task. It voids the measurement.
+        // A reply after less than the service time belongs to another core's task, and voids the measurement.
         let trip = elapsed.checked_sub(service_ns.into()).filter(|_| service_ns > 0)? as f64;
         if self.work_ns > 0.0 {
             let work = f64::from(service_ns) / inverse_rate / self.work_ns;
@@ -228,8 +229,8 @@ impl Conditions {
         self.trip_ns.filter(|_| self.work_ns > 0.0).map(|trip_ns| trip_ns / self.work_ns)
     }
 
-    /// Returns the share of members' capacity that this dispatcher's tasks use; `rates` is the sum of their rates.
-    /// `None` for two rate windows: the first starts at time 0, so its rate may be far too low.
+    /// Returns the share of the members' capacity that this dispatcher's tasks use; `rates` is the sum of the members'
+    /// rates. `None` until two rate windows have ended: the first starts at time 0, so its rate may be far too low.
     #[inline]
     pub(super) fn own_utilization(&self, rates: f64) -> Option<f64> {
         (self.rate_windows > 1 && rates > 0.0).then(|| self.own_rate * self.work_ns / rates)

@@ -117,8 +117,8 @@ impl Dispatcher {
         self.policy.on_members(self.caller, &mut self.view);
     }
 
-    /// Sets the source of load reports, before the first task. With messages, no member counts as idle before
-    /// its first report.
+    /// Sets the source of load reports; call it before the first task. With messages, a member counts as idle only
+    /// after its first report.
     pub fn set_reports(&mut self, reports: Reports) {
         self.caller.reports = reports;
         if reports == Reports::Messages {
@@ -130,7 +130,7 @@ impl Dispatcher {
         self.review_members();
     }
 
-    /// Sends probes as messages from now on: each task waits for the answers to its probes.
+    /// Switches to probes in messages: each task waits for the answers to its probes.
     fn probe_by_messages(&mut self) {
         // Allocates the usual maximum, because the bound may be raised later.
         let waiting = self.backlog.bound.clamp(QUEUE, QUEUE_MAX);
@@ -153,7 +153,7 @@ impl Dispatcher {
         self.pending.as_mut()?.next_probe()
     }
 
-    /// Processes a member's answer to the probe with this number.
+    /// Processes a member's answer to the probe with this number: its queue.
     pub fn answer(&mut self, member: Member, number: u16, queue: u32) -> Answer {
         match &mut self.pending {
             Some(pending) => {
@@ -193,7 +193,7 @@ impl Dispatcher {
         self.policy.next_benchmark()
     }
 
-    /// Returns the members that the next decision considers. [`Candidates`] says what an empty list stands for.
+    /// Returns the members that the next decision considers. See [`Candidates`] for the meaning of an empty list.
     #[must_use]
     pub fn candidates(&self) -> Candidates {
         if self.pending.is_some() {
@@ -325,7 +325,7 @@ impl Dispatcher {
     /// to its queue.
     ///
     /// # Errors
-    /// Reason why the task can neither go nor wait.
+    /// Returns the drop reason of a task that can neither be sent nor wait.
     #[inline]
     pub(crate) fn offer(
         &mut self,
@@ -340,10 +340,10 @@ impl Dispatcher {
         }
     }
 
-    /// Queues a task that cannot go now, if the policy allows it or other tasks wait.
+    /// Counts a task without a pick as waiting, if the policy holds tasks or other tasks wait.
     ///
     /// # Errors
-    /// Reason why it may not wait.
+    /// Returns the drop reason of a task that may not wait.
     #[inline]
     pub(crate) fn wait(&mut self) -> Result<(), DropReason> {
         let has_no_member = || !self.backlog.without_members && self.view.active().is_empty();
@@ -353,7 +353,7 @@ impl Dispatcher {
         self.join()
     }
 
-    /// Counts a waiting task.
+    /// Counts a task as waiting, and chooses the members to probe for it.
     ///
     /// # Errors
     /// If the queue is full.
@@ -366,7 +366,7 @@ impl Dispatcher {
             return Err(DropReason::QueueFull);
         }
         if let Some(pending) = &mut self.pending {
-            let rng = self.rng.clone(); // from this state the decision repeats the draws of `ask`
+            let rng = self.rng.clone(); // the decision repeats the draws of `ask` from this state
             let probed = self.policy.ask(&self.view, &mut self.rng);
             pending.push(rng, &probed, self.view.now_ns());
         }
@@ -391,14 +391,14 @@ impl Dispatcher {
         if let Some(pool_exchange) = self.view.pool_exchange() {
             self.backlog.since_ns.pop_front();
             let oldest_ns = self.backlog.since_ns.front().copied();
-            // The oldest task may have no recorded time, if the queue was long; then it counts as new. 0 means that
-            // no task waits.
+            // A long queue records at most `QUEUE` times. A task without a time counts as new. 0 means that no task
+            // waits.
             let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
             pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
         }
     }
 
-    /// Removes the last waiting task from the count, because the caller had no room for it.
+    /// Removes the last waiting task from the count; for a caller without room for it.
     pub(crate) fn leave_last(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.pop_last();
@@ -451,7 +451,7 @@ impl Dispatcher {
         self.backlog.waiting
     }
 
-    /// Sends one more task after `member`'s last, without a choice.
+    /// Counts a task as sent to `member`, which the caller has chosen.
     pub fn follow(&mut self, member: Member) {
         self.view.sent(member);
         self.view.touch(member);
@@ -468,8 +468,7 @@ impl Dispatcher {
         written_off
     }
 
-    /// Corrects the counts for `surplus` answers of `member`, over all cores, that belonged to no task of
-    /// this node.
+    /// Corrects the counts for `surplus` answers of `member`, over all cores, that answered no task of this node.
     pub fn take_back(&mut self, member: Member, surplus: u32) {
         self.view.take_back(member, surplus);
         self.policy.on_written_off(member, &mut self.view);
@@ -521,7 +520,7 @@ impl Dispatcher {
         }
     }
 
-    /// Allows or forbids choosing a member.
+    /// Allows or forbids the policy to choose a member.
     pub fn set_active(&mut self, member: Member, active: bool) {
         if self.view.is_active(member) != active {
             self.view.set_active(member, active);
@@ -582,8 +581,8 @@ impl AsMut<Self> for Dispatcher {
     }
 }
 
-/// Publishes the changes of these dispatchers, one per pool, to the node's other cores, and processes theirs.
-/// Publishes everything if the core is not overloaded (`keeps_up`).
+/// Publishes the changes of these dispatchers, one per pool, to the node's other cores, and processes theirs. An
+/// overloaded core (`keeps_up` is false) publishes only some of its changes.
 pub fn exchange<D>(exchange: &mut Exchange, dispatchers: &mut [D], keeps_up: bool)
 where
     D: AsMut<Dispatcher>,

@@ -1,15 +1,15 @@
-//! Earliest finish time. A task goes to the member with the earliest expected end. The estimate uses the queue left at
-//! the task's arrival there. The policy measures the mean work S of a task, the round trip R without service, and the
-//! arrival rate ([`super::conditions`]). It needs no configuration.
+//! Earliest finish time. A task goes to the member with the earliest expected end. The estimate uses the queue that
+//! will be left when the task arrives there. The policy measures the mean work S of a task, the round trip R without
+//! service, and the arrival rate ([`super::conditions`]). It needs no configuration.
 //!
 //! A member of rate r with q outstanding tasks serves a Poisson number N of them, with mean R r / S, before a new task
-//! takes effect. What is left is e(q) = E[(q - N)+]. The member's *time* is (e(q) + h) / r. A table for each rate has
-//! e(q), and the order of members is that of [`SpeedRanks`].
+//! takes effect. It then has e(q) = E[max(q - N, 0)] tasks. The member's *time* is (e(q) + h) / r, with h = `HALF`. A
+//! table for each rate has e(q). [`SpeedRanks`] orders the members by time.
 //!
 //! - A single core, and cores that exchange counts: the member with the least time, at random among equal ones.
-//! - A single core also *holds* tasks, if the round trip is short. A member is full from the bound k on. This is the
-//!   least k that leaves it most of its idle time. A task waits if all members are full. It also waits if the best
-//!   member with room ends it later than the full members would. Their queues then include the waiting tasks.
+//! - A single core also *holds* tasks, if the round trip is short. A member with k tasks is full. The bound k is the
+//!   least one that leaves the member most of its idle time. A task waits if all members are full. It also waits if the
+//!   full members would end it sooner than the best member with room, even with all waiting tasks in their queues.
 //! - Independent dispatchers: others have A tasks that no report shows yet. The policy assumes that these fill the
 //!   queues to a common level, and draws a member with the probability that produces this level.
 //!
@@ -17,8 +17,8 @@
 //! chance changes a rate. Equal members thus stay in one class.
 //!
 //! In production a core does not know other leaves, so only cores of one leaf occur there. Lost tasks are found by the
-//! silence of members and by their reports ([`super::silence`]). The least number of tasks in flight, by which other
-//! policies find them, is never 0 at members that are kept busy over a long round trip.
+//! silence of members and by their reports ([`super::silence`]). Other policies find them by the least number of tasks
+//! in flight. At members that are busy over a long round trip this number is never 0.
 
 use arrayvec::ArrayVec;
 use rand::Rng as _;
@@ -42,9 +42,10 @@ pub const ENTRY: Entry = Entry {
     )
 };
 
-/// Added to the tasks left at a member.
+/// Added to the tasks left at a member, like `half` of `sed`.
 const HALF: f64 = 0.35;
-/// Longest round trip, in mean service times, with which tasks are held.
+/// Longest round trip, in mean service times, with which the policy holds tasks: beyond it, holding gained nothing in
+/// measurements.
 const HELD_TRIPS: f64 = 0.5;
 /// Fraction of their idle time that a sufficient bound leaves to members.
 const IDLE_SHARE_LEAST: f64 = 0.97;
@@ -54,25 +55,27 @@ const LOAD_MOST: f64 = 0.99;
 const LOAD_START: f64 = 0.9;
 /// Bound before the first measurement.
 const BOUND_START: u16 = 2;
-/// Largest bound. Where more tasks are needed, members have none.
+/// Largest bound. A class of members that needs more tasks has no bound.
 const BOUND_MOST: u16 = 64;
-/// Expected number of unreported tasks below which the member with the least time is taken.
+/// Expected number of unreported tasks below which the policy takes the member with the least time.
 const UNSEEN_LEAST: f64 = 0.01;
 /// Maximum number of levels over which unreported tasks are spread.
 const LEVELS: usize = 128;
-/// Relative change of the round trip, and of the spare load, after which tables are computed again.
+/// Relative change of the round trip after which the policy computes its tables again.
 const TRIPS_CHANGE: f64 = 0.02;
+/// Relative change of the spare load (1 - load) after which the policy computes its tables again.
 const SPARE_CHANGE: f64 = 0.05;
-/// Replies of each member between two windows of the longest service time, after which rates are also compared.
+/// Replies for each member in a window of the longest service time. At its end the policy also compares rates.
 const WINDOW_REPLIES: usize = 16;
 /// Maximum number of replies over which a member's service time is averaged.
 const LEARNED_MOST: f64 = 512.0;
-/// Number of replies before a rate counts.
+/// Number of a member's replies before its learned rate counts.
 const LEARNED_LEAST: f64 = 8.0;
-/// Standard deviations, and logarithm of the ratio, by which a learned rate must differ to replace the last one.
+/// Number of standard deviations by which a learned rate must differ from the last one to replace it.
 const DEVIATIONS: f64 = 5.0;
+/// Natural logarithm of the ratio by which a learned rate must differ from the last one to replace it: 16%.
 const LOG_RATIO: f64 = 0.15;
-/// Steps of learned rates for each doubling.
+/// Steps of learned rates for each doubling of the rate.
 const STEPS: f64 = 4.0;
 
 /// Conditions for which the tables were computed.
@@ -124,7 +127,7 @@ impl MemberService {
 /// Rates of members without configured speeds.
 #[derive(Clone, Debug, Default)]
 struct LearnedRates {
-    /// True if all configured speeds are equal.
+    /// True if all configured speeds are equal. The policy then learns rates.
     is_used: bool,
     services: Vec<MemberService>,
     /// Rate of each member: 1 until it differs.
@@ -147,11 +150,12 @@ impl LearnedRates {
         }
     }
 
-    /// Updates the rates, for tasks of this mean work whose standard deviation is `variation` means. Returns true if
-    /// they changed: one differs from its estimate by more than chance explains. Then all get new ones, rounded, so that
-    /// equal members rarely differ.
+    /// Updates the rates, for tasks of this mean work whose standard deviation is `variation` means. If one rate
+    /// differs from its estimate by more than chance explains, all rates get new values. They are rounded, so that
+    /// equal members rarely differ. Returns true if rates changed.
     fn update(&mut self, work_ns: f64, variation: f64) -> bool {
         let differs = |(service, rate): (&MemberService, &f64)| {
+            // The mean of n replies has 1 / sqrt(n) of the deviation of one.
             let chance = DEVIATIONS * variation / service.replies.sqrt();
             (service.rate(work_ns) / rate).ln().abs() > chance.max(LOG_RATIO)
         };
@@ -182,9 +186,9 @@ pub struct Eft {
     /// Inverse rate of each member.
     inverse_rates: Vec<f64>,
     silence: Box<SilenceChecks>,
-    /// Time at which a check last found a change of the member's counts.
+    /// Time at which a silence check last found a change of the counts, by member.
     touched_ns: Vec<u64>,
-    /// Service times for the silence after which tasks are lost.
+    /// Service times, from which the silence checks derive their patience.
     measured: MemberStatistics,
     /// Number of replies in the window of the longest service time.
     window_replies: usize,
@@ -218,7 +222,7 @@ impl Eft {
         self.ranks.bound()
     }
 
-    /// Returns the measured conditions.
+    /// Returns the current conditions. A function and not the field of this name, which has the measurements.
     fn conditions(&self) -> Review {
         let load = match self.conditions.is_backlogged(self.inverse_rates.len()) {
             // Bounds must never keep members idle while many tasks wait.
@@ -241,7 +245,6 @@ impl Eft {
             fill(table, trips_of_rate.unwrap_or(0.0));
             match trips_of_rate {
                 _ if !holds || is_untimed => UNBOUNDED,
-                // Beyond this, holding was measured to gain nothing.
                 Some(_) if trips > Some(HELD_TRIPS) => UNBOUNDED,
                 Some(trips) => bound(trips, load),
                 None => BOUND_START,
@@ -260,8 +263,8 @@ impl Eft {
     ) {
         while !picks.is_empty() {
             let Some(mut front) = ranks.open_class() else { break };
-            // Would the full members end a task sooner, in their turn? A member filled by these picks cannot change the
-            // answer: its own tasks take longer than a task at the front.
+            // Leaves the tasks to the full members if these end them sooner. Members that these picks fill cannot
+            // change that: their tasks take longer than a task at the front.
             if HOLDS && Self::is_sooner_at_full(ranks, waiting) {
                 break;
             }
@@ -279,11 +282,12 @@ impl Eft {
         picks.fill(None);
     }
 
-    /// Returns true if the full members would end a task sooner than the best member with room, with the waiting tasks
-    /// in their queues.
+    /// Returns true if the full members, with the waiting tasks in their queues, would end a task sooner than the best
+    /// member with room. False without full members, whose totals are 0.
     #[inline(always)]
     fn is_sooner_at_full(ranks: &SpeedRanks, waiting: f64) -> bool {
         let full = ranks.full();
+        // Their time is (tasks + waiting) / speed. The product avoids a division by 0.
         ranks.soonest() * full.speed > full.tasks + waiting
     }
 
@@ -301,11 +305,12 @@ impl Eft {
         }
     }
 
-    /// Draws the member for one task.
+    /// Draws the member for one task, with `unseen` unreported tasks of others; `None` without members.
     fn draw(&mut self, unseen: f64, rng: &mut Rng) -> Option<Member> {
         let (ranks, levels) = (&self.ranks, &mut *self.levels);
         levels.clear();
         let (mut tasks, mut speed, mut height) = (0.0, 0.0, 0.0);
+        // Adds levels, the lowest first, until the common height lies below the next one.
         ranks.levels(|level| {
             if speed > 0.0 && height <= level.tasks / level.speed {
                 return false;
@@ -316,12 +321,13 @@ impl Eft {
             height = (unseen + tasks) / speed;
             levels.try_push(level).is_ok()
         });
-        let bits = rng.next_u64();
-        // Uniform below the sum of all shares, which is `unseen`.
+        let bits = rng.next_u64(); // the low 32 bits choose a member of the level
+        // Uniform below `unseen`, the sum of the tasks that lift all levels to the height, by the high 32 bits.
         let mut point = f64::from((bits >> 32) as u32) * (-32.0_f64).exp2() * unseen;
         let mut chosen = levels.first()?;
         for level in levels.iter() {
             chosen = level;
+            // Tasks that lift the members of this level to the common height.
             point -= level.members as f64 * (level.speed * height - level.tasks);
             if point < 0.0 {
                 break;
@@ -412,7 +418,7 @@ impl Eft {
         }
     }
 
-    /// Looks for members that are silent because their tasks were lost.
+    /// Writes off the tasks of members that are silent because their tasks were lost.
     fn check_silence(&mut self, view: &mut View) {
         let (measured, now_ns) = (&self.measured, view.now_ns());
         // Reports may deny as many tasks as a member can hold.
@@ -444,7 +450,8 @@ impl Default for Eft {
 
 /// Fills a table with the expected number of tasks left, of each number, after `trips` mean service times.
 fn fill(table: &mut [f64], trips: f64) {
-    // Each task more adds the probability that fewer have ended.
+    // One more task adds the probability that at most `count` tasks have ended. Their number has a Poisson
+    // distribution, with mean `trips`.
     let (mut chance, mut fewer, mut left) = ((-trips).exp(), 0.0_f64, 0.0);
     for (count, value) in table.iter_mut().enumerate() {
         *value = left;
@@ -456,8 +463,8 @@ fn fill(table: &mut [f64], trips: f64) {
 
 /// Returns the least bound with which members keep most of their idle time at this load.
 ///
-/// While tasks wait, a member idles for a fraction B of the time, by Erlang's loss formula: all k places are round
-/// trips then. [`MemberStatistics::bound`] explains this.
+/// While tasks wait, a member idles only while all its k places are round trips. By Erlang's loss formula this is a
+/// fraction B of the time ([`MemberStatistics::bound`] explains it). The loop computes B(k) from B(k - 1).
 fn bound(trips: f64, load: f64) -> u16 {
     let mut idle = 1.0;
     for places in 1..=BOUND_MOST {
@@ -497,7 +504,8 @@ impl Policy for Eft {
             true => self.reply_some(reports, parts.alone(), now_ns),
             false => self.reply_some(reports, parts, now_ns),
         };
-        // A new bound may make room. The caller offers waiting tasks again after replies, but not after each tick.
+        // Here and not in `on_tick`, because a new bound may make room. The caller offers waiting tasks again after
+        // replies, but not after each tick.
         self.review(view);
         surplus
     }
@@ -580,7 +588,7 @@ mod tests {
         dispatcher
     }
 
-    /// Picks for this number of tasks.
+    /// Schedules this number of tasks. Returns the index of the member that each goes to.
     fn members(dispatcher: &mut Dispatcher, tasks: usize) -> Vec<Option<u16>> {
         let mut picks = vec![None; tasks];
         dispatcher.schedule(&vec![Task::default(); tasks], &mut picks);
@@ -600,13 +608,13 @@ mod tests {
         for _ in 0..3 {
             dispatcher.join().unwrap();
         }
-        // With three waiting tasks, the fast member would end it later.
+        // With three waiting tasks, the fast member would end the first task later.
         assert_eq!(members(&mut dispatcher, 2), [Some(0), None]);
         reply(&mut dispatcher, 1, 10_000);
         assert_eq!(members(&mut dispatcher, 1), [Some(1)]);
     }
 
-    /// Bounds are computed by the arrivals, not by the tasks that the bounds let pass.
+    /// The policy computes bounds from the arrivals, not from the tasks that the bounds let pass.
     #[test]
     fn low_bound_ends_when_tasks_wait() {
         let view = View::heap(1, 1).remove(0);
@@ -637,7 +645,7 @@ mod tests {
             dispatcher.tick(100_000 * round + 90_000);
             for member in sent.into_iter().flatten() {
                 counts[usize::from(member)] += usize::from(round >= 500);
-                // Tasks of exponential length would differ more. The last member is four times as fast.
+                // 40 to 59 us: less variation than with exponential times. The last member is four times as fast.
                 let service_ns = 40_000 + 1000 * (round as u32 % 20);
                 reply(
                     &mut dispatcher,

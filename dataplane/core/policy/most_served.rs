@@ -1,6 +1,6 @@
 //! Join the shortest queue, with ties by the most served quanta (JSQ-MSQ; TQ, SOSP 2023).
 //!
-//! For members whose tasks share their core, round robin. Of members with equally many tasks, the one whose current
+//! For members whose tasks share a core in round robin. Of members with equally many tasks, the one whose current
 //! tasks have received the most quanta is likely to finish one first. Further ties are broken uniformly.
 //!
 //! An agent learns the quanta from its workers ([`View::set_quanta`]). A leaf does not know them. Without quanta all
@@ -33,7 +33,7 @@ pub const ENTRY: Entry = Entry {
 /// Maximum number of shortest queues to compare.
 const SCANNED: usize = 32;
 
-/// Picks the shortest queue, of ties the one with the most served quanta.
+/// Picks the shortest queue; among equal ones, the member with the most served quanta.
 #[derive(Clone, Debug)]
 pub struct MostServed {
     /// Order of the members, and detection of lost tasks.
@@ -48,7 +48,7 @@ impl Default for MostServed {
 
 /// Picks the best member by true queues, without the ranks.
 fn scan(view: &View, rng: &mut Rng) -> Option<Pick> {
-    // One task more weighs more than all quanta.
+    // Quanta are below 2^32, so one more task outweighs all of them.
     let key = |member: Member| {
         f64::from(view.probe(member)) * 32.0_f64.exp2() - f64::from(view.quanta(member))
     };

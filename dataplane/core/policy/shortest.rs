@@ -1,11 +1,11 @@
 //! Join the shortest queue, of all members or of a few, by length or by completion time (SED: shortest
 //! expected delay). Ties are broken uniformly.
 //!
-//! SED ranks members by (queue + 1) / speed, the mean time until a new task ends. By default `half` is 0.5 instead of 1:
-//! faster members then get more of the tasks that find idle members of several speeds. This lowers mean and tail.
+//! SED ranks members by (queue + 1) / speed, the mean time until a new task ends. By default this policy adds `half` =
+//! 0.5 instead of 1: it then prefers a slow idle member to a fast busy one more often. This lowers mean and tail.
 //!
-//! Uses true queues where they are visible, in a simulator. A leaf counts its outstanding tasks at each
-//! member exactly, as a server can and a switch cannot.
+//! In a simulator the policy reads true queues. A leaf counts its outstanding tasks at each member exactly; a switch
+//! cannot.
 
 use rand::Rng as _;
 
@@ -226,7 +226,7 @@ impl Policy for Shortest {
         }
     }
 
-    /// Ranks a member for a task sent to it without a pick.
+    /// Counts a task that was sent to a member without a pick.
     #[inline]
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.ranks.add(member);
@@ -264,7 +264,8 @@ impl Policy for Shortest {
 /// Maximum number of members that a policy samples at once.
 pub const SAMPLES_MAX: usize = 16;
 
-/// Draws up to `count` distinct uniform members and passes each to `each`. Returns their number.
+/// Draws up to `count` (at most [`SAMPLES_MAX`]) distinct uniform members and passes each to `each`. Returns their
+/// number.
 #[inline(always)]
 pub(super) fn sample_distinct(
     count: usize,
@@ -297,7 +298,7 @@ pub(super) fn sample_distinct(
     count
 }
 
-/// Draws up to `count` distinct uniform members. Returns their number.
+/// Draws up to `count` distinct uniform members into `members`. Returns their number.
 #[inline(never)]
 fn sample_several(
     count: usize,
@@ -308,7 +309,7 @@ fn sample_several(
     let count = count.min(active.len()).min(SAMPLES_MAX);
     let mut chosen = [0; SAMPLES_MAX];
     for (number, member) in members[..count].iter_mut().enumerate() {
-        // Draws an index among the places not chosen yet, and counts past the chosen ones, which are sorted.
+        // Draws an index among the places not chosen yet, and skips the chosen places, which are sorted.
         let mut place = below(active.len() - number, rng.next_u64() as u32);
         let mut index = 0;
         while index < number && chosen[index] <= place {
@@ -344,7 +345,7 @@ impl Policy for ShortestOf {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         one_by_one(tasks, picks, view, rng, |_, view, rng| {
             let mut best: Option<(u32, Member)> = None;
-            // In random order, so that the first of ties is a random one.
+            // The sample has a random order, so the first of equal members is a uniform one.
             let probed = sample_distinct(self.count, view.active(), rng, |member| {
                 let queue = view.probe(member);
                 if best.is_none_or(|(least, _)| queue < least) {

@@ -3,8 +3,8 @@
 //!
 //! Both checks run between bursts, so that replies and tasks pay nothing. Each check compares a member's
 //! counts with those of the last check. A *trip* is a round trip: from a task's sending to a report that could
-//! count it. A report *denies* a task that was sent a trip before it, and that it does not count. The *patience*
-//! is the silence after which a member's tasks count as lost.
+//! count it. A report *denies* a task if it does not count the task, although the task was sent a trip before. The
+//! *patience* is the silence after which a member's tasks count as lost.
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 use super::{Caller, Core, Reports};
@@ -16,7 +16,7 @@ const SHARE_WEIGHT: f64 = 1.0 / 32.0;
 const LOSSY: f64 = 1.0 / 16.0;
 /// Probability of a member's consecutive silences by loss alone below which it must have stalled.
 const UNLIKELY: f64 = 1e-3;
-/// Patience in mean service times, if many tasks are lost.
+/// Maximum patience while many tasks are lost, as a multiple of the mean time of a task or silence.
 const MEANS: f64 = 4.0;
 /// Factor of the patience while few replies are known: `1 + UNSURE / replies`, which is 17 after the first reply
 /// and 2 after the sixteenth.
@@ -27,8 +27,8 @@ const MEAN_WEIGHT: f64 = 1.0 / 64.0;
 const LONGEST_KEPT: f64 = 0.98;
 /// Number of replies in a window, for each member.
 const WINDOW_REPLIES: u64 = 64;
-/// Maximum number of consecutive write-offs that double the patience. A pool whose members all lost several
-/// tasks in a row must detect it soon.
+/// Maximum number of consecutive write-offs that double the patience, so that a pool whose members all lost several
+/// tasks in a row detects the next loss soon.
 const DOUBLINGS_MOST: u32 = 5;
 /// Maximum interval between checks for silent members.
 const CHECK_MOST_NS: u64 = 1_000_000;
@@ -42,7 +42,7 @@ pub(super) struct SilenceTracker {
     mean_ns: f64,
     /// Number of replies so far.
     replies: u64,
-    /// Number of replies in this window.
+    /// Number of replies in the window of the longest silence.
     window: u64,
     /// Share of lost tasks among the recent ones, as an exponentially weighted mean.
     lost_share: f64,
@@ -53,8 +53,8 @@ pub(super) struct SilenceTracker {
 pub(super) struct Patience {
     /// Silence after which a member's tasks are lost.
     pub silence_ns: u64,
-    /// Maximum time from a task's sending to a report that counts it. `None` if replies carry no reports, or no task can
-    /// be lost: then reports deny no task, and silences are not learned.
+    /// Maximum time from a task's sending to a report that counts it. `None` if replies carry no reports, or no task
+    /// can be lost: then reports deny no task, and the policy learns no silences.
     pub trip_ns: Option<u64>,
     /// Number of consecutive write-offs of a member that loss explains. They do not double the patience.
     pub explained: u32,
@@ -75,7 +75,7 @@ impl Patience {
 }
 
 impl SilenceTracker {
-    /// Records the end of a silence: one of `members` members sent `replies` replies after `silent_ns`.
+    /// Records the end of a silence: one of `members` members sent `replies` replies after `silent_ns` without one.
     fn end(&mut self, silent_ns: u64, replies: u32, members: usize) {
         let silent = silent_ns as f64;
         self.longest_ns = self.longest_ns.max(silent);
@@ -122,6 +122,7 @@ impl SilenceTracker {
     /// Returns an upper bound of a round trip, for one of `cores` cores.
     pub fn trip_ns(&self, measured: &MemberStatistics, cores: usize) -> u64 {
         let trip = match measured.service_ns() {
+            // Eight mean round trips: an upper bound, not an estimate.
             Some(_) if cores == 1 => 8.0 * measured.round_trip_ns(),
             _ => self.cautious_ns(),
         };
@@ -188,12 +189,12 @@ pub(super) struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// Handles a change of its counts by another event than a task or reply.
+    /// Handles a change of the member's counts by another event than a task or reply.
     pub fn recounted(&mut self) {
         self.mark = None;
     }
 
-    /// Counts a report to this core without a reply, so that the next check does not take it for a reply.
+    /// Counts a report to this core without a reply, so that the next check does not count it as a reply.
     pub fn reported(&mut self) {
         self.reports = self.reports.wrapping_add(1);
         self.own_reports = self.own_reports.wrapping_add(1);
@@ -217,9 +218,9 @@ impl SilenceWatch {
     ) -> u32 {
         let answers = counts.reports.wrapping_sub(self.reports);
         if answers != 0 {
-            // A lost task lengthens a silence up to the next task's reply, so only silences without a lost task
-            // count. None is lost if no task is outstanding, or if the reports allow for all outstanding ones.
-            // With several cores the reports are too old to show that.
+            // A lost task lengthens a silence up to the next task's reply, so the check learns only from silences
+            // without a lost task. No task is lost if none is outstanding, or if the reports allow for all outstanding
+            // ones. With several cores the reports are too old to show that.
             let is_alone = patience.cores == 1;
             let counts_agree = is_alone && estimated >= counts.outstanding;
             // After half the patience, another core that looks after the member may have written off its
@@ -234,8 +235,8 @@ impl SilenceWatch {
                 silences.end(self.silent_ns, own_answers, members);
             }
             if is_ours {
-                // A member with more answered or reported tasks than sent ones was slow: it still had the
-                // tasks. Its answers count twice, so that the share of lost tasks falls sooner.
+                // A member with more answered or reported tasks than sent ones was slow: it still had tasks that were
+                // written off. Its answers count twice, so that the share of lost tasks falls sooner.
                 let was_slow = counts.is_surplus || is_alone && estimated > counts.outstanding;
                 silences.add_answered(if was_slow { answers.saturating_mul(2) } else { answers });
                 silences.add_lost(if was_slow { 0 } else { self.written_off });
@@ -258,7 +259,7 @@ impl SilenceWatch {
             return 0;
         }
         let patience_ns = patience.after(self.losses);
-        // Silent at two checks: after its own stall, the core has not yet received the waiting replies.
+        // The member must be silent at two checks: after a stall of this core, replies may still wait in its device.
         if quiet_ns > patience_ns && previous_silent_ns > patience_ns / 2 {
             self.losses = self.losses.saturating_add(1);
             self.written_off = self.written_off.saturating_add(counts.outstanding);
@@ -313,7 +314,7 @@ impl SilenceWatch {
 pub(super) struct SilenceChecks {
     /// Silence after which a member's tasks are lost; `None` takes the time from [`SilenceTracker`].
     configured_ns: Option<u64>,
-    /// True if no task is lost in flight. A member that holds one is slow, or its exit will be reported.
+    /// True if no task is lost in flight, as in an agent: a silent worker is slow, or the agent will report its exit.
     lossless: bool,
     /// True if replies carry the member's queue.
     replies_report: bool,
@@ -327,8 +328,8 @@ pub(super) struct SilenceChecks {
 }
 
 impl SilenceChecks {
-    /// Creates the checks. Tasks are lost at a member that is silent for `silence_ns`; `None` derives the time from
-    /// service times.
+    /// Creates the checks. The tasks of a member that is silent for `configured_ns` count as lost; `None` derives the
+    /// time from service times and earlier silences.
     pub fn new(configured_ns: Option<u64>) -> Self {
         Self {
             configured_ns,
@@ -349,7 +350,8 @@ impl SilenceChecks {
         self.watches.resize(view.members(), SilenceWatch::default());
     }
 
-    /// Returns the limits of a check that is due, by `patience`, and schedules the next check. `None` before that.
+    /// Returns `None` until the next check is due. Then returns the limits that `patience` computes, and schedules the
+    /// next check. The inner `None` means that silence has no effect.
     pub fn due(
         &mut self,
         now_ns: u64,
@@ -365,7 +367,7 @@ impl SilenceChecks {
         Some(patience)
     }
 
-    /// Returns the limits for the next check of members with at most `bound` tasks; `None` if no task can be lost and
+    /// Returns the limits for the next check, for members with at most `bound` tasks. `None` if no task can be lost and
     /// no time is configured.
     pub fn patience(&self, measured: &MemberStatistics, bound: usize) -> Option<Patience> {
         let (silences, cores) = (&self.silences, self.core.count);
@@ -377,7 +379,8 @@ impl SilenceChecks {
         Some(Patience { silence_ns, trip_ns, explained, denials, cores })
     }
 
-    /// Handles a report without a reply. A keep-alive does not end a silence: the worker may be alive and its task lost.
+    /// Handles a report without a reply. A keep-alive does not end a silence: the worker may be alive, and its task
+    /// lost.
     pub fn reported(&mut self, member: Member) {
         self.watches[member.index()].reported();
     }
@@ -461,9 +464,9 @@ mod tests {
         assert_eq!(check(&mut watch, counts(MS, 1, 1), 0), 0);
         // One more task is sent and answered. The report of an empty queue comes a trip after the first task.
         assert_eq!(check(&mut watch, counts(2 * MS, 1, 2), 0), 0);
-        assert_eq!(check(&mut watch, counts(3 * MS, 2, 1), 0), 0, "it may be the second task");
+        assert_eq!(check(&mut watch, counts(3 * MS, 2, 1), 0), 0, "it may be the newest task");
         assert_eq!(check(&mut watch, counts(5 * MS, 2, 1), 0), 0);
-        assert_eq!(check(&mut watch, counts(6 * MS, 3, 1), 0), 0, "as may this one");
+        assert_eq!(check(&mut watch, counts(6 * MS, 3, 1), 0), 0, "it may be the newest task");
     }
 
     #[test]

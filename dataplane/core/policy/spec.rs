@@ -9,8 +9,8 @@ use super::{AnyPolicy, CATALOGUE};
 use crate::nearest::did_you_mean;
 use crate::state::PublishedState;
 
-/// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines.
-/// Each policy's file has its own, and [`CATALOGUE`] lists them. `Entry::new` sets common values.
+/// Properties of a policy, known before it is built: its needs, and its effects on cores, members and spines. Each
+/// policy's file defines its entry, and [`CATALOGUE`] lists all. `Entry::new` sets common values.
 #[derive(Debug)]
 pub struct Entry {
     /// Name of the policy.
@@ -19,7 +19,7 @@ pub struct Entry {
     pub summary: &'static str,
     /// Paper or section that defines it.
     pub source: &'static str,
-    /// Parameters.
+    /// Parameters, in the order of unnamed values.
     pub parameters: &'static [Parameter],
     /// Nodes on which it runs, besides the simulator.
     pub runs: Runs,
@@ -36,12 +36,12 @@ pub struct Entry {
     pub publishes: PublishedState,
     /// Meaning of its parameters on a leaf, if different; else empty.
     pub on_leaf: &'static str,
-    /// Time at which members report their queues. This function and the next ones receive the parameters'
-    /// values in order.
+    /// Returns the time at which members report their queues. This function and the next ones receive the values of
+    /// `parameters`, in order.
     pub(super) notify: fn(&[f64]) -> Notify,
-    /// Members that it probes for their queues.
+    /// Returns the members that it probes for their queues.
     pub(super) asks: fn(&[f64]) -> ProbeKind,
-    /// Maximum number of tasks given to a member, if known beforehand.
+    /// Returns the maximum number of tasks given to a member; `None` if it is not known beforehand.
     pub(super) bound: fn(&[f64]) -> Option<u32>,
     /// Builds the policy.
     pub(super) build: fn(&[f64]) -> AnyPolicy,
@@ -295,13 +295,13 @@ impl PolicySpec {
         self.values.get(index).copied()
     }
 
-    /// Returns the time of members' reports under this policy.
+    /// Returns the time at which members report their queues under this policy.
     #[must_use]
     pub fn notify(&self) -> Notify {
         (self.entry.notify)(&self.values)
     }
 
-    /// Returns true if it knows queues only from its own sends and from reports at the members' choice.
+    /// Returns true if it knows queues only from its own sends and from reports whose time the members choose.
     #[must_use]
     pub fn uses_member_reports(&self) -> bool {
         !matches!(self.notify(), Notify::Reply | Notify::Never) && self.asks() == ProbeKind::Nobody
@@ -326,7 +326,7 @@ impl PolicySpec {
         (self.entry.asks)(&self.values)
     }
 
-    /// Returns the maximum number of tasks given to a member, if known beforehand.
+    /// Returns the maximum number of tasks given to a member; `None` if it is not known beforehand.
     #[must_use]
     pub fn bound(&self) -> Option<u32> {
         (self.entry.bound)(&self.values)
@@ -396,7 +396,8 @@ fn parse_parameter(
     key: &str,
     value: &str,
 ) -> Result<(usize, f64), PolicyError> {
-    let has_name = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key); // jbt-d(T=500)
+    // Papers write some parameters in upper case: jbt-d(T=500).
+    let has_name = |parameter: &Parameter| parameter.name.eq_ignore_ascii_case(key);
     let Some(index) = entry.parameters.iter().position(has_name) else {
         let known: Vec<_> = entry.parameters.iter().map(|parameter| parameter.name).collect();
         let suggestion = did_you_mean(key, known.iter().copied());

@@ -35,7 +35,7 @@ fn reply(dispatcher: &mut Dispatcher, member: u16, queue: u16) {
     dispatcher.reply(&report);
 }
 
-/// Number of times each member was chosen.
+/// Returns the number of times that each member was chosen.
 fn histogram(picks: &[Option<Pick>], members: usize) -> Vec<usize> {
     let mut counts = vec![0; members];
     for pick in picks.iter().flatten() {
@@ -63,7 +63,7 @@ fn every_policy_handles_zero_to_two_members() {
     }
 }
 
-/// Choices of a policy in 200 rounds of tasks and reports. Also true if it used random numbers.
+/// Returns a policy's choices in 200 rounds of three tasks and a report, and true if it used random numbers.
 fn play(entry: &Entry, seed: u64) -> (Vec<Option<Pick>>, bool) {
     let mut view = View::heap(64, 1).remove(0);
     let mut policy = PolicySpec::from_str(entry.name).unwrap().build();
@@ -282,7 +282,7 @@ fn runs_decide_as_one_by_one() {
                 let load = Load::tasks(below(4, rng.next_u64() as u32) as u16);
                 reports.push(Report::new(member, load, 1000));
             }
-            // An inactive member owes no answer: its reply is surplus.
+            // An inactive member has no outstanding task: its reply is surplus.
             reports.push(Report::new(Member(7), Load(0), 0));
             let surplus = reports.iter().filter(|report| !one_by_one.reply(report)).count();
             assert_eq!(by_run.reply_run(&reports), surplus, "{}", entry.name);
@@ -338,7 +338,7 @@ fn horus_removes_busy_members_from_idle_list() {
     let mut horus = dispatcher("horus", 2);
     reply(&mut horus, 1, 3);
     assert_eq!(pick(&mut horus), Pick { member: Member(0), idle: true });
-    // Both busy now: load 3 against a drift of 1.
+    // Both are busy now: member 1 has a load of 3, and member 0 a drift of 1.
     assert_eq!(pick(&mut horus), Pick { member: Member(0), idle: false });
 }
 
@@ -350,7 +350,7 @@ fn horus_adds_drift_racksched_does_not() {
         reply(&mut dispatcher, 1, 4);
         dispatcher
     };
-    // 2 and 4: two to the first, then a random choice.
+    // Loads are 2 and 4. Horus sends two tasks to the first member, and then chooses at random.
     let mut horus = prepare("horus");
     assert_eq!(histogram(&picks(&mut horus, 2), 2), [2, 0]);
     assert_eq!(horus.view().picks.resubmits, 0);
@@ -366,6 +366,7 @@ fn only_horus_inflight_keeps_tasks_in_flight() {
         let mut dispatcher = dispatcher(policy, 1);
         picks(&mut dispatcher, 3);
         reply(&mut dispatcher, 0, 0); // the first is done; two are still in flight
+        // An estimate has 16 fractional bits.
         (dispatcher.view().estimated_load(Member(0)) >> 16, dispatcher.view().idle().len())
     };
     assert_eq!(after("horus"), (0, 1));
@@ -430,7 +431,7 @@ fn names_parse_and_errors_say_what_is_allowed() {
 // promise: scheduling.5
 #[test]
 fn half_decides_between_unequal_speeds() {
-    // One task at the faster member: (1 + half) / 2 against half / 1.
+    // The faster member, with one task: (1 + half) / 2.2. The slower one, without: half / 1.
     for (policy, member) in [("sed", 0), ("sed(half=1)", 1)] {
         let mut dispatcher = dispatcher(policy, 2);
         dispatcher.set_rates(&[1.0, 2.2]);
@@ -442,7 +443,7 @@ fn half_decides_between_unequal_speeds() {
 #[test]
 fn measured_scd_expects_what_others_send() {
     let mut dispatcher = dispatcher("scd(unseen=measured)", 4);
-    // A single dispatcher misses no tasks, so that each task goes to the least queue.
+    // A single dispatcher knows all tasks, so each task goes to the shortest queue.
     assert_eq!(
         histogram(&(0..8).map(|_| Some(pick(&mut dispatcher))).collect::<Vec<_>>(), 4),
         [2; 4]
@@ -476,7 +477,7 @@ fn faster_members_get_more() {
 }
 
 proptest! {
-    /// A task always goes to a member that a scan of all could have chosen.
+    /// Each task goes to a member that a scan of all members could have chosen.
     // promise: scheduling.5
     #[test]
     fn order_head_equals_scan_minimum(
@@ -537,8 +538,8 @@ fn chi_square(counts: &[usize]) -> f64 {
 // promise: scheduling.5
 #[test]
 fn ties_are_uniform() {
-    // 16 of 24 members tie. With 15 degrees of freedom 44.3 is exceeded once in 10,000 runs, and the seed is
-    // fixed. With speeds, half of the tied members are twice as fast and have one task more.
+    // 16 of 24 members tie. With 15 degrees of freedom the statistic exceeds 44.3 once in 10,000 runs, and the seeds
+    // are fixed. With speeds, half of the tied members are twice as fast and have one task more.
     for (policy, fast) in [
         ("jsq", 1.0),
         ("lsq-update", 1.0),
@@ -578,7 +579,7 @@ impl Cores {
         Self { dispatchers: views.into_iter().enumerate().map(core).collect(), exchanges }
     }
 
-    /// All cores publish and receive twice, so that every core has every change.
+    /// Lets all cores publish and receive twice, so that every core has every change.
     fn exchange(&mut self, keeps_up: bool) {
         for _ in 0..2 {
             let cores = self.exchanges.iter_mut().zip(self.dispatchers.chunks_mut(1));
@@ -586,6 +587,7 @@ impl Cores {
         }
     }
 
+    /// Returns the outstanding tasks of each member, as `core` counts them.
     fn outstanding(&self, core: usize) -> Vec<u32> {
         let view = self.dispatchers[core].view();
         (0..view.members() as u16).map(|member| view.outstanding(Member(member))).collect()
@@ -628,7 +630,7 @@ fn no_two_cores_take_one_idle_member() {
         let mut cores = Cores::new(policy, 9, 3);
         let mut taken = histogram(&picks(&mut cores.dispatchers[1], 2), 9);
         cores.exchange(true);
-        // All idle members belong to any core now: each core takes them on demand.
+        // The exchange released the idle members to all cores: each core takes them on demand.
         for core in 0..3 {
             let more = picks(&mut cores.dispatchers[core], if core == 2 { 5 } else { 1 });
             assert!(more.iter().flatten().all(|pick| pick.idle), "{policy}");
@@ -741,7 +743,7 @@ fn longest_waiting_task_goes_first_unless_stalled() {
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 3_000);
     assert!(cores.dispatchers[0].may_release());
-    // The first core stalls. The courtesy to it began at 2 us and lasts 5 us.
+    // The first core stalls. From 2 us on, the second core leaves the place to it for 5 us.
     tick(&mut cores, 7_000);
     assert_eq!(cores.dispatchers[1].choose(task, || None), None);
     tick(&mut cores, 9_000);
@@ -799,18 +801,21 @@ fn silence_is_judged_by_what_tasks_take() {
         (0..100).for_each(|round| serve(&mut dispatcher, round * 1_000_000));
         let sent = picks(&mut dispatcher, 5).iter().flatten().count(); // lost
         let mut ms = 100;
-        let mut rooms = Vec::new(); // times at which the member's places are free again
-        while rooms.len() < 4 {
+        let mut free_ms = Vec::new(); // times at which the member's places are free again
+        while free_ms.len() < 4 {
             ms += 1;
             dispatcher.tick(ms * 1_000_000);
             if picks(&mut dispatcher, 5).iter().flatten().count() == sent {
-                rooms.push(ms);
+                free_ms.push(ms);
             }
         }
         // The patience, at first 1 ms, doubles each time, because the member may only be stalled.
-        let waits: Vec<_> = rooms.windows(2).map(|two| two[1] - two[0]).collect();
-        assert!(rooms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8, "{rooms:?}");
-        // It answers, and is judged as before.
+        let waits: Vec<_> = free_ms.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(
+            free_ms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8,
+            "{free_ms:?}"
+        );
+        // The member answers, so the patience is 1 ms again.
         dispatcher.reply(&Report::new(Member(0), Load(0), 100_000));
         let last = ms + 1;
         dispatcher.tick(last * 1_000_000);
@@ -826,7 +831,7 @@ fn silence_is_judged_by_what_tasks_take() {
 fn member_served_elsewhere_is_not_silent() {
     let mut cores = Cores::new("jbsq(k=2)", 1, 2);
     let outstanding = |cores: &Cores| cores.dispatchers[0].view().outstanding_now(Member(0));
-    // The first core, which would write its tasks off, learns the service time and then sends none.
+    // The first core checks the member. It learns the service time, and then sends no more tasks.
     (0..100).for_each(|round| serve(&mut cores.dispatchers[0], round * 1_000_000));
     for ms in 100..200 {
         cores.exchange(true);
@@ -841,7 +846,7 @@ fn member_served_elsewhere_is_not_silent() {
         cores.dispatchers.iter_mut().for_each(|core| core.tick(ms * 1_000_000));
     }
     assert_eq!(outstanding(&cores), 0);
-    // Both of its places are free again.
+    // Both of the member's places are free again.
     cores.exchange(true);
     assert_eq!(histogram(&picks(&mut cores.dispatchers[1], 3), 1), [2]);
 }
@@ -872,7 +877,7 @@ fn persistent_idle_is_not_misled_by_overtaken_reports() {
     let mut dispatcher = dispatcher("pi", 2);
     picks(&mut dispatcher, 2);
     (0..2).for_each(|member| dispatcher.follow(Member(member)));
-    reply(&mut dispatcher, 0, 0); // overtakes the next
+    reply(&mut dispatcher, 0, 0); // the second of two replies overtakes the first
     reply(&mut dispatcher, 0, 1);
     let next = pick(&mut dispatcher);
     assert!(next.idle && next.member == Member(0), "{next:?}");
@@ -883,8 +888,8 @@ fn persistent_idle_is_not_misled_by_overtaken_reports() {
 
 #[test]
 fn cfcfs_chooses_its_bound() {
-    // Tasks of 100 us, 10 us in transit: a bound of one would waste a tenth. At 0.95 the clock steps back after each
-    // reply, because the next task is due 5 us earlier; only the means matter here.
+    // Tasks take 100 us and are in transit for 10 us: a bound of one would waste a tenth. At a load of 0.95 the clock
+    // steps back after each reply, because the next task is due 5 us earlier; only the means matter here.
     for (busy, bound) in [(0.95, 2), (0.5, 1)] {
         let mut dispatcher = dispatcher("cfcfs", 1);
         let mut now_ns = 0;
@@ -919,7 +924,7 @@ fn a_threshold_is_learned() {
     picks(&mut dispatcher, 40);
     reply(&mut dispatcher, 2, 5);
     assert!(!pick(&mut dispatcher).idle);
-    dispatcher.tick(1_000_000); // all have about ten outstanding: five is below that
+    dispatcher.tick(1_000_000); // all have about ten outstanding tasks, so the threshold is above five
     reply(&mut dispatcher, 2, 5);
     assert_eq!(pick(&mut dispatcher), Pick { member: Member(2), idle: true });
 }

@@ -3,8 +3,8 @@
 //! the level to which they would together fill the queues. It sends to each member with a probability that
 //! produces this level on average.
 //!
-//! With `unseen=measured`, SCD assumes the tasks that others send during a round trip, by the reported arrivals. In a
-//! system without rounds these are the tasks that no report shows. The paper's rule remains the default (`alike`).
+//! With `unseen=measured`, SCD measures the arrivals from other dispatchers. It assumes that they send as many tasks as
+//! arrive during a round trip: no report shows these tasks yet. The paper's rule remains the default (`alike`).
 //!
 //! The policy needs every queue. It finds the level by sorting and prefix sums.
 
@@ -85,10 +85,10 @@ impl WaterFill {
         Self { scd, conditions: measures.then(Box::default), ..Self::default() }
     }
 
-    /// Returns the tasks of all dispatchers together, if each has `tasks`; under SCD minus one.
+    /// Returns the number of tasks of all dispatchers together, if this one has `tasks`; under SCD minus one.
     ///
-    /// SCD minimises the expected sum of queue^2 / rate. A member with probability p gets a binomial number of the
-    /// a tasks, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
+    /// SCD minimises the expected sum of queue^2 / rate. Of `a` tasks, a member with probability p gets a binomial
+    /// number, with variance a p (1 - p). This variance adds half a task to each queue and takes one from a.
     fn arrivals(&self, tasks: usize) -> f64 {
         let all = match &self.conditions {
             Some(conditions) => tasks as f64 + conditions.unseen(),
@@ -116,7 +116,7 @@ impl Shares {
             let share = match arrivals > 0.0 {
                 // Tasks that lift the queue to the level, out of all arrivals.
                 true => (depth.rate * level - depth.queue).max(0.0) / arrivals,
-                // A single task of a single dispatcher goes to the lowest surface.
+                // SCD, with a single task: it goes to a member with the lowest surface.
                 false => f64::from(depth.surface == self.depths[0].surface),
             };
             sum += share;

@@ -1,16 +1,16 @@
 //! Members ordered by queue. Finding the shortest queue and changing any queue take constant time, regardless
 //! of the number of members.
 //!
-//! One array holds the members sorted by queue; members with equal queues form a stretch. One task more or
-//! less swaps a member with the last or first of its stretch and moves the boundary by one. A uniform choice
-//! among the shortest takes one random number and one load. A change by k tasks moves k boundaries.
+//! One array holds the members sorted by queue; members with equal queues form a stretch. One task more swaps a member
+//! with the last one of its stretch, and one task less with the first one. The boundary then moves by one. A uniform
+//! choice among the shortest takes one random number and one load. A change by k tasks moves k boundaries.
 //!
 //! With speeds, the members of each speed have their own order. The speeds are compared by their best
 //! members, and only when a best member changes.
 //!
 //! Choices come in runs. A run takes the tied members (the *front*) out of the orders and works on their number
-//! in a register. Each choice depends on the previous one, and a register is read sooner than the fields of a
-//! speed that was only just selected.
+//! in a register. Each choice depends on the previous one, and a register is available sooner than the fields of the
+//! speed that the choice has just selected.
 //!
 //! Instructions dominate the cost of a decision. One step that both finds and counts a member saved a quarter of it.
 //! A small struct in memory cost 8 ns: its wide load waited for narrow stores.
@@ -31,24 +31,26 @@ pub struct RankedMember {
     pub member: Member,
     /// Its queue.
     pub queue: u32,
-    /// Its place in the array of members, and the last place of the tied members next to it.
+    /// Its place in the array of members.
     place: usize,
+    /// Last place of the tied members next to it.
     last: usize,
+    /// Part of the front that contains it.
     source: RankSource,
 }
 
 /// Part of the front from which a member was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RankSource {
-    /// The first side (false) or the second side (true): groups of tied members that the front counts separately.
+    /// First side (false) or second side (true). A side is a group of tied members with its own count in the front.
     Side(bool),
-    /// Neither side: other tied members, which take longer to find.
+    /// Tied members of neither side, which take longer to find.
     Elsewhere,
 }
 
 /// Tied members at the front of the order during a run of choices.
 pub trait Front: Copy {
-    /// Returns true if no member is tied, or all tied members have received their tasks.
+    /// Returns true if no member may get a task, or all tied members have received theirs.
     fn is_empty(self) -> bool;
 }
 
@@ -68,7 +70,7 @@ pub trait Rank {
     /// this order.
     fn find(&self, front: Self::Front, bits: u32) -> Option<RankedMember>;
 
-    /// Gives a task to the member that was found last. Returns the remaining front.
+    /// Gives a task to `found`, the result of the last [`Rank::find`]. Returns the remaining front.
     fn take(&mut self, front: Self::Front, found: RankedMember) -> Self::Front;
 
     /// Ends a run.
@@ -114,7 +116,7 @@ pub enum Ranking {
 }
 
 impl Ranking {
-    /// Creates an empty ranking by queue and speed, with this half, or by queue only.
+    /// Creates an empty ranking: with a `half` by (queue + half) / speed, otherwise by queue.
     #[must_use]
     pub fn new(half: Option<f64>) -> Self {
         match half {
@@ -123,7 +125,7 @@ impl Ranking {
         }
     }
 
-    /// Ranks a view's active members; known queues stay.
+    /// Ranks a view's active members. Members keep their queues.
     pub fn rank(&mut self, view: &View) {
         match self {
             Self::Queue(ranks) => ranks.rank(view.members(), view.active().iter().copied()),
@@ -159,7 +161,7 @@ mod tests {
     use super::*;
     use crate::policy::Rng;
 
-    /// Returns a member with the shortest queue.
+    /// Returns a member that a run would choose first; `None` if no member can get a task.
     pub fn first(ranks: &mut impl Rank, rng: &mut Rng) -> Option<RankedMember> {
         let front = Some(ranks.open()).filter(|front| !front.is_empty())?;
         ranks.find(front, rng.next_u64() as u32)
@@ -172,7 +174,7 @@ mod tests {
         Set(Member, u32),
         /// Adds a task to the member.
         Add(Member),
-        /// Makes a run of choices for so many tasks.
+        /// Makes a run of choices for this number of tasks.
         Take(u32),
     }
 
@@ -207,7 +209,7 @@ mod tests {
         Ok(chosen)
     }
 
-    /// Makes a run of choices.
+    /// Makes a run of choices for up to `tasks` tasks. Returns the chosen members, with their queues before the task.
     fn take_some(ranks: &mut impl Rank, tasks: u32, rng: &mut Rng) -> Vec<RankedMember> {
         let (mut front, mut all) = (ranks.open(), Vec::new());
         for _ in 0..tasks {

@@ -10,14 +10,16 @@ use crate::policy::sample::below;
 /// Members ranked by queue. The parent module's documentation describes the structure.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
+    /// Queue and place of each member.
     cells: Vec<Cell>,
+    /// Order of the members by queue.
     order: Box<Stretches>,
     /// Number of ranked members.
     ranked: usize,
 }
 
 impl Ranks {
-    /// Ranks the members in `ranked`, out of `members`; known queues stay.
+    /// Ranks the members in `ranked`, out of `members`. Members keep their queues.
     pub fn rank(&mut self, members: usize, ranked: impl Iterator<Item = Member> + Clone) {
         stretches::resize(&mut self.cells, members);
         self.ranked = self.order.rank(&mut self.cells, 0, ranked).into();
@@ -30,15 +32,15 @@ impl Ranks {
         self.ranked
     }
 
-    /// Returns the length of the shortest ranked queue.
+    /// Returns the length of the shortest ranked queue, at most `LONGEST`; `LONGEST` without members.
     #[inline]
     #[must_use]
     pub fn least(&self) -> usize {
         self.order.least.into()
     }
 
-    /// Returns the member with the most quanta, out of at most `scanned` members of a non-empty front from a random place
-    /// on. Among members without quanta this is the one that [`Rank::find`] returns. Other ties are broken uniformly.
+    /// Returns the member with the most quanta, out of at most `scanned` members of a non-empty front from a random
+    /// place on. If none has quanta, this is the member that [`Rank::find`] returns. Other ties are broken uniformly.
     #[inline]
     pub fn find_most_served(
         &self,
@@ -64,6 +66,7 @@ impl Ranks {
             }
         }
         let member = holder(best);
+        // Members of the last stretch have different queues.
         let queue = if self.order.is_full() { self.queue(member) } else { first.queue };
         Some(RankedMember { member, queue, place: best, ..first })
     }
@@ -76,7 +79,7 @@ impl Ranks {
     }
 }
 
-/// Number of members with the shortest queue.
+/// Number of members with the shortest queue that have not received a task in this run.
 #[derive(Clone, Copy, Debug)]
 pub struct Ties(u32);
 
@@ -97,9 +100,9 @@ impl Rank for Ranks {
 
     #[inline(always)]
     fn find(&self, Ties(ties): Ties, bits: u32) -> Option<RankedMember> {
-        let place = below(ties as usize, bits); // the order starts at 0
+        let place = below(ties as usize, bits); // the shortest queues begin at place 0
         let member = Member(self.cells[place].holder);
-        // Members of the last stretch have different queues, and stay in it with one task more.
+        // Members of the last stretch have different queues, and stay in it after one more task.
         let (queue, source) = match self.order.is_full() {
             true => (self.queue(member), RankSource::Elsewhere),
             false => (self.order.least.into(), RankSource::Side(false)),

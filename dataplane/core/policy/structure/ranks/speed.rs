@@ -1,21 +1,22 @@
 //! Members ranked by the completion time of one more task: (queue + half) / speed. Members of one speed form a
-//! class with its own order. The front of a run of choices holds all tied members. It stores two of their
-//! classes in fields, the *sides*, and looks up the rest.
+//! class with its own order. The front of a run of choices has all tied members. Two of their classes, the *sides*,
+//! have fields of their own. Members of further classes take a look-up.
 //!
-//! A class may have a table of the tasks that count for each queue, and a bound. A member whose queue has reached the
-//! bound is *full* and never in the front.
+//! A class may have a table, which replaces each queue length by the number of tasks that count. It may also have a
+//! bound. A member whose queue has reached the bound is *full* and never in the front.
 
 use super::stretches::{self, Cell, Stretches};
 use super::{Front, Member, Rank, RankSource, RankedMember, Report};
 use crate::policy::sample::{below, select};
 
-/// Maximum number of distinct speeds. More speeds are rounded to steps between the slowest and the fastest.
+/// Maximum number of distinct speeds, one bit each in `best_classes`. More speeds are rounded to steps between the
+/// slowest and the fastest.
 const CLASSES_MAX: usize = 32;
 /// Class of an unused side.
 const NO_CLASS: u8 = u8::MAX;
 /// Bound of a class without one.
 pub const UNBOUNDED: u16 = u16::MAX;
-/// Number of queue lengths with an entry in a class's table. Each further task of a longer queue counts as one.
+/// Number of queue lengths with an entry in a class's table. In longer queues each task beyond the table counts as one.
 pub const TABLE: usize = 128;
 
 /// Members of one speed.
@@ -53,7 +54,7 @@ impl Front for Ties {
 /// One of the two classes that a front stores separately.
 #[derive(Clone, Copy, Debug)]
 struct Side {
-    /// Start of its order.
+    /// Place of the first member of its order.
     start: u32,
     /// Its shortest queue.
     least: u32,
@@ -64,22 +65,24 @@ struct Side {
 /// Tied members of one class during a run of choices.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassFront {
-    /// Place of the first member, and number of members.
+    /// Place of the first member.
     first: u32,
+    /// Number of members left.
     pub members: u32,
     /// Queue of each.
     pub queue: u32,
-    /// Class.
+    /// Number of the class.
     number: usize,
 }
 
 /// Members with equal queues and speeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Level {
-    /// Number of the members, and the place of the first.
+    /// Number of the members.
     pub members: usize,
+    /// Place of the first.
     first: usize,
-    /// Tasks of each that count, with the half.
+    /// Number of tasks of each that count, plus the half.
     pub tasks: f64,
     /// Speed of each.
     pub speed: f64,
@@ -88,9 +91,9 @@ pub struct Level {
 /// Totals over all full members.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FullMembers {
-    /// Tasks, with the half of each member.
+    /// Sum of the tasks, plus the half of each member.
     pub tasks: f64,
-    /// Speeds.
+    /// Sum of the speeds.
     pub speed: f64,
 }
 
@@ -103,9 +106,11 @@ impl Side {
 /// members.
 #[derive(Clone, Debug)]
 pub struct SpeedRanks {
+    /// Queue and place of each member.
     cells: Vec<Cell>,
+    /// Classes by ascending speed.
     classes: Vec<Class>,
-    /// Speeds of the classes.
+    /// Speeds of the classes, in ascending order.
     steps: Vec<f64>,
     /// Class of each member.
     class: Vec<u8>,
@@ -138,8 +143,8 @@ impl SpeedRanks {
         }
     }
 
-    /// Ranks the members in `active` by the speeds that `rate` returns; known queues stay. Discards
-    /// tables and bounds.
+    /// Ranks the members in `active`, out of `members`, by the speeds that `rate` returns. Members keep their queues.
+    /// Discards tables and bounds.
     pub fn rank(&mut self, members: usize, active: &[Member], rate: impl Fn(Member) -> f64) {
         stretches::resize(&mut self.cells, members);
         let all = (0..members as u16).map(Member);
@@ -166,6 +171,7 @@ impl SpeedRanks {
     /// Sets the table and the bound of each class: `fill` receives its speed and the `TABLE` values, and returns the
     /// bound, or `UNBOUNDED`. Allocates only at the first call for a number of members.
     pub fn set_tables(&mut self, mut fill: impl FnMut(f64, &mut [f64]) -> u16) {
+        // Room for as many classes as there may be for this number of members.
         self.table.reserve(self.classes.capacity() * TABLE - self.table.len());
         self.table.resize(self.classes.len() * TABLE, 0.0);
         for (class, table) in self.classes.iter_mut().zip(self.table.chunks_mut(TABLE)) {
@@ -174,7 +180,7 @@ impl SpeedRanks {
         self.note_all();
     }
 
-    /// Returns the number of tasks that count at a member of a class with `queue` tasks, with the half.
+    /// Returns the number of tasks that count at a member of a class with `queue` tasks, plus the half.
     #[inline]
     fn tasks(&self, class: usize, queue: u16) -> f64 {
         let at = usize::from(queue).min(TABLE - 1);
@@ -185,7 +191,7 @@ impl SpeedRanks {
         tasks + self.half
     }
 
-    /// Recomputes the `soonest` of a class.
+    /// Recomputes the earliest completion time of a class (`soonest`).
     #[inline]
     fn note_soonest(&mut self, number: usize) {
         let Class { ref order, speed, bound, .. } = self.classes[number];
@@ -196,7 +202,7 @@ impl SpeedRanks {
         (class.soonest, class.soonest_queue) = (soonest, least);
     }
 
-    /// Recomputes all classes and their comparison.
+    /// Recomputes the earliest completion time of each class, and compares them.
     fn note_all(&mut self) {
         (0..self.classes.len()).for_each(|number| self.note_soonest(number));
         self.compare_all();
@@ -235,8 +241,9 @@ impl SpeedRanks {
         all
     }
 
-    /// Begins a run of choices among the members of one class that have the earliest time; of the first class if several
-    /// tie. `None` if no member has room. Shorter than [`Rank::open`], whose front may have members of several classes.
+    /// Begins a run of choices among the members of one class that have the earliest time; of the first class if
+    /// several tie. `None` if no member has room. Faster than [`Rank::open`], whose front may have members of several
+    /// classes.
     #[inline(always)]
     pub fn open_class(&mut self) -> Option<ClassFront> {
         let number = self.best_classes.trailing_zeros() as usize;
@@ -252,7 +259,7 @@ impl SpeedRanks {
         let place = first + below(front.members as usize, bits);
         let member = Member(self.cells[place].holder);
         if front.queue as usize == stretches::LONGEST {
-            // Members of the last stretch have different queues, and stay in it with one task more.
+            // Members of the last stretch have different queues, and stay in it after one more task.
             self.cells[member.index()].queue += 1;
             return member;
         }
@@ -272,7 +279,7 @@ impl SpeedRanks {
         }
     }
 
-    /// Passes the levels of all classes to `each`, by completion time from the earliest on, until it returns false.
+    /// Calls `each` with the levels of all classes, by ascending completion time, until it returns false.
     /// Ignores bounds.
     pub fn levels(&self, mut each: impl FnMut(Level) -> bool) {
         // Next queue length of each class.
@@ -316,7 +323,7 @@ impl SpeedRanks {
         tied.map(|(number, class)| (number, &class.order))
     }
 
-    /// Returns the place of tied member number `place` among those outside both sides.
+    /// Returns the array place of the tied member with index `place` among those outside both sides.
     #[cold]
     #[inline(never)]
     fn find_elsewhere(&self, mut place: usize) -> Option<usize> {
@@ -340,7 +347,7 @@ impl SpeedRanks {
         self.open()
     }
 
-    /// Updates the comparison after a class's shortest queue changed.
+    /// Updates the best classes after a class's shortest queue changed.
     fn compare(&mut self, number: usize) {
         self.note_soonest(number);
         let class = &self.classes[number];
@@ -357,7 +364,7 @@ impl SpeedRanks {
         }
     }
 
-    /// Updates the comparison after the shortest queues of some classes changed.
+    /// Updates the best classes after the shortest queues of some classes changed.
     #[inline(never)]
     fn compare_changed(&mut self) {
         for number in 0..self.classes.len() {
@@ -409,7 +416,8 @@ impl Rank for SpeedRanks {
             let (queue, source) = (self.queue(member), RankSource::Elsewhere);
             return Some(RankedMember { member, queue, place, last: place, source });
         }
-        // The side is unpredictable, so `select` avoids branches. Places of the second side count from `in_a` on.
+        // The side is unpredictable, so `select(second, a, b)` returns `b` for the second side without a branch. Drawn
+        // places of the second side begin at `in_a`.
         let second = place >= in_a;
         let start = select(second, a.start, b.start.wrapping_sub(in_a));
         let last = start.wrapping_add(select(second, in_a, in_a + in_b) - 1) as usize;
@@ -426,6 +434,7 @@ impl Rank for SpeedRanks {
         };
         self.cells[found.member.index()].queue = found.queue + 1;
         stretches::exchange(&mut self.cells, found.member, found.place, found.last);
+        // One member fewer on its side: the lowest 16 bits, or the next ones.
         Ties(front.0 - select(second, 1, 1 << 16))
     }
 
@@ -483,8 +492,8 @@ impl Rank for SpeedRanks {
     }
 }
 
-/// Reduces the members' speeds to the distinct ones in ascending order, or, if there are too many, to steps
-/// of equal ratio between the slowest and the fastest.
+/// Reduces the members' speeds to the distinct positive ones in ascending order. If there are too many, replaces them
+/// by steps of equal ratio between the slowest and the fastest.
 fn make_steps(rates: &mut Vec<f64>) {
     rates.retain(|rate| *rate > 0.0);
     rates.sort_unstable_by(f64::total_cmp);
@@ -500,12 +509,13 @@ fn make_steps(rates: &mut Vec<f64>) {
     }
 }
 
-/// Returns the step nearest to a rate by ratio.
+/// Returns the index of the step nearest to a rate by ratio.
 fn nearest(steps: &[f64], rate: f64) -> u8 {
     let after = steps.partition_point(|step| *step < rate).min(steps.len() - 1);
     let before = after.saturating_sub(1);
-    let nearer = rate * rate < steps[before] * steps[after];
-    (if nearer { before } else { after }) as u8
+    // The border between two steps is their geometric mean.
+    let is_nearer_before = rate * rate < steps[before] * steps[after];
+    (if is_nearer_before { before } else { after }) as u8
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::Member;
 
-/// Number of distinct lengths. Longer queues count as the last one; ranking beyond that is pointless.
+/// Number of distinct lengths. All longer queues count as equal: their order hardly matters.
 const LENGTHS: usize = 1024;
 /// The last length, of all queues that are at least this long.
 pub const LONGEST: usize = LENGTHS - 1;
@@ -12,13 +12,13 @@ const GROUP: usize = 16;
 /// Place of a member that is not ranked.
 const NOWHERE: u16 = u16::MAX;
 
-/// State of a member, and the member at the place with the same number. One array needs one bounds check for
-/// everything read at a place.
+/// State of the member with this index, and the member at the place with the same index. With one array for both, one
+/// bounds check covers all reads at an index.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// The member's queue, even if it is not ranked.
+    /// The member's queue. An unranked member has one, too.
     pub queue: u32,
-    /// The member's place.
+    /// The member's place; [`NOWHERE`] if it is not ranked.
     place: u16,
     /// The member at this place.
     pub holder: u16,
@@ -32,7 +32,7 @@ impl Cell {
     }
 }
 
-/// Sets the number of members, with none ranked.
+/// Sets the number of members, and unranks all. Members keep their queues.
 pub fn resize(cells: &mut Vec<Cell>, members: usize) {
     cells.resize(members, Cell { queue: 0, place: NOWHERE, holder: 0 });
     cells.iter_mut().for_each(|cell| cell.place = NOWHERE);
@@ -50,9 +50,9 @@ pub fn exchange(cells: &mut [Cell], member: Member, from: usize, to: usize) {
 /// Stretches of one order.
 #[derive(Clone, Debug)]
 pub struct Stretches {
-    /// End of each length's stretch.
+    /// First place after the stretch of each length.
     ends: [u16; LENGTHS],
-    /// Start of the order.
+    /// First place of the order.
     pub start: u16,
     /// Length of the shortest queue; [`LONGEST`] without members.
     pub least: u16,
@@ -79,7 +79,8 @@ impl Stretches {
         }
         let mut place = start;
         for end in self.ends.iter_mut() {
-            // Start of the stretch. Each placed member advances it, finally to the end.
+            // Turns the number of members into the start of the stretch. Each member placed below advances it by one,
+            // so that it becomes the end.
             let members = std::mem::replace(end, place);
             place += members;
         }
@@ -97,7 +98,7 @@ impl Stretches {
     /// Returns the number of members with the shortest queue.
     #[inline]
     pub fn ties(&self) -> usize {
-        // The remainder changes nothing; it spares the bounds check, here and below.
+        // The remainder changes nothing, but saves the bounds check, here and below.
         usize::from(self.ends[usize::from(self.least) % LENGTHS] - self.start)
     }
 
@@ -166,7 +167,7 @@ impl Stretches {
     pub fn set(&mut self, cells: &mut [Cell], member: Member, queue: u32) -> bool {
         let (cell, members) = (cells[member.index()], cells.len());
         let place = cell.place;
-        // The most frequent case: one task less, of a ranked member. The place of others is beyond the array.
+        // The most frequent case: a ranked member has one task less. The place of an unranked one is beyond the array.
         if cell.queue == queue.wrapping_add(1)
             && let Some(end) = self.ends[..LONGEST].get_mut(queue as usize)
             && usize::from(place) < members
