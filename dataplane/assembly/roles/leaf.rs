@@ -730,8 +730,8 @@ fn all_cores_doubt_a_contradicting_worker() {
     for seq in 0..8 * 8 {
         first.one(CLIENTS, &task(seq), WORKERS); // eight tasks for each of eight workers
     }
-    // Each worker reports an empty queue five times. Each core checks half of the workers. It must find the contradiction
-    // at three checks.
+    // Each worker reports an empty queue five times. Each core checks half of the workers. It must find the
+    // contradiction at three checks.
     for _ in 0..5 {
         for worker in 10..18 {
             first.one(WORKERS, &reply(worker, 0), CLIENTS);

@@ -1,4 +1,5 @@
-//! Protocol of one channel: slots in one direction, one line of credits in the reverse direction.
+//! Protocol of a channel between a dispatcher and a worker: slots with tasks in one direction, one line of credits in
+//! the other. A *line* is a cache line.
 //!
 //! Tasks have consecutive numbers. Task n is in slot n modulo the number of slots. A slot contains a tag made from
 //! the number, so that the worker detects a new task. The worker publishes the number after its last completed task.
@@ -8,7 +9,8 @@
 //! A worker whose tasks share its core completes them in any order. From then on it lists the slots of completed tasks
 //! in a ring of their own, see [`Receiver::list_completions`].
 //!
-//! Each side stores its data first and a marker last, with Release; its peer loads the marker with Acquire.
+//! Each side stores its data first and a marker (tag, count or claim) last, with Release. Its peer loads the marker
+//! with Acquire.
 //!
 //! Measured: a task moves one cache line each way, less in bursts; a pair of ordinary rings moves three each way. A
 //! task and its credit take 1.8 to 2.0 times the round trip of a line (150 to 820 cycles). Two tasks in flight share
@@ -16,7 +18,7 @@
 //! With eight they cost 1.1 to 1.9 times as much. A pause in an idle worker's loop saves 8 to 17%, because each poll
 //! takes the line from its writer.
 //!
-//! Generic over its words, so that loom checks the code that the processes run.
+//! The types are generic over their words, so that loom checks the code that the processes run.
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -52,7 +54,7 @@ impl SharedWord for AtomicU64 {
     }
 }
 
-/// Words of a line that the dispatcher writes.
+/// Indices of the words of the line that the dispatcher writes.
 pub mod control {
     /// Granted claim; 0 for none. Stored last.
     pub const GRANTED: usize = 0;
@@ -66,18 +68,18 @@ pub mod control {
     pub const STOP: u64 = 1;
 }
 
-/// Words of a line that a worker writes on attaching and leaving.
+/// Indices of the words of the line that a worker writes when it attaches and leaves.
 pub mod claim {
-    /// Twice the number of workers so far, plus 1 while the last one is attached.
+    /// Claim of the last worker: twice the number of workers so far, plus 1 while it is attached.
     pub const CLAIM: usize = 0;
-    /// Process of the worker.
+    /// Process id of the worker.
     pub const PID: usize = 1;
     /// Last granted claim whose worker left in order. A successor's claim does not overwrite it.
     pub const LEFT: usize = 2;
-    /// Identity under which the worker claims. The agent may have assigned the channel to another one since the
-    /// worker received its offer.
+    /// Identity under which the worker claims ([`super::Place::word`]). The agent may have assigned the channel to
+    /// another one since the worker received its offer.
     pub const NAME: usize = 3;
-    /// Thread of the worker when it claimed.
+    /// Thread id of the worker when it claimed.
     pub const THREAD: usize = 4;
     /// Number of words.
     pub const WORDS: usize = 5;
@@ -85,7 +87,7 @@ pub mod claim {
     pub const ATTACHED: u64 = 1;
 }
 
-/// Words of the line that a worker answers with.
+/// Indices of the words of the line by which a worker reports completed tasks.
 pub mod credit {
     /// Number of the task after the last completed one. Stored last.
     pub const DONE: usize = 0;
@@ -99,7 +101,7 @@ pub mod credit {
     pub const WORDS: usize = 4;
 }
 
-/// u64 words of a slot: the task's number and length, then the position of its bytes and its class.
+/// Number of words of a slot: one for the task's length and tag, one for the offset of its bytes and its class.
 pub const SLOT_WORDS: usize = 2;
 
 /// Identity of a worker in a region.
@@ -112,14 +114,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns it as one number, by which a worker claims a channel.
+    /// Returns the identity as the number that a worker writes into its claim ([`claim::NAME`]).
     #[must_use]
     pub fn word(self) -> u64 {
         u64::from(self.id) << 32 | u64::from(self.pool)
     }
 }
 
-/// Contents of a slot.
+/// Description of a task, in its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
     /// Offset of the task's bytes in the channel's area.
@@ -136,7 +138,7 @@ pub enum Fault {
     /// Fewer tasks completed than before.
     #[error("its count of completed tasks went backwards, from {before} to {found}")]
     Backwards {
-        /// Count before.
+        /// Count at the last call.
         before: u64,
         /// Count now.
         found: u64,
@@ -161,7 +163,7 @@ pub enum Fault {
 /// shows whether the process still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// It has not left, and perhaps died.
+    /// It has not left. It may have died.
     Attached,
     /// It has left in order.
     Left,
@@ -189,8 +191,8 @@ pub struct ChannelWords<S> {
 /// of the previous lap.
 #[inline]
 const fn tag(number: u64) -> u32 {
-    // Skipping 0 would cost a comparison. An empty slot has 0, and so has every 2^32nd task, but by then no
-    // slot is empty.
+    // A slot without a task has tag 0. Every 2^32nd task has it, too. To skip it would cost a comparison, and by then
+    // all slots have had tasks.
     number.wrapping_add(1) as u32
 }
 
@@ -198,6 +200,7 @@ const fn tag(number: u64) -> u32 {
 #[derive(Debug)]
 pub struct Sender<S> {
     words: ChannelWords<S>,
+    /// Slots of the tasks, also for completion in any order.
     slots: TaskSlots,
     /// Number of the next task.
     next: u64,
@@ -229,7 +232,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.slots.count()
     }
 
-    /// Returns the slot of the next task. There must be room.
+    /// Returns the slot of the next task. The channel must have room ([`Sender::room`]).
     #[inline]
     #[must_use]
     pub fn next_slot(&self) -> usize {
@@ -243,7 +246,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.slots.completed(count)
     }
 
-    /// Returns the number of tasks given and not completed.
+    /// Returns the number of tasks given to the worker and not completed.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> usize {
@@ -277,7 +280,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         self.granted
     }
 
-    /// Gives a task. Returns false without effect if no slot is free.
+    /// Gives the worker a task. Returns false without effect if no slot is free.
     #[inline]
     pub fn send(&mut self, notice: Notice) -> bool {
         if self.room() == 0 {
@@ -311,8 +314,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         count
     }
 
-    /// Like [`Sender::send`], for a task that is a single word without bytes in the area; `note` accompanies
-    /// it.
+    /// Same as [`Sender::send`], for a task of one word and a note, without bytes in the area.
     #[inline]
     pub fn send_word(&mut self, word: u64, note: u32) -> bool {
         if self.room() == 0 {
@@ -330,7 +332,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         SLOT_WORDS * (number as usize & (self.slots() - 1))
     }
 
-    /// Returns the word and the note sent under this number. Its notice must not have been overwritten.
+    /// Returns the word and the note of the task with this number. A later task must not have overwritten its notice.
     #[must_use]
     pub fn sent_word(&self, number: u64) -> (u64, u32) {
         let index = self.notice_index(number);
@@ -393,7 +395,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         worked
     }
 
-    /// Returns true since the worker has completed tasks in any order.
+    /// Returns true once the worker has listed completed tasks, which it then completes in any order.
     #[inline]
     #[must_use]
     pub fn completes_in_any_order(&self) -> bool {
@@ -471,7 +473,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         is_attached
     }
 
-    /// Revokes the grant. Returns the counts of the outstanding tasks, which count as given up: for a worker that
+    /// Revokes the grant, and counts the outstanding tasks as completed. Returns their counts: for a worker that
     /// completes tasks in order, their numbers.
     pub fn revoke(&mut self) -> std::ops::Range<u64> {
         self.words.control[control::GRANTED].store(0, Release);
@@ -481,7 +483,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
         lost
     }
 
-    /// Tells the worker that no more tasks will come.
+    /// Requests that the worker ends: no more tasks will come.
     pub fn stop(&self) {
         self.words.control[control::REQUEST].store(control::STOP, Release);
     }
@@ -498,11 +500,11 @@ pub struct Receiver<S> {
     words: ChannelWords<S>,
     /// Number of slots minus 1.
     mask: u64,
-    /// Its claim.
+    /// The worker's claim.
     claimed: u64,
     /// Number of the next task.
     next: Cell<u64>,
-    /// Number of the first task that was not available at the last check.
+    /// Number of the first task that was not available at the last call of [`Receiver::waiting`].
     checked: Cell<u64>,
     /// Nanoseconds worked since the worker attached.
     busy_ns: Cell<u64>,
@@ -576,7 +578,8 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
         self.words.slots[SLOT_WORDS * self.slot(number)].load(Relaxed) as u32 == tag(number)
     }
 
-    /// Returns the number of available tasks. Continues where the last call ended, so that it checks each task once.
+    /// Returns the number of available tasks, not yet taken. Continues where the last call ended, so that it checks
+    /// each task once.
     #[inline]
     pub fn waiting(&self) -> usize {
         // `checked` is behind `next` if more tasks were taken than checked. The difference then wraps to a large
