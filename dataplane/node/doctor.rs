@@ -525,8 +525,12 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
     let vendor = machine.text(&format!("{folder}/vendor"));
     // DPDK's drivers for these NICs work beside the kernel's, and find nothing under vfio-pci.
     let required_driver = match vendor.trim() {
-        "0x15b3" => Some("mlx5_core"), // NVIDIA Mellanox
-        "0x1414" => Some("mana"),      // Microsoft
+        // NVIDIA Mellanox. The device ids of ConnectX-3 (0x1003, 0x1004, 0x1007) begin so.
+        "0x15b3" if machine.text(&format!("{folder}/device")).starts_with("0x100") => {
+            Some("mlx4_core")
+        }
+        "0x15b3" => Some("mlx5_core"),
+        "0x1414" => Some("mana"), // Microsoft
         _ => None,
     };
     let fix = match required_driver {

@@ -388,13 +388,9 @@ impl Dispatcher {
         if let Some(pending) = &mut self.pending {
             pending.pop();
         }
-        if let Some(pool_exchange) = self.view.pool_exchange() {
+        if self.view.pool_exchange().is_some() {
             self.backlog.since_ns.pop_front();
-            let oldest_ns = self.backlog.since_ns.front().copied();
-            // A long queue records at most `QUEUE` times. A task without a time counts as new. 0 means that no task
-            // waits.
-            let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
-            pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
+            self.publish_oldest();
         }
     }
 
@@ -404,12 +400,22 @@ impl Dispatcher {
             pending.pop_last();
         }
         self.backlog.waiting = self.backlog.waiting.saturating_sub(1);
-        if let Some(pool_exchange) = self.view.pool_exchange() {
+        if self.view.pool_exchange().is_some() {
             if self.backlog.since_ns.len() > self.backlog.waiting {
                 self.backlog.since_ns.pop_back();
             }
-            pool_exchange.note_oldest(self.backlog.since_ns.front().copied().unwrap_or(0));
+            self.publish_oldest();
         }
+    }
+
+    /// Publishes the time since which the first task waits to the other cores.
+    #[inline]
+    fn publish_oldest(&self) {
+        let Some(pool_exchange) = self.view.pool_exchange() else { return };
+        let oldest_ns = self.backlog.since_ns.front().copied();
+        // A long queue records at most `QUEUE` times. A task without a time counts as new. 0 means that no task waits.
+        let default_ns = if self.backlog.waiting > 0 { self.view.now_ns().max(1) } else { 0 };
+        pool_exchange.note_oldest(oldest_ns.unwrap_or(default_ns));
     }
 
     /// Returns true if a waiting task may use a place released by another core.

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::signals::{self, check};
 
@@ -72,9 +72,7 @@ pub(super) struct SignalStack {
 impl SignalStack {
     /// Installs the signal handler once per process, and a stack for it in this thread unless the thread has one.
     pub(super) fn install() -> io::Result<Self> {
-        if FORMER.get().is_none() {
-            install_handler()?;
-        }
+        install_handler()?;
         // SAFETY: all-zero bytes are a valid value, and the pointers are valid during the calls.
         let mut current: libc::stack_t = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the same.
@@ -105,14 +103,22 @@ impl Drop for SignalStack {
     }
 }
 
-/// Installs the handler. Stores the former action first, because the handler reads it.
+/// Installs the handler, unless an earlier call has done so. Stores the former action first, because the handler reads
+/// it.
 fn install_handler() -> io::Result<()> {
-    let former = signals::action_of(libc::SIGSEGV)?;
-    if FORMER.set(former).is_err() {
-        return Ok(()); // another thread installs it
+    /// True once the handler is installed. Other threads wait for the one that installs it.
+    static IS_INSTALLED: Mutex<bool> = Mutex::new(false);
+    let mut is_installed = IS_INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_installed {
+        return Ok(());
     }
+    let former = signals::action_of(libc::SIGSEGV)?;
+    // An earlier call that failed to install the handler has stored the same action.
+    FORMER.get_or_init(|| former);
     // SAFETY: the handler calls only `write`, `abort`, `signal` and the former handler.
-    unsafe { signals::install(libc::SIGSEGV, on_fault, 0) }
+    unsafe { signals::install(libc::SIGSEGV, on_fault, 0) }?;
+    *is_installed = true;
+    Ok(())
 }
 
 /// Handles a fault: ends the process if the address is in the current task's guard page; otherwise applies the former

@@ -454,7 +454,7 @@ impl Worker {
     /// Runs tasks in turn; see [`Worker::serve_while`].
     fn share<F>(
         &self,
-        &Sharing { slots, stack, .. }: &Sharing,
+        &Sharing { mut slots, stack, .. }: &Sharing,
         timer: Option<&QuantumTimer>,
         goes_on: &mut impl FnMut() -> bool,
         handler: &F,
@@ -480,7 +480,15 @@ impl Worker {
                 // Gets a coroutine before it takes the task, so that an error does not lose the task.
                 let mut coroutine = match idle.pop() {
                     Some(coroutine) => coroutine,
-                    None => new()?,
+                    None => match new() {
+                        Ok(coroutine) => coroutine,
+                        // The tasks in progress go on, from now on with as many slots as there are stacks.
+                        Err(_) if !active.is_empty() => {
+                            slots = active.len();
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    },
                 };
                 let Some(taken) = self.take() else {
                     idle.push(coroutine);
