@@ -307,13 +307,20 @@ class Guest:
             line = channel.readline()
         except TimeoutError:
             line = ""
-        expect(line, f"the guest does not answer; its console ends with: {self.console_end()}")
+        if not line:
+            raise Failure(f"the guest does not answer; {self.end_of_life()}")
         return json.loads(line)
 
-    def console_end(self):
-        """Returns the last eight lines of the guest's console."""
-        with open(self.console, errors="replace") as file:
-            return " | ".join(file.read().splitlines()[-8:])
+    def end_of_life(self):
+        """Returns the error of a QEMU that has ended, otherwise the last eight lines of the guest's console."""
+        if self.process.poll() is not None:
+            return f"QEMU ended: {self.process.stderr.read().strip()}"
+        # QEMU makes the file shortly after its monitor.
+        lines = []
+        if os.path.exists(self.console):
+            with open(self.console, errors="replace") as file:
+                lines = file.read().splitlines()
+        return "its console ends with: " + " | ".join(lines[-8:])
 
     def qmp(self, command, **arguments):
         """Executes a command of QEMU's monitor and returns its result. Skips events before the result."""
@@ -438,7 +445,7 @@ class Leaf:
         """Sends tasks and checks that all get right answers. Returns the client's report."""
         # A tag takes 4 bytes of the tap's MTU of 1500.
         report = self.ask(tasks, mtu=1496 if self.vlan else 1500, **more)
-        expect(report["answered"] == tasks and report["wrong"] == 0, f"of {tasks} tasks: {report}; log: {self.log()[-1500:]}")
+        expect(report["answered"] == tasks and report["wrong"] == 0, f"of {tasks} tasks: {report}; log: {self.log()[-9000:]}")
         return report
 
 
