@@ -68,8 +68,8 @@ impl History {
     }
 
     /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer for the
-    /// differences, which the caller must fill; else returns `None`. Panics if the history is full, or if `features` has
-    /// another length than a column of the matrices.
+    /// differences, which the caller must fill; else returns `None`. Panics if the history is full, or if `features`
+    /// has another length than a column of the matrices.
     #[inline(always)]
     pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Vec8]> {
         self.errors[self.beat_count] = error;
@@ -162,8 +162,9 @@ struct WeightedBeats<'a, S: Simd> {
 }
 
 impl<S: Simd> WeightedBeats<'_, S> {
-    /// Updates `VECTORS` columns of machine vectors in all rows, `ROWS` rows at a time. `old_weights` has the weights of
-    /// the old traces in gradient and traces. `columns` has the first column and the number of machine vectors of a row.
+    /// Updates `VECTORS` columns of machine vectors in all rows, `ROWS` rows at a time. `old_weights` has the weights
+    /// of the old traces in gradient and traces. `columns` has the first column and the number of machine vectors of a
+    /// row.
     #[inline(always)]
     fn update_columns<const VECTORS: usize, const ROWS: usize>(
         &self,
@@ -185,8 +186,8 @@ impl<S: Simd> WeightedBeats<'_, S> {
         }
     }
 
-    /// Same as `update_columns`, for `ROWS` rows from `top` on. Uses no closures, nor adapters that take one: they would be
-    /// compiled without the machine's vectors.
+    /// Same as `update_columns`, for `ROWS` rows from `top` on. Uses no closures, nor adapters that take one: they
+    /// would be compiled without the machine's vectors.
     #[inline(always)]
     fn update_rows<const VECTORS: usize, const ROWS: usize>(
         &self,

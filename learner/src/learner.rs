@@ -134,8 +134,8 @@ impl Actor {
         &self.probabilities.as_flattened()[..nodes]
     }
 
-    /// Computes the probabilities: the softmax of matrix times features over the live nodes. `live` holds 1 for each live
-    /// node, 0 for all others and the padding. Without a live node the probabilities are NaN.
+    /// Computes the probabilities: the softmax of matrix times features over the live nodes. `live` holds 1 for each
+    /// live node, 0 for all others and the padding. Without a live node the probabilities are NaN.
     #[inline(always)]
     fn decide<S: Simd>(&mut self, simd: S, features: &[f32], live: &[Vec8], sharpness: f32) {
         product(simd, &self.parameters.values, features, &mut self.probabilities);

@@ -1,4 +1,5 @@
-//! Worker at a host's agent: takes tasks, serves them with its app (workload), and counts them.
+//! Service loop of a worker at a host's agent: takes tasks, serves them with the worker's app (workload), and counts
+//! them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -20,7 +21,7 @@ pub enum WorkerEnd {
     StopRequested,
     /// The agent stopped in order.
     AgentStopped,
-    /// The agent vanished, or took the worker's tasks away and admits it no more.
+    /// The agent died, or has excluded the worker and taken back its tasks.
     Gone(Detached),
 }
 
@@ -47,7 +48,7 @@ pub struct WorkerSummary {
     pub worker: u16,
     /// Pool of the worker.
     pub pool: u16,
-    /// Number of tasks taken. Each of them was answered.
+    /// Number of tasks taken and answered.
     pub tasks: u64,
     /// Mean service time in microseconds; 0 without tasks.
     pub service_mean_us: f64,
@@ -56,7 +57,7 @@ pub struct WorkerSummary {
 }
 
 impl WorkerSummary {
-    /// Returns true if the worker ended in order.
+    /// Returns true if the worker or its agent was stopped in order.
     #[must_use]
     pub fn ended_in_order(&self) -> bool {
         !matches!(self.ended, WorkerEnd::Gone(_))
@@ -77,28 +78,29 @@ impl fmt::Display for WorkerSummary {
     }
 }
 
-/// Serves tasks until `stop` is set (relaxed: it guards no other data), or the agent ends or is lost. Finishes
-/// tasks that have begun. With `sharing` several tasks share the core.
+/// Serves tasks until `stop` is set, the agent ends, or the agent excludes the worker. Finishes tasks that have begun.
+/// With `sharing`, several tasks share the core. `stop` guards no other data, so that relaxed accesses suffice.
 ///
 /// # Errors
-/// If tasks cannot share the core.
+/// If the worker cannot share its core among tasks.
 pub fn serve(
     worker: &mut Worker,
     app: &impl App,
     sharing: Option<&Sharing>,
     stop: &AtomicBool,
 ) -> Result<WorkerSummary, SharingError> {
-    let served = ServiceTotals::default();
+    let totals = ServiceTotals::default();
     let ended = match sharing {
-        Some(sharing) => serve_shared(worker, app, sharing, stop, &served)?,
-        None => serve_in_order(worker, app, stop, &served),
+        Some(sharing) => serve_shared(worker, app, sharing, stop, &totals)?,
+        None => serve_in_order(worker, app, stop, &totals),
     };
-    let (tasks, busy) = (served.tasks.get(), served.busy.get());
+    let (tasks, busy) = (totals.tasks.get(), totals.busy.get());
+    // The divisor is 1 without tasks.
     let service_mean_us = busy.as_secs_f64() * 1e6 / (tasks as f64).max(1.0);
     Ok(WorkerSummary { worker: worker.id(), pool: worker.pool(), tasks, service_mean_us, ended })
 }
 
-/// Number of tasks served, and the time worked on them.
+/// Number of served tasks, and the sum of their service times.
 #[derive(Default)]
 struct ServiceTotals {
     tasks: Cell<u64>,
@@ -106,7 +108,7 @@ struct ServiceTotals {
 }
 
 impl ServiceTotals {
-    /// Adds a task.
+    /// Adds a task with its service time.
     fn add(&self, busy: Duration) {
         self.tasks.set(self.tasks.get() + 1);
         self.busy.set(self.busy.get() + busy);
@@ -119,13 +121,13 @@ fn serve_shared(
     app: &impl App,
     sharing: &Sharing,
     stop: &AtomicBool,
-    served: &ServiceTotals,
+    totals: &ServiceTotals,
 ) -> Result<WorkerEnd, SharingError> {
-    let goes_on = || !stop.load(Ordering::Relaxed);
-    let ended = worker.serve_while(sharing, goes_on, |task, cpu| {
+    let may_continue = || !stop.load(Ordering::Relaxed);
+    let ended = worker.serve_while(sharing, may_continue, |task, cpu| {
         task.reply_with(|work, reply| {
             let len = app.serve(work, reply, &|| cpu.yield_point());
-            served.add(cpu.worked());
+            totals.add(cpu.worked());
             len
         });
     })?;
@@ -136,12 +138,12 @@ fn serve_shared(
     })
 }
 
-/// Serves one task at a time.
+/// Serves one task at a time, without yield points.
 fn serve_in_order(
     worker: &mut Worker,
     app: &impl App,
     stop: &AtomicBool,
-    served: &ServiceTotals,
+    totals: &ServiceTotals,
 ) -> WorkerEnd {
     loop {
         if stop.load(Ordering::Relaxed) {
@@ -151,7 +153,7 @@ fn serve_in_order(
             Ok(Some(task)) => {
                 let began = Instant::now();
                 task.reply_with(|work, reply| app.serve(work, reply, &|| {}));
-                served.add(began.elapsed());
+                totals.add(began.elapsed());
             }
             Ok(None) => {}
             Err(Detached::Stopped) => return WorkerEnd::AgentStopped,
@@ -205,7 +207,7 @@ mod tests {
         })
     }
 
-    /// Gives tasks one after another, and waits for each reply.
+    /// Sends tasks one after another, and waits for each reply.
     fn give_and_wait(channel: &mut Channel, tasks: u32) {
         for seq in 0..tasks {
             assert!(channel.give(TaskIds { app: 1, seq, class: 1 }, &[seq as u8; 5]));
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_orderly_end_ends_its_workers() {
+    fn workers_end_when_their_agent_stops() {
         let (region, mut channel) = region();
         let served = run_beside_agent(&region, &mut channel, |channel, _| {
             assert!(channel.give(TaskIds::default(), b"last"));
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn shut_out_worker_reports_it() {
+    fn excluded_worker_reports_its_exclusion() {
         let (region, mut channel) = region();
         let served = run_beside_agent(&region, &mut channel, |channel, _| {
             give_and_wait(channel, 1);

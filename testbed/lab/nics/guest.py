@@ -39,7 +39,7 @@ def output(name):
 
 
 def end(name, signal_name):
-    """Sends a signal, such as SIGTERM, to a background program. Waits for its end; returns its exit status and output."""
+    """Sends a signal, such as SIGTERM, to a background program. Waits for its end. Returns exit status and output."""
     RUNNING[name].send_signal(getattr(signal, signal_name))
     return {"code": RUNNING[name].wait(), **output(name)}
 

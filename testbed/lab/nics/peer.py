@@ -94,8 +94,8 @@ TP_STATUS_VLAN_VALID = 1 << 4
 
 
 def tag(options):
-    """Emulates a VLAN interface, because not every kernel has them, until standard input closes. Creates the tap `name`,
-    tags its frames on the way to `interface`, and delivers the frames of the VLAN without their tag."""
+    """Emulates a VLAN interface, because not every kernel has them, until standard input closes. Creates the tap
+    `name`, tags its frames on the way to `interface`, and delivers the frames of the VLAN without their tag."""
     untagged = os.open("/dev/net/tun", os.O_RDWR)
     # struct ifreq: name, flags, and padding to 40 bytes.
     fcntl.ioctl(untagged, TUNSETIFF, struct.pack("16sH22x", options.name.encode(), IFF_TAP | IFF_NO_PI))

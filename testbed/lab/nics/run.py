@@ -200,8 +200,8 @@ class Net:
             self.within(side, "sh", "-c", f"echo 0 > /proc/sys/net/ipv6/conf/{tap}/accept_ra")
             self.within(side, "ip", "link", "set", tap, "up")
             self.start(side, "tag", tap, "tagged", str(VLAN))
-            # By default, the kernel drops a packet if its next hop ignores three requests. The host may stop a guest for
-            # longer.
+            # By default, the kernel drops a packet if its next hop ignores three requests. The host may stop a guest
+            # for longer.
             for setting in ("ipv4/neigh", "ipv6/neigh"):
                 for interface in (tap, "tagged"):
                     self.within(side, "sh", "-c", f"echo 250 > /proc/sys/net/{setting}/{interface}/mcast_solicit")
@@ -469,8 +469,8 @@ def partial(account):
 
 
 def two_cores(guest):
-    """Two cores answer all tasks, and each flow's replies reach the core of its tasks. On a NIC with one queue pair, the
-    leaf refuses to start and names the allowed number of queues."""
+    """Two cores answer all tasks, and each flow's replies reach the core of its tasks. On a NIC with one queue pair,
+    the leaf refuses to start and names the allowed number of queues."""
     if QUEUES.get(guest.model, 1) < 2:
         try:
             with Leaf(guest, cores=2):
@@ -509,7 +509,7 @@ def per_core(leaf):
 
 
 def adaptive(guest):
-    """A core that sleeps answers IPv6 tasks with pauses between them. Interrupts, not the timer, wake it for packets."""
+    """A core that sleeps answers IPv6 tasks with pauses between them. Interrupts, not the timer, wake it."""
     with Leaf(guest, poll="adaptive", family=6) as leaf:
         leaf.answers_all(100, pace_ms=20, window=1)
         account = leaf.account()

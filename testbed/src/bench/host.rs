@@ -2,9 +2,9 @@
 //! the worker's notice of room for one more task. DPDK's own mechanisms are measured in the same run.
 //!
 //! It uses two cores. This thread dispatches on the first, one worker thread replies on the second. The
-//! subjects take turns, so that a slow phase of the machine slows all of them. Medians count; a ratio is the
-//! median of the rounds' ratios. The benchmark also measures the round trip of a cache line between the two
-//! cores, the basis of all other costs.
+//! subjects (measured mechanisms) take turns, so that a slow phase of the machine slows all of them. A result is
+//! the median of the rounds; a ratio is the median of the rounds' ratios. The benchmark also measures the round
+//! trip of a cache line between the two cores, the basis of all other costs.
 //!
 //! Two more parts follow: an agent under load (`loaded`), and workers killed under load (`killed`).
 
@@ -30,7 +30,7 @@ use loaded::{LoadedResults, Loops};
 
 /// Number of workers in the measurement of the dispatcher's throughput.
 const WORKERS: u16 = 16;
-/// Maximum number of tasks at each of them.
+/// Maximum number of tasks at each of these workers.
 const BOUND: usize = 8;
 
 /// Arguments of `bench-host`.
@@ -67,7 +67,7 @@ pub struct Figure {
     pub ratio: Option<f64>,
     /// Name of the reference.
     pub against: Option<&'static str>,
-    /// All measurements, in order.
+    /// All measurements, in order of the rounds or runs.
     pub samples: Vec<f64>,
 }
 
@@ -84,7 +84,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Creates a region with `slots` tasks per channel and payloads of up to 64 bytes, and a claim of each worker.
+    /// Creates a region with `slots` tasks per channel and payloads of up to 64 bytes. Each worker claims its channel.
     fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
         let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
         let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
@@ -96,8 +96,7 @@ impl Rig {
         Ok(Self { _region: region, channels, worker_ends })
     }
 
-    /// Grants the claims of all workers: a worker claims its place in the region, and the dispatcher grants
-    /// it before it sends tasks.
+    /// Grants the claims of all workers, as a dispatcher does before it sends tasks.
     fn granted(mut self) -> Self {
         for (channel, worker_end) in self.channels.iter_mut().zip(&mut self.worker_ends) {
             let sender = channel.sender_mut();
@@ -133,7 +132,7 @@ fn serve_on_worker_cpu(
     })
 }
 
-/// A word alone on a pair of cache lines.
+/// A word that does not share its cache line, nor the adjacent line that the processor prefetches with it.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
@@ -165,14 +164,14 @@ fn nanoseconds_each(elapsed: Duration, tasks: u64) -> f64 {
     elapsed.as_nanos() as f64 / tasks as f64
 }
 
-/// Measures the time per task over our ring in nanoseconds, with `depth` tasks in flight. A task ends with the
-/// return of its credit. The worker takes at most `burst` tasks before it returns their credits; a
-/// [`wedjat::worker::Worker`] takes one.
+/// Measures the time per task over this project's ring in nanoseconds, with at most `depth` tasks in flight: up to 32,
+/// the maximum of a burst. A task ends with the return of its credit. The worker takes at most `burst` tasks before it
+/// returns their credits; a [`wedjat::worker::Worker`] takes one.
 ///
 /// Like that worker, and like DPDK's loops in this benchmark, the loop pauses when the ring is empty: each
 /// read of the ring takes the cache line from the core that is about to write it.
 fn hand_over_ns(cpu: usize, depth: usize, burst: u64, tasks: u64) -> Result<f64, Failure> {
-    let mut rig = Rig::new(1, 64)?.granted();
+    let mut rig = Rig::new(1, 64)?.granted(); // 64 slots, more than any depth
     let (Some(mut channel), Some(worker_end)) = (rig.channels.pop(), rig.worker_ends.pop()) else {
         return Err("a rig without a worker".into());
     };
@@ -213,7 +212,7 @@ impl Work for EmptyTask {
     type Parcel = Box<Self>;
 
     fn since_ns(&self) -> u64 {
-        0 // only for the histogram of waits, which this benchmark does not read
+        0 // start of the task's wait, only for a histogram that this benchmark does not read
     }
 
     fn ids(&self) -> TaskIds {
@@ -238,12 +237,12 @@ impl Work for EmptyTask {
 /// credits and outcomes. The 16 emulated workers run on one core and do no work.
 fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let rig = Rig::new(WORKERS, 64)?;
-    // A single dispatcher, with seed 1 and a central queue of 256 tasks.
     let policy = format!("jbsq(k={BOUND})").parse()?;
     let view = View::heap(usize::from(WORKERS), 1).remove(0);
+    // Seed 1; central queue of 256 tasks, far more than the 32 that this function keeps in it.
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1).with_queue(256, Overflow::Drop);
     let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
-    // No worker times out. The tick grants the claims.
+    // `u64::MAX`: no worker times out. The tick grants the claims.
     let mut workers = WorkerSet::new(dispatcher, entries, u64::MAX);
     let worker_ends = rig.worker_ends;
     workers.tick(0, 0, &mut |_| {});
@@ -300,7 +299,7 @@ impl Samples {
 /// Measures all subjects.
 ///
 /// # Errors
-/// If `--cpus` does not name two different usable CPUs, EAL fails, or a measurement fails.
+/// If `--cpus` does not name two different usable CPUs, EAL does not start, or a measurement fails.
 pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let [dispatcher_cpu, worker_cpu] = two_cpus(&arguments.cpus, "the dispatcher")?;
     let eal = Eal::init_excluding(&["--no-pci".to_owned()], &[], &arguments.cpus)?;
@@ -313,25 +312,27 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     let mut samples: [Samples; 7] = Default::default();
     for _ in 0..arguments.rounds.max(1) {
         let tasks = arguments.tasks;
-        let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = &mut samples;
+        let [trip, depth_two, rings_two, depth_eight, rings_eight, distributed, dispatched] =
+            &mut samples;
         let pin_worker = || pin(worker_cpu);
+        // In TSC cycles.
         trip.0.push(round_trip_ns(worker_cpu, tasks / 4) * eal.ticks_hz() as f64 / 1e9);
-        two.0.push(hand_over_ns(worker_cpu, 2, 1, tasks)?);
+        depth_two.0.push(hand_over_ns(worker_cpu, 2, 1, tasks)?);
         rings_two.0.push(nanoseconds_each(rings.measure(2, tasks, pin_worker), tasks));
-        eight.0.push(hand_over_ns(worker_cpu, 8, 8, tasks)?);
+        depth_eight.0.push(hand_over_ns(worker_cpu, 8, 8, tasks)?);
         rings_eight.0.push(nanoseconds_each(rings.measure(8, tasks, pin_worker), tasks));
         distributed.0.push(nanoseconds_each(distributor.measure(tasks, pin_worker), tasks));
         dispatched.0.push(dispatched_mtps(worker_cpu, tasks)?);
     }
-    let [trip, two, rings_two, eight, rings_eight, distributed, dispatched] = samples;
+    let [trip, depth_two, rings_two, depth_eight, rings_eight, distributed, dispatched] = samples;
     let rings_two = rings_two.figure("rte_ring_pair_depth_2", "ns a task");
     let rings_eight = rings_eight.figure("rte_ring_pair_depth_8", "ns a task");
     let distributed = distributed.figure("rte_distributor_burst_depth_8", "ns a task");
     let mut figures = vec![
         trip.figure("cache_line_round_trip", "cycles"),
-        two.against("hand_over_depth_2", &rings_two),
+        depth_two.against("hand_over_depth_2", &rings_two),
         rings_two,
-        eight.against("hand_over_depth_8_burst_8", &distributed),
+        depth_eight.against("hand_over_depth_8_burst_8", &distributed),
         distributed,
         rings_eight,
         dispatched.figure("dispatcher_16_workers", "million tasks a second"),
@@ -345,12 +346,12 @@ pub fn measure(arguments: &Arguments) -> Result<Vec<Figure>, Failure> {
     Ok(figures)
 }
 
-/// Kills workers under load. Returns the maximum and median time until replies resume, and the median number of
-/// tasks of a killed worker.
+/// Kills workers under load, one per run. Returns the maximum and median time until replies resume, and the median
+/// number of tasks lost with a killed worker.
 fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure> {
     let program = std::env::current_exe()?;
     let (mut resumption, mut lost) = (Samples::default(), Samples::default());
-    // The workers have the second CPU. So does this thread, which checks for dead workers.
+    // This thread, which checks for dead workers, shares the second CPU with the workers.
     pin(cpus[1]);
     for seed in 1..=arguments.kills {
         let kill = killed::kill_one(&program, cpus, seed)?;
@@ -368,8 +369,8 @@ fn kills(arguments: &Arguments, cpus: [usize; 2]) -> Result<Vec<Figure>, Failure
     ])
 }
 
-/// Measures an agent under load, with the simulation as its reference. The ratio excludes the floor: the response
-/// time of a loopback without an agent.
+/// Measures an agent under load for `load_seconds` runs of one second each. The reference is the simulated 99th
+/// percentile. The ratio excludes the floor: the response time of a loopback without an agent.
 fn under_load(
     arguments: &Arguments,
     eal: &Eal,

@@ -1,4 +1,4 @@
-//! Effect of sharing a worker's core among tasks: response times of short tasks, work at saturation, and the costs of a
+//! Benchmark of core sharing at a worker: response times of short tasks, throughput at saturation, and the costs of a
 //! switch and of a yield point.
 //!
 //! It uses two CPUs: generator and agent on the first, in one loop, and one worker with a real workload on the second.
@@ -29,23 +29,23 @@ use crate::app::{AnyApp, RocksDb, Spin, Tpcc};
 use crate::drive;
 use crate::worker::serve;
 
-/// Packets in each direction of the wire.
+/// Maximum number of packets in each direction of the wire.
 const DEPTH: usize = 4096;
-/// Frames of generator and agent.
+/// Number of packet buffers that generator and agent share.
 const FRAMES: usize = 8192;
-/// Bytes of a frame.
+/// Maximum number of bytes of a frame.
 const FRAME_BYTES: usize = 256;
 /// MAC address of the generator.
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
-/// Tasks of a run at saturation, which are all due at once.
+/// Number of tasks of a run at saturation. All are due within [`BURST_S`], so that the worker always has a backlog.
 const SATURATING: f64 = 500.0;
-/// Seconds in which they are due.
+/// Seconds in which all tasks of a run at saturation are due.
 const BURST_S: f64 = 0.001;
-/// Calls of a yield point in one measurement.
+/// Number of yield points in one measurement of a yield point.
 const CALLS: u32 = 50_000_000;
-/// Measurements of a yield point.
+/// Number of measurements of a yield point.
 const SAMPLES: usize = 5;
-/// Seconds in which two tasks take turns.
+/// Duration of the measurement of a switch, in which two tasks take turns.
 const TURNS: Duration = Duration::from_millis(200);
 
 /// Arguments of `bench-preempt`.
@@ -77,31 +77,32 @@ pub struct Arguments {
 /// Reason why there are no figures.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Medians of the rounds of one service, without sharing and with it.
+/// Medians of the rounds of one service. Each pair has the value without sharing, then the value with it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Service.
     pub service: String,
     /// 99th percentile of each class's response times in us.
     pub p99_us: Vec<ClassFigure>,
-    /// 99.9th percentile of the slowdown: response time over the class's median service time at the worker.
+    /// 99.9th percentile of the slowdown: response time divided by the class's median service time, measured at
+    /// saturation.
     pub slowdown_p999: [f64; 2],
     /// 99th percentile of all response times in us.
     pub all_p99_us: [f64; 2],
     /// Tasks a second at saturation.
     pub saturated_per_s: [f64; 2],
-    /// Median over the rounds of the ratio of the rates at saturation.
+    /// Ratio of the rates at saturation, with sharing to without: median of the rounds' ratios.
     pub saturated_ratio: f64,
 }
 
-/// Figure of one class, without sharing and with it.
+/// 99th percentile of one class's response times.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassFigure {
     /// Name of the class.
     pub class: String,
-    /// Both values.
+    /// Values in us: without sharing, then with it.
     pub us: [f64; 2],
-    /// Median over the rounds of the ratio of both.
+    /// Ratio of the value without sharing to that with it: median of the rounds' ratios.
     pub times_lower: f64,
 }
 
@@ -110,34 +111,37 @@ pub struct ClassFigure {
 pub struct Figures {
     /// One entry for each service.
     pub services: Vec<Comparison>,
-    /// Time of a yield point that does not yield, in ns.
+    /// Time of a yield point that does not switch to another task, in ns.
     pub yield_point_ns: f64,
-    /// Time of a change to another task, without the quantum, in ns.
+    /// Time of a switch to another task, without the quantum, in ns.
     pub switch_ns: f64,
     /// Quantum in us.
     pub quantum_us: f64,
 }
 
-/// Returns a percentile of unsorted samples; NaN without samples.
+/// Returns the smallest sample that is no less than this fraction of the samples (nearest rank); NaN without samples.
 fn percentile(mut samples: Vec<f64>, fraction: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let rank = (fraction * samples.len() as f64).ceil() as usize;
     samples.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// Bench of one service.
+/// Set-up for the measurements of one service.
 struct Bench<'a> {
     service: &'a Service,
     app: AnyApp,
+    /// CPU of generator and agent, and CPU of the worker.
     cpus: [usize; 2],
+    /// Sharing of the worker's core in the runs with sharing.
     sharing: Sharing,
 }
 
-/// Measured tasks of a run: class and response time in us; infinite without an answer.
+/// Class and response time in us of a run's measured tasks. The time of an unanswered task is infinite.
 type Responses = Vec<(u16, f64)>;
 
 impl Bench<'_> {
-    /// Offers tasks to an agent with one worker, and returns their ends. `rate` is in tasks a second.
+    /// Offers tasks to an agent with one worker, at `rate` tasks a second. Returns the records of all tasks. Fails if
+    /// an answer is wrong.
     fn run(
         &self,
         shares: bool,
@@ -147,7 +151,7 @@ impl Bench<'_> {
     ) -> Result<Vec<task::Task>, Failure> {
         let load = Load {
             duration_s: seconds,
-            // The tasks at saturation are all measured.
+            // A run at saturation measures all tasks.
             warmup_s: if seconds > BURST_S { 0.1 } else { 0.0 },
             drain_s: 5.0,
             seed,
@@ -160,7 +164,7 @@ impl Bench<'_> {
         let (near, far) = pair(DEPTH, &frames);
         let config = setup::config("jbsq(k=32)", 1)?;
         let region = Arc::new(WorkerRegion::heap_for(&config.host.places(), config.host.shape())?);
-        // The clock of generator and agent has a tick of 1 ns.
+        // Frequency of the clock of generator and agent: a tick is 1 ns.
         let hz = 1_000_000_000;
         let (mut agent, _) = setup::agent(&config, near, frames.clone(), &region, hz)?;
         let began = Instant::now();
@@ -193,8 +197,8 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures the worker with tasks that are all due at once. Returns the tasks completed a second, and the median time
-    /// between the answers to a class and those before them: without sharing, the service time.
+    /// Measures the worker at saturation. Returns the tasks completed a second, and for each class the median time in
+    /// us from the previous answer to an answer of the class. Without sharing, this is the class's service time.
     fn saturated(&self, shares: bool, seed: u64) -> Result<(f64, Vec<f64>), Failure> {
         let tasks = self.run(shares, SATURATING / BURST_S, BURST_S, seed)?;
         let mut ends = Vec::new();
@@ -208,14 +212,14 @@ impl Bench<'_> {
         };
         let seconds = (last.0 - first.scheduled_ps) as f64 / 1e12;
         let class_us = |class| {
-            let steps = ends.windows(2).filter(|ends| ends[1].1 == class);
-            median(steps.map(|ends| (ends[1].0 - ends[0].0) as f64 / 1e6).collect())
+            let pairs = ends.windows(2).filter(|ends| ends[1].1 == class);
+            median(pairs.map(|ends| (ends[1].0 - ends[0].0) as f64 / 1e6).collect())
         };
         let classes = 1..=self.service.classes().max(1) as u16;
         Ok((ends.len() as f64 / seconds, classes.map(class_us).collect()))
     }
 
-    /// Returns the response times at this rate.
+    /// Offers tasks at this rate and returns their response times.
     fn responses(
         &self,
         shares: bool,
@@ -229,9 +233,11 @@ impl Bench<'_> {
         Ok(measured.map(|task| (task.class, us(task.response_ps))).collect())
     }
 
-    /// Measures all rounds.
+    /// Measures all rounds, each without and with sharing. The offered rate is a fraction of the rate that the worker
+    /// without sharing reaches at saturation in the same round.
     fn compare(&self, arguments: &Arguments) -> Result<Comparison, Failure> {
         let classes = self.service.classes().max(1);
+        // Samples without sharing (index 0) and with it (index 1).
         let mut p99 = vec![[Vec::new(), Vec::new()]; classes];
         let (mut slowdown, mut all, mut saturated) =
             (<[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default(), <[Vec<f64>; 2]>::default());
@@ -249,14 +255,15 @@ impl Bench<'_> {
                     let us = responses.iter().filter(of_class).map(|(_, us)| *us).collect();
                     samples[index].push(percentile(us, 0.99));
                 }
-                let service = |class: u16| class_us[usize::from(class).saturating_sub(1)];
-                let slowdowns = responses.iter().map(|(class, us)| us / service(*class)).collect();
+                let service_us = |class: u16| class_us[usize::from(class).saturating_sub(1)];
+                let slowdowns =
+                    responses.iter().map(|(class, us)| us / service_us(*class)).collect();
                 slowdown[index].push(percentile(slowdowns, 0.999));
                 all[index].push(percentile(responses.iter().map(|(_, us)| *us).collect(), 0.99));
             }
         }
         let ratios =
-            |of: &[f64], to: &[f64]| median(of.iter().zip(to).map(|(a, b)| a / b).collect());
+            |of: &[f64], to: &[f64]| median(of.iter().zip(to).map(|(of, to)| of / to).collect());
         let p99_us = p99.into_iter().zip(1..).map(|([without, with], class)| ClassFigure {
             class: self.service.class_name(class),
             times_lower: ratios(&without, &with),
@@ -273,7 +280,8 @@ impl Bench<'_> {
     }
 }
 
-/// Runs `handler` for `tasks` tasks that are given at once, on a worker thread that shares its core.
+/// Runs `handler` for `tasks` tasks, all sent at once, on a worker thread whose tasks share the core. `tasks` is at
+/// most 16, the number of slots of the ring.
 fn serve_tasks(
     cpu: usize,
     tasks: u32,
@@ -304,7 +312,7 @@ fn serve_tasks(
     })
 }
 
-/// Measures a yield point that does not yield, in ns. The loop's own time is subtracted.
+/// Measures a yield point that does not switch to another task, in ns. Subtracts the time of an empty loop.
 fn yield_point_ns(cpu: usize, sharing: &Sharing) -> Result<f64, Failure> {
     let samples = std::sync::Mutex::new(Vec::new());
     // A single task, so that no other one waits for the core.
@@ -334,27 +342,28 @@ fn yield_point_ns(cpu: usize, sharing: &Sharing) -> Result<f64, Failure> {
     Ok(median(samples.into_inner().unwrap_or_default()))
 }
 
-/// Measures a change to another task without the quantum, in ns: two tasks take turns for [`TURNS`].
+/// Measures a switch to another task without the quantum, in ns: two tasks take turns for [`TURNS`].
 fn switch_ns(cpu: usize) -> Result<f64, Failure> {
     let quantum = Duration::from_micros(1);
     let sharing = Sharing { quantum, ..Sharing::default() };
-    let (result, ends) = (std::sync::Mutex::new(f64::NAN), AtomicBool::new(false));
+    let (result, is_over) = (std::sync::Mutex::new(f64::NAN), AtomicBool::new(false));
+    // Number of turns of both tasks, and the task that runs.
     let turns = std::sync::atomic::AtomicU64::new(0);
     let current = std::sync::atomic::AtomicU32::new(u32::MAX);
     serve_tasks(cpu, 2, &sharing, |task, cpu| {
         let seq = task.ids().seq;
         let began = Cell::new(Instant::now());
-        while !ends.load(Acquire) {
+        while !is_over.load(Acquire) {
             if current.swap(seq, Relaxed) != seq {
                 turns.fetch_add(1, Relaxed);
-                // The first task decides when both end.
+                // The first task ends the measurement for both.
                 if seq == 0 && began.get().elapsed() > TURNS {
                     let ns = began.get().elapsed().as_secs_f64() * 1e9;
                     let each = ns / turns.load(Relaxed) as f64;
                     if let Ok(mut result) = result.lock() {
                         *result = each - quantum.as_secs_f64() * 1e9;
                     }
-                    ends.store(true, Release);
+                    is_over.store(true, Release);
                 }
             }
             cpu.yield_point();
@@ -417,19 +426,20 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
         return Ok(writeln!(out)?);
     }
     let percent = arguments.load * 100.0;
-    for found in &figures.services {
-        writeln!(out, "{} at {percent:.0}% load, one task at a time | shared", found.service)?;
-        for ClassFigure { class, us: [without, with], times_lower } in &found.p99_us {
+    for comparison in &figures.services {
+        let Comparison { service, .. } = comparison;
+        writeln!(out, "{service} at {percent:.0}% load, one task at a time | shared")?;
+        for ClassFigure { class, us: [without, with], times_lower } in &comparison.p99_us {
             writeln!(
                 out,
                 "  {class:8} p99 {without:9.1} | {with:9.1} us, {times_lower:.2} x lower"
             )?;
         }
-        let [without, with] = found.all_p99_us;
+        let [without, with] = comparison.all_p99_us;
         writeln!(out, "  all      p99 {without:9.1} | {with:9.1} us")?;
-        let [without, with] = found.slowdown_p999;
+        let [without, with] = comparison.slowdown_p999;
         writeln!(out, "  slowdown p99.9 {without:7.1} | {with:9.1}")?;
-        let ([without, with], ratio) = (found.saturated_per_s, found.saturated_ratio);
+        let ([without, with], ratio) = (comparison.saturated_per_s, comparison.saturated_ratio);
         writeln!(out, "  saturated    {without:9.0} | {with:9.0} tasks a second, {ratio:.3} x")?;
     }
     writeln!(out, "yield point  {:9.2} ns", figures.yield_point_ns)?;

@@ -1,5 +1,5 @@
-//! Generator and workers in this process, with the leaf or agent between them in another process. Both use a
-//! DPDK device each, or the workers attach to the agent.
+//! Generator and workers in this process, with the leaf or agent between them in another process. The generator
+//! uses a DPDK device. So do the workers, unless they attach to the agent.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,15 +33,15 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 /// Settings of a run: addresses, generator and workers.
 #[derive(Clone, Debug)]
 pub struct RunSettings {
-    /// Address of the generator, and that of the leaf on the clients' side.
+    /// Address of the generator, and address of the leaf on the clients' side.
     pub addresses: Addresses,
     /// UDP port of tasks.
     pub udp_port: u16,
-    /// Worker pool.
+    /// Worker pool of all tasks.
     pub pool: u16,
     /// Layout of the rack's workers.
     pub layout: Layout,
-    /// Settings of the rack besides its workers: UDP port, bounds of its queues, lost replies.
+    /// Other settings of the rack: UDP port, bounds of its queues, lost replies.
     pub options: Options,
     /// Outages of workers.
     pub outages: Vec<Outage>,
@@ -49,7 +49,7 @@ pub struct RunSettings {
     pub agent: Option<String>,
     /// State file of the leaf or agent, to detect its pauses.
     pub state: Option<PathBuf>,
-    /// CPU of generator and workers.
+    /// CPU of generator and workers; `None` if the kernel decides.
     pub core: Option<usize>,
 }
 
@@ -60,7 +60,7 @@ pub struct Rig {
     client_port: Option<QueuePort>,
     /// Port of the workers; `None` while a run has it, or if the workers attach to an agent.
     worker_port: Option<QueuePort>,
-    /// Loopback floor, measured once.
+    /// Response times of the loopback; `None` before the first run.
     floor: Option<LatencySummary>,
     client: Device,
     worker: Option<Device>,
@@ -70,8 +70,8 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens the devices, with buffers for `outstanding_max` tasks. `core` is the CPU of the runs. Without a
-    /// device for workers, the workers must attach to an agent.
+    /// Opens the devices, with packet buffers for `outstanding_max` tasks in flight. `eal` has EAL's arguments, `core`
+    /// the CPU of the runs. Without a device for workers, the workers must attach to an agent.
     pub fn open(
         eal: &[String],
         client: &str,
@@ -101,7 +101,7 @@ impl Rig {
         })
     }
 
-    /// Waits until both devices have a link, for at most `patience`. Fails earlier if `check_peer` returns an error or
+    /// Waits until all devices have a link. Fails after `patience`. Fails earlier if `check_peer` returns an error or
     /// `stop` is set.
     pub fn wait_for_peer(
         &self,
@@ -130,9 +130,9 @@ impl Rig {
         Ok(())
     }
 
-    /// Offers one load, from warm-up to drain. The verdict in the generator's report covers both generator
-    /// and workers. Both judge only undisturbed slices of the time, in which neither the loop of `run`
-    /// nor the node at `settings.state` paused.
+    /// Offers one load, from warm-up to drain. Returns the reports of generator and workers. The generator's report
+    /// has the verdict over both. The verdict covers only undisturbed time slices, in which neither the loop of
+    /// `run` nor the node at `settings.state` paused.
     pub fn offer(
         &mut self,
         load: &Load,
@@ -146,7 +146,7 @@ impl Rig {
         manifest.config.device = Some(self.client.name().to_owned());
         let (generator, workers) = self.set_up(&load, settings)?;
         let mut node = settings.state.as_deref().map(WatchedNode::open).transpose()?;
-        // `run` pins its thread to a CPU. It has a thread of its own, so that the calling thread and its child
+        // `run` pins its thread to a CPU. It runs on a separate thread, so that the calling thread and its child
         // processes may use every CPU.
         let eal = &self.environment.eal;
         let (generator, workers) = std::thread::scope(|scope| {
@@ -157,7 +157,7 @@ impl Rig {
             running.join().map_err(|_| Failure::from("generator and workers panicked"))
         })??;
         let is_resolved = generator.phase() != Phase::Unresolved;
-        // The ports return for the next run, also if the leaf does not answer. An error or a panic of `run` loses them.
+        // Keeps the ports for the next run, even if the leaf does not answer. An error or a panic of `run` loses them.
         let (port, _, tally) = generator.into_parts();
         self.client_port = Some(port);
         let node_pauses = node.map(WatchedNode::finish).unwrap_or_default();
@@ -191,7 +191,7 @@ impl Rig {
             self.floor = Some(self.measure_floor(load, settings.core)?);
         }
         let hz = self.environment.eal.ticks_hz() as f64;
-        // The generator's own MAC address; the one of the leaf is resolved.
+        // The MAC address is the generator's own. The generator resolves that of the leaf.
         let base = Target::to(Mac(self.client.mac()), settings.addresses);
         let target = Target { udp_port: settings.udp_port, pool: settings.pool, ..base };
         let missing_ports = "an earlier run did not return its ports";
@@ -224,8 +224,8 @@ impl Rig {
         Ok((generator, workers))
     }
 
-    /// Measures the loopback floor, at the rate of one core of `load`. Once is enough, because it is a property of this
-    /// process and machine.
+    /// Measures the loopback floor, at the rate that `load` has for one core. One measurement suffices for all runs,
+    /// because the floor is a property of this process and machine.
     fn measure_floor(&self, load: &Load, core: Option<usize>) -> Result<LatencySummary, Failure> {
         let (_device, mut port) = self.environment.open(FLOOR_DEVICE)?;
         let (eal, pool) = (&self.environment.eal, self.environment.pool.handle());

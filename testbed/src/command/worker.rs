@@ -100,7 +100,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the sharing of the core.
+    /// Returns the parameters of sharing; `None` without `--sharing`.
     fn sharing(&self) -> Option<Sharing> {
         let clock = match self.sharing_timer {
             true => QuantumClock::Timer,
@@ -109,8 +109,9 @@ impl Arguments {
         self.sharing.map(|sharing| Sharing { clock, ..sharing })
     }
 
-    /// Returns the options of the worker that a thread runs.
+    /// Returns the options of the worker that thread number `thread` runs.
     fn options(&self, thread: u16) -> Options {
+        // At least 1 as a divisor. Without `--core`, `cpu` is `None`.
         let cpus = self.core.len().max(1);
         Options {
             worker: self.worker.map(|first| first.saturating_add(thread)),
@@ -124,7 +125,7 @@ impl Arguments {
     }
 }
 
-/// Account at the end.
+/// Account at the end, as JSON.
 #[derive(Serialize)]
 struct Account {
     app: String,
@@ -137,7 +138,7 @@ struct Account {
 /// agent, or was excluded by it.
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
-    // The agent is checked first, because an app may take seconds to start.
+    // Checks the agent first, because an app may take seconds to start.
     check_agent(&arguments.attach, arguments.options(0).patience)?;
     let stop = signals::stop_on_signals()?;
     // The app may use a temporary folder, which must exist until the end.
@@ -164,7 +165,7 @@ fn check_agent(name: &str, patience: Duration) -> Result<(), AttachError> {
     }
 }
 
-/// Runs all workers to their end. If one cannot attach, all stop.
+/// Runs all workers, one thread each, until they end. If one cannot attach, all stop.
 fn serve_all(
     arguments: &Arguments,
     app: &AnyApp,
@@ -213,9 +214,10 @@ fn wait_until_stopped(duration: Duration, stop: &AtomicBool) {
     }
 }
 
-/// Parses `--sharing`: a quantum and perhaps a number of slots.
+/// Parses `--sharing`: a quantum, and optionally a comma and a number of slots.
 fn sharing(text: &str) -> Result<Sharing, String> {
-    let (quantum, slots) = text.split_once(',').map_or((text, None), |(a, b)| (a, Some(b)));
+    let (quantum, slots) =
+        text.split_once(',').map_or((text, None), |(quantum, slots)| (quantum, Some(slots)));
     let quantum = Duration::from_secs_f64(seconds(quantum).map_err(|error| error.to_string())?);
     let default = Sharing { quantum, ..Sharing::default() };
     let Some(slots) = slots else { return Ok(default) };
@@ -268,16 +270,16 @@ fn calibrated() -> Spin {
     calibration.spin
 }
 
-/// Opens or fills the database. Also returns its temporary folder, if it has one.
+/// Opens the database of `--db`, or of a temporary folder, and fills it if new. Also returns the temporary folder.
 fn rocksdb(arguments: &AppArguments) -> Result<(AnyApp, Option<tempfile::TempDir>), Failure> {
-    let folder = match arguments.db {
+    let temporary_folder = match arguments.db {
         Some(_) => None,
         None => Some(RocksDb::scratch()?),
     };
-    let temporary = folder.as_ref().map(|folder| folder.path().to_owned());
-    let path = arguments.db.clone().or(temporary).unwrap_or_default();
+    let temporary_path = temporary_folder.as_ref().map(|folder| folder.path().to_owned());
+    let path = arguments.db.clone().or(temporary_path).unwrap_or_default();
     let app = RocksDb::open(&path)?;
-    let pace = app.pace(now_ns());
-    log::info!("database {}: median GET {:.1} us, SCAN {:.1} us", path.display(), pace[0], pace[1]);
-    Ok((AnyApp::RocksDb(app), folder))
+    let [get_us, scan_us] = app.pace(now_ns());
+    log::info!("database {}: median GET {get_us:.1} us, SCAN {scan_us:.1} us", path.display());
+    Ok((AnyApp::RocksDb(app), temporary_folder))
 }

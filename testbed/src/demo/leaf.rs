@@ -15,12 +15,12 @@ use crate::rack::Layout;
 
 /// Command that runs a leaf.
 const BINARY: &str = "wedjat";
-/// Number of lines of the leaf's output in an error.
+/// Maximum number of lines of the leaf's output in an error.
 const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
-/// Longest wait of the leaf for the far ends of its memif devices. This process opens them before the leaf
-/// starts, so only an overloaded machine makes the leaf wait. A long limit does no harm, because the drop of
+/// Longest wait of the leaf for the other ends of its memif devices. This process opens them before the leaf
+/// starts, so only an overloaded machine makes the leaf wait. A long limit is safe, because dropping
 /// [`NodeProcess`] kills the leaf.
 const PATIENCE: &str = "300s";
 
@@ -49,14 +49,14 @@ pub struct LeafConfig<'a> {
     pub cores: usize,
     /// State file.
     pub state: &'a Path,
-    /// Seed.
+    /// Seed of the leaf's random numbers.
     pub seed: u64,
     /// Maximum number of queued tasks, if the policy queues; `None` for the default.
     pub queue: Option<usize>,
-    /// True if workers may report more tasks than this leaf sent, for workers shared with further leaves.
+    /// True if the workers also serve other leaves. They may then report more tasks than this leaf sent.
     pub shared_workers: bool,
-    /// Speeds of the workers by place, or empty if all are equal. All workers of a server have the same
-    /// speed.
+    /// Relative speeds of the workers by place, or empty if all are equal. All workers of a server must have the same
+    /// speed, because only that of the first counts.
     pub speeds: &'a [f64],
 }
 
@@ -123,7 +123,7 @@ pub enum ProcessError {
         /// Path of this program.
         beside: PathBuf,
     },
-    /// A file of its folder, or the process, could not be created.
+    /// The system refused to create a file or the process.
     #[error("{what}: {error}")]
     Io {
         /// Failed action.
@@ -142,7 +142,7 @@ pub enum ProcessError {
     /// The leaf did not end after SIGTERM, or failed.
     #[error("the leaf did not end in order ({how}); end of its output:{output}")]
     Failed {
-        /// Kind of failure.
+        /// Failure.
         how: String,
         /// End of its output, indented.
         output: String,
@@ -174,8 +174,8 @@ pub struct NodeProcess {
 }
 
 impl NodeProcess {
-    /// Starts a leaf with its files in `folder`. The leaf ends by itself after `lifetime`, for the case that
-    /// no process is left to end it. With `clock`, it runs on the time of that file.
+    /// Starts a leaf with its files in `folder`. The leaf ends by itself after `lifetime`, at least 1 s, in case this
+    /// process dies without ending it. With `clock`, it takes its time from that file. `eal` has EAL's arguments.
     ///
     /// # Errors
     /// If its files cannot be written or its process cannot start. If the leaf refuses to run,
@@ -191,8 +191,8 @@ impl NodeProcess {
         Self::start_by(Command::new(binary), "leaf", folder, config, lifetime, clock, eal)
     }
 
-    /// Starts a leaf, a spine or an agent, as given by `role`, like [`NodeProcess::start`]. `command` takes
-    /// `wedjat`'s arguments.
+    /// Starts a leaf, a spine or an agent like [`NodeProcess::start`]. `role` is the subcommand of `wedjat`, and names
+    /// the node's files. `command` is the program to which this function adds `wedjat`'s arguments.
     ///
     /// # Errors
     /// Same as for [`NodeProcess::start`].
@@ -206,16 +206,17 @@ impl NodeProcess {
         eal: &[String],
     ) -> Result<Self, ProcessError> {
         let io = |action: String| move |error| ProcessError::Io { what: action, error };
-        let [file, output, stats] =
+        let [config_file, output, stats] =
             ["toml", "log", "json"].map(|kind| folder.join(format!("{role}.{kind}")));
-        fs::write(&file, config).map_err(io(format!("writing {}", file.display())))?;
+        fs::write(&config_file, config)
+            .map_err(io(format!("writing {}", config_file.display())))?;
         let log = File::create(&output).map_err(io(format!("creating {}", output.display())))?;
         let err = log.try_clone().map_err(io(format!("sharing {}", output.display())))?;
         let clock = clock.map(|file| [OsStr::new("--clock"), file.as_os_str()]);
         let child = command
             .arg(role)
             .arg("--config")
-            .arg(&file)
+            .arg(&config_file)
             .arg("--stats")
             .arg(&stats)
             .arg("--duration")
@@ -290,13 +291,13 @@ impl NodeProcess {
         })
     }
 
-    /// Returns the leaf's output up to now.
+    /// Returns the leaf's output so far; empty if it cannot be read.
     #[must_use]
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).unwrap_or_default()).into_owned()
     }
 
-    /// Returns the end of the leaf's output, indented.
+    /// Returns the last lines of the leaf's output, indented, without empty ones.
     #[must_use]
     pub fn output_tail(&self) -> String {
         let text = self.output();
@@ -323,7 +324,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_configuration_is_one_that_a_leaf_takes() {
+    fn leaf_accepts_the_configuration() {
         let folder = tempfile::tempdir().unwrap();
         let layout = Layout::new("10.0.2.11+2".parse().unwrap(), 3, 0).unwrap();
         let policy = "horus".parse().unwrap();
@@ -384,8 +385,7 @@ mod tests {
     // promise: running.1
     #[test]
     fn stopped_leaf_returns_its_account() {
-        // Arguments of the script: leaf --config FILE --stats FILE --duration 60s ... The fifth is the
-        // account's.
+        // Arguments of the script: leaf --config FILE --stats FILE --duration 60s ... $5 is the account's file.
         let script = "trap 'echo \"{\\\"rx_packets\\\": 5}\" > $5; exit 0' TERM\necho ready\nwhile :; do sleep 0.01; done";
         let (folder, mut process) = leaf(script);
         // After its first output, the script handles SIGTERM.

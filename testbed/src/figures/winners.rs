@@ -1,8 +1,8 @@
-//! Comparison that no paper has: all policies by speeds, delay, dispatchers and load, with the best policy of
-//! each cell. The dispatchers are cores of one leaf, or independent leaves.
+//! Comparison of all policies by speeds, delay, dispatchers and load, with the best policy of each cell. No paper has
+//! such a comparison. The dispatchers are cores of one leaf, or independent leaves.
 //!
-//! A policy is *near the best* in a cell if it is stable, and mean and 99th percentile are within 5% of the least of all
-//! stable policies.
+//! A policy is *near the best* in a cell if it is stable and two values exceed the least ones of all stable policies by
+//! at most 5%: mean and 99th percentile of the response time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,22 +14,25 @@ use super::{Output, arguments, command};
 use crate::sim::ct::DispatcherKind;
 use crate::sim::{Row, rows};
 
-/// Dimensions of the grid: ratio of the speeds of 100 servers with its flag, delay of a message, number of
-/// dispatchers, and loads.
+/// Ratios of the speeds of 100 servers, with the values of `--speeds`.
 const SPEEDS: [(&str, &str); 3] = [("1-1", "100x1"), ("1-2", "50x1,50x2"), ("1-10", "50x1,50x10")];
+/// Delays between dispatchers and servers, each way.
 const DELAYS: [&str; 5] = ["0us", "5us", "20us", "50us", "100us"];
+/// Numbers of dispatchers.
 const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
+/// Offered loads: fractions of the servers' capacity.
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
-/// Policies besides those of the catalogue with their default parameters.
+/// Further policies, besides the catalogue's with their default parameters.
 const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"];
-/// Largest excess over the best value with which a policy is near the best.
+/// Largest relative excess over the best value with which a policy is near the best.
 const NEAR: f64 = 0.05;
 
-/// Cell of the grid: delay, dispatchers, and one row for each policy and load.
+/// Delay, number of dispatchers, and one row for each policy and load.
 type Cell = (&'static str, &'static str, Vec<Row>);
 
-/// Makes the figure: all rows, the winners, a map of the winners for each ratio of speeds, and a summary of each policy.
+/// Writes all rows, the winners, a map of the winners for each ratio of speeds, a summary of each policy, and the
+/// commands. With `full`, runs have ten times as many tasks.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     let policies = policies();
     let tasks = if full { "400000" } else { "40000" };
@@ -77,8 +80,8 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
                     }
                     name_winners(&mut winners, &cell, &rows);
                     for load in loads() {
-                        let cell = rows.iter().filter(|row| row.load == load);
-                        add_cell(&mut standings, &cell.map(PolicyResult::of).collect::<Vec<_>>());
+                        let rows = rows.iter().filter(|row| row.load == load);
+                        add_cell(&mut standings, &rows.map(PolicyResult::of).collect::<Vec<_>>());
                     }
                     grid.push((delay, dispatchers, rows));
                 }
@@ -100,7 +103,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write("winners", "txt", &commands)
 }
 
-/// Returns the policies whose members are workers, with their default parameters, and variants.
+/// Returns the value of `--policy`: all policies over workers with their default parameters, and [`VARIANTS`].
 fn policies() -> String {
     let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
@@ -108,7 +111,7 @@ fn policies() -> String {
     names.join(",")
 }
 
-/// Result of one policy in a cell.
+/// Result of one policy in a cell, with times in mean service times.
 struct PolicyResult<'a> {
     policy: &'a str,
     mean: f64,
@@ -130,19 +133,20 @@ struct Standing {
     cells: u32,
     /// Number of cells in which the policy is near the best.
     near_best: u32,
-    /// Largest ratio to the best mean, and to the best 99th percentile, over the cells in which the policy is stable.
+    /// Largest ratio to the best mean, over the cells in which the policy is stable.
     worst_mean: f64,
+    /// The same ratio for the 99th percentile.
     worst_p99: f64,
     /// Number of cells in which its queues grew.
     unstable: u32,
 }
 
-/// Adds the results of a cell to the standings.
+/// Adds the results of a cell to the standings, which are by policy.
 fn add_cell(standings: &mut BTreeMap<String, Standing>, cell: &[PolicyResult<'_>]) {
     let best = |of: fn(&PolicyResult<'_>) -> f64| {
         cell.iter().filter(|result| !result.unstable).map(of).fold(f64::INFINITY, f64::min)
     };
-    let (mean, p99) = (best(|result| result.mean), best(|result| result.p99));
+    let (best_mean, best_p99) = (best(|result| result.mean), best(|result| result.p99));
     for result in cell {
         let standing = standings.entry(result.policy.to_owned()).or_default();
         standing.cells += 1;
@@ -150,10 +154,10 @@ fn add_cell(standings: &mut BTreeMap<String, Standing>, cell: &[PolicyResult<'_>
         if result.unstable {
             continue;
         }
-        let (by_mean, by_p99) = (result.mean / mean, result.p99 / p99);
-        standing.near_best += u32::from(by_mean.max(by_p99) <= 1.0 + NEAR);
-        standing.worst_mean = standing.worst_mean.max(by_mean);
-        standing.worst_p99 = standing.worst_p99.max(by_p99);
+        let (mean_ratio, p99_ratio) = (result.mean / best_mean, result.p99 / best_p99);
+        standing.near_best += u32::from(mean_ratio.max(p99_ratio) <= 1.0 + NEAR);
+        standing.worst_mean = standing.worst_mean.max(mean_ratio);
+        standing.worst_p99 = standing.worst_p99.max(p99_ratio);
     }
 }
 
@@ -175,7 +179,8 @@ fn loads() -> impl Iterator<Item = f64> {
     LOADS.split(',').filter_map(|load| load.parse().ok())
 }
 
-/// Appends a cell's best and second-best policy to `text`, for each load and measure with two stable policies.
+/// Appends a cell's best and second-best policy to `text`, for each load and measure with at least two stable
+/// policies.
 fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     for load in loads() {
         for (measure, of) in MEASURES {
@@ -188,8 +193,8 @@ fn name_winners(text: &mut String, cell: &str, rows: &[Row]) {
     }
 }
 
-/// Draws two maps of winners, by mean and by 99th percentile: one row for each delay, one column for each
-/// number of dispatchers and load.
+/// Draws two maps of winners, by mean and by 99th percentile. A map has a row for each delay, and a column for each
+/// number of dispatchers and load. `grid` has the numbers of dispatchers of the first delay, then those of the next.
 fn map(kind: &str, name: &str, grid: &[Cell]) -> Result<String, String> {
     let columns = DISPATCHERS
         .iter()
@@ -216,7 +221,7 @@ fn map(kind: &str, name: &str, grid: &[Cell]) -> Result<String, String> {
     tile_maps(&maps).map_err(|error| error.to_string())
 }
 
-/// Returns the index of the colour of a policy, the same in all maps. Variants have the last ones.
+/// Returns the index of a policy's colour, the same in all maps. Variants have the last indices.
 fn color(policy: &str) -> usize {
     let variant = || VARIANTS.iter().position(|&variant| variant == policy).unwrap_or_default();
     let entry = CATALOGUE.iter().position(|entry| entry.name == policy);

@@ -1,10 +1,10 @@
 //! Nodes of a rack without a leaf in emulated time, in this process: the simulator's model `nodes` on
 //! packets.
 //!
-//! Each node is an agent with its own port, packets, queue and timers; all agents of the rack are its peers. Its
+//! Each node is an agent with its own port, packets, queue and timers. All other agents of the rack are its peers. Its
 //! workers attach to the agent's memory, take tasks, and answer after the model's service time. A packet from
-//! one node reaches the next after the model's delay. A node gets a turn for each packet, timer and answer; in a turn
-//! it polls until no packet moves. The order of events, the streams and the nodes' settings
+//! one node reaches the next after the model's delay. A node gets a turn for each packet, timer and answer. In a turn
+//! it polls until no packet moves. The order of events, the streams of random numbers and the nodes' settings
 //! ([`crate::sim::nodes::settings`]) are those of the model.
 
 use std::net::Ipv4Addr;
@@ -35,19 +35,21 @@ use crate::sim::outcome::{ForwardedTasks, Outcome};
 const POOL: u16 = 1;
 /// Number of packet buffers of each node.
 const FRAMES: usize = 4096;
-/// Maximum number of bytes of a frame. The largest ones carry a part of the learned parameters.
+/// Maximum number of bytes of a frame. The largest frames carry a part of the learned parameters.
 const FRAME_BYTES: usize = 1200;
-/// Addresses of the clients.
+/// Address of all clients.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 200);
+/// MAC address of all clients.
 const CLIENT_MAC: Mac = Mac([2, 9, 0, 0, 0, 1]);
+/// UDP port of all clients.
 const CLIENT_PORT: u16 = 40_000;
-/// Application number of all tasks.
+/// Application id in the header extension of all tasks.
 const APP: u32 = 1;
 
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct RunDetails {
-    /// The model's outcome of such a run.
+    /// Outcome of the run, as the model computes it.
     pub outcome: Outcome,
     /// Learned state of each node at the end.
     pub peers: Vec<Peers>,
@@ -66,21 +68,22 @@ pub fn run(config: &Config) -> Result<RunDetails, LockstepError> {
     Ok(run.finish())
 }
 
-/// A worker and its current task.
+/// A worker and its current tasks.
 struct Worker {
     /// The worker's end of its channel to the agent.
     end: WorkerEnd,
-    /// Tasks that it serves, with their numbers. Several if they share its core.
+    /// Tasks that it serves, with their numbers. At most one, unless tasks share the core.
     tasks: Vec<(u32, TakenTask)>,
 }
 
 /// A node and its workers.
 struct Node {
+    /// The agent.
     local: LocalAgent,
-    /// Far end of the agent's port.
+    /// Other end of the agent's port.
     far: RingPort,
     workers: Vec<Worker>,
-    /// Progress after its last turn.
+    /// Progress that the agent reported after its last turn, with its next timer.
     line: Line,
     /// Number of tasks dropped by its full queue so far.
     dropped: u64,
@@ -89,14 +92,15 @@ struct Node {
 /// State of a run.
 struct Run<'a> {
     config: &'a Config,
-    /// Engine of the model. A task's route is the node that received it from the client. Its worker is the node that
-    /// serves it. Its slot is its number, because no task is removed.
+    /// Engine of the model. A task's `route` is the node that received it from the client. Its `worker` is the node
+    /// that serves it. Its slot equals its number, because the run removes no task.
     engine: Engine<usize>,
     nodes: Vec<Node>,
-    /// Packets in flight between nodes, with their receivers.
+    /// Packets in flight between nodes, each with its receiver.
     packets: Slab<(usize, Vec<u8>)>,
-    /// Stream of the nodes that clients choose.
+    /// Stream of the clients' choices of a node.
     choice: Stream,
+    /// Numbers of tasks and requests that nodes sent to each other.
     passed: ForwardedTasks,
 }
 
@@ -110,7 +114,7 @@ fn mac(node: usize) -> Mac {
     Mac([2, 7, 0, 0, 0, node as u8])
 }
 
-/// Returns a node's configuration. A worker timeout of 0 means none.
+/// Returns the text of a node's configuration. A worker timeout of 0 means none.
 fn text(config: &Config, index: usize) -> String {
     let nodes: Vec<_> =
         (0..config.workers.len()).map(|node| format!("'{}'", address(node))).collect();
@@ -119,7 +123,7 @@ fn text(config: &Config, index: usize) -> String {
          [peers]\nnodes = [{}]\npolicy = '{}'\nbeat_us = {}\n\
          [[port]]\ndevice = 'memory'\nip = '{}/24'\nmac = '{}'\n\
          [[pool]]\nid = {POOL}\npolicy = 'jbsq(k={})'\nworkers = '0-{}'\nqueue = {}\n",
-        // A ring has 2, 4, 8 or more slots.
+        // A ring's number of slots is a power of two from 2 on.
         config.slots().next_power_of_two().max(2),
         nodes.join(","),
         config.policy,
@@ -138,7 +142,7 @@ impl Node {
         let text = text(config, index);
         let mut agent = AgentConfig::parse(Path::new("agent.toml"), &text)
             .map_err(|error| error.to_string())?;
-        // The node starts at time 0 and never restarts.
+        // The node starts at time 0, after 0 restarts.
         let settings = settings(config, index, 0, 0);
         agent.seed = Some(settings.seed);
         let pool = FramePool::new(FRAMES, FRAME_BYTES);
@@ -153,7 +157,8 @@ impl Node {
 }
 
 impl<'a> Run<'a> {
-    /// Creates all nodes. A script is not supported, and an agent's configuration has whole microseconds.
+    /// Creates all nodes. Fails with a script, which lockstep does not support, and with a beat that is not in whole
+    /// microseconds, which an agent's configuration cannot express.
     fn new(config: &'a Config) -> Result<Self, String> {
         if !config.script.is_empty() || !config.beat_ns.is_multiple_of(1000) {
             return Err(
@@ -163,7 +168,7 @@ impl<'a> Run<'a> {
         let nodes = (0..config.workers.len()).map(|index| Node::new(config, index));
         Ok(Self {
             config,
-            // Recorded: with a digest of all tasks.
+            // `true`: computes a digest of all tasks.
             engine: config.engine(true)?,
             nodes: nodes.collect::<Result<_, _>>()?,
             packets: Slab::default(),
@@ -172,8 +177,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Gives each node a turn at time 0, in which the nodes resolve each other's MAC addresses, and starts the
-    /// workers.
+    /// Gives each node a turn at time 0, in which it admits its workers and resolves the MAC addresses of its peers.
+    /// Then starts the workers.
     fn attach_workers(&mut self) -> Result<(), LockstepError> {
         for node in 0..self.nodes.len() {
             self.turn(node)?;
@@ -195,8 +200,8 @@ impl<'a> Run<'a> {
     /// Runs all arrivals, timers and events in order, as the simulator does.
     fn run_events(&mut self) -> Result<(), LockstepError> {
         loop {
-            let due = |node: &Node| from_ns(node.line.timer_ns);
-            let timers = self.nodes.iter().map(due).zip(0..);
+            let timer = |node: &Node| from_ns(node.line.timer_ns);
+            let timers = self.nodes.iter().map(timer).zip(0..);
             let (timer, node) = timers.min().unwrap_or((u64::MAX, 0));
             match self.engine.next(timer) {
                 None => return Ok(()),
@@ -216,7 +221,7 @@ impl<'a> Run<'a> {
     /// Sends a client's next task to a random node.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let nodes = self.nodes.len() as u64;
-        // The model's draw: scales 32 random bits to an index.
+        // Scales 32 random bits to an index, as the model does.
         let origin = (((self.choice.next_u64() >> 32) * nodes) >> 32) as usize;
         let number = self.engine.arrive(&self.config.service, ticks_of, origin);
         let header = Header { extended: true, ..Header::new_task(POOL, number as u16) };
@@ -250,7 +255,7 @@ impl<'a> Run<'a> {
         self.turn(node)
     }
 
-    /// Lets a worker answer the task that it has finished, and wakes its node.
+    /// Lets a worker answer the task that it has finished, and gives its node a turn.
     fn done(&mut self, number: u32) -> Result<(), LockstepError> {
         let is_shared = self.config.sharing.is_some();
         if is_shared {
@@ -258,7 +263,7 @@ impl<'a> Run<'a> {
         }
         let Flight { worker: node, started, service, .. } = self.engine.flights[number];
         let (node, now) = (node as usize, self.engine.now);
-        // The model counts a task's own time, without the quanta of tasks that share its core.
+        // The worker reports a task's own time, without the quanta of tasks that share its core, as in the model.
         let service_ns = to_ns(if is_shared { service } else { now - started });
         let stray = LockstepError::Stray { packet: "task", number, now_ns: to_ns(now) };
         let taken = self.nodes[node].workers.iter_mut().find_map(|Worker { end, tasks }| {
@@ -282,7 +287,7 @@ impl<'a> Run<'a> {
         let first_core: usize = self.config.workers[..node].iter().sum();
         let Node { local, workers, dropped, .. } = &mut self.nodes[node];
         for (index, Worker { end, tasks }) in workers.iter_mut().enumerate() {
-            // A worker that is not admitted yet takes no task.
+            // A worker takes no task before the agent admits it.
             while tasks.len() < self.config.slots()
                 && end.receiver().is_granted()
                 && let Ok(Some(task)) = end.take()
@@ -304,8 +309,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Handles a packet that a node sent: an answer to a client, or a message to another node, which arrives
-    /// after the delay.
+    /// Handles a packet that a node sent: an answer to a client, which arrives at once, or a message to another node,
+    /// which arrives after the delay.
     fn on_frame(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         if ether::ether_type(frame) == ether::ARP {
             return self.resolve(from, frame);
@@ -343,7 +348,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Delivers ARP requests and answers at once, without a delay: the model has none.
+    /// Delivers an ARP packet at once: the model has no ARP, and so no delay for it.
     fn resolve(&mut self, from: usize, frame: &[u8]) -> Result<(), LockstepError> {
         for node in (0..self.nodes.len()).filter(|&node| node != from) {
             if [Mac::BROADCAST, mac(node)].contains(&ether::dst(frame)) {

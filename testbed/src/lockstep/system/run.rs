@@ -1,8 +1,8 @@
-//! Discrete-event loop of one run of several nodes (the conductor), and its outcome.
+//! Conductor: discrete-event loop of one run of several nodes, and the run's outcome.
 //!
-//! The loop pops the next event or timer, advances the emulated time, and gives the concerned node a turn:
-//! the node polls until it is quiet, and its packets go onto wires. Nodes and clients have indices
-//! ([`Topology::index`](super::faults::Topology::index)); clients come first.
+//! The loop takes the next event or timer, advances the emulated time, and gives the concerned node a turn. In a turn
+//! the node polls until it is quiet. The conductor then puts the packets that the node sent on wires. All participants
+//! (clients and nodes) have an index ([`Topology::index`](super::faults::Topology::index)); clients come first.
 
 mod inspect;
 
@@ -33,23 +33,22 @@ use crate::sim::engine::Streams;
 use crate::sim::events::{Events, event};
 use crate::sim::nodes::SLOTS;
 
-/// Application number of all tasks.
+/// Application id in the header extension of all tasks.
 const APP: u32 = 1;
 /// Maximum number of packets that wait in a node's port, for example during a pause.
 const PORT_DEPTH: u64 = 256;
-/// Bound on turns without progress of the time, in thousands. The run fails beyond it.
+/// Maximum number of turns and events at one time, in thousands. The run fails beyond it.
 const TURNS_MAX: u32 = 1000;
-/// Time until a worker without an agent tries to attach again.
+/// Time until a worker tries to attach again after a failed attempt, a removal or a restart of its agent.
 const ATTACH_NS: u64 = 1_000_000;
-/// Time without any task in flight after which a run is over: all lost tasks are written off by then.
+/// Time without an event of a task, fault or act after which a run is over. Nodes write off all lost tasks earlier.
 const QUIET_NS: u64 = 15_000_000_000;
 /// The same time for nodes in other processes, whose state is not visible.
 const QUIET_PROCESSES_NS: u64 = 3_000_000_000;
-/// Interval between checks for outstanding tasks.
+/// Minimum interval between checks for outstanding tasks.
 const CHECK_INTERVAL_NS: u64 = 10_000_000;
 
-/// Kinds of events. Simultaneous events happen in this order, and within a kind in the order of their
-/// numbers.
+/// Kinds of events. Simultaneous events happen in this order, and events of one kind in the order of their numbers.
 mod kind {
     /// Start or end of a fault.
     pub const FAULT: u64 = 0;
@@ -57,7 +56,7 @@ mod kind {
     pub const ARRIVE: u64 = 1;
     /// A packet at the end of its wire.
     pub const DELIVER: u64 = 2;
-    /// End of a task at its worker.
+    /// Possible end of a task at its worker.
     pub const DONE: u64 = 3;
     /// End of a node's processing time.
     pub const WAKE: u64 = 4;
@@ -67,12 +66,13 @@ mod kind {
     pub const ACT: u64 = 6;
 }
 
-/// Number of low bits of an event's number that hold the index of the packet or worker. The bits above hold
-/// the packet's order, or the worker's epoch.
+/// Number of low bits of an event's number that hold the packet's slot or the worker's index. The bits above hold
+/// the packet's order or the worker's epoch.
 const INDEX_BITS: u32 = 24;
+/// Mask of these bits.
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
-/// Offset of a task's payload in its frame.
+/// Offset of a task's payload in its frame, in bytes.
 const BODY: usize = udp::PAYLOAD + task::LEN + task::EXTENSION_LEN;
 
 /// Returns a hash of a task's payload, to compare it with its answer.
@@ -85,13 +85,13 @@ fn hash(bytes: &[u8]) -> u64 {
 /// Outcome of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskEnd {
-    /// Time at which the client sent the task, in nanoseconds.
+    /// Emulated time at which the client sent the task, in nanoseconds.
     pub sent_ns: u64,
-    /// Time of the first answer.
+    /// Emulated time of the first answer, in nanoseconds.
     pub answered_ns: Option<u64>,
-    /// Reason for the loss of the last packet of a task without answer or refusal.
+    /// Reason for the loss of the task's last packet; `None` for a task with an answer or a refusal.
     pub lost: Option<String>,
-    /// Leaf that a spine chose last, and the time of the choice.
+    /// Leaf that a spine chose last, and the emulated time of the choice in nanoseconds.
     pub leaf: Option<(u16, u64)>,
     /// Worker that a leaf chose last.
     pub worker: Option<u16>,
@@ -100,23 +100,23 @@ pub struct TaskEnd {
 /// Outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Tasks sent.
+    /// Number of tasks sent.
     pub tasks: u64,
-    /// Tasks answered.
+    /// Number of tasks answered.
     pub answered: u64,
-    /// Tasks refused.
+    /// Number of tasks refused and never answered.
     pub refused: u64,
-    /// Tasks without answer or refusal, by the reason for the loss of their last packet.
+    /// Number of tasks without answer or refusal, by the reason for the loss of their last packet.
     pub lost: BTreeMap<String, u64>,
-    /// Answers and refusals of tasks that were already answered or refused.
+    /// Number of answers and refusals of tasks that were already answered or refused.
     pub again: u64,
     /// Mean time to the first answer, in nanoseconds.
     pub mean_ns: f64,
-    /// Sum of all wires' ledgers, their accounts of packets.
+    /// Sum of the packet ledgers of all wires.
     pub ledger: WireLedger,
-    /// Packets dropped by nodes, by node and reason.
+    /// Number of packets dropped by nodes, by node and reason.
     pub drops: BTreeMap<String, BTreeMap<&'static str, u64>>,
-    /// Digest of everything that happened to tasks, in order.
+    /// Digest of the deliveries of all task packets, in order.
     pub digest: String,
     /// Duration of the run in emulated nanoseconds.
     pub end_ns: u64,
@@ -129,8 +129,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns all tasks for the results of run 1, whose report calls it `model`. Times count from the first
-    /// task; the response time ends with the first answer.
+    /// Returns all tasks as the records of run 1 of model `model`. Times count from [`START_NS`]. A response time ends
+    /// with the first answer.
     #[must_use]
     pub fn run_tasks(&self, model: &str, policy: String, load: f64, seed: u64) -> RunTasks {
         let task = |(number, end): (usize, &TaskEnd)| {
@@ -168,11 +168,11 @@ struct InFlightPacket {
     wire: usize,
     /// Index of the receiver.
     to: usize,
-    /// The receiver's port.
+    /// Port of the receiver.
     port: usize,
     /// Sequence number among all packets of the run.
     order: u64,
-    /// Label of the packet as sent.
+    /// Label of the packet as sent: its class, task and worker.
     label: Label,
     frame: Vec<u8>,
 }
@@ -192,7 +192,7 @@ struct TaskState {
     answered_ns: Option<u64>,
     answers: u32,
     refusals: u32,
-    /// Packets of the task, on wires and in nodes.
+    /// Number of packets of the task on wires and in nodes.
     copies: i32,
     /// Reason for the task's most recent packet loss.
     last_loss: Option<PacketEnd>,
@@ -222,24 +222,25 @@ struct Client {
     host: Host,
     /// Packet of a task, without the task's own values.
     template: Template,
-    /// Times of the tasks, with the stream of their gaps.
+    /// Times of the tasks.
     schedule: Schedule,
+    /// Stream of the gaps between tasks.
     stream: Stream,
 }
 
-/// Conductor's state of a spine, a leaf or an agent. The sites of clients stay empty.
+/// Conductor's state of a spine, a leaf or an agent. Clients have a site too, which stays empty.
 #[derive(Default)]
 struct Site {
     /// The node; `None` while it is killed.
     node: Option<Box<dyn Node>>,
-    /// Progress that the node reported after its last turn: its packet counts and its next timer.
+    /// Progress that the node reported after its last turn: numbers of received and sent packets, and its next timer.
     line: Line,
     /// Packets that passed the node's ports, as the conductor counts them.
     port_counts: PortCounts,
     paused: bool,
     /// End of the node's current processing.
     busy_ns: u64,
-    /// Tasks that a leaf sent to workers without a reply yet, with their workers.
+    /// Tasks of a leaf that await a worker's reply, with their workers.
     sent: Vec<(u32, u16)>,
     /// At a leaf: start of each worker's idle time during which tasks waited at the leaf.
     idle_ns: Vec<Option<u64>>,
@@ -252,11 +253,11 @@ struct System<'a> {
     /// Current time in nanoseconds.
     now: u64,
     events: Events,
-    /// Packets on wires. Events refer to them by slot.
+    /// Packets on wires. Events refer to a packet by its slot.
     packets: Slab<InFlightPacket>,
     /// Sequence number of the last packet. Packets that arrive at the same time arrive in this order.
     order: u64,
-    /// Wires between all pairs of participants: the one from `a` to `b` has index `a * participants + b`.
+    /// Wires between all pairs of participants. The wire from `a` to `b` has index `a * participants + b`.
     wires: Vec<Wire>,
     /// Sites by index of the node.
     sites: Vec<Site>,
@@ -272,7 +273,7 @@ struct System<'a> {
     services: Stream,
     /// Number of tasks that clients have not sent yet.
     remaining_tasks: u64,
-    /// Packets of tasks on wires.
+    /// Number of task packets on wires.
     task_packets_in_flight: u64,
     /// Number of pending starts and ends of faults, and of pending acts.
     pending_changes: usize,
@@ -280,11 +281,11 @@ struct System<'a> {
     last_activity_ns: u64,
     /// Time of the next check for outstanding tasks.
     next_check_ns: u64,
-    /// Start of the nodes' disagreement about members, after the last fault.
+    /// Start of the nodes' current disagreement about members, after the last fault; `None` if they agree.
     disagreement_ns: Option<u64>,
     digest: Digest,
     outcome: Outcome,
-    /// Buffer for the frames of a turn, by port.
+    /// Buffer for the frames that a node sent in its turn, each with its port.
     frames: Vec<(usize, Vec<u8>)>,
 }
 
@@ -364,7 +365,7 @@ impl<'a> System<'a> {
         })
     }
 
-    /// Returns the indices of spines, leaves and agents.
+    /// Returns the range of indices of spines, leaves and agents.
     fn nodes(&self) -> std::ops::Range<usize> {
         self.clients.len()..self.sites.len()
     }
@@ -414,13 +415,14 @@ impl<'a> System<'a> {
     /// Executes events and timers in order until the run is over or an invariant is violated. At equal times, events
     /// come before timers.
     fn run_events(&mut self, stop: &AtomicBool) -> Result<(), LockstepError> {
-        let (mut turns, mut time) = (0, 0);
+        // Number of turns and events at `time`.
+        let (mut steps, mut time) = (0, 0);
         while self.outcome.violations.is_empty() && !self.is_over() {
             let timer = self.nodes().filter_map(|index| Some((self.timer_ns(index)?, index))).min();
             let next = self.events.next_time();
-            turns = if self.now > time { 0 } else { turns + 1 };
+            steps = if self.now > time { 0 } else { steps + 1 };
             time = self.now;
-            if turns > 1000 * TURNS_MAX {
+            if steps > 1000 * TURNS_MAX {
                 let timer_ns = timer.map_or(u64::MAX, |(timer, _)| timer);
                 return Err(LockstepError::Timer { timer_ns, now_ns: self.now });
             }
@@ -452,7 +454,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Executes the maker's act number `number`, and wakes all nodes.
+    /// Lets the maker execute act number `number`, and wakes all nodes.
     fn act(&mut self, number: usize) -> Result<(), LockstepError> {
         self.pending_changes -= 1;
         self.last_activity_ns = self.now;
@@ -463,15 +465,15 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Returns the time of a node's next turn by its own timer; `None` while it is killed or paused.
+    /// Returns the time of a node's next turn by its own timer, at the earliest after its current processing; `None`
+    /// while it is killed or paused.
     fn timer_ns(&self, index: usize) -> Option<u64> {
         let site = &self.sites[index];
         (site.node.is_some() && !site.paused).then(|| site.line.timer_ns.max(site.busy_ns))
     }
 
-    /// Returns true if no task has further events, nodes agree about members, and no node counts a task as
-    /// outstanding. After [`QUIET_NS`] the run is over even with outstanding tasks: [`System::finish`] reports
-    /// them.
+    /// Returns true if no task has further events, the nodes agree about members, and no node counts a task as
+    /// outstanding. After [`QUIET_NS`] the run is over even with outstanding tasks, which [`System::finish`] reports.
     fn is_over(&mut self) -> bool {
         let busy =
             self.remaining_tasks > 0 || self.task_packets_in_flight > 0 || self.pending_changes > 0;
@@ -482,18 +484,18 @@ impl<'a> System<'a> {
         if self.differ() {
             return false;
         }
-        // Nodes in other processes do not show their state, so that only time tells.
+        // A node in another process does not show its state. Then the run is over after a quiet time.
         let mut states = self.nodes().map(|index| self.sites[index].node.as_ref()?.inside());
         if states.any(|state| state.is_none()) {
             return self.now > self.last_activity_ns + QUIET_PROCESSES_NS;
         }
-        let unsettled = |index: usize| {
+        let outstanding = |index: usize| {
             let target = self.plan.topology.target(index);
             let state = self.sites[index].node.as_ref()?.inside()?;
             check::outstanding(target, &state)
         };
         self.now > self.last_activity_ns + QUIET_NS
-            || self.nodes().all(|index| unsettled(index).is_none())
+            || self.nodes().all(|index| outstanding(index).is_none())
     }
 
     /// Records a violation, which ends the run.
@@ -505,7 +507,7 @@ impl<'a> System<'a> {
         });
     }
 
-    /// Gives a node a turn, handles the packets that it sends, and checks its ledger.
+    /// Gives a node a turn, handles the packets that it sends, lets its workers take tasks, and checks its ledger.
     fn turn(&mut self, index: usize) -> Result<(), LockstepError> {
         let site = &mut self.sites[index];
         let Some(node) = &mut site.node else { return Ok(()) };
@@ -515,7 +517,8 @@ impl<'a> System<'a> {
         if before != (site.line.received, site.line.sent) {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
-        // Reads until the ports are empty or all sent packets, by the node's count, have arrived.
+        // Agents have one port, all other nodes two. Reads until the ports are empty, or until as many packets have
+        // arrived as the node counts as sent.
         let mut frames = std::mem::take(&mut self.frames);
         let ports =
             if matches!(self.plan.topology.target(index), FaultTarget::Agent(_)) { 1 } else { 2 };
@@ -552,8 +555,7 @@ impl<'a> System<'a> {
         self.turn(index)
     }
 
-    /// Handles a packet that a node sent from one of its ports: checks that the node held it, and puts it on its
-    /// wire.
+    /// Handles a packet that a node sent from one of its ports. Checks that the node held it, and puts it on its wire.
     fn on_frame(&mut self, index: usize, port: usize, frame: Vec<u8>) {
         let label = Label::read(&frame, None);
         self.sites[index].port_counts.sent[label.class as usize] += 1;
@@ -593,7 +595,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Forwards a packet over the port's only wire, over the wire to its MAC address, or over all wires.
+    /// Puts a packet on the port's only wire, or on the wire to the host with its MAC address. A broadcast goes on all
+    /// wires of the port.
     fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
         let (topology, target) = (self.plan.topology, self.plan.topology.target(from));
         let has_one_wire = topology.spines == 0
@@ -609,8 +612,8 @@ impl<'a> System<'a> {
             }
         }
         if !found {
-            // The network floods the packet, but no host accepts it. The ledger of the sender's wire to
-            // itself, which leads nowhere, counts it.
+            // The network floods the packet, but no host accepts it. It counts in the ledger of the sender's wire to
+            // itself, which carries no packets.
             let ledger = &mut self.wires[from * self.sites.len() + from].ledger;
             ledger.sent[label.class as usize] += 1;
             ledger.taken[PacketEnd::NoReceiver as usize][label.class as usize] += 1;
@@ -628,7 +631,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Records that a packet ended on its way. Ignores packets without a task.
+    /// Records the loss of a packet. Ignores packets without a task.
     fn drop_packet(&mut self, label: Label, reason: PacketEnd) {
         if let Some(task) =
             self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
@@ -645,15 +648,15 @@ impl<'a> System<'a> {
         label: Label,
         mut frame: Vec<u8>,
     ) {
-        let number = from * self.sites.len() + to;
-        let (class, wire) = (label.class as usize, &mut self.wires[number]);
+        let wire_index = from * self.sites.len() + to;
+        let (class, wire) = (label.class as usize, &mut self.wires[wire_index]);
         wire.ledger.sent[class] += 1;
-        // No faults while the nodes find each other.
+        // Wires have no faults while the nodes discover each other.
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
-        let end = match faults.lost {
+        let loss = match faults.lost {
             _ if wire.cuts > 0 => Some(PacketEnd::Cut),
-            // ARP has no checksum of its own, and leaves find spines by ARP. As on a real network, the
-            // Ethernet checksum drops a corrupted ARP packet.
+            // ARP has no checksum, and leaves find spines by ARP. On a real network, the receiver drops a corrupted ARP
+            // packet because of Ethernet's checksum.
             _ if faults.flip.is_some()
                 && label.class == Class::Arp
                 && self.plan.topology.spines > 0 =>
@@ -663,7 +666,7 @@ impl<'a> System<'a> {
             true => Some(PacketEnd::Lost),
             false => None,
         };
-        if let Some(reason) = end {
+        if let Some(reason) = loss {
             wire.ledger.taken[reason as usize][class] += 1;
             self.count_copy(label);
             return self.drop_packet(label, reason);
@@ -671,11 +674,19 @@ impl<'a> System<'a> {
         wire.ledger.duplicated[class] += u64::from(faults.copy.is_some());
         wire.ledger.held_back += u64::from(faults.late > 0);
         wire.ledger.in_flight[class] += 1 + u64::from(faults.copy.is_some());
+        // Clients have no processing time.
         let processing_ns = if from < self.clients.len() { 0 } else { self.plan.node_delay_ns };
         let arrival_ns = self.now + processing_ns + self.plan.hop_ns;
         if let Some(hops) = faults.copy {
             self.schedule_delivery(
-                InFlightPacket { wire: number, to, port, order: 0, label, frame: frame.clone() },
+                InFlightPacket {
+                    wire: wire_index,
+                    to,
+                    port,
+                    order: 0,
+                    label,
+                    frame: frame.clone(),
+                },
                 arrival_ns + hops * self.plan.hop_ns,
             );
         }
@@ -683,7 +694,7 @@ impl<'a> System<'a> {
             flip(&mut frame, bit);
         }
         self.schedule_delivery(
-            InFlightPacket { wire: number, to, port, order: 0, label, frame },
+            InFlightPacket { wire: wire_index, to, port, order: 0, label, frame },
             arrival_ns + faults.late * self.plan.hop_ns,
         );
     }
@@ -756,7 +767,7 @@ impl<'a> System<'a> {
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
-    /// Delivers a packet to the clients. Each answer, except a refusal, must have its task's own payload.
+    /// Delivers a packet to clients. Each answer, except a refusal, must have the payload of its task.
     fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
         let number = label.task as usize;
         match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
@@ -778,12 +789,12 @@ impl<'a> System<'a> {
                 let label = Label::read(&frame, None);
                 self.route(client, 0, label, frame);
             }
-            // Without a controller each spine has its own clients, as if by routes, although all spines have
-            // the same address.
+            // Without a controller, clients keep the next hop of their own spine, although all spines have the same
+            // address. On a real network, a route selects the spine.
             FrameKind::NextHop(_) if self.plan.topology.spines > 0 && !self.plan.has_controller => {
             }
             FrameKind::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
-            // An answer to no task of these clients: its number was corrupted.
+            // No client has sent this task: a fault corrupted its number.
             FrameKind::Answer(_) => self.drop_packet(label, PacketEnd::Corrupted),
             FrameKind::Nothing(_) => {
                 let reason = if Label::read(&frame, None) == label {
@@ -821,7 +832,7 @@ impl<'a> System<'a> {
     fn attach(&mut self, index: usize) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         let Some(node) = self.sites[worker.agent].node.as_ref().filter(|_| !worker.has_left) else {
-            return Ok(()); // attaches with its agent, or on its return
+            return Ok(()); // attaches after its agent's restart, or on its return
         };
         let region =
             node.region().ok_or(LockstepError::Arguments("a leaf has no workers".to_owned()))?;
@@ -831,7 +842,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Lets the workers of an agent take tasks.
+    /// Lets the workers of an agent take tasks. A worker that must attach again tries so after [`ATTACH_NS`].
     fn poll_workers(&mut self, agent: usize) -> Result<(), LockstepError> {
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
@@ -853,7 +864,7 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Schedules the next end of a task at a worker, if it has changed.
+    /// Schedules the next end of a task at a worker, if the end has changed.
     fn schedule_end(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         let number = u64::from(worker.epoch) << INDEX_BITS | index as u64;
@@ -862,8 +873,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Ends a worker's task, unless the worker has left since, or another task has joined. A paused worker answers after
-    /// the pause.
+    /// Ends a worker's task. Ignores the event if the worker has left since, or if a task that joined its core has
+    /// delayed the end. A paused worker answers after the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.answer(self.now) {
@@ -871,7 +882,7 @@ impl<'a> System<'a> {
         }
         self.last_activity_ns = self.now;
         let agent = worker.agent;
-        // The worker continues with its waiting tasks, whether its agent polls or not.
+        // The worker takes its next tasks even if its agent does not poll.
         self.poll_workers(agent)?;
         self.wake(agent)
     }
@@ -894,7 +905,7 @@ impl<'a> System<'a> {
                 let worker = &mut self.workers[index];
                 worker.paused = begins;
                 let (epoch, agent) = (u64::from(worker.epoch), worker.agent);
-                // A task may have ended during the pause.
+                // After a pause, answers a task that ended during it.
                 self.end_task(index, epoch)?;
                 self.poll_workers(agent)
             }
@@ -906,14 +917,14 @@ impl<'a> System<'a> {
                 if let Some(node) = &mut site.node {
                     node.pause(begins).map_err(LockstepError::Arguments)?;
                 }
-                // The node first handles what arrived during the pause.
+                // After a pause, the node handles the packets that arrived during it.
                 if begins { Ok(()) } else { self.turn(index) }
             }
             FaultKind::Kill(target) if begins => {
                 self.kill(target);
                 Ok(())
             }
-            // The end of a kill: a new node starts, and its workers attach again.
+            // At the end of a kill, a new node starts, and its workers attach again.
             FaultKind::Kill(target) => {
                 let index = self.plan.topology.index(target);
                 self.make(index)?;
@@ -940,7 +951,7 @@ impl<'a> System<'a> {
         self.attach(index)
     }
 
-    /// Kills a node, which loses its packets like a killed process.
+    /// Kills a node. Its packets are lost, as with a killed process.
     fn kill(&mut self, target: FaultTarget) {
         let (index, count) = (self.plan.topology.index(target), self.sites.len());
         for worker in self.workers.iter_mut().filter(|worker| worker.agent == index) {

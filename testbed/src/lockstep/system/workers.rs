@@ -1,6 +1,6 @@
-//! Emulated workers of agents: they attach to their agent's memory, take tasks, and answer at the emulated time.
-//! Several tasks may share the core of a worker; otherwise it takes a task when idle. Workers never spin. Each
-//! occupies one channel of the agent's shared memory (its region).
+//! Emulated workers of agents. A worker attaches to one channel of its agent's region, takes tasks, and answers them at
+//! the emulated time. Several tasks may share a worker's core; otherwise it takes one task at a time. The conductor
+//! calls a worker instead of letting it spin.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use wedjat_pktgen::payload::Work;
 
 use crate::sim::sharing::{SharedCore, Sharing};
 
-/// Time without admission by the agent after which a worker attaches again: the agent may have admitted and
-/// removed it during a pause.
+/// Time after which a worker that the agent has not admitted attaches again: the agent may have admitted and
+/// removed it during a pause of the worker.
 const ADMISSION_TIMEOUT_NS: u64 = 100_000_000;
 
 /// A worker.
@@ -18,7 +18,7 @@ const ADMISSION_TIMEOUT_NS: u64 = 100_000_000;
 pub struct Worker {
     /// Id of the worker.
     pub id: u16,
-    /// Index of its agent among the nodes.
+    /// Index of its agent among the participants of the run.
     pub agent: usize,
     /// Its channel in the agent's region.
     channel: usize,
@@ -26,17 +26,17 @@ pub struct Worker {
     worker_end: Option<WorkerEnd>,
     /// True once the agent has admitted the worker (granted its claim of the channel).
     started: bool,
-    /// Time at which it attached.
+    /// Emulated time of its last attempt to attach.
     attached_ns: u64,
-    /// Core of the worker, with the numbers of its current tasks.
+    /// Core of the worker, which knows its current tasks by number.
     core: SharedCore<u64>,
     /// True if several tasks share the core.
     is_shared: bool,
-    /// Its current tasks by number, with their service times.
+    /// Its current tasks: number, task and service time in nanoseconds.
     serving: Vec<(u64, TakenTask, u64)>,
-    /// Number of tasks taken so far.
+    /// Number of tasks taken so far, which is the number of the next one.
     taken: u64,
-    /// Number of workers that used this channel before. Events of an earlier epoch do not apply to this worker.
+    /// Number of times that a worker left this channel. An event of an earlier epoch does not apply.
     pub epoch: u32,
     /// True if the worker is paused.
     pub paused: bool,
@@ -46,10 +46,11 @@ pub struct Worker {
 
 impl Worker {
     /// Creates worker `id` for a channel of an agent, not yet attached. Without `sharing` it serves one task at a time.
+    /// Times of `sharing` are in nanoseconds.
     #[must_use]
     pub fn new(id: u16, agent: usize, channel: usize, sharing: Option<Sharing>) -> Self {
-        let alone = Sharing { quantum: u64::MAX, switch: 0, slots: 1 };
-        let sharing = sharing.unwrap_or(alone);
+        let one_task = Sharing { quantum: u64::MAX, switch: 0, slots: 1 };
+        let sharing = sharing.unwrap_or(one_task);
         Self {
             id,
             agent,
@@ -67,7 +68,7 @@ impl Worker {
         }
     }
 
-    /// Attaches, if the channel is free. Returns false if the caller must try again.
+    /// Attaches, if the channel is free. Returns true if the worker is attached; false if the caller must try again.
     ///
     /// # Errors
     /// The system's error.
@@ -88,7 +89,7 @@ impl Worker {
         self.epoch += 1;
     }
 
-    /// Returns the number of tasks that the worker received and has not answered.
+    /// Returns the number of unanswered tasks at the worker, including those that wait in its channel.
     pub fn tasks(&mut self) -> usize {
         let serving = self.serving.len();
         match &mut self.worker_end {
@@ -114,8 +115,8 @@ impl Worker {
         self.started && !self.paused && self.worker_end.is_some()
     }
 
-    /// Takes tasks, if the worker is admitted, not paused and has room. Returns false if it must attach again: the agent
-    /// has not admitted it in time, has removed it, or has ended.
+    /// Takes tasks, if the worker is admitted, not paused and has room. Returns false if it must attach again: the
+    /// agent has not admitted it within 100 ms, or has removed it.
     ///
     /// # Errors
     /// If the agent gave the worker an invalid task.
@@ -149,12 +150,13 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns the end time of its next task, if that has changed since the last call.
+    /// Returns the emulated time at which its next task ends, if that has changed since the last call.
     pub fn next_end_ns(&mut self) -> Option<u64> {
         self.core.reschedule().map(|(end_ns, _)| end_ns)
     }
 
-    /// Answers the task that has ended, with the task's own payload. Returns false if none has ended, or during a pause.
+    /// Answers the next task that has ended, with the task's own payload. Returns false if none has ended, or during a
+    /// pause.
     pub fn answer(&mut self, now_ns: u64) -> bool {
         let ended = self.core.next().filter(|(end_ns, _)| *end_ns <= now_ns && !self.paused);
         let Some((_, number)) = ended else { return false };
