@@ -1,8 +1,7 @@
-//! All parts together, each as a process: generator, leaf, agent and workers that run RocksDB, over memif.
+//! Generator, leaf, agent and workers that run RocksDB, each as a process, connected over memif.
 //!
-//! All processes poll, on any available CPUs. The load is therefore small, and nothing is asserted about
-//! time. The tests check the content of every answer and account for every task in the ledgers of all four
-//! parts.
+//! All processes poll, on any available CPUs. The load is therefore small, and the tests assert nothing about
+//! time. They check the content of every answer, and find every task in the ledgers of all four parts.
 #![cfg(all(feature = "dpdk", feature = "rocksdb"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,35 +18,36 @@ use processes::*;
 
 const WORKERS: usize = 3;
 
-/// Running leaf, agent and workers.
+/// Running leaf, agent and workers, with their files in a folder.
 struct RackRig {
     folder: tempfile::TempDir,
     leaf: Process,
     agent: Process,
     workers: Vec<Process>,
-    /// Prefix of the abstract sockets.
+    /// Prefix of the names of the abstract sockets of memif.
     name: String,
     mode: Mode,
 }
 
-/// How workers serve tasks.
+/// Mode of the workers and of the agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
-    /// One task at a time.
+    /// Workers serve one task at a time.
     InOrder,
-    /// Tasks share the core.
+    /// Tasks share a worker's core.
     Shared,
-    /// The same, and the agent excludes workers that are silent for this number of milliseconds.
+    /// Tasks share a worker's core, and the agent excludes workers that are silent for this number of milliseconds.
     Excluded(u32),
 }
 
 impl RackRig {
-    /// Starts leaf, agent and workers, and waits until the leaf has registered all workers. `name` makes the
-    /// sockets of tests distinct.
+    /// Starts leaf, agent and workers, and waits until the leaf has registered all workers. `name` distinguishes the
+    /// sockets of the tests.
     fn start(name: &str, mode: Mode) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let name = format!("wedjat-{name}-{mode:?}-{}", std::process::id());
         let policy = if mode == Mode::InOrder { "cfcfs" } else { "jsq" };
+        // 0: the agent excludes no worker for silence.
         let timeout_ms = if let Mode::Excluded(ms) = mode { ms } else { 0 };
         let cpus = core_affinity::get_core_ids().unwrap_or_default();
         let cpu = |i: usize| cpus.get(i % cpus.len().max(1)).map_or(0, |core| core.id);
@@ -119,14 +119,15 @@ impl RackRig {
         counter(&self.at("agent.state"), name)
     }
 
-    /// Starts a generator. It waits for answers for `drain` at its end.
+    /// Starts a generator of 80 tasks a second. At its end it waits for answers for at most `drain`.
     fn generator(&self, drain: &str) -> Process {
         let device = format!("net_memif0,role=client,id=0,socket=@{}-c", self.name);
         let mut command = generator("rocksdb-90-10", "80", "10.0.1.1", drain, &device);
         Process::start(command.args(["--", "--no-pci"]))
     }
 
-    /// Stops all processes in order. Returns the accounts of leaf, agent and workers.
+    /// Stops all processes in order. Returns the accounts of leaf, agent and workers. Checks that the ledgers balance
+    /// and that no packet buffer is leaked.
     fn stop(self) -> (Value, Value, Vec<Value>) {
         let workers = self.workers.into_iter().map(Process::stop).collect();
         let agent = self.agent.stop();
@@ -139,7 +140,7 @@ impl RackRig {
     }
 }
 
-/// Starts a leaf or an agent with this configuration.
+/// Starts a leaf or an agent with this configuration, with its account on standard output.
 fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     let path = folder.path().join(format!("{role}.toml"));
     std::fs::write(&path, config).unwrap();
@@ -149,7 +150,7 @@ fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     Process::start(&mut command)
 }
 
-/// Stops the generator and returns its report, which must have two classes of tasks.
+/// Stops the generator and returns its report. The load must have two classes of tasks, GET and SCAN.
 fn report(generator: Process) -> Value {
     let report = verified(&generator.end());
     assert_eq!(report["classes"].as_array().unwrap().len(), 2);
@@ -184,7 +185,7 @@ fn killed_worker_loses_only_its_tasks() {
 
 fn loses_only_tasks_of_killed(mode: Mode) {
     let mut rig = RackRig::start("kill", mode);
-    // Long enough for answers that a stalled machine delays. Answers of the killed worker never come.
+    // 10 s suffice for answers that a stalled machine delays. The killed worker never answers its tasks.
     let generator = rig.generator("10s");
     wait("answers", || rig.agent_counter("replies") > 50);
     let region = rig.region();
@@ -195,7 +196,7 @@ fn loses_only_tasks_of_killed(mode: Mode) {
     wait("its place to be taken away", || !(0..WORKERS).all(is_admitted));
     let before = rig.agent_counter("replies");
     wait("answers again", || rig.agent_counter("replies") > before + 50);
-    // A new process becomes the worker that the killed one was.
+    // A new process takes the place of the killed worker.
     rig.workers.push(rig.worker());
     rig.wait_for_workers();
     let before = rig.agent_counter("replies");
@@ -205,7 +206,8 @@ fn loses_only_tasks_of_killed(mode: Mode) {
     let lost = count(&agent, "/drops/worker_lost");
     assert_eq!(count(&report, "/lost"), lost, "{report}\n{leaf}\n{agent}");
     assert_eq!(count(&agent, "/attach/died"), 1, "{agent}");
-    assert!(lost <= 64, "no more than its ring holds: {agent}");
+    // An agent gives each worker a ring of 64 slots by default.
+    assert!(lost <= 64, "the killed worker lost more tasks than its ring holds: {agent}");
     assert_eq!(count(&leaf, "/scheduled"), count(&leaf, "/replies") + lost, "{leaf}");
     assert!(workers.iter().all(|worker| count(worker, "/tasks") > 0), "{workers:?}");
 }
@@ -223,7 +225,7 @@ fn suspended_worker_is_excluded_and_ends() {
     wait("its place to be taken away", || !(0..WORKERS).all(is_admitted));
     let before = rig.agent_counter("replies");
     wait("answers of the others", || rig.agent_counter("replies") > before + 50);
-    // It ends the tasks that it had begun, and their late answers harm no one.
+    // It finishes the tasks that it had begun. The agent ignores their late answers.
     suspended.signal(Signal::CONT);
     assert_eq!(suspended.output().status.code(), Some(1));
     let report = report(generator);

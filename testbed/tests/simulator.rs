@@ -1,8 +1,9 @@
-//! The simulator: agreement with published results, determinism, and rejected input.
+//! Tests of the simulator: agreement with published results, determinism, and rejected input.
 //!
 //! In the flags, `speeds` of `50x1,50x10` are 50 workers of speed 1 and 50 of speed 10. `nodes` of `2x8,4x2` are
-//! 2 nodes of 8 workers and 4 of 2. `racks` lists the workers of each rack. Times are in microseconds; in the
-//! model `ct` in mean service times, in `slots` in slots. Tasks take 100 us on average by default.
+//! 2 nodes of 8 workers and 4 of 2. `racks` lists the workers of each rack. By default there is one rack of 32
+//! workers, `ct` and `slots` have 100 servers, and tasks take 100 us on average. Results are in microseconds, in the
+//! model `ct` in mean service times, in `slots` in slots.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/golden/mod.rs"]
@@ -15,7 +16,7 @@ use wedjat_testbed::sim::digest::Digest;
 use wedjat_testbed::sim::stats::Observer;
 use wedjat_testbed::sim::{self, Row, SimArgs, plan, print, reference};
 
-/// Parses flags of `wedjat-testbed sim` with their values.
+/// Converts flags of `wedjat-testbed sim` and their values to arguments.
 fn args(keys: &[(&str, &str)]) -> SimArgs {
     let mut table = toml::Table::new();
     for (key, value) in keys {
@@ -24,7 +25,8 @@ fn args(keys: &[(&str, &str)]) -> SimArgs {
     table.try_into().expect("keys of the command line")
 }
 
-/// Runs the simulator with these flags, by default for a short time. Returns its JSON, one row per line.
+/// Runs the simulator with these flags. Without `tasks` and `slots` among them, runs are short. Returns its JSON, one
+/// row per line: three rows per policy by default, one for each load.
 fn json(keys: &[(&str, &str)]) -> String {
     let mut all = vec![("format", "json"), ("timing", "no"), ("tasks", "20000"), ("slots", "300")];
     all.extend(keys);
@@ -45,7 +47,8 @@ fn results_agree_with_others() {
 // promise: scheduling.5
 #[test]
 fn unstable_policies_are_reported_so() {
-    // `jsq(2)` draws two slow servers for a quarter of the tasks: 22% of the capacity. Slow servers have 9% of it.
+    // `jsq(2)` draws two slow servers for a quarter of the tasks. At a load of 0.9 these need 22% of the capacity, of
+    // which the slow servers have 9%.
     let rows = sim::rows(&args(&[
         ("model", "slots"),
         ("speeds", "50x1,50x10"),
@@ -87,14 +90,14 @@ fn equal_seeds_print_equal_bytes() {
     }
 }
 
-// Only a change of decisions may change the golden file.
+// The golden file may change only with decisions.
 #[test]
 fn decisions_equal_the_recorded_rows() {
     let policies = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
     let policies: Vec<_> = policies.map(|entry| entry.name).collect();
     let policies = policies.join(",");
     let script = "2ms speed 0-1=0.5; 3ms shuffle; 6ms load 0.6";
-    let of_nodes = "1ms speed 0-1=0.5; 2ms load 0.9; 3ms traffic 0-1=0.8; 4ms shock 1-2=90; 5ms down 2; 8ms up 2";
+    let node_script = "1ms speed 0-1=0.5; 2ms load 0.9; 3ms traffic 0-1=0.8; 4ms shock 1-2=90; 5ms down 2; 8ms up 2";
     let models = [
         &[("policy", &*policies), ("racks", "16"), ("digest", "yes")][..],
         &[("policy", &*policies), ("racks", "16"), ("speeds", "8x1,8x3"), ("at", script)],
@@ -124,7 +127,7 @@ fn decisions_equal_the_recorded_rows() {
             ("nodes", "2x8,2x3"),
             ("queue", "30"),
             ("beat", "50us"),
-            ("at", of_nodes),
+            ("at", node_script),
         ],
         &[("model", "fabric"), ("policy", "horus"), ("leaves", "16"), ("pools", "2")],
     ];
@@ -168,7 +171,7 @@ fn every_leaf_policy_runs_in_three_models() {
     }
 }
 
-/// Returns the digests in the rows of this JSON.
+/// Returns the digests in the rows of this JSON, in order.
 fn digests(rows: &str) -> Vec<&str> {
     let digests = rows.lines().filter_map(|row| row.split("\"digest\":\"").nth(1));
     digests.filter_map(|rest| rest.split('"').next()).collect()
@@ -184,7 +187,7 @@ fn endless_quantum_changes_nothing() {
         &[("model", "nodes"), ("policy", "frozen,rsteal,jsq"), ("nodes", "2x8,2x3")],
     ] {
         let is_nodes = model.contains(&("model", "nodes"));
-        // Nodes give a worker one task at a time without sharing.
+        // Without sharing, nodes give a worker one task at a time. One slot does the same with sharing.
         let sharing = if is_nodes { "10s,1us,1" } else { "10s,1us" };
         let run = |more: &[_]| json(&[model, &[("digest", "yes"), ("load", "0.9")], more].concat());
         let (plain, shared) = (run(&[]), run(&[("sharing", sharing)]));
@@ -228,6 +231,7 @@ fn dead_node_loses_tasks_of_shared_cores() {
         ];
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
+    // `dead_node_loses_only_its_tasks` derives the number of lost tasks. A change to the same load changes nothing.
     let (dies, stays) = (run("200ms down 1;300ms up 1"), run("1ms load 0.5"));
     assert!((5_700..6_900).contains(&dies.lost) && stays.lost == 0, "{dies:?}");
     assert!((dies.mean / stays.mean - 1.0).abs() < 0.1, "{dies:?} {stays:?}");
@@ -249,8 +253,8 @@ fn served_quanta_shorten_the_tail() {
         ("policy", "jsq,jsq-msq"),
     ];
     let rows = sim::rows(&args(&keys)).unwrap();
-    let [queue, served] = [0, 1].map(|row: usize| &rows[row]);
-    assert!(served.mean < queue.mean, "{queue:?} {served:?}");
+    let [jsq, jsq_msq] = [0, 1].map(|row: usize| &rows[row]);
+    assert!(jsq_msq.mean < jsq.mean, "{jsq:?} {jsq_msq:?}");
 }
 
 // promise: measurement.4
@@ -302,18 +306,18 @@ fn only_cores_know_each_other_at_once() {
             ["cores", "leaves"].map(|kind| eight_dispatchers(kind, policy, "50us"));
         assert!(cores.p99 < 0.95 * leaves.p99, "{policy}: {} {}", cores.p99, leaves.p99);
         if ["scd", "jbsq(k=3)"].contains(&policy) {
-            // scd assumes as many tasks of each other leaf as of its own. Under jbsq only cores take turns by the age of
-            // their waiting tasks.
+            // A leaf under scd assumes as many tasks of each other leaf as of its own. Under jbsq, cores let the task
+            // that has waited longest go first; leaves do not.
             continue;
         }
-        // Without a delay, reports of leaves are as good as shared counts.
+        // Without a delay, the reports to leaves are as good as the shared counts of cores.
         let [cores, leaves] =
             ["cores", "leaves"].map(|kind| eight_dispatchers(kind, policy, "0us"));
         assert!((cores.mean / leaves.mean - 1.0).abs() < 0.05, "{policy}: {cores:?} {leaves:?}");
     }
 }
 
-/// The dispatchers of a leaf's cores decide like a single one, except for ties.
+/// The dispatchers of a leaf's cores decide like a single one, except between equal members.
 // promise: measurement.4
 #[test]
 fn cores_of_one_leaf_perform_like_one() {
@@ -336,7 +340,7 @@ fn cores_of_one_leaf_perform_like_one() {
     }
 }
 
-/// Waiting tasks of each dispatcher take their turn: none waits much longer than those of others.
+/// No dispatcher's tasks wait much longer than those of others.
 // promise: measurement.4
 #[test]
 fn waiting_tasks_take_turns_between_dispatchers() {
@@ -371,8 +375,12 @@ fn earliest_finish_is_near_the_best() {
         ];
         let rows = sim::rows(&args(&keys)).unwrap();
         let least = |of: fn(&Row) -> f64| rows[1..].iter().map(of).fold(f64::INFINITY, f64::min);
-        let (mean, p99) = (rows[0].mean / least(|r| r.mean), rows[0].p99 / least(|r| r.p99));
-        assert!(mean < 1.05 && p99 < 1.08, "{speeds} {delay}: {mean} {p99}");
+        let mean_ratio = rows[0].mean / least(|row| row.mean);
+        let p99_ratio = rows[0].p99 / least(|row| row.p99);
+        assert!(
+            mean_ratio < 1.05 && p99_ratio < 1.08,
+            "{speeds} {delay}: {mean_ratio} {p99_ratio}"
+        );
     }
 }
 
@@ -390,7 +398,7 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
     let rows = sim::rows(&args(&keys)).unwrap();
     assert_eq!(rows.len(), 11);
     for row in &rows {
-        // The mean service time is 100 us.
+        // The mean service time is 100 us, so that no policy can be much faster.
         assert!(row.lost == 0 && !row.unstable && row.mean > 99.0, "{row:?}");
         let passed =
             [row.migrations_per_task, row.steals_per_task, row.stolen_per_task].map(Option::unwrap);
@@ -418,9 +426,9 @@ fn nodes_without_scheduler_lose_nothing_with_room() {
 // promise: agent.4
 #[test]
 fn nodes_are_stable_as_far_as_theory_says() {
-    // Without passing, a node of three workers gets a fourteenth of the work of 86 workers. It is full at a
+    // Without forwarding, a node of three workers gets a fourteenth of the work of 86 workers. It saturates at a
     // load of 3 * 14 / 86. With two choices, both are slow nodes in 10 * 9 of 14 * 13 draws. The slow nodes
-    // are full at 30 * 14 * 13 / (10 * 9 * 86).
+    // saturate at 30 * 14 * 13 / (10 * 9 * 86).
     let limits = [("random", 0.488), ("po2", 0.705)];
     for (policy, limit) in limits {
         for (load, unstable) in [(limit - 0.02, false), (limit + 0.02, true)] {
@@ -464,7 +472,7 @@ fn nodes_learn_to_share_excess_load() {
     assert!(malcolm.p99 < frozen.p99, "{malcolm:?} {frozen:?}");
 }
 
-/// Figures cover the last half second of a run. It begins 300 ms after the change.
+/// Results cover the last 0.5 s of a run of 2 s. They begin 300 ms after the change at 1.2 s.
 #[test]
 fn nodes_adapt_to_changes_within_300_ms() {
     let run = |policy, load, at, seconds| {
@@ -481,13 +489,15 @@ fn nodes_adapt_to_changes_within_300_ms() {
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
     let shift = "1200ms traffic 0-1=0.9";
+    // A change to the same load changes nothing.
     let (usual, shifted) =
         (run("malcolm", "0.9", "1ms load 0.9", "1.2"), run("malcolm", "0.9", shift, "2"));
     assert!(shifted.mean < 1.25 * usual.mean && shifted.lost == 0, "{shifted:?} {usual:?}");
-    // Under `random`, nodes serve the tasks that clients send them.
+    // Under `random`, nodes do not forward tasks.
     let unshared = run("random", "0.9", shift, "2");
-    assert!(unshared.mean > 10.0 * usual.mean, "`random` does not adapt: {unshared:?}");
-    // Load of 94% of the remaining capacity.
+    assert!(unshared.mean > 10.0 * usual.mean, "`random` adapted to the shift: {unshared:?}");
+    // A load of 0.8 is 94% of the remaining capacity: two of the six nodes, with 16 of 36 workers, get a speed of
+    // 0.667.
     let was_slow = run("malcolm", "0.8", "1ms speed 0-1=0.667", "2");
     let became_slow = run("malcolm", "0.8", "1200ms speed 0-1=0.667", "2");
     assert!(became_slow.mean < 1.25 * was_slow.mean, "{became_slow:?} {was_slow:?}");
@@ -511,14 +521,14 @@ fn dead_node_loses_only_its_tasks() {
             ];
             sim::rows(&args(&keys)).unwrap().remove(0)
         };
-        // Clients send 240 tasks per ms. They go on sending a quarter to the dead node: 6000 in 100 ms. Peers
-        // pass tasks to it for at most 10 beats of 100 us, because it seems idle. It also had some tasks of
-        // its own.
+        // Clients send 240 tasks per ms. They continue to send a quarter to the dead node: 6000 in 100 ms. Peers
+        // forward tasks to it for at most 10 beats of 100 us, because it seems idle. It also loses the tasks that it
+        // had.
         let (dies, stays) = (run("200ms down 1;300ms up 1"), run("1ms load 0.5"));
         assert!((5_700..6_900).contains(&dies.lost) && stays.lost == 0, "{policy}: {dies:?}");
         assert!(
             (dies.mean / stays.mean - 1.0).abs() < 0.1,
-            "{policy}: the mean is as without the death: {dies:?} {stays:?}"
+            "{policy}: a dead node changed the mean: {dies:?} {stays:?}"
         );
     }
 }
@@ -539,16 +549,19 @@ fn shocks_and_shifts_reach_their_nodes() {
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
     let usual = run("random", "1ms load 0.7");
-    // The load of one node exceeds its capacity. Policies that pass tasks spread it.
+    // The load of one node exceeds its capacity. Policies that forward tasks spread it.
     let shifted = run("random", "1ms traffic 0-0=0.5");
     assert!(shifted.unstable && shifted.mean > 10.0 * usual.mean, "{shifted:?}");
     let shared = run("jsq", "1ms traffic 0-0=0.5");
     assert!(!shared.unstable && shared.mean < usual.mean, "{shared:?} {usual:?}");
-    // A thousand tasks take one node 12.5 ms on average.
+    // A thousand tasks of 50 us occupy a node's four workers for 12.5 ms.
     let shock = run("random", "100ms shock 2=1000");
     assert!(shock.p999 > 10_000.0 && usual.p999 < 5_000.0, "{shock:?} {usual:?}");
     let helped = run("rsteal", "100ms shock 2=1000");
-    assert!(helped.p999 < 0.8 * shock.p999, "peers steal tasks of the shock: {helped:?} {shock:?}");
+    assert!(
+        helped.p999 < 0.8 * shock.p999,
+        "peers stole few tasks of the shock: {helped:?} {shock:?}"
+    );
     let slow = run("random", "1ms speed 0-4=0.8");
     assert!(slow.mean > 1.25 * usual.mean, "{slow:?} {usual:?}");
 }
@@ -565,7 +578,7 @@ fn mixes_are_known_by_name() {
     assert_ne!(run("tpcc"), run("rocksdb-90-10"));
 }
 
-/// The ratios are the specification's bars.
+/// The maximum ratios are the goals in SPECIFICATION.md.
 #[test]
 fn central_queues_beat_horus_at_high_load() {
     for (service, ratio_max) in [
@@ -584,7 +597,7 @@ fn central_queues_beat_horus_at_high_load() {
             ("tasks", "600000"),
         ]))
         .unwrap();
-        // Both policies see the same tasks, so that their ratio varies less than either value.
+        // Both policies get the same tasks, so that the ratio varies less than either value.
         assert!(
             rows[1].p99 < ratio_max * rows[0].p99,
             "{service}: {} {}",
@@ -614,8 +627,8 @@ fn several_cores_perform_like_one() {
             assert!(eight.p99 < ratio_max * one.p99, "{policy}: {eight:?} {one:?}");
         }
     }
-    // Cores that share memory words perform worse: they take members for idle to which other cores are
-    // sending.
+    // Cores that share counts in memory perform worse: members seem idle to a core while other cores send them
+    // tasks.
     let rows = sim::rows(&args(&[
         ("load", "0.9"),
         ("cores", "8"),
@@ -634,10 +647,10 @@ fn faults_lose_tasks_and_the_rest_goes_on() {
         sim::rows(&args(&all)).unwrap().remove(0)
     };
     let loss = rows(&[("loss", "0.01")]);
-    // A task crosses two links. A lost reply is not a lost task.
+    // A task crosses two links, each with 1% loss: 2000 of 100,000 tasks. A lost reply is not a lost task.
     assert!((loss.lost as f64 / 2000.0 - 1.0).abs() < 0.1, "{}", loss.lost);
-    // A failed leaf gets about a quarter of 192 tasks in the millisecond until the controller removes it. Tasks at its
-    // workers still complete.
+    // Until the controller removes it after a millisecond, a failed leaf gets about a quarter of 192 tasks. Tasks at
+    // its workers still complete.
     let leaf = rows(&[("fail", "leaf:2@50ms")]);
     assert!(leaf.lost > 0 && leaf.lost < 2000 && !leaf.unstable, "{leaf:?}");
     // The only leaf fails. The tasks in the queues of both its cores are lost, so the run ends.
@@ -651,13 +664,13 @@ fn faults_lose_tasks_and_the_rest_goes_on() {
     let alone = sim::rows(&args(&alone)).unwrap().remove(0);
     assert!(alone.lost > 0, "{alone:?}");
     let spine = rows(&[("fail", "spine@50ms")]);
-    // 0.192 tasks per us for the millisecond until the backup takes over.
+    // Clients send 192 tasks in the millisecond until the backup takes over.
     assert!((spine.lost as f64 / 192.0 - 1.0).abs() < 0.4, "{}", spine.lost);
 }
 
 #[test]
 fn speeds_and_loads_change_on_the_way() {
-    // The change of the first run never comes.
+    // The run ends before a change at 1000 s.
     let mean = |at: &str| {
         sim::rows(&args(&[("load", "0.5"), ("tasks", "100000"), ("at", at)])).unwrap()[0].mean
     };
@@ -681,7 +694,7 @@ fn fabric_runs_many_pools() {
         ]))
     };
     let (horus, rs_lb) = (run("horus", "10").unwrap(), run("rs-lb", "10").unwrap());
-    // Pieces of one worker scatter each pool over servers.
+    // With pieces of one worker, each pool is scattered over more servers.
     let scattered = sim::rows(&args(&[
         ("model", "fabric"),
         ("leaves", "24"),
@@ -792,7 +805,7 @@ fn lists_are_swept_with_labelled_rows() {
     let all = [("1us", "0"), ("1us", "0.1"), ("5us", "0"), ("5us", "0.1")];
     assert_eq!(places, all.map(|(hop, loss)| (Some(hop), Some(loss))));
     assert!(rows[0]["lost"] == 0 && rows[1]["lost"].as_u64() > Some(0));
-    // Flags with one value are no columns. Their results equal those of the sweep.
+    // A flag with one value has no column. The result equals that of the sweep.
     let alone = [&keys[2..], &[("hop", "5us"), ("loss", "0.1")]].concat();
     let alone: serde_json::Value = serde_json::from_str(&json(&alone)).unwrap();
     assert!(alone.get("hop").is_none() && alone["mean"] == rows[3]["mean"]);
@@ -804,19 +817,20 @@ fn lists_are_swept_with_labelled_rows() {
     let csv = print("csv");
     assert!(csv.lines().next().unwrap().ends_with(",hop,loss"), "{csv}");
     assert!(csv.lines().nth(2).unwrap().ends_with("1us,0.1"), "{csv}");
-    // The header has the flag's name, and each row its value.
+    // The header contains a flag's name, and each row a value with its unit.
     assert!(print("text").lines().all(|line| line.contains("us") || line.contains("hop")));
 }
 
 // promise: measurement.4
 #[test]
 fn default_run_length_suffices() {
-    // A run needs 300 mean service times to leave its start-up phase. The default is a million tasks, or more
-    // where that is shorter.
+    // A run needs 300 mean service times to leave its start-up phase. The default is a million tasks, or more if that
+    // would be shorter.
     let cells = |keys: &[(&str, &str)]| sim::plan::cells(&args(keys)).unwrap();
     let fabric = cells(&[("model", "fabric"), ("load", "0.8")]);
     assert!(fabric[0].model.length() >= 300.0 && fabric[0].caution().is_none());
-    // 1000 pools of 685 workers on average get 548,000 tasks per mean service time: 1.82 of these for a million.
+    // 1000 pools of 685 workers on average get 548,000 tasks per mean service time. A million tasks take 1.82 of these
+    // times, so that a run needs 300 / 1.82 times as many.
     let short = cells(&[("model", "fabric"), ("load", "0.8"), ("tasks", "1000000")]);
     assert!(short[0].caution().unwrap().contains("164.4 times the --tasks"), "{short:?}");
     let rack = cells(&[("load", "0.8")]);
@@ -839,7 +853,8 @@ fn long_queues_do_not_saturate_percentiles() {
         ("tasks", "200000"),
     ]))
     .unwrap();
-    // A third of the load exceeds the capacity: response times grow evenly to 66,667 mean service times.
+    // 200,000 tasks arrive in 133,333 mean service times, and their service takes 200,000. Response times grow evenly
+    // to 66,667.
     assert!((rows[0].p99 / 66_000.0 - 1.0).abs() < 0.05, "{rows:?}");
     assert!((rows[0].mean / rows[0].p50 - 1.0).abs() < 0.05, "{rows:?}");
 }
@@ -880,7 +895,7 @@ fn the_scenario_of_the_examples_runs() {
 // promise: measurement.4
 #[test]
 fn held_tasks_resume_after_losses_fill_workers() {
-    // Lost tasks soon fill both workers. Only time frees their places.
+    // Lost tasks soon occupy all places at both workers. Only a timeout frees these places.
     let lossy = [("racks", "2"), ("policy", "jbsq,cfcfs"), ("loss", "0.2"), ("load", "0.5")];
     for row in sim::rows(&args(&[&lossy[..], &[("tasks", "3000")]].concat())).unwrap() {
         // A task crosses two lossy links on the way to its worker: 36% of the tasks are lost.
@@ -892,14 +907,14 @@ fn held_tasks_resume_after_losses_fill_workers() {
 // promise: scheduling.4
 #[test]
 fn lost_packets_do_not_take_workers_away() {
-    // Forgotten workers, or places held by lost tasks, would reduce the capacity more and more. The mean response time
-    // (limits below in us) would then grow with the run.
+    // Workers missing from the idle list, or places that lost tasks hold, would reduce the capacity more and more. The
+    // mean response time (maximum below, in us) would then grow with the run.
     let run = |policy, loss, load| {
         let keys = [("policy", policy), ("loss", loss), ("load", load), ("tasks", "400000")];
         sim::rows(&args(&keys)).unwrap().remove(0)
     };
     for (policy, loss, load, mean) in [
-        ("pi", "0", "0.5", 115.0), // replies overtake each other
+        ("pi", "0", "0.5", 115.0), // without loss, but replies overtake each other
         ("pi", "0.0005", "0.7", 135.0),
         ("cfcfs", "0.0001", "0.7", 120.0),
         ("cfcfs", "0.001", "0.7", 130.0),
@@ -910,14 +925,14 @@ fn lost_packets_do_not_take_workers_away() {
     }
 }
 
-/// Dispatchers that know each other's tasks at once.
+/// Dispatchers that know each other's tasks without delay.
 const CORES: (&str, &str) = ("dispatchers-as", "cores");
 
 // promise: scheduling.3
 #[test]
 fn cfcfs_hides_long_round_trips() {
     for (keys, mean) in [
-        // Round trips of 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2 and 2.6 mean
+        // The round trips take 0.4, 1 and 1 mean service times. The best fixed bounds reach means of 2.2 and 2.6 mean
         // service times, and of 318 us.
         (&[("model", "ct"), ("dispatchers", "1"), ("delay", "20us"), ("load", "0.95")][..], 2.6),
         (&[("model", "ct"), ("dispatchers", "10"), CORES, ("delay", "50us"), ("load", "0.9")], 3.2),
@@ -929,8 +944,8 @@ fn cfcfs_hides_long_round_trips() {
     }
 }
 
-/// The backlog from the time before the bound is wide enough drains slowly. The mean of a run of 57 ms, in mean
-/// service times, thus shows when the bound was found.
+/// A backlog grows until the policy finds a wide enough bound, and then drains slowly. The mean response time of a run
+/// of 57 ms therefore shows how soon it finds the bound.
 // promise: scheduling.3
 #[test]
 fn cfcfs_detects_a_long_round_trip_soon() {
@@ -973,7 +988,7 @@ fn learners_adapt_to_shocks_given_rates_do_not() {
         ];
         sim::rows(&args(&all)).unwrap().remove(0)
     };
-    // 400,000 tasks, at 80 per service time of 100 us, take half a second.
+    // 400,000 tasks, at 80 per mean service time of 100 us, take 0.5 s. A change at 1000 s never happens.
     let (never, soon) = ("1000s shuffle", "100ms shuffle");
     assert!(run("ppot", soon).mean > 20.0 * run("ppot", never).mean);
     assert!(run("ppot-ewma", soon).mean < 2.0 * run("ppot-ewma", never).mean);
@@ -997,10 +1012,10 @@ fn answers_to_probes_take_the_delay() {
         ];
         sim::rows(&args(&all)).unwrap().remove(0).mean
     };
-    // A task waits for its probes before it is sent: half a mean service time each way.
+    // A task waits for the answers to its probes: half a mean service time each way.
     let waited = run("jsq(2)", "late") - run("jsq(2)", "now");
     assert!((0.95..1.3).contains(&waited), "{waited}");
-    // `sed` ranks all queues, which it knows late; `horus` does not probe.
+    // `sed` ranks all queues, which it learns late by default. `horus` does not probe.
     assert!(run("sed", "late") != run("sed", "now"));
     assert_eq!(run("horus", "late"), run("horus", "now"));
 }

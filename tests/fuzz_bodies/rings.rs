@@ -1,39 +1,48 @@
-//! A dispatcher and two workers at their channels, while arbitrary words of their region change. Both sides
-//! stay within the region, and the dispatcher's count of tasks stays right.
+//! Fuzz body of the channels between a dispatcher and two workers, while arbitrary words of their region change. Both
+//! sides must stay within the region, and the dispatcher's count of tasks must stay right.
 //!
-//! An input is a script of steps.
+//! An input is a sequence of steps of [`STEP`] bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use wedjat::ring::{Channel, Outcome, Place, TakenTask, TaskIds, WorkerEnd, WorkerRegion};
 
+/// Number of slots of each channel.
 const SLOTS: usize = 4;
+/// Maximum number of bytes of a payload.
 const PAYLOAD: usize = 16;
 const WORKERS: usize = 2;
-/// Bytes of a step: action (1), position (2) and value (8).
+/// Number of bytes of a step: action (1), position (2, the worker's index or that of a word) and value (8).
 const STEP: usize = 11;
 
-/// A channel, its worker, and the numbers of tasks given and ended.
+/// Both ends of a channel, and the numbers of tasks that the dispatcher gave and saw end.
 struct Ends {
+    /// The dispatcher's end.
     channel: Channel,
+    /// The worker's end; `None` without a worker.
     worker: Option<WorkerEnd>,
     /// Tasks that the worker has taken and not completed.
     taken: Vec<TakenTask>,
-    /// Most tasks that it keeps: 1 if it completes tasks in order.
+    /// Maximum number of taken tasks: 1 if the worker completes tasks in order, otherwise [`SLOTS`].
     taken_max: usize,
+    /// Number of tasks that the dispatcher sent.
     given: u64,
+    /// Number of tasks that the dispatcher counts as completed or lost.
     ended: u64,
 }
 
-/// Runs one input. Returns the number of answered tasks.
+/// Runs one input. Returns the number of answered tasks. Ignores bytes after the last full step.
+///
+/// # Panics
+/// If an invariant does not hold.
 pub fn run(input: &[u8]) -> u64 {
     let places = [0, 1].map(|id| Place { id, pool: 3 });
     let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a possible region");
     let region = Arc::new(region);
     let memory = region.memory();
-    let mut all: [Ends; WORKERS] = std::array::from_fn(|at| Ends {
-        channel: region.channel(at),
+    let mut channels: [Ends; WORKERS] = std::array::from_fn(|index| Ends {
+        channel: region.channel(index),
         worker: None,
         taken: Vec::new(),
         taken_max: 1,
@@ -42,15 +51,16 @@ pub fn run(input: &[u8]) -> u64 {
     });
     let mut answered = 0;
     for step in input.chunks_exact(STEP) {
-        let at = usize::from(u16::from_le_bytes([step[1], step[2]]));
+        let position = usize::from(u16::from_le_bytes([step[1], step[2]]));
         let value = u64::from_le_bytes(step[3..].try_into().expect("eight bytes"));
-        let ends = &mut all[at % WORKERS];
+        let index = position % WORKERS;
+        let ends = &mut channels[index];
         match step[0] % 8 {
-            0 => memory[at % memory.len()].store(value, Relaxed),
-            // Small values: plausible counts and lengths.
-            1 => memory[at % memory.len()].store(value % 64, Relaxed),
+            0 => memory[position % memory.len()].store(value, Relaxed),
+            // Small values are plausible counts and lengths.
+            1 => memory[position % memory.len()].store(value % 64, Relaxed),
             2 => {
-                if let Some(worker_end) = region.claim(at % WORKERS).ok().flatten() {
+                if let Some(worker_end) = region.claim(index).ok().flatten() {
                     ends.replace(Some(worker_end));
                 }
             }
@@ -60,7 +70,7 @@ pub fn run(input: &[u8]) -> u64 {
             6 => ends.work(value),
             _ => answered += ends.collect(),
         }
-        for ends in &all {
+        for ends in &channels {
             let outstanding = ends.channel.sender().outstanding();
             assert!(outstanding <= SLOTS);
             assert_eq!(ends.given, ends.ended + outstanding as u64, "no task is lost or doubled");
@@ -70,14 +80,14 @@ pub fn run(input: &[u8]) -> u64 {
 }
 
 impl Ends {
-    /// Lets another worker follow, or none.
+    /// Replaces the worker, or removes it.
     fn replace(&mut self, worker: Option<WorkerEnd>) {
         (self.worker, self.taken_max) = (worker, 1);
         self.taken.clear();
     }
 
-    /// Grants the channel to a new claim, whose worker then starts. Tasks of the worker before are lost. With
-    /// `any_order` the worker completes tasks in any order.
+    /// Grants the channel to a new claim. Tasks of the previous worker are lost. Then starts the worker, if it is
+    /// granted and without tasks. With `any_order` it completes tasks in any order.
     fn grant(&mut self, any_order: bool) {
         let claim = self.channel.sender().claim();
         if claim != 0 && claim != self.channel.sender().granted() {
@@ -103,14 +113,15 @@ impl Ends {
         self.ended += lost.end - lost.start;
     }
 
-    /// Gives the worker a task, if its ring has room. Its contents depend on `value`.
+    /// Sends a task, if the worker's ring has room. The task's number and payload depend on `value`.
     fn give(&mut self, value: u64) {
         let ids = TaskIds { app: 1, seq: value as u32, class: 0 };
         let payload = &value.to_le_bytes().repeat(2)[..value as usize % (PAYLOAD + 1)];
         self.given += u64::from(self.channel.give(ids, payload));
     }
 
-    /// Lets the worker take its next task if it can, and answer one of its tasks or give it up.
+    /// Lets the worker take its next task, if there is one and the worker has room. Then it answers one of its tasks,
+    /// or gives it up.
     fn work(&mut self, value: u64) {
         let Some(worker_end) = &self.worker else { return };
         if self.taken.len() < self.taken_max {
@@ -133,8 +144,8 @@ impl Ends {
         }
     }
 
-    /// Collects completed tasks, and revokes the grant of a worker with impossible counts. Returns the number of
-    /// answered tasks.
+    /// Collects completed tasks and reads their replies. Revokes the grant if the worker's counts are impossible.
+    /// Returns the number of answered tasks.
     fn collect(&mut self) -> u64 {
         let Ok(done) = self.channel.collect() else {
             self.give_up();

@@ -1,17 +1,17 @@
 //! Model `ct`: servers and dispatchers in continuous time, with or without a delay between them.
 //!
-//! Times are in mean service times of an average server. A task's response time runs from its arrival at a
-//! dispatcher to the end of its service. Tasks, reports and replies take the delay. Answers to probes
-//! ([`super::knowledge`]) take it too, unless configured to be immediate.
+//! The unit of reported times is the mean service time of an average server, which has 1e9 ticks. A task's
+//! response time runs from its arrival at a dispatcher to the end of its service. Tasks, reports and replies take the
+//! delay. Answers to probes ([`super::knowledge`]) take it too, unless configured to be immediate.
 //!
 //! The dispatchers are cores of one leaf or independent leaves ([`DispatcherKind`]). All policies have the same
-//! information then.
+//! information about other dispatchers' tasks, which depends on the kind.
 //!
-//! Some policies request benchmark tasks ([`super::engine`]). They are copies of the dispatcher's last task. Reports
-//! exclude them.
+//! Some policies request benchmark tasks ([`super::engine`]), which copy the dispatcher's last task. Load reports
+//! exclude benchmark tasks.
 //!
-//! The decisions are a separate part ([`Dispatchers`]): either policies driven by this model, or leaves with
-//! their complete dataplane ([`crate::lockstep::leaves`]).
+//! [`Dispatchers`] separates the decisions from the model. Implementations are policies driven by this model
+//! ([`Policies`]), and leaves with their complete dataplane ([`crate::lockstep::leaves`]).
 
 use std::convert::Infallible;
 
@@ -69,7 +69,7 @@ impl DispatcherKind {
 pub struct Config {
     /// Service rates, with mean 1.
     pub speeds: Vec<f64>,
-    /// Mean rate before it was scaled to 1; the script's speeds are divided by it.
+    /// Mean service rate before it was scaled to 1. Speeds in the script are divided by it.
     pub speed_unit: f64,
     /// Number of dispatchers.
     pub dispatchers: usize,
@@ -79,11 +79,11 @@ pub struct Config {
     pub policy: PolicySpec,
     /// Service times at rate 1. Their mean is the unit of time.
     pub service: Service,
-    /// Arrivals; each goes to a random dispatcher.
+    /// Arrival process. Each task goes to a random dispatcher.
     pub arrivals: Arrivals,
     /// Offered work as a fraction of the servers' capacity.
     pub load: f64,
-    /// Delay between dispatchers and servers, each way.
+    /// Delay in nanoseconds between dispatchers and servers, each way.
     pub delay_ns: f64,
     /// True if probes (questions to servers for their queue length) are answered immediately, regardless of
     /// the delay.
@@ -92,7 +92,7 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks that is not measured.
+    /// Fraction of the tasks, from the first on, that is not measured.
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
@@ -106,9 +106,9 @@ pub struct Config {
     pub observer: Observer,
 }
 
-/// Decides on each dispatcher's tasks and receives the servers' reports. An implementation may fail.
+/// Decisions of all dispatchers. Dispatchers have indices, the model's events call the methods.
 pub trait Dispatchers {
-    /// Error of an implementation.
+    /// Error of the implementation.
     type Error;
 
     /// Advances the time of dispatcher `index`.
@@ -117,11 +117,11 @@ pub trait Dispatchers {
     /// If the implementation fails.
     fn tick(&mut self, index: usize, now_ns: u64) -> Result<(), Self::Error>;
 
-    /// Sets the quanta that servers with shared cores have served to their current tasks. Not for leaves, which do not
-    /// learn them.
+    /// Sets the number of quanta that each server with a shared core has served to its current tasks. Leaves ignore
+    /// them, because no message reports them.
     fn set_quanta(&mut self, _index: usize, _quanta: impl Iterator<Item = u32>) {}
 
-    /// Returns the next server that should run a benchmark task.
+    /// Returns the next server that should run a benchmark task of the dispatcher; `None` if there is no further one.
     fn next_benchmark(&mut self, index: usize) -> Option<Member>;
 
     /// Returns true if the implementation sends probes as messages before it decides. Otherwise the model supplies
@@ -146,7 +146,7 @@ pub trait Dispatchers {
     /// Handles the arrival of a task's probes at the servers: `queue` returns each server's current queue length.
     fn on_probes(&mut self, _number: u64, _queue: impl Fn(Member) -> u32) {}
 
-    /// Decides on a new task with this number; `task` is the model's handle.
+    /// Decides on a new task with this number, or queues it. `task` is the model's handle.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -158,11 +158,11 @@ pub trait Dispatchers {
         task: u32,
     ) -> Result<Placement<u32>, Self::Error>;
 
-    /// Delivers a report of a server's queue to all dispatchers. Not for implementations whose servers send their
-    /// reports as packets.
+    /// Delivers a report of a server's queue to all dispatchers. Implementations whose servers send reports as packets
+    /// ignore it.
     fn on_report(&mut self, _change: QueueChange) {}
 
-    /// Decides on the first queued task, if any; `number` returns the number of a handle.
+    /// Decides again on the first queued task, if any. `number` returns the number of a task's handle.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -173,15 +173,15 @@ pub trait Dispatchers {
         number: impl Fn(u32) -> u64,
     ) -> Result<Placement<u32>, Self::Error>;
 
-    /// Processes the reply to a task, or to a benchmark task, with the server's queue. Reports of benchmark
-    /// tasks have no decision.
+    /// Processes the reply to a task or benchmark task, which carries the server's queue length. `report.decision` is
+    /// `None` for a benchmark task.
     ///
     /// # Errors
     /// If the implementation fails.
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Self::Error>;
 
-    /// Processes the reply to this task without its queue length, for policies that do not learn it from replies, and
-    /// for implementations that send probes.
+    /// Processes the reply to this task without the queue length. Called for policies that do not learn it from
+    /// replies, and for implementations that send probes.
     ///
     /// # Errors
     /// If the implementation fails.
@@ -199,25 +199,26 @@ pub trait Dispatchers {
     /// If the implementation fails.
     fn report(&mut self, index: usize, now_ns: u64, report: &Report) -> Result<(), Self::Error>;
 
-    /// Returns the number of messages sent or requested, and of decisions that need two passes on a switch.
+    /// Returns the number of messages sent or requested by decisions, and the number of decisions that need two passes
+    /// through a switch.
     fn picks(&self) -> (u64, u64);
 }
 
 /// The model's own decisions: policies with their views.
 pub struct Policies {
     dispatchers: Vec<QueueingDispatcher<u32>>,
-    /// Messages between the cores of a leaf; empty for a single core and for independent leaves.
+    /// Each core's end of the exchange between cores; empty for a single core and for independent leaves.
     exchanges: Vec<Exchange>,
-    /// Tasks of all other leaves as each leaf knows them. Each leaf's view reads one of these as if it were a
-    /// second dispatcher's. Empty for cores and for a single leaf.
-    others: Vec<View>,
+    /// For each leaf, the tasks of all other leaves as it knows them. The leaf's view reads this view as if it belonged
+    /// to a second dispatcher. Empty for cores and for a single leaf.
+    remote_tasks: Vec<View>,
 }
 
 impl Policies {
     /// Creates the configured dispatchers, each with its view of the queues.
     fn new(config: &Config, knowledge: &Knowledge) -> Self {
         let (servers, count) = (config.speeds.len(), config.dispatchers);
-        let (views, exchanges, others) = match config.kind {
+        let (views, exchanges, remote_tasks) = match config.kind {
             _ if count == 1 => (View::heap(servers, 1), Vec::new(), Vec::new()),
             DispatcherKind::Cores => {
                 let (views, exchanges) = View::of_cores(servers, count);
@@ -228,11 +229,11 @@ impl Policies {
                     let mut pair = View::heap(servers, 2).into_iter();
                     pair.next().zip(pair.next())
                 });
-                let (views, others): (Vec<_>, Vec<_>) = pairs.unzip();
-                (views, Vec::new(), others)
+                let (views, remote_tasks): (Vec<_>, Vec<_>) = pairs.unzip();
+                (views, Vec::new(), remote_tasks)
             }
         };
-        let node = |(index, mut view): (usize, View)| {
+        let dispatcher = |(index, mut view): (usize, View)| {
             if config.waits_for_probes() {
                 view.set_queues(knowledge.of(index));
             }
@@ -242,8 +243,8 @@ impl Policies {
             dispatcher.set_rates(&config.speeds);
             QueueingDispatcher::unbounded(dispatcher)
         };
-        let dispatchers = views.into_iter().enumerate().map(node).collect();
-        Self { dispatchers, exchanges, others }
+        let dispatchers = views.into_iter().enumerate().map(dispatcher).collect();
+        Self { dispatchers, exchanges, remote_tasks }
     }
 
     /// Lets a core publish its changes and receive those of all others.
@@ -256,7 +257,7 @@ impl Policies {
     }
 }
 
-/// Returns the task as the policy sees it.
+/// Returns the policy's input for a task.
 #[inline]
 fn task_of(number: u64) -> Task {
     Task { decision: Some(Decision::of(number)), ..Task::default() }
@@ -298,14 +299,14 @@ impl Dispatchers for Policies {
     #[inline]
     fn on_report(&mut self, change: QueueChange) {
         let member = Member(change.member);
-        for (index, others) in self.others.iter_mut().enumerate() {
+        for (index, remote_tasks) in self.remote_tasks.iter_mut().enumerate() {
             if index == usize::from(change.dispatcher) {
                 continue;
             }
             match change.arrived {
-                true => others.sent(member),
-                // One of these tasks is always left, because its arrival was reported before.
-                false => _ = others.answered(member),
+                true => remote_tasks.sent(member),
+                // The count is above 0, because the report of the task's arrival came first.
+                false => _ = remote_tasks.answered(member),
             }
             self.dispatchers[index].on_remote_update(member);
         }
@@ -322,7 +323,8 @@ impl Dispatchers for Policies {
             return Ok(Ok(None));
         }
         if !self.exchanges.is_empty() {
-            // A core takes a place that another core released only with the current time.
+            // The tick receives the places that other cores have released, and sets the time at which the core takes
+            // one.
             self.tick(index, now_ns)?;
         }
         let placement = self.dispatchers[index].next(|&task| task_of(number(task)));
@@ -333,7 +335,7 @@ impl Dispatchers for Policies {
     #[inline]
     fn reply(&mut self, index: usize, report: &Report) -> Result<(), Infallible> {
         match report.decision {
-            // The reply to a benchmark task, which is not outstanding.
+            // A benchmark task does not count as outstanding.
             None => self.dispatchers[index].refresh(report),
             Some(_) => _ = self.dispatchers[index].reply(report),
         }
@@ -371,7 +373,7 @@ impl Dispatchers for Policies {
 /// State of a run.
 pub struct Sim<'a, D> {
     config: &'a Config,
-    /// Engine with the servers as its workers. A task's route is its dispatcher.
+    /// Engine with the servers as its workers. A task's `route` is its dispatcher.
     engine: Engine<u16>,
     /// Delay between dispatchers and servers in ticks.
     delay: u64,
@@ -380,23 +382,23 @@ pub struct Sim<'a, D> {
     dispatchers: D,
     /// True if dispatchers read the quanta that servers have served to their current tasks.
     reports_quanta: bool,
-    /// Service time of each dispatcher's last task, which benchmark tasks copy.
+    /// Service time in ticks of each dispatcher's last task, which benchmark tasks copy.
     last_services: Vec<u64>,
-    /// Rule of each server that decides when it sends load reports.
+    /// Each server's state of the rule by which it sends load reports.
     sides: Vec<MemberSide>,
     knowledge: Knowledge,
-    /// Reports of servers to independent leaves.
+    /// Reports of servers' queues to independent leaves, in flight.
     reports: QueueReports,
-    /// Time for which a task waits for the answers to its probes; 0 if its dispatcher decides at once.
+    /// Time in ticks for which a task waits for the answers to its probes; 0 if its dispatcher decides at once.
     probe_round_trip: u64,
-    /// Stream of the dispatchers that tasks go to.
+    /// Stream of the choices of a dispatcher for each task.
     choice: Stream,
-    /// Random numbers of the servers, for example of the dispatcher that a report goes to.
+    /// Random numbers of the servers, for example for the choice of the dispatcher that receives a report.
     members: Rng,
     /// Number of tasks that wait at dispatchers.
     waiting: u64,
-    /// Dispatcher whose waiting tasks are offered first at the next reply. It changes with each reply, so that no
-    /// dispatcher's tasks go before those of others.
+    /// Dispatcher whose waiting tasks the model offered first at the last reply. The next reply starts with the next
+    /// dispatcher, so that none has precedence.
     first_offered: usize,
 }
 
@@ -413,7 +415,7 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 }
 
 impl<'a, D: Dispatchers> Sim<'a, D> {
-    /// Creates a run. `dispatchers` may read the modelled knowledge of queues.
+    /// Creates a run. `dispatchers` creates the dispatchers, which may read the modelled knowledge of queues.
     ///
     /// # Errors
     /// If arrivals and rate contradict each other.
@@ -427,7 +429,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         let probe_delay = if config.probes_at_once { 0 } else { delay };
         let waits_for_probes = config.waits_for_probes();
         let knowledge = Knowledge::new(servers, config.dispatchers, probe_delay, waits_for_probes);
-        let side = |number| MemberSide::new(notify, number, config.dispatchers);
+        let side = |server| MemberSide::new(notify, server, config.dispatchers);
         let stream = |purpose| StreamSeed::derive(config.seed, purpose, 0).stream();
         let mut sim = Self {
             config,
@@ -481,13 +483,13 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Returns the time in nanoseconds, which the policies' timers count.
+    /// Returns the time in nanoseconds, the unit of the policies' timers.
     #[inline]
     fn now_ns(&self) -> u64 {
         (self.engine.now as f64 / UNIT_TICKS * self.config.service.mean_ns()) as u64
     }
 
-    /// Schedules an event after the delay; without a delay it happens immediately.
+    /// Schedules an event (`AT_WORKER`, `REPLY` or `REPORT`) after the delay. Without a delay, handles it immediately.
     #[inline]
     fn after_delay(&mut self, kind: u64, argument: u64) -> Result<(), D::Error> {
         if self.delay > 0 {
@@ -507,7 +509,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
-    /// Starts the next task at a random dispatcher, which decides at once or after the answers to its probes.
+    /// Draws the dispatcher of the next task, which decides at once or after the answers to its probes.
     fn arrive(&mut self) -> Result<(), D::Error> {
         let service = &self.config.service;
         let ticks = |ns| (ns / service.mean_ns() * UNIT_TICKS) as u64;
@@ -518,7 +520,6 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if !self.config.measures_classes {
             self.engine.flights[task].class = 0; // the model has no classes
         }
-        // Probes arrive at the servers halfway through the round trip.
         let sends_probes = self.dispatchers.sends_probes();
         if sends_probes {
             let (now_ns, number) = (self.now_ns(), self.engine.flights[task].number);
@@ -527,6 +528,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if self.probe_round_trip > 0 {
             self.engine.after(self.probe_round_trip, event::ANSWERED, task.into());
             if sends_probes {
+                // Probes arrive at the servers after half the round trip.
                 self.engine.after(self.probe_round_trip / 2, event::PROBES, task.into());
             }
             return Ok(());
@@ -537,7 +539,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.decide(task)
     }
 
-    /// Passes the servers' queue lengths to the probes of a task.
+    /// Delivers the probes of a task to the servers, with their current queue lengths.
     fn on_probes(&mut self, task: u32) {
         let queue = |member: Member| self.engine.tasks_at(member.index());
         self.dispatchers.on_probes(self.engine.flights[task].number, queue);
@@ -558,7 +560,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Delivers the reports that have arrived by now.
+    /// Delivers the reports and the changes of knowledge that have arrived by now.
     #[inline]
     fn receive_reports(&mut self) {
         self.knowledge.advance(self.engine.now);
@@ -584,10 +586,11 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         Ok(())
     }
 
-    /// Executes a decision: sends the task to its server. Returns false if the task waits or there was none.
+    /// Sends a placed task to its server. Returns false if the decision placed none.
     #[inline]
     fn dispatch(&mut self, placement: Placement<u32>) -> Result<bool, D::Error> {
-        let placement = placement.unwrap_or_else(|_| unreachable!("all servers are there"));
+        let placement =
+            placement.unwrap_or_else(|_| unreachable!("servers never leave a pool of this model"));
         let Some((task, pick)) = placement else { return Ok(false) };
         let flight = &mut self.engine.flights[task];
         flight.worker = pick.member.0.into();
@@ -608,7 +611,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         }
     }
 
-    /// Reports a change of a server's queue to all dispatchers.
+    /// Sends a report of a change of a server's queue to all dispatchers.
     #[inline]
     fn send_report(&mut self, dispatcher: u16, member: u16, arrived: bool) {
         let change = QueueChange { member, dispatcher, arrived };
@@ -632,13 +635,14 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if let Some(dispatcher) = dispatcher {
             // Dispatchers that process only some of the reports count these themselves.
             self.engine.messages += u64::from(self.notify != Notify::Always);
+            // Dispatcher, server and queue length, from the high bits on.
             let argument = (dispatcher as u64) << 32 | (member as u64) << 16 | u64::from(queue);
             self.after_delay(event::REPORT, argument)?;
         }
         Ok(())
     }
 
-    /// Delivers a reply to the dispatcher. The reply carries the queue length only by rule [`Notify::Reply`], and not
+    /// Delivers a reply to its dispatcher. The reply carries the queue length under the rule [`Notify::Reply`], except
     /// for dispatchers that send probes as messages.
     #[inline]
     fn reply(&mut self, task: u32) -> Result<(), D::Error> {
@@ -673,13 +677,14 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.first_offered = (self.first_offered + 1) % count;
         loop {
             let before = self.waiting;
-            for place in 0..count {
-                let index = (self.first_offered + place) % count;
+            for offset in 0..count {
+                let index = (self.first_offered + offset) % count;
                 while self.release_at(index)? {
                     self.waiting -= 1;
                 }
             }
-            // A core declines a place while another core's task has waited longer, and takes the next one.
+            // A core leaves a free place to another core whose task has waited longer. Further passes let it take the
+            // next place, until a pass sends no task. Leaves do not wait for each other, so one pass suffices.
             if self.config.kind == DispatcherKind::Leaves || self.waiting == before {
                 return Ok(());
             }
@@ -695,7 +700,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         self.dispatch(next)
     }
 
-    /// Delivers a load report to its dispatcher.
+    /// Delivers a load report to its dispatcher. The argument has dispatcher, server and queue length.
     fn report(&mut self, argument: u64) -> Result<(), D::Error> {
         let dispatcher = (argument >> 32 & 0xFFFF) as usize;
         let (member, load) = (Member((argument >> 16) as u16), Load::tasks(argument as u16));
@@ -725,18 +730,20 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
 }
 
 impl Config {
-    /// Returns true if each task waits for the answers of probed servers. Cores of a leaf read their counts instead.
+    /// Returns true if each task waits for the answers of probed servers. Cores of a leaf read their counts instead of
+    /// sending probes.
     fn waits_for_probes(&self) -> bool {
         self.kind == DispatcherKind::Leaves && self.policy.asks() == ProbeKind::Some
     }
 
-    /// Returns true if dispatchers read the served quanta. Cores of one host read them from their workers' memory.
+    /// Returns true if dispatchers read the served quanta. Only cores of one host can, from their workers' memory.
     fn reports_quanta(&self) -> bool {
         let uses_quanta = self.policy.entry().name == "jsq-msq";
         self.sharing.is_some() && self.kind == DispatcherKind::Cores && uses_quanta
     }
 
-    /// Returns true if each dispatcher receives every server's reports.
+    /// Returns true if each dispatcher receives the reports of every server's queue. Policies that read or bound all
+    /// queues need them.
     fn receives_reports(&self) -> bool {
         let policy = &self.policy;
         self.kind == DispatcherKind::Leaves
@@ -744,7 +751,7 @@ impl Config {
             && (policy.asks() == ProbeKind::All || policy.entry().holds())
     }
 
-    /// Returns the arrivals of the load, and of each load change in the script.
+    /// Returns the arrival schedules of the initial load and of each load change in the script, by step.
     ///
     /// # Errors
     /// If arrivals and a load contradict each other.

@@ -1,9 +1,9 @@
 //! Engine of a run: time, calendar, arrivals, tasks in flight, workers and records. All models with continuous
-//! time run on it. So do the conductors of [`crate::lockstep`] that follow a model; a conductor gives real schedulers
+//! time run on it. So do the conductors of [`crate::lockstep`] that follow a model. A conductor gives real schedulers
 //! turns in emulated time.
 //!
 //! Benchmark tasks measure a worker's speed. A worker runs them when idle, without interruption, and queues
-//! only a few. They are no part of the records.
+//! only a few. The records exclude them.
 
 use hdrhistogram::Histogram;
 use rand::Rng as _;
@@ -29,11 +29,11 @@ const BENCHMARKS_MAX: u32 = 8;
 /// Next step of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum NextEvent {
-    /// A task arrives.
+    /// The next task arrives: the model calls [`Engine::arrive`].
     Arrival,
     /// An event of the calendar: kind and argument.
     Event(u64, u64),
-    /// The timer is due.
+    /// The caller's timer is due.
     Timer,
 }
 
@@ -42,7 +42,7 @@ pub enum NextEvent {
 pub struct Flight<T> {
     /// Time of its arrival.
     pub arrived: u64,
-    /// Start of its service.
+    /// Start of its service; 0 before.
     pub started: u64,
     /// Service time at speed 1.
     pub service: u64,
@@ -50,41 +50,42 @@ pub struct Flight<T> {
     pub number: u64,
     /// Index of its worker.
     pub worker: u32,
-    /// Index of its core, if tasks share cores.
+    /// Index of its core; meaningful only if tasks share cores.
     pub core: u32,
     /// Class; 0 if the model has none.
     pub class: u16,
-    /// Number of tasks left at the worker when it completed this one.
+    /// Number of tasks that remained at the worker when it completed this one.
     pub left_at_worker: u16,
-    /// Route of the task in its model.
+    /// Data of the model about the task, for example its dispatcher.
     pub route: T,
 }
 
 impl<T> Flight<T> {
-    /// Returns the task's end for the record.
+    /// Returns the record of the task's end, with its worker and its response time or the reason for its loss.
     pub fn to_end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
         let &Self { number, class, arrived, service, .. } = self;
         TaskEnd { number, class, worker, arrived, service: Some(service), response }
     }
 }
 
-/// A worker, which serves in order of arrival, or runs its tasks on a core that they share.
+/// A worker, which serves in order of arrival, or runs its tasks on a shared core.
 #[derive(Clone, Copy, Debug)]
 pub struct Worker {
-    /// Tasks in order; the first one runs, unless a benchmark task does. Of a worker with a shared core, the tasks for
-    /// which the core has no room yet.
+    /// Tasks in order of arrival. The first one runs, unless a benchmark task does. With a shared core: only the tasks
+    /// for which the core has no room yet.
     pub queue: Fifo,
     /// Benchmark tasks that wait.
     benchmarks: Fifo,
+    /// True while the worker runs a benchmark task.
     runs_benchmark: bool,
-    /// Speed from the next task on.
+    /// Speed of the tasks that start from now on.
     pub speed: f64,
 }
 
 /// Random streams of a run, one per purpose.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// Gaps of arrivals.
+    /// Gaps between arrivals.
     pub arrivals: Stream,
     /// Service times, drawn at arrival.
     pub service: Stream,
@@ -115,13 +116,13 @@ impl Streams {
 pub struct Setup<'a> {
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks that is not measured.
+    /// Fraction of the tasks, from the first on, that is not measured.
     pub warmup: f64,
     /// Speed of each worker.
     pub speeds: &'a [f64],
-    /// The script's speeds are divided by this: the mean of the speeds, if the model scaled `speeds` to a mean of 1.
+    /// Divisor of the script's speeds: the former mean of the speeds, if the model scaled `speeds` to a mean of 1.
     pub speed_unit: f64,
-    /// Arrivals of the load, and of each load change in the script, by step.
+    /// Arrival schedules of the initial load and of each load change in the script, by step; `None` for other steps.
     pub schedules: (Schedule, Vec<Option<Schedule>>),
     /// Delay of a hop.
     pub hop: Hop,
@@ -154,37 +155,38 @@ pub struct Engine<T> {
     pub flights: Slab<Flight<T>>,
     /// Workers by index.
     pub workers: Vec<Worker>,
-    /// Cores that tasks share; empty if workers serve in order of arrival. In most models core i belongs to worker i.
-    /// In the model of nodes a worker is a node with several cores. That model calls [`Engine::join_core`],
-    /// [`Engine::leave_core`] and [`Engine::complete`] in place of [`Engine::arrive_at_worker`] and [`Engine::done`].
+    /// Shared cores; empty if workers serve in order of arrival. In most models core i belongs to worker i. In the
+    /// model `nodes` a worker is a node with several cores. That model calls [`Engine::join_core`],
+    /// [`Engine::leave_core`] and [`Engine::complete`] instead of [`Engine::arrive_at_worker`] and [`Engine::done`].
     pub cores: Vec<SharedCore<u32>>,
     /// Random streams.
     pub streams: Streams,
     /// Number of tasks that have not arrived yet.
     pub remaining: u64,
-    /// Tasks that no worker has finished.
+    /// Number of arrived tasks that no worker has finished and that are not lost.
     pub in_system: u64,
-    /// Replies and reports in flight that a run with a digest awaits.
+    /// Number of replies and reports in flight, in a run with a digest. The run does not end before they arrive.
     awaited: u64,
-    /// Lost tasks.
+    /// Number of lost tasks.
     pub lost: u64,
-    /// Replies that reached their dispatcher.
+    /// Number of replies that reached their dispatcher.
     pub answered: u64,
-    /// Messages besides clients' tasks and replies, with benchmark tasks.
+    /// Number of messages, including benchmark tasks, besides clients' tasks and replies.
     pub messages: u64,
     /// Measurements of the run.
     pub recorder: Recorder,
-    /// Arrival time of the next task.
+    /// Arrival time of the next task in ticks.
     arrival: u64,
+    /// Arrivals of the current load, in ticks since `schedule_start`.
     schedule: Schedule,
-    /// Time at which the current schedule began: its arrivals count from there.
+    /// Time in ticks at which the current schedule began.
     schedule_start: u64,
     /// Schedules of the script's load changes, by step; `None` for other steps.
     changes: Vec<Option<Schedule>>,
     speed_unit: f64,
     hop: Hop,
     node_delay: u64,
-    /// A packet is lost if a random number is below this.
+    /// Threshold of random numbers below which a packet is lost.
     loss_below: u64,
     /// Samples of the longest queue over the mean queue, in thousandths.
     imbalance: Histogram<u64>,
@@ -193,14 +195,14 @@ pub struct Engine<T> {
 }
 
 impl<T> Engine<T> {
-    /// Creates the engine of a run. The calendar holds the steps of the script, at these times in ticks.
+    /// Creates the engine of a run. `script` has the time in ticks of each step, which the calendar then contains.
     #[must_use]
     pub fn new(setup: Setup<'_>, script: impl Iterator<Item = u64>) -> Self {
         let Setup { tasks, warmup, speeds, speed_unit, has_digest, tick_ps, seed, .. } = setup;
         let (mut schedule, changes) = setup.schedules;
         let (queue, benchmarks, runs_benchmark) = (Fifo::EMPTY, Fifo::EMPTY, false);
         let worker = |&speed: &f64| Worker { queue, benchmarks, runs_benchmark, speed };
-        let (cores, sharing) = setup.sharing.unzip();
+        let (core_count, sharing) = setup.sharing.unzip();
         let core = || sharing.map(SharedCore::new);
         let mut recorder = Recorder::new(tasks, warmup, tick_ps, setup.observer);
         if setup.measures_classes {
@@ -216,7 +218,7 @@ impl<T> Engine<T> {
             events,
             flights: Slab::default(),
             workers: speeds.iter().map(worker).collect(),
-            cores: std::iter::repeat_with(core).flatten().take(cores.unwrap_or(0)).collect(),
+            cores: std::iter::repeat_with(core).flatten().take(core_count.unwrap_or(0)).collect(),
             remaining: tasks,
             in_system: 0,
             awaited: 0,
@@ -239,23 +241,23 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Returns true if all tasks have ended, and no awaited reply is in flight.
+    /// Returns true if all tasks have ended, and no awaited reply or report is in flight.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.remaining + self.in_system + self.awaited == 0
     }
 
-    /// Advances the time to the next step. `None` at the end of the run: see [`Engine::is_over`]. At equal times,
-    /// an arrival comes before events, and events before the timer. The caller's next timer is due at `timer`;
-    /// `u64::MAX` stands for none.
+    /// Advances the time to the next arrival, event or timer, and returns it; `None` at the end of the run
+    /// ([`Engine::is_over`]). At equal times, an arrival comes before events, and events before the timer. The caller's
+    /// next timer is due at `timer`; `u64::MAX` means none.
     #[inline]
     pub fn next(&mut self, timer: u64) -> Option<NextEvent> {
         if self.is_over() { None } else { self.advance(timer) }
     }
 
-    /// Like [`Engine::next`], but continues after the end of the run, for lockstep: its nodes still have timers and
-    /// packets in flight. `None` if nothing is due.
+    /// Like [`Engine::next`], but continues after the end of the run, for lockstep, whose nodes still have timers and
+    /// packets in flight. `None` if the calendar is empty and there is no timer.
     #[inline]
     pub fn advance(&mut self, timer: u64) -> Option<NextEvent> {
         let next = self.events.next_time();
@@ -273,13 +275,14 @@ impl<T> Engine<T> {
         self.now = time;
         let (kind, argument) = event::unpack(event);
         if kind == event::DONE && !self.cores.is_empty() && !self.is_due(argument as u32) {
+            // Skips the obsolete completion.
             return self.advance(timer);
         }
         Some(NextEvent::Event(kind, argument))
     }
 
-    /// Returns true if this task ends now on its shared core. A completion is obsolete if a task joined the core after
-    /// it was scheduled.
+    /// Returns true if this task ends now on its shared core. A scheduled completion is obsolete if the core's tasks
+    /// have changed since.
     fn is_due(&self, task: u32) -> bool {
         let flight = self.flights.get(task);
         flight.is_some_and(|flight| self.cores[flight.core as usize].is_due(self.now, task))
@@ -291,7 +294,7 @@ impl<T> Engine<T> {
         self.arrival = self.schedule_start + self.schedule.advance(&mut self.streams.arrivals);
     }
 
-    /// Schedules an event in this many ticks.
+    /// Schedules an event `ticks` ticks from now.
     #[inline]
     pub fn after(&mut self, ticks: u64, kind: u64, argument: u64) {
         self.events.push(self.now + ticks, event::pack(kind, argument));
@@ -303,8 +306,8 @@ impl<T> Engine<T> {
         self.loss_below > 0 && self.streams.loss.next_u64() < self.loss_below
     }
 
-    /// Schedules the arrival of a packet after this many hops. A dispatcher also needs time to process a task
-    /// before it sends the task to a worker.
+    /// Schedules the arrival of a packet after the delay of `hops` hops. A task to a worker also takes the processing
+    /// time of its dispatcher.
     #[inline]
     pub fn send(&mut self, hops: u32, kind: u64, argument: u64) {
         let delay = self.hop.sample(hops, &mut self.streams.hops);
@@ -312,7 +315,7 @@ impl<T> Engine<T> {
         self.after(delay + processing, kind, argument);
     }
 
-    /// Sends a task on, unless its packet is lost. Returns false if it is lost.
+    /// Forwards a task, unless its packet is lost. Returns false for a lost packet, whose task it removes.
     #[inline]
     pub fn send_task(&mut self, hops: u32, kind: u64, task: u32) -> bool {
         let is_lost = self.loses();
@@ -324,7 +327,7 @@ impl<T> Engine<T> {
         !is_lost
     }
 
-    /// Sends the reply to a task, unless its packet is lost. Returns false if it is lost.
+    /// Sends the reply to a task, unless its packet is lost. Returns false for a lost packet.
     #[inline]
     pub fn reply(&mut self, hops: u32, task: u32) -> bool {
         let is_lost = self.loses();
@@ -337,19 +340,20 @@ impl<T> Engine<T> {
         !is_lost
     }
 
-    /// Counts a reply that is sent, which a run with a digest awaits.
+    /// Counts a reply or report that is sent, if the run awaits them (with a digest).
     #[inline]
     pub fn await_reply(&mut self) {
         self.awaited += u64::from(self.has_digest);
     }
 
-    /// Counts a reply of [`Engine::await_reply`] that arrives.
+    /// Counts the arrival of a reply or report that [`Engine::await_reply`] counted.
     #[inline]
     pub fn end_await(&mut self) {
         self.awaited -= u64::from(self.has_digest);
     }
 
-    /// Adds the arriving task, with a random service time; `ticks` converts it from nanoseconds. Returns its slot.
+    /// Adds the arriving task with a random service time, which `ticks` converts from nanoseconds to ticks. Returns its
+    /// slot.
     #[inline]
     pub fn arrive(&mut self, service: &Service, ticks: impl Fn(f64) -> u64, route: T) -> u32 {
         let (service_ns, class) = service.sample_ns(&mut self.streams.service);
@@ -368,7 +372,8 @@ impl<T> Engine<T> {
         })
     }
 
-    /// Adds a benchmark task for a worker, with this service time. Returns its slot.
+    /// Adds a benchmark task for a worker, with this service time in ticks, and counts it as a message. Returns its
+    /// slot.
     pub fn add_benchmark(&mut self, worker: usize, service: u64, route: T) -> u32 {
         self.messages += 1;
         self.flights.add(Flight {
@@ -404,7 +409,7 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Queues a benchmark task at its worker, which runs it when no other task waits.
+    /// Queues a benchmark task at its worker, which runs it when it has no other task. Removes it from a full queue.
     fn benchmark_at_worker(&mut self, index: usize, task: u32) {
         let worker = &mut self.workers[index];
         if worker.benchmarks.len() == BENCHMARKS_MAX {
@@ -417,7 +422,8 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Returns the number of tasks at a worker, without benchmark tasks. For workers with one core each.
+    /// Returns the number of tasks at a worker, without benchmark tasks. Only for models whose workers have one core
+    /// each.
     #[inline]
     #[must_use]
     pub fn tasks_at(&self, worker: usize) -> u32 {
@@ -425,7 +431,7 @@ impl<T> Engine<T> {
         self.workers[worker].queue.len() + shared as u32
     }
 
-    /// Adds a task to those that take turns on a shared core, at the current speed of its worker.
+    /// Adds a task to the round of a shared core, at the current speed of its worker.
     pub fn join_core(&mut self, core: usize, task: u32) {
         let flight = &mut self.flights[task];
         flight.core = core as u32;
@@ -434,14 +440,14 @@ impl<T> Engine<T> {
         self.schedule_completion(core);
     }
 
-    /// Schedules the next completion of a shared core, if it has changed.
+    /// Schedules the next completion of a shared core, if the completion has changed.
     fn schedule_completion(&mut self, core: usize) {
         if let Some((time, task)) = self.cores[core].reschedule() {
             self.events.push(time, event::pack(event::DONE, task.into()));
         }
     }
 
-    /// Ends a task at its shared core, and stores the time at which the core first ran it.
+    /// Ends the task whose completion at its shared core is due. Stores the time at which the core first ran it.
     pub fn leave_core(&mut self, task: u32) {
         let flight = &mut self.flights[task];
         let core = flight.core as usize;
@@ -454,7 +460,7 @@ impl<T> Engine<T> {
         self.cores[core].clear()
     }
 
-    /// Starts a task at its worker. With shared cores, only benchmark tasks start this way, and they run alone.
+    /// Starts a task at its worker. With shared cores, only benchmark tasks start this way. They run alone.
     #[inline]
     pub fn start(&mut self, task: u32) {
         let flight = &mut self.flights[task];
@@ -468,7 +474,8 @@ impl<T> Engine<T> {
         self.after(ticks, event::DONE, task.into());
     }
 
-    /// Starts the next task of a free worker: the first of its queue, or a benchmark task.
+    /// Starts the next task of a free worker: the first of its queue, or a benchmark task. With a shared core, a free
+    /// place in the round counts as free.
     #[inline]
     fn start_next(&mut self, index: usize) {
         let worker = &mut self.workers[index];
@@ -490,8 +497,8 @@ impl<T> Engine<T> {
         }
     }
 
-    /// Ends a task at its worker, which starts its next one. Records the end, with `place` for the digest, unless it is
-    /// a benchmark task. Returns false for a benchmark task.
+    /// Ends a task at its worker, which starts its next one. Records the end, with `place` for the digest. Returns
+    /// false for a benchmark task, which it does not record.
     #[inline]
     pub fn done(&mut self, task: u32, place: usize) -> bool {
         let Flight { worker: index, number, .. } = self.flights[task];
@@ -514,8 +521,8 @@ impl<T> Engine<T> {
         !is_benchmark
     }
 
-    /// Records that a worker completed a task. The digest gets `place`: the worker's index at its own dispatcher, which
-    /// in a model of racks counts within the rack.
+    /// Records that a worker completed a task. The digest gets `place`, the worker's index at its dispatcher. In a
+    /// model of racks, this index counts within the rack.
     #[inline]
     pub fn complete(&mut self, task: u32, place: usize) {
         let flight = &self.flights[task];
@@ -529,8 +536,8 @@ impl<T> Engine<T> {
         self.in_system -= 1;
     }
 
-    /// Removes a task that ended without an answer, and returns it; `None` if its slot is empty. Lost benchmark tasks
-    /// do not count.
+    /// Removes a task that ended without an answer, and returns it; `None` if its slot is empty. Does not count or
+    /// record benchmark tasks.
     pub fn lose(&mut self, task: u32, reason: Status) -> Option<Flight<T>> {
         let flight = self.flights.remove(task)?;
         if flight.number != BENCHMARK {
@@ -541,21 +548,22 @@ impl<T> Engine<T> {
         Some(flight)
     }
 
-    /// Ends a run in which tasks are left, for instance in a leaf's queue: all of them are lost. `slots` holds the slot
-    /// of each task, by number; slots of ended tasks may belong to other tasks now.
+    /// Ends a run in which tasks remain, for instance in a leaf's queue. All of them are lost. `slots` holds the slot
+    /// of each task, by number. The slot of an ended task may now hold another task.
     pub fn end_rest(&mut self, slots: &[Option<u32>]) {
         let Self { flights, recorder, .. } = self;
         let rest = (0..).zip(slots).filter_map(|(number, slot)| {
             let flight = flights.get((*slot)?).filter(|flight| flight.number == number)?;
             Some(flight.to_end(None, Err(Status::Lost)))
         });
-        // A completed task keeps its slot until its reply arrives, but counts once: the recorder skips tasks whose end
-        // it has, and `in_system` excludes the task.
+        // A completed task keeps its slot until its reply arrives. It does not count as lost: the recorder already has
+        // its end, and `in_system` excludes it.
         recorder.end_rest(rest);
         self.lost += std::mem::take(&mut self.in_system);
     }
 
-    /// Executes a step of a kind that all models have: new speeds or another load. Ignores others.
+    /// Executes a step of the script that all models have: new speeds or another load. Ignores other steps. On shared
+    /// cores, new speeds apply to tasks that have not started.
     pub fn act(&mut self, step: usize, action: &Action) {
         self.set_load_or_speed(step, action);
         for core in 0..self.cores.len() {
@@ -587,19 +595,19 @@ impl<T> Engine<T> {
                     self.draw_arrival();
                 }
             }
-            // Steps of one model. The parser of the script refuses steps of other models.
+            // Steps that only one model has, which executes them itself.
             _ => {}
         }
     }
 
-    /// Samples the imbalance: the longest queue over the mean queue.
+    /// Samples the imbalance: the longest queue divided by the mean queue. Skips the sample if all queues are empty.
     pub fn sample(&mut self, longest: f64, mean: f64) {
         if mean > 0.0 {
             record(&mut self.imbalance, (longest / mean * 1e3) as u64);
         }
     }
 
-    /// Returns the outcome, whose report has a unit of time of `ticks_per_unit` ticks.
+    /// Returns the outcome, whose unit of time has `ticks_per_unit` ticks.
     #[must_use]
     pub fn finish(self, ticks_per_unit: f64) -> Outcome {
         let record = Record { digest: self.digest, answered: self.answered };
@@ -613,13 +621,14 @@ impl<T> Engine<T> {
     }
 }
 
-/// Returns the threshold for this loss probability: a random number of 64 bits below it means a loss.
+/// Returns the threshold for this loss probability: a random number of 64 bits below it means a loss. A probability of
+/// 1 gives `u64::MAX`.
 #[must_use]
 pub fn loss_below(probability: f64) -> u64 {
     (probability * 64.0_f64.exp2()) as u64
 }
 
-/// Returns the service time, in ticks, of a worker of this speed for a service time at speed 1.
+/// Returns the service time in ticks at a worker of this speed, for a service time at speed 1.
 #[inline]
 fn service_at(service: u64, speed: f64) -> u64 {
     if speed == 1.0 { service } else { (service as f64 / speed) as u64 }

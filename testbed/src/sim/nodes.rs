@@ -1,6 +1,6 @@
-//! Model `nodes`: nodes without a scheduler between them. Each has a queue and workers. Clients send to any
-//! node. Nodes forward new tasks to each other (migration), and request tasks from each other (stealing), as
-//! in Malcolm (POMACS 2022).
+//! Model `nodes`: nodes without a scheduler between clients and nodes. Each has a queue and workers. A client sends
+//! each task to a random node. Nodes forward new tasks to each other (migration), and request tasks from each other
+//! (stealing), as in Malcolm (POMACS 2022).
 //!
 //! The decisions are the dataplane's own ([`wedjat::peers`]). The model covers the network between nodes, and
 //! workers that serve in order of arrival. A task's response time runs from its arrival at the first node to
@@ -8,11 +8,11 @@
 //! some beats it also sends its parameters, the learned weights that nodes share. Forwarded tasks, requests,
 //! heartbeats and parameters take the delay. The nodes' beats are out of phase.
 //!
-//! A task is lost if a node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
+//! A task is lost if its node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
 //! silence; clients never do.
 //!
-//! Workers may share their cores ([`super::sharing`]). A node then gives each task to a worker with the fewest tasks, by
-//! the agent's policy `jbsq`. A task waits while each worker has its maximum of tasks.
+//! Workers may share their cores ([`super::sharing`]). A node then gives each task to a worker with the fewest tasks,
+//! by the agent's policy `jbsq`. A task waits while each worker has its maximum of tasks.
 
 use std::ops::Range;
 
@@ -39,46 +39,46 @@ use super::stats::Observer;
 const HZ: f64 = TICKS_PER_US * 1e6;
 /// Ticks between samples of the queues: 50 us.
 const SAMPLE_TICKS: u64 = 50 * TICKS_PER_US as u64;
-/// Queues count as overflowing above one lost task in this number. Rare bursts lose fewer.
+/// A run overflows if full queues reject more than one task in this number. Rare bursts lose fewer.
 const LOST_SHARE: u64 = 1000;
-/// Default number of tasks that share a core.
+/// Default of the maximum number of tasks that share a core.
 pub const SLOTS: usize = 8;
 
-/// Kinds of events besides those of [`event`], in the order of simultaneous events. An event's argument holds its
-/// nodes, its task, or the slot of its message.
+/// Kinds of events besides those of [`event`]. Simultaneous events happen in the order of these numbers. An event's
+/// argument holds its nodes, its task, or the slot of its message.
 pub(crate) mod kind {
     use super::event;
 
-    /// A task from another node arrives.
+    /// A forwarded or stolen task arrives at its node.
     pub const AT_NODE: u64 = event::AT_WORKER;
-    /// A request for a task arrives.
+    /// A request for a task arrives. The argument has the requesting node (thief) above 16 bits for the victim.
     pub const STEAL_REQUEST: u64 = 3;
     /// A heartbeat arrives at all nodes except its sender.
     pub const HEARTBEAT: u64 = 4;
-    /// A part of a node's parameters arrives at all nodes except this one.
+    /// A part of a node's parameters arrives at all nodes except its sender.
     pub const PARAMETERS: u64 = 5;
-    /// A node's beat is due.
+    /// A node's beat is due. The argument has the node's number of restarts above 16 bits for the node.
     pub const BEAT: u64 = 6;
-    /// All queues are sampled, after the steps of the script.
+    /// All queues are sampled, after simultaneous steps of the script.
     pub const SAMPLE: u64 = event::SCRIPT + 1;
 }
 
 /// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Workers of each node.
+    /// Number of workers of each node.
     pub workers: Vec<usize>,
     /// Policy of the nodes.
     pub policy: PeerPolicy,
-    /// Capacity of a node's queue.
+    /// Maximum number of tasks in a node's queue.
     pub queue: u32,
-    /// Interval between two beats of a node.
+    /// Interval in nanoseconds between two beats of a node.
     pub beat_ns: u64,
-    /// Delay between two nodes, each way.
+    /// Delay in nanoseconds from one node to another.
     pub delay_ns: u64,
     /// Service times at speed 1.
     pub service: Service,
-    /// Arrivals; each goes to a random node.
+    /// Arrival process. Each task goes to a random node.
     pub arrivals: Arrivals,
     /// Offered work as a fraction of the workers' capacity.
     pub load: f64,
@@ -86,7 +86,7 @@ pub struct Config {
     pub script: Vec<Step>,
     /// Number of tasks.
     pub tasks: u64,
-    /// Fraction of the tasks that is not measured.
+    /// Fraction of the tasks, from the first on, that is not measured.
     pub warmup: f64,
     /// True to put a digest of all completed tasks into the outcome.
     pub digest: bool,
@@ -107,7 +107,7 @@ impl Config {
         load * self.workers.iter().sum::<usize>() as f64 / self.service.mean_ns() * 1e9
     }
 
-    /// Returns the arrivals of the load, and of each load change in the script.
+    /// Returns the arrival schedules of the initial load and of each load change in the script, by step.
     ///
     /// # Errors
     /// If arrivals and a load contradict each other.
@@ -115,7 +115,7 @@ impl Config {
         script::schedules(&self.arrivals, self.load, &self.script, |load| self.rate(load), HZ)
     }
 
-    /// Creates the engine of a run, which computes the tasks' digest if `has_digest`. A task's worker is its current
+    /// Creates the engine of a run, which computes the tasks' digest if `has_digest`. A task's `worker` is its current
     /// or next node.
     ///
     /// # Errors
@@ -148,9 +148,11 @@ impl Config {
         self.sharing.map_or(1, |sharing| sharing.slots.unwrap_or(SLOTS))
     }
 
-    /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks.
+    /// Returns the mean number of tasks in this many seconds, with the script's load changes and shocks. The steps must
+    /// be in order of time.
     #[must_use]
     pub fn tasks_in(&self, seconds: f64) -> u64 {
+        // Load since `from`, in seconds.
         let (mut tasks, mut load, mut from) = (0.0, self.load, 0.0);
         for step in &self.script {
             let at = (step.at_ns / 1e9).min(seconds);
@@ -169,37 +171,39 @@ impl Config {
 
 /// A node.
 struct Node {
+    /// Number of workers.
     workers: usize,
     /// Number of busy workers. With shared cores: number of tasks at workers.
     busy: usize,
     /// Index of its first core, if workers share their cores.
     first_core: usize,
-    /// Choice of the worker for a task, if workers share their cores.
+    /// Dispatcher that chooses the worker of a task, if workers share their cores.
     dispatcher: Option<Dispatcher>,
     /// Learned state and decisions of the node.
     peers: Peers,
     is_up: bool,
-    /// Number of restarts. Events of an earlier life do not apply.
+    /// Number of restarts. Events from before the last restart do not apply.
     life: u32,
 }
 
 /// State of a run.
 struct Sim<'a> {
     config: &'a Config,
-    /// Engine with one worker for each node, which holds the waiting tasks. A task's route is the `life` of its node
-    /// at the start of service: a node that restarted has lost the task.
+    /// Engine with one worker for each node, which holds the node's waiting tasks. A task's `route` is the `life` of
+    /// its node at the start of service. If the node has restarted since, the task is lost.
     engine: Engine<u32>,
     nodes: Vec<Node>,
     /// Heartbeats in flight, each to all other nodes.
-    beats: Slab<Heartbeat>,
-    /// Parameters in flight, each to all other nodes.
+    heartbeats: Slab<Heartbeat>,
+    /// Parameters in flight, header and values, each to all other nodes.
     parameters: Slab<(Parameters, Vec<f32>)>,
-    /// Fraction of the tasks for these nodes, if traffic is uneven.
+    /// Range of nodes and the fraction of the tasks that they receive, if traffic is uneven.
     traffic: Option<(Range<usize>, f64)>,
-    /// Stream of the nodes that clients choose.
+    /// Stream of the clients' choices of a node.
     choice: Stream,
-    /// Tasks lost because of full queues.
+    /// Number of tasks lost because of full queues.
     refused: u64,
+    /// Numbers of tasks and requests that nodes sent to each other.
     passed: ForwardedTasks,
 }
 
@@ -234,7 +238,7 @@ pub fn ticks_of(service_ns: f64) -> u64 {
 /// Returns the settings of node `index` for its start at `now_ns` after `life` restarts.
 #[must_use]
 pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settings {
-    // Random phase within a beat.
+    // Random phase within a beat: scales 64 random bits to nanoseconds.
     let phase = StreamSeed::derive(config.seed, "beats", index as u32).stream().next_u64();
     let phase = (u128::from(phase) * u128::from(config.beat_ns)) >> 64;
     Settings {
@@ -249,7 +253,7 @@ pub fn settings(config: &Config, index: usize, life: u32, now_ns: u64) -> Settin
     }
 }
 
-/// Chooses a worker for a task.
+/// Chooses a worker for a task; `None` if each worker has its maximum of tasks.
 fn choose(dispatcher: &mut Dispatcher) -> Option<Member> {
     let mut picks = [None];
     dispatcher.schedule(&[Task::default()], &mut picks);
@@ -266,6 +270,7 @@ fn dispatcher(config: &Config, index: usize, life: u32) -> Result<Option<Dispatc
     let view = View::heap(config.workers[index], 1).remove(0);
     let seed = stream_seed(settings(config, index, life, 0).seed, 0, 0);
     let mut dispatcher = Dispatcher::new(&policy, view, Core::ONLY, seed);
+    // No task is lost between an agent and its workers.
     dispatcher.set_lossless();
     Ok(Some(dispatcher))
 }
@@ -273,13 +278,13 @@ fn dispatcher(config: &Config, index: usize, life: u32) -> Result<Option<Dispatc
 impl<'a> Sim<'a> {
     /// Creates all nodes, and schedules their first beats, the first sample and the script.
     fn new(config: &'a Config) -> Result<Self, String> {
-        let mut cores = 0;
+        let mut core_count = 0;
         let node = |(index, &workers): (usize, &usize)| {
-            cores += workers;
+            core_count += workers;
             Ok(Node {
                 workers,
                 busy: 0,
-                first_core: cores - workers,
+                first_core: core_count - workers,
                 dispatcher: dispatcher(config, index, 0)?,
                 peers: Peers::new(settings(config, index, 0, 0)),
                 is_up: true,
@@ -292,7 +297,7 @@ impl<'a> Sim<'a> {
             config,
             engine: config.engine(config.digest)?,
             nodes,
-            beats: Slab::default(),
+            heartbeats: Slab::default(),
             parameters: Slab::default(),
             traffic: None,
             choice: StreamSeed::derive(config.seed, "nodes", 0).stream(),
@@ -337,25 +342,25 @@ impl<'a> Sim<'a> {
         to_ns(self.engine.now)
     }
 
-    /// Draws the node that receives the next client task. Under uneven traffic, the lower half of the bits
-    /// decides between the two groups of nodes; the upper half picks a node in the group.
+    /// Draws the node that receives the next client task. Under uneven traffic, the lower 32 bits decide between the
+    /// favoured group of nodes and the rest. The upper 32 bits pick a node of that part.
     #[inline]
     fn draw_node(&mut self) -> usize {
         let bits = self.choice.next_u64();
         let any = |count: usize| (((bits >> 32) * count as u64) >> 32) as usize;
         let Some((nodes, share)) = &self.traffic else { return any(self.nodes.len()) };
-        let unit = f64::from(bits as u32) / 4_294_967_296.0;
+        let unit = f64::from(bits as u32) / 4_294_967_296.0; // 2^32
         if unit < *share {
             return nodes.start + any(nodes.len());
         }
-        // Nodes outside the group: indices from the group on move up by its size.
+        // The rest: indices from the start of the group on skip the group.
         match any(self.nodes.len() - nodes.len()) {
             index if index < nodes.start => index,
             index => index + nodes.len(),
         }
     }
 
-    /// Sends a client's task to a node, which accepts or forwards it.
+    /// Sends a client's task to a node, which accepts or forwards it. The task is lost if the node is down.
     #[inline]
     fn arrive(&mut self, node: usize) {
         let task = self.engine.arrive(&self.config.service, ticks_of, 0);
@@ -383,14 +388,14 @@ impl<'a> Sim<'a> {
         self.send_message(kind::AT_NODE, task.into());
     }
 
-    /// Sends a message to another node, or to all.
+    /// Sends a message to another node.
     #[inline]
     fn send_message(&mut self, kind: u64, argument: u64) {
         self.engine.messages += 1;
         self.engine.send(1, kind, argument);
     }
 
-    /// Delivers a forwarded or stolen task.
+    /// Delivers a forwarded or stolen task. The task is lost if the node is down.
     fn at_node(&mut self, task: u32) {
         if self.nodes[self.engine.flights[task].worker as usize].is_up {
             self.accept(task);
@@ -399,7 +404,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Starts a task at its node, or queues it if all workers are busy. Drops it if the queue is full.
+    /// Starts a task at its node, or queues it if no worker may take it. The task is lost if the queue is full.
     #[inline]
     fn accept(&mut self, task: u32) {
         let index = self.engine.flights[task].worker as usize;
@@ -438,7 +443,7 @@ impl<'a> Sim<'a> {
         self.engine.start(task);
     }
 
-    /// Lets a task share the core of this worker of its node.
+    /// Adds a task to the shared core of worker `member` of its node.
     fn share(&mut self, task: u32, member: Member) {
         let flight = &mut self.engine.flights[task];
         let node = &mut self.nodes[flight.worker as usize];
@@ -447,7 +452,8 @@ impl<'a> Sim<'a> {
         self.engine.join_core(node.first_core + member.index(), task);
     }
 
-    /// Ends a task at its shared core. Returns the member that may take the next waiting task.
+    /// Ends a task at its shared core. Returns the worker that takes the next waiting task; `None` if no task waits or
+    /// no worker may take it.
     fn leave_core(&mut self, task: u32) -> Option<Member> {
         self.engine.leave_core(task);
         let Flight { worker, core, service, .. } = self.engine.flights[task];
@@ -461,8 +467,8 @@ impl<'a> Sim<'a> {
         is_waiting.then(|| choose(dispatcher)).flatten()
     }
 
-    /// Ends a task. Its worker takes the next waiting task, if any. If no further task waits, the node may
-    /// request one from another node.
+    /// Ends a task and starts the next waiting one, if any. The node may then request a task from another node, its
+    /// victim. The ended task is lost if its node died during its service.
     #[inline]
     fn done(&mut self, task: u32) {
         let Flight { worker, route, started, service, .. } = self.engine.flights[task];
@@ -472,6 +478,7 @@ impl<'a> Sim<'a> {
             return self.lose(task);
         }
         let is_shared = node.dispatcher.is_some();
+        // Worker of the next task, if cores are shared. Otherwise the ended task's own worker takes it.
         let member = if is_shared { self.leave_core(task) } else { None };
         let node = &mut self.nodes[index];
         let queue = &mut self.engine.workers[index].queue;
@@ -498,7 +505,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Handles a request of node `thief` for a task of node `victim`, which sends its first waiting task.
+    /// Handles a request of node `thief` for a task of node `victim`, which sends its first waiting task, if any.
     fn steal(&mut self, thief: usize, victim: usize) {
         let node = &mut self.nodes[victim];
         if !node.is_up || !node.peers.asked() {
@@ -520,8 +527,8 @@ impl<'a> Sim<'a> {
         self.engine.events.push(time, event::pack(kind::BEAT, argument));
     }
 
-    /// Executes a node's beat, and sends its heartbeat and its new parameters to all other nodes. Ignores the beat of
-    /// a dead node or of an earlier life.
+    /// Executes a node's beat, and sends its heartbeat and its new parameters to all other nodes. Ignores a beat of a
+    /// dead node, or from before its last restart.
     fn beat(&mut self, index: usize, life: u32) {
         let now_ns = self.now_ns();
         let receivers = self.nodes.len() as u64 - 1;
@@ -529,9 +536,9 @@ impl<'a> Sim<'a> {
         if !node.is_up || node.life != life {
             return;
         }
-        let beat = node.peers.beat(now_ns);
+        let heartbeat = node.peers.beat(now_ns);
         if receivers > 0 {
-            let slot = self.beats.add(beat);
+            let slot = self.heartbeats.add(heartbeat);
             self.engine.messages += receivers;
             self.engine.send(1, kind::HEARTBEAT, slot.into());
             for (head, values) in node.peers.parameters() {
@@ -545,12 +552,13 @@ impl<'a> Sim<'a> {
 
     /// Delivers a heartbeat to all other nodes.
     fn heartbeat(&mut self, slot: u32) {
-        let Some(beat) = self.beats.remove(slot) else { return };
-        let from = usize::from(beat.origin.id);
+        let Some(heartbeat) = self.heartbeats.remove(slot) else { return };
+        let from = usize::from(heartbeat.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
-                // The node counts refused heartbeats, such as those of an earlier life.
-                _ = node.peers.receive_heartbeat(&beat);
+                // The node refuses some heartbeats, such as those from before the sender's restart, and counts these
+                // itself.
+                _ = node.peers.receive_heartbeat(&heartbeat);
             }
         }
     }
@@ -561,7 +569,7 @@ impl<'a> Sim<'a> {
         let from = usize::from(head.origin.id);
         for (index, node) in self.nodes.iter_mut().enumerate() {
             if index != from && node.is_up {
-                // The node counts refused parameters too.
+                // The node also counts refused parameters.
                 _ = node.peers.receive_parameters(&head, values.iter().copied());
             }
         }
@@ -571,7 +579,7 @@ impl<'a> Sim<'a> {
     fn act(&mut self, step: usize) {
         match self.config.script[step].action.clone() {
             Action::Traffic { nodes, share } => {
-                // Traffic to all nodes is even again.
+                // Traffic to the range of all nodes is even.
                 let all = nodes.len() == self.nodes.len();
                 self.traffic = (!all).then_some((nodes, share));
             }
@@ -588,14 +596,14 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Ends a node. Its queued tasks are lost.
+    /// Kills a node. Its tasks are lost.
     fn die(&mut self, index: usize) {
         self.nodes[index].is_up = false;
         while let Some(task) = self.engine.workers[index].queue.pop(&self.engine.flights) {
             self.lose(task);
         }
         if self.nodes[index].dispatcher.is_none() {
-            // The tasks of its workers count as lost at their completion times.
+            // The tasks of its workers count as lost at their scheduled completions, see `done`.
             return;
         }
         let first_core = self.nodes[index].first_core;
@@ -606,7 +614,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// Restarts a node, with empty state.
+    /// Restarts a dead node with empty state.
     fn restore(&mut self, index: usize) {
         let now_ns = self.now_ns();
         let node = &mut self.nodes[index];
@@ -614,6 +622,7 @@ impl<'a> Sim<'a> {
             return;
         }
         (node.is_up, node.busy, node.life) = (true, 0, node.life + 1);
+        // Never fails, because `new` has parsed the same policy.
         if let Ok(dispatcher) = dispatcher(self.config, index, node.life) {
             node.dispatcher = dispatcher;
         }
@@ -621,7 +630,7 @@ impl<'a> Sim<'a> {
         self.await_beat(index);
     }
 
-    /// Samples the imbalance of the queues, per worker, with the tasks in service.
+    /// Samples the imbalance of the nodes' tasks per worker, including the tasks in service.
     fn sample(&mut self) {
         let mut all = 0.0;
         let mut longest = 0.0_f64;

@@ -1,4 +1,5 @@
-//! Converts flags to runs: every combination of policy and load, checked before the first run starts.
+//! Conversion of flags to runs: a cell for every combination of policy, load and swept flags, checked before the first
+//! run starts.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -21,14 +22,14 @@ use super::sharing::SharingTimes;
 use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, script, slots, sweep};
 
-/// Default number of tasks of a run. A run has more if it would otherwise be shorter than [`SETTLED`].
+/// Default number of tasks of a run. Runs that would otherwise be shorter than [`SETTLED`] have more.
 const USUAL_TASKS: f64 = 1e6;
-/// Longest delay in mean service times, for models with that unit.
+/// Longest delay in mean service times, for the model with that unit.
 const LONGEST_DELAYS: f64 = 1e5;
-/// Largest value of a flag that sets a delay or a beat: 10 s.
+/// Largest value in nanoseconds of a flag that sets a delay or a beat: 10 s.
 const LONGEST_DELAY_NS: f64 = 1e10;
 
-/// Maximum number of points of a sweep. Each takes some kilobytes before the first run starts.
+/// Maximum number of points (combinations) of a sweep. Each takes some kilobytes of memory before the first run starts.
 const POINTS_MAX: u64 = 100_000;
 
 /// Returns a cell for every combination of policy, load and swept flags.
@@ -63,7 +64,7 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
                 if let Model::Ct(config) = &cell.model
                     && !is_swept
                 {
-                    // Every row names what its dispatchers know of each other.
+                    // Every row of the model `ct` names the role of its dispatchers.
                     cell.subject.swept.push(("dispatchers-as", config.kind.name().to_owned()));
                 }
                 if let Some(sharing) = &args.sharing {
@@ -76,8 +77,8 @@ pub fn cells(args: &SimArgs) -> Result<Vec<Cell>, String> {
     Ok(cells)
 }
 
-/// Returns the models of a flag; `None` if it applies to all models. The run length is an exception:
-/// `--tasks` and `--slots` may both be given, to compare models.
+/// Returns the models in which a flag has an effect; `None` if it is allowed in all models. `--tasks` and `--slots` are
+/// always allowed, although they set the run length of different models, so that the same flags suit all models.
 fn models_of(flag: &str) -> Option<&'static [&'static str]> {
     match flag {
         "racks" | "fail" | "cores" | "exchange" | "replies" => Some(&["rack"]),
@@ -110,7 +111,7 @@ fn check_flags(args: &SimArgs, model: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the cell of one combination of flags.
+/// Returns the cell of one policy and load. `args` has one value per flag.
 fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
     let model = args.model.as_deref().unwrap_or("rack");
     let (model, unit, config) = match model {
@@ -137,8 +138,7 @@ fn load(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("--load {text}: a load is a number above 0 and at most 1.5"))
 }
 
-/// Returns the parameters of model `rack`. [`Model::run`] sets the seed and the observer, as for all
-/// models.
+/// Returns the parameters of model `rack`. In all models, [`Model::run`] replaces the seed and the observer.
 fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String> {
     let racks = args.racks.as_deref().unwrap_or("32");
     let racks: Vec<usize> = list("racks", racks)?
@@ -149,7 +149,7 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
         return Err(format!("--racks: {} racks; a spine has at most 32767", racks.len()));
     }
     let workers = racks.iter().sum();
-    // A digest is compared with that of a leaf process in lockstep, which has no benchmarks.
+    // The digest serves for comparison with a leaf process in lockstep, which runs no benchmark tasks.
     let as_process = digest(args)?;
     if as_process && racks.len() > 1 {
         let found = racks.len();
@@ -160,7 +160,8 @@ fn rack(args: &SimArgs, policy: &str, load: f64) -> Result<rack::Config, String>
     let (leaf, spine, protocol) = policies(args, policy)?;
     let mut script = Vec::new();
     for text in split(args.fail.as_deref().unwrap_or("")) {
-        script.push(script::parse_fail(text, racks.len()).map_err(|e| format!("--fail {e}"))?);
+        let step = script::parse_fail(text, racks.len());
+        script.push(step.map_err(|error| format!("--fail {error}"))?);
     }
     script.extend(changes(args, workers)?);
     let common = common(args)?;
@@ -208,7 +209,7 @@ fn digest(args: &SimArgs) -> Result<bool, String> {
     Ok(digest)
 }
 
-/// Parses `--cores` and the flags for their exchange.
+/// Parses `--cores`, `--exchange` and `--replies`. A delay of `None` means that the cores share their counts in memory.
 fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
     let count = integer("cores", args.cores.as_deref().unwrap_or("1"), 1..=CORES_MAX)?;
     if count > 1 && racks > 1 {
@@ -227,12 +228,12 @@ fn cores(args: &SimArgs, racks: usize) -> Result<rack::Cores, String> {
     Ok(rack::Cores { count, delay, steered })
 }
 
-/// Parses `--at`.
+/// Parses `--at`, for models with `workers` workers.
 fn changes(args: &SimArgs, workers: usize) -> Result<Vec<script::Step>, String> {
     changes_by(args, |text| script::parse_at(text, workers))
 }
 
-/// Parses `--at` with the parser of one event.
+/// Parses `--at` with `parse`, the parser of one step.
 fn changes_by(
     args: &SimArgs,
     parse: impl Fn(&str) -> Result<script::Step, String>,
@@ -240,7 +241,7 @@ fn changes_by(
     let texts = args.at.as_deref().unwrap_or("").split(';').map(str::trim);
     texts
         .filter(|text| !text.is_empty())
-        .map(|text| parse(text).map_err(|e| format!("--at {e}")))
+        .map(|text| parse(text).map_err(|error| format!("--at {error}")))
         .collect()
 }
 
@@ -250,6 +251,7 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         Some(text) => integer(flag, text, 1..=max),
         None => Ok(default),
     };
+    // The fabric sets racks, speeds and tasks of each pool later. Two racks give `rack` the hops of several racks.
     let two_racks = SimArgs { racks: Some("1,1".to_owned()), ..args.clone() };
     let size = args.pool_size.as_deref().unwrap_or("exp(min=50,max=20000,mean=685)");
     let workers_per_server = count("workers-per-server", &args.workers_per_server, 32, 1024)?;
@@ -261,10 +263,9 @@ fn fabric(args: &SimArgs, policy: &str, load: f64) -> Result<fabric::Config, Str
         pools: count("pools", &args.pools, 1000, 100_000)?,
         pool_size: fabric::PoolSize::parse(size)?,
         leaves_per_spine: count("leaves-per-spine", &args.leaves_per_spine, 20, 32_767)?,
-        // Racks, speeds and tasks are set for each pool later. Two racks give the hops of several racks.
         pool: rack(&two_racks, policy, load)?,
     };
-    // Tasks of the whole fabric, of which each pool later gets its part.
+    // Number of tasks of the whole fabric, which the fabric divides among its pools later.
     config.pool.tasks = tasks(args, load * config.workers())?;
     Ok(config)
 }
@@ -346,7 +347,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
     // `Config::tasks_in` reads the steps in the order of time.
     script.sort_by(|a, b| a.at_ns.total_cmp(&b.at_ns));
     let policy = if policy == CENTRAL {
-        // All workers behind one queue, which tasks reach without delay.
+        // One node with all workers, and so with one queue, which tasks reach without delay.
         workers = vec![workers.iter().sum()];
         if script.iter().any(|step| !matches!(step.action, Action::Load(_))) {
             return Err(format!("--policy {CENTRAL}: it has no nodes; --at allows only `load`"));
@@ -392,7 +393,7 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
                     .to_owned(),
             );
         }
-        // The second argument has no effect, because `--tasks` is given.
+        // The second argument has no effect if `--tasks` is given.
         Some(_) => config.tasks = tasks(args, config.load)?,
         None if args.warmup.is_some() => {
             return Err(
@@ -415,10 +416,10 @@ fn nodes(args: &SimArgs, policy: &str, load: f64) -> Result<nodes::Config, Strin
 /// Maximum number of tasks at a worker of a node: the largest bound of the agent's policy `jbsq`.
 const SLOTS_MAX: usize = 64;
 
-/// Name of the policy with one queue for all workers.
+/// Name of the policy of model `nodes` with one queue for all workers.
 const CENTRAL: &str = "central";
 
-/// Parses `4x14,10x3`: numbers of nodes and of their workers.
+/// Parses `--nodes`. Returns the number of workers of each node: `4x14,10x3` means 4 nodes of 14 workers and 10 of 3.
 fn counts(text: &str) -> Result<Vec<usize>, String> {
     let mut workers = Vec::new();
     for part in list("nodes", text)? {
@@ -446,7 +447,7 @@ fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     Ok((speeds, mean, dispatchers))
 }
 
-/// Parses a policy over servers. Refuses policies made for spines.
+/// Parses a policy over servers. Refuses policies of spines.
 fn server_policy(policy: &str) -> Result<PolicySpec, String> {
     let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
     match spec.entry().runs {
@@ -457,16 +458,16 @@ fn server_policy(policy: &str) -> Result<PolicySpec, String> {
     }
 }
 
-/// Settings that several models share.
+/// Settings of several models.
 struct Common {
     service: Service,
     arrivals: Arrivals,
-    /// Fraction of the tasks that is not measured.
+    /// Fraction of the tasks, from the first on, that is not measured.
     warmup: f64,
 }
 
-/// Returns the number of tasks of a run: `--tasks`, or [`USUAL_TASKS`], or more if [`SETTLED`] mean service times
-/// need more, at `per_service` arrivals per mean service time.
+/// Returns the number of tasks of a run. Without `--tasks`, it is [`USUAL_TASKS`], or the arrivals in [`SETTLED`] mean
+/// service times if these are more. `per_service` is the number of arrivals per mean service time.
 fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     match &args.tasks {
         Some(text) => Ok(integer("tasks", text, 1..=1 << 40)? as u64),
@@ -474,7 +475,7 @@ fn tasks(args: &SimArgs, per_service: f64) -> Result<u64, String> {
     }
 }
 
-/// Parses the settings that several models share.
+/// Parses the settings of several models.
 fn common(args: &SimArgs) -> Result<Common, String> {
     Ok(Common {
         service: service(args.service.as_deref().unwrap_or("exp(100us)"))?,
@@ -483,7 +484,7 @@ fn common(args: &SimArgs) -> Result<Common, String> {
     })
 }
 
-/// Parses the distribution of service times.
+/// Parses the distribution of service times. Refuses a mean of 0.
 fn service(text: &str) -> Result<Service, String> {
     let service: Service = read("service", text)?;
     if service.mean_ns() > 0.0 {
@@ -504,7 +505,7 @@ fn classes(args: &SimArgs) -> Result<bool, String> {
     yes("classes", args.classes.as_deref(), false)
 }
 
-/// Parses the delay of a hop.
+/// Parses `--hop` and `--hop-dist`, the delay of a hop.
 fn hop(args: &SimArgs) -> Result<Hop, String> {
     let dist: HopDist = read("hop-dist", args.hop_dist.as_deref().unwrap_or("horus"))?;
     Ok(Hop::new(dist, delay("hop", args.hop.as_deref().unwrap_or("5us"))?))
@@ -516,7 +517,7 @@ fn node_delay(args: &SimArgs) -> Result<u64, String> {
     Ok((ns * TICKS_PER_US / 1e3) as u64)
 }
 
-/// Parses a delay. Returns nanoseconds.
+/// Parses a delay of at most 10 s. Returns nanoseconds.
 fn delay(flag: &str, text: &str) -> Result<f64, String> {
     let ns = parse_time_ns(text).map_err(|error| format!("--{flag}: {error}"))?;
     if ns > LONGEST_DELAY_NS {
@@ -525,8 +526,9 @@ fn delay(flag: &str, text: &str) -> Result<f64, String> {
     Ok(ns)
 }
 
-/// Returns the policies of leaf and spine for a `--policy`, and the rules for signals between them. The name can
-/// also be one of [`PAIRS`], which sets both.
+/// Returns the policies of leaf and spine for a value `name` of `--policy`, and the protocol of signals between them. A
+/// name in [`PAIRS`] sets both policies. Otherwise it names the leaf's policy, whose entry determines the spine's.
+/// `--spine-policy` and `--signals` have precedence.
 fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Protocol), String> {
     let spec = |flag: &str, text: &str| {
         text.parse::<PolicySpec>().map_err(|error| format!("--{flag}: {error}"))
@@ -546,7 +548,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
                     "--policy {name}: its members are racks; give it as --spine-policy"
                 ));
             }
-            (name, leaf_spec.entry().over_racks.map_or(USUAL_SPINE, |over| over.policy))
+            (name, leaf_spec.entry().over_racks.map_or(USUAL_SPINE, |racks| racks.policy))
         }
     };
     let spine = args.spine_policy.as_deref().unwrap_or(spine);
@@ -567,7 +569,7 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
             "--spine-policy {name}: needs more than leaves report to a spine; allowed: {allowed}"
         ));
     };
-    // A policy without a form for racks is replaced by its counterpart for racks.
+    // Replaces a policy that does not serve racks by its counterpart for racks.
     let serves_racks = over_racks.policy == named.entry().name;
     let spine = if serves_racks { named } else { spec("spine-policy", over_racks.policy)? };
     let protocol = match over_racks.reports {
@@ -578,10 +580,10 @@ fn policies(args: &SimArgs, name: &str) -> Result<(PolicySpec, PolicySpec, Proto
     Ok((spec("policy", leaf)?, spine, protocol))
 }
 
-/// Policy of spines above leaves whose own policy does not serve racks.
+/// Policy of spines above leaves whose policy has no counterpart for racks.
 const USUAL_SPINE: &str = "horus-spine";
 
-/// Parses `--speeds`, as in `50x1,50x10`.
+/// Parses `--speeds`: `50x1,50x10` means 50 servers of speed 1 and 50 of speed 10. All have speed 1 by default.
 fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
     let Some(text) = args.speeds.as_deref() else { return Ok(vec![1.0; servers]) };
     let mut speeds = Vec::new();
@@ -592,7 +594,7 @@ fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
         let count = integer("speeds", count, 1..=1_000_000)?;
         let rate = number("speeds", rate, 1e-3..=1e3)?;
         speeds.extend(std::iter::repeat_n(rate, count));
-        // Bounds the memory. The comparison below then refuses the list.
+        // Bounds the memory of a list that is too long, which the comparison below refuses.
         if speeds.len() > 10_000_000 {
             break;
         }
@@ -606,10 +608,10 @@ fn speeds(args: &SimArgs, servers: usize) -> Result<Vec<f64>, String> {
     Ok(speeds)
 }
 
-/// Parses a whole number of a flag.
+/// Parses a flag's value as a whole number.
 ///
 /// # Errors
-/// If the number is not allowed; the error names the range.
+/// If the text is not a number in the range `allowed`, which the error names.
 pub fn integer(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result<usize, String> {
     text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
         format!(
@@ -620,7 +622,7 @@ pub fn integer(flag: &str, text: &str, allowed: RangeInclusive<usize>) -> Result
     })
 }
 
-/// Parses a flag that is yes or no.
+/// Parses a flag's value `yes` or `no`. Without a value, returns `default`.
 ///
 /// # Errors
 /// If the value is neither; the error names the allowed values.
@@ -633,7 +635,7 @@ pub fn yes(flag: &str, text: Option<&str>, default: bool) -> Result<bool, String
     }
 }
 
-/// Parses a number of a flag.
+/// Parses a flag's value as a number in the range `allowed`.
 fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, String> {
     text.trim().parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| {
         format!(
@@ -644,7 +646,7 @@ fn number(flag: &str, text: &str, allowed: RangeInclusive<f64>) -> Result<f64, S
     })
 }
 
-/// Parses a flag whose type has a text form.
+/// Parses a flag's value by its type's [`FromStr`].
 fn read<T: FromStr>(flag: &str, text: &str) -> Result<T, String>
 where
     T::Err: std::fmt::Display,

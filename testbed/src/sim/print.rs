@@ -1,4 +1,4 @@
-//! Rows as text, JSON lines and CSV.
+//! Output of rows as text, JSON lines and CSV.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::ser::SerializeMap as _;
 
 use super::Row;
 
-/// Prints rows in the format `text`, `json` or `csv`. A closed pipe is not an error.
+/// Prints rows in the format `json` or `csv`, in all other cases as text. A closed pipe is not an error.
 ///
 /// # Errors
 /// If the output cannot be written.
@@ -25,32 +25,32 @@ pub fn print(rows: &[Row], format: &str, out: &mut impl Write) -> io::Result<()>
     }
 }
 
-/// A row with the flags of its sweep, except those that are already keys of the row.
+/// A row with further keys: the flags of its sweep, and the 99th percentile of each class.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(flatten)]
     row: &'a Row,
     #[serde(flatten)]
-    swept: SweepRow<'a>,
+    more: FurtherKeys<'a>,
 }
 
-/// Flags of a row's sweep, serialized as a map.
-struct SweepRow<'a>(&'a Row);
+/// Further keys of a row, serialized as a map.
+struct FurtherKeys<'a>(&'a Row);
 
-/// Returns the flags of a row's sweep that are not already keys of the row.
-fn keys(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
+/// Returns the flags of a row's sweep with their values, without `tasks`, which is a key of the row itself.
+fn swept_flags(row: &Row) -> impl Iterator<Item = &(&'static str, String)> {
     row.swept.iter().filter(|(flag, _)| *flag != "tasks")
 }
 
-/// Returns the 99th percentile of each class, with its key.
+/// Returns the key and the value of each class's 99th percentile.
 fn class_keys(row: &Row) -> impl Iterator<Item = (String, f64)> {
     row.class_p99.iter().map(|(class, p99)| (format!("class_{class}_p99"), *p99))
 }
 
-impl Serialize for SweepRow<'_> {
+impl Serialize for FurtherKeys<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for (flag, value) in keys(self.0) {
+        for (flag, value) in swept_flags(self.0) {
             map.serialize_entry(&key(flag), value)?;
         }
         for (key, p99) in class_keys(self.0) {
@@ -60,7 +60,7 @@ impl Serialize for SweepRow<'_> {
     }
 }
 
-/// Returns the key of a flag.
+/// Returns the key of a flag: its name with underscores.
 fn key(flag: &str) -> String {
     flag.replace('-', "_")
 }
@@ -68,13 +68,13 @@ fn key(flag: &str) -> String {
 /// Writes one JSON object per row.
 fn json(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     for row in rows {
-        serde_json::to_writer(&mut *out, &Line { row, swept: SweepRow(row) })?;
+        serde_json::to_writer(&mut *out, &Line { row, more: FurtherKeys(row) })?;
         writeln!(out)?;
     }
     Ok(())
 }
 
-/// Writes a header and one line per row: first the columns that all rows have, then those of the sweep.
+/// Writes a header and one line per row: the row's own columns, then those of the sweep, then those of the classes.
 fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let mut plain = csv::Writer::from_writer(Vec::new());
     for row in rows {
@@ -82,17 +82,17 @@ fn csv(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     }
     let plain = plain.into_inner().map_err(|error| io::Error::other(error.to_string()))?;
     // The second pass appends the columns of the sweep and of the classes to each line. All rows of a sweep have the
-    // same keys; a class without tasks has an empty column.
+    // same flags. A class without tasks in a row has an empty field.
     let classes = classes(rows);
     let class_names = classes.iter().map(|class| format!("class_{class}_p99"));
-    let names = rows
-        .first()
-        .map(|row| keys(row).map(|(flag, _)| key(flag)).chain(class_names).collect::<Vec<_>>());
+    let names = rows.first().map(|row| {
+        swept_flags(row).map(|(flag, _)| key(flag)).chain(class_names).collect::<Vec<_>>()
+    });
     let values = rows.iter().map(|row| {
         let p99s = classes
             .iter()
             .map(|class| of_class(row, *class).map_or(String::new(), |p99| p99.to_string()));
-        keys(row).map(|(_, value)| value.clone()).chain(p99s).collect()
+        swept_flags(row).map(|(_, value)| value.clone()).chain(p99s).collect()
     });
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(&plain[..]);
     let mut text = Vec::new();
@@ -117,7 +117,7 @@ fn of_class(row: &Row, class: usize) -> Option<f64> {
     row.class_p99.iter().find(|(found, _)| *found == class).map(|(_, p99)| *p99)
 }
 
-/// Writes an aligned table for readers, with confidence intervals.
+/// Writes an aligned table with confidence intervals. The last line names the unit of times.
 fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
     let widths = sweep_widths(rows);
@@ -139,11 +139,12 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     }
     writeln!(out, "{}", if rows.iter().any(|row| row.digest.is_some()) { "  digest" } else { "" })?;
     for row in rows {
+        // `ci`: half the width of the interval; NaN if unknown.
         let with_interval = |value: f64, ci: f64| {
             if ci.is_finite() { format!("{value:.4} ±{ci:.2}") } else { format!("{value:.4}") }
         };
         write!(out, "{:width$}  {:>5}", row.policy, row.load)?;
-        for ((_, value), (_, width)) in keys(row).zip(&widths) {
+        for ((_, value), (_, width)) in swept_flags(row).zip(&widths) {
             write!(out, " {value:>width$}")?;
         }
         write!(
@@ -186,8 +187,9 @@ fn table(rows: &[Row], out: &mut impl Write) -> io::Result<()> {
 fn sweep_widths(rows: &[Row]) -> Vec<(&'static str, usize)> {
     let Some(first) = rows.first() else { return Vec::new() };
     let width = |index: usize, flag: &str| {
-        let lengths = rows.iter().filter_map(|row| keys(row).nth(index)).map(|(_, v)| v.len());
+        let lengths =
+            rows.iter().filter_map(|row| swept_flags(row).nth(index)).map(|(_, value)| value.len());
         lengths.chain([flag.len()]).max().unwrap_or(0)
     };
-    keys(first).enumerate().map(|(index, (flag, _))| (*flag, width(index, flag))).collect()
+    swept_flags(first).enumerate().map(|(index, (flag, _))| (*flag, width(index, flag))).collect()
 }

@@ -1,5 +1,5 @@
-//! Comparison of the simulator with reference results: those of independent programs, and those of theory.
-//! Results without a comment in [`EXPECTED`] are from independent programs for the set-up's model.
+//! Comparison of the simulator with reference results, from independent programs and from theory. Results in
+//! [`EXPECTED`] are from independent programs for the set-up's model, unless a comment names a formula.
 
 use std::io::{self, Write};
 
@@ -8,44 +8,46 @@ use super::{Row, SimArgs, rows};
 /// A reference result.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceResult {
-    /// Flags of `sim`, with their values.
+    /// Set-up: flags of `sim` with their values.
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
     load: &'static str,
     /// Mean response time in the model's unit; 0 if unknown.
     mean: f64,
-    /// Half the 95% interval of the mean; 0 if unknown.
+    /// Half the width of the mean's 95% confidence interval; 0 if unknown.
     ci: f64,
-    /// 99th percentile; 0 if unknown.
+    /// 99th percentile of the response time; 0 if unknown.
     p99: f64,
-    /// 99th percentile of the first class, and 99.9th percentile of the slowdown; 0 if unknown.
+    /// 99th percentile of the first class's response times, and 99.9th percentile of the slowdown; 0 if unknown.
     classes: (f64, f64),
     /// Messages per task; 0 if unknown.
     messages: f64,
     /// Allowed relative difference of both values of `classes`.
     class_tolerances: (f64, f64),
-    /// True if queues grow, so that nothing else can be compared.
+    /// True if queues grow. Then no other value is comparable.
     unstable: bool,
     /// Allowed relative difference of the mean and of the 99th percentile.
     tolerance: (f64, f64),
-    /// True if part of the quick check.
+    /// True if the result is part of the quick check.
     quick: bool,
 }
 
 /// Default tolerances of mean and 99th percentile. The mean may also differ by 1.5 times the sum of the half-widths
 /// of both confidence intervals.
 const TOLERANCE: (f64, f64) = (0.03, 0.04);
-/// Tolerances for learning nodes, whose result depends on their random start.
+/// The same tolerances for learning nodes, whose result depends on their random initial parameters.
 const LEARNED_TOLERANCE: (f64, f64) = (0.06, 0.06);
-/// Tolerances of the first class's 99th percentile and of the slowdown's 99.9th percentile. At high loads, and with rare
-/// long tasks, few congested moments decide about the slowdown: it varies by 20% between references of 3 million tasks.
+/// Tolerances of the first class's 99th percentile and of the slowdown's 99.9th percentile. At high loads, and with
+/// rare long tasks, few congested moments decide about the slowdown: it varies by 20% between references of 3 million
+/// tasks.
 const CLASS_TOLERANCES: (f64, f64) = (0.05, 0.05);
+/// The same tolerances for results that depend on few congested moments.
 const RARE_TOLERANCES: (f64, f64) = (0.1, 0.25);
-/// Tolerance of messages per task, since references give two digits.
+/// Tolerance of messages per task, of which references give two digits.
 const MESSAGES_TOLERANCE: f64 = 0.02;
 
-// Set-ups of the references: flags of `sim`. Racks have 32 workers in all. `SLOTS_2` and `SLOTS_10` have slow and
-// fast servers whose speeds differ 2 and 10 times.
+// Set-ups of the references: flags of `sim`. One rack, or four, with 32 workers in total. In `SLOTS_2` fast servers are
+// 2 times as fast as slow ones, in `SLOTS_10` and `CT_10` 10 times.
 const SINGLE: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "32")];
 const SINGLE_NO_DELAY: &[(&str, &str)] = &[("hop", "0us"), ("racks", "32")];
 const FOUR: &[(&str, &str)] = &[("signals", "horus-sim"), ("racks", "8,8,8,8")];
@@ -68,8 +70,8 @@ const NODES_EXP: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "4x14,10x3"), ("service", "exp(75us)")];
 const EQUAL_NODES: &[(&str, &str)] =
     &[("model", "nodes"), ("nodes", "10x10"), ("service", "exp(75us)"), ("beat", "1ms")];
-/// Two fast nodes (16 workers) and fourteen slow ones (two workers). With a beat of 1 us, they know all queues
-/// almost without delay.
+/// Two fast nodes (16 workers each) and fourteen slow ones (two workers each). With a beat of 1 us, they know all
+/// queues almost without delay.
 const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("model", "nodes"),
     ("nodes", "2x16,14x2"),
@@ -79,8 +81,8 @@ const NODES_TWO_FAST: &[(&str, &str)] = &[
     ("delay", "0us"),
 ];
 
-// One central queue, or a queue at each of 32 workers, without delay. Workers serve one task at a time, or share their
-// cores.
+// Flags for one central queue, or a queue at each of 32 workers, without delay. Workers serve one task at a time, or
+// tasks share their cores. `SHARED`: quantum of 10 us, switch of 500 ns.
 const ROCKSDB: (&str, &str) = ("service", "mix(0.9*fixed(40us),0.1*fixed(650us))");
 const HALVES: (&str, &str) = ("service", "mix(0.5*fixed(50us),0.5*fixed(500us))");
 const THIRDS: (&str, &str) =
@@ -92,7 +94,7 @@ const NO_DELAY: (&str, &str) = ("hop", "0us");
 const SHARED: (&str, &str) = ("sharing", "10us,500ns");
 const SHARED_FINER: (&str, &str) = ("sharing", "5us,200ns");
 
-/// Returns a row of [`EXPECTED`]: set-up, policy, load, mean, half its interval, p99, quick.
+/// Returns a row of [`EXPECTED`]. The tuple has the mean, half the width of its interval, and the 99th percentile.
 const fn row(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -116,8 +118,8 @@ const fn row(
     }
 }
 
-/// Returns a row of a mixture of classes: set-up, policy, load, 99th percentile of the first class, 99.9th percentile of the
-/// slowdown.
+/// Returns a row of a mixture of classes: set-up, policy, load, 99th percentile of the first class, 99.9th percentile
+/// of the slowdown.
 const fn of_classes(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -127,7 +129,7 @@ const fn of_classes(
     ReferenceResult { classes, ..row(setup, policy, load, (0.0, 0.0, 0.0), false) }
 }
 
-/// Marks a row whose slowdown depends on rare events.
+/// Widens the tolerances of a row whose slowdown depends on rare events.
 const fn rare(row: ReferenceResult) -> ReferenceResult {
     ReferenceResult { class_tolerances: RARE_TOLERANCES, ..row }
 }
@@ -137,7 +139,7 @@ const fn quick(row: ReferenceResult) -> ReferenceResult {
     ReferenceResult { quick: true, ..row }
 }
 
-/// Returns a row for learning nodes (policy `malcolm`): set-up, load, mean and p99.
+/// Returns a row for learning nodes (policy `malcolm`). The tuple has the mean and the 99th percentile.
 const fn learned(
     setup: &'static [(&'static str, &'static str)],
     load: &'static str,
@@ -147,7 +149,7 @@ const fn learned(
     ReferenceResult { tolerance, ..row(setup, "malcolm", load, (mean, 0.0, p99), false) }
 }
 
-/// Returns a row for which only stability is known: the queues must not grow.
+/// Returns a row that only expects stability: the queues must not grow.
 const fn stable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -161,7 +163,7 @@ const fn with_messages(row: ReferenceResult, messages: f64) -> ReferenceResult {
     ReferenceResult { messages, ..row }
 }
 
-/// Returns a row with growing queues.
+/// Returns a row that expects growing queues.
 const fn unstable(
     setup: &'static [(&'static str, &'static str)],
     policy: &'static str,
@@ -229,12 +231,13 @@ pub const EXPECTED: &[ReferenceResult] = &[
     unstable(SLOTS_10, "jsq(2)", "0.9"),
     unstable(SLOTS_10, "jiq", "0.7"),
     unstable(SLOTS_10, "jiq", "0.9"),
-    // M/M/1: 1 / (1 - rho), and ln(100) times that.
+    // M/M/1 with load rho: a mean of 1 / (1 - rho), and a 99th percentile of ln(100) times that.
     row(ONE, "random", "0.9", (10.0, 0.0, 46.05), false),
     row(ONE, "random", "0.5", (2.0, 0.0, 9.21), true),
     // M/M/100 with one queue: Erlang's C formula.
     row(HUNDRED, "jbsq(1)", "0.95", (1.10129, 0.0, 0.0), true),
-    // Many servers: the sum of rho^(2^k - 2) over k from 1; for ppot independent of the speeds.
+    // Limit of many servers, two choices: the sum of rho^(2^k - 2) over k from 1. For ppot, it does not depend on the
+    // speeds.
     row(MANY, "jsq(2)", "0.9", (2.614, 0.0, 0.0), true),
     row(MANY_10, "ppot", "0.9", (2.614, 0.0, 0.0), true),
     // From independent programs.
@@ -279,9 +282,9 @@ pub const EXPECTED: &[ReferenceResult] = &[
     rare(of_classes(&[CLASSES, NO_DELAY, RARE], "jsq", "0.8", (403.3, 1098.0))),
     rare(of_classes(&[CLASSES, NO_DELAY, RARE, SHARED], "jsq", "0.8", (11.16, 41.15))),
     rare(of_classes(&[CLASSES, NO_DELAY, RARE, SHARED_FINER], "jsq", "0.8", (5.56, 17.36))),
-    // Loads at which the slow nodes saturate. `random`: a node of three workers gets 1/14 of the tasks, so it
-    // saturates at 3 * 14 / 86. `po2`: both choices are slow nodes with probability 10 * 9 / (14 * 13). The
-    // slow nodes' 30 workers then saturate at 30 * 14 * 13 / (10 * 9 * 86).
+    // Loads 0.02 below and above that at which the slow nodes saturate. `random`: each of 14 nodes gets 1/14 of the
+    // tasks for 86 workers. A node of three workers saturates at 3 * 14 / 86 = 0.488. `po2`: both choices are slow
+    // nodes with probability 10 * 9 / (14 * 13). Their 30 workers saturate at 30 * 14 * 13 / (10 * 9 * 86) = 0.705.
     stable(NODES_EXP, "random", "0.468"),
     unstable(NODES_EXP, "random", "0.508"),
     stable(NODES_EXP, "po2", "0.685"),
@@ -295,7 +298,7 @@ pub const EXPECTED: &[ReferenceResult] = &[
 #[derive(Clone, Debug)]
 pub struct Comparison {
     expected: ReferenceResult,
-    /// Row of this simulator.
+    /// Result of this simulator.
     ours: Row,
 }
 
@@ -316,27 +319,28 @@ impl Comparison {
         let our_messages = ours.messages_per_task;
         let messages_agree =
             messages == 0.0 || (our_messages - messages).abs() <= MESSAGES_TOLERANCE * messages;
-        let agrees = |ours: f64, value: f64, tolerance: f64| {
-            value == 0.0 || (ours - value).abs() <= tolerance * value
+        let agrees = |ours: f64, reference: f64, tolerance: f64| {
+            reference == 0.0 || (ours - reference).abs() <= tolerance * reference
         };
-        let ((short, slowdown), tolerances) = (classes, self.expected.class_tolerances);
-        let (our_short, our_slowdown) = self.classes();
+        let ((first_class, slowdown), tolerances) = (classes, self.expected.class_tolerances);
+        let (our_first_class, our_slowdown) = self.classes();
         mean_agrees
             && p99_agrees
             && messages_agree
-            && agrees(our_short, short, tolerances.0)
+            && agrees(our_first_class, first_class, tolerances.0)
             && agrees(our_slowdown, slowdown, tolerances.1)
     }
 
-    /// Returns this simulator's 99th percentile of the first class, and 99.9th percentile of the slowdown.
+    /// Returns this simulator's 99th percentile of the first class, and 99.9th percentile of the slowdown; NaN if not
+    /// measured.
     fn classes(&self) -> (f64, f64) {
-        let short = self.ours.class_p99.first().map_or(f64::NAN, |(_, p99)| *p99);
-        (short, self.ours.slowdown_p999.unwrap_or(f64::NAN))
+        let first_class = self.ours.class_p99.first().map_or(f64::NAN, |(_, p99)| *p99);
+        (first_class, self.ours.slowdown_p999.unwrap_or(f64::NAN))
     }
 }
 
 impl std::fmt::Display for Comparison {
-    /// Writes one line: the verdict, both results with their difference, and the set-up's flags.
+    /// Writes one line without its end: the verdict, both results with their difference, and the set-up's flags.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ReferenceResult { setup, policy, load, mean, p99, classes, messages, unstable, .. } =
             self.expected;
@@ -363,12 +367,12 @@ impl std::fmt::Display for Comparison {
             )?;
         }
         if classes.0 > 0.0 {
-            let (short, slowdown) = self.classes();
+            let (first_class, slowdown) = self.classes();
             write!(
                 f,
-                " p99 of the first class {short:8.2} expected {:8.2} ({:+.1}%), slowdown {slowdown:7.2} expected {:7.2} ({:+.1}%)",
+                " p99 of the first class {first_class:8.2} expected {:8.2} ({:+.1}%), slowdown {slowdown:7.2} expected {:7.2} ({:+.1}%)",
                 classes.0,
-                percent(short, classes.0),
+                percent(first_class, classes.0),
                 classes.1,
                 percent(slowdown, classes.1)
             )?;
@@ -386,8 +390,8 @@ fn text(setup: &[(&str, &str)]) -> String {
     flags.join(" ")
 }
 
-/// Runs the simulations of all references whose flags contain `only`, one after another. With `quick`, runs only the
-/// quick references, with shorter runs. Yields an error for an impossible run.
+/// Runs the simulations of all references whose flags contain the text `only`, one after another. With `quick`, runs
+/// only the quick references, with fewer tasks and seeds. Yields an error if the simulator refuses a reference's flags.
 pub fn compare(quick: bool, only: &str) -> impl Iterator<Item = Result<Comparison, String>> {
     let chosen = EXPECTED
         .iter()
@@ -406,7 +410,7 @@ fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     }
     key("policy", expected.policy);
     key("load", expected.load);
-    // Nodes run for a fixed time unless `quick` is set, because they learn per beat.
+    // Unless `quick` is set, nodes run for a fixed time instead of a number of tasks, because they learn at each beat.
     let is_nodes = expected.setup.contains(&("model", "nodes"));
     if is_nodes && quick {
         key("tasks", "400000");
@@ -431,7 +435,7 @@ fn simulate(expected: &ReferenceResult, quick: bool) -> Result<Row, String> {
     rows(&args)?.pop().ok_or_else(|| "no row".to_owned())
 }
 
-/// Runs all comparisons and reports them. Returns false if one differs.
+/// Runs the comparisons of [`compare`] and reports them. Returns false if one differs.
 ///
 /// # Errors
 /// If a run fails or the report cannot be written.

@@ -1,16 +1,16 @@
-//! Reports of queues to independent leaves. Each server reports every change of its queue to every leaf, and a
-//! report takes one delay. A leaf counts its own tasks exactly, so a report tells it only about tasks of other leaves.
+//! Reports of queues to independent leaves. Each server reports every change of its queue to every leaf. A report takes
+//! the delay. A leaf counts its own tasks exactly and ignores reports of them.
 
 use std::collections::VecDeque;
 
-/// A task of one dispatcher that arrived at a server, or left it.
+/// Arrival of a task at a server, or its departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueChange {
     /// Index of the server.
     pub member: u16,
-    /// Dispatcher of the task, which counts it without this report.
+    /// Index of the dispatcher that sent the task, which counts it without this report.
     pub dispatcher: u16,
-    /// True for an arrival.
+    /// True for an arrival, false for a departure.
     pub arrived: bool,
 }
 
@@ -19,18 +19,19 @@ pub struct QueueChange {
 pub struct QueueReports {
     /// Delay of a report in ticks; `None` if dispatchers receive no reports.
     delay: Option<u64>,
-    /// Reports with the time at which they arrive.
+    /// Reports with the time in ticks at which they arrive.
     in_flight: VecDeque<(u64, QueueChange)>,
 }
 
 impl QueueReports {
-    /// Creates the reports of a run. Without a delay dispatchers receive none.
+    /// Creates an empty queue of reports, which take `delay` ticks. With `None`, [`QueueReports::send`] drops all
+    /// reports.
     #[must_use]
     pub fn new(delay: Option<u64>) -> Self {
         Self { delay, in_flight: VecDeque::new() }
     }
 
-    /// Sends a report to all dispatchers.
+    /// Sends a report to all dispatchers at time `now`.
     #[inline]
     pub fn send(&mut self, now: u64, change: QueueChange) {
         if let Some(delay) = self.delay {
@@ -38,7 +39,7 @@ impl QueueReports {
         }
     }
 
-    /// Returns the next report that has arrived, if there is one.
+    /// Removes and returns the next report that has arrived by `now`.
     #[inline]
     pub fn receive(&mut self, now: u64) -> Option<QueueChange> {
         let &(time, change) = self.in_flight.front()?;

@@ -1,11 +1,12 @@
 //! Core that several tasks share: it runs them round robin, one quantum each.
 //!
-//! A switch takes time: the end of a quantum while other tasks wait. A task alone continues without a switch. A finished
-//! task leaves at once and the next one starts at once, as in a queue. A new task joins at the end of the round.
-//! All models with continuous time use this core, and so do the emulated workers of [`crate::lockstep`].
+//! If a quantum ends while other tasks wait, the core switches to the next task, which takes time. A task alone
+//! continues without a switch. When a task finishes, the next one starts without a switch, as in a queue. A new task
+//! joins at the end of the round (the order of turns). All models with continuous time use this core, and so do the
+//! emulated workers of [`crate::lockstep`].
 //!
-//! The core has no event for each quantum. It computes its next completion from the remaining service times, and skips
-//! whole rounds when it advances. Both take time in proportion to its tasks, not to their quanta.
+//! The core needs no event for each quantum. It computes its next completion from the remaining service times, and
+//! skips whole rounds when it advances. The cost of both grows with the number of its tasks, not of their quanta.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,11 +20,11 @@ const LONGEST_NS: f64 = 1e10;
 /// Parameters of shared cores, with times in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sharing {
-    /// Maximum time that a task runs while others wait.
+    /// Time for which a task runs before the next one gets its turn.
     pub quantum: u64,
     /// Cost of a switch from a task whose quantum has ended to the next one.
     pub switch: u64,
-    /// Maximum number of tasks in the round. All others wait in order of arrival.
+    /// Maximum number of tasks in the round. The caller queues all others.
     pub slots: usize,
 }
 
@@ -34,7 +35,7 @@ pub struct SharingTimes {
     pub quantum_ns: f64,
     /// Cost of a switch in nanoseconds.
     pub switch_ns: f64,
-    /// Slots, if given.
+    /// Maximum number of tasks that share the core; `None` if not given.
     pub slots: Option<usize>,
 }
 
@@ -42,7 +43,7 @@ impl FromStr for SharingTimes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || {
+        let syntax_error = || {
             format!(
                 "`{text}`: write quantum and switch, as in 10us,500ns, and slots if limited, as in 10us,500ns,8"
             )
@@ -51,10 +52,10 @@ impl FromStr for SharingTimes {
         let (quantum, switch, slots) = match parts[..] {
             [quantum, switch] => (quantum, switch, None),
             [quantum, switch, slots] => (quantum, switch, Some(slots)),
-            _ => return Err(form()),
+            _ => return Err(syntax_error()),
         };
         let time = |text: &str| {
-            parse_time_ns(text).map_err(|_| form()).and_then(|ns| match ns <= LONGEST_NS {
+            parse_time_ns(text).map_err(|_| syntax_error()).and_then(|ns| match ns <= LONGEST_NS {
                 true => Ok(ns),
                 false => Err(format!("`{text}`: at most 10s is allowed")),
             })
@@ -82,15 +83,16 @@ impl fmt::Display for SharingTimes {
 }
 
 impl SharingTimes {
-    /// Converts the times to ticks. Without a number of slots, there are `slots`.
+    /// Converts the times to ticks by `ticks`, which takes nanoseconds. `default_slots` applies if no number of slots
+    /// is given.
     #[must_use]
-    pub fn sharing(&self, ticks: impl Fn(f64) -> u64, slots: usize) -> Sharing {
-        let slots = self.slots.unwrap_or(slots);
+    pub fn sharing(&self, ticks: impl Fn(f64) -> u64, default_slots: usize) -> Sharing {
+        let slots = self.slots.unwrap_or(default_slots);
         Sharing { quantum: ticks(self.quantum_ns).max(1), switch: ticks(self.switch_ns), slots }
     }
 }
 
-/// Start of a task that has not run yet.
+/// Start of a task that has not run yet. Later than any time.
 const NOT_STARTED: u64 = u64::MAX;
 
 /// A task in the round.
@@ -99,25 +101,25 @@ struct Turn<T> {
     task: T,
     /// Remaining service time at the start of its current or next quantum.
     left: u64,
-    /// Start of its service, or [`NOT_STARTED`].
+    /// Start of its service in ticks, or [`NOT_STARTED`].
     started: u64,
     /// Number of full quanta that it has received.
     quanta: u32,
 }
 
-/// A core with its tasks. Times never decrease from call to call.
+/// A core with its tasks. Times are in ticks, and `now` must not decrease from call to call.
 #[derive(Clone, Debug)]
 pub struct SharedCore<T> {
     sharing: Sharing,
-    /// Tasks in the order of their next quanta. The first one runs from `slice_start` on.
+    /// Tasks in the order of their turns. The first one runs from `slice_start` on.
     round: VecDeque<Turn<T>>,
-    /// Start of the first task's quantum. Later than now during a switch.
+    /// Start of the first task's quantum. In the future during a switch.
     slice_start: u64,
-    /// Number of tasks that have not started.
+    /// Number of tasks in the round that have not started.
     not_started: usize,
-    /// Full quanta received by all tasks of the round.
+    /// Sum of [`Turn::quanta`] over the round.
     quanta: u64,
-    /// Task that runs without interruption, its start and its end. The round waits for it.
+    /// Task that runs without interruption, its start and its end. The round waits until that end.
     exclusive: Option<(T, u64, u64)>,
     /// Next completion, as last returned by [`SharedCore::reschedule`].
     scheduled: Option<(u64, T)>,
@@ -173,7 +175,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         }
     }
 
-    /// Runs a task without interruption on a core without tasks.
+    /// Runs a task without interruption. The round must be empty.
     pub fn run_exclusively(&mut self, now: u64, task: T, service: u64) {
         self.exclusive = Some((task, now, now + service));
     }
@@ -192,7 +194,8 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         }
     }
 
-    /// Ends all quanta that expire before `now`. A quantum that expires at `now` goes on, because a task may still join.
+    /// Ends all quanta that expire before `now`. A quantum that expires at `now` stays open, because a task may still
+    /// join the round at `now`.
     fn advance(&mut self, now: u64) {
         let Sharing { quantum, switch, .. } = self.sharing;
         while let Some(first) = self.round.front()
@@ -201,9 +204,10 @@ impl<T: Copy + PartialEq> SharedCore<T> {
             && self.slice_start + quantum < now
         {
             let tasks = self.round.len() as u64;
-            let step = if tasks == 1 { quantum } else { tasks * (quantum + switch) };
+            let round_ticks = if tasks == 1 { quantum } else { tasks * (quantum + switch) };
+            // Skips rounds only if all tasks have started, because `expire` records the start of a task.
             let rounds = match self.not_started {
-                0 => self.full_rounds().min((now - 1 - self.slice_start) / step),
+                0 => self.full_rounds().min((now - 1 - self.slice_start) / round_ticks),
                 _ => 0,
             };
             if rounds == 0 {
@@ -215,11 +219,11 @@ impl<T: Copy + PartialEq> SharedCore<T> {
                 turn.quanta += rounds as u32;
             }
             self.quanta += rounds * tasks;
-            self.slice_start += rounds * step;
+            self.slice_start += rounds * round_ticks;
         }
     }
 
-    /// Ends the first task's quantum: the task goes to the end of the round.
+    /// Ends the first task's quantum, moves the task to the end of the round, and starts the next quantum.
     fn expire(&mut self) {
         let Sharing { quantum, switch, .. } = self.sharing;
         let end = self.slice_start + quantum;
@@ -232,13 +236,14 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         self.begin(if is_alone { end } else { end + switch });
     }
 
-    /// Returns the number of rounds in which every task uses a full quantum and none ends.
+    /// Returns the number of rounds in which every task uses a full quantum and none finishes. A task whose remaining
+    /// time is a multiple of the quantum finishes in its last full quantum, hence the subtraction of 1.
     fn full_rounds(&self) -> u64 {
         let rounds = |turn: &Turn<T>| turn.left.saturating_sub(1) / self.sharing.quantum;
         self.round.iter().map(rounds).min().unwrap_or(0)
     }
 
-    /// Returns the time and the task of the next completion, if no task joins before.
+    /// Returns the time and the task of the next completion, provided that no task joins before; `None` without tasks.
     #[must_use]
     pub fn next(&self) -> Option<(u64, T)> {
         let Sharing { quantum, switch, .. } = self.sharing;
@@ -251,7 +256,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
             return Some((self.slice_start + turn.left, turn.task));
         }
         let rounds = self.full_rounds();
-        // The first task whose rest fits into one quantum.
+        // After the full rounds: the first task whose remaining time fits into one quantum.
         let is_last = |turn: &Turn<T>| turn.left - rounds * quantum <= quantum;
         let place = self.round.iter().position(is_last)?;
         let turn = &self.round[place];
@@ -259,7 +264,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         Some((self.slice_start + before + turn.left - rounds * quantum, turn.task))
     }
 
-    /// Returns the next completion if it has changed since the last call.
+    /// Returns the next completion (time and task) if it has changed since the last call.
     pub fn reschedule(&mut self) -> Option<(u64, T)> {
         let next = self.next();
         let is_new = next != self.scheduled;
@@ -273,8 +278,8 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         self.scheduled == Some((now, task))
     }
 
-    /// Removes the task of the next completion, which is due at `now`. Returns the start of its service; `None` without
-    /// tasks.
+    /// Removes the task of the next completion, which must be due at `now`. Returns the start of its service; `None`
+    /// without tasks.
     pub fn complete(&mut self, now: u64) -> Option<u64> {
         let (_, task) = self.next()?;
         if let Some((_, started, _)) = self.exclusive.take() {
@@ -292,14 +297,14 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         Some(turn.started)
     }
 
-    /// Sets the service times of tasks that have not started by `now`.
+    /// Sets the service times, from `service`, of all tasks in the round that start after `now`.
     pub fn set_service(&mut self, now: u64, service: impl Fn(T) -> u64) {
         self.advance(now);
         let later = self.round.iter_mut().filter(|turn| turn.started > now);
         later.for_each(|turn| turn.left = service(turn.task));
     }
 
-    /// Removes and returns all tasks, in the order of the round.
+    /// Removes and returns all tasks: the exclusive one, then those of the round in their order.
     pub fn clear(&mut self) -> Vec<T> {
         let exclusive = self.exclusive.take().map(|(task, ..)| task);
         (self.not_started, self.quanta, self.scheduled) = (0, 0, None);
@@ -314,7 +319,8 @@ mod tests {
 
     const SHARING: Sharing = Sharing { quantum: 10, switch: 1, slots: usize::MAX };
 
-    /// Serves tasks, given by arrival and service time, to the end. Returns each task with its start and its end.
+    /// Serves tasks, given by arrival and service time, to the end. Returns the index, start and end of each task in
+    /// the order of the ends.
     fn serve(sharing: Sharing, tasks: &[(u64, u64)]) -> Vec<(usize, u64, u64)> {
         let mut core = SharedCore::new(sharing);
         let mut ended = Vec::new();
@@ -334,7 +340,7 @@ mod tests {
         }
     }
 
-    /// Same as [`serve`], tick by tick.
+    /// Same as [`serve`], but emulates the core tick by tick.
     fn serve_by_ticks(sharing: Sharing, tasks: &[(u64, u64)]) -> Vec<(usize, u64, u64)> {
         struct WaitingTask {
             task: usize,
@@ -451,7 +457,7 @@ mod tests {
         }
     }
 
-    /// A core without preemption is a queue, whatever a switch costs.
+    /// A core whose quanta never expire is a queue, and its switch cost has no effect.
     #[test]
     fn long_quantum_serves_in_order() {
         let sharing = Sharing { quantum: 1000, ..SHARING };

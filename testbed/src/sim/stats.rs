@@ -1,4 +1,5 @@
-//! Measurements of a run: response times in batches, for confidence intervals, and growth of queues.
+//! Measurements of a run: response times in batches for confidence intervals, times by class, a timeline, and growth of
+//! queues.
 
 use std::collections::HashSet;
 
@@ -6,34 +7,34 @@ use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 use wedjat_pktgen::results::{Status, Task};
 
-/// Number of batches of a single run. Their means give the run's confidence interval.
+/// Number of batches of a run. Their means give the confidence interval of a single run.
 const BATCHES: usize = 10;
 
-/// Creates an empty histogram with a resolution of 0.1% that grows as needed.
+/// Creates an empty histogram with a resolution of 0.1% (three digits), whose range grows as needed.
 #[must_use]
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new(3).expect("digits that the histogram accepts")
+    Histogram::new(3).expect("histograms allow three digits")
 }
 
-/// Records a value.
+/// Records a value in a histogram of [`histogram`], which accepts every value.
 #[inline]
 pub fn record(histogram: &mut Histogram<u64>, value: u64) {
-    histogram.record(value).expect("a histogram that grows");
+    histogram.record(value).expect("the histogram grows as needed");
 }
 
-/// Observer of a run.
+/// Receiver of a run's progress, and choice of its records.
 #[derive(Clone, Debug)]
 pub struct Observer {
-    /// Counts arrived tasks.
+    /// Progress bar, whose unit is an arrived task.
     pub progress: ProgressBar,
     /// True to record each task in [`super::outcome::Outcome::ended`].
     pub records_tasks: bool,
-    /// Pool of the recorded tasks.
+    /// Pool id in the recorded tasks.
     pub pool: u32,
 }
 
 impl Observer {
-    /// Creates an observer that shows and records nothing.
+    /// Creates an observer without progress bar and records, with pool 1.
     #[must_use]
     pub fn hidden() -> Self {
         Self { progress: ProgressBar::hidden(), records_tasks: false, pool: 1 }
@@ -47,22 +48,22 @@ pub struct TaskEnd {
     pub number: u64,
     /// Class; 0 if the model has none.
     pub class: u16,
-    /// Worker or node that completed the task.
+    /// Worker or node that completed the task; `None` for a lost task.
     pub worker: Option<usize>,
     /// Time of its arrival.
     pub arrived: u64,
     /// Service time at speed 1, if the model knows it for each task.
     pub service: Option<u64>,
-    /// Response time, or the reason why there is none.
+    /// Response time, or the status of a task without an answer.
     pub response: Result<u64, Status>,
 }
 
-/// Response times of consecutive tasks.
+/// Response times of consecutive tasks, in ticks.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// Histogram of the response times.
     pub responses: Histogram<u64>,
-    /// Exact sum of the response times.
+    /// Sum of the response times, without the histogram's rounding.
     pub sum: f64,
 }
 
@@ -79,7 +80,7 @@ impl Batch {
 
     /// Adds another batch.
     pub fn add(&mut self, other: &Self) {
-        self.responses.add(&other.responses).expect("a histogram that grows");
+        self.responses.add(&other.responses).expect("the histogram grows as needed");
         self.sum += other.sum;
     }
 }
@@ -87,7 +88,7 @@ impl Batch {
 /// Response times by class, and slowdowns.
 #[derive(Clone, Debug)]
 pub struct ClassTimes {
-    /// Histogram of the response times of each class, in ticks.
+    /// Histogram of the response times of each class, in ticks, by class number.
     pub responses: Vec<Histogram<u64>>,
     /// Histogram of all slowdowns (response time divided by own service time), in thousandths.
     pub slowdowns: Histogram<u64>,
@@ -98,7 +99,7 @@ impl ClassTimes {
         Self { responses: Vec::new(), slowdowns: histogram() }
     }
 
-    /// Records a task.
+    /// Records a task with its response time and service time in ticks.
     fn record(&mut self, class: u16, ticks: u64, service: u64) {
         let class = usize::from(class);
         if class >= self.responses.len() {
@@ -114,34 +115,34 @@ impl ClassTimes {
             self.responses.resize(other.responses.len(), histogram());
         }
         for (all, class) in self.responses.iter_mut().zip(&other.responses) {
-            all.add(class).expect("a histogram that grows");
+            all.add(class).expect("the histogram grows as needed");
         }
-        self.slowdowns.add(&other.slowdowns).expect("a histogram that grows");
+        self.slowdowns.add(&other.slowdowns).expect("the histogram grows as needed");
     }
 }
 
-/// Records a run with a known number of tasks, excluding the warm-up.
+/// Recorder of a run with a known number of tasks. Batches, classes and slowdowns exclude the warm-up.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    /// Measured tasks in equal parts, in the order of arrival.
+    /// Measured tasks, in batches of equal size in the order of arrival.
     batches: Vec<Batch>,
     /// Expected number of tasks.
     tasks: u64,
-    /// Number of tasks at the start that are not measured.
+    /// Number of tasks, from the first on, that are not measured.
     warmup: u64,
-    /// Sum of the number of tasks in the system, seen by arriving tasks, in each fifth of the run.
+    /// For each fifth of the run: sum, over its arriving tasks, of the number of tasks in the system.
     fifths: [f64; 5],
     /// Number of arrived tasks.
     arrived: u64,
     timeline: Timeline,
-    /// Number of tasks in each stretch (equal part) of the timeline.
-    stretch: u64,
+    /// Number of tasks in each stretch of the timeline.
+    stretch_tasks: u64,
     /// Picoseconds per tick.
     tick_ps: f64,
     observer: Observer,
-    /// Times by class, if measured.
+    /// Times by class; `None` if not measured.
     classes: Option<ClassTimes>,
-    /// Recorded tasks.
+    /// Records of ended tasks, if the observer wants them.
     ended: Vec<Task>,
 }
 
@@ -150,7 +151,7 @@ const PROGRESS: u64 = 1 << 14;
 /// Number of stretches of a timeline: equal parts of a run, in the order of arrival.
 pub const STRETCHES: usize = 200;
 
-/// Mean response times over the run in the order of arrival, warm-up included: sum and count of each stretch.
+/// Response times over the run, including the warm-up: their sum in ticks and their count for each stretch.
 #[derive(Clone, Debug)]
 pub struct Timeline(Vec<(f64, u64)>);
 
@@ -173,13 +174,13 @@ impl Timeline {
 }
 
 impl Recorder {
-    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is excluded, on a clock with ticks of
-    /// `tick_ps` picoseconds.
+    /// Creates a recorder for `tasks` tasks, of which the fraction `warmup` is the warm-up. A tick has `tick_ps`
+    /// picoseconds.
     #[must_use]
     pub fn new(tasks: u64, warmup: f64, tick_ps: f64, observer: &Observer) -> Self {
         let warmup = (tasks as f64 * warmup) as u64;
         let (batches, timeline) = (vec![Batch::new(); BATCHES], Timeline::new());
-        let stretch = tasks.div_ceil(STRETCHES as u64).max(1);
+        let stretch_tasks = tasks.div_ceil(STRETCHES as u64).max(1);
         Self {
             batches,
             tasks,
@@ -187,7 +188,7 @@ impl Recorder {
             fifths: [0.0; 5],
             arrived: 0,
             timeline,
-            stretch,
+            stretch_tasks,
             tick_ps,
             observer: observer.clone(),
             classes: None,
@@ -195,7 +196,7 @@ impl Recorder {
         }
     }
 
-    /// Records an arrival that finds `in_system` tasks. Returns its number.
+    /// Records the arrival of a task that finds `in_system` tasks in the system. Returns the task's number.
     #[inline]
     pub fn arrive(&mut self, in_system: u64) -> u64 {
         let number = self.arrived;
@@ -207,10 +208,10 @@ impl Recorder {
         number
     }
 
-    /// Records that task `number` took `ticks`.
+    /// Records that task `number` had a response time of `ticks`.
     #[inline]
     pub fn done(&mut self, number: u64, ticks: u64) {
-        let index = ((number / self.stretch) as usize).min(STRETCHES - 1);
+        let index = ((number / self.stretch_tasks) as usize).min(STRETCHES - 1);
         let stretch = &mut self.timeline.0[index];
         *stretch = (stretch.0 + ticks as f64, stretch.1 + 1);
         if number < self.warmup {
@@ -227,7 +228,8 @@ impl Recorder {
         self.classes = Some(ClassTimes::new());
     }
 
-    /// Records that task `number`, of this class and service time, took `ticks`, if classes are measured.
+    /// Records that task `number` had a response time of `ticks`, if classes are measured. `service` is its service
+    /// time in ticks at speed 1.
     #[inline]
     pub fn done_of_class(&mut self, number: u64, class: u16, ticks: u64, service: u64) {
         if let Some(classes) = &mut self.classes
@@ -237,12 +239,12 @@ impl Recorder {
         }
     }
 
-    /// Returns the times by class, if measured, and leaves none.
+    /// Takes the times by class; `None` if not measured.
     pub fn take_classes(&mut self) -> Option<ClassTimes> {
         self.classes.take()
     }
 
-    /// Records the end of a task, if tasks are recorded.
+    /// Records the end of a task, if the observer wants records. Only then calls `end`.
     #[inline]
     pub fn end(&mut self, end: impl FnOnce() -> TaskEnd) {
         if self.observer.records_tasks {
@@ -250,7 +252,7 @@ impl Recorder {
         }
     }
 
-    /// Adds a task to the recorded ones, with its times in picoseconds.
+    /// Adds the record of a task, with its times in picoseconds.
     #[cold]
     fn push(&mut self, end: TaskEnd) {
         let TaskEnd { number, class, worker, arrived, service, response } = end;
@@ -273,7 +275,7 @@ impl Recorder {
         });
     }
 
-    /// Records the end of those tasks whose end is not recorded yet.
+    /// Records the ends of those tasks of `rest` that have no record yet, if the observer wants records.
     pub fn end_rest(&mut self, rest: impl Iterator<Item = TaskEnd>) {
         if self.observer.records_tasks {
             let numbers: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
@@ -281,7 +283,7 @@ impl Recorder {
         }
     }
 
-    /// Returns the recorded tasks, and leaves none.
+    /// Takes the records of tasks.
     pub fn take_ended(&mut self) -> Vec<Task> {
         std::mem::take(&mut self.ended)
     }
@@ -292,7 +294,7 @@ impl Recorder {
         self.arrived
     }
 
-    /// Returns the batches, the mean number of tasks in the system in each fifth, and the timeline.
+    /// Returns the batches, the mean number of tasks in the system in each fifth of the run, and the timeline.
     #[must_use]
     pub fn finish(self) -> (Vec<Batch>, [f64; 5], Timeline) {
         self.observer.progress.inc(self.arrived % PROGRESS);
@@ -301,11 +303,12 @@ impl Recorder {
     }
 }
 
-/// Stability test over the mean number of tasks in the system in each fifth of the run. A run is unstable if
-/// the number grew from every fifth to the next after the first, and one of two conditions holds from the
-/// second to the last fifth. Either it doubled (steady growth triples it) and grew by more than one task per
-/// server. Or it grew by half (at the edge of stability a random walk grows 1.7 times) and by more than ten
-/// tasks per server.
+/// Tests whether queues grew, by the mean number of tasks in the system in each fifth of a run. The first fifth does
+/// not count. The number must have grown from each of the other fifths to the next. In addition, one of two conditions
+/// must hold from the second to the last fifth:
+/// - The number more than doubled, and grew by more than one task per server. Steady growth triples it.
+/// - The number grew by more than half, and by more than ten tasks per server. At the edge of stability it is a random
+///   walk, which grows 1.7 times.
 #[must_use]
 pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
     let always_grew = fifths[1..].windows(2).all(|pair| pair[1] > pair[0]);
@@ -313,8 +316,8 @@ pub fn grows(fifths: &[f64; 5], servers: usize) -> bool {
     always_grew && (ratio > 2.0 && grown > 1.0 || ratio > 1.5 && grown > 10.0)
 }
 
-/// Returns half the width of the 95% confidence interval (Student's t) of the mean of independent `values`.
-/// NaN for fewer than two.
+/// Returns half the width of the 95% confidence interval (Student's t) of the mean of independent `values`; NaN for
+/// fewer than two values.
 #[must_use]
 pub fn ci95(values: &[f64]) -> f64 {
     let n = values.len() as f64;
@@ -326,11 +329,11 @@ pub fn ci95(values: &[f64]) -> f64 {
     student_975(values.len() - 1) * (variance / n).sqrt()
 }
 
-/// Returns the 97.5% quantile of Student's t with this many degrees of freedom.
+/// Returns the 97.5% quantile of Student's t distribution with `freedom` degrees of freedom, to 0.8%.
 fn student_975(freedom: usize) -> f64 {
     const TABLE: [f64; 12] =
         [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179];
-    // Beyond the table, the expansion 1.96 + 2.4 / freedom is exact to 0.8%.
+    // Beyond the table, the approximation 1.96 + 2.4 / freedom is off by at most 0.8%.
     TABLE.get(freedom.max(1) - 1).copied().unwrap_or(1.96 + 2.4 / freedom as f64)
 }
 
@@ -353,7 +356,7 @@ mod tests {
 
     #[test]
     fn growth_is_distinguished_from_noise() {
-        // Steady growth.
+        // Steady growth from an empty system.
         assert!(grows(&[50.0, 150.0, 250.0, 350.0, 450.0], 100));
         // A random walk, by more and by fewer than ten tasks per server.
         let walk = [1.0, 3.0, 5.0, 7.0, 9.0].map(f64::sqrt);
