@@ -142,7 +142,7 @@ pub enum ProcessError {
     /// The leaf did not end after SIGTERM, or failed.
     #[error("the leaf did not end in order ({how}); end of its output:{output}")]
     Failed {
-        /// Failure.
+        /// Description of the failure.
         how: String,
         /// End of its output, indented.
         output: String,

@@ -106,7 +106,7 @@ pub struct Config {
     pub observer: Observer,
 }
 
-/// Decisions of all dispatchers. Dispatchers have indices, the model's events call the methods.
+/// Decisions of all dispatchers, which have indices from 0 on. The model calls a method for each event.
 pub trait Dispatchers {
     /// Error of the implementation.
     type Error;

@@ -11,7 +11,7 @@
 //! A task is lost if its node's queue is full, or if its node dies or is down. Nodes detect a dead node by its
 //! silence; clients never do.
 //!
-//! Workers may share their cores ([`super::sharing`]). A node then gives each task to a worker with the fewest tasks,
+//! Tasks may share a worker's core ([`super::sharing`]). A node then gives each task to a worker with the fewest tasks,
 //! by the agent's policy `jbsq`. A task waits while each worker has its maximum of tasks.
 
 use std::ops::Range;
@@ -175,9 +175,9 @@ struct Node {
     workers: usize,
     /// Number of busy workers. With shared cores: number of tasks at workers.
     busy: usize,
-    /// Index of its first core, if workers share their cores.
+    /// Index of its first core in the engine, if tasks share cores.
     first_core: usize,
-    /// Dispatcher that chooses the worker of a task, if workers share their cores.
+    /// Dispatcher that chooses the worker of a task, if tasks share cores.
     dispatcher: Option<Dispatcher>,
     /// Learned state and decisions of the node.
     peers: Peers,
@@ -260,7 +260,8 @@ fn choose(dispatcher: &mut Dispatcher) -> Option<Member> {
     picks[0].map(|pick| pick.member)
 }
 
-/// Returns the dispatcher of a node's agent over workers that share their cores, after `life` restarts.
+/// Returns the dispatcher of a node's agent over its workers, after `life` restarts; `None` if tasks do not share
+/// cores.
 fn dispatcher(config: &Config, index: usize, life: u32) -> Result<Option<Dispatcher>, String> {
     if config.sharing.is_none() {
         return Ok(None);

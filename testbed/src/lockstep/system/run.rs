@@ -116,7 +116,7 @@ pub struct Outcome {
     pub ledger: WireLedger,
     /// Number of packets dropped by nodes, by node and reason.
     pub drops: BTreeMap<String, BTreeMap<&'static str, u64>>,
-    /// Digest of the deliveries of all task packets, in order.
+    /// Digest of the arrivals of all task packets at the ends of their wires, in order.
     pub digest: String,
     /// Duration of the run in emulated nanoseconds.
     pub end_ns: u64,
