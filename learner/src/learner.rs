@@ -500,14 +500,17 @@ impl Learner {
     }
 
     /// Replaces the critic by the mean of itself and the critics received since the last call. Returns the number of
-    /// received critics.
+    /// received critics. A parameter whose mean is not finite keeps its value: peers may send values whose sum overflows.
     pub fn agree(&mut self) -> u32 {
         let senders = std::mem::take(&mut self.senders);
         let share = 1.0 / (senders + 1) as f32;
         for (parameters, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {
             if senders > 0 {
                 let before = (*parameters, *sum);
-                *parameters = vec8(|index| (before.0[index] + before.1[index]) * share);
+                *parameters = vec8(|index| {
+                    let mean = (before.0[index] + before.1[index]) * share;
+                    if mean.is_finite() { mean } else { before.0[index] }
+                });
             }
             *sum = [0.0; VEC8_LEN];
         }

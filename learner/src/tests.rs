@@ -100,6 +100,19 @@ fn nodes_agree_on_the_mean_of_their_critics() {
 
 // promise: agent.4
 #[test]
+fn overflowing_sums_keep_the_own_critic() {
+    let mut learner = learner(3, 1);
+    let own = critic_of(&learner);
+    let largest = vec![f32::MAX; own.len()];
+    for _ in 0..2 {
+        learner.receive_critic(&largest).unwrap();
+    }
+    assert_eq!(learner.agree(), 2, "both are received");
+    assert_eq!(critic_of(&learner), own);
+}
+
+// promise: agent.4
+#[test]
 fn invalid_numbers_are_refused() {
     let mut learner = learner(3, 1);
     beat(&mut learner, &[1e-3, 0.0, 2e-3], 1e-4).unwrap();

@@ -165,9 +165,13 @@ class Net:
 
     def __enter__(self):
         self.running = []
-        for side, _, _ in SIDES:
-            call("ip", "netns", "add", self.name(side))
-            self.within(side, "ip", "link", "set", "lo", "up")
+        try:
+            for side, _, _ in SIDES:
+                call("ip", "netns", "add", self.name(side))
+                self.within(side, "ip", "link", "set", "lo", "up")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def start(self, side, *words):
@@ -480,15 +484,13 @@ def two_cores(guest):
             return {"refused": "one queue pair"}
     with Leaf(guest, cores=2) as leaf:
         leaf.answers_all(200, sockets=64)
-        received = {core: 0 for core in range(2)}
         elsewhere, before = 0, per_core(leaf)
         # Each round has one new flow. A core with more replies than tasks received replies of another core's tasks.
         for _ in range(12):
             leaf.answers_all(10, sockets=1)
             now = per_core(leaf)
-            for core in received:
+            for core in range(2):
                 scheduled, replies = (now[core][key] - before[core][key] for key in ("scheduled", "replies"))
-                received[core] += replies
                 elsewhere += max(replies - scheduled, 0)
             before = now
         log = leaf.account()["log"]
@@ -514,7 +516,8 @@ def adaptive(guest):
         leaf.answers_all(100, pace_ms=20, window=1)
         account = leaf.account()
     # The host may stop the guest for a moment, which makes an interrupt late. 5% of the packets may wait for the timer.
-    expect(account.get("late_wakes", 0) <= 5, f"{account['late_wakes']} of 100 packets waited for the timer")
+    late = account.get("late_wakes", 0)
+    expect(late <= 5, f"{late} of 100 packets waited for the timer")
     # Without interrupts the core takes short naps.
     naps = "delivers none" in account["log"]
     return {"tasks": 100, **{key: account.get(key) for key in ("sleeps", "wakes", "late_wakes")}, "naps": naps}
@@ -656,9 +659,11 @@ def write_page(path, report):
             cells = [f"skipped: {model['skipped']}"] + [""] * (len(COLUMNS) - 1)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     with open(path) as file:
-        before, _, rest = file.read().partition(BEGIN)
+        before, begin, rest = file.read().partition(BEGIN)
+    _, end, rest = rest.partition(END)
+    expect(begin and end, f"{path}: no lines {BEGIN.strip()} and {END.strip()}")
     with open(path, "w") as file:
-        file.write(before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+        file.write(before + BEGIN + "\n".join(lines) + "\n" + END + rest)
 
 
 def parse(arguments):

@@ -2,9 +2,9 @@
 //! numbers of beats and subtract: one-time work does not count.
 //!
 //! ```sh
-//! cargo build --release -p wedjat-learner --example cost
-//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='cost::beat' \
-//!     target/release/examples/cost 32 $beats; done
+//! cargo build --release -p wedjat-learner --example beat_cost
+//! for beats in 400 2400; do valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='beat_cost::beat' \
+//!     target/release/examples/beat_cost 32 $beats; done
 //! ```
 //!
 //! | nodes | instructions (AVX2) | of these for the probabilities | Malcolm's released program (gcc -O3) |
