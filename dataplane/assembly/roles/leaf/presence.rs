@@ -3,7 +3,7 @@
 //!
 //! A `Rig` is one core of a leaf in memory; the test plays the client and the servers at the far ends (`far`) of its
 //! ports `CLIENTS` and `WORKERS`. Pool 7 has workers 10 to 17, which are its members 0 to 7. Workers 10 to 13 are on
-//! the first server, the others on the second. `through` sends a packet to a port, polls the leaf 1 us later and
+//! the first server, 14 to 17 on the second. `through` sends a packet to a port, polls the leaf 1 us later and
 //! receives from another port. `one` does so for exactly one packet back, and returns its datagram, header and frame.
 //! `wait` polls after some nanoseconds. `task(seq)` is a client's task with this sequence number, and
 //! `reply(worker, tasks)` a worker's reply with its number of remaining tasks. `assert_accounted` checks the ledger and

@@ -67,7 +67,7 @@ fn replies_tell_nothing_and_reports_do() {
             (1, 0),
             "the reply ended the task"
         );
-        // The other workers have lower estimates until their reports of 3 tasks arrive.
+        // All workers except this one have lower estimates until their reports of 3 tasks arrive.
         for other in (10..18).filter(|&other| other != worker) {
             rig.send_unanswered(&report(other, 3, 1));
             assert_eq!(rig.estimated(other), 3);

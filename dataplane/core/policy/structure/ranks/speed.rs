@@ -171,7 +171,7 @@ impl SpeedRanks {
     /// Sets the table and the bound of each class: `fill` receives its speed and the `TABLE` values, and returns the
     /// bound, or `UNBOUNDED`. Allocates only at the first call for a number of members.
     pub fn set_tables(&mut self, mut fill: impl FnMut(f64, &mut [f64]) -> u16) {
-        // Room for as many classes as there may be for this number of members.
+        // Room for the largest number of classes that these members can have.
         self.table.reserve(self.classes.capacity() * TABLE - self.table.len());
         self.table.resize(self.classes.len() * TABLE, 0.0);
         for (class, table) in self.classes.iter_mut().zip(self.table.chunks_mut(TABLE)) {
