@@ -813,7 +813,8 @@ fn check_doctor_and_policies_answer() {
     let well = doctor(&agent);
     assert!(text(&well.stdout).contains("net_null0"), "{}", text(&well.stdout));
     let probe = |config: &Path| {
-        wedjat(&["doctor", "--config", config.to_str().unwrap(), "--probe", "--", "--no-huge"])
+        let eal = ["--probe", "--", "--no-huge", "--no-pci", "--vdev", "net_null0"];
+        wedjat(&[&["doctor", "--config", config.to_str().unwrap()], &eal[..]].concat())
     };
     let probed = text(&probe(&agent).stdout);
     for property in [
@@ -821,7 +822,7 @@ fn check_doctor_and_policies_answer() {
         "firmware unknown, MTU 1500, NUMA node ",
         "receive queues: 1 of 1024, transmit queues: 1 of 1024",
         "receive offloads: none; receive interrupts: not used",
-        "RSS: hashes ",
+        "RSS: hashes both ends of UDP; fixed key, table of 128 entries",
     ] {
         assert!(probed.contains(property), "{property}: {probed}");
     }
@@ -830,7 +831,9 @@ fn check_doctor_and_policies_answer() {
     let missing = probe(&agent);
     assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stdout));
     assert!(!text(&missing.stdout).contains("port 0"), "{}", text(&missing.stdout));
-    refused(&wedjat(&["doctor", "--probe"]), &["--config"]);
+    let without_file = wedjat(&["doctor", "--probe"]);
+    assert_eq!(without_file.status.code(), Some(2));
+    assert!(text(&without_file.stderr).contains("--config <FILE>"), "{without_file:?}");
     refused(&wedjat(&["leaf", "--config", agent.to_str().unwrap()]), &["an agent's file"]);
 }
 

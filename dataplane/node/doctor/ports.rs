@@ -101,8 +101,7 @@ pub fn probe(config: NodeConfig<'_>, eal: &[String], task_port: Option<u16>) -> 
 /// Returns the properties of a port's device.
 fn of_port(port: usize, device: &DeviceProperties) -> Vec<Finding> {
     let name = format!("port {port}");
-    let known =
-        |value: Option<String>| value.map_or_else(|| "unknown".to_owned(), |value| value.clone());
+    let known = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
     let node = known(device.node.map(|node| node.to_string()));
     let mtu = known(device.mtu.map(|mtu| mtu.to_string()));
     let firmware = known(device.firmware.clone());
@@ -111,12 +110,15 @@ fn of_port(port: usize, device: &DeviceProperties) -> Vec<Finding> {
         [] => "none".to_owned(),
         names => names.join(" "),
     };
+    let key = match device.key_bytes {
+        0 => "fixed key".to_owned(),
+        bytes => format!("key of {bytes} bytes"),
+    };
     let rss = match (device.hashes_udp, device.hashes_one_end) {
         (false, _) => "hashes no UDP".to_owned(),
-        (true, false) => format!(
-            "hashes both ends of UDP; key of {} bytes, table of {} entries",
-            device.key_bytes, device.table_entries
-        ),
+        (true, false) => {
+            format!("hashes both ends of UDP; {key}, table of {} entries", device.table_entries)
+        }
         (true, true) => "hashes one end of UDP alone, if asked to".to_owned(),
     };
     let interrupts = if device.has_interrupts { "set up" } else { "not used" };

@@ -209,6 +209,9 @@ class Net:
             for setting in ("ipv4/neigh", "ipv6/neigh"):
                 for interface in (tap, "tagged"):
                     self.within(side, "sh", "-c", f"echo 250 > /proc/sys/net/{setting}/{interface}/mcast_solicit")
+            # The same MAC address: a leaf takes over its predecessor's neighbours, which may have been in the VLAN.
+            address = self.within(side, "cat", f"/sys/class/net/{tap}/address").strip()
+            self.within(side, "ip", "link", "set", "tagged", "address", address)
             self.within(side, "ip", "link", "set", "tagged", "up")
             self.addresses(side, tap, v4, v6)
             if side != "c":
