@@ -16,6 +16,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use rand::Rng;
 use rand_distr::{Distribution, Exp1, StandardNormal};
@@ -143,12 +144,33 @@ struct Component {
     shape: Shape,
 }
 
+/// Measured service times, each equally likely.
+#[derive(Clone, Debug, PartialEq)]
+struct Samples {
+    /// Service times in nanoseconds with their classes; at least one.
+    values: Arc<[(f64, u16)]>,
+    mean_ns: f64,
+}
+
+impl Samples {
+    /// Draws one of the values.
+    #[inline]
+    fn draw<R: Rng + ?Sized>(&self, rng: &mut R) -> (f64, u16) {
+        // Scales 32 random bits to an index.
+        let bits = u64::from(rng.next_u64() as u32);
+        self.values[((bits * self.values.len() as u64) >> 32) as usize]
+    }
+}
+
 /// A distribution of service times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
+    /// Components of a mix; empty for measured times.
     components: Box<[Component]>,
     /// The named mix, if it is one.
     mix: Option<&'static Mix>,
+    /// Measured times, if the distribution was not given by name.
+    samples: Option<Samples>,
 }
 
 impl Service {
@@ -178,7 +200,16 @@ impl Service {
         if let Some(last) = components.last_mut() {
             last.threshold = u64::MAX; // regardless of rounding
         }
-        Self { components: components.into(), mix: None }
+        Self { components: components.into(), mix: None, samples: None }
+    }
+
+    /// Returns the distribution of measured service times in nanoseconds with their classes. `None` without a time.
+    #[must_use]
+    pub fn measured(values: Vec<(f64, u16)>) -> Option<Self> {
+        let sum: f64 = values.iter().map(|(ns, _)| ns).sum();
+        let mean_ns = sum / values.len() as f64;
+        let samples = (!values.is_empty()).then(|| Samples { values: values.into(), mean_ns })?;
+        Some(Self { components: Box::default(), mix: None, samples: Some(samples) })
     }
 
     /// Returns the distribution of a named mix.
@@ -222,6 +253,9 @@ impl Service {
     /// Returns a service time in nanoseconds, not rounded, and its class.
     #[inline]
     pub fn sample_ns<R: Rng + ?Sized>(&self, rng: &mut R) -> (f64, u16) {
+        if let Some(samples) = &self.samples {
+            return samples.draw(rng);
+        }
         let mut chosen = 0;
         if self.components.len() > 1 {
             let draw = rng.next_u64();
@@ -235,10 +269,13 @@ impl Service {
     /// Returns the mean service time.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
-        self.components.iter().map(|c| c.weight * c.shape.mean_ns()).sum()
+        match &self.samples {
+            Some(samples) => samples.mean_ns,
+            None => self.components.iter().map(|c| c.weight * c.shape.mean_ns()).sum(),
+        }
     }
 
-    /// Returns the number of task classes.
+    /// Returns the number of task classes; 0 for measured times.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.components.len()
@@ -266,6 +303,9 @@ impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(mix) = self.mix {
             return write!(f, "{}", mix.name);
+        }
+        if let Some(Samples { values, mean_ns }) = &self.samples {
+            return write!(f, "{} measured times, mean {}", values.len(), Time(mean_ns.round()));
         }
         if let [only] = &self.components[..] {
             return only.shape.fmt(f);
@@ -409,6 +449,17 @@ mod tests {
             });
             assert_eq!(filled[..], samples_of(text, 100), "{text}");
         }
+    }
+
+    #[test]
+    fn measured_times_keep_mean_and_classes() {
+        assert_eq!(Service::measured(Vec::new()), None);
+        let service = Service::measured(vec![(1e3, 1), (1e3, 1), (1e3, 1), (9e3, 4)]).unwrap();
+        assert_eq!(service.mean_ns(), 3e3);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(7);
+        let drawn: Vec<_> = (0..40_000).map(|_| service.sample_ns(&mut rng)).collect();
+        assert!(drawn.iter().all(|sample| [(1e3, 1), (9e3, 4)].contains(sample)));
+        assert!((moments(&drawn).0 / 3e3 - 1.0).abs() < 0.02);
     }
 
     /// Returns mean and standard deviation.
