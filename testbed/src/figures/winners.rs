@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use wedjat::policy::{CATALOGUE, Runs};
+use wedjat::policy::CATALOGUE;
 use wedjat_pktgen::results::chart::{TileMap, tile_maps};
 
 use super::{Output, arguments, command};
+use crate::sim::candidates::{VARIANTS, worker_policies};
 use crate::sim::ct::DispatcherKind;
 use crate::sim::{Row, rows};
 
@@ -23,8 +24,6 @@ const DISPATCHERS: [&str; 3] = ["1", "8", "32"];
 /// Offered loads: fractions of the servers' capacity.
 const LOADS: &str = "0.5,0.7,0.9,0.95,0.99";
 
-/// Further policies, besides the catalogue's with their default parameters.
-const VARIANTS: [&str; 3] = ["jsq(2)", "sed(half=1)", "scd(unseen=measured)"];
 /// Largest relative excess over the best value with which a policy is near the best.
 const NEAR: f64 = 0.05;
 
@@ -34,7 +33,7 @@ type Cell = (&'static str, &'static str, Vec<Row>);
 /// Writes all rows, the winners, a map of the winners for each ratio of speeds, a summary of each policy, and the
 /// commands. With `full`, runs have ten times as many tasks.
 pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
-    let policies = policies();
+    let policies = worker_policies().collect::<Vec<_>>().join(",");
     let tasks = if full { "400000" } else { "40000" };
     let mut all =
         "dispatchers_as,speeds,delay,dispatchers,load,policy,mean,p99,mean_ci95,messages_per_task,\
@@ -101,14 +100,6 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
     out.write("winners", "csv", &winners)?;
     out.write("winners-summary", "csv", &summary)?;
     out.write("winners", "txt", &commands)
-}
-
-/// Returns the value of `--policy`: all policies over workers with their default parameters, and [`VARIANTS`].
-fn policies() -> String {
-    let entries = CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine);
-    let mut names: Vec<_> = entries.map(|entry| entry.name).collect();
-    names.extend(VARIANTS);
-    names.join(",")
 }
 
 /// Result of one policy in a cell, with times in mean service times.

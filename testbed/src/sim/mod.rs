@@ -1,6 +1,7 @@
 //! Simulator: the dataplane's policies over modelled networks, queues and clocks.
 
 pub mod args;
+pub mod candidates;
 pub mod ct;
 pub mod digest;
 pub mod engine;
@@ -75,7 +76,15 @@ pub fn run(args: SimArgs, out: &mut impl Write) -> Result<bool, String> {
 /// # Errors
 /// Invalid flags, or a failed run.
 pub fn rows(args: &SimArgs) -> Result<Vec<Row>, String> {
-    simulate(plan::cells(args)?, &Runs::of(args)?, None)
+    rows_of(plan::cells(args)?, args)
+}
+
+/// Returns the row of each cell. The flags select seeds and threads.
+///
+/// # Errors
+/// Invalid flags, or a failed run.
+pub fn rows_of(cells: Vec<Cell>, args: &SimArgs) -> Result<Vec<Row>, String> {
+    simulate(cells, &Runs::of(args)?, None)
 }
 
 /// Number of runs per cell, and of threads. A cell is one combination of the flags' values.

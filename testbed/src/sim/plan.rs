@@ -283,7 +283,7 @@ fn slots(args: &SimArgs, policy: &str, load: f64) -> Result<slots::Config, Strin
         speeds,
         dispatchers,
         whole: whole_batch,
-        policy: server_policy(policy)?,
+        policy: server_policy("policy", policy)?,
         load,
         slots: integer("slots", slots, 1..=1 << 40)? as u64,
         warmup: common(args)?.warmup,
@@ -324,7 +324,7 @@ fn ct(args: &SimArgs, policy: &str, load: f64) -> Result<ct::Config, String> {
         probes_at_once,
         dispatchers,
         kind,
-        policy: server_policy(policy)?,
+        policy: server_policy("policy", policy)?,
         service: common.service,
         arrivals: common.arrivals,
         load,
@@ -447,12 +447,15 @@ fn servers(args: &SimArgs) -> Result<(Vec<f64>, f64, usize), String> {
     Ok((speeds, mean, dispatchers))
 }
 
-/// Parses a policy over servers. Refuses policies of spines.
-fn server_policy(policy: &str) -> Result<PolicySpec, String> {
-    let spec: PolicySpec = policy.parse().map_err(|error| format!("--policy: {error}"))?;
+/// Parses a policy over servers. Refuses policies made for spines.
+///
+/// # Errors
+/// If the policy is unknown or made for spines; the error names the flag.
+pub fn server_policy(flag: &str, policy: &str) -> Result<PolicySpec, String> {
+    let spec: PolicySpec = policy.parse().map_err(|error| format!("--{flag}: {error}"))?;
     match spec.entry().runs {
         Runs::Spine => {
-            Err(format!("--policy {policy}: its members are racks; use it in the model rack"))
+            Err(format!("--{flag} {policy}: its members are racks; use it in the model rack"))
         }
         _ => Ok(spec),
     }
