@@ -1,6 +1,7 @@
-//! Emulated rack, workloads and workers, simulator, demo and comparisons.
+//! Emulated rack, workloads and workers, simulator, advice on policies, demo and comparisons.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod app;
 pub mod attack;
 pub mod batch;

@@ -25,7 +25,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use wedjat_pktgen::grammar::{GrammarError, parse_time_ns};
 use wedjat_pktgen::results::{self, PlotArgs};
 use wedjat_testbed::sim::{self, SimArgs};
-use wedjat_testbed::{attack, bench, figures};
+use wedjat_testbed::{advise, attack, bench, figures};
 
 /// Emulated rack, simulator and comparisons for wedjat.
 ///
@@ -81,6 +81,16 @@ pub enum Command {
     // Lets a value such as `-1us` reach the range check, which names the allowed values.
     #[command(mut_args(|arg| arg.allow_hyphen_values(true)))]
     Sim(Box<SimArgs>),
+    /// Simulate a pool under all policies, by conditions or from a log of its tasks, and recommend one
+    #[command(after_help = advise::EXAMPLE, mut_args(|arg| arg.allow_hyphen_values(true)))]
+    Advise {
+        /// Arguments of the advice
+        #[command(flatten)]
+        arguments: Box<advise::Arguments>,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     /// Measure the cost of a decision for each policy
     #[command(
         after_help = "Example:\n  wedjat-testbed bench-policy --members 32,1024 --format json"
@@ -216,6 +226,10 @@ pub fn execute(command: Command) -> Result<bool, Failure> {
             attack::run(&arguments, json, &mut std::io::stdout().lock())
         }
         Command::Sim(arguments) => Ok(sim::run(*arguments, &mut std::io::stdout().lock())?),
+        Command::Advise { arguments, format } => {
+            let json = format == Format::Json;
+            Ok(advise::run(&arguments, json, &mut std::io::stdout().lock())?)
+        }
         Command::BenchPolicy(arguments) => {
             bench::policy::report(&arguments, &mut std::io::stdout().lock())?;
             Ok(true)

@@ -1,0 +1,366 @@
+//! Conditions of a pool: from options, from a log of tasks, or from both. Options win over the log.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wedjat_pktgen::arrival::Arrivals;
+use wedjat_pktgen::service::Service;
+
+use super::measure::{Measurement, ServiceClass, ServiceTimes};
+use super::node::NodePool;
+use crate::sim::model::Model;
+use crate::sim::{SimArgs, ct, plan};
+
+/// Options for the conditions. Their values have the syntax of `wedjat-testbed sim --model ct`.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ConditionArgs {
+    /// CSV file that --log-tasks wrote. Arrivals, service times, workers and the running policy are measured from it
+    pub log: Option<PathBuf>,
+    /// Run of the log [default: the only one]
+    #[arg(long, requires = "log")]
+    pub run: Option<usize>,
+    /// State file of a leaf or agent: workers, dispatcher cores and policy of a pool
+    #[arg(long, value_name = "STATEFILE")]
+    pub node: Option<PathBuf>,
+    /// Pool of the log and the node [default: the only one]
+    #[arg(long)]
+    pub pool: Option<u32>,
+    /// Number of workers [default: those of the node, or those that answer in the log]
+    #[arg(long)]
+    pub workers: Option<String>,
+    /// Load, a fraction of the capacity below 1 [default: that of the log]
+    #[arg(long)]
+    pub load: Option<String>,
+    /// Service times at a worker of average speed [default: those of the log]
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Arrivals [default: those of the log, or poisson]
+    #[arg(long)]
+    pub arrivals: Option<String>,
+    /// Delay between dispatchers and workers, each way [default: 0us]
+    #[arg(long)]
+    pub delay: Option<String>,
+    /// Speeds of workers, as in 16x1,16x2 [default: all 1]
+    #[arg(long)]
+    pub speeds: Option<String>,
+    /// Number of dispatchers [default: the node's cores, or 1]
+    #[arg(long)]
+    pub dispatchers: Option<String>,
+    /// The dispatchers are cores of one leaf (cores), or independent leaves (leaves) [default: cores]
+    #[arg(long)]
+    pub dispatchers_as: Option<String>,
+    /// The tasks of a worker share its core: quantum, cost of a switch, and maximum number of tasks, as in
+    /// 10us,500ns,8 [default: one task at a time]
+    #[arg(long)]
+    pub sharing: Option<String>,
+}
+
+impl ConditionArgs {
+    /// Adds the quantities of a node that no option gives.
+    fn completed(self, node: Option<&NodePool>) -> Self {
+        let workers = || node.map(|node| node.workers.to_string());
+        let dispatchers = || node.map(|node| node.dispatchers.to_string());
+        Self {
+            workers: self.workers.or_else(workers),
+            dispatchers: self.dispatchers.or_else(dispatchers),
+            ..self
+        }
+    }
+}
+
+/// Conditions of a pool.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    /// Simulation under these conditions, with any policy.
+    pub model: ct::Config,
+    /// Measurement of the log, if there is one.
+    pub measured: Option<Measurement>,
+    /// Pool of the node, if its state file is given.
+    pub node: Option<NodePool>,
+    /// True if options replace a measured quantity, so that the log's response times are no longer comparable.
+    pub is_hypothetical: bool,
+    /// Options without a value whose defaults replace quantities that the log does not show.
+    pub assumed: Vec<AssumedOption>,
+}
+
+/// Option without a value, and the meaning of its default.
+pub type AssumedOption = (&'static str, &'static str);
+
+impl Conditions {
+    /// Determines the conditions.
+    ///
+    /// # Errors
+    /// The option or file, the reason and the fix.
+    pub fn new(args: &ConditionArgs) -> Result<Self, String> {
+        if args.pool.is_some() && args.log.is_none() && args.node.is_none() {
+            return Err("--pool: it selects a pool of a log or of a --node; omit it".to_owned());
+        }
+        let node = args.node.as_deref().map(|path| NodePool::read(path, args.pool)).transpose()?;
+        let args = &args.clone().completed(node.as_ref());
+        let conditions = match &args.log {
+            None => Self::given(args),
+            Some(path) => {
+                let measured = Measurement::read(path, args.run, args.pool)?;
+                Self::measured(args, measured).map_err(|error| match error {
+                    Fault::Log(reason) => format!("{}: {reason}", path.display()),
+                    Fault::Option(error) => error,
+                })
+            }
+        };
+        Ok(Self { node, ..conditions? })
+    }
+
+    /// Takes all conditions from options.
+    fn given(args: &ConditionArgs) -> Result<Self, String> {
+        let needed = [("workers", &args.workers), ("load", &args.load), ("service", &args.service)];
+        let missing = needed.iter().filter(|(_, value)| value.is_none());
+        let missing: Vec<_> = missing.map(|(flag, _)| format!("--{flag}")).collect();
+        if !missing.is_empty() {
+            return Err(format!(
+                "the conditions of the pool are incomplete: give {}, or a CSV file that --log-tasks wrote",
+                missing.join(", ")
+            ));
+        }
+        let model =
+            model(args, args.workers.as_deref(), args.load.as_deref(), args.service.as_deref())?;
+        Ok(Self { model, measured: None, node: None, is_hypothetical: false, assumed: Vec::new() })
+    }
+
+    /// Takes the conditions from a measurement, except those that options give.
+    fn measured(args: &ConditionArgs, measured: Measurement) -> Result<Self, Fault> {
+        let workers = workers(args, &measured)?;
+        let service = args.service.clone().or_else(|| mean_as_text(measured.service.as_ref()));
+        let service = service.ok_or_else(|| {
+            Fault::Log(
+                "no task has a service time above 0 in the column service_ns; give --service"
+                    .to_owned(),
+            )
+        })?;
+        // The load follows from the service times and from the speeds, which `model` parses.
+        let load = args.load.as_deref().unwrap_or("0.5");
+        let mut model = model(args, Some(&workers.to_string()), Some(load), Some(&service))
+            .map_err(Fault::Option)?;
+        if args.service.is_none() {
+            // Models with relative speeds log service times at a worker of average speed, others at one of speed 1.
+            let has_relative_speeds = matches!(measured.subject.model.as_str(), "ct" | "slots");
+            let speed = if has_relative_speeds { 1.0 } else { model.speed_unit };
+            let times = measured.service.as_ref().map_or(&[][..], |service| &service.samples);
+            let times = times.iter().map(|&(ns, class)| (ns / speed, class)).collect();
+            model.service = Service::measured(times).unwrap_or(model.service);
+        }
+        if args.arrivals.is_none() {
+            model.arrivals = measured.gaps.process();
+        }
+        if args.load.is_none() {
+            model.load = measured.gaps.rate_pps * model.service.mean_ns() / 1e9 / workers as f64;
+            check_load(model.load).map_err(|reason| {
+                Fault::Log(format!(
+                    "{:.0} tasks/s of {:.3} us for {workers} workers: {reason}; give the right --workers or --speeds, or a \
+                     --load below 1",
+                    measured.gaps.rate_pps,
+                    model.service.mean_ns() / 1e3
+                ))
+            })?;
+        }
+        let options = [
+            ("delay", "no delay", &args.delay),
+            ("speeds", "equal speeds", &args.speeds),
+            ("dispatchers", "one dispatcher", &args.dispatchers),
+        ];
+        let assumed = options.iter().filter(|(_, _, value)| value.is_none());
+        let assumed = assumed.map(|&(flag, default, _)| (flag, default));
+        let is_hypothetical = [&args.load, &args.arrivals].iter().any(|value| value.is_some())
+            || (args.service.is_some() && measured.service.is_some());
+        let assumed = assumed.collect();
+        Ok(Self { model, measured: Some(measured), node: None, is_hypothetical, assumed })
+    }
+
+    /// Returns the mean service time in microseconds, the unit of the model's times.
+    #[must_use]
+    pub fn service_us(&self) -> f64 {
+        self.model.service.mean_ns() / 1e3
+    }
+
+    /// Returns the arrivals in tasks per second.
+    #[must_use]
+    pub fn rate_pps(&self) -> f64 {
+        self.model.load * self.model.speeds.len() as f64 * 1e6 / self.service_us()
+    }
+
+    /// Returns the time from the end of service to the measured answer. The log of a simulation ends with the service.
+    #[must_use]
+    pub fn answer_us(&self) -> f64 {
+        let is_answered = self.measured.as_ref().is_some_and(|log| log.subject.is_measured());
+        if is_answered { self.model.delay_ns / 1e3 } else { 0.0 }
+    }
+
+    /// Returns the measured service times, if the model uses them.
+    #[must_use]
+    pub fn service_classes(&self) -> &[ServiceClass] {
+        let measured = self.measured.as_ref().and_then(|log| log.service.as_ref());
+        // Only measured times have no classes of their own in the distribution.
+        measured.filter(|_| self.model.service.classes() == 0).map_or(&[], |times| &times.classes)
+    }
+
+    /// Returns the classes of the tasks.
+    #[must_use]
+    pub fn classes(&self) -> Vec<usize> {
+        match self.model.service.classes() {
+            0 => self.service_classes().iter().map(|class| class.class.into()).collect(),
+            count => (1..=count).collect(),
+        }
+    }
+}
+
+/// Returns the speeds in the syntax of `--speeds`.
+#[must_use]
+pub fn speeds_text(model: &ct::Config) -> String {
+    let speed = |speed: &f64| (speed * model.speed_unit * 1e6).round() / 1e6;
+    let groups = model.speeds.chunk_by(|a, b| a == b);
+    let groups = groups.map(|group| format!("{}x{}", group.len(), speed(&group[0])));
+    groups.collect::<Vec<_>>().join(",")
+}
+
+/// Reason why a log gives no conditions.
+enum Fault {
+    /// A quantity of the log is missing or impossible.
+    Log(String),
+    /// An option is invalid.
+    Option(String),
+}
+
+/// Returns the number of workers: `--workers`, or those that answer in the log.
+fn workers(args: &ConditionArgs, measured: &Measurement) -> Result<usize, Fault> {
+    let Some(text) = &args.workers else {
+        let found = Some(measured.workers).filter(|workers| *workers > 0);
+        return found.ok_or_else(|| {
+            Fault::Log("no task names its worker in the column worker; give --workers".to_owned())
+        });
+    };
+    let workers = worker_count(text).map_err(Fault::Option)?;
+    if workers < measured.workers {
+        let found = measured.workers;
+        return Err(Fault::Option(format!(
+            "--workers {text}: {found} workers answer in the log; give at least as many, or omit --workers"
+        )));
+    }
+    Ok(workers)
+}
+
+/// Parses `--workers`.
+fn worker_count(text: &str) -> Result<usize, String> {
+    plan::integer("workers", text, 1..=32_767)
+}
+
+/// Returns a constant service time of the measured mean, in the syntax of options.
+fn mean_as_text(service: Option<&ServiceTimes>) -> Option<String> {
+    let classes = &service?.classes;
+    let mean_ns: f64 = classes.iter().map(|class| class.share * class.mean_ns).sum();
+    Some(format!("fixed({mean_ns}ns)"))
+}
+
+/// Parses the options with these values in place of their own.
+fn model(
+    args: &ConditionArgs,
+    workers: Option<&str>,
+    load: Option<&str>,
+    service: Option<&str>,
+) -> Result<ct::Config, String> {
+    let text = |text: &str| Some(text.to_owned());
+    let workers = worker_count(workers.unwrap_or_default())?;
+    if let Some(load) = load.and_then(|load| load.trim().parse().ok()) {
+        check_load(load).map_err(|reason| {
+            format!(
+                "--load {load}: {reason}; give a load below 1, or more --workers for the same work"
+            )
+        })?;
+    }
+    let flags = SimArgs {
+        model: text("ct"),
+        policy: text("random"),
+        servers: Some(workers.to_string()),
+        load: load.map(str::to_owned),
+        service: service.map(str::to_owned),
+        arrivals: args.arrivals.clone(),
+        delay: args.delay.clone(),
+        speeds: args.speeds.clone(),
+        dispatchers: args.dispatchers.clone().or_else(|| text("1")),
+        dispatchers_as: args.dispatchers_as.clone().or_else(|| text("cores")),
+        sharing: args.sharing.clone(),
+        ..SimArgs::default()
+    };
+    match &plan::cells(&flags)?[..] {
+        [cell] => match &cell.model {
+            Model::Ct(config) => Ok(config.clone()),
+            _ => Err("the model is not ct".to_owned()),
+        },
+        cells => Err(format!(
+            "the options describe {} pools; give one value for each option",
+            cells.len()
+        )),
+    }
+}
+
+/// Refuses loads under which no policy is stable.
+fn check_load(load: f64) -> Result<(), String> {
+    if load < 1.0 {
+        return Ok(());
+    }
+    let load = (load * 1e3).round() / 1e3;
+    Err(format!("the queues grow under each policy at a load of {load}"))
+}
+
+/// Returns the arrivals as text, with the quantities that were measured.
+#[must_use]
+pub fn arrivals_text(arrivals: &Arrivals, measured: Option<&Measurement>) -> String {
+    match measured {
+        None => arrivals.to_string(),
+        Some(Measurement { gaps, .. }) => format!(
+            "{arrivals}; in the log the gaps have a squared variation of {:.2}, the counts a dispersion of {:.2}",
+            gaps.variation, gaps.dispersion
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(workers: &str, load: &str, service: &str) -> ConditionArgs {
+        let text = |text: &str| Some(text.to_owned());
+        let (workers, load, service) = (text(workers), text(load), text(service));
+        ConditionArgs { workers, load, service, ..ConditionArgs::default() }
+    }
+
+    #[test]
+    fn options_describe_one_pool() {
+        let speeds = Some("16x1,16x3".to_owned());
+        let args = ConditionArgs { speeds, ..given("32", "0.8", "exp(50us)") };
+        let conditions = Conditions::new(&args).unwrap();
+        assert_eq!((conditions.model.speeds[0], conditions.model.speeds[31]), (0.5, 1.5));
+        assert_eq!((conditions.model.dispatchers, conditions.service_us()), (1, 50.0));
+        assert!((conditions.rate_pps() - 512_000.0).abs() < 1e-6);
+        assert_eq!(conditions.classes(), [1]);
+        assert_eq!(speeds_text(&conditions.model), "16x1,16x3");
+    }
+
+    #[test]
+    fn impossible_options_are_named() {
+        for (args, named) in [
+            (given("0", "0.8", "exp(50us)"), "--workers 0: a whole number from 1"),
+            (
+                given("8", "1", "exp(50us)"),
+                "--load 1: the queues grow under each policy at a load of 1; give",
+            ),
+            (given("8", "3", "exp(50us)"), "--load 3: the queues grow"),
+            (given("8", "x", "exp(50us)"), "--load x"),
+            (given("8", "0.5,0.6", "exp(50us)"), "describe 2 pools; give one value"),
+            (given("8", "0.5", "exp(50)"), "expected a unit"),
+            (ConditionArgs { service: None, ..given("8", "0.5", "") }, "give --service, or a CSV"),
+            (ConditionArgs::default(), "give --workers, --load, --service"),
+        ] {
+            let error = Conditions::new(&args).unwrap_err();
+            assert!(error.contains(named), "{named}: {error}");
+        }
+    }
+}

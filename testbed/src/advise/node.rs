@@ -1,0 +1,89 @@
+//! Pool of a running or ended node, from its state file.
+
+use std::path::Path;
+
+use wedjat::state::{Presence, Snapshot};
+
+use super::measure::only;
+
+/// Quantities of a pool that a state file has. It has no arrivals, service times, speeds and delay of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodePool {
+    /// Number of workers that may get tasks.
+    pub workers: usize,
+    /// Number of dispatcher cores.
+    pub dispatchers: usize,
+    /// Policy of the pool.
+    pub policy: String,
+}
+
+impl NodePool {
+    /// Reads a pool. A node with several pools needs its id.
+    ///
+    /// # Errors
+    /// The file, the reason and the fix.
+    pub fn read(path: &Path, pool: Option<u32>) -> Result<Self, String> {
+        let snapshot = Snapshot::open(path).map_err(|error| error.to_string())?;
+        let fault = |reason| format!("state file {}: {reason}", path.display());
+        let ids = snapshot.pools.iter().map(|pool| u32::from(pool.id)).collect();
+        let id = only("pool", pool, ids).map_err(fault)?;
+        let pool = snapshot.pools.iter().find(|pool| u32::from(pool.id) == id);
+        let pool = pool.ok_or_else(|| fault("it has no pool".to_owned()))?;
+        let is_active = |presence| matches!(presence, Presence::Configured | Presence::Registered);
+        let workers = pool.members.iter().filter(|member| is_active(member.presence)).count();
+        if workers == 0 {
+            return Err(fault(format!(
+                "no worker of pool {id} may get tasks; start the workers first"
+            )));
+        }
+        Ok(Self { workers, dispatchers: snapshot.cores.len(), policy: pool.policy.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wedjat::state::Table;
+    use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
+
+    /// Writes the state of a leaf with two cores, and with a pool of 3 workers for each id.
+    fn state(path: &Path, pools: &[u16]) -> Table {
+        let server = std::net::IpAddr::from([10, 0, 2, 11]);
+        let worker = |id| WorkerSpec { id, server: 0 };
+        let pool = |&id: &u16| PoolSpec {
+            id,
+            policy: "jbsq(k=2)".to_owned(),
+            workers: (10 * id..10 * id + 3).map(worker).collect(),
+        };
+        let pools = pools.iter().map(pool).collect();
+        let spec =
+            Spec { node: 1, cores: 2, ports: 1, servers: vec![server], pools, ..Spec::default() };
+        Table::create(path, &spec).unwrap()
+    }
+
+    #[test]
+    fn state_file_gives_workers_cores_and_policy() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let table = state(&path, &[1, 2]);
+        table.publish();
+        let pool = NodePool::read(&path, Some(2)).unwrap();
+        let expected = NodePool { workers: 3, dispatchers: 2, policy: "jbsq(k=2)".to_owned() };
+        assert_eq!(pool, expected);
+        let error = NodePool::read(&path, None).unwrap_err();
+        assert!(error.contains("2 pools; give one of 1, 2 as --pool"), "{error}");
+        let missing = NodePool::read(&folder.path().join("none"), None).unwrap_err();
+        assert!(missing.contains("does not exist"), "{missing}");
+    }
+
+    #[test]
+    fn silent_workers_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        let table = state(&path, &[1]);
+        let view = table.view(0, 0);
+        view.set_presence(wedjat::state::Member(1), Presence::Silent);
+        table.publish();
+        assert_eq!(NodePool::read(&path, None).unwrap().workers, 2);
+    }
+}
