@@ -235,11 +235,10 @@ impl Report {
             None => String::new(),
         };
         let contents = format!(
-            "{}{}{conditions}{}{chart}{}",
+            "{}<h2>Conditions</h2>\n{conditions}{}<h2>Policies</h2>\n{}{chart}",
             page::list(self.sentences()),
-            "<h2>Conditions</h2>\n",
             page::list(self.notes()),
-            format!("<h2>Policies</h2>\n{}", page::table(&columns, rows)),
+            page::table(&columns, rows),
         );
         Ok(page::html("wedjat advice", "wedjat: advice on the policy of a pool", &contents))
     }
