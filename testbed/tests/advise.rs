@@ -108,6 +108,25 @@ fn log_gives_conditions_and_fit() {
 }
 
 #[test]
+fn speeds_scale_the_measured_service_times() {
+    let folder = tempfile::tempdir().unwrap();
+    // Both models log service times of 100 us: `rack` at a worker of speed 1, `ct` at one of average speed, here 2.
+    for (model, workers, service_us) in [("rack", "--racks", 50.0), ("ct", "--servers", 100.0)] {
+        let speeds = ["--speeds", "4x1,4x3"];
+        let run = ["sim", "--model", model, workers, "8", "--policy", "sed", "--load", "0.6"];
+        let log = ["--tasks", "20000", "--log-tasks", "tasks.csv"];
+        stdout(&testbed(folder.path(), &[&run[..], &log, &speeds].concat()));
+        let report =
+            advise(folder.path(), &[&["tasks.csv", "--policy", "sed"], &speeds[..]].concat());
+        let conditions = &report["conditions"];
+        let value = |key: &str| conditions[key].as_f64().unwrap();
+        assert!((value("load") / 0.6 - 1.0).abs() < 0.05, "{model}: {conditions}");
+        assert!((value("service_mean_us") / service_us - 1.0).abs() < 0.05, "{conditions}");
+        assert_eq!(conditions["speeds"], "4x1,4x3");
+    }
+}
+
+#[test]
 fn misfit_of_the_model_is_told() {
     let folder = tempfile::tempdir().unwrap();
     // The log is of `jsq`, but --running says `random`, which the log's missing policy cannot contradict.

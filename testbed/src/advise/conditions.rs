@@ -128,7 +128,7 @@ impl Conditions {
 
     /// Takes the conditions from a measurement, except those that options give.
     fn measured(args: &ConditionArgs, measured: Measurement) -> Result<Self, Fault> {
-        let workers = workers(args, &measured)?;
+        let workers = workers(args, &measured)?.to_string();
         let service = args.service.clone().or_else(|| mean_as_text(measured.service.as_ref()));
         let service = service.ok_or_else(|| {
             Fault::Log(
@@ -136,42 +136,23 @@ impl Conditions {
                     .to_owned(),
             )
         })?;
-        // The load follows from the service times and from the speeds, which `model` parses.
+        // The measured load follows from the speeds, which `model` parses. Until then any load will do.
         let load = args.load.as_deref().unwrap_or("0.5");
-        let mut model = model(args, Some(&workers.to_string()), Some(load), Some(&service))
-            .map_err(Fault::Option)?;
+        let mut model =
+            model(args, Some(&workers), Some(load), Some(&service)).map_err(Fault::Option)?;
         if args.service.is_none() {
-            // Models with relative speeds log service times at a worker of average speed, others at one of speed 1.
-            let has_relative_speeds = matches!(measured.subject.model.as_str(), "ct" | "slots");
-            let speed = if has_relative_speeds { 1.0 } else { model.speed_unit };
-            let times = measured.service.as_ref().map_or(&[][..], |service| &service.samples);
-            let times = times.iter().map(|&(ns, class)| (ns / speed, class)).collect();
-            model.service = Service::measured(times).unwrap_or(model.service);
+            model.service = service_at_average_speed(&measured, &model);
         }
         if args.arrivals.is_none() {
             model.arrivals = measured.gaps.process();
         }
         if args.load.is_none() {
-            model.load = measured.gaps.rate_pps * model.service.mean_ns() / 1e9 / workers as f64;
-            check_load(model.load).map_err(|reason| {
-                Fault::Log(format!(
-                    "{:.0} tasks/s of {:.3} us for {workers} workers: {reason}; give the right --workers or --speeds, or a \
-                     --load below 1",
-                    measured.gaps.rate_pps,
-                    model.service.mean_ns() / 1e3
-                ))
-            })?;
+            model.load = measured_load(&measured, &model)?;
         }
-        let options = [
-            ("delay", "no delay", &args.delay),
-            ("speeds", "equal speeds", &args.speeds),
-            ("dispatchers", "one dispatcher", &args.dispatchers),
-        ];
-        let assumed = options.iter().filter(|(_, _, value)| value.is_none());
-        let assumed = assumed.map(|&(flag, default, _)| (flag, default));
-        let is_hypothetical = [&args.load, &args.arrivals].iter().any(|value| value.is_some())
+        let is_hypothetical = args.load.is_some()
+            || args.arrivals.is_some()
             || (args.service.is_some() && measured.service.is_some());
-        let assumed = assumed.collect();
+        let assumed = assumed_options(args);
         Ok(Self { model, measured: Some(measured), node: None, is_hypothetical, assumed })
     }
 
@@ -227,6 +208,42 @@ enum Fault {
     Log(String),
     /// An option is invalid.
     Option(String),
+}
+
+/// Returns the measured service times at a worker of average speed. Models with relative speeds log them so. Other logs
+/// have service times at speed 1.
+fn service_at_average_speed(measured: &Measurement, model: &ct::Config) -> Service {
+    let has_relative_speeds = matches!(measured.subject.model.as_str(), "ct" | "slots");
+    let speed = if has_relative_speeds { 1.0 } else { model.speed_unit };
+    let times = measured.service.as_ref().map_or(&[][..], |service| &service.samples);
+    let times = times.iter().map(|&(ns, class)| (ns / speed, class)).collect();
+    Service::measured(times).unwrap_or_else(|| model.service.clone())
+}
+
+/// Returns the load of the measured arrivals.
+fn measured_load(measured: &Measurement, model: &ct::Config) -> Result<f64, Fault> {
+    let (rate_pps, mean_ns) = (measured.gaps.rate_pps, model.service.mean_ns());
+    let workers = model.speeds.len();
+    let load = rate_pps * mean_ns / 1e9 / workers as f64;
+    match check_load(load) {
+        Ok(()) => Ok(load),
+        Err(reason) => Err(Fault::Log(format!(
+            "{rate_pps:.0} tasks/s of {:.3} us for {workers} workers: {reason}; give the right --workers or --speeds, or a \
+             --load below 1",
+            mean_ns / 1e3
+        ))),
+    }
+}
+
+/// Returns the options without a value whose quantities are not in a log.
+fn assumed_options(args: &ConditionArgs) -> Vec<AssumedOption> {
+    let options = [
+        ("delay", "no delay", &args.delay),
+        ("speeds", "equal speeds", &args.speeds),
+        ("dispatchers", "one dispatcher", &args.dispatchers),
+    ];
+    let missing = options.into_iter().filter(|(_, _, value)| value.is_none());
+    missing.map(|(flag, default, _)| (flag, default)).collect()
 }
 
 /// Returns the number of workers: `--workers`, or those that answer in the log.

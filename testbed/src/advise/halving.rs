@@ -1,7 +1,7 @@
 //! Successive halving: short simulations of all policies, longer ones of those that remain.
 //!
-//! All policies of a round get the same arrivals and service times (common random numbers), so that chance favours none.
-//! Each round has its own seed, so that a policy lucky in one round is not lucky in the next.
+//! All policies of a round get the same arrivals and service times (common random numbers), so that chance favours
+//! none. Each round has its own seed, so that a policy lucky in one round is not lucky in the next.
 
 use super::objective::{Objective, Prediction};
 
@@ -55,9 +55,9 @@ pub struct Standing {
     pub prediction: Prediction,
 }
 
-/// Runs the rounds over `count` policies. Policies with equal scores share a place, because some decide alike under simple
-/// conditions. The running policy stays in all rounds while it is stable. `simulate` returns the predictions of the given
-/// policies for a round. The result has the best policy first, and unstable ones last.
+/// Runs the rounds over `count` policies. Policies with equal scores share a place, because some decide alike under
+/// simple conditions. The running policy stays in all rounds while it is stable. `simulate` returns the predictions of
+/// the given policies for a round. The result has the best policy first, and unstable ones last.
 ///
 /// # Errors
 /// If a simulation fails.

@@ -1,5 +1,5 @@
-//! Conditions of a pool, measured from a log of tasks: rate and dispersion of arrivals, service times by class, workers,
-//! and response times.
+//! Conditions of a pool, measured from a log of tasks: rate and dispersion of arrivals, service times by class,
+//! workers, and response times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

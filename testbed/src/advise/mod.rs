@@ -55,8 +55,8 @@ pub struct Arguments {
     /// Policies to compare [default: all whose members are workers]
     #[arg(long)]
     pub policy: Option<String>,
-    /// Tasks of the last round's simulations; the first three rounds have a tenth, a fifth and two fifths [default: 100000,
-    /// or more, so that a run lasts 300 mean service times]
+    /// Tasks of the last round's simulations; the first three rounds have a tenth, a fifth and two fifths [default:
+    /// 100000, or more, so that a run lasts 300 mean service times]
     #[arg(long)]
     pub tasks: Option<String>,
     /// Seed of the first round; each round adds 1 [default: 1]
@@ -176,10 +176,10 @@ impl Candidate {
         };
         let mut candidates: Vec<Self> = Vec::new();
         for name in names {
-            candidates.add(Self::parse("policy", name)?);
+            add(&mut candidates, Self::parse("policy", name)?);
         }
         let running = Self::running(arguments, conditions)?;
-        let running = running.map(|running| candidates.add(running));
+        let running = running.map(|running| add(&mut candidates, running));
         Ok((candidates, running))
     }
 
@@ -209,20 +209,13 @@ impl Candidate {
     }
 }
 
-/// Addition of a candidate to a list without duplicates.
-trait AddCandidate {
-    /// Adds a policy unless the list has it. Returns its index.
-    fn add(&mut self, candidate: Candidate) -> usize;
-}
-
-impl AddCandidate for Vec<Candidate> {
-    fn add(&mut self, candidate: Candidate) -> usize {
-        let found = self.iter().position(|other| other.spec == candidate.spec);
-        found.unwrap_or_else(|| {
-            self.push(candidate);
-            self.len() - 1
-        })
-    }
+/// Adds a candidate to a list, unless the list has its policy. Returns its index.
+fn add(candidates: &mut Vec<Candidate>, candidate: Candidate) -> usize {
+    let found = candidates.iter().position(|other| other.spec == candidate.spec);
+    found.unwrap_or_else(|| {
+        candidates.push(candidate);
+        candidates.len() - 1
+    })
 }
 
 /// Simulation of rounds.
