@@ -3,8 +3,8 @@
 
 use wedjat_testbed::attack::{Budget, Row, RunsOn, attacks};
 
-/// Emulated seconds of each attack.
-const SECONDS: f64 = 0.5;
+/// Emulated seconds of each attack; `make attack` takes longer.
+const SECONDS: f64 = 0.25;
 
 // promise: input.4
 #[test]
