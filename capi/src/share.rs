@@ -116,7 +116,7 @@ unsafe fn parameters(sharing: *const Sharing) -> Result<worker::Sharing, (i32, S
 /// # Safety
 /// `cpu` comes from the present call of a handler.
 unsafe fn core_of<'a>(cpu: *const SharedCpu) -> Cpu<'a> {
-    // SAFETY: wedjat_worker_serve() set `state` to a `Cpu` that lives as long as the handler's call.
+    // SAFETY: wedjat_worker_serve() has set `state` to a `Cpu`. The `Cpu` lives until the handler returns.
     unsafe { (*cpu).state.cast::<Cpu<'a>>().read() }
 }
 

@@ -63,7 +63,7 @@ pub fn run_agent(config: &AgentConfig, launch: &Launch, changes: Option<PathBuf>
 }
 
 /// Calls `run_node`, which returns the account after a signal or the end of its duration. Reports the account, and
-/// whether it balances. `options` has the options that not all commands have; `launch` has the others.
+/// whether it balances. `launch` has the options of all commands, `options` those of some.
 fn run<A: Display + Serialize>(
     launch: &Launch,
     options: Options,

@@ -30,7 +30,7 @@ use super::memif::{self, RelayedDevice, Role, ServerDevice};
 use super::pool::MbufPool;
 use super::presence::{Presence, Visitor};
 use super::proof::Proof;
-use super::properties::{DeviceProperties, Settings};
+use super::properties::{self, DeviceProperties};
 use super::rss::{Rss, RssFields, Spread};
 use super::source::Source;
 use super::stamps::{self, NoStamps, StampClock, Stamping};
@@ -572,18 +572,26 @@ impl Device {
     /// If the driver does not describe it, for example because it was unplugged.
     pub fn properties(&self) -> Result<DeviceProperties, DeviceError> {
         let device = &self.0;
-        let settings = Settings {
-            name: &device.name,
-            driver: &device.driver,
+        let id = device.id();
+        let info = info(id, &device.name)?;
+        let offered = info.flow_type_rss_offloads;
+        let one_end = [RssFields::Source, RssFields::Destination];
+        Ok(DeviceProperties {
+            name: device.name.clone(),
+            driver: device.driver.clone(),
+            firmware: properties::firmware(id),
+            mtu: properties::mtu(id),
             node: self.node(),
-            rx: device.rx,
-            tx: device.queues,
-            offloads: device.offloads,
+            rx_queues: (device.rx, info.max_rx_queues),
+            tx_queues: (device.queues, info.max_tx_queues),
+            offloads: properties::offload_names(device.offloads),
+            hashes_udp: RssFields::of(offered).is_some(),
+            hashes_one_end: one_end.into_iter().all(|fields| fields.is_offered(offered)),
+            key_bytes: info.hash_key_size,
+            table_entries: info.reta_size,
             spread: device.spread,
             has_interrupts: device.interrupts,
-        };
-        let info = info(device.id(), &device.name)?;
-        Ok(DeviceProperties::read(device.id(), &info, &settings))
+        })
     }
 
     /// Returns the state of the link, without waiting. The link is down while the device is absent, and stays down once

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 
 use wedjat_sys as sys;
 
-use super::rss::{RssFields, Spread};
+use super::rss::Spread;
 
 /// Longest text of a firmware version that is read, with its terminating zero.
 const FIRMWARE_BYTES: usize = 128;
@@ -43,46 +43,8 @@ pub struct DeviceProperties {
     pub has_interrupts: bool,
 }
 
-/// Settings of an open device that its driver does not report.
-pub(super) struct Settings<'a> {
-    pub name: &'a str,
-    pub driver: &'a str,
-    pub node: Option<usize>,
-    pub rx: u16,
-    pub tx: u16,
-    /// Receive offloads in use, one bit each.
-    pub offloads: u64,
-    pub spread: Spread,
-    pub has_interrupts: bool,
-}
-
-impl DeviceProperties {
-    /// Reads the properties of the device with this port id. `info` is DPDK's description of it.
-    pub(super) fn read(id: u16, info: &sys::rte_eth_dev_info, settings: &Settings<'_>) -> Self {
-        let one_end = [RssFields::Source, RssFields::Destination];
-        let offered = info.flow_type_rss_offloads;
-        let &Settings { name, driver, node, rx, tx, offloads, spread, has_interrupts } = settings;
-        Self {
-            name: name.to_owned(),
-            driver: driver.to_owned(),
-            firmware: firmware(id),
-            mtu: mtu(id),
-            node,
-            rx_queues: (rx, info.max_rx_queues),
-            tx_queues: (tx, info.max_tx_queues),
-            offloads: offload_names(offloads),
-            hashes_udp: RssFields::of(offered).is_some(),
-            hashes_one_end: one_end.into_iter().all(|fields| fields.is_offered(offered)),
-            key_bytes: info.hash_key_size,
-            table_entries: info.reta_size,
-            spread,
-            has_interrupts,
-        }
-    }
-}
-
 /// Returns the firmware version; `None` if the driver reports none.
-fn firmware(id: u16) -> Option<String> {
+pub(super) fn firmware(id: u16) -> Option<String> {
     let mut text = [0 as c_char; FIRMWARE_BYTES];
     // SAFETY: `text` is valid for writing this many bytes, and DPDK checks the port id.
     let error = unsafe { sys::rte_eth_dev_fw_version_get(id, text.as_mut_ptr(), text.len()) };
@@ -93,7 +55,7 @@ fn firmware(id: u16) -> Option<String> {
 }
 
 /// Returns the MTU; `None` if the driver reports none.
-fn mtu(id: u16) -> Option<u16> {
+pub(super) fn mtu(id: u16) -> Option<u16> {
     let mut mtu = 0;
     // SAFETY: `mtu` is valid for writing, and DPDK checks the port id.
     let error = unsafe { sys::rte_eth_dev_get_mtu(id, &mut mtu) };
@@ -101,7 +63,7 @@ fn mtu(id: u16) -> Option<u16> {
 }
 
 /// Returns DPDK's name of each receive offload.
-fn offload_names(offloads: u64) -> Vec<String> {
+pub(super) fn offload_names(offloads: u64) -> Vec<String> {
     let bits = (0..u64::BITS).map(|bit| 1 << bit).filter(|bit| offloads & bit != 0);
     let name = |bit| {
         // SAFETY: DPDK returns a static text for each value.

@@ -67,9 +67,9 @@ impl History {
         self.beat_count == BEATS_MAX
     }
 
-    /// Stores a beat with its error. If anything was drawn, also stores the features and returns the buffer for the
-    /// differences, which the caller must fill; else returns `None`. Panics if the history is full, or if `features`
-    /// has another length than a column of the matrices.
+    /// Stores a beat with its error. With draws it also stores the features, and returns the buffer for the differences,
+    /// to be filled by the caller. Returns `None` without draws. Panics if the history is full, or if `features` and a
+    /// column of the matrices differ in length.
     #[inline(always)]
     pub fn store(&mut self, features: &[f32], error: f32, has_draws: bool) -> Option<&mut [Vec8]> {
         self.errors[self.beat_count] = error;

@@ -408,7 +408,7 @@ impl Dispatcher {
         }
     }
 
-    /// Publishes the time since which the first task waits to the other cores.
+    /// Publishes the arrival time of the first waiting task to all cores.
     #[inline]
     fn publish_oldest(&self) {
         let Some(pool_exchange) = self.view.pool_exchange() else { return };

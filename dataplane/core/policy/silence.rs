@@ -27,8 +27,8 @@ const MEAN_WEIGHT: f64 = 1.0 / 64.0;
 const LONGEST_KEPT: f64 = 0.98;
 /// Number of replies in a window, for each member.
 const WINDOW_REPLIES: u64 = 64;
-/// Maximum number of consecutive write-offs that double the patience, so that a pool whose members all lost several
-/// tasks in a row detects the next loss soon.
+/// Maximum number of consecutive write-offs that double the patience. Even after many losses in a row, a pool thus
+/// detects the next loss soon.
 const DOUBLINGS_MOST: u32 = 5;
 /// Maximum interval between checks for silent members.
 const CHECK_MOST_NS: u64 = 1_000_000;

@@ -3,8 +3,8 @@
 //! the level to which they would together fill the queues. It sends to each member with a probability that
 //! produces this level on average.
 //!
-//! With `unseen=measured`, SCD measures the arrivals from other dispatchers. It assumes that they send as many tasks as
-//! arrive during a round trip: no report shows these tasks yet. The paper's rule remains the default (`alike`).
+//! With `unseen=measured`, SCD measures the arrivals from other dispatchers. Tasks that
+//! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default (`alike`).
 //!
 //! The policy needs every queue. It finds the level by sorting and prefix sums.
 

@@ -1,5 +1,5 @@
-//! Protocol of a channel between a dispatcher and a worker: slots with tasks in one direction, one line of credits in
-//! the other. A *line* is a cache line.
+//! Protocol of a channel between a dispatcher and a worker. Slots carry tasks to the worker, and one line of credits
+//! returns. A *line* is a cache line.
 //!
 //! Tasks have consecutive numbers. Task n is in slot n modulo the number of slots. A slot contains a tag made from
 //! the number, so that the worker detects a new task. The worker publishes the number after its last completed task.

@@ -2,8 +2,8 @@
 //! processes get from their agent by name ([`super::attach`]).
 //!
 //! The memory is sealed against resizing, so that no worker can take pages from processes that have mapped it. All
-//! its pages exist from the start. Locks of its bytes show which processes live; the system releases them however a
-//! process ends. The dispatcher locks the first byte, the worker of channel i byte i + 1.
+//! its pages exist from the start. Locks of its bytes show the live processes: the system releases them at the end of
+//! each process. The dispatcher locks the first byte, the worker of channel i byte i + 1.
 //! A hole that a process punches reads as zeros, which both ends treat like other invalid content.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a free channel by its lock and a number, and the

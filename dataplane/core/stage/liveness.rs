@@ -164,7 +164,7 @@ struct Doubt {
     checks: u8,
     /// Smallest number of outstanding tasks missing in the reports at these checks; `u32::MAX` before the first one.
     least_unreported: u32,
-    /// Number of other cores' tasks outstanding at the member, at the last check. Negative if the other cores received
+    /// Number of other cores' tasks outstanding at the member, at the last check. Negative if those cores received
     /// more replies than they sent tasks.
     elsewhere: i32,
 }

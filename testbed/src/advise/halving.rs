@@ -55,8 +55,8 @@ pub struct Standing {
     pub prediction: Prediction,
 }
 
-/// Runs the rounds over `count` policies. Policies with equal scores share a place, because some decide alike under
-/// simple conditions. The running policy stays in all rounds while it is stable. `simulate` returns the predictions of
+/// Runs the rounds over `count` policies. Policies with equal scores share a place: under simple conditions some make
+/// the same decisions. The running policy stays in all rounds while it is stable. `simulate` returns the predictions of
 /// the given policies for a round. The result has the best policy first, and unstable ones last.
 ///
 /// # Errors

@@ -106,7 +106,7 @@ impl Gaps {
         median as f64 / PS_PER_NS / std::f64::consts::LN_2
     }
 
-    /// Returns true if the counts vary more than twice as much as independent gaps explain.
+    /// Returns true if the dispersion is more than twice that of independent gaps.
     #[must_use]
     pub fn is_correlated(&self) -> bool {
         self.dispersion > 2.0 * self.variation.max(1.0)

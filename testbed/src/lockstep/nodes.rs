@@ -157,8 +157,8 @@ impl Node {
 }
 
 impl<'a> Run<'a> {
-    /// Creates all nodes. Fails with a script, which lockstep does not support, and with a beat that is not in whole
-    /// microseconds, which an agent's configuration cannot express.
+    /// Creates all nodes. Refuses a script, because lockstep does not support scripts. Refuses a beat that is not in
+    /// whole microseconds, because an agent's configuration has no other unit.
     fn new(config: &'a Config) -> Result<Self, String> {
         if !config.script.is_empty() || !config.beat_ns.is_multiple_of(1000) {
             return Err(

@@ -1,6 +1,6 @@
 //! Core that several tasks share: it runs them round robin, one quantum each.
 //!
-//! If a quantum ends while other tasks wait, the core switches to the next task, which takes time. A task alone
+//! At the end of a quantum the core switches to the next waiting task. The switch takes time. A task alone
 //! continues without a switch. When a task finishes, the next one starts without a switch, as in a queue. A new task
 //! joins at the end of the round (the order of turns). All models with continuous time use this core, and so do the
 //! emulated workers of [`crate::lockstep`].

@@ -517,8 +517,8 @@ impl<'a> System<'a> {
         if before != (site.line.received, site.line.sent) {
             site.busy_ns = self.now + self.plan.node_delay_ns;
         }
-        // Agents have one port, all other nodes two. Reads until the ports are empty, or until as many packets have
-        // arrived as the node counts as sent.
+        // Agents have one port, all other nodes two. Reads until the ports are empty or all packets
+        // that the node counts as sent have arrived.
         let mut frames = std::mem::take(&mut self.frames);
         let ports =
             if matches!(self.plan.topology.target(index), FaultTarget::Agent(_)) { 1 } else { 2 };
@@ -873,8 +873,8 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Ends a worker's task. Ignores the event if the worker has left since, or if a task that joined its core has
-    /// delayed the end. A paused worker answers after the pause.
+    /// Ends a worker's task. Ignores an outdated event: the worker has left, or another task on its core has delayed the
+    /// end. A paused worker answers after the pause.
     fn end_task(&mut self, index: usize, epoch: u64) -> Result<(), LockstepError> {
         let worker = &mut self.workers[index];
         if u64::from(worker.epoch) != epoch || !worker.answer(self.now) {

@@ -150,7 +150,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns the emulated time at which its next task ends, if that has changed since the last call.
+    /// Returns the emulated end of its next task; `None` if it is unchanged since the last call.
     pub fn next_end_ns(&mut self) -> Option<u64> {
         self.core.reschedule().map(|(end_ns, _)| end_ns)
     }
