@@ -37,10 +37,12 @@ pub fn verdict(windows: &[f64]) -> Verdict {
     }
     let z = mann_kendall_z(&windows);
     let third = windows.len() / 3;
-    let change = mean(&windows[windows.len() - third..]) / mean(&windows[..third]);
-    if z > Z_MAX && change > CHANGE_MIN {
+    let (first, last) = (mean(&windows[..third]), mean(&windows[windows.len() - third..]));
+    // With infinite values in both thirds the ratio says nothing, and the trend alone decides.
+    let is_unlimited = first.is_infinite() && last.is_infinite();
+    if z > Z_MAX && (is_unlimited || last / first > CHANGE_MIN) {
         Verdict::Rising
-    } else if z < -Z_MAX && change < 1.0 / CHANGE_MIN {
+    } else if z < -Z_MAX && (is_unlimited || last / first < 1.0 / CHANGE_MIN) {
         Verdict::Falling
     } else {
         Verdict::Stationary
@@ -89,6 +91,12 @@ mod tests {
         let mut windows = vec![100.0; 10];
         windows.extend([f64::INFINITY; 10]);
         assert_eq!(verdict(&windows), Verdict::Rising);
+        // An early one does not hide them.
+        windows[2] = f64::INFINITY;
+        assert_eq!(verdict(&windows), Verdict::Rising);
+        windows.reverse();
+        assert_eq!(verdict(&windows), Verdict::Falling);
+        assert_eq!(verdict(&[f64::INFINITY; 20]), Verdict::Stationary);
     }
 
     #[test]
