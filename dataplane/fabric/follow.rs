@@ -84,6 +84,7 @@ impl FollowerThread {
             view: View::default(),
             known: KnownState::default(),
             position: Position::default(),
+            is_served: false,
         };
         let cpus = cpus.to_vec();
         let run = move || {
@@ -128,6 +129,8 @@ struct Follower {
     known: KnownState,
     /// Newest position received.
     position: Position,
+    /// True once the current connection has brought a message that the node took.
+    is_served: bool,
 }
 
 /// Connection to the controller: messages to it and from it.
@@ -147,7 +150,7 @@ enum Progress {
 
 impl Follower {
     /// Follows one of the controllers, and connects again after each loss. Logs a reason once until it changes
-    /// or a connection succeeds.
+    /// or a controller serves the node. The wait before the next round doubles until then.
     async fn run(&mut self) {
         let (mut wait, mut last_logged) = (BACKOFF.0, String::new());
         loop {
@@ -162,8 +165,11 @@ impl Follower {
                     Ok(link) => {
                         log::info!("follows the controller at {address}");
                         note(true);
-                        (wait, last_logged) = (BACKOFF.0, String::new());
-                        self.follow(link).await
+                        let reason = self.follow(link).await;
+                        if std::mem::take(&mut self.is_served) {
+                            (wait, last_logged) = (BACKOFF.0, String::new());
+                        }
+                        reason
                     }
                     Err(reason) => reason,
                 };
@@ -259,6 +265,7 @@ impl Follower {
         self.known.pools.extend(self.view.pools.keys());
         self.known.workers.extend(self.view.workers.keys().map(|(_, id)| id));
         self.position = received;
+        self.is_served = true;
         Ok(())
     }
 

@@ -35,12 +35,16 @@ const COMMANDS: [(&str, &str); 7] = [
     ("drops", "Returns dropped packets by reason"),
 ];
 
-/// Shows a node in telemetry for the lifetime of its state. The first node also registers the command that lists all.
+/// Shows a node in telemetry for the lifetime of its state. The first node of the process also registers the command
+/// that lists all.
 pub(super) fn show(eal: &Eal, role: Role, table: &Arc<Table>) {
-    NODES.lock().unwrap_or_else(PoisonError::into_inner).push((role, Arc::downgrade(table)));
+    let mut nodes = NODES.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_first = nodes.is_empty();
+    nodes.push((role, Arc::downgrade(table)));
+    drop(nodes);
     let command = |(name, help)| (format!("{ROOT}/{}/{name}", role.name()), help);
     let mut commands: Vec<_> = COMMANDS.into_iter().map(command).collect();
-    if nodes().len() == 1 {
+    if is_first {
         commands.push((format!("{ROOT}/nodes"), "Returns the nodes of this process"));
     }
     register(eal, &commands, answer);
