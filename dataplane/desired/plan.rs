@@ -118,6 +118,11 @@ impl Planner<'_> {
     }
 
     /// Returns the changes of new and changed servers.
+    ///
+    /// A server has one entry for each different pair of `mac` and `registers` among its `[[server]]` sections.
+    /// `AddServer` makes one entry, so a new server with several is an obstacle. Entries are compared by `registers`,
+    /// which cannot change. `MoveServer` to the same address sets the MAC address of all entries. An entry that the
+    /// desired state has no more stays until its server leaves.
     fn servers(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (ip, entries) in std::mem::take(&mut self.delta.put.servers) {
@@ -174,6 +179,8 @@ impl Planner<'_> {
 
     /// Returns the removals of workers, and the changes of new and changed ones.
     fn workers(&mut self) -> (Vec<Change>, Vec<Change>) {
+        // Each worker, and true if it is leaving. The pool of a key is set only at a spine, where a member may be in
+        // several pools; elsewhere the id alone names a worker.
         let places: BTreeMap<_, _> = self.now.placed(self.is_spine).collect();
         let mut changed = Groups::default();
         let (mut drained, mut undrained) = (Vec::new(), Vec::new());

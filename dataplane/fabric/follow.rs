@@ -385,7 +385,8 @@ pub fn wanted(node: NodeId, view: &View) -> Result<Desired, String> {
             let host = Server { mac: None, registers: true };
             wanted.servers.insert(ip, [host].into());
         }
-        // The servers of a spine's members are leaves. The view leaves them out. Speeds must be above 0.
+        // The servers of a spine's members are leaves. The view leaves them out. A rack's speed is the sum of its
+        // workers' speeds: 0 without workers, but a node's speeds are above 0.
         NodeId::Spine(_) => {
             for rack in wanted.workers.values_mut() {
                 let leaf = Server { mac: None, registers: false };
@@ -409,9 +410,11 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
         NodeId::Agent(_) => parse(&settings.agent_policy)?,
         NodeId::Spine(_) => spine_policy,
     };
+    // Spines and leaves share the pool's address. Without spines, clients use the leaf's own. Agents serve no clients.
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     let service = settings.address.filter(|_| has_service);
     let link = pool.spine.map(|(id, ip)| (Spine { id, ip }, signals));
-    // The node keeps other settings of its file.
+    // The controller does not know the other settings of a pool. These are placeholders: the node keeps those of its
+    // file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })
 }

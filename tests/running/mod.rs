@@ -52,8 +52,8 @@ impl Home {
         self.path("state")
     }
 
-    /// Returns the command `wedjat leaf` with the configuration and these arguments. The leaf ends by itself only
-    /// if its test fails.
+    /// Returns the command `wedjat leaf` with the configuration and these arguments. `LIFETIME` exceeds every test
+    /// and ends only a leaf that its test left behind.
     pub fn leaf(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(WEDJAT);
         command.args(["leaf", "--config"]).arg(self.path("leaf.toml"));

@@ -1,6 +1,10 @@
 //! Reproduction of the results of the ASA_X paper (arXiv 2401.09706): the order of the arms by waiting time,
 //! and by response time. No setting reproduces both orders: costly sharing gives that of response times, free
 //! sharing that of waiting times.
+//!
+//! An arm is a scheme by which jobs share cores. Under Slurm they share none. Under Static and ASA_X a job, the guest,
+//! may start on cores of a running job, its host. Under ASA_X the host's learner may refuse the guest, which then
+//! waits.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -31,7 +35,7 @@ fn report(cores: u32, arm: Arm, contention: Contention, refusal: f64) -> Cluster
 // promise: measurement.4
 #[test]
 fn all_jobs_end_under_every_arm() {
-    // One run per arm: all 45 jobs end, and the used core time is at least their own.
+    // One run per size and arm: all 45 jobs end, and the used core time is at least their own.
     for cores in SIZES {
         for arm in Arm::ALL {
             let run = experiment(cores, arm, 1).run(&mut |_| None).unwrap();
@@ -93,8 +97,8 @@ fn costly_sharing_orders_arms_as_the_paper() {
 #[test]
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
-        // The paper's order of waiting also needs guests that wait longer under ASA_X. So a host that refused a guest
-        // gets no further request: a million seconds exceed the run.
+        // In the paper's order jobs wait longer under ASA_X than under Static, which needs refusals that last. So a
+        // host that refused a guest gets no further request: a million seconds exceed the run.
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =
@@ -131,6 +135,7 @@ fn learner_logs_replay_exactly() {
         let run = experiment(128, arm, 2)
             .run(&mut |workflow| Some(Box::new(logs[workflow.index()].clone())))
             .unwrap();
+        assert_eq!(run.learners.len(), logs.len());
         for (log, learner) in logs.iter().zip(&run.learners) {
             let again = replay(log.0.borrow().as_slice(), &Overrides::default()).unwrap();
             assert!(again.agrees() && again.decisions == learner.decisions, "{arm:?}");
@@ -150,7 +155,7 @@ fn learner_logs_replay_exactly() {
 }
 
 #[test]
-fn impossible_run_is_refused_by_name() {
+fn error_names_the_impossible_setting() {
     let fails = |experiment: &Experiment| experiment.run(&mut |_| None).unwrap_err().to_string();
     let right = experiment(64, Arm::AsaxPaper, 1);
     assert!(fails(&Experiment { cores: 32, ..right.clone() }).contains("32 cores are too few"));

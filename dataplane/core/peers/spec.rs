@@ -46,7 +46,8 @@ pub struct LearnedOptions {
     pub critic_rate: f32,
     /// Learning rate of both policies.
     pub actor_rate: f32,
-    /// Slots per task that a worker serves at once. A node's load is its waiting work divided by all slots.
+    /// Divisor of a node's load. The load is the waiting work, divided by `slots` and by the number of tasks that the
+    /// node's workers can serve at the same time. The released program has 64 slots.
     pub slots: u32,
     /// Factor on the loads from which rewards are computed.
     pub gain: f32,
@@ -75,7 +76,7 @@ impl Default for LearnedOptions {
     }
 }
 
-/// Default number of slots per task that a worker serves at once.
+/// Default of [`LearnedOptions::slots`].
 const SLOTS: u32 = 64;
 /// Default threshold of `jbt` in waiting tasks.
 const BELOW: u32 = 2;
@@ -117,7 +118,7 @@ impl PeerPolicy {
         }
     }
 
-    /// Returns the slots per task that a worker serves at once; a node's load is a quotient by them.
+    /// Returns the divisor of a node's load, see [`LearnedOptions::slots`].
     #[must_use]
     pub fn slots(&self) -> u32 {
         match self {

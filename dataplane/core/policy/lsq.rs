@@ -74,6 +74,7 @@ pub const HYBRID: Entry = Entry {
     parameters: &[EPS],
     on_leaf: "eps is the share that samples",
     notify: |_| Notify::Update(0.0),
+    // The last known queues answer the samples, so that no task waits for one.
     asks: |_| ProbeKind::All,
     ..Entry::new(
         "lsq-hybrid",
@@ -170,7 +171,8 @@ impl Samples {
         self.count > 0 && (self.below == u32::MAX || (rng.next_u64() as u32) < self.below)
     }
 
-    /// Updates the queues of sampled members.
+    /// Samples members if due, and sets their queues in the local view. Adds the number of probes to `messages`.
+    /// Returns the new front.
     #[inline(always)]
     fn take<R: Rank>(
         self,
@@ -212,6 +214,7 @@ impl Lsq {
     #[must_use]
     pub fn new(samples: usize, chance: f64, by_speed: bool) -> Self {
         let samples = Samples { count: samples, below: (chance * 32.0_f64.exp2()) as u32 };
+        // By speed: (queue + 1) / speed.
         Self { queues: Ranking::new(by_speed.then_some(1.0)), samples }
     }
 }
@@ -280,14 +283,15 @@ fn pick_any(
 /// Same as [`reply_run`], for pools in which each idle member belongs to one core: this core gets the members
 /// that become idle by these replies.
 fn reply_shared(queues: &mut impl Rank, reports: &[Report], mut parts: Parts<'_>) -> usize {
+    let mut surplus = 0;
     queues.set_all(reports, parts.states.members(), |report| {
         let state = parts.states.of(report.member);
-        parts.surplus += usize::from(!state.answered());
+        surplus += usize::from(!state.answered());
         state.set_load(report.load);
         parts.idle.note(report.member, report.is_idle());
-        report.load.rounded_tasks().max(1) // an idle member ranks as if it had a task, see `rank_of`
+        report.load.whole_tasks().max(1) // an idle member ranks as if it had a task, see `rank_of`
     });
-    parts.surplus
+    surplus
 }
 
 /// Processes reports of replies. Returns the number of replies from members without outstanding tasks.
@@ -302,7 +306,7 @@ fn reply_run(queues: &mut impl Rank, reports: &[Report], states: MemberStates<'_
             let state = states.of(report.member);
             expected += usize::from(state.answered());
             state.set_load(report.load);
-            report.load.0 >> 16 // whole tasks
+            report.load.whole_tasks()
         },
     );
     reports.len() - expected
@@ -312,7 +316,8 @@ impl Policy for Lsq {
     fn pick_run(&mut self, tasks: &[Task], picks: Picks<'_>, view: &mut View, rng: &mut Rng) {
         let mut local = rng.clone(); // stays in registers over the run
         let count = tasks.len().min(picks.len());
-        // First the idle members that belong to this core. In the ranks an idle member counts as if it had a task.
+        // If each idle member belongs to one core: first those of this core. The ranks count an idle member as if it
+        // had a task.
         let taken = if view.shares_idle() { take_shared(&mut picks[..count], view) } else { 0 };
         let (samples, picks) = (self.samples, &mut picks[taken..count]);
         let parts = view.parts();
@@ -341,7 +346,7 @@ impl Policy for Lsq {
         next_shared_idle(view).unwrap_or_else(Candidates::all)
     }
 
-    /// Ranks a member for a task sent to it without a pick.
+    /// Counts a task that was sent to a member without a pick.
     #[inline]
     fn on_follow(&mut self, member: Member, _view: &mut View) {
         self.queues.add(member);
@@ -350,7 +355,7 @@ impl Policy for Lsq {
     #[inline]
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        let queue = report.load.rounded_tasks();
+        let queue = report.load.whole_tasks();
         self.queues.set(report.member, rank_of(queue, view));
     }
 

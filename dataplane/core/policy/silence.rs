@@ -412,10 +412,8 @@ impl SilenceChecks {
             touched_ns: 0,
         };
         counts.touched_ns = touched_ns(watch.is_quiet(&counts));
-        let reported_and_estimated = (
-            view.reported_most(member).rounded_tasks(),
-            view.largest_estimate(member).rounded_tasks(),
-        );
+        let reported_and_estimated =
+            (view.reported_most(member).whole_tasks(), view.largest_estimate(member).whole_tasks());
         let silences_and_members = (&mut self.silences, view.members());
         let is_ours = self.core.looks_after(member);
         let lost =

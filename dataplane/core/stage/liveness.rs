@@ -651,7 +651,7 @@ impl Liveness {
     ) {
         let watch = &mut self.watches[index];
         let (pool, member) = (usize::from(watch.pool), watch.member);
-        let estimated = dispatcher.view().largest_estimate(member).rounded_tasks();
+        let estimated = dispatcher.view().largest_estimate(member).whole_tasks();
         let answered = reports.wrapping_sub(watch.reports);
         // Outstanding tasks beyond the estimate are in flight. Tasks lost on their way stay in this number.
         if answered > 0 {
@@ -721,7 +721,7 @@ impl Liveness {
     ) -> u32 {
         let (member, doubt) = (self.watches[index].member, &mut self.doubts[index]);
         if let Some(reported) = doubt.reported.filter(|_| has_news) {
-            let drift = dispatcher.view().load_and_drift(member).1.rounded_tasks();
+            let drift = dispatcher.view().load_and_drift(member).1.whole_tasks();
             let unreported = outstanding.saturating_sub(reported + drift);
             doubt.least_unreported = doubt.least_unreported.min(unreported);
             doubt.checks = doubt.checks.saturating_add(1);
@@ -797,7 +797,7 @@ impl Liveness {
                 report.load = report.load.min(remaining);
             }
             if is_doubted {
-                doubt.reported = Some(report.load.rounded_tasks());
+                doubt.reported = Some(report.load.whole_tasks());
                 report.load = report.load.max(remaining);
             }
         }

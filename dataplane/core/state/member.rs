@@ -33,7 +33,7 @@ impl Load {
     /// Returns the number of whole tasks, rounded down.
     #[inline]
     #[must_use]
-    pub const fn rounded_tasks(self) -> u32 {
+    pub const fn whole_tasks(self) -> u32 {
         self.0 >> 16
     }
 

@@ -67,7 +67,8 @@ fn answer(command: &str, parameters: &str) -> Option<Answer> {
     answer_of(&table.snapshot(), name, parameters)
 }
 
-/// Returns a node's answer to the command `name`; `None` if a parameter is missing, superfluous or unknown.
+/// Returns a node's answer to the command `name`; `None` for an unknown name, and for a parameter that is
+/// missing, superfluous or unknown.
 fn answer_of(node: &Snapshot, name: &str, parameters: &str) -> Option<Answer> {
     let numbers = parameters.split(',').map(str::trim).filter(|text| !text.is_empty());
     let numbers: Vec<usize> = numbers.map(str::parse).collect::<Result<_, _>>().ok()?;

@@ -400,7 +400,7 @@ impl Dispatchers for Leaves {
         let mut packet = self.packets.remove(&number).ok_or(stray("the answer to task"))?;
         let workers = &mut self.nodes[index].workers;
         // The reply carries the number of remaining tasks, but the leaf must not use it.
-        workers.write_reply(&mut packet, report.member.0, report.load.rounded_tasks(), 0);
+        workers.write_reply(&mut packet, report.member.0, report.load.whole_tasks(), 0);
         workers.send(packet, now_ns)?;
         self.nodes[index].answered += 1;
         match self.turn(index, now_ns)?.answers[..] {
@@ -416,7 +416,7 @@ impl Dispatchers for Leaves {
         let node = &mut self.nodes[index];
         let number = &mut node.report_numbers[report.member.index()];
         *number = number.wrapping_add(1);
-        let tasks = report.load.rounded_tasks() as u16;
+        let tasks = report.load.whole_tasks() as u16;
         let header = Header::queue_report(POOL, worker, tasks, *number);
         let Some(IpAddr::V4(ip)) = layout.server_of(worker) else {
             return Err(LockstepError::Arguments("no such worker".to_owned()));

@@ -99,7 +99,7 @@ impl LossWatch<'_> {
     /// ones.
     #[inline(always)]
     fn take(&mut self, state: MemberState<'_>, report: &Report, outstanding: u32) -> u32 {
-        let in_flight = outstanding.saturating_sub(report.load.rounded_tasks());
+        let in_flight = outstanding.saturating_sub(report.load.whole_tasks());
         state.set_load(report.load);
         outstanding - self.settle(state, in_flight)
     }
@@ -108,7 +108,7 @@ impl LossWatch<'_> {
     /// answered: they become its drift. Returns their number.
     #[inline(always)]
     pub fn keep_in_flight(&mut self, state: MemberState<'_>, load: Load) -> u32 {
-        let in_flight = state.outstanding().saturating_sub(load.rounded_tasks());
+        let in_flight = state.outstanding().saturating_sub(load.whole_tasks());
         let in_flight = in_flight - self.settle(state, in_flight);
         state.set_load(load);
         state.add_drift(state.estimate(), Load(in_flight.saturating_mul(Load::ONE.0)));

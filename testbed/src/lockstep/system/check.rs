@@ -239,8 +239,8 @@ pub fn outstanding(target: FaultTarget, state: &LocalNodeState<'_>) -> Option<St
                 "{tasks} tasks are still counted as outstanding at member {} ({presence:?}; last report {}, sent since {}; {} \
                  reports)",
                 member.index(),
-                load.rounded_tasks(),
-                drift.rounded_tasks(),
+                load.whole_tasks(),
+                drift.whole_tasks(),
                 view.reports(member)
             )
         })

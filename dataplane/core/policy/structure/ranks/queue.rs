@@ -1,4 +1,9 @@
 //! Members ranked by queue.
+//!
+//! The places of an array hold the members in the order of their queues. Members with equal queues form a stretch; the
+//! last stretch has all queues of at least `LONGEST`. The first stretch is the front. A run of tasks opens the front,
+//! finds a member in it and takes that member out for each task, and closes it: members that were taken join the next
+//! stretch.
 
 use rand::Rng as _;
 
@@ -10,7 +15,7 @@ use crate::policy::sample::below;
 /// Members ranked by queue. The parent module's documentation describes the structure.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
-    /// Queue and place of each member.
+    /// At each index: queue and place of the member with this number, and the member at this place.
     cells: Vec<Cell>,
     /// Order of the members by queue.
     order: Box<Stretches>,
@@ -39,8 +44,9 @@ impl Ranks {
         self.order.least.into()
     }
 
-    /// Returns the member with the most quanta, out of at most `scanned` members of a non-empty front from a random
-    /// place on. If none has quanta, this is the member that [`Rank::find`] returns. Other ties are broken uniformly.
+    /// Returns the member whose tasks have received the most quanta of service, and so end soonest, out of at most
+    /// `scanned` members of a non-empty front from a random place on. If none has quanta, this is the member that
+    /// [`Rank::find`] returns. Other ties are broken uniformly.
     #[inline]
     pub fn find_most_served(
         &self,
@@ -79,7 +85,7 @@ impl Ranks {
     }
 }
 
-/// Number of members with the shortest queue that have not received a task in this run.
+/// Number of members in the front that have not received a task in this run. In the last stretch all members remain.
 #[derive(Clone, Copy, Debug)]
 pub struct Ties(u32);
 
