@@ -7,15 +7,16 @@
 //! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default (`alike`).
 //!
 //! The policy needs every queue. It finds the level by prefix sums over the members in the order of their surfaces.
-//! Members of equal rates are kept in one set for each queue length, and a run takes the same time for any number of
-//! them. Members of different rates are sorted for each run.
+//! Members of equal rates are kept in one set for each queue length, so that a run visits the lengths rather than the
+//! members. With more than four different rates, the members are sorted for each run.
 
 use std::cell::RefCell;
 
+use arrayvec::ArrayVec;
 use rand::Rng as _;
 
 use super::conditions::{Conditions, RunWork};
-use super::structure::{LONGEST, LengthSets};
+use super::structure::{CLASSES, LONGEST, LengthSet, LengthSets};
 use super::{
     AnyPolicy, Caller, Candidates, Entry, Parameter, Pick, Picks, Policy, ProbeKind, Rng,
     SelectionBasis, Task,
@@ -57,26 +58,30 @@ struct Depth {
     queue: f64,
     /// Service rate of each; under TWF 1.
     rate: f64,
-    /// Number of members.
-    count: u16,
     members: Members,
 }
 
 /// Members of a [`Depth`].
 #[derive(Clone, Copy, Debug)]
 enum Members {
-    /// The only member.
+    /// A single member.
     One(Member),
-    /// All members with a queue of this length.
-    All(u32),
+    /// All members of a set.
+    All(LengthSet),
 }
 
-impl Members {
-    /// Returns a number by which members with equal surfaces are ordered.
-    fn order(self) -> u32 {
-        match self {
-            Self::One(member) => member.0.into(),
-            Self::All(length) => length,
+impl Depth {
+    /// Returns the depth of members with `queue` tasks each; `half` is added.
+    fn new(queue: u32, half: f64, rate: f64, members: Members) -> Self {
+        let queue = f64::from(queue) + half;
+        Self { surface: queue / rate, queue, rate, members }
+    }
+
+    /// Returns the number of members.
+    fn count(&self) -> f64 {
+        match self.members {
+            Members::One(_) => 1.0,
+            Members::All(set) => f64::from(set.count),
         }
     }
 }
@@ -99,11 +104,10 @@ pub struct WaterFill {
     dispatchers: usize,
     /// Measurements of what other dispatchers have sent unseen; `None` if all are assumed to have equally many tasks.
     conditions: Option<Box<Conditions>>,
-    /// Active members by outstanding tasks.
+    /// Active members by rate and outstanding tasks; empty if there are more rates than classes.
     lengths: LengthSets,
-    /// Rate of all members; `None` if their rates differ. The members of one length then have different surfaces, and
-    /// each run sorts all members.
-    rate: Option<f64>,
+    /// Rate of each class of `lengths`. Empty if there are too many: then each run sorts all members.
+    rates: ArrayVec<f64, CLASSES>,
     /// Recomputed for each run of tasks, and for queries of the candidates.
     shares: RefCell<Shares>,
 }
@@ -127,53 +131,88 @@ impl WaterFill {
         all - if self.scd { 1.0 } else { 0.0 }
     }
 
+    /// Returns the number of tasks added to each queue.
+    fn half(&self) -> f64 {
+        if self.scd { 0.5 } else { 0.0 }
+    }
+
     /// Computes the probabilities for a run of `tasks` tasks.
     fn solve(&self, tasks: usize, view: &View) {
-        let (scd, arrivals) = (self.scd, self.arrivals(tasks));
+        let (half, arrivals) = (self.half(), self.arrivals(tasks));
         let shares = &mut *self.shares.borrow_mut();
         // True queues change without this dispatcher, so they are in no set.
-        let is_solved = !view.sees_queues()
-            && self.rate.is_some_and(|rate| shares.by_length(scd, arrivals, rate, &self.lengths));
-        if !is_solved {
-            shares.by_member(scd, arrivals, view);
+        let has_sets = !self.rates.is_empty() && !view.sees_queues();
+        if !(has_sets && shares.by_length(half, arrivals, &self.rates, &self.lengths)) {
+            let rate = |member| if self.scd { view.rate(member) } else { 1.0 };
+            shares.by_member(half, arrivals, rate, view);
+        }
+    }
+
+    /// Puts the active members into sets, if there are at most as many rates as classes.
+    fn rebuild_sets(&mut self, view: &View) {
+        self.lengths.clear(view.members());
+        self.rates.clear();
+        for &member in view.active() {
+            let rate = if self.scd { view.rate(member) } else { 1.0 };
+            let class = self.rates.iter().position(|other| *other == rate);
+            if class.is_none() && self.rates.try_push(rate).is_err() {
+                self.lengths.clear(view.members());
+                self.rates.clear();
+                return;
+            }
+            let class = class.unwrap_or(self.rates.len() - 1);
+            self.lengths.insert(member, class, view.outstanding(member));
         }
     }
 }
 
 impl Shares {
-    /// Computes the probabilities for this number of tasks of all dispatchers, for members of the same rate. Returns
-    /// false if the longest queues, whose lengths are not known, lie below the level.
-    fn by_length(&mut self, scd: bool, arrivals: f64, rate: f64, lengths: &LengthSets) -> bool {
-        let half = if scd { 0.5 } else { 0.0 };
+    /// Computes the probabilities for this number of tasks of all dispatchers, for members in sets. Returns false if
+    /// the longest queues, whose lengths are not known, lie below the level.
+    fn by_length(&mut self, half: f64, arrivals: f64, rates: &[f64], lengths: &LengthSets) -> bool {
+        let next = |class: usize, length| {
+            let (set, rate) = (lengths.next(class, length)?, *rates.get(class)?);
+            Some((set, Depth::new(set.length(), half, rate, Members::All(set))))
+        };
+        // The next set of each class, of which the one with the lowest surface comes first.
+        let mut heads: [_; CLASSES] = std::array::from_fn(|class| next(class, 0));
         let mut level = Level::of(arrivals);
         self.depths.clear();
-        for (length, count) in lengths.iter() {
-            let queue = f64::from(length) + half;
-            let members = Members::All(length);
-            let depth = Depth { surface: queue / rate, queue, rate, count, members };
-            if !level.covers(&depth) {
-                break;
+        loop {
+            let mut lowest = None::<(usize, LengthSet, Depth)>;
+            for (class, head) in heads.iter().enumerate().take(rates.len()) {
+                if let Some((set, depth)) = *head
+                    && lowest.is_none_or(|(_, _, lowest)| depth.surface < lowest.surface)
+                {
+                    lowest = Some((class, set, depth));
+                }
             }
-            if length == LONGEST {
+            let Some((class, set, depth)) = lowest.filter(|(_, _, depth)| level.covers(depth))
+            else {
+                break;
+            };
+            if set.length() == LONGEST {
                 return false;
             }
             self.depths.push(depth);
+            heads[class] = next(class, set.length() + 1);
         }
         self.sum_up(level);
         true
     }
 
     /// Same as [`Shares::by_length`] for any rates and queues. Sorts the members.
-    fn by_member(&mut self, scd: bool, arrivals: f64, view: &View) {
+    fn by_member(&mut self, half: f64, arrivals: f64, rate: impl Fn(Member) -> f64, view: &View) {
         self.depths.clear();
-        for &member in view.active() {
-            let (rate, half) = if scd { (view.rate(member), 0.5) } else { (1.0, 0.0) };
-            let queue = f64::from(view.probe(member)) + half;
-            let members = Members::One(member);
-            self.depths.push(Depth { surface: queue / rate, queue, rate, count: 1, members });
-        }
+        self.depths.extend(view.active().iter().map(|&member| {
+            Depth::new(view.probe(member), half, rate(member), Members::One(member))
+        }));
+        let order = |depth: &Depth| match depth.members {
+            Members::One(member) => member,
+            Members::All(_) => Member(0), // not here
+        };
         self.depths.sort_unstable_by(|a, b| {
-            a.surface.total_cmp(&b.surface).then(a.members.order().cmp(&b.members.order()))
+            a.surface.total_cmp(&b.surface).then_with(|| order(a).cmp(&order(b)))
         });
         let mut level = Level::of(arrivals);
         let covered = self.depths.iter().take_while(|depth| level.covers(depth)).count();
@@ -192,7 +231,7 @@ impl Shares {
                 // SCD, with a single task: it goes to a member with the lowest surface.
                 false => 1.0,
             };
-            sum += share * f64::from(depth.count);
+            sum += share * depth.count();
             self.sums.push(sum);
         }
     }
@@ -206,11 +245,11 @@ impl Shares {
         let depth = &self.depths[place];
         let member = match depth.members {
             Members::One(member) => member,
-            Members::All(length) => {
+            Members::All(set) => {
                 let before = if place == 0 { 0.0 } else { self.sums[place - 1] };
-                let count = f64::from(depth.count);
+                let count = f64::from(set.count);
                 let nth = (point - before) / (self.sums[place] - before) * count;
-                lengths.get(length, (nth as usize).min(usize::from(depth.count) - 1))?
+                lengths.get(set, (nth as usize).min(usize::from(set.count) - 1))?
             }
         };
         Some(Pick { member, idle: depth.queue < 1.0 })
@@ -245,7 +284,7 @@ impl Level {
         if self.height <= depth.surface && self.lowest < depth.surface {
             return false;
         }
-        let count = f64::from(depth.count);
+        let count = depth.count();
         self.queues += depth.queue * count;
         self.rates += depth.rate * count;
         self.height = (self.volume + self.queues) / self.rates;
@@ -321,14 +360,7 @@ impl Policy for WaterFill {
         }
         // Cores that exchange their tasks count as one dispatcher.
         self.dispatchers = if view.pool_exchange().is_some() { 1 } else { caller.core.count };
-        self.lengths.clear(view.members());
-        for &member in view.active() {
-            self.lengths.insert(member, view.outstanding(member));
-        }
-        let mut rates =
-            view.active().iter().map(|member| if self.scd { view.rate(*member) } else { 1.0 });
-        let first = rates.next();
-        self.rate = first.filter(|first| rates.all(|rate| rate == *first));
+        self.rebuild_sets(view);
         // Room for all members, so that no decision allocates.
         let shares = self.shares.get_mut();
         shares.depths.clear();
@@ -347,12 +379,22 @@ mod tests {
     use proptest::prelude::*;
     use rand::SeedableRng as _;
 
-    /// Creates the policy over the only dispatcher's view of `members` members. Unless `sets`, it sorts them.
-    fn policy(scd: bool, sets: bool, members: usize) -> (WaterFill, View) {
-        let (mut policy, mut view) = (WaterFill::new(scd, false), View::heap(members, 1).remove(0));
+    /// Members in the tests.
+    const MEMBERS: u16 = 90;
+
+    /// Creates the policy over the only dispatcher's view of members with as many rates as `classes`. Unless `sets`, it
+    /// sorts them.
+    fn policy(scd: bool, classes: usize, sets: bool) -> (WaterFill, View) {
+        let mut policy = WaterFill::new(scd, false);
+        let mut view = View::heap(MEMBERS.into(), 1).remove(0);
+        // Powers of two: no two members of different rates have the same (queue + 0.5) / rate. Sets would draw these
+        // members in another order.
+        let rate = |member: u16| f64::from(1 << (usize::from(member) % classes));
+        view.set_rates(&(0..MEMBERS).map(rate).collect::<Vec<_>>());
         policy.on_members(Caller::on(Core::ONLY), &mut view);
+        assert_eq!(policy.rates.len(), if scd { classes } else { 1 });
         if !sets {
-            policy.rate = None;
+            policy.rates.clear();
         }
         (policy, view)
     }
@@ -363,15 +405,16 @@ mod tests {
         #[test]
         fn sets_and_sorted_members_choose_equally(
             scd in any::<bool>(),
-            steps in proptest::collection::vec((0..40_usize, 0..90_u16), 1..200),
-            deep in 0..90_u16,
+            classes in 1..=CLASSES,
+            steps in proptest::collection::vec((0..40_usize, 0..MEMBERS), 1..200),
+            deep in 0..MEMBERS,
         ) {
-            let mut of_sets = (policy(scd, true, 90), Rng::seed_from_u64(1));
-            let mut of_sort = (policy(scd, false, 90), Rng::seed_from_u64(1));
+            let mut of_sets = (policy(scd, classes, true), Rng::seed_from_u64(1));
+            let mut of_sort = (policy(scd, classes, false), Rng::seed_from_u64(1));
             let run = |((policy, view), rng): &mut ((WaterFill, View), Rng), tasks: usize, from: u16| {
                 let mut picks = [None; 40];
                 policy.pick_run(&[Task::default(); 40][..tasks], &mut picks, view, rng);
-                for member in (from..90).step_by(3).map(Member) {
+                for member in (from..MEMBERS).step_by(3).map(Member) {
                     if view.answered(member) {
                         let report = Report::new(member, Load(0), 0);
                         policy.on_reply(&report, view, rng);
@@ -385,9 +428,9 @@ mod tests {
                 // Beyond the last length of the sets.
                 if from == deep {
                     for ((policy, view), _) in [&mut of_sets, &mut of_sort] {
-                        (0..90 * 70_u16).for_each(|task| {
-                            view.sent(Member(task % 90));
-                            policy.on_follow(Member(task % 90), view);
+                        (0..70 * MEMBERS).map(|task| Member(task % MEMBERS)).for_each(|member| {
+                            view.sent(member);
+                            policy.on_follow(member, view);
                         });
                     }
                 }
@@ -397,21 +440,19 @@ mod tests {
 
     #[test]
     fn water_finds_its_level() {
-        let height = |depths: &[(f64, f64, u16)], volume: f64| {
+        let height = |depths: &[(u32, f64)], half: f64, volume: f64| {
             let mut level = Level::of(volume);
-            let covered = depths.iter().take_while(|&&(queue, rate, count)| {
-                let members = Members::One(Member(0));
-                level.covers(&Depth { surface: queue / rate, queue, rate, count, members })
+            let covered = depths.iter().take_while(|&&(queue, rate)| {
+                level.covers(&Depth::new(queue, half, rate, Members::One(Member(0))))
             });
             (covered.count(), level.height)
         };
-        let depths = [(0.0, 1.0, 1), (1.0, 1.0, 1), (5.0, 1.0, 1)];
-        assert_eq!(height(&depths, 1.0), (1, 1.0));
-        assert_eq!(height(&depths, 5.0), (2, 3.0));
-        assert_eq!(height(&depths, 12.0), (3, 6.0));
-        assert_eq!(height(&[(0.5, 1.0, 1), (5.0, 10.0, 1)], 11.0), (2, 1.5));
-        assert_eq!(height(&[(0.0, 1.0, 3), (4.0, 1.0, 2)], 6.0), (1, 2.0));
+        let depths = [(0, 1.0), (1, 1.0), (5, 1.0)];
+        assert_eq!(height(&depths, 0.0, 1.0), (1, 1.0));
+        assert_eq!(height(&depths, 0.0, 5.0), (2, 3.0));
+        assert_eq!(height(&depths, 0.0, 12.0), (3, 6.0));
+        assert_eq!(height(&[(0, 1.0), (5, 10.0)], 0.5, 10.5), (2, 1.5));
         // Without volume: all members with the lowest surface.
-        assert_eq!(height(&[(0.5, 1.0, 1), (0.5, 1.0, 1), (1.5, 1.0, 1)], 0.0), (2, 0.5));
+        assert_eq!(height(&[(0, 1.0), (0, 1.0), (1, 1.0)], 0.5, 0.0), (2, 0.5));
     }
 }

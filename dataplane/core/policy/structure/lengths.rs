@@ -1,89 +1,107 @@
-//! Sets of members with equal queue lengths. The n-th member of a length, in the order of the members' numbers, is found
-//! without a sort.
+//! Sets of members with equal queue lengths, in several classes. The n-th member of a set, in the order of the members'
+//! numbers, is found without a sort.
 
 use crate::state::Member;
 
-/// Number of distinct lengths. All longer queues count as equal.
+/// Number of distinct lengths, a power of two. All longer queues count as equal.
 const LENGTHS: usize = 64;
 /// The last length, of all queues that are at least this long.
 pub const LONGEST: u32 = LENGTHS as u32 - 1;
-/// Length of a member in no set.
-const ABSENT: u8 = u8::MAX;
+/// Maximum number of classes.
+pub const CLASSES: usize = 4;
+/// Set number of a member in no set.
+const NOWHERE: u16 = u16::MAX;
 /// Members in a word of a set.
 const WORD: usize = u64::BITS as usize;
 
-/// Members by queue length.
+/// Members by class and queue length.
 #[derive(Clone, Debug, Default)]
 pub struct LengthSets {
-    /// Length of each member's queue; [`ABSENT`] if it is in no set.
-    lengths: Vec<u8>,
-    /// Number of members of each length.
+    /// Number of each member's set; [`NOWHERE`] if it is in none. The sets of a class are numbered by their lengths.
+    places: Vec<u16>,
+    /// Number of members in each set.
     counts: Vec<u16>,
-    /// The sets of all lengths, one after another. Each has a bit for every member.
+    /// The sets, one after another. Each has a bit for every member.
     words: Vec<u64>,
+    /// Number of words of a set.
+    words_each: usize,
+}
+
+/// Members of one class with equal queue lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LengthSet {
+    /// Number of the set.
+    place: u16,
+    /// Number of members, above 0.
+    pub count: u16,
+}
+
+impl LengthSet {
+    /// Returns the length.
+    #[inline]
+    pub fn length(self) -> u32 {
+        u32::from(self.place) & LONGEST
+    }
 }
 
 impl LengthSets {
     /// Sets the number of members and empties all sets. Allocates nothing if it had as many members before.
     pub fn clear(&mut self, members: usize) {
-        self.lengths.clear();
-        self.lengths.resize(members, ABSENT);
+        self.words_each = members.div_ceil(WORD);
+        self.places.clear();
+        self.places.resize(members, NOWHERE);
         self.counts.clear();
-        self.counts.resize(LENGTHS, 0);
+        self.counts.resize(CLASSES * LENGTHS, 0);
         self.words.clear();
-        self.words.resize(LENGTHS * members.div_ceil(WORD), 0);
+        self.words.resize(CLASSES * LENGTHS * self.words_each, 0);
     }
 
-    /// Puts a member into the set of its queue's length.
-    #[inline]
-    pub fn insert(&mut self, member: Member, queue: u32) {
-        let (from, to) = (self.lengths[member.index()], queue.min(LONGEST) as u8);
-        if from == to {
-            return;
-        }
-        if from != ABSENT {
-            self.flip(from, member);
-            self.counts[usize::from(from)] -= 1;
-        }
-        self.lengths[member.index()] = to;
-        self.flip(to, member);
-        self.counts[usize::from(to)] += 1;
+    /// Adds a member to a class. It must be in none.
+    pub fn insert(&mut self, member: Member, class: usize, queue: u32) {
+        let place = class * LENGTHS + queue.min(LONGEST) as usize;
+        self.places[member.index()] = place as u16;
+        self.flip(place, member);
+        self.counts[place] += 1;
     }
 
     /// Moves a member to the set of another length. Does nothing if the member is in no set.
     #[inline]
     pub fn change(&mut self, member: Member, queue: u32) {
-        if self.lengths[member.index()] != ABSENT {
-            self.insert(member, queue);
+        let from = self.places[member.index()];
+        let to = from & !(LONGEST as u16) | queue.min(LONGEST) as u16;
+        if from == to || from == NOWHERE {
+            return;
+        }
+        self.places[member.index()] = to;
+        for (place, added) in [(from, u16::MAX), (to, 1)] {
+            self.flip(place.into(), member);
+            let count = &mut self.counts[usize::from(place)];
+            *count = count.wrapping_add(added);
         }
     }
 
-    /// Inverts the member's bit in the set of a length.
+    /// Inverts the member's bit in a set.
     #[inline]
-    fn flip(&mut self, length: u8, member: Member) {
-        let first = usize::from(length) * self.words_of_set();
-        self.words[first + member.index() / WORD] ^= 1 << (member.index() % WORD);
+    fn flip(&mut self, place: usize, member: Member) {
+        let index = place * self.words_each + member.index() / WORD;
+        self.words[index] ^= 1 << (member.index() % WORD);
     }
 
-    /// Returns the number of words of a set.
+    /// Returns the members of a class with the shortest queue of at least `length`; `None` if there are none.
     #[inline]
-    fn words_of_set(&self) -> usize {
-        self.words.len() / LENGTHS
+    pub fn next(&self, class: usize, length: u32) -> Option<LengthSet> {
+        let counts = &self.counts[class * LENGTHS..][..LENGTHS];
+        let length = (length as usize..LENGTHS).find(|length| counts[*length] > 0)?;
+        Some(LengthSet { place: (class * LENGTHS + length) as u16, count: counts[length] })
     }
 
-    /// Returns each length that some member has, in ascending order, with the number of its members.
+    /// Returns the member of a set at position `nth`, in the order of their numbers. `None` if the set has at most
+    /// `nth` members.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = (u32, u16)> {
-        (0..).zip(self.counts.iter().copied()).filter(|(_, count)| *count > 0)
-    }
-
-    /// Returns the member of a length at position `nth`, in the order of their numbers. `None` if the length has at
-    /// most `nth` members.
-    #[inline]
-    pub fn get(&self, length: u32, nth: usize) -> Option<Member> {
-        let (words, mut left) = (self.words_of_set(), nth as u32);
-        let set = &self.words[length as usize * words..][..words];
-        for (place, &word) in set.iter().enumerate() {
+    pub fn get(&self, set: LengthSet, nth: usize) -> Option<Member> {
+        let mut left = nth as u32;
+        let words = &self.words[usize::from(set.place) * self.words_each..][..self.words_each];
+        for (place, &word) in words.iter().enumerate() {
             let members = word.count_ones();
             if left < members {
                 let mut rest = word;
@@ -108,31 +126,40 @@ mod tests {
         // promise: scheduling.5
         #[test]
         fn sets_equal_a_scan(
-            present in proptest::collection::vec(any::<bool>(), usize::from(MEMBERS)),
+            classes in proptest::collection::vec(0..=CLASSES, usize::from(MEMBERS)),
             changes in proptest::collection::vec((0..MEMBERS, 0..80_u32), 0..400),
         ) {
             let mut queues = [0; MEMBERS as usize];
-            let is_present = |member: Member| present[member.index()];
             let mut sets = LengthSets::default();
             sets.clear(MEMBERS.into());
-            (0..MEMBERS).map(Member).filter(|m| is_present(*m)).for_each(|m| sets.insert(m, 0));
+            // Members of the class beyond the last one are in no set.
+            let all = (0..MEMBERS).map(Member).zip(classes);
+            all.clone().filter(|(_, class)| *class < CLASSES).for_each(|(m, class)| sets.insert(m, class, 0));
             for (member, queue) in changes {
                 queues[usize::from(member)] = queue;
                 sets.change(Member(member), queue);
             }
-            let mut counts = Vec::new();
-            for length in 0..=LONGEST {
-                let scan: Vec<Member> = (0..MEMBERS)
-                    .map(Member)
-                    .filter(|m| is_present(*m) && queues[m.index()].min(LONGEST) == length)
-                    .collect();
-                for (nth, member) in scan.iter().enumerate() {
-                    prop_assert_eq!(sets.get(length, nth), Some(*member));
+            for class in 0..CLASSES {
+                let mut set = sets.next(class, 0);
+                for length in 0..=LONGEST {
+                    let scan: Vec<Member> = all
+                        .clone()
+                        .filter(|(m, of)| *of == class && queues[m.index()].min(LONGEST) == length)
+                        .map(|(member, _)| member)
+                        .collect();
+                    if scan.is_empty() {
+                        continue;
+                    }
+                    let found = set.unwrap();
+                    prop_assert_eq!((found.length(), usize::from(found.count)), (length, scan.len()));
+                    for (nth, member) in scan.iter().enumerate() {
+                        prop_assert_eq!(sets.get(found, nth), Some(*member));
+                    }
+                    prop_assert_eq!(sets.get(found, scan.len()), None);
+                    set = sets.next(class, length + 1);
                 }
-                prop_assert_eq!(sets.get(length, scan.len()), None);
-                counts.extend((!scan.is_empty()).then_some((length, scan.len() as u16)));
+                prop_assert_eq!(set, None);
             }
-            prop_assert_eq!(sets.iter().collect::<Vec<_>>(), counts);
         }
     }
 }

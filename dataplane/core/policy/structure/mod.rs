@@ -8,7 +8,7 @@ mod ranks;
 mod recent;
 
 pub use alias::Alias;
-pub use lengths::{LONGEST, LengthSets};
+pub use lengths::{CLASSES, LONGEST, LengthSet, LengthSets};
 pub use line::Line;
 pub use losses::{LossWatch, Losses};
 pub use ranks::{Front, Level, Rank, RankedMember, Ranking, Ranks, SpeedRanks, UNBOUNDED};
