@@ -23,6 +23,8 @@ pub struct LengthSets {
     counts: Vec<u16>,
     /// The sets, one after another. Each has a bit for every member.
     words: Vec<u64>,
+    /// Number of members in each word.
+    sizes: Vec<u8>,
     /// Number of words of a set.
     words_each: usize,
 }
@@ -54,14 +56,15 @@ impl LengthSets {
         self.counts.resize(CLASSES * LENGTHS, 0);
         self.words.clear();
         self.words.resize(CLASSES * LENGTHS * self.words_each, 0);
+        self.sizes.clear();
+        self.sizes.resize(self.words.len(), 0);
     }
 
     /// Adds a member to a class. It must be in none.
     pub fn insert(&mut self, member: Member, class: usize, queue: u32) {
         let place = class * LENGTHS + queue.min(LONGEST) as usize;
         self.places[member.index()] = place as u16;
-        self.flip(place, member);
-        self.counts[place] += 1;
+        self.flip(place, member, 1);
     }
 
     /// Moves a member to the set of another length. Does nothing if the member is in no set.
@@ -73,18 +76,17 @@ impl LengthSets {
             return;
         }
         self.places[member.index()] = to;
-        for (place, added) in [(from, u16::MAX), (to, 1)] {
-            self.flip(place.into(), member);
-            let count = &mut self.counts[usize::from(place)];
-            *count = count.wrapping_add(added);
-        }
+        self.flip(from.into(), member, -1);
+        self.flip(to.into(), member, 1);
     }
 
-    /// Inverts the member's bit in a set.
+    /// Inverts the member's bit in a set, which has one member more (1) or less (-1) then.
     #[inline]
-    fn flip(&mut self, place: usize, member: Member) {
+    fn flip(&mut self, place: usize, member: Member, more: i8) {
         let index = place * self.words_each + member.index() / WORD;
         self.words[index] ^= 1 << (member.index() % WORD);
+        self.sizes[index] = self.sizes[index].wrapping_add_signed(more);
+        self.counts[place] = self.counts[place].wrapping_add_signed(more.into());
     }
 
     /// Returns the members of a class with the shortest queue of at least `length`; `None` if there are none.
@@ -99,19 +101,41 @@ impl LengthSets {
     /// `nth` members.
     #[inline]
     pub fn get(&self, set: LengthSet, nth: usize) -> Option<Member> {
-        let mut left = nth as u32;
-        let words = &self.words[usize::from(set.place) * self.words_each..][..self.words_each];
-        for (place, &word) in words.iter().enumerate() {
-            let members = word.count_ones();
-            if left < members {
-                let mut rest = word;
-                (0..left).for_each(|_| rest &= rest - 1); // removes the lowest member
-                return Some(Member((place * WORD) as u16 + rest.trailing_zeros() as u16));
+        let first = usize::from(set.place) * self.words_each;
+        let mut left = nth;
+        for (place, &size) in self.sizes[first..][..self.words_each].iter().enumerate() {
+            if left < size.into() {
+                let bit = nth_one(self.words[first + place], left as u64);
+                return Some(Member((place * WORD) as u16 + bit as u16));
             }
-            left -= members;
+            left -= usize::from(size);
         }
         None
     }
+}
+
+/// Returns the position of the `nth` one of a word, from 0, which must have more than `nth` ones. Takes no branches:
+/// positions are random, and a mispredicted branch costs more.
+#[inline]
+fn nth_one(word: u64, nth: u64) -> u64 {
+    /// One in each byte.
+    const EACH: u64 = u64::MAX / 0xFF;
+    /// Returns the number of bytes whose prefix sum, that of a byte and all below it, is at most `nth`, and the sums.
+    fn bytes_before(ones: u64, nth: u64) -> (u64, u64) {
+        let sums = ones.wrapping_mul(EACH);
+        // Each byte is 128 + nth - sum, whose highest bit tells the comparison: both are at most 64.
+        let is_before = (((nth * EACH) | (0x80 * EACH)) - sums) >> 7 & EACH;
+        (is_before.wrapping_mul(EACH) >> 56, sums)
+    }
+    let pairs = word - (word >> 1 & 0x55 * EACH);
+    let nibbles = (pairs & 0x33 * EACH) + (pairs >> 2 & 0x33 * EACH);
+    let ones = (nibbles + (nibbles >> 4)) & 0x0F * EACH;
+    let (byte, sums) = bytes_before(ones, nth);
+    let left = nth - (sums << 8 >> (8 * byte) & 0xFF);
+    // Bit i of the byte goes to byte i, as 1.
+    let spread = (word >> (8 * byte) & 0xFF) * EACH & 0x8040_2010_0804_0201;
+    let bits = (spread + 0x7F * EACH) >> 7 & EACH;
+    8 * byte + bytes_before(bits, left).0
 }
 
 #[cfg(test)]
@@ -120,6 +144,16 @@ mod tests {
     use proptest::prelude::*;
 
     const MEMBERS: u16 = 130; // two words and a part of a third
+
+    #[test]
+    fn ones_are_found_by_position() {
+        for word in [1, 1 << 63, u64::MAX, 0x8040_2010_0804_0201, 0xF0F0_0000_FFFF_0101] {
+            let ones = (0..64).filter(|bit| word >> bit & 1 == 1);
+            for (nth, bit) in ones.enumerate() {
+                assert_eq!(nth_one(word, nth as u64), bit, "{nth} of {word:x}");
+            }
+        }
+    }
 
     proptest! {
         /// Each set equals a scan of plain queues after any sequence of changes.
