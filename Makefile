@@ -1,6 +1,6 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo fabric test test-dpdk test-units test-processes test-portable lint book doc bench bench-cores bench-host bench-lines
+.PHONY: help demo fabric test test-dpdk test-units test-processes test-emulated test-portable lint book doc bench bench-cores bench-host bench-lines
 .PHONY: bench-library bench-preempt miri reference figures soak test-nics histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
@@ -28,13 +28,13 @@ histories: ## inject all faults into controllers, SECONDS (300) over etcd and as
 	target=$${CARGO_TARGET_DIR:-target}; for store in etcd file; do \
 		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
-# Integration tests leave most of a second CPU idle. The builds without DPDK and the lints fill it, at the lowest priority.
-# They begin some seconds later, because a build that runs first would hold cargo's lock against the tests.
+# Tests of processes leave most of a second CPU idle. Tests in emulated time, the builds without DPDK and the lints fill it, at
+# the lowest priority. They begin some seconds later, because a build that runs first would hold cargo's lock against the tests.
 test: test-units ## all tests, with DPDK and without, and the lints
-	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-portable lint >"$$beside" 2>&1; } & \
+	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-emulated test-portable lint >"$$beside" 2>&1; } & \
 	$(MAKE) test-processes; status=$$?; wait $$! || status=1; cat "$$beside"; rm "$$beside"; exit $$status
 
-test-dpdk: test-units test-processes ## the tests with DPDK ports and RocksDB
+test-dpdk: test-units test-processes test-emulated ## the tests with DPDK ports and RocksDB
 
 # Builds the other tests, too, so that no later build waits for a lock.
 test-units:
@@ -42,18 +42,26 @@ test-units:
 	$(CARGO) test --locked $(ALL) --lib --bins
 	$(CARGO) test --locked $(ALL) --test '*' --no-run --quiet
 
+# Integration tests in emulated time or under valgrind, which wait for no clock.
+EMULATED := advise bench_lines fabric learner lockstep lockstep_fabric lockstep_leaves simulator soak
+TESTS := $(sort $(notdir $(basename $(wildcard tests/*.rs */tests/*.rs))))
+
 # They start DPDK processes that poll, so they run one at a time.
 test-processes:
-	$(CARGO) test --locked $(ALL) --test '*' -- --test-threads=1
+	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(filter-out $(EMULATED),$(TESTS))) -- --test-threads=1
 	$(CARGO) test --locked $(ALL) --doc
+
+test-emulated:
+	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(EMULATED)) -- --test-threads=1
 
 # DPDK=/opt/dpdk-24.11
 test-prefix: ## build against the DPDK installed below the prefix DPDK, and run the tests of its virtual devices
 	scripts/dpdk.sh "$(DPDK)"
 
-# What others do without DPDK they do with it as well, and clippy holds that they build.
-test-portable: ## the tests of crates that depend on DPDK by a feature, built without it
-	$(CARGO) test --locked -p wedjat-node -p wedjat --no-default-features --features wedjat/auth --lib --test embed
+# The library without DPDK. Unit tests do the same without DPDK and with it, and clippy holds that they build. With the whole
+# workspace, dependencies have the features of the other builds, and need not be built again.
+test-portable: ## the tests of the library, built without DPDK
+	$(CARGO) test --locked $(PORTABLE) --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test
