@@ -135,7 +135,7 @@ def run_testpmd(options, mode, traces, cores):
 
 
 def measure(options, folder):
-    """Returns a rate per round for each variant (name, workers, cores): packets a second in the calmest slices."""
+    """Returns a rate per round for each variant (name, workers, cores): packets a second in the least disturbed slices."""
     traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
     variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]

@@ -434,7 +434,7 @@ def generate(options, socket_name, rate, warmup, more):
 
 
 def generator(options):
-    """Short runs at the full rate, so that some lie between two pauses of a shared machine; calm runs at a low rate
+    """Short runs at the full rate, so that some lie between two pauses of a shared machine; runs at a low rate
     with the floor: latency with neither scheduler nor work, and how much of a schedule the machine's own pauses leave;
     and a run at a rate beyond reach: the most that one core sends."""
 
@@ -446,7 +446,7 @@ def generator(options):
     rounds = range(1, options.rounds + 1)
     load = {
         "runs": [run(f"run {n}{half} at {options.rate}", options.rate, "--no-floor") for n in rounds for half in "ab"],
-        "calm": [run(f"calm run {n}", "200k") for n in rounds],
+        "low_rate": [run(f"low-rate run {n}", "200k") for n in rounds],
         # Without a warm-up, whose backlog would go out first and count elsewhere.
         "beyond": [run(f"run {n} beyond reach", "20M", "--no-floor", warmup="1ms") for n in rounds],
     }
@@ -498,7 +498,7 @@ def show(options, samples, figures, load):
 
 
 def show_generator(load):
-    """Adherence is judged as measured. What the calm slices say, and what the same machine leaves of a schedule that costs
+    """Adherence is judged as measured. What the undisturbed slices say, and what the same machine leaves of a schedule that costs
     nothing, stands below."""
     offered = load["runs"][0]["offered_pps"] / 1e6
     kept = sorted(run["adherence"] for run in load["runs"])
@@ -507,28 +507,28 @@ def show_generator(load):
     met = "met" if median >= ADHERENCE_BAR else "NOT MET"
     print(f"{f'generator, adherence at {offered:g}M/s':34} {median:9.3%}  bar >= {ADHERENCE_BAR:.1%}: {met}")
     print(f"{'':34} {best:9.3%}  best of {len(kept)} runs; {enough} reach the bar")
-    show_calm_slices("the same in calm slices", load["runs"])
-    calm = load["calm"]
-    machine = statistics.median(run["adherence"] for run in calm)
+    show_undisturbed_slices("the same, undisturbed slices", load["runs"])
+    low_rate = load["low_rate"]
+    machine = statistics.median(run["adherence"] for run in low_rate)
     print(f"{'the same at 200k/s':34} {machine:9.3%}  what the machine's pauses leave")
-    show_calm_slices("that in calm slices", calm)
+    show_undisturbed_slices("that, undisturbed slices", low_rate)
     most = statistics.median(run["sent"] / run["duration_s"] for run in load["beyond"]) / 1e6
     print(f"{'generator, sent at most':34} {most:8.2f}M")
     for name, key in (("floor", "floor_us"), ("reflected over memif", "response_us")):
-        by_tail = sorted((run[key] for run in calm), key=lambda latency: latency["p99"] or float("inf"))
+        by_tail = sorted((run[key] for run in low_rate), key=lambda latency: latency["p99"] or float("inf"))
         latency = by_tail[len(by_tail) // 2]
         columns = "  ".join(f"{key} {microseconds(latency[key])}" for key in ("p50", "p99", "p999"))
         print(f"{f'{name} at 200k/s':34} {columns}")
 
 
-def show_calm_slices(name, runs):
-    """Of all runs together: the share of calm slices' tasks that were sent when they were due, and what is thrown away."""
-    scheduled = sum(run["calm"]["scheduled"] for run in runs)
-    on_time = sum(run["calm"]["sent"] - run["calm"]["late"] for run in runs)
-    slices, calm = (sum(run["slices"][key] for run in runs) for key in ("all", "calm"))
-    thrown = sum(run["slices"]["thrown_tasks"] for run in runs)
+def show_undisturbed_slices(name, runs):
+    """Of all runs together: the share of undisturbed slices' tasks that were sent when they were due, and the excluded tasks."""
+    scheduled = sum(run["undisturbed"]["scheduled"] for run in runs)
+    on_time = sum(run["undisturbed"]["sent"] - run["undisturbed"]["late"] for run in runs)
+    slices, undisturbed = (sum(run["slices"][key] for run in runs) for key in ("all", "undisturbed"))
+    excluded = sum(run["slices"]["excluded_tasks"] for run in runs)
     kept = f"{on_time / scheduled:9.3%}" if scheduled else f"{'-':>9}"
-    print(f"{name:34} {kept}  {calm} of {slices} slices; {thrown} tasks thrown away")
+    print(f"{name:34} {kept}  {undisturbed} of {slices} slices; {excluded} tasks excluded")
 
 
 def microseconds(value):

@@ -509,17 +509,17 @@ mod processes {
             let workers = [home.worker(), home.worker()];
             wait_for_workers(&region, 2);
             let look = || (home.counter("sleeps"), home.counter("empty_polls"));
-            // The two counters are read at slightly different times. A calm core polls at most 20 times per sleep; one
+            // The two counters are read at slightly different times. An idle core polls at most 20 times per sleep; one
             // that never sleeps would poll a thousand times as often.
             let mut before = look();
             wait_until("the node hardly polls", || {
                 let now = look();
                 let (sleeps, polls) = (now.0 - before.0, now.1 - before.1);
-                let is_calm = sleeps > 200 && polls < 20 * sleeps;
+                let is_idle = sleeps > 200 && polls < 20 * sleeps;
                 if sleeps > 200 {
                     before = now;
                 }
-                is_calm
+                is_idle
             });
             node.signal("-TERM");
             account(&node.output());

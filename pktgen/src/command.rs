@@ -192,11 +192,12 @@ fn search(args: &SearchArgs) -> Result<bool, Failure> {
         }
         let load = args.load.load(Rate::Pps(rate_pps), cores)?;
         let report = network.offer(&load)?;
-        let meets_objective = report.valid && report.calm.response_us.p99 <= Micros(args.p99 * 1e6);
+        let meets_objective =
+            report.valid && report.undisturbed.response_us.p99 <= Micros(args.p99 * 1e6);
         log::info!(
             "{}: p99 {} us in undisturbed slices, {}",
             Rate::Pps(rate_pps),
-            report.calm.response_us.p99,
+            report.undisturbed.response_us.p99,
             if meets_objective { "met" } else { "not met" }
         );
         reports.push(report);

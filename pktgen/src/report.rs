@@ -51,10 +51,10 @@ pub struct ClassReport {
     /// Latency from the send time.
     pub service_us: LatencySummary,
     /// Results in undisturbed slices only.
-    pub calm: UndisturbedClass,
+    pub undisturbed: UndisturbedClass,
 }
 
-/// Results of a run. *Calm* figures cover undisturbed slices only: parts of the measured time in which no
+/// Results of a run. *Undisturbed* figures cover undisturbed slices only: parts of the measured time in which no
 /// poll loop stalled ([`crate::slices`]).
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
@@ -97,7 +97,7 @@ pub struct Report {
     /// Slices of the measured time, and the number of excluded ones.
     pub slices: SlicesReport,
     /// Figures of the undisturbed slices only. They decide the verdict.
-    pub calm: UndisturbedReport,
+    pub undisturbed: UndisturbedReport,
     /// Latency without scheduler and work, if measured.
     pub floor_us: Option<LatencySummary>,
     /// Results by class; a service without a mix is one class.
@@ -143,10 +143,10 @@ impl Report {
         // The trend uses medians, which single stalls hardly change.
         let medians: Vec<_> = tally.windows.iter().map(|window| window.quantile_ns(0.5)).collect();
         let stationary = stationary::verdict(&medians);
-        let undisturbed = tally.undisturbed(slices);
-        let calm = undisturbed.report();
-        let reasons = reasons(tally, slices, &calm);
-        let mut warnings = warnings(tally, stationary, &calm);
+        let undisturbed_tasks = tally.undisturbed(slices);
+        let undisturbed = undisturbed_tasks.report();
+        let reasons = reasons(tally, slices, &undisturbed);
+        let mut warnings = warnings(tally, stationary, &undisturbed);
         let (tasks, missing) = tally.tasks(load.warmup_s);
         if missing > 0 {
             warnings.push(format!(
@@ -173,14 +173,14 @@ impl Report {
             response_us: tally.response().summary(),
             service_us: tally.service.summary(),
             response_ci95_us: confidence(tally),
-            slices: slices.report(undisturbed.excluded),
+            slices: slices.report(undisturbed_tasks.excluded),
             floor_us: floor,
-            classes: classes(load, tally, &undisturbed),
+            classes: classes(load, tally, &undisturbed_tasks),
             stationary,
             valid: reasons.is_empty(),
             reasons,
             warnings,
-            calm,
+            undisturbed,
             strays: tally.strays,
             manifest,
             tasks,
@@ -214,18 +214,21 @@ impl Report {
             ("response_us", Some(self.response_us)),
             ("service_us", Some(self.service_us)),
             ("floor_us", self.floor_us),
-            ("calm.response_us", Some(self.calm.response_us)),
+            ("undisturbed.response_us", Some(self.undisturbed.response_us)),
         ] {
             push_latencies(&mut fields, name, summary);
         }
         for (key, value) in [
-            ("calm.scheduled", self.calm.ledger.scheduled.to_string()),
-            ("calm.lost", self.calm.ledger.lost.to_string()),
-            ("calm.adherence", self.calm.adherence.to_string()),
-            ("calm.response_ci95_us.p99", self.calm.response_ci95_us.p99.0.to_string()),
+            ("undisturbed.scheduled", self.undisturbed.ledger.scheduled.to_string()),
+            ("undisturbed.lost", self.undisturbed.ledger.lost.to_string()),
+            ("undisturbed.adherence", self.undisturbed.adherence.to_string()),
+            (
+                "undisturbed.response_ci95_us.p99",
+                self.undisturbed.response_ci95_us.p99.0.to_string(),
+            ),
             ("slices.all", self.slices.all.to_string()),
-            ("slices.calm", self.slices.calm.to_string()),
-            ("slices.thrown_tasks", self.slices.thrown_tasks.to_string()),
+            ("slices.undisturbed", self.slices.undisturbed.to_string()),
+            ("slices.excluded_tasks", self.slices.excluded_tasks.to_string()),
             ("slices.longest_pause_us", self.slices.longest_pause_us.0.to_string()),
         ] {
             fields.push((key.to_owned(), value));
@@ -269,7 +272,11 @@ impl ClassReport {
         }
         push_latencies(fields, &format!("{prefix}.response_us"), Some(self.response_us));
         push_latencies(fields, &format!("{prefix}.service_us"), Some(self.service_us));
-        push_latencies(fields, &format!("{prefix}.calm.response_us"), Some(self.calm.response_us));
+        push_latencies(
+            fields,
+            &format!("{prefix}.undisturbed.response_us"),
+            Some(self.undisturbed.response_us),
+        );
     }
 }
 
@@ -292,22 +299,22 @@ pub fn csv(reports: &[Report]) -> Result<String, csv::Error> {
 }
 
 /// Returns the reasons why the run is invalid; none if it is valid.
-fn reasons(tally: &Tally, slices: &Slices, calm: &UndisturbedReport) -> Vec<String> {
-    let (ledger, calm) = (&tally.measured, &calm.ledger);
+fn reasons(tally: &Tally, slices: &Slices, undisturbed: &UndisturbedReport) -> Vec<String> {
+    let (ledger, undisturbed) = (&tally.measured, &undisturbed.ledger);
     let mut reasons = Vec::new();
     if ledger.scheduled == 0 {
         reasons.push("no task was due in the measured time".to_owned());
-    } else if let Some(reason) = too_few(tally, slices, calm) {
+    } else if let Some(reason) = too_few(tally, slices, undisturbed) {
         reasons.push(reason);
     }
-    if calm.scheduled > 0 && calm.adherence() < ADHERENCE_MIN {
+    if undisturbed.scheduled > 0 && undisturbed.adherence() < ADHERENCE_MIN {
         reasons.push(format!(
             "only {:.2}% of the tasks in undisturbed slices were sent on time ({:.0}% are needed): {} late, {} unsent; lower \
              the rate, or give the generator its own core",
-            calm.adherence() * 100.0,
+            undisturbed.adherence() * 100.0,
             ADHERENCE_MIN * 100.0,
-            calm.late,
-            calm.unsent
+            undisturbed.late,
+            undisturbed.unsent
         ));
     }
     if ledger.sent > 0 && ledger.answered == 0 {
@@ -329,22 +336,24 @@ fn reasons(tally: &Tally, slices: &Slices, calm: &UndisturbedReport) -> Vec<Stri
 }
 
 /// Returns the reason why the undisturbed slices are too few for the requested percentile, with the fix.
-fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
+fn too_few(tally: &Tally, slices: &Slices, undisturbed: &Ledger) -> Option<String> {
     let (rule, all) = (slices.rule(), tally.measured.scheduled);
     let (percentile, needed) = (rule.percentile(), rule.tasks_min());
-    let (calm_slices, calm_tasks) = (slices.undisturbed(), calm.scheduled);
-    if calm_slices >= GROUPS && calm_tasks >= needed {
+    let (undisturbed_slices, undisturbed_tasks) = (slices.undisturbed(), undisturbed.scheduled);
+    if undisturbed_slices >= GROUPS && undisturbed_tasks >= needed {
         return None;
     }
     let shortage = format!(
-        "{calm_slices} of {} slices were undisturbed, with {calm_tasks} tasks; {percentile} needs {GROUPS} slices with \
+        "{undisturbed_slices} of {} slices were undisturbed, with {undisturbed_tasks} tasks; {percentile} needs {GROUPS} slices with \
          {needed} tasks",
         slices.all()
     );
     // All slices are undisturbed, and still there are too few slices or tasks.
-    let is_too_short = (slices.all() < GROUPS || all < needed) && calm_slices == slices.all();
+    let is_too_short =
+        (slices.all() < GROUPS || all < needed) && undisturbed_slices == slices.all();
     // Fraction of the need that this run meets: a run longer by its inverse would meet all of it.
-    let part = (calm_tasks as f64 / needed as f64).min(calm_slices as f64 / GROUPS as f64);
+    let part =
+        (undisturbed_tasks as f64 / needed as f64).min(undisturbed_slices as f64 / GROUPS as f64);
     let fix = match part {
         _ if is_too_short => "measure for longer".to_owned(),
         // A run up to a hundred times as long is a practical advice.
@@ -364,9 +373,9 @@ fn too_few(tally: &Tally, slices: &Slices, calm: &Ledger) -> Option<String> {
 }
 
 /// Returns the warnings about a run.
-fn warnings(tally: &Tally, stationary: Verdict, calm: &UndisturbedReport) -> Vec<String> {
+fn warnings(tally: &Tally, stationary: Verdict, undisturbed: &UndisturbedReport) -> Vec<String> {
     let mut warnings = Vec::new();
-    let adherence = calm.adherence;
+    let adherence = undisturbed.adherence;
     if (ADHERENCE_MIN..ADHERENCE_WARNING).contains(&adherence) {
         let text = format!(
             "{:.2}% of the tasks in undisturbed slices were sent on time",
@@ -412,8 +421,8 @@ fn confidence(tally: &Tally) -> Confidence {
 }
 
 /// Returns the results by class. A service without a mix is one class.
-fn classes(load: &Load, tally: &Tally, undisturbed: &UndisturbedTasks) -> Vec<ClassReport> {
-    let report = |class, ledger, response: &Latency, service: &Latency, calm| {
+fn classes(load: &Load, tally: &Tally, undisturbed_tasks: &UndisturbedTasks) -> Vec<ClassReport> {
+    let report = |class, ledger, response: &Latency, service: &Latency, undisturbed| {
         let (name, times) = load.class_texts(class);
         ClassReport {
             name,
@@ -422,23 +431,23 @@ fn classes(load: &Load, tally: &Tally, undisturbed: &UndisturbedTasks) -> Vec<Cl
             ledger,
             response_us: response.summary(),
             service_us: service.summary(),
-            calm,
+            undisturbed,
         }
     };
     if tally.classes.is_empty() {
-        let calm = UndisturbedClass {
-            ledger: undisturbed.ledger,
-            response_us: undisturbed.report().response_us,
+        let undisturbed = UndisturbedClass {
+            ledger: undisturbed_tasks.ledger,
+            response_us: undisturbed_tasks.report().response_us,
         };
-        return vec![report(1, tally.measured, &tally.response(), &tally.service, calm)];
+        return vec![report(1, tally.measured, &tally.response(), &tally.service, undisturbed)];
     }
-    let calm = undisturbed.classes.iter().map(|(ledger, latency)| UndisturbedClass {
+    let undisturbed = undisturbed_tasks.classes.iter().map(|(ledger, latency)| UndisturbedClass {
         ledger: *ledger,
         response_us: latency.summary(),
     });
-    let all = (1..).zip(&tally.classes).zip(calm);
-    all.map(|((class, counts), calm)| {
-        report(class, counts.ledger, &counts.response, &counts.service, calm)
+    let all = (1..).zip(&tally.classes).zip(undisturbed);
+    all.map(|((class, counts), undisturbed)| {
+        report(class, counts.ledger, &counts.response, &counts.service, undisturbed)
     })
     .collect()
 }
@@ -501,8 +510,8 @@ impl Report {
         writeln!(out)?;
         write_row(out, "response (from due)", &self.response_us)?;
         write_confidence(out, &self.response_ci95_us)?;
-        write_row(out, "  undisturbed slices", &self.calm.response_us)?;
-        write_confidence(out, &self.calm.response_ci95_us)?;
+        write_row(out, "  undisturbed slices", &self.undisturbed.response_us)?;
+        write_confidence(out, &self.undisturbed.response_ci95_us)?;
         write_row(out, "service (from sent)", &self.service_us)?;
         if self.classes.len() > 1 {
             self.write_classes(out)?;
@@ -686,11 +695,11 @@ mod tests {
         let load = load();
         let short = report_between(&load, &readings, [0; 4]);
         assert_eq!(
-            (short.slices.all, short.slices.calm, short.slices.pauses),
+            (short.slices.all, short.slices.undisturbed, short.slices.pauses),
             (100, 98, 1),
             "{short}"
         );
-        assert_eq!((short.slices.thrown_tasks, short.calm.ledger.scheduled), (200, 9_800));
+        assert_eq!((short.slices.excluded_tasks, short.undisturbed.ledger.scheduled), (200, 9_800));
         assert_eq!((short.scheduled, short.slices.longest_pause_us.0), (10_000, 4.0));
         let reason = &short.reasons[0];
         assert!(
@@ -718,7 +727,7 @@ mod tests {
         let readings: Vec<_> = (0..=500).map(|i| i * 2_000).collect();
         let report = report_between(&load(), &readings, [0; 4]);
         assert_eq!(
-            (report.slices.calm, report.slices.thrown_tasks, report.valid),
+            (report.slices.undisturbed, report.slices.excluded_tasks, report.valid),
             (0, 10_000, false)
         );
         let reason = &report.reasons[0];
@@ -727,7 +736,9 @@ mod tests {
                 && reason.contains("keep other work off"),
             "{reason}"
         );
-        assert!(report.calm.response_us.p99.0.is_nan() && report.response_us.p99.0.is_finite());
+        assert!(
+            report.undisturbed.response_us.p99.0.is_nan() && report.response_us.p99.0.is_finite()
+        );
         assert!(
             report.to_string().contains("INVALID: 0 of 100 slices were undisturbed"),
             "{report}"
@@ -758,7 +769,7 @@ mod tests {
             "response_ci95_us",
             "floor_us",
             "slices",
-            "calm",
+            "undisturbed",
             "classes",
             "stationary",
             "valid",
@@ -819,7 +830,7 @@ mod tests {
         let [class] = &report.classes[..] else { panic!("{:?}", report.classes) };
         assert_eq!((class.class, class.name.as_str(), class.ledger.answered), (1, "exp(5us)", 1));
         assert_eq!(class.response_us, report.response_us);
-        assert_eq!(class.calm.response_us, report.calm.response_us);
+        assert_eq!(class.undisturbed.response_us, report.undisturbed.response_us);
     }
 
     // promise: measurement.3

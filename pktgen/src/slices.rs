@@ -3,7 +3,7 @@
 //! On an ordinary machine the system preempts a CPU now and then, and every task due in that time waits. Such
 //! waits say nothing about the scheduler under test. Therefore each poll loop records its stalls
 //! ([`Pauses`]), and each task leaves a short record (`Log`). After the run the measured time is cut into
-//! equal slices ([`Slices`]). A slice is undisturbed (calm) if no stall can have affected it.
+//! equal slices ([`Slices`]). A slice is undisturbed if no stall can have affected it.
 //!
 //! The rule ([`Rule`]) uses only the loops' own clock readings, never a response time. A rule that used
 //! response times would exclude slow tasks and flatter the result. A slice counts as a whole or not at all.
@@ -288,7 +288,7 @@ pub struct Slices {
     /// Nanoseconds per tick.
     tick_ns: f64,
     /// True for each undisturbed slice.
-    calm: Vec<bool>,
+    is_undisturbed: Vec<bool>,
     /// Names of the loops.
     loops: Vec<String>,
     /// Number of stalls in the measured time.
@@ -318,7 +318,7 @@ impl Slices {
             end,
             slice,
             tick_ns,
-            calm: vec![true; count],
+            is_undisturbed: vec![true; count],
             loops: Vec::new(),
             pauses: 0,
             longest: 0,
@@ -357,9 +357,9 @@ impl Slices {
             return;
         }
         let first = (from.saturating_sub(self.start) / self.slice) as usize;
-        let last = ((to - self.start) / self.slice).min(self.calm.len() as u64) as usize;
-        let last = (last + 1).min(self.calm.len());
-        if let Some(disturbed) = self.calm.get_mut(first..last) {
+        let last = ((to - self.start) / self.slice).min(self.is_undisturbed.len() as u64) as usize;
+        let last = (last + 1).min(self.is_undisturbed.len());
+        if let Some(disturbed) = self.is_undisturbed.get_mut(first..last) {
             disturbed.fill(false);
         }
     }
@@ -368,19 +368,19 @@ impl Slices {
     #[must_use]
     pub fn is_undisturbed(&self, at: u64) -> bool {
         let slice = at.checked_sub(self.start).map(|ticks| (ticks / self.slice) as usize);
-        slice.is_some_and(|slice| self.calm.get(slice) == Some(&true))
+        slice.is_some_and(|slice| self.is_undisturbed.get(slice) == Some(&true))
     }
 
     /// Returns the number of slices.
     #[must_use]
     pub fn all(&self) -> usize {
-        self.calm.len()
+        self.is_undisturbed.len()
     }
 
     /// Returns the number of undisturbed slices.
     #[must_use]
     pub fn undisturbed(&self) -> usize {
-        self.calm.iter().filter(|calm| **calm).count()
+        self.is_undisturbed.iter().filter(|is_undisturbed| **is_undisturbed).count()
     }
 
     /// Returns the longest stall in the measured time, in nanoseconds.
@@ -408,13 +408,13 @@ impl Slices {
         logs: impl Iterator<Item = &'a Log>,
         classes: usize,
     ) -> UndisturbedTasks {
-        let calm_slices = self.undisturbed();
-        let groups = calm_slices.min(GROUPS);
+        let undisturbed_slices = self.undisturbed();
+        let groups = undisturbed_slices.min(GROUPS);
         // Group of each undisturbed slice. Groups are consecutive and of nearly equal size.
         let mut number = 0;
-        let group_of_slice = self.calm.iter().map(|calm| {
-            number += usize::from(*calm);
-            calm.then(|| (number - 1) * groups / calm_slices)
+        let group_of_slice = self.is_undisturbed.iter().map(|is_undisturbed| {
+            number += usize::from(*is_undisturbed);
+            is_undisturbed.then(|| (number - 1) * groups / undisturbed_slices)
         });
         let group_of_slice: Vec<Option<usize>> = group_of_slice.collect();
         let mut tasks = UndisturbedTasks {
@@ -448,14 +448,14 @@ impl Slices {
     #[must_use]
     pub fn report(&self, excluded: u64) -> SlicesReport {
         let us = |ticks: u64| Micros(ticks as f64 * self.tick_ns / 1e3);
-        let (all, calm) = (self.all(), self.undisturbed());
+        let (all, undisturbed) = (self.all(), self.undisturbed());
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         SlicesReport {
             all,
-            calm,
-            calm_share: share(calm as f64, all as f64),
-            thrown_slices: all - calm,
-            thrown_tasks: excluded,
+            undisturbed,
+            undisturbed_share: share(undisturbed as f64, all as f64),
+            excluded_slices: all - undisturbed,
+            excluded_tasks: excluded,
             pauses: self.pauses,
             longest_pause_us: us(self.longest),
             paused_share: share(self.paused as f64, self.end.saturating_sub(self.start) as f64),
@@ -543,13 +543,13 @@ pub struct SlicesReport {
     /// Slices of the measured time.
     pub all: usize,
     /// Undisturbed slices.
-    pub calm: usize,
+    pub undisturbed: usize,
     /// Fraction of undisturbed slices.
-    pub calm_share: f64,
+    pub undisturbed_share: f64,
     /// Excluded slices.
-    pub thrown_slices: usize,
+    pub excluded_slices: usize,
     /// Tasks due in excluded slices.
-    pub thrown_tasks: u64,
+    pub excluded_tasks: u64,
     /// Number of stalls in the measured time.
     pub pauses: usize,
     /// Longest stall.
@@ -562,12 +562,20 @@ pub struct SlicesReport {
 
 impl std::fmt::Display for SlicesReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { all, calm, thrown_slices, thrown_tasks, pauses, longest_pause_us, .. } = self;
+        let Self {
+            all,
+            undisturbed,
+            excluded_slices,
+            excluded_tasks,
+            pauses,
+            longest_pause_us,
+            ..
+        } = self;
         write!(
             f,
-            "{calm} of {all} slices undisturbed ({:.1}%); excluded: {thrown_slices} slices with {thrown_tasks} tasks, for \
+            "{undisturbed} of {all} slices undisturbed ({:.1}%); excluded: {excluded_slices} slices with {excluded_tasks} tasks, for \
              {pauses} pauses of {}, longest {longest_pause_us} us, {:.2}% of the time",
-            100.0 * self.calm_share,
+            100.0 * self.undisturbed_share,
             self.loops.join(" and "),
             100.0 * self.paused_share
         )

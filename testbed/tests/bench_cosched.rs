@@ -106,7 +106,7 @@ fn every_arm_has_a_row_and_counted_windows() {
     assert!(windows.contains(",parked-normal") && windows.contains(",hash,"), "{windows}");
     let head = text("cosched-windows.csv").lines().next().unwrap().to_owned();
     assert!(
-        ["foreign", "is_calm", "violates"]
+        ["foreign", "is_undisturbed", "violates"]
             .iter()
             .all(|column| head.split(',').any(|key| key == *column))
     );

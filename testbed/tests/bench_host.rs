@@ -1,6 +1,6 @@
 //! `bench-host` with few samples: it measures the hand-over of tasks to workers. The machine's speed is not
-//! asserted. Tasks of undisturbed (calm) slices of the time count; the rest, during pauses of the machine, is
-//! thrown away.
+//! asserted. Tasks of undisturbed slices of the time count; the rest, during pauses of the machine, is
+//! excluded.
 #![cfg(feature = "dpdk")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -37,7 +37,7 @@ fn loaded_agent_reports_central_queue_measurements() {
         let Some(figures) = figures(name, &arguments) else { return };
         let tasks =
             |name| figures.iter().find(|figure| figure["name"] == name).unwrap()["value"].as_f64();
-        if tasks("calm_tasks").unwrap() + tasks("thrown_tasks").unwrap() > 0.0 {
+        if tasks("undisturbed_tasks").unwrap() + tasks("excluded_tasks").unwrap() > 0.0 {
             break figures;
         }
         seconds *= 2;
@@ -63,11 +63,12 @@ fn loaded_agent_reports_central_queue_measurements() {
     assert_eq!(samples.len(), seconds, "{bounds}");
     assert!(samples.iter().all(|bound| bound.as_f64().unwrap() >= 1.0), "{bounds}");
     assert!(value("agent_loop_round") > 0.0 && value("generator_and_workers_loop_round") > 0.0);
-    let (share, calm, thrown) = (value("calm_slices"), value("calm_tasks"), value("thrown_tasks"));
-    assert!(calm == 0.0 || share > 0.0, "{calm} tasks in no slice");
-    assert!(thrown == 0.0 || share < 100.0, "{thrown} tasks thrown away with no slice");
+    let (share, undisturbed, excluded) =
+        (value("undisturbed_slices"), value("undisturbed_tasks"), value("excluded_tasks"));
+    assert!(undisturbed == 0.0 || share > 0.0, "{undisturbed} tasks in no slice");
+    assert!(excluded == 0.0 || share < 100.0, "{excluded} tasks excluded with no slice");
     assert!(figure("agent_cfcfs_p99_all_slices").is_none_or(|us| us > 0.0));
-    assert!(value("thrown_tasks") == 0.0 || value("longest_pause") > 0.0);
+    assert!(value("excluded_tasks") == 0.0 || value("longest_pause") > 0.0);
 }
 
 // promise: speed.2

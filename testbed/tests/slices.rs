@@ -1,7 +1,7 @@
 //! The rule for undisturbed slices does not flatter: it cuts the measured time into slices, and only those
-//! count in which no pause of a loop can have affected a task (calm slices). Generator, leaf and emulated
+//! count in which no pause of a loop can have affected a task (undisturbed slices). Generator, leaf and emulated
 //! workers run on an emulated clock with the same tasks, once undisturbed and once with seeded pauses of
-//! either loop. The calm slices of the disturbed run must give the figures of the undisturbed run.
+//! either loop. The undisturbed slices of the disturbed run must give the figures of the undisturbed run.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../tests/rig/mod.rs"]
@@ -146,7 +146,7 @@ fn run(share: f64, seed: u64, seconds: f64, patterns: [Option<Pattern>; 2]) -> R
 }
 
 impl Run {
-    /// Returns the report over the calm slices under this rule.
+    /// Returns the report over the undisturbed slices under this rule.
     fn report(&self, rule: Rule) -> Report {
         let slices = self.tally.slices(&rule, std::slice::from_ref(&self.leaf));
         let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
@@ -155,7 +155,7 @@ impl Run {
 }
 
 impl Run {
-    /// Returns the report of this run over the slices that are calm in another run.
+    /// Returns the report of this run over the slices that are undisturbed in another run.
     fn as_cut(&self, other: &Self) -> Report {
         let slices = other.tally.slices(&other.load.rule, std::slice::from_ref(&other.leaf));
         let manifest = Manifest::new(&self.load, SystemTime::UNIX_EPOCH);
@@ -163,15 +163,15 @@ impl Run {
     }
 }
 
-/// Returns mean, median and 99th percentile of the response times in the calm slices, in microseconds.
+/// Returns mean, median and 99th percentile of the response times in the undisturbed slices, in microseconds.
 fn figures(report: &Report) -> [f64; 3] {
-    let us = &report.calm.response_us;
+    let us = &report.undisturbed.response_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
 /// Returns the half widths of the 95% confidence intervals of [`figures`].
 fn intervals(report: &Report) -> [f64; 3] {
-    let us = &report.calm.response_ci95_us;
+    let us = &report.undisturbed.response_ci95_us;
     [us.mean.0, us.p50.0, us.p99.0]
 }
 
@@ -190,7 +190,7 @@ const PATTERNS: [[Option<Pattern>; 2]; 4] = [
     [Some(TINY), Some(TINY)],
 ];
 
-/// Compares the calm slices of disturbed runs with the undisturbed run. Returns one value per figure, true
+/// Compares the undisturbed slices of disturbed runs with the undisturbed run. Returns one value per figure, true
 /// under two conditions. The figures agree within the confidence intervals of both runs. The figure is at least
 /// as high as over the same slices of the undisturbed run, within its interval. `change` derives the rule from
 /// the usual one. Prints the results. Runs the seeds in parallel.
@@ -207,9 +207,9 @@ fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
     let mut agreements = Vec::new();
     let undisturbed = run(share, seed, SECONDS, [None; 2]);
     let rule = change(undisturbed.load.rule);
-    let calm = undisturbed.report(rule);
-    assert_eq!((calm.slices.calm, calm.slices.pauses), (calm.slices.all, 0));
-    let (expected, interval) = (figures(&calm), intervals(&calm));
+    let reference = undisturbed.report(rule);
+    assert_eq!((reference.slices.undisturbed, reference.slices.pauses), (reference.slices.all, 0));
+    let (expected, interval) = (figures(&reference), intervals(&reference));
     for patterns in PATTERNS {
         let disturbed = run(share, seed, SECONDS, patterns);
         let report = disturbed.report(rule);
@@ -217,9 +217,9 @@ fn agreements_of(share: f64, seed: u64, change: fn(Rule) -> Rule) -> Vec<bool> {
         let disturbed_interval = intervals(&report);
         assert!(report.valid, "{report}");
         println!(
-            "load {share}, seed {seed}, {:.0}% calm: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
+            "load {share}, seed {seed}, {:.0}% undisturbed: mean, p50, p99 {got:.1?} for {expected:.1?} +- {interval:.1?}; \
              the same slices, undisturbed, {same:.1?}",
-            100.0 * report.slices.calm_share
+            100.0 * report.slices.undisturbed_share
         );
         agreements.extend((0..3).map(|at| {
             let allowed = interval[at].hypot(disturbed_interval[at]);
@@ -276,8 +276,8 @@ fn disturbed_run_is_invalid_with_the_fix() {
         let run = run(0.8, 1, 0.5, [Some(always), None]);
         run.report(run.load.rule)
     };
-    assert_eq!((report.slices.calm, report.calm.ledger.scheduled), (0, 0));
-    assert_eq!(report.slices.thrown_tasks, report.scheduled);
+    assert_eq!((report.slices.undisturbed, report.undisturbed.ledger.scheduled), (0, 0));
+    assert_eq!(report.slices.excluded_tasks, report.scheduled);
     assert!(
         !report.valid && report.reasons[0].contains("keep other work off the CPUs"),
         "{report}"

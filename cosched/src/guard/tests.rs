@@ -168,8 +168,8 @@ fn batch_keeps_its_share_near_the_objective() {
 fn missing_or_invalid_observations_stop_the_batch() {
     let mut guard = Guard::new(settings()).unwrap();
     assert_eq!(guard.allowed(0), Share::NONE);
-    let calm = Observation { load: 0.1, backlog: 0.0, tail: None };
-    assert_eq!(guard.observe(0, &calm, Share::NONE).percent(), 10);
+    let light_load = Observation { load: 0.1, backlog: 0.0, tail: None };
+    assert_eq!(guard.observe(0, &light_load, Share::NONE).percent(), 10);
     // An observation is valid for 200 ms, the default of stale-ms.
     assert_eq!(guard.allowed(200_000_000).percent(), 10);
     assert_eq!(guard.allowed(200_000_001), Share::NONE);
@@ -177,7 +177,7 @@ fn missing_or_invalid_observations_stop_the_batch() {
         [(f64::NAN, 0.0, None), (0.1, f64::NAN, None), (0.1, 0.0, Some(f64::NAN))]
     {
         let mut guard = Guard::new(settings()).unwrap();
-        guard.observe(0, &calm, Share::NONE);
+        guard.observe(0, &light_load, Share::NONE);
         assert_eq!(
             guard.observe(1000, &Observation { load, backlog, tail }, Share::NONE),
             Share::NONE

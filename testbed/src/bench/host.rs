@@ -394,10 +394,10 @@ fn under_load(
         per_run("generator_and_workers_loop_round", "us", |run| run.driver_us),
     ];
     let single = |name, value, unit| Figure { value, ..Samples(vec![value]).figure(name, unit) };
-    // Percentage of undisturbed (calm) time slices.
+    // Percentage of undisturbed time slices.
     let share = 100.0 * loaded.undisturbed as f64 / loaded.slices.max(1) as f64;
     let all_p99 = loaded.all.summary().p99.0;
-    let calm_tasks = loaded.response.tasks() as f64;
+    let undisturbed_tasks = loaded.response.tasks() as f64;
     let mut figures = vec![
         Figure {
             value: p99,
@@ -407,10 +407,10 @@ fn under_load(
         },
         single("simulated_p99_32_workers_load_90", simulated, "us"),
         single("loopback_floor_p50", floor, "us"),
-        single("calm_slices", share, "per cent"),
+        single("undisturbed_slices", share, "per cent"),
         single("agent_cfcfs_p99_all_slices", all_p99, "us"),
-        single("calm_tasks", calm_tasks, "tasks"),
-        single("thrown_tasks", loaded.discarded as f64, "tasks"),
+        single("undisturbed_tasks", undisturbed_tasks, "tasks"),
+        single("excluded_tasks", loaded.excluded as f64, "tasks"),
         single("longest_pause", loaded.longest_pause_us, "us"),
     ];
     figures.extend(loops);
@@ -430,7 +430,7 @@ pub fn report(arguments: &Arguments, json: bool, out: &mut impl Write) -> Result
     figures.iter().try_for_each(|figure| line(figure, out))?;
     if arguments.load_seconds > 0 {
         let rule = loaded::rule();
-        let tasks = figures.iter().find(|figure| figure.name == "calm_tasks");
+        let tasks = figures.iter().find(|figure| figure.name == "undisturbed_tasks");
         if tasks.is_none_or(|tasks| tasks.value < rule.tasks_min() as f64) {
             let (percentile, needed) = (rule.percentile(), rule.tasks_min());
             let fix = "keep other work off the CPUs, or give more --load-seconds";

@@ -96,7 +96,7 @@ impl RealTimeRows {
     #[must_use]
     pub fn row(&self) -> &Value {
         let undisturbed_share =
-            |row: &Value| row["slices"]["calm_share"].as_f64().unwrap_or_default();
+            |row: &Value| row["slices"]["undisturbed_share"].as_f64().unwrap_or_default();
         let best =
             self.rows.iter().max_by(|a, b| undisturbed_share(a).total_cmp(&undisturbed_share(b)));
         best.unwrap_or(&Value::Null)
@@ -121,9 +121,9 @@ impl RealTimeRows {
             Value::Null => "-".to_owned(),
             us => us.to_string(),
         };
-        let calm = &row["calm"];
-        let (p50, p99, all) = (us(calm, "p50"), us(calm, "p99"), us(row, "p99"));
-        let share = 100.0 * row["slices"]["calm_share"].as_f64().unwrap_or_default();
+        let undisturbed = &row["undisturbed"];
+        let (p50, p99, all) = (us(undisturbed, "p50"), us(undisturbed, "p99"), us(row, "p99"));
+        let share = 100.0 * row["slices"]["undisturbed_share"].as_f64().unwrap_or_default();
         let reasons = row["reasons"].as_array().into_iter().flatten();
         let reasons: Vec<_> = reasons.filter_map(Value::as_str).collect();
         let verdict = match reasons.is_empty() {
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn least_disturbed_row_counts() {
-        let row = |calm: f64, ns: f64, reasons: &[&str]| {
-            json!({"policy": "horus", "load": 0.5, "slices": {"calm_share": calm}, "reasons": reasons,
-                "calm": {"response_us": {"p50": 80.0, "p99": 400.0}},
+        let row = |undisturbed: f64, ns: f64, reasons: &[&str]| {
+            json!({"policy": "horus", "load": 0.5, "slices": {"undisturbed_share": undisturbed}, "reasons": reasons,
+                "undisturbed": {"response_us": {"p50": 80.0, "p99": 400.0}},
                 "response_us": {"p50": 90.0, "p99": 7000.0}, "leaf": {"ns_per_packet": ns}})
         };
         let rows = json!([row(0.8, 70.0, &["late"]), row(0.99, 90.0, &["busy"])]);

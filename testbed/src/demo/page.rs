@@ -35,14 +35,15 @@ pub fn plot(rows: &[Row]) -> Result<String, PlotError> {
     let points = rows.iter().map(|row| {
         let finite_or =
             |undisturbed: f64, all: f64| if undisturbed.is_finite() { undisturbed } else { all };
-        let (undisturbed, all) = (&row.report.calm.response_us, &row.report.response_us);
-        let (calm_half, half) = (row.report.calm.response_ci95_us, row.report.response_ci95_us);
+        let (undisturbed, all) = (&row.report.undisturbed.response_us, &row.report.response_us);
+        let (undisturbed_half, half) =
+            (row.report.undisturbed.response_ci95_us, row.report.response_ci95_us);
         Point {
             policy: row.policy.clone(),
             load: row.load,
             p50: finite_or(undisturbed.p50.0, all.p50.0),
             p99: finite_or(undisturbed.p99.0, all.p99.0),
-            p99_half: finite_or(calm_half.p99.0, half.p99.0),
+            p99_half: finite_or(undisturbed_half.p99.0, half.p99.0),
             valid: row.report.valid,
         }
     });
@@ -151,8 +152,8 @@ mod tests {
         let mut rows = rows();
         // The median of the whole measured time replaces the first; nothing replaces the second, whose circle is
         // omitted.
-        rows[0].report.calm.response_us.p50.0 = f64::INFINITY;
-        (rows[1].report.calm.response_us.p99.0, rows[1].report.response_us.p99.0) =
+        rows[0].report.undisturbed.response_us.p50.0 = f64::INFINITY;
+        (rows[1].report.undisturbed.response_us.p99.0, rows[1].report.response_us.p99.0) =
             (f64::INFINITY, f64::INFINITY);
         rows[3].report.valid = false;
         let svg = plot(&rows).unwrap();
@@ -166,7 +167,7 @@ mod tests {
     fn single_load_plots_and_no_latency_fails() {
         assert!(plot(&rows()[..1]).is_ok());
         let mut row = rows().remove(0);
-        for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
+        for us in [&mut row.report.undisturbed.response_us, &mut row.report.response_us] {
             (us.p99.0, us.p50.0) = (f64::INFINITY, f64::INFINITY);
         }
         assert!(plot(&[row]).is_err());
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn a_page_without_a_finite_latency_says_so() {
         let mut row = rows().remove(0);
-        for us in [&mut row.report.calm.response_us, &mut row.report.response_us] {
+        for us in [&mut row.report.undisturbed.response_us, &mut row.report.response_us] {
             (us.p99.0, us.p50.0) = (f64::INFINITY, f64::INFINITY);
         }
         assert!(page(&[row], "32 workers", "{}").unwrap().contains("nothing to plot"));

@@ -70,13 +70,15 @@ impl Row {
             us.p90.to_string(),
             us.p99.to_string(),
             us.p999.to_string(),
-            format!("{:.0}%", report.slices.calm_share * 100.0),
-            report.calm.response_us.p50.to_string(),
-            match report.calm.response_ci95_us.p99 {
-                half if half.0.is_finite() => format!("{} ±{half}", report.calm.response_us.p99),
-                _ => report.calm.response_us.p99.to_string(),
+            format!("{:.0}%", report.slices.undisturbed_share * 100.0),
+            report.undisturbed.response_us.p50.to_string(),
+            match report.undisturbed.response_ci95_us.p99 {
+                half if half.0.is_finite() => {
+                    format!("{} ±{half}", report.undisturbed.response_us.p99)
+                }
+                _ => report.undisturbed.response_us.p99.to_string(),
             },
-            format!("{:.2}%", report.calm.adherence * 100.0),
+            format!("{:.2}%", report.undisturbed.adherence * 100.0),
             self.leaf_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}")),
             self.verdict().to_owned(),
         ]
@@ -207,7 +209,7 @@ pub(super) mod tests {
             mean: us(p99_us / 4.0),
             max: us(p99_us * 2.0),
         };
-        (report.response_us, report.calm.response_us) = (us_of(p99_us), us_of(p99_us));
+        (report.response_us, report.undisturbed.response_us) = (us_of(p99_us), us_of(p99_us));
         (report.valid, report.reasons) = (true, Vec::new());
         let layout = rack::Layout::new("10.0.2.11+4".parse().unwrap(), 8, 0).unwrap();
         let rack = {

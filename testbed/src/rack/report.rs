@@ -146,7 +146,7 @@ pub struct Report {
     pub lateness_us: LatencySummary,
     /// The same for replies due in undisturbed slices (intervals in which the machine did not stop the loop),
     /// if these are known. The verdict then uses these.
-    pub calm_lateness_us: Option<LatencySummary>,
+    pub undisturbed_lateness_us: Option<LatencySummary>,
     /// True if at least 99% of the replies left in time, every task found room, and every task is accounted for.
     pub valid: bool,
     /// Reasons why the run is invalid.
@@ -198,7 +198,7 @@ impl Report {
             dropped: named.filter(|(_, count)| *count > 0).collect(),
             service_mean_us,
             lateness_us,
-            calm_lateness_us: undisturbed.map(|latency| latency.summary()),
+            undisturbed_lateness_us: undisturbed.map(|latency| latency.summary()),
             valid: true,
             reasons: Vec::new(),
         };
@@ -215,7 +215,7 @@ impl Report {
 
     /// Decides whether the run is valid, and records the reasons if it is not.
     fn judge(&mut self) {
-        let (late, condition) = match &self.calm_lateness_us {
+        let (late, condition) = match &self.undisturbed_lateness_us {
             Some(lateness) => (lateness, " in undisturbed slices"),
             None => (&self.lateness_us, ""),
         };
@@ -271,7 +271,7 @@ impl fmt::Display for Report {
             "  replies late by, us: p50 {}  p99 {}  p99.9 {}  max {}",
             late.p50, late.p99, late.p999, late.max
         )?;
-        if let Some(late) = &self.calm_lateness_us {
+        if let Some(late) = &self.undisturbed_lateness_us {
             writeln!(
                 f,
                 "  undisturbed, us:     p50 {}  p99 {}  p99.9 {}  max {}",

@@ -72,7 +72,7 @@ pub struct Window {
     /// CPU time of foreign processes, as a fraction of one CPU.
     pub foreign: f64,
     /// True if the window is undisturbed and counts.
-    pub is_calm: bool,
+    pub is_undisturbed: bool,
     /// Number of due tasks.
     pub tasks: u64,
     /// True if the objective was missed.
@@ -106,7 +106,7 @@ pub struct Step {
     /// Seed of the block.
     pub seed: u64,
     /// True if no window of the step was disturbed.
-    pub is_calm: bool,
+    pub is_undisturbed: bool,
     /// Share of the core that the batch used from 100 ms after the step.
     pub share_after: f64,
     /// Milliseconds until the end of the last interval of 10 ms in which the batch used 5% of the core or
@@ -408,7 +408,7 @@ fn windows(
     for (phase, ends) in phase_of_each(&block.phases).zip(snapshots.windows(2)) {
         let (from, to) = (&ends[0], &ends[1]);
         let mut window = Window::between(from, to, block, phase);
-        window.is_calm = window.foreign <= setting.foreign_max;
+        window.is_undisturbed = window.foreign <= setting.foreign_max;
         let mut worked_ns = 0_u64;
         while let Some(task) = tasks.next_if(|task| task.due_ns < to.at_ns) {
             if task.due_ns < from.at_ns + SETTLE_NS {
@@ -443,7 +443,7 @@ impl Window {
             seed: block.seed,
             load: phase.load.name(),
             foreign,
-            is_calm: false,
+            is_undisturbed: false,
             tasks: 0,
             violates: false,
             p999_us: None,
@@ -482,11 +482,11 @@ fn steps(
         first_window += phase.windows;
         let is_up = index > 0 && phase.load.at(0) > block.phases[index - 1].load.at(0);
         if is_up && phase.is_measured {
-            let is_calm = phase_windows.iter().all(|window| window.is_calm);
+            let is_undisturbed = phase_windows.iter().all(|window| window.is_undisturbed);
             let (from, to) = (phases_ns[index], phases_ns[index + 1]);
             steps.extend(step(from, to, samples).map(|(share_after, held_after_ms)| Step {
                 seed: block.seed,
-                is_calm,
+                is_undisturbed,
                 share_after,
                 held_after_ms,
             }));
@@ -521,8 +521,8 @@ fn replay_learner(block: &Block, log: &Path) -> Result<LearnerResult, Failure> {
 /// over all if none is undisturbed. `None` without windows.
 #[must_use]
 pub fn rate(windows: &[Window]) -> Option<f64> {
-    let has_calm = windows.iter().any(|window| window.is_calm);
-    let counted = windows.iter().filter(|window| window.is_calm || !has_calm);
+    let has_undisturbed = windows.iter().any(|window| window.is_undisturbed);
+    let counted = windows.iter().filter(|window| window.is_undisturbed || !has_undisturbed);
     let rates: Vec<_> = counted.map(|window| window.done_rate).collect();
     (!rates.is_empty()).then(|| rates.iter().sum::<f64>() / rates.len() as f64)
 }

@@ -289,11 +289,11 @@ fn unloaded_us(setting: &Setting, arguments: &Arguments) -> Result<f64, Failure>
     let block = Block { cell, purpose: Purpose::Control, seed: 0, phases };
     wait_for_quiet(arguments);
     let windows = block::run(setting, &block)?.windows;
-    let has_calm = windows.iter().any(|window| window.is_calm);
-    if !has_calm {
+    let has_undisturbed = windows.iter().any(|window| window.is_undisturbed);
+    if !has_undisturbed {
         log::warn!("the machine was busy while the objective was measured; give --objective-us");
     }
-    let counted = windows.iter().filter(|window| window.is_calm || !has_calm);
+    let counted = windows.iter().filter(|window| window.is_undisturbed || !has_undisturbed);
     let mut times: Vec<u32> = counted.flat_map(|window| window.responses.iter().copied()).collect();
     percentile_us(&mut times, setting.objective.part)
         .ok_or_else(|| "no task was answered without batch; give --objective-us".into())

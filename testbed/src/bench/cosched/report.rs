@@ -160,7 +160,7 @@ pub(super) fn of(
     elapsed: Duration,
 ) -> Report {
     let alone = measurements.alone();
-    let kept = measurements.windows.iter().filter(|window| window.is_calm).count() as u64;
+    let kept = measurements.windows.iter().filter(|window| window.is_undisturbed).count() as u64;
     let windows = measurements.windows.len() as u64;
     let refused = measurements.refused.iter();
     let all = (Arm::ALL.len() - 1) * WorkerKind::ALL.len() * Batch::ALL.len();
@@ -212,20 +212,21 @@ fn rows(choice: &Choice, windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Ve
 impl Row {
     /// Builds a row from all its windows. `alone` is the batch's rate alone.
     fn of(cell: Cell, load: &str, all: &[&Window], alone: Option<f64>) -> Self {
-        let calm: Vec<_> = all.iter().filter(|window| window.is_calm).copied().collect();
+        let undisturbed: Vec<_> =
+            all.iter().filter(|window| window.is_undisturbed).copied().collect();
         let mean = |value: &dyn Fn(&Window) -> f64| {
-            let sum: f64 = calm.iter().map(|window| value(window)).sum();
-            (!calm.is_empty()).then(|| sum / calm.len() as f64)
+            let sum: f64 = undisturbed.iter().map(|window| value(window)).sum();
+            (!undisturbed.is_empty()).then(|| sum / undisturbed.len() as f64)
         };
-        let mut responses = times(&calm, |window| &window.responses);
-        let mut hand_overs = times(&calm, |window| &window.hand_overs);
+        let mut responses = times(&undisturbed, |window| &window.responses);
+        let mut hand_overs = times(&undisturbed, |window| &window.hand_overs);
         let has_batch = cell.arm != Arm::None;
         let alone = alone.filter(|rate| has_batch && *rate > 0.0);
         Self {
             cell,
             load: load.to_owned(),
-            windows: calm.len() as u64,
-            discarded: (all.len() - calm.len()) as u64,
+            windows: undisturbed.len() as u64,
+            discarded: (all.len() - undisturbed.len()) as u64,
             violating: mean(&|window| f64::from(u8::from(window.violates))),
             tasks: responses.len() as u64,
             response_p99_us: percentile_us(&mut responses, 0.99),
@@ -269,7 +270,7 @@ fn bars(windows: &[Window], steps: &[Step], alone: &BTreeMap<Batch, f64>) -> Vec
 fn pairs(windows: &[Window], alone: &BTreeMap<Batch, f64>) -> Vec<Bar> {
     let of = |arm: Arm| -> Vec<&Window> {
         let is_of = |window: &&Window| {
-            window.purpose == Purpose::Pair && window.cell.arm == arm && window.is_calm
+            window.purpose == Purpose::Pair && window.cell.arm == arm && window.is_undisturbed
         };
         windows.iter().filter(is_of).collect()
     };
@@ -336,21 +337,21 @@ fn ratios_of_pairs(without: &[&Window], with: &[&Window]) -> Vec<f64> {
 /// Evaluates steps up in load under the guard: the batch's largest share of the core in any undisturbed step. Needs
 /// five such steps.
 fn held_back(steps: &[Step]) -> Bar {
-    let calm: Vec<_> = steps.iter().filter(|step| step.is_calm).collect();
-    let worst = calm.iter().map(|step| step.share_after).fold(0.0, f64::max);
-    let mut after: Vec<_> = calm.iter().map(|step| step.held_after_ms).collect();
+    let undisturbed: Vec<_> = steps.iter().filter(|step| step.is_undisturbed).collect();
+    let worst = undisturbed.iter().map(|step| step.share_after).fold(0.0, f64::max);
+    let mut after: Vec<_> = undisturbed.iter().map(|step| step.held_after_ms).collect();
     after.sort_by(f64::total_cmp);
     let median = after.get(after.len() / 2).copied().unwrap_or(0.0);
     Bar {
         name: "largest share of the core for the batch under the guard, from 100 ms after a step from 20% to 80%",
-        value: (!calm.is_empty()).then_some(worst),
+        value: (!undisturbed.is_empty()).then_some(worst),
         bar: format!("below {STEP_SHARE}"),
         of: format!(
             "{} of {} steps count; the guard held the batch after {median:.0} ms (median)",
-            calm.len(),
+            undisturbed.len(),
             steps.len()
         ),
-        verdict: verdict(calm.len() >= 5, worst < STEP_SHARE),
+        verdict: verdict(undisturbed.len() >= 5, worst < STEP_SHARE),
     }
 }
 
@@ -361,7 +362,7 @@ fn guarded(windows: &[Window]) -> Bar {
     let mut without: BTreeMap<&str, bool> = BTreeMap::new();
     let counts = |window: &&Window| {
         let is_parked = window.cell.worker == WorkerKind::ParkedFifo;
-        window.is_calm && is_parked && window.purpose != Purpose::Alone
+        window.is_undisturbed && is_parked && window.purpose != Purpose::Alone
     };
     for window in windows.iter().filter(counts).filter(|window| window.cell.arm == Arm::None) {
         *without.entry(&window.load).or_default() |= window.violates;

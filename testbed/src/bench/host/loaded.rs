@@ -70,7 +70,7 @@ pub struct LoadedResults {
     /// Number of undisturbed slices.
     pub undisturbed: usize,
     /// Number of tasks due in disturbed slices.
-    pub discarded: u64,
+    pub excluded: u64,
     /// Longest pause of either loop, in us.
     pub longest_pause_us: f64,
     /// Response times of tasks due in undisturbed slices.
@@ -242,7 +242,7 @@ impl LoadedResults {
         let (undisturbed, all) = (tally.undisturbed_response(&slices), tally.response());
         self.slices += slices.all();
         self.undisturbed += slices.undisturbed();
-        self.discarded += all.tasks().saturating_sub(undisturbed.tasks());
+        self.excluded += all.tasks().saturating_sub(undisturbed.tasks());
         self.longest_pause_us = self.longest_pause_us.max(slices.longest_pause_ns() / 1e3);
         self.all.merge(&all);
         if undisturbed.tasks() > 0 {
