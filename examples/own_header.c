@@ -110,7 +110,7 @@ int main(int argc, char **argv)
 {
     struct wedjat_options options = {.size = sizeof options, .ticks_hz = 1000000000};
     struct wedjat_released released[WEDJAT_BURST];
-    struct timeval patience = {.tv_usec = 1000};
+    struct timeval timeout = {.tv_usec = 1000};
     char detail[1024];
     if (argc != 3) {
         fprintf(stderr, "usage: own_header CONFIGURATION PORT\n");
@@ -121,7 +121,7 @@ int main(int argc, char **argv)
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[2]))};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     own = socket(AF_INET, SOCK_DGRAM, 0);
-    setsockopt(own, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    setsockopt(own, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     if (own < 0 || bind(own, (void *)&address, sizeof address) < 0) {
         perror("own_header");
         return 1;

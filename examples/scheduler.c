@@ -121,7 +121,7 @@ int main(int argc, char **argv)
     int used = rte_eal_init(argc, argv);
     if (used < 0 || argc - used < 2)
         rte_exit(EXIT_FAILURE, "usage: scheduler [EAL ARGUMENTS] -- CONFIGURATION [SECONDS]\n");
-    uint64_t patience = argc - used > 2 ? strtoull(argv[used + 2], NULL, 10) * rte_get_tsc_hz() : UINT64_MAX;
+    uint64_t idle_timeout = argc - used > 2 ? strtoull(argv[used + 2], NULL, 10) * rte_get_tsc_hz() : UINT64_MAX;
     uint16_t ports = rte_eth_dev_count_avail();
     pool = rte_pktmbuf_pool_create("packets", 8191, 256, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
     if (pool == NULL || ports > PORTS_MAX)
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
     signal(SIGINT, stop);
     signal(SIGTERM, stop);
     /* Over when a poll finds nothing so long after the last packet, however long this program itself stood still. */
-    for (uint64_t now = rte_rdtsc(), last = now; !stopped && now - last < patience;) {
+    for (uint64_t now = rte_rdtsc(), last = now; !stopped && now - last < idle_timeout;) {
         now = rte_rdtsc();
         for (uint16_t port = 0; port < ports; port++)
             if (receive(port, now) > 0)

@@ -6,8 +6,8 @@
 
 mod echo;
 mod frames;
-mod patience;
 mod process;
+mod timeouts;
 mod wires;
 
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ use wedjat::worker::{Detached, Options, Worker};
 
 use echo::echo;
 use frames::arp_answer;
-use patience::*;
 use process::ChildProcess;
+use timeouts::*;
 use wires::Wires;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
@@ -118,7 +118,7 @@ impl Home {
     fn worker(&self) -> std::thread::JoinHandle<()> {
         let name = self.path("region").display().to_string();
         std::thread::spawn(move || {
-            let options = Options { patience: PATIENCE, ..Options::default() };
+            let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
             let mut worker =
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(echo(&mut worker), Some(Detached::Stopped));
@@ -183,7 +183,7 @@ impl Client {
                 sent += 1;
             }
             self.poll();
-            assert!(start.elapsed() < PATIENCE, "{} of {sent}", self.answered.len() - before);
+            assert!(start.elapsed() < TIMEOUT, "{} of {sent}", self.answered.len() - before);
         }
     }
 }

@@ -34,9 +34,9 @@ fn main() {
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod echo;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
-mod patience;
-#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod process;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod timeouts;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod processes {
@@ -62,8 +62,8 @@ mod processes {
     use wedjat::worker::{Detached, Options, Worker};
 
     use super::echo::echo;
-    use super::patience::*;
     use super::process::{ChildProcess, account};
+    use super::timeouts::*;
 
     /// Name of the agent, for a worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
@@ -80,19 +80,19 @@ mod processes {
     const LEAF: Mac = Mac([2, 0, 0, 0, 1, 1]);
 
     /// Returns the default options of a worker, with a long wait for the agent.
-    fn patient() -> Options {
-        Options { patience: PATIENCE, ..Options::default() }
+    fn attach_options() -> Options {
+        Options { attach_timeout: TIMEOUT, ..Options::default() }
     }
 
     /// Runs a worker process: echoes until the agent ends.
     pub fn work(name: &str) {
         let worker = std::env::var(WORKER).ok().map(|id| id.parse().unwrap());
-        let options = Options { worker, ..patient() };
+        let options = Options { worker, ..attach_options() };
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         match echo(&mut worker) {
             Some(Detached::Stopped) => {}
             Some(gone) => panic!("{gone}"),
-            None => panic!("nothing came for {PATIENCE:?}"),
+            None => panic!("nothing came for {TIMEOUT:?}"),
         }
     }
 
@@ -211,7 +211,7 @@ mod processes {
         /// Opens the agent's region for workers as soon as it exists.
         fn region(&self) -> WorkerRegion {
             wait_until("the region exists", || self.path("region").exists());
-            WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap()
+            WorkerRegion::open_within(&self.path("region"), TIMEOUT).unwrap()
         }
     }
 
@@ -312,7 +312,7 @@ mod processes {
         wait_until("workers 20 and 30 are gone", || named(&home) == [(1, vec![21, 22, 31])]);
         [20, 30].into_iter().for_each(|id| workers.remove(&id).unwrap().ended());
         let name = home.path("region");
-        let gone = Options { worker: Some(20), ..patient() };
+        let gone = Options { worker: Some(20), ..attach_options() };
         let refused = Worker::attach(name.to_str().unwrap(), &gone).unwrap_err();
         assert!(refused.to_string().contains("has no worker with id 20"), "{refused}");
         more_replies(&home);
@@ -414,18 +414,18 @@ mod processes {
         fs::write(&other, b"WEDJATwk").unwrap();
         let refused = Worker::attach(other.to_str().unwrap(), &Options::default()).unwrap_err();
         assert!(refused.to_string().contains("but a regular file"), "{refused}");
-        let wrong = Options { worker: Some(5), ..patient() };
+        let wrong = Options { worker: Some(5), ..attach_options() };
         let refused = Worker::attach(name.to_str().unwrap(), &wrong).unwrap_err();
         assert!(refused.to_string().contains("it has [20, 21, 22]"), "{refused}");
 
         agent.signal("-KILL");
         let _ = agent.output();
-        let dead = Worker::attach(name.to_str().unwrap(), &patient()).unwrap_err();
+        let dead = Worker::attach(name.to_str().unwrap(), &attach_options()).unwrap_err();
         assert!(dead.to_string().contains("has stopped"), "{dead}");
         // The files of the killed agent are no obstacle.
         let agent = ChildProcess::start(&mut home.command("agent"));
         wait_until("a worker of the new agent is let in", || {
-            Worker::attach(name.to_str().unwrap(), &patient()).is_ok()
+            Worker::attach(name.to_str().unwrap(), &attach_options()).is_ok()
         });
         agent.signal("-TERM");
         account(&agent.output());
@@ -453,8 +453,8 @@ mod processes {
         wait_until("replies go on", || home.counter("replies") > before + 1000);
         // A new worker takes the free place, gets a task at once, and leaves.
         let name = home.path("region");
-        let mut third = Worker::attach(name.to_str().unwrap(), &patient()).unwrap();
-        let task = third.recv(PATIENCE).unwrap().expect("a task comes");
+        let mut third = Worker::attach(name.to_str().unwrap(), &attach_options()).unwrap();
+        let task = third.recv(TIMEOUT).unwrap().expect("a task comes");
         task.reply_with(|request, reply| {
             reply[..request.len()].copy_from_slice(request);
             request.len()
@@ -589,7 +589,7 @@ mod processes {
         let region = home.region();
         let workers: Vec<_> = (0..WORKERS).map(|_| home.worker()).collect();
         wait_for_workers(&region, WORKERS);
-        let mut command = home.command_with("leaf", &["--patience", "300s"]);
+        let mut command = home.command_with("leaf", &["--peer-timeout", "300s"]);
         let leaf = ChildProcess::start(&mut command);
         let state = || Snapshot::open(&home.path("leaf")).ok();
         let count = |name: &str| {

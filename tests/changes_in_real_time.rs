@@ -4,8 +4,8 @@
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
 mod rig;
+mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,8 +31,8 @@ use wedjat::wire::task::{Code, Header};
 use wedjat::wire::udp::{self, Flow};
 use wedjat::worker::{Options, Worker};
 
-use patience::wait_until;
 use rig::AgentRig;
+use timeouts::wait_until;
 
 /// Ids of possible workers.
 const WORKERS: std::ops::Range<u16> = 10..18;
@@ -150,7 +150,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
     let mut rng = Rng::seed_from_u64(id.into());
     let options = Options {
         worker: Some(id),
-        patience: Duration::from_secs(2), // the agent may withdraw its place before granting it
+        attach_timeout: Duration::from_secs(2), // the agent may withdraw its place before granting it
         spin: Duration::ZERO,
         ..Options::default()
     };

@@ -2,14 +2,14 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
+mod timeouts;
 
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command};
 
-use patience::*;
+use timeouts::*;
 
 /// A language of the page, with the command lines of its worker and its client. The worker's address follows.
 struct Pair {

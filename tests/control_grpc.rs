@@ -3,8 +3,8 @@
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
 mod rig;
+mod timeouts;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -29,8 +29,8 @@ use wedjat::admin::{Access, Connection, Handle, Requests, Server, reload, socket
 use wedjat::config::{Config, ControlConfig};
 use wedjat::stats::PortStats;
 
-use patience::{PATIENCE, wait_until};
 use rig::{CoreRig, Sizes};
+use timeouts::{TIMEOUT, wait_until};
 
 /// Returns the leaf's configuration: two servers with workers 10 to 17 in pool 7, and the lines `more`.
 fn text(state: &Path, more: &str) -> String {
@@ -396,9 +396,9 @@ fn hanging_clients_block_no_other_client() {
         }
     });
     assert_eq!(waiting.join().unwrap(), Some(2));
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < TIMEOUT);
     for mut stream in silent.into_iter().take(30) {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         // The node closes it: the end of the stream, or a reset. A timeout would mean that it is open.
         let end = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
         assert!(matches!(end, Ok(_) | Err(ErrorKind::ConnectionReset)), "{end:?}");
@@ -482,18 +482,18 @@ fn slow_configuration_delays_no_other_request() {
     let look = || {
         let (seen, is_seen) = mpsc::channel();
         handle.look(move |now| _ = seen.send(now.membership.epoch));
-        is_seen.recv_timeout(PATIENCE).unwrap()
+        is_seen.recv_timeout(TIMEOUT).unwrap()
     };
     // Two stuck readings of the file: other requests are answered, and both fail after the timeout.
     let hung = [reload(), reload()];
     assert_eq!(look(), 1);
     for one in &hung {
-        let error = one.recv_timeout(PATIENCE).unwrap().unwrap_err().to_string();
+        let error = one.recv_timeout(TIMEOUT).unwrap().unwrap_err().to_string();
         assert!(error.contains("was not read within 5 s"), "{error}");
     }
-    assert!(reload().recv_timeout(PATIENCE).unwrap().is_err(), "the first reading still hangs");
+    assert!(reload().recv_timeout(TIMEOUT).unwrap().is_err(), "the first reading still hangs");
     drop(release);
-    wait_until("the file can be read again", || reload().recv_timeout(PATIENCE).unwrap().is_ok());
+    wait_until("the file can be read again", || reload().recv_timeout(TIMEOUT).unwrap().is_ok());
     assert_eq!(look(), 1);
 }
 

@@ -2,8 +2,8 @@
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
 mod rig;
+mod timeouts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -26,8 +26,8 @@ use wedjat::controller::generated::follow_request::Message;
 use wedjat::controller::{Controller, FollowerThread, NodeId, Operator, Standing};
 use wedjat::stage::UnknownWorker;
 
-use patience::wait_until;
 use rig::{CoreRig, Sizes};
+use timeouts::wait_until;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod etcd;
-mod patience;
+mod timeouts;
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +19,7 @@ use wedjat::controller::{Controller, Operator, Standing};
 
 use etcd::proxy::{Action, Proxy};
 use etcd::{Etcd, Process};
-use patience::wait_until;
+use timeouts::wait_until;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 /// Shortest lease that etcd grants.

@@ -3,7 +3,7 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
+mod timeouts;
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wedjat::worker::{Options, Worker};
 
-use patience::{LIFETIME, PATIENCE, wait_until};
+use timeouts::{LIFETIME, TIMEOUT, wait_until};
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
@@ -88,7 +88,7 @@ impl Home {
             .args([role, "--duration", LIFETIME, "--config"])
             .arg(self.path(&format!("{role}.toml")));
         if role != "controller" {
-            command.args(["--patience", "300s", "--", "--no-huge", "-m", "256"]);
+            command.args(["--peer-timeout", "300s", "--", "--no-huge", "-m", "256"]);
         }
         let log = fs::File::create(self.path(&format!("{role}.log"))).unwrap();
         Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
@@ -135,7 +135,7 @@ impl Home {
 fn work(home: &Home, id: u16, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (name, stop) = (home.path("region").display().to_string(), Arc::clone(stop));
     std::thread::spawn(move || {
-        let options = Options { worker: Some(id), patience: PATIENCE, ..Options::default() };
+        let options = Options { worker: Some(id), attach_timeout: TIMEOUT, ..Options::default() };
         let Ok(mut worker) = Worker::attach(&name, &options) else { return };
         while !stop.load(Acquire) {
             match worker.recv(Duration::from_millis(20)) {

@@ -2,7 +2,7 @@
 #![cfg(feature = "admin")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
+mod timeouts;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 use serde_json::Value;
 
-use patience::{PATIENCE, wait_until};
+use timeouts::{TIMEOUT, wait_until};
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
@@ -261,7 +261,7 @@ fn killed_first_start_leaves_nothing_or_a_store() {
         let began = std::time::Instant::now();
         // The lock file is the first file created.
         while !home.path("fabric.lock").exists() {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < TIMEOUT);
         }
         // Kills the process 0 to 16 ms after that.
         std::thread::sleep(Duration::from_micros(u64::from(round) * 700));

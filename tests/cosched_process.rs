@@ -25,9 +25,9 @@ fn main() {
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod echo;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
-mod patience;
-#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod process;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod timeouts;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod batches {
@@ -47,8 +47,8 @@ mod batches {
     use wedjat_cosched::mechanism::{Group, Hierarchies, Limits, Process, Scheduling};
 
     use super::echo::echo;
-    use super::patience::*;
     use super::process::ChildProcess;
+    use super::timeouts::*;
 
     /// Name of the agent, for the worker process.
     pub const ATTACH: &str = "WEDJAT_TEST_ATTACH";
@@ -92,13 +92,13 @@ mod batches {
         let planned = Group::planned(&hierarchies, Path::new("/"), &name);
         let cpus = Scheduling::of(std::process::id()).unwrap().cpus;
         let group = Group::make(&hierarchies, &planned, &Limits { cpus, processes: 1 });
-        group.and_then(|group| group.remove(PATIENCE)).map_err(|error| error.to_string())
+        group.and_then(|group| group.remove(TIMEOUT)).map_err(|error| error.to_string())
     }
 
     /// Runs the worker process: echoes on its core until the agent ends.
     pub fn work(name: &str) {
         let cpu = std::env::var("WEDJAT_TEST_CPU").unwrap().parse().ok();
-        let options = Options { cpu, patience: PATIENCE, ..Options::default() };
+        let options = Options { cpu, attach_timeout: TIMEOUT, ..Options::default() };
         let mut worker = Worker::attach(name, &options).unwrap_or_else(|error| panic!("{error}"));
         loop {
             match echo(&mut worker) {
@@ -184,7 +184,7 @@ mod batches {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.env(ATTACH, self.path("region")).env("WEDJAT_TEST_CPU", self.cpu.to_string());
             let worker = ChildProcess::start(&mut command);
-            let region = WorkerRegion::open_within(&self.path("region"), PATIENCE).unwrap();
+            let region = WorkerRegion::open_within(&self.path("region"), TIMEOUT).unwrap();
             wait_until("the worker is granted", || region.granted(0) != 0);
             let thread = region.worker(0).unwrap().thread;
             let cpus = || Scheduling::of(thread).map(|scheduling| scheduling.cpus);

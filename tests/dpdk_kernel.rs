@@ -2,7 +2,7 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
+mod timeouts;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, Mbuf, MbufPool, QueuePort, Sleeper};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
-use patience::PATIENCE;
+use timeouts::TIMEOUT;
 
 /// EtherType for local experiments (IEEE 802). It distinguishes the test's frames from the kernel's own.
 const OURS: [u8; 2] = [0x88, 0xB5];
@@ -110,7 +110,7 @@ fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     let start = Instant::now();
     let mut out: Burst<Mbuf> = Burst::new();
     while device.stats().rx_missed == 0 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", device.stats());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", device.stats());
         while !out.is_full() {
             out.push(packet(pool, 1));
         }
@@ -118,7 +118,7 @@ fn overflow(pool: &MbufPool, mut opened: Vec<(Device, Vec<QueuePort>)>) {
     }
     let mut back = Burst::new();
     while right[0].rx_burst(&mut back) == 0 {
-        assert!(start.elapsed() < PATIENCE, "nothing is in the ring");
+        assert!(start.elapsed() < TIMEOUT, "nothing is in the ring");
     }
     let missed = device.stats().rx_missed;
     assert!(missed > 0 && device.stats().rx_missed >= missed, "asking again forgets nothing");
@@ -131,7 +131,7 @@ fn cross(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut back = Burst::new();
     let (mut made, mut received) = (0, 0);
     while received < PACKETS {
-        assert!(start.elapsed() < PATIENCE, "{received} of {made} arrived");
+        assert!(start.elapsed() < TIMEOUT, "{received} of {made} arrived");
         while made < PACKETS && made - received < 16 && !out.is_full() {
             out.push(packet(pool, made));
             made += 1;
@@ -169,7 +169,7 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     assert_eq!(inside.tx_burst(&mut burst), 1);
     let expected = tagged(1, &[0x81, 0, 0, 12]);
     while !burst.iter().any(|mbuf: &Mbuf| mbuf.bytes() == expected.bytes()) {
-        assert!(start.elapsed() < PATIENCE, "no packet with the tag");
+        assert!(start.elapsed() < TIMEOUT, "no packet with the tag");
         burst.clear();
         outside.rx_burst(&mut burst);
     }
@@ -183,7 +183,7 @@ fn vlans(eal: &Eal, pool: &MbufPool, names: &[&str]) {
     assert_eq!(outside.tx_burst(&mut burst), 5);
     let mut came: Vec<Vec<u8>> = Vec::new();
     while came.len() < 2 {
-        assert!(start.elapsed() < PATIENCE, "{came:02x?}");
+        assert!(start.elapsed() < TIMEOUT, "{came:02x?}");
         let before = burst.len();
         assert_eq!(inside.rx_burst(&mut burst), burst.len() - before);
         came.extend(burst.drain(..).map(|mbuf| mbuf.bytes().to_vec()));
@@ -201,7 +201,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut wakes = 0;
     // The kernel's own packets wake the sleeper too; there are few.
     while wakes < 20 || sleeper.sleep(Duration::from_millis(20)).is_wake_up() {
-        assert!(start.elapsed() < PATIENCE, "{wakes} times woken");
+        assert!(start.elapsed() < TIMEOUT, "{wakes} times woken");
         sleeper.arm();
         while to.rx_burst(&mut burst) > 0 {
             burst.clear();
@@ -209,7 +209,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
         if wakes < 20 {
             burst.push(packet(pool, 1));
             assert_eq!(from.tx_burst(&mut burst), 1);
-            wakes += u32::from(sleeper.sleep(PATIENCE).is_wake_up());
+            wakes += u32::from(sleeper.sleep(TIMEOUT).is_device());
         }
         sleeper.disarm();
     }

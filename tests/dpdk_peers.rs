@@ -20,7 +20,7 @@ fn main() {
 }
 
 #[cfg(feature = "dpdk")]
-mod patience;
+mod timeouts;
 
 #[cfg(feature = "dpdk")]
 mod peers {
@@ -33,8 +33,8 @@ mod peers {
     };
     use wedjat::io::{Buf, Burst, Pool, Port};
 
-    use super::patience::{PATIENCE, wait_until};
     use super::siege;
+    use super::timeouts::{TIMEOUT, wait_until};
 
     /// Runs all checks in turn. Each has its own device of this process, and a peer process at its far end.
     pub fn run() {
@@ -59,7 +59,7 @@ mod peers {
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
 
         println!("a server: its client comes, dies, comes back and leaves");
-        let (device, ports) = open(&eal, &devices[0], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[0], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         assert!(!wire.device.link().up, "no peer yet");
         assert_eq!(wire.send(1), 0, "no peer takes it");
@@ -87,16 +87,16 @@ mod peers {
                 spawn(&peer)
             }
         });
-        let (device, ports) = open(&eal, &devices[1], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[1], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         wire.wait_for_link(true);
         wire.echo(1000);
         kill(&mut wire, late.join().unwrap());
-        assert!(matches!(wire.device.restart(&mut [], PATIENCE), Err(DeviceError::Ports { .. })));
+        assert!(matches!(wire.device.restart(&mut [], TIMEOUT), Err(DeviceError::Ports { .. })));
         let again = wire.device.restart(&mut wire.ports, Duration::ZERO);
         assert!(matches!(again, Err(DeviceError::NoPeer { .. })));
         let second = spawn(&peer);
-        wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+        wire.device.restart(&mut wire.ports, TIMEOUT).unwrap();
         wire.wait_for_link(true);
         wire.echo(1000);
         say_goodbye(&mut wire, second);
@@ -105,21 +105,21 @@ mod peers {
 
         println!("memif, from both ends: a reader that sleeps is woken, and then sleeps on");
         let peer = theirs("client", 7);
-        let (device, ports) = open(&eal, &devices[7], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[7], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         let client = visit(&mut wire, &peer);
         wire.sleep_between_answers();
         say_goodbye(&mut wire, client);
         drop(wire);
         let mut server = spawn(&theirs("server", 8));
-        let (device, ports) = open(&eal, &devices[8], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[8], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         wire.wait_for_link(true);
         wire.sleep_between_answers();
         // A new peer has new rings.
         kill(&mut wire, server);
         server = spawn(&theirs("server", 8));
-        wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+        wire.device.restart(&mut wire.ports, TIMEOUT).unwrap();
         wire.wait_for_link(true);
         wire.sleep_between_answers();
         say_goodbye(&mut wire, server);
@@ -127,28 +127,28 @@ mod peers {
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
         println!("vhost: clients die under load, one after the other");
-        let (device, ports) = open(&eal, &devices[5], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[5], &pool, TIMEOUT).unwrap();
         let wire = Wire { ports, device, pool: pool.clone() };
         let peer = format!("net_virtio_user0,path={vhost},queues=1,queue_size=256");
         die_under_load(wire, &peer);
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
         println!("memif: clients die under load, one after the other");
-        let (device, ports) = open(&eal, &devices[3], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[3], &pool, TIMEOUT).unwrap();
         die_under_load(Wire { ports, device, pool: pool.clone() }, &theirs("client", 3));
         assert_eq!(pool.in_use(), 0, "every mbuf is back");
 
         println!("memif: servers die under load, one after the other");
         let peer = theirs("server", 4);
         let mut server = spawn(&peer);
-        let (device, ports) = open(&eal, &devices[4], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[4], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         for _ in 0..8 {
             wire.wait_for_link(true);
             wire.echo(1000);
             kill_under_load(&mut wire, server);
             server = spawn(&peer);
-            wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+            wire.device.restart(&mut wire.ports, TIMEOUT).unwrap();
         }
         wire.wait_for_link(true);
         say_goodbye(&mut wire, server);
@@ -158,7 +158,7 @@ mod peers {
         println!("memif: a server of few descriptors, with an honest client and many hostile ones");
         let mut command = peer_command(&theirs("server", 6));
         let server = command.env("WEDJAT_TEST_DESCRIPTORS", "160").spawn().unwrap();
-        let (device, ports) = open(&eal, &devices[6], &pool, PATIENCE).unwrap();
+        let (device, ports) = open(&eal, &devices[6], &pool, TIMEOUT).unwrap();
         let mut wire = Wire { ports, device, pool: pool.clone() };
         let before = siege::counts(server.id());
         let attack = std::thread::spawn({
@@ -170,7 +170,7 @@ mod peers {
             wire.wait_for_link(true);
             wire.echo(1000);
             wire.wait_for_disconnects(visits);
-            wire.device.restart(&mut wire.ports, PATIENCE).unwrap();
+            wire.device.restart(&mut wire.ports, TIMEOUT).unwrap();
             visits += 1;
         }
         let most = attack.join().unwrap();
@@ -214,7 +214,7 @@ mod peers {
         let start = Instant::now();
         let mut burst = Burst::new();
         while wire.device.link().up {
-            assert!(start.elapsed() < PATIENCE, "the link stays up without a peer");
+            assert!(start.elapsed() < TIMEOUT, "the link stays up without a peer");
             wire.send(32);
             wire.ports[0].rx_burst(&mut burst);
             burst.clear();
@@ -291,7 +291,7 @@ mod peers {
             let start = Instant::now();
             let mut burst = Burst::new();
             while self.device.link().up != up {
-                assert!(start.elapsed() < PATIENCE, "the link never became up = {up}");
+                assert!(start.elapsed() < TIMEOUT, "the link never became up = {up}");
                 self.ports[0].rx_burst(&mut burst);
                 burst.clear();
                 std::thread::sleep(Duration::from_millis(1));
@@ -314,7 +314,7 @@ mod peers {
             let start = Instant::now();
             let (mut wakes, mut quiet, mut burst) = (0, 0, Burst::new());
             while wakes < 20 || quiet < 5 {
-                assert!(start.elapsed() < PATIENCE, "{wakes} times woken, {quiet} times not");
+                assert!(start.elapsed() < TIMEOUT, "{wakes} times woken, {quiet} times not");
                 sleeper.arm();
                 let mut unanswered = if wakes < 20 { self.send(1) } else { 0 };
                 let longest = Duration::from_millis(if unanswered > 0 { 10_000 } else { 20 });
@@ -328,7 +328,7 @@ mod peers {
                 sleeper.disarm();
                 // The event of an earlier answer may have ended the sleep.
                 while unanswered > 0 {
-                    assert!(start.elapsed() < PATIENCE, "an answer is missing");
+                    assert!(start.elapsed() < TIMEOUT, "an answer is missing");
                     unanswered -= self.ports[0].rx_burst(&mut burst);
                     burst.clear();
                 }
@@ -359,7 +359,7 @@ mod peers {
             let mut out = Burst::new();
             let mut back: Burst<Mbuf> = Burst::new();
             while received < count {
-                assert!(start.elapsed() < PATIENCE, "{received} of {sent} came back");
+                assert!(start.elapsed() < TIMEOUT, "{received} of {sent} came back");
                 while sent < count && sent - received < 64 && !out.is_full() {
                     out.push(self.packet(sent));
                     sent += 1;
@@ -387,7 +387,7 @@ mod peer {
     use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool};
     use wedjat::io::{Buf, Burst, Port};
 
-    use super::patience::PATIENCE;
+    use super::timeouts::TIMEOUT;
 
     /// Opens and closes several pairs of ends in this process. The driver frees the resources of one end
     /// while its peer closes.
@@ -401,7 +401,7 @@ mod peer {
         let names: Vec<_> = devices.iter().map(String::as_str).collect();
         let eal = Eal::init(&[], &names).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
-        let options = DeviceOptions::patient(Some(PATIENCE));
+        let options = DeviceOptions::with_peer_timeout(Some(TIMEOUT));
         let open = |name: &&str| Device::open(&eal, name, &pool, &options).unwrap().0;
         let opened: Vec<_> = names.iter().map(open).collect();
         assert!(opened.iter().skip(1).step_by(2).all(|client| client.link().up));
@@ -419,7 +419,7 @@ mod peer {
         }
         let eal = Eal::init(&[], &[device]).unwrap();
         let pool = MbufPool::new(&eal, "packets", 4095).unwrap();
-        let options = DeviceOptions::patient(Some(PATIENCE));
+        let options = DeviceOptions::with_peer_timeout(Some(TIMEOUT));
         let (opened, mut ports) = Device::open(&eal, device, &pool, &options).unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&over);
@@ -450,7 +450,7 @@ mod siege {
     use std::os::fd::{AsFd, OwnedFd};
     use std::time::{Duration, Instant};
 
-    use super::patience::PATIENCE;
+    use super::timeouts::TIMEOUT;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -477,7 +477,7 @@ mod siege {
         let began = Instant::now();
         while counts(process).0 > before.0 {
             let now = counts(process);
-            assert!(began.elapsed() < PATIENCE, "the server keeps {now:?}, of {before:?} before");
+            assert!(began.elapsed() < TIMEOUT, "the server keeps {now:?}, of {before:?} before");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod process;
 mod rig;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod running;
+mod timeouts;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -669,7 +669,7 @@ fn inexplicable_input_names_the_cause() {
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 #[test]
 fn a_running_leaf_explains_its_packets() {
-    use patience::wait_until;
+    use timeouts::wait_until;
 
     let (_, frames): (Vec<_>, Vec<_>) = refused().into_iter().unzip();
     let home = running::Home::given(&tasks(20).into_iter().chain(frames).collect::<Vec<_>>());

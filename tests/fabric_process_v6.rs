@@ -5,9 +5,9 @@
 mod family;
 mod following;
 mod frames;
-mod patience;
 mod process;
 mod switch;
+mod timeouts;
 mod wires;
 
 // promise: fabric.3

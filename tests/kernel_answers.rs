@@ -7,8 +7,8 @@
 #![cfg(all(feature = "dpdk", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod patience;
 mod rig;
+mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -25,7 +25,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use patience::PATIENCE;
+use timeouts::TIMEOUT;
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
 use wedjat::io::memory::FramePool;
 use wedjat::io::{Buf, Burst, Pool, Port};
@@ -679,7 +679,7 @@ impl Worker {
                     }
                 }
             });
-            is_ready.recv_timeout(PATIENCE).unwrap();
+            is_ready.recv_timeout(TIMEOUT).unwrap();
         }
         worker
     }
@@ -714,16 +714,16 @@ impl Wire<'_> {
         burst.push(mbuf);
         let start = Instant::now();
         while self.port.tx_burst(&mut burst) == 0 {
-            assert!(start.elapsed() < PATIENCE, "the wire takes nothing");
+            assert!(start.elapsed() < TIMEOUT, "the wire takes nothing");
         }
         // Discards the kernel's own packets.
         self.port.rx_burst(&mut burst);
     }
 
     /// Waits until these tasks are answered. Returns the unanswered ones.
-    fn unanswered(&mut self, tasks: &BTreeSet<(bool, u16)>, patience: Duration) -> Vec<u16> {
+    fn unanswered(&mut self, tasks: &BTreeSet<(bool, u16)>, timeout: Duration) -> Vec<u16> {
         let start = Instant::now();
-        while !tasks.is_subset(&self.answered) && start.elapsed() < patience {
+        while !tasks.is_subset(&self.answered) && start.elapsed() < timeout {
             self.answered.extend(self.worker.answered.recv_timeout(Duration::from_millis(20)));
         }
         tasks.difference(&self.answered).map(|(_, seq)| *seq).collect()
@@ -770,7 +770,7 @@ fn each_case(wire: &mut Wire<'_>) {
         .filter(|(case, _)| case.refused.is_none())
         .map(|(case, at)| (case.is_v6, at))
         .collect();
-    let missing = wire.unanswered(&wanted, PATIENCE);
+    let missing = wire.unanswered(&wanted, TIMEOUT);
     let missing: Vec<_> = missing.iter().map(|&at| CASES[usize::from(at)].name).collect();
     assert!(missing.is_empty(), "the kernel answers none of {missing:?}");
     // Collects further answers: no task has this number.

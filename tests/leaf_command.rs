@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
+mod timeouts;
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use wedjat::wire::task::Header;
 use wedjat::wire::{udp, vlan};
 
 use frames::*;
-use patience::*;
+use timeouts::*;
 
 const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 
@@ -885,7 +885,7 @@ fn vanished_peer_may_return() {
     assert!(account["scheduled"].as_u64() > Some(4_000), "{account}");
 }
 
-/// A leaf that waits for the server of its memif client ends at once when stopped. A wait until `--patience` is over
+/// A leaf that waits for the server of its memif client ends at once when stopped. A wait until `--peer-timeout` is
 /// would fail the leaf.
 // promise: running.1
 #[test]
@@ -895,8 +895,8 @@ fn stop_ends_the_wait_for_a_peer() {
         let socket = home.path("nobody");
         home.configure(&format!("net_memif0,role=client,socket={}", socket.display()), "");
         let account = home.path("account.json");
-        let patience = format!("{}s", 2 * PATIENCE.as_secs());
-        let arguments = ["--patience", &patience, "--stats", account.to_str().unwrap()];
+        let timeout = format!("{}s", 2 * TIMEOUT.as_secs());
+        let arguments = ["--peer-timeout", &timeout, "--stats", account.to_str().unwrap()];
         let mut leaf = RunningProcess::start(home.leaf(&arguments));
         wait_until("the leaf has a state file", || {
             assert!(leaf.0.as_mut().unwrap().try_wait().unwrap().is_none(), "the leaf has ended");

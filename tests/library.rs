@@ -7,7 +7,7 @@ mod frames;
 mod hugepages;
 mod installing;
 mod page;
-mod patience;
+mod timeouts;
 
 use std::fs;
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ use wedjat::wire::task::{Code, Header};
 use frames::*;
 use hugepages::Hugepages;
 use installing::*;
-use patience::*;
+use timeouts::*;
 
 /// Number of attempts at a comparison in real time, which stalls may disturb.
 const TRIES: usize = 5;

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::fs;
 use std::time::Duration;

@@ -5,8 +5,7 @@
 mod counting;
 mod frames;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
-mod patience;
-mod rig;
+mod timeouts;
 
 use std::sync::Arc;
 
@@ -399,7 +398,7 @@ mod system_calls {
     use wedjat::worker::{Options, Worker};
 
     use super::frames::*;
-    use super::patience::*;
+    use super::timeouts::*;
 
     /// A leaf or an agent with its files, killed when dropped.
     struct Node {
@@ -543,7 +542,8 @@ mod system_calls {
         wait_until("the agent runs", || agent.path("workers").exists());
         let name = agent.path("workers").display().to_string();
         let mut workers = [10, 11].map(|id| {
-            let options = Options { worker: Some(id), patience: PATIENCE, ..Options::default() };
+            let options =
+                Options { worker: Some(id), attach_timeout: TIMEOUT, ..Options::default() };
             Worker::attach(&name, &options).unwrap()
         });
         let over = AtomicBool::new(false);

@@ -4,9 +4,9 @@
 
 mod echo;
 mod family;
-mod patience;
 mod peering;
 mod process;
+mod timeouts;
 mod wires;
 
 // promise: agent.4

@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "a socket option that the standard library does not have")]
 
-mod patience;
+mod timeouts;
 
 // promise: packets.2, ports.1
 fn main() {
@@ -45,7 +45,7 @@ mod peer {
     use std::net::{IpAddr, SocketAddr, UdpSocket};
     use std::time::Duration;
 
-    use super::patience::PATIENCE;
+    use super::timeouts::TIMEOUT;
 
     const NEW_TASK: u8 = 0;
     const TASK_DONE: u8 = 2;
@@ -126,7 +126,7 @@ mod peer {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
         let anywhere = if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(anywhere).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         if connected {
             socket.connect(leaf).unwrap();
         }
@@ -192,7 +192,7 @@ mod traffic {
 
     use serde_json::Value;
 
-    use super::patience::{LIFETIME, wait_until};
+    use super::timeouts::{LIFETIME, wait_until};
 
     /// Addresses of one family.
     struct Family {

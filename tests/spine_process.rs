@@ -4,10 +4,10 @@
 
 mod family;
 mod frames;
-mod patience;
 mod process;
 mod serving;
 mod switch;
+mod timeouts;
 mod wires;
 
 // promise: fabric.3

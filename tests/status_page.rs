@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,9 +22,9 @@ use wedjat::reason::DropReason;
 use wedjat::wire::task::Header;
 
 use frames::*;
-use patience::*;
 use process::ChildProcess;
 use running::*;
+use timeouts::*;
 
 /// Numbers that change on a node without traffic.
 const RESTLESS: [&str; 5] = ["empty_polls", "pauses", "stalls", "stalled_ticks", "stall_ticks"];
@@ -42,7 +42,7 @@ fn free_address() -> SocketAddr {
 /// Sends the bytes and returns everything that the listener answers.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut answer, _) = (Vec::new(), stream.write_all(request)); // the listener may close early
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
@@ -144,7 +144,7 @@ fn status_equals_the_state_file() {
     assert!(members.iter().all(|member| member["away"] == false && member["drained"] == false));
     assert_eq!((&status["acknowledged"], &status["controller"]), (&1.into(), &Value::Null));
     let uptime = status["time"].as_f64().unwrap() - status["state"]["started"].as_f64().unwrap();
-    assert!((0.0..PATIENCE.as_secs_f64()).contains(&uptime), "{uptime}");
+    assert!((0.0..TIMEOUT.as_secs_f64()).contains(&uptime), "{uptime}");
     // A worker drained live shows as drained.
     let mut drain = Command::new(WEDJAT);
     drain.args(["ctl", "drain", "11"]).env("WEDJAT_STATE", served.home.state());

@@ -4,24 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
-use patience::*;
 use running::*;
+use timeouts::*;
 
 // promise: running.1
 #[test]
 fn leaf_reports_ready_alive_and_stopping() {
     let home = Home::new();
     let manager = UnixDatagram::bind(home.path("manager")).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    manager.set_read_timeout(Some(TIMEOUT)).unwrap();
     // Returns the next message of the leaf.
     let receive = || {
         let mut text = [0; 1024];

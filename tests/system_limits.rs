@@ -4,9 +4,9 @@
 
 mod frames;
 mod hugepages;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,9 +21,9 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 use hugepages::Hugepages;
-use patience::wait_until;
 use process::ChildProcess;
 use running::{Home, WEDJAT};
+use timeouts::wait_until;
 
 /// Returns the lowest free descriptor number of a process.
 fn next_descriptor(process: u32) -> u64 {

@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod rig;
+mod timeouts;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -32,8 +32,8 @@ use wedjat::wire::task::{Code as TaskCode, Header};
 use wedjat::wire::udp;
 
 use frames::*;
-use patience::wait_until;
 use rig::{CoreRig, Sizes};
+use timeouts::wait_until;
 
 /// Returns the leaf's configuration: two cores, and workers 10 to 13.
 fn text(state: &Path) -> String {

@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -3,16 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod frames;
-mod patience;
 mod process;
 mod running;
+mod timeouts;
 
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use patience::*;
 use running::*;
+use timeouts::*;
 
 /// Returns the output of a command that succeeded.
 fn output(output: &Output) -> String {

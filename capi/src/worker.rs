@@ -120,7 +120,7 @@ pub(crate) fn code_of_detached(reason: Detached) -> i32 {
 
 /// Attaches to the agent `name`, a zero-terminated text: the `name` of its configuration, or a path if it
 /// contains a slash. `options` may be null for the defaults: any worker of any pool, not pinned, 5 s of
-/// patience, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker uses, except that of
+/// timeout, 50 us of spinning. Waits for the agent's grant. Allocates all memory that the worker uses, except that of
 /// wedjat_worker_serve().
 ///
 /// Returns 0, and the worker in `*worker`. Returns a code on failure, null in `*worker`, and the reason with
@@ -168,7 +168,7 @@ unsafe fn attach(
         settings.worker = choice("worker", options.worker)?;
         settings.pool = choice("pool", options.pool)?;
         settings.cpu = choice("cpu", options.cpu)?;
-        settings.patience = Duration::from_nanos(options.patience_ns);
+        settings.attach_timeout = Duration::from_nanos(options.patience_ns);
         settings.spin = Duration::from_nanos(options.spin_ns);
     }
     // SAFETY: the caller vouches for the zero at its end.

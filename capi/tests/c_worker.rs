@@ -11,7 +11,7 @@ use wedjat::ring::{Channel, Outcome, Place, WorkerRegion};
 use wedjat::worker::TaskIds;
 
 /// Time limit even for a busy machine; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Agent with worker 3 of pool 7, and the program of that worker. Both share a memory region, in which the worker
 /// claims a channel and the agent grants it.
@@ -55,7 +55,7 @@ impl Agent {
             if self.worker.try_wait().unwrap().is_some() {
                 panic!("the worker ended before {what}: {}", self.errors());
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -113,7 +113,7 @@ impl Agent {
             if let Some(status) = self.worker.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "the worker does not end");
+            assert!(start.elapsed() < TIMEOUT, "the worker does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
     }

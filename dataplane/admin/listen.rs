@@ -215,7 +215,7 @@ impl<S> Client<S> {
     /// Starts the time limit for the first bytes.
     fn new(stream: S, place: Place) -> Self {
         let begin_timeout = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
-        Self { stream, place, begin_timeout, received: 0 }
+        Self { stream, slot, begin_timeout, received: 0 }
     }
 
     /// Returns the handle of the connection's place. Each open request holds a [`Seat::call`]; while there is one, the

@@ -18,7 +18,7 @@ use super::CoschedError;
 /// Environment variable that names another folder.
 const VARIABLE: &str = "WEDJAT_COSCHED_DIR";
 /// Time for the processes of a killed job to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,10 +255,10 @@ impl NotesFolder {
         let mut cleaned = Vec::new();
         for note in self.notes().into_iter().filter(|note| !note.process.is_alive()) {
             let group = Group::reopen(&note.made, folder_functions);
-            if !group.kill(PATIENCE, || {}) {
+            if !group.kill(TIMEOUT, || {}) {
                 return Err(CoschedError::Unkillable(group.processes().into_iter().collect()));
             }
-            group.remove(PATIENCE)?;
+            group.remove(TIMEOUT)?;
             self.forget(note.id());
             cleaned.push(note);
         }

@@ -24,8 +24,8 @@ pub struct Launch {
     #[arg(long, value_name = "FILE")]
     pub clock: Option<PathBuf>,
     /// Wait this long for the server of a memif device with role client, for example 2m [default: 10s]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub patience: Option<Duration>,
+    #[arg(long, alias = "patience", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub peer_timeout: Option<Duration>,
     #[command(flatten)]
     pub logs: Logs,
     /// Arguments for EAL.

@@ -75,7 +75,7 @@ fn run<A: Display + Serialize>(
         duration: launch.duration,
         eal: launch.eal.clone(),
         clock: launch.clock.clone(),
-        patience: launch.patience,
+        peer_timeout: launch.peer_timeout,
         reload: reload_on_signal()?,
         ..options
     };

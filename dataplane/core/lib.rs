@@ -30,7 +30,7 @@ pub mod worker;
 pub use quantity::quantity;
 
 #[cfg(test)]
-#[path = "../../tests/patience/mod.rs"]
-mod patience;
+#[path = "../../tests/timeouts/mod.rs"]
+mod timeouts;
 #[cfg(test)]
-use patience::PATIENCE;
+use timeouts::TIMEOUT;

@@ -41,7 +41,7 @@ pub const QUEUE_MAX: usize = 1 << 16;
 pub const QUEUED_TASKS_MIN: usize = 4 * QUEUE;
 
 /// Maximum time that a task waits for probe answers: many round trips in a rack.
-pub const PROBE_PATIENCE_NS: u64 = 2_000_000;
+pub const PROBE_TIMEOUT_NS: u64 = 2_000_000;
 
 /// Default number of packet buffers: about 38 MiB, enough for deep queues on a few ports.
 pub const MBUFS: u32 = 16_383;

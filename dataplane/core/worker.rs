@@ -67,7 +67,7 @@ pub struct Options {
     /// CPU to pin the calling thread to.
     pub cpu: Option<usize>,
     /// Longest wait for the agent's grant. [`Worker::attach`] first waits as long, and at least 5 s, for the region.
-    pub patience: Duration,
+    pub attach_timeout: Duration,
     /// Time that [`Worker::recv`] spins before it sleeps.
     pub spin: Duration,
     /// True to shorten the spinning, down to a sixteenth, while tasks are rare, and to lengthen it again when
@@ -83,7 +83,7 @@ impl Default for Options {
             worker: None,
             pool: None,
             cpu: None,
-            patience: Duration::from_secs(5),
+            attach_timeout: Duration::from_secs(5),
             spin: Duration::from_micros(50),
             adaptive_spin: false,
             real_time: false,
@@ -117,7 +117,7 @@ pub enum AttachError {
     Taken(String),
     /// The agent did not grant the place.
     #[error(
-        "agent `{name}` did not accept worker {id} within {patience:?}; check that it is not suspended or overloaded"
+        "agent `{name}` did not accept worker {id} within {timeout:?}; check that it is not suspended or overloaded"
     )]
     NotGranted {
         /// Agent.
@@ -125,7 +125,7 @@ pub enum AttachError {
         /// Worker.
         id: u16,
         /// Time waited.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The thread cannot be pinned.
     #[error("can't pin the worker to CPU {cpu}; this process may use {usable:?}")]
@@ -210,8 +210,8 @@ impl Worker {
     /// If the agent does not run or answer, is of another user or version, or has no such worker or no free place. Also
     /// if the thread cannot be pinned or made real-time.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
-        let patience = options.patience.max(attach::PATIENCE);
-        let open = || WorkerRegion::open_within(&path_of(name), patience).map(Arc::new);
+        let timeout = options.attach_timeout.max(attach::OFFER_TIMEOUT);
+        let open = || WorkerRegion::open_within(&path_of(name), timeout).map(Arc::new);
         let result = Self::join(name, &open()?, options);
         if matches!(result, Err(AttachError::NotGranted { .. })) {
             // The agent may have removed the place meanwhile. A new view of the region then gives `NoSuchWorker`, the
@@ -232,14 +232,14 @@ impl Worker {
         options: &Options,
     ) -> Result<Self, AttachError> {
         let end = claim(name, region, options)?;
-        let (id, patience) = (end.place().id, options.patience);
+        let (id, timeout) = (end.identity().id, options.attach_timeout);
         let began = Instant::now();
         while !end.receiver().is_granted() {
             if !region.has_agent() {
                 return Err(AttachError::NoAgent(name.to_owned()));
             }
-            if began.elapsed() >= patience {
-                return Err(AttachError::NotGranted { name: name.to_owned(), id, patience });
+            if began.elapsed() >= timeout {
+                return Err(AttachError::NotGranted { name: name.to_owned(), id, timeout });
             }
             std::thread::sleep(GRANT_CHECK_INTERVAL);
         }

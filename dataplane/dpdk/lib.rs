@@ -110,7 +110,7 @@ pub use steering::{SteeredSide, Steering};
 pub use yardsticks::{Distributor, RingPair, YardstickError};
 
 #[cfg(test)]
-#[path = "../../tests/patience/mod.rs"]
-mod patience;
+#[path = "../../tests/timeouts/mod.rs"]
+mod timeouts;
 #[cfg(test)]
-use patience::PATIENCE;
+use timeouts::TIMEOUT;

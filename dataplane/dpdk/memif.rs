@@ -1310,7 +1310,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     use super::*;
-    use crate::PATIENCE;
+    use crate::TIMEOUT;
 
     /// Size of a test client's region in bytes.
     const REGION: u64 = 1 << 16;
@@ -1319,7 +1319,7 @@ mod tests {
 
     impl Relay {
         /// Sets the time limit of handshakes. A test may stall in the middle of one.
-        fn be_patient(&self, handshake: Duration) {
+        fn set_handshake_timeout(&self, handshake: Duration) {
             self.handshake_ms.store(handshake.as_millis() as u64, Relaxed);
         }
     }
@@ -1392,7 +1392,7 @@ mod tests {
 
     /// Receives the next message, with a generous time limit.
     fn receive(end: &OwnedFd) -> Option<Message> {
-        let wait = Timespec::try_from(PATIENCE).ok();
+        let wait = Timespec::try_from(TIMEOUT).ok();
         let mut watched = [PollFd::new(end, PollFlags::IN)];
         assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "no message came");
         Message::receive(end)
@@ -1419,7 +1419,7 @@ mod tests {
             let vdev = format!("--vdev=net_memif0,role=server,id=3,socket={}", name(test));
             relays.interpose(&[vdev], settle).unwrap();
             let relay = Arc::clone(&relays.of("net_memif0").unwrap().relay);
-            relay.be_patient(PATIENCE);
+            relay.set_handshake_timeout(TIMEOUT);
             let driver = relay.inner.listen(0o600).unwrap();
             let serving = relay.serve(3, ONE);
             Self { relay, driver, _serving: serving, _relays: relays }
@@ -1447,7 +1447,7 @@ mod tests {
             loop {
                 match self.relay.outer.connect() {
                     Ok(peer) => return peer,
-                    Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+                    Err(error) => assert!(began.elapsed() < TIMEOUT, "{error}"),
                 }
                 thread::yield_now();
             }
@@ -1486,7 +1486,7 @@ mod tests {
 
         /// Accepts the relay's connection to the driver, and sends the driver's Hello.
         fn accept_relay(&self) -> OwnedFd {
-            let wait = Timespec::try_from(PATIENCE).ok();
+            let wait = Timespec::try_from(TIMEOUT).ok();
             let mut watched = [PollFd::new(&self.driver, PollFlags::IN)];
             assert_eq!(poll(&mut watched, wait.as_ref()), Ok(1), "the relay did not connect");
             let driver = rustix::net::accept(&self.driver).unwrap();
@@ -1799,7 +1799,7 @@ mod tests {
         assert_eq!(poll(&mut watched, Some(&Timespec::default())), Ok(1));
         let began = Instant::now();
         while scene.relay.interrupts(3).is_some() {
-            assert!(began.elapsed() < PATIENCE, "a departed peer has interrupts");
+            assert!(began.elapsed() < TIMEOUT, "a departed peer has interrupts");
             thread::yield_now();
         }
     }
@@ -1827,7 +1827,7 @@ mod tests {
         }
         let scene = Scene::new("half", &at_once());
         let (honest, driver) = scene.admit();
-        scene.relay.be_patient(Duration::from_millis(200));
+        scene.relay.set_handshake_timeout(Duration::from_millis(200));
         let before = descriptors();
         let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
         let threads_before = threads();
@@ -1854,12 +1854,12 @@ mod tests {
         while scene.relay.ended(3) == 0 {
             thread::yield_now();
         }
-        scene.relay.be_patient(PATIENCE);
+        scene.relay.set_handshake_timeout(TIMEOUT);
         let (honest, driver) = scene.admit();
         drop((honest, driver));
         let began = Instant::now();
         while descriptors() > before {
-            assert!(began.elapsed() < PATIENCE, "{} descriptors, {before} before", descriptors());
+            assert!(began.elapsed() < TIMEOUT, "{} descriptors, {before} before", descriptors());
             thread::yield_now();
         }
         println!("nothing left");
@@ -1891,7 +1891,7 @@ mod tests {
         let vdev = format!("--vdev=net_memif0,socket={}", name("client"));
         relays.interpose(&[vdev], &at_once()).unwrap();
         let relay = &relays.of("net_memif0").unwrap().relay;
-        relay.be_patient(PATIENCE);
+        relay.set_handshake_timeout(TIMEOUT);
         assert!(relay.connect(0, ONE, || panic!("there is no server")).is_none());
         assert!(relay.last_refusal().contains("refused"), "{}", relay.last_refusal());
         let server = relay.outer.listen(0o600).unwrap();

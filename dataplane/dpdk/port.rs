@@ -157,11 +157,11 @@ impl Default for DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// Returns the defaults, with another wait for a memif server if `patience` is given.
+    /// Returns the defaults, with another wait for a memif server if `peer_timeout` is given.
     #[must_use]
-    pub fn patient(patience: Option<Duration>) -> Self {
+    pub fn with_peer_timeout(peer_timeout: Option<Duration>) -> Self {
         let defaults = Self::default();
-        Self { wait_for_peer: patience.unwrap_or(defaults.wait_for_peer), ..defaults }
+        Self { wait_for_peer: peer_timeout.unwrap_or(defaults.wait_for_peer), ..defaults }
     }
 }
 

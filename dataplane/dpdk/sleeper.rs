@@ -155,12 +155,12 @@ impl Sleeper {
     }
 
     /// Sleeps until a packet arrives, for at most `timeout`.
-    pub fn sleep(&mut self, timeout: Duration) -> SleepEnd {
+    pub fn sleep(&mut self, timeout: Duration) -> WakeReason {
         let needs_naps = self.needs_naps
             || self.queues.iter().any(Queue::needs_naps)
             || self.memifs.iter().any(|rings| rings.needs_naps);
         let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
-        let Ok(time) = Timespec::try_from(timeout) else { return SleepEnd::Timer };
+        let Ok(time) = Timespec::try_from(timeout) else { return WakeReason::Timer };
         // Waits by `poll`: before Linux 5.11, the timeout of epoll is in milliseconds.
         let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time));
         if ready_count.is_ok_and(|count| count > 0) && self.take_events() {

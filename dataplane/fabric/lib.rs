@@ -43,7 +43,7 @@ mod tests;
 #[path = "../../tests/etcd/mod.rs"]
 mod etcd;
 #[cfg(test)]
-#[path = "../../tests/patience/mod.rs"]
-mod patience;
+#[path = "../../tests/timeouts/mod.rs"]
+mod timeouts;
 #[cfg(test)]
-use patience::PATIENCE;
+use timeouts::TIMEOUT;

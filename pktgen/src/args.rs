@@ -232,8 +232,8 @@ pub struct NetworkArgs {
     #[arg(long)]
     pub no_floor: bool,
     /// Longest wait for the peer: for a memif server, for the link, for the next hop's MAC address
-    #[arg(long, default_value = "10s", value_parser = seconds)]
-    pub patience: f64,
+    #[arg(long, alias = "patience", default_value = "10s", value_parser = seconds)]
+    pub peer_timeout: f64,
     /// State file of the leaf or agent on this machine, so that its stalls count as disturbances
     #[arg(long)]
     pub state: Option<PathBuf>,

@@ -79,8 +79,8 @@ impl Network {
         let eal = Eal::init_excluding(&eal_arguments, &[&name], &args.cores)?;
         let pool = MbufPool::new(&eal, "tasks", args.buffers)?;
         let (queues, inlets) = (cores as u16, args.more_rx);
-        let patience = Duration::from_secs_f64(args.patience);
-        let (vlan, defaults) = (args.vlan, DeviceOptions::patient(Some(patience)));
+        let peer_timeout = Duration::from_secs_f64(args.peer_timeout);
+        let (vlan, defaults) = (args.vlan, DeviceOptions::with_peer_timeout(Some(peer_timeout)));
         // Requests for an IPv6 host's MAC address go to a multicast address.
         let multicast = args.dst.is_ipv6();
         let stamps = args.timestamps != Timestamps::Software;
@@ -96,7 +96,7 @@ impl Network {
         let (cores, state, runs) = (args.cores.clone(), args.state.clone(), 0);
         let mut network =
             Self { target, ports, floor_port, device, pool, eal, cores, state, runs, stop, stamps };
-        network.find_next_hop(patience)?;
+        network.find_next_hop(peer_timeout)?;
         Ok(network)
     }
 
@@ -228,12 +228,12 @@ impl Network {
     }
 
     /// Waits for the link if the next hop's MAC address is given. Otherwise resolves it. Waits at most
-    /// `patience`. A missing link is only a warning: it may come up later.
-    fn find_next_hop(&mut self, patience: Duration) -> Result<(), Failure> {
+    /// `peer_timeout`. A missing link is only a warning: it may come up later.
+    fn find_next_hop(&mut self, peer_timeout: Duration) -> Result<(), Failure> {
         let start = Instant::now();
         let name = self.device.name().to_owned();
         if self.target.next_hop_mac.is_some() {
-            while !self.device.link().up && start.elapsed() < patience && !self.stopped() {
+            while !self.device.link().up && start.elapsed() < peer_timeout && !self.stopped() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if !self.device.link().up {
@@ -244,7 +244,7 @@ impl Network {
         let mut host = self.target.host();
         let mut pool = self.pool.handle();
         let mut requested: Option<Instant> = None;
-        while start.elapsed() < patience && !self.stopped() {
+        while start.elapsed() < peer_timeout && !self.stopped() {
             if requested.is_none_or(|time| time.elapsed() > REQUEST_INTERVAL) {
                 requested = Some(Instant::now());
                 self.send_request(&host, &mut pool);

@@ -110,7 +110,7 @@ mod dpdk {
     use std::time::{Duration, Instant};
 
     /// Generous limit for a busy machine; only failing tests reach it.
-    const PATIENCE: Duration = Duration::from_secs(300);
+    const TIMEOUT: Duration = Duration::from_secs(300);
 
     /// A reflector in its own process; killed on drop.
     struct Reflector(Child);
@@ -143,11 +143,11 @@ mod dpdk {
         let device = format!("net_memif0,role=client,{socket}");
         let common = ["--device", &device, "--warmup", "50ms", "--seed", "7"];
         let to: &[_] = if command.contains(&"--dst") { &[] } else { &["--dst", "10.0.1.1"] };
-        let patient = ["--patience", "300s", "--drain", "30s"];
+        let timeouts = ["--peer-timeout", "300s", "--drain", "30s"];
         // A trace has its own duration.
         let is_replay = command.contains(&"--replay");
         let duration: &[_] = if is_replay { &[] } else { &["--duration", "300ms"] };
-        pktgen(&[command, &common, to, &patient, duration].concat())
+        pktgen(&[command, &common, to, &timeouts, duration].concat())
     }
 
     /// Returns output and report of a run in which most tasks were answered and none was lost. The run uses real
@@ -170,7 +170,7 @@ mod dpdk {
             if count("answered") > count("scheduled") / 2 && count("lost") == 0 {
                 return (output, report);
             }
-            assert!(start.elapsed() < PATIENCE, "{report}");
+            assert!(start.elapsed() < TIMEOUT, "{report}");
         }
     }
 

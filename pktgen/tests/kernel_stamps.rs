@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Generous limit for a busy machine; only failing tests reach it.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 const PKTGEN: &str = env!("CARGO_BIN_EXE_wedjat-pktgen");
 
 /// A network namespace with a veth pair, `near` and `far`, and the reflector at `far`; deleted on drop.
@@ -52,7 +52,7 @@ impl Net {
     fn run(&self, timestamps: &str) -> Output {
         let device = ["--device", "net_pcap0,iface=near", "--timestamps", timestamps];
         let load = ["run", "--rate", "2k", "--duration", "300ms", "--warmup", "50ms"];
-        let to = ["--dst", "10.0.1.1", "--patience", "300s", "--drain", "30s", "--no-floor"];
+        let to = ["--dst", "10.0.1.1", "--peer-timeout", "300s", "--drain", "30s", "--no-floor"];
         let command = self.pktgen(&[&load[..], &to, &device, &["--format", "json"]].concat());
         // The block makes a mutable temporary of the command.
         { command }.output().unwrap()
@@ -86,7 +86,7 @@ fn report(net: &Net, timestamps: &str) -> serde_json::Value {
         if count("answered") > count("scheduled") / 2 && count("lost") == 0 {
             return report;
         }
-        assert!(start.elapsed() < PATIENCE, "{report}");
+        assert!(start.elapsed() < TIMEOUT, "{report}");
     }
 }
 

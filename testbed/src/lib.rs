@@ -20,4 +20,4 @@ pub mod worker;
 /// Time after which a waiting test fails. It is long because the machine may be busy; only failing tests take
 /// it.
 #[cfg(test)]
-pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(300);
+pub(crate) const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(300);

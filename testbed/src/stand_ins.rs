@@ -166,7 +166,7 @@ fn begin(task: Task<'_>, counts: &mut Counts) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PATIENCE;
+    use crate::TIMEOUT;
     use std::sync::Arc;
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
     use wedjat_pktgen::oracle::Oracle;
@@ -188,7 +188,7 @@ mod tests {
                     Worker::join(
                         "here",
                         &region,
-                        &Options { patience: PATIENCE, ..Options::default() },
+                        &Options { attach_timeout: TIMEOUT, ..Options::default() },
                     )
                     .unwrap()
                 };

@@ -165,7 +165,7 @@ fn serve_in_order(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PATIENCE;
+    use crate::TIMEOUT;
     use crate::app::Echo;
     use std::sync::Arc;
     use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
@@ -192,7 +192,7 @@ mod tests {
                 let mut worker = Worker::join(
                     "here",
                     region,
-                    &Options { patience: PATIENCE, ..Options::default() },
+                    &Options { attach_timeout: TIMEOUT, ..Options::default() },
                 )
                 .unwrap();
                 serve(&mut worker, &Echo, None, &stop).unwrap()

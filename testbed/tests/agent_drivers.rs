@@ -20,7 +20,7 @@ fn run(folder: &Path, agent: &str, generator: &str, more_queues: &str) -> (Value
     let config = agent_config(folder, agent, "must");
     let mut command_line = command("wedjat-testbed");
     command_line.args(["agent", "--app", "spin", "--stats", "-", "--config"]).arg(&config);
-    let mut agent = Process::start(command_line.args(PATIENT).args(["--", "--no-pci"]));
+    let mut agent = Process::start(command_line.args(LONG_TIMEOUT).args(["--", "--no-pci"]));
     // Long tasks, so that both threads get some.
     let mut load = processes::generator("fixed(500us)", "100", "10.0.1.11", "300s", generator);
     let load = Process::start(load.args(["--more-rx", more_queues, "--", "--no-pci"]));

@@ -42,7 +42,7 @@ impl AgentRig {
         let mut agent = command("wedjat-testbed");
         agent.args(["agent", "--app", app, "--stats", "-", "--config", &self.config()]);
         agent.args(["--changes", "-"]).stdin(Stdio::piped());
-        Process::start(agent.args(PATIENT).args(["--", "--no-pci"]))
+        Process::start(agent.args(LONG_TIMEOUT).args(["--", "--no-pci"]))
     }
 
     /// Starts a generator with `more_queues` receive queues in addition to the first.

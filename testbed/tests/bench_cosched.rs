@@ -30,8 +30,8 @@ fn missing_requirement() -> Option<String> {
     let planned = Group::planned(&hierarchies, Path::new("/"), &name);
     let cpus = Scheduling::of(std::process::id()).unwrap().cpus;
     let group = Group::make(&hierarchies, &planned, &Limits { cpus, processes: 1 });
-    let patience = std::time::Duration::from_secs(300);
-    if let Err(error) = group.and_then(|group| group.remove(patience)) {
+    let timeout = std::time::Duration::from_secs(300);
+    if let Err(error) = group.and_then(|group| group.remove(timeout)) {
         return Some(error.to_string());
     }
     let fifo = Command::new("chrt").args(["-f", "1", "true"]).output();

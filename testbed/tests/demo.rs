@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use processes::PATIENCE;
+use processes::TIMEOUT;
 
 /// Load that any machine can carry. It has fewer tasks than memif's queues hold, so that a stalled machine
 /// loses none.
@@ -140,7 +140,7 @@ fn two_policies_run_with_balanced_ledgers() {
         if all.iter().all(|row| row["answered"].as_u64() > Some(0) && row["lost"] == 0) {
             break rows;
         }
-        assert!(start.elapsed() < PATIENCE, "{rows}");
+        assert!(start.elapsed() < TIMEOUT, "{rows}");
     };
     for row in rows.as_array().unwrap() {
         let (leaf, rack) = (&row["leaf"], &row["rack"]);

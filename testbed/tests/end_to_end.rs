@@ -93,7 +93,7 @@ impl RackRig {
     /// Starts a worker that reads the RocksDB database of the test's folder.
     fn worker(&self) -> Process {
         let mut command = command("wedjat-testbed");
-        command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(PATIENT);
+        command.args(["worker", "--app", "rocksdb", "--format", "json"]).args(LONG_TIMEOUT);
         command.arg("--attach").arg(self.at("region")).arg("--db").arg(self.at("objects"));
         if self.mode != Mode::InOrder {
             command.args(["--sharing", "20us"]);
@@ -103,7 +103,7 @@ impl RackRig {
 
     /// Opens the memory that the agent shares with its workers.
     fn region(&self) -> WorkerRegion {
-        WorkerRegion::open_within(&self.at("region"), PATIENCE).unwrap()
+        WorkerRegion::open_within(&self.at("region"), TIMEOUT).unwrap()
     }
 
     /// Waits until the agent has admitted a process for every worker.
@@ -145,7 +145,7 @@ fn scheduler(folder: &tempfile::TempDir, role: &str, config: &str) -> Process {
     let path = folder.path().join(format!("{role}.toml"));
     std::fs::write(&path, config).unwrap();
     let mut command = command("wedjat");
-    command.arg(role).arg("--config").arg(path).args(PATIENT);
+    command.arg(role).arg("--config").arg(path).args(LONG_TIMEOUT);
     command.args(["--stats", "-", "--", "--no-pci"]);
     Process::start(&mut command)
 }

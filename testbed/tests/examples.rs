@@ -52,7 +52,7 @@ impl Pair {
         let config = self.at(example);
         std::fs::write(&config, text).unwrap();
         let mut command = command("wedjat");
-        command.arg(role).arg("--config").arg(config).args(PATIENT);
+        command.arg(role).arg("--config").arg(config).args(LONG_TIMEOUT);
         Process::start(command.args(["--stats", "-", "--", "--no-pci"]))
     }
 
@@ -91,7 +91,9 @@ fn every_task_after_registration_is_answered() {
     let mut agent = pair.start("agent", "agent.toml");
     wait("the agent", || agent.runs() && pair.at("region").exists());
     let mut worker = command("wedjat-testbed");
-    worker.args(["worker", "--app", "spin", "--format", "json", "--workers", "2"]).args(PATIENT);
+    worker
+        .args(["worker", "--app", "spin", "--format", "json", "--workers", "2"])
+        .args(LONG_TIMEOUT);
     let worker = Process::start(worker.arg("--attach").arg(pair.at("region")));
     wait("registered workers", || agent.runs() && pair.workers(Presence::Registered) == 2);
     assert_eq!(pair.workers(Presence::Unregistered), 2, "those that no process attached to");

@@ -15,7 +15,7 @@ use serde_json::Value;
 use wedjat::clock::{Conductor, Node};
 use wedjat::state::table::Role;
 
-use processes::PATIENCE;
+use processes::TIMEOUT;
 
 /// Runs `wedjat-testbed`.
 fn testbed(arguments: &[&str]) -> Output {
@@ -104,7 +104,7 @@ fn wait_for_end(mut child: Child) -> (bool, String) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             child.kill().unwrap();
         }
         std::thread::sleep(Duration::from_millis(5));

@@ -13,7 +13,7 @@ use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;
 use wedjat_pktgen::payload::{LEN, Work, seed_of};
 
-use processes::{PATIENT, wait};
+use processes::{LONG_TIMEOUT, wait};
 
 /// Number of the client in its task ids.
 const APP: u32 = 5;
@@ -21,7 +21,7 @@ const APP: u32 = 5;
 /// Returns the command of a worker.
 fn worker(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"));
-    command.arg("worker").args(PATIENT).args(arguments);
+    command.arg("worker").args(LONG_TIMEOUT).args(arguments);
     command
 }
 

@@ -9,7 +9,7 @@
 #include <rte_ring.h>
 #include <wedjat_dpdk.h>
 
-#define PATIENCE_SECONDS 30
+#define TIMEOUT_SECONDS 30
 
 static const char CONFIG[] =
     "[leaf]\nid = 1\ncores = [0]\nseed = 7\n"
@@ -36,7 +36,7 @@ static int fail(const char *what)
 /* Takes `count` packets from a ring, none when they do not come. */
 static unsigned wait_for(struct rte_ring *ring, void **packets, unsigned count)
 {
-    uint64_t end = rte_rdtsc() + PATIENCE_SECONDS * rte_get_tsc_hz();
+    uint64_t end = rte_rdtsc() + TIMEOUT_SECONDS * rte_get_tsc_hz();
     unsigned got = 0;
     while (got == 0 && rte_rdtsc() < end)
         got = rte_ring_dequeue_bulk(ring, packets, count, NULL);

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use crate::patience::wait_until;
+use crate::timeouts::wait_until;
 
 /// A process that ends with the test.
 pub struct Process(pub Child);

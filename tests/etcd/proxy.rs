@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::patience::{PATIENCE, wait_until};
+use crate::timeouts::{TIMEOUT, wait_until};
 
 /// Length of the text that begins a connection of HTTP/2.
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
@@ -209,7 +209,7 @@ impl Connection {
     /// Blocks while the proxy is cut, for longer than any test waits.
     fn wait_while_cut(&self) {
         let state = self.shared.0.lock().unwrap();
-        let limit = PATIENCE + Duration::from_secs(60);
+        let limit = TIMEOUT + Duration::from_secs(60);
         drop(self.shared.1.wait_timeout_while(state, limit, |state| state.is_cut).unwrap());
     }
 

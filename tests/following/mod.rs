@@ -8,9 +8,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::family::Family;
-use super::patience::*;
 use super::process::ChildProcess;
 use super::switch::*;
+use super::timeouts::*;
 
 /// Runs the fabric over this family of addresses. A spine and then the controller die.
 pub fn survive_spine_and_controller_loss(family: Family) {
@@ -84,7 +84,7 @@ pub fn survive_spine_and_controller_loss(family: Family) {
     // The index of the spine that last announced the address.
     while switch.serving == 0 {
         switch.poll();
-        assert!(died.elapsed() < PATIENCE, "the standby has not announced the address");
+        assert!(died.elapsed() < TIMEOUT, "the standby has not announced the address");
     }
     eprintln!("the standby has the address after {:?}", died.elapsed());
     switch.poll_until("the leaves are linked to the standby", || {

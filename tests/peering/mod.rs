@@ -15,8 +15,8 @@ use wedjat::worker::{Detached, Options, Worker};
 
 use super::echo::echo;
 use super::family::{Family, as_v4};
-use super::patience::*;
 use super::process::ChildProcess;
+use super::timeouts::*;
 use super::wires::Wires;
 
 const NODES: usize = 3;
@@ -94,13 +94,13 @@ impl Home {
     fn worker(&self, node: usize) -> std::thread::JoinHandle<()> {
         let name = self.path(&format!("region{node}")).display().to_string();
         std::thread::spawn(move || {
-            let options = Options { patience: PATIENCE, ..Options::default() };
+            let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
             let mut worker =
                 Worker::attach(&name, &options).unwrap_or_else(|error| panic!("{error}"));
             match echo(&mut worker) {
                 Some(Detached::Stopped | Detached::AgentDied) => {}
                 Some(gone) => panic!("{gone}"),
-                None => panic!("nothing came for {PATIENCE:?}"),
+                None => panic!("nothing came for {TIMEOUT:?}"),
             }
         })
     }
@@ -217,7 +217,7 @@ impl Switch {
                 looked = Some(Instant::now());
             }
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "waited in vain until {what}; open: {:?}",
                 self.open
             );
@@ -231,13 +231,13 @@ impl Switch {
         for seq in tasks {
             while self.open.len() >= lost + WINDOW {
                 self.poll();
-                assert!(start.elapsed() < PATIENCE, "before task {seq}; open: {:?}", self.open);
+                assert!(start.elapsed() < TIMEOUT, "before task {seq}; open: {:?}", self.open);
             }
             self.task(seq);
         }
         while self.open.len() > lost {
             self.poll();
-            assert!(start.elapsed() < PATIENCE, "open: {:?}", self.open);
+            assert!(start.elapsed() < TIMEOUT, "open: {:?}", self.open);
         }
     }
 }

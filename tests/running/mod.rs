@@ -10,8 +10,8 @@ use wedjat::state::Snapshot;
 use wedjat::wire::task::Header;
 
 use crate::frames::*;
-use crate::patience::*;
 use crate::process::ChildProcess;
+use crate::timeouts::*;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
 

@@ -16,8 +16,8 @@ use wedjat::wire::udp::{self, Flow};
 
 use super::family::{Family, as_v4};
 use super::frames::arp_answer;
-use super::patience::*;
 use super::process::ChildProcess;
+use super::timeouts::*;
 use super::wires::Wires;
 
 pub const WEDJAT: &str = env!("CARGO_BIN_EXE_wedjat");
@@ -316,7 +316,7 @@ impl Switch {
                 sent += 1;
             }
             self.poll();
-            assert!(start.elapsed() < PATIENCE, "{} of {sent}", self.answered.len() - before);
+            assert!(start.elapsed() < TIMEOUT, "{} of {sent}", self.answered.len() - before);
         }
     }
 
@@ -331,7 +331,7 @@ impl Switch {
                     return;
                 }
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+            assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use wedjat::io::dpdk::{Device, DeviceOptions, Eal, MbufPool, QueuePort};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
-use crate::patience::PATIENCE;
+use crate::timeouts::TIMEOUT;
 
 /// Ends of wires in this process.
 pub struct Wires {
@@ -26,7 +26,7 @@ impl Wires {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let eal = Eal::init(&["--no-pci".to_owned()], &names).unwrap();
         let pool = MbufPool::new(&eal, "wires", 8191).unwrap();
-        let options = DeviceOptions::patient(Some(PATIENCE));
+        let options = DeviceOptions::with_peer_timeout(Some(TIMEOUT));
         let (mut devices, mut ports) = (Vec::new(), Vec::new());
         for name in &names {
             let (device, mut queues) = Device::open(&eal, name, &pool, &options).unwrap();
@@ -41,7 +41,7 @@ impl Wires {
         self.ports.len()
     }
 
-    /// Sends a frame. Waits for room in the device's queue, and discards the frame after [`PATIENCE`].
+    /// Sends a frame. Waits for room in the device's queue, and discards the frame after [`TIMEOUT`].
     pub fn send(&mut self, wire: usize, frame: &[u8]) {
         if self.dead.contains(&wire) {
             return;
@@ -51,7 +51,7 @@ impl Wires {
         mbuf.bytes_mut().copy_from_slice(frame);
         let mut burst: Burst<_> = [mbuf].into_iter().collect();
         let start = Instant::now();
-        while self.ports[wire].tx_burst(&mut burst) == 0 && start.elapsed() < PATIENCE {
+        while self.ports[wire].tx_burst(&mut burst) == 0 && start.elapsed() < TIMEOUT {
             std::thread::yield_now();
         }
     }

@@ -13,7 +13,7 @@
 /* Times are in nanoseconds. */
 #define SECOND 1000000000ull
 /* Time limit even for a busy machine; only a failing test reaches it. */
-#define PATIENCE (300 * SECOND)
+#define TIMEOUT (300 * SECOND)
 /* Shortest quantum: tasks change as often as possible. */
 #define QUANTUM 1000ull
 
@@ -173,7 +173,7 @@ static void refusing(struct wedjat_sharing sharing)
 int main(int argc, char **argv)
 {
     /* Any worker of any pool, not pinned, without spinning. */
-    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, PATIENCE, 0};
+    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, TIMEOUT, 0};
     /* Stacks of 64 KiB, at most 64 tasks. */
     struct wedjat_sharing sharing = {sizeof sharing, QUANTUM, 64 << 10, 64, 0};
     struct wedjat_task task;

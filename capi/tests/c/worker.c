@@ -12,13 +12,13 @@
 
 #define SECOND 1000000000ull
 /* Time limit even for a busy machine; only a failing test reaches it. */
-#define PATIENCE (300 * SECOND)
+#define TIMEOUT (300 * SECOND)
 
 static struct wedjat_worker *worker;
 
 static void attaching(const char *agent)
 {
-    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, PATIENCE, 0}, other = options, absent = options, beyond = options;
+    struct wedjat_worker_options options = {sizeof options, -1, -1, -1, 0, TIMEOUT, 0}, other = options, absent = options, beyond = options;
     struct wedjat_worker *made = (void *)&options;
     char detail[512];
     other.size = 8;
@@ -55,7 +55,7 @@ static void answering(void)
     CHECK(wedjat_worker_recv(worker, SECOND, NULL) == WEDJAT_ERROR_NULL);
     CHECK(wedjat_worker_poll(worker, (void *)((char *)&task + 1)) == WEDJAT_ERROR_ALIGNMENT);
 
-    CHECK(wedjat_worker_recv(worker, PATIENCE, &task) == 1);
+    CHECK(wedjat_worker_recv(worker, TIMEOUT, &task) == 1);
     CHECK(task.length == 5 && memcmp(task.payload, "task0", 5) == 0 && task.reply_max == 64);
     CHECK(task.app == 8 && task.seq == 0 && task.task_class == 2);
     CHECK(wedjat_worker_request(worker) == WEDJAT_REQUEST_TASK_WAITS);
@@ -66,11 +66,11 @@ static void answering(void)
     CHECK(wedjat_worker_reply(worker, (const uint8_t *)"answer", 6) == 0);
     CHECK(wedjat_worker_reply(worker, (const uint8_t *)"again", 5) == WEDJAT_ERROR_NO_TASK);
 
-    CHECK(wedjat_worker_recv(worker, PATIENCE, &task) == 1 && task.seq == 1);
+    CHECK(wedjat_worker_recv(worker, TIMEOUT, &task) == 1 && task.seq == 1);
     CHECK(wedjat_worker_give_up(worker) == 0);
     /* Forgotten: completed when the next one is taken, which is answered with its own bytes. */
-    CHECK(wedjat_worker_recv(worker, PATIENCE, &task) == 1 && task.seq == 2);
-    CHECK(wedjat_worker_recv(worker, PATIENCE, &task) == 1 && task.seq == 3);
+    CHECK(wedjat_worker_recv(worker, TIMEOUT, &task) == 1 && task.seq == 2);
+    CHECK(wedjat_worker_recv(worker, TIMEOUT, &task) == 1 && task.seq == 3);
     CHECK(wedjat_worker_reply(worker, task.payload, task.length) == 0);
     CHECK(wedjat_worker_poll(worker, &none) == 0);
     CHECK(wedjat_worker_recv(worker, 1000, &none) == 0);

@@ -230,8 +230,8 @@ impl Group {
     }
 
     /// Kills all processes, also those that keep forking, and waits for their exit. Calls `reap` in between
-    /// to reap children. Returns false if a process is left after `patience`.
-    pub fn kill(&self, patience: Duration, mut reap: impl FnMut()) -> bool {
+    /// to reap children. Returns false if a process is left after `timeout`.
+    pub fn kill(&self, timeout: Duration, mut reap: impl FnMut()) -> bool {
         let began = Instant::now();
         // With the pids controller, no process can fork from here on.
         if let Some(path) = self.file("pids.max") {
@@ -252,7 +252,7 @@ impl Group {
             if self.processes().is_empty() {
                 return true;
             }
-            if began.elapsed() >= patience {
+            if began.elapsed() >= timeout {
                 return false;
             }
             std::thread::sleep(CHECK_INTERVAL);
@@ -262,15 +262,15 @@ impl Group {
     /// Removes the folders. Exited processes may take a moment to leave them.
     ///
     /// # Errors
-    /// If a folder is left after `patience`.
-    pub fn remove(&self, patience: Duration) -> Result<(), GroupError> {
+    /// If a folder is left after `timeout`.
+    pub fn remove(&self, timeout: Duration) -> Result<(), GroupError> {
         let began = Instant::now();
         for Folder { path, .. } in self.folders.iter().rev() {
             loop {
                 match (self.folder_functions.remove)(path) {
                     Ok(()) => break,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-                    Err(error) if began.elapsed() >= patience => {
+                    Err(error) if began.elapsed() >= timeout => {
                         return Err(GroupError::at(path, error));
                     }
                     Err(_) => std::thread::sleep(CHECK_INTERVAL),

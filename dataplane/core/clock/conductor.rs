@@ -12,7 +12,7 @@ use super::waiter::Waiter;
 /// Interval of checks whether a node with a long turn is alive.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest turn of a node. Generous, because the machine may stall for seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Panic message for the number of a node that has left for good.
 const NO_SUCH_NODE: &str = "the node has left for good";
@@ -76,7 +76,7 @@ pub struct Conductor {
     /// Lock that marks the conductor as alive.
     _lock: File,
     /// Longest turn of a node.
-    patience: Duration,
+    timeout: Duration,
     /// The nodes by their numbers; `None` after a node has left for good.
     participants: Vec<Option<Participant>>,
 }
@@ -101,13 +101,13 @@ impl Conductor {
     /// If another conductor uses the file, it is no valid clock of this version, or the system refuses.
     pub fn create(path: &Path, nodes: usize) -> Result<Self, ClockError> {
         let (clock, lock) = ClockFile::create(path, nodes)?;
-        Ok(Self { clock, _lock: lock, patience: PATIENCE, participants: Vec::new() })
+        Ok(Self { clock, _lock: lock, timeout: TIMEOUT, participants: Vec::new() })
     }
 
     /// Sets the longest turn of a node.
     #[cfg(test)]
-    pub(super) fn with_patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub(super) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -161,7 +161,7 @@ impl Conductor {
         participant.turn = participant.turn.wrapping_add(1);
         participant.words.turn().set(participant.turn);
         if !participant.wait() {
-            participant.wait_long(&self.clock, self.patience)?;
+            participant.wait_long(&self.clock, self.timeout)?;
         }
         Ok(participant.line())
     }
@@ -219,9 +219,9 @@ impl Participant {
         }
     }
 
-    /// Waits until the turn ends, the node dies, or `patience` is over.
+    /// Waits until the turn ends, the node dies, or `timeout` is over.
     #[cold]
-    fn wait_long(&mut self, clock: &ClockFile, patience: Duration) -> Result<(), TurnError> {
+    fn wait_long(&mut self, clock: &ClockFile, timeout: Duration) -> Result<(), TurnError> {
         let (start, before) = (Instant::now(), self.line());
         let (node, now_ns) = (self.node, clock.now_ns());
         let pid = self.words.state[state::PID].load(Relaxed);
@@ -232,7 +232,7 @@ impl Participant {
                 return Err(TurnError::Gone { node, pid, now_ns });
             }
             let waited = start.elapsed();
-            if waited >= patience {
+            if waited >= timeout {
                 let line = self.line();
                 let polls = line.polls - before.polls;
                 let advice = match polls {

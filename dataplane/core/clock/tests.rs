@@ -100,7 +100,7 @@ fn dead_conductor_ends_its_node() {
 #[should_panic(expected = "has left for good")]
 fn forgotten_node_gets_no_turn() {
     let (_folder, path) = folder();
-    let mut conductor = Conductor::create(&path, 1).unwrap().with_patience(Duration::ZERO);
+    let mut conductor = Conductor::create(&path, 1).unwrap().with_timeout(Duration::ZERO);
     let first = ClockFile::open(&path).unwrap().join(LEAF).unwrap();
     let number = accept(&mut conductor, LEAF);
     drop(first);
@@ -139,7 +139,7 @@ fn node_stops_while_time_is_paused() {
 fn restless_node_is_named_with_its_activity() {
     let (_folder, path) = folder();
     let conductor = Conductor::create(&path, 1).unwrap();
-    let mut conductor = conductor.with_patience(Duration::from_millis(1));
+    let mut conductor = conductor.with_timeout(Duration::from_millis(1));
     let stop = AtomicBool::default();
     std::thread::scope(|scope| {
         let leaf = scope.spawn(|| {

@@ -6,7 +6,7 @@
 //! moment of the probe. Tasks that this dispatcher sent after the probe are added, because they arrive after
 //! it.
 //!
-//! A lost answer to the first waiting task delays the tasks behind it by up to [`PROBE_PATIENCE_NS`]. Overtaking would
+//! A lost answer to the first waiting task delays the tasks behind it by up to [`PROBE_TIMEOUT_NS`]. Overtaking would
 //! give another order than the simulator's, for a rare loss.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use arrayvec::ArrayVec;
 
 use super::shortest::SAMPLES_MAX;
 use super::{ProbedMembers, Rng};
-use crate::limits::PROBE_PATIENCE_NS;
+use crate::limits::PROBE_TIMEOUT_NS;
 use crate::state::Member;
 
 /// Member to probe, and the number that its answer repeats.
@@ -160,7 +160,7 @@ impl PendingProbes {
     /// has timed out.
     pub fn ready(&self, now_ns: u64) -> Option<Rng> {
         let first = self.tasks.front()?;
-        let is_late = now_ns.saturating_sub(first.arrived_ns) >= PROBE_PATIENCE_NS;
+        let is_late = now_ns.saturating_sub(first.arrived_ns) >= PROBE_TIMEOUT_NS;
         (first.open == 0 || is_late).then(|| first.rng.clone())
     }
 

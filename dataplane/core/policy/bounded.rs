@@ -13,14 +13,14 @@
 //! A lost task occupies a place of its member; with k = 1 it blocks the member. So this policy *writes off* lost
 //! tasks: it subtracts them from the outstanding ones ([`super::silence`]). If a member is silent for much longer
 //! than its tasks take, all of them are lost. So are tasks missing in the member's own reports. The tolerated
-//! silence is the *patience*. It doubles with each write-off without packet loss as a likely cause, because a
+//! silence is the *silence limit*. It doubles with each write-off without packet loss as a likely cause, because a
 //! stalled member must not collect tasks. In an agent no task can be lost in flight. There silence has no effect
 //! without a configured time.
 
 use rand::Rng as _;
 
 use super::measured::{MemberStatistics, ReplyNotes};
-use super::silence::{Patience, SilenceChecks};
+use super::silence::{SilenceChecks, SilenceLimits};
 use super::slots::{self, Slots};
 use super::structure::{Front, Losses, Rank, RankedMember, Ranks};
 use super::{AnyPolicy, Caller, Core, Entry, Parameter, Pick, Picks, Policy, Rng, Runs, Task};
@@ -485,11 +485,11 @@ impl Bounded {
     }
 
     /// Checks a member for lost tasks, and writes them off. Returns true if there were any.
-    fn watch(&mut self, member: Member, patience: Patience, view: &mut View) -> bool {
+    fn watch(&mut self, member: Member, limits: SilenceLimits, view: &mut View) -> bool {
         let now_ns = view.now_ns();
         let (activity, cores) =
             (&mut self.measurements.activity[member.index()], self.free.core.count);
-        self.silence.check(member, patience, view, |is_quiet| {
+        self.silence.check(member, limits, view, |is_quiet| {
             if cores > 1 && !is_quiet {
                 // Another core's task or reply changed the counts at an unknown time: counts as now.
                 *activity = LastActivity::new(now_ns, activity.is_alone());
@@ -577,12 +577,12 @@ impl Policy for Bounded {
 
     fn on_tick(&mut self, view: &mut View, _rng: &mut Rng) {
         let (measured, bound) = (&self.measurements.bound.measured, self.shared_bound());
-        let patience = |silence: &SilenceChecks| silence.patience(measured, bound);
-        let Some(patience) = self.silence.due(view.now_ns(), patience) else { return };
+        let limits = |silence: &SilenceChecks| silence.limits(measured, bound);
+        let Some(limits) = self.silence.due(view.now_ns(), limits) else { return };
         self.agree(view);
         for index in 0..view.active().len() {
             let member = view.active()[index];
-            let lost = patience.is_some_and(|patience| self.watch(member, patience, view));
+            let lost = limits.is_some_and(|limits| self.watch(member, limits, view));
             self.free.ranks.set(member, view.outstanding(member));
             self.slots.settle(member, self.shared_bound(), lost, self.free.core, view);
         }

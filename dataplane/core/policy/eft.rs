@@ -188,7 +188,7 @@ pub struct Eft {
     silence: Box<SilenceChecks>,
     /// Time at which a silence check last found a change of the counts, by member.
     touched_ns: Vec<u64>,
-    /// Service times, from which the silence checks derive their patience.
+    /// Service times, from which the silence checks derive their limits.
     measured: MemberStatistics,
     /// Number of replies in the window of the longest service time.
     window_replies: usize,
@@ -423,13 +423,13 @@ impl Eft {
         let (measured, now_ns) = (&self.measured, view.now_ns());
         // Reports may deny as many tasks as a member can hold.
         let denials = self.ranks.bound().unwrap_or(BOUND_MOST.into());
-        let patience = |silence: &SilenceChecks| silence.patience(measured, denials);
-        let Some(patience) = self.silence.due(now_ns, patience) else { return };
+        let limits = |silence: &SilenceChecks| silence.limits(measured, denials);
+        let Some(limits) = self.silence.due(now_ns, limits) else { return };
         for index in 0..view.active().len() {
             let member = view.active()[index];
             let touched_ns = &mut self.touched_ns[member.index()];
-            let lost = patience.is_some_and(|patience| {
-                self.silence.check(member, patience, view, |is_quiet| {
+            let lost = limits.is_some_and(|limits| {
+                self.silence.check(member, limits, view, |is_quiet| {
                     *touched_ns = if is_quiet { *touched_ns } else { now_ns };
                     *touched_ns
                 })

@@ -79,7 +79,7 @@ struct Plan {
     /// The paper's mu*, in mean rates.
     least_rate: f64,
     /// Maximum time of a window, as a multiple of its time at that rate; a slower member is too slow.
-    patience: f64,
+    timeout_factor: f64,
 }
 
 /// Learner of service rates; see the module's documentation.
@@ -216,17 +216,17 @@ impl Learner {
         Some(if matches!(self.window, Window::Ewma { .. }) { history.ewma_ns } else { mean })
     }
 
-    /// Returns true if a window of L tasks takes the member longer than `patience` L / mu* ([`Plan`]; the paper's
-    /// patience is 1 + eps). Without benchmark tasks, returns true if it owes an answer for longer than
-    /// `patience` / mu*.
+    /// Returns true if a window of L tasks takes the member longer than `timeout_factor` L / mu* ([`Plan`]; the paper's
+    /// factor is 1 + eps). Without benchmark tasks, returns true if it owes an answer for longer than
+    /// `timeout_factor` / mu*.
     fn is_too_slow(&self, member: Member, view: &View) -> bool {
         if self.mean_rate == 0.0 {
             return false;
         }
         let history = &self.members[member.index()];
         // Longest time of a task, times the cores: this core gets one part in `cores` of the completions.
-        let Plan { window, least_rate, patience, .. } = self.plan;
-        let task_ns = patience * self.cores / (least_rate * self.mean_rate);
+        let Plan { window, least_rate, timeout_factor, .. } = self.plan;
+        let task_ns = timeout_factor * self.cores / (least_rate * self.mean_rate);
         if self.benchmarks.is_none() {
             let owed_ns = self.now_ns.saturating_sub(history.touched_ns) as f64;
             return view.outstanding(member) > 0 && owed_ns > task_ns;
@@ -337,12 +337,12 @@ impl Plan {
     fn of(load: f64, members: usize, window: Window) -> Self {
         let spare = 1.0 - load;
         let eps = EPS_SHARE * spare;
-        let (tasks, patience) = match window {
+        let (tasks, timeout_factor) = match window {
             Window::Printed { c1 } => (c1 * (members.max(2) as f64).ln() / (eps * eps), 1.0 + eps),
             // Number of tasks whose plain mean has the same variance. It does not grow as eps falls. So the time of
-            // a window varies by more than eps, and the patience is fixed.
+            // a window varies by more than eps, and the factor is fixed.
             Window::Ewma { weight } => (2.0 / weight - 1.0, 2.0),
         };
-        Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * spare, patience }
+        Self { eps, window: tasks.max(1.0) as u64, least_rate: SPARE_SHARE * spare, timeout_factor }
     }
 }

@@ -4,7 +4,7 @@
 //! Both checks run between bursts, so that replies and tasks pay nothing. Each check compares a member's
 //! counts with those of the last check. A *trip* is a round trip: from a task's sending to a report that could
 //! count it. A report *denies* a task if it does not count the task, although the task was sent a trip before. The
-//! *patience* is the silence after which a member's tasks count as lost.
+//! *silence limit* is the silence after which a member's tasks count as lost.
 
 use super::measured::{MemberStatistics, SILENCE_LEAST_NS, SILENCE_MOST_NS};
 use super::{Caller, Core, Reports};
@@ -16,9 +16,9 @@ const SHARE_WEIGHT: f64 = 1.0 / 32.0;
 const LOSSY: f64 = 1.0 / 16.0;
 /// Probability of a member's consecutive silences by loss alone below which it must have stalled.
 const UNLIKELY: f64 = 1e-3;
-/// Maximum patience while many tasks are lost, as a multiple of the mean time of a task or silence.
+/// Maximum silence limit while many tasks are lost, as a multiple of the mean time of a task or silence.
 const MEANS: f64 = 4.0;
-/// Factor of the patience while few replies are known: `1 + UNSURE / replies`, which is 17 after the first reply
+/// Factor of the silence limit while few replies are known: `1 + UNSURE / replies`, which is 17 after the first reply
 /// and 2 after the sixteenth.
 const UNSURE: f64 = 16.0;
 /// Weight of one silence in the mean.
@@ -27,7 +27,7 @@ const MEAN_WEIGHT: f64 = 1.0 / 64.0;
 const LONGEST_KEPT: f64 = 0.98;
 /// Number of replies in a window, for each member.
 const WINDOW_REPLIES: u64 = 64;
-/// Maximum number of consecutive write-offs that double the patience. Even after many losses in a row, a pool thus
+/// Maximum number of consecutive write-offs that double the silence limit. Even after many losses in a row, a pool thus
 /// detects the next loss soon.
 const DOUBLINGS_MOST: u32 = 5;
 /// Maximum interval between checks for silent members.
@@ -50,13 +50,13 @@ pub(super) struct SilenceTracker {
 
 /// Limits for one check of all members.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct SilenceLimits {
     /// Silence after which a member's tasks are lost.
     pub silence_ns: u64,
     /// Maximum time from a task's sending to a report that counts it. `None` if replies carry no reports, or no task
     /// can be lost: then reports deny no task, and the policy learns no silences.
     pub trip_ns: Option<u64>,
-    /// Number of consecutive write-offs of a member that loss explains. They do not double the patience.
+    /// Number of consecutive write-offs of a member that loss explains. They do not double the silence limit.
     pub explained: u32,
     /// Maximum number of tasks that a member's reports may deny before it is idle again.
     pub denials: u32,
@@ -64,13 +64,13 @@ pub(super) struct Patience {
     pub cores: usize,
 }
 
-impl Patience {
-    /// Returns the patience after `losses` consecutive write-offs. It doubles with each one not explained by
+impl SilenceLimits {
+    /// Returns the silence limit after `losses` consecutive write-offs. It doubles with each one not explained by
     /// loss, because a stalled member must not collect tasks.
     fn after(self, losses: u32) -> u64 {
         let doublings = losses.saturating_sub(self.explained).min(DOUBLINGS_MOST);
-        let patience_ns = self.silence_ns.saturating_mul(1 << doublings);
-        patience_ns.min(SILENCE_MOST_NS.max(self.silence_ns))
+        let silence_limit_ns = self.silence_ns.saturating_mul(1 << doublings);
+        silence_limit_ns.min(SILENCE_MOST_NS.max(self.silence_ns))
     }
 }
 
@@ -104,7 +104,7 @@ impl SilenceTracker {
     /// A single core sees all tasks and replies, so service times suffice if replies carry them. One of
     /// several cores cannot distinguish a round trip from another core's lost task, so it also uses the
     /// silences.
-    pub fn patience_ns(&self, measured: &MemberStatistics, cores: usize) -> u64 {
+    pub fn silence_limit_ns(&self, measured: &MemberStatistics, cores: usize) -> u64 {
         let (cautious, mean) = match measured.service_ns() {
             Some(service) if cores == 1 => {
                 (measured.silence_ns() as f64, service + 2.0 * measured.round_trip_ns())
@@ -115,8 +115,8 @@ impl SilenceTracker {
             }
             None => (self.cautious_ns(), self.mean_ns),
         };
-        let patience = if self.lost_share > LOSSY { cautious.min(MEANS * mean) } else { cautious };
-        patience.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
+        let limits = if self.lost_share > LOSSY { cautious.min(MEANS * mean) } else { cautious };
+        limits.clamp(SILENCE_LEAST_NS, SILENCE_MOST_NS as f64) as u64
     }
 
     /// Returns an upper bound of a round trip, for one of `cores` cores.
@@ -137,7 +137,7 @@ impl SilenceTracker {
         (2.0 * self.longest_ns).max(SILENCE_LEAST_NS) * (1.0 + UNSURE / self.replies as f64)
     }
 
-    /// Returns [`Patience::explained`]. Each silence by loss alone has probability `lost_share`; this many in a row
+    /// Returns [`SilenceLimits::explained`]. Each silence by loss alone has probability `lost_share`; this many in a
     /// have probability [`UNLIKELY`].
     pub fn explained(&self) -> u32 {
         if self.lost_share > LOSSY { (UNLIKELY.ln() / self.lost_share.ln()) as u32 } else { 0 }
@@ -212,7 +212,7 @@ impl SilenceWatch {
         &mut self,
         counts: Counts,
         (reported, estimated): (u32, u32),
-        patience: Patience,
+        limits: SilenceLimits,
         (silences, members): (&mut SilenceTracker, usize),
         is_ours: bool,
     ) -> u32 {
@@ -221,16 +221,16 @@ impl SilenceWatch {
             // A lost task lengthens a silence up to the next task's reply, so the check learns only from silences
             // without a lost task. No task is lost if none is outstanding, or if the reports allow for all outstanding
             // ones. With several cores the reports are too old to show that.
-            let is_alone = patience.cores == 1;
+            let is_alone = limits.cores == 1;
             let counts_agree = is_alone && estimated >= counts.outstanding;
-            // After half the patience, another core that looks after the member may have written off its
+            // After half the silence limit, another core that looks after the member may have written off its
             // tasks.
-            let is_known = is_ours || self.silent_ns <= patience.silence_ns / 2;
+            let is_known = is_ours || self.silent_ns <= limits.silence_ns / 2;
             let own_answers = counts.own_reports.wrapping_sub(self.own_reports);
             if (counts.outstanding == 0 || counts_agree)
                 && is_known
                 && own_answers > 0
-                && patience.trip_ns.is_some()
+                && limits.trip_ns.is_some()
             {
                 silences.end(self.silent_ns, own_answers, members);
             }
@@ -248,7 +248,7 @@ impl SilenceWatch {
         self.outstanding = counts.outstanding;
         let quiet_ns = counts.now_ns.saturating_sub(counts.touched_ns);
         if counts.outstanding == 0 {
-            if quiet_ns > patience.silence_ns {
+            if quiet_ns > limits.silence_ns {
                 self.denied = 0;
             }
             self.mark = None;
@@ -258,17 +258,17 @@ impl SilenceWatch {
         if !is_ours {
             return 0;
         }
-        let patience_ns = patience.after(self.losses);
+        let silence_limit_ns = limits.after(self.losses);
         // The member must be silent at two checks: after a stall of this core, replies may still wait in its device.
-        if quiet_ns > patience_ns && previous_silent_ns > patience_ns / 2 {
+        if quiet_ns > silence_limit_ns && previous_silent_ns > silence_limit_ns / 2 {
             self.losses = self.losses.saturating_add(1);
             self.written_off = self.written_off.saturating_add(counts.outstanding);
             return self.write_off(counts.outstanding);
         }
-        let Some(trip_ns) = patience.trip_ns else { return 0 };
+        let Some(trip_ns) = limits.trip_ns else { return 0 };
         // The bound protects a member whose reports never count some of its tasks: it would seem to lose all of these.
         let lost = self.denied_now(counts, reported, trip_ns);
-        if lost == 0 || self.denied + lost > patience.denials {
+        if lost == 0 || self.denied + lost > limits.denials {
             return 0;
         }
         self.denied += lost;
@@ -350,33 +350,33 @@ impl SilenceChecks {
         self.watches.resize(view.members(), SilenceWatch::default());
     }
 
-    /// Returns `None` until the next check is due. Then returns the limits that `patience` computes, and schedules the
+    /// Returns `None` until the next check is due. Then returns the limits that `limits` computes, and schedules the
     /// next check. The inner `None` means that silence has no effect.
     pub fn due(
         &mut self,
         now_ns: u64,
-        patience: impl FnOnce(&Self) -> Option<Patience>,
-    ) -> Option<Option<Patience>> {
+        limits: impl FnOnce(&Self) -> Option<SilenceLimits>,
+    ) -> Option<Option<SilenceLimits>> {
         if now_ns < self.next_ns {
             return None;
         }
-        let patience = patience(self);
-        // Several checks within the patience: a silence must last over two of them.
-        let pause_ns = patience.map_or(CHECK_MOST_NS, |patience| patience.silence_ns / 4);
+        let limits = limits(self);
+        // Several checks within the silence limit: a silence must last over two of them.
+        let pause_ns = limits.map_or(CHECK_MOST_NS, |limits| limits.silence_ns / 4);
         self.next_ns = now_ns.saturating_add(pause_ns.min(CHECK_MOST_NS));
-        Some(patience)
+        Some(limits)
     }
 
     /// Returns the limits for the next check, for members with at most `bound` tasks. `None` if no task can be lost and
     /// no time is configured.
-    pub fn patience(&self, measured: &MemberStatistics, bound: usize) -> Option<Patience> {
+    pub fn limits(&self, measured: &MemberStatistics, bound: usize) -> Option<SilenceLimits> {
         let (silences, cores) = (&self.silences, self.core.count);
-        let derived_ns = || (!self.lossless).then(|| silences.patience_ns(measured, cores));
+        let derived_ns = || (!self.lossless).then(|| silences.silence_limit_ns(measured, cores));
         let silence_ns = self.configured_ns.or_else(derived_ns)?;
         let reports = self.replies_report && !self.lossless;
         let trip_ns = reports.then(|| silences.trip_ns(measured, cores));
         let (explained, denials) = (silences.explained(), bound as u32);
-        Some(Patience { silence_ns, trip_ns, explained, denials, cores })
+        Some(SilenceLimits { silence_ns, trip_ns, explained, denials, cores })
     }
 
     /// Handles a report without a reply. A keep-alive does not end a silence: the worker may be alive, and its task
@@ -396,7 +396,7 @@ impl SilenceChecks {
     pub fn check(
         &mut self,
         member: Member,
-        patience: Patience,
+        limits: SilenceLimits,
         view: &mut View,
         touched_ns: impl FnOnce(bool) -> u64,
     ) -> bool {
@@ -417,7 +417,7 @@ impl SilenceChecks {
         let silences_and_members = (&mut self.silences, view.members());
         let is_ours = self.core.looks_after(member);
         let lost =
-            watch.check(counts, reported_and_estimated, patience, silences_and_members, is_ours);
+            watch.check(counts, reported_and_estimated, limits, silences_and_members, is_ours);
         if lost > 0 {
             view.write_off(member, lost);
         }
@@ -431,8 +431,13 @@ mod tests {
 
     /// A millisecond, in nanoseconds.
     const MS: u64 = 1_000_000;
-    const PATIENCE: Patience =
-        Patience { silence_ns: 100 * MS, trip_ns: Some(MS), explained: 0, denials: 4, cores: 1 };
+    const LIMITS: SilenceLimits = SilenceLimits {
+        silence_ns: 100 * MS,
+        trip_ns: Some(MS),
+        explained: 0,
+        denials: 4,
+        cores: 1,
+    };
 
     /// Counts of a member whose last reply came just now, so that it is not silent.
     fn counts(now_ns: u64, reports: u32, outstanding: u32) -> Counts {
@@ -449,7 +454,7 @@ mod tests {
     /// Checks the only member of a pool, whose reports show `reported` tasks. Returns the number of lost tasks.
     fn check(watch: &mut SilenceWatch, counts: Counts, reported: u32) -> u32 {
         let mut silences = SilenceTracker::default();
-        watch.check(counts, (reported, reported), PATIENCE, (&mut silences, 1), true)
+        watch.check(counts, (reported, reported), LIMITS, (&mut silences, 1), true)
     }
 
     // promise: scheduling.4
@@ -505,7 +510,7 @@ mod tests {
 
     // promise: scheduling.4
     #[test]
-    fn loss_that_is_known_does_not_double_patience() {
+    fn loss_that_is_known_does_not_double_silence_limit() {
         let mut silences = SilenceTracker::default();
         assert_eq!(silences.explained(), 0);
         for _ in 0..100 {
@@ -514,23 +519,23 @@ mod tests {
         }
         // Three of four tasks are lost: ln(0.001) / ln(0.75) is 24.
         assert!((15..60).contains(&silences.explained()), "{}", silences.explained());
-        let patience = Patience { explained: silences.explained(), ..PATIENCE };
-        assert_eq!(patience.after(10), PATIENCE.silence_ns);
-        assert_eq!(PATIENCE.after(2), 4 * PATIENCE.silence_ns);
+        let limits = SilenceLimits { explained: silences.explained(), ..LIMITS };
+        assert_eq!(limits.after(10), LIMITS.silence_ns);
+        assert_eq!(LIMITS.after(2), 4 * LIMITS.silence_ns);
         (0..200).for_each(|_| silences.add_answered(1));
         assert_eq!(silences.explained(), 0);
     }
 
     #[test]
-    fn silences_set_the_patience_without_service_times() {
+    fn silences_set_the_limit_without_service_times() {
         let (mut silences, measured) = (SilenceTracker::default(), MemberStatistics::default());
-        assert_eq!(silences.patience_ns(&measured, 1), SILENCE_MOST_NS);
+        assert_eq!(silences.silence_limit_ns(&measured, 1), SILENCE_MOST_NS);
         silences.end(10_000, 1, 1);
         // The minimum of 1 ms, times 17 after the first reply.
-        assert_eq!(silences.patience_ns(&measured, 1), 17 * MS);
+        assert_eq!(silences.silence_limit_ns(&measured, 1), 17 * MS);
         (0..1000).for_each(|_| silences.end(10_000, 1, 1));
-        assert!(silences.patience_ns(&measured, 1) < 11 * MS / 10);
+        assert!(silences.silence_limit_ns(&measured, 1) < 11 * MS / 10);
         (0..100).for_each(|_| silences.end(3 * MS, 1, 1));
-        assert!(silences.patience_ns(&measured, 1) > 6 * MS);
+        assert!(silences.silence_limit_ns(&measured, 1) > 6 * MS);
     }
 }

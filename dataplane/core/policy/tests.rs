@@ -773,7 +773,7 @@ fn silent_member_of_central_queue_returns() {
     assert!(picks(&mut dispatcher, 1)[0].is_some());
 }
 
-/// Sends a task and processes its answer after 100 us, from which the policy derives its patience.
+/// Sends a task and processes its answer after 100 us, from which the policy derives its silence limit.
 fn serve(dispatcher: &mut Dispatcher, now_ns: u64) {
     dispatcher.tick(now_ns);
     let member = pick(dispatcher).member;
@@ -809,13 +809,13 @@ fn silence_is_judged_by_what_tasks_take() {
                 free_ms.push(ms);
             }
         }
-        // The patience, at first 1 ms, doubles each time, because the member may only be stalled.
+        // The silence limit, at first 1 ms, doubles each time, because the member may only be stalled.
         let waits: Vec<_> = free_ms.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(
             free_ms[0] <= 103 && waits[0] >= 2 && waits[1] >= 4 && waits[2] >= 8,
             "{free_ms:?}"
         );
-        // The member answers, so the patience is 1 ms again.
+        // The member answers, so the silence limit is 1 ms again.
         dispatcher.reply(&Report::new(Member(0), Load(0), 100_000));
         let last = ms + 1;
         dispatcher.tick(last * 1_000_000);

@@ -40,7 +40,7 @@ const FREE: u64 = u64::MAX;
 /// Number of words at the start of an offer, before one word per channel.
 const HEAD_WORDS: usize = 5;
 /// Default time limit for an agent's answer. An agent that exceeds it is stopped or overloaded.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum and maximum of a socket timeout. The system does not accept 0.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1 << 30));
 /// Time before the next peer is accepted after an error, for example for lack of descriptors or memory.
@@ -166,17 +166,17 @@ pub struct ReceivedOffer {
     pub pid: u64,
 }
 
-/// Requests the offer of the agent with the socket at `path`. Waits at most `patience` for the connection, and as long
+/// Requests the offer of the agent with the socket at `path`. Waits at most `timeout` for the connection, and as long
 /// for the offer. Refuses an agent of another user except root.
 ///
 /// # Errors
 /// If there is no valid offer of a trusted agent in time, or a system call fails.
-pub fn request_offer(path: &Path, patience: Duration) -> Result<ReceivedOffer, OfferError> {
+pub fn request_offer(path: &Path, timeout: Duration) -> Result<ReceivedOffer, OfferError> {
     let found = ExistingFile::behind(path)?.ok_or(OfferError::Missing)?;
     if !found.is_socket() {
         return Err(OfferError::Foreign(found.describe()));
     }
-    let socket = connect(&found, patience.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
+    let socket = connect(&found, timeout.clamp(TIMEOUTS.0, TIMEOUTS.1))?;
     let agent = peer(&socket)?;
     if !is_trusted(agent.uid) {
         // Otherwise tasks of another user would run with this user's rights.
@@ -208,11 +208,11 @@ fn is_trusted(user: u32) -> bool {
 }
 
 /// Connects to an agent's socket, with time limits for sending and receiving.
-fn connect(found: &ExistingFile, patience: Duration) -> Result<OwnedFd, OfferError> {
+fn connect(found: &ExistingFile, timeout: Duration) -> Result<OwnedFd, OfferError> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(found.path())?) {
         Ok(()) => Ok(socket),
         Err(Errno::CONNREFUSED) => Err(OfferError::Dead),

@@ -250,16 +250,16 @@ impl WorkerRegion {
     /// If there is none, it has stopped, it does not answer, it belongs to another user, the system refuses, or the
     /// region is foreign, damaged or of another version.
     pub fn open(path: &Path) -> Result<Self, RegionError> {
-        Self::open_within(path, attach::PATIENCE)
+        Self::open_within(path, attach::OFFER_TIMEOUT)
     }
 
     /// Same, with a limit on the agent's response time.
     ///
     /// # Errors
     /// Same as for [`WorkerRegion::open`].
-    pub fn open_within(path: &Path, patience: Duration) -> Result<Self, RegionError> {
+    pub fn open_within(path: &Path, timeout: Duration) -> Result<Self, RegionError> {
         let ReceivedOffer { offer, memory, pid } =
-            attach::request_offer(path, patience).map_err(|error| offer_error(path, error))?;
+            attach::request_offer(path, timeout).map_err(|error| offer_error(path, error))?;
         let layout = Layout::new(&offer.shape);
         let region = Region::shared(&memory, layout.len).map_err(|error| {
             let path = path.to_owned();
@@ -490,7 +490,7 @@ fn socket_at(path: &Path) -> Result<Option<ExistingFile>, RegionError> {
 
 /// Checks that no one listens at the socket at `path`, by a request for an offer.
 fn check_dead(path: &Path) -> Result<(), RegionError> {
-    match attach::request_offer(path, attach::PATIENCE) {
+    match attach::request_offer(path, attach::OFFER_TIMEOUT) {
         Err(OfferError::Dead | OfferError::Missing) => Ok(()),
         // An agent runs, and only its lock file was removed.
         Ok(ReceivedOffer { pid, .. }) => {

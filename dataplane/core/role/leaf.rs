@@ -76,7 +76,7 @@ pub struct Leaf<P: Port, A> {
     time: PollTime,
     /// Delay of tasks after a link-up.
     link_up_delay: LinkUpDelay,
-    /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_patience`].
+    /// Ports that had a link at the last check, one bit each. Checked only after [`Leaf::with_link_up_delay`].
     linked: u16,
     /// Measures the time that decisions take.
     sampler: Sampler,
@@ -135,7 +135,7 @@ where
     /// Enables a delay of tasks, up to 250 ms, while workers are not reachable. Also enables announcements of the
     /// node's addresses after a link-up. For real devices, which come up one after another.
     #[must_use]
-    pub fn with_patience(mut self) -> Self {
+    pub fn with_link_up_delay(mut self) -> Self {
         let holds_back = !self.node.reaches_workers();
         self.link_up_delay = LinkUpDelay { is_on: true, holds_back, ..LinkUpDelay::default() };
         self.linked = self.linked_ports(|_| true);

@@ -570,9 +570,11 @@ impl Liveness {
                 // From now on a missing signal counts as silence.
                 return dispatcher.view().set_presence(member, Presence::Registered);
             }
-            Presence::Configured => return, // it never registered, so its silence means nothing
-            Presence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => return,
-            Presence::Registered => {
+            MemberPresence::Configured => return, // it never registered, so its silence means nothing
+            MemberPresence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => {
+                return;
+            }
+            MemberPresence::Registered => {
                 // The first core to notice counts the loss and writes off the worker's tasks, for all cores.
                 if dispatcher.view().change_presence(member, presence, Presence::Silent) {
                     counters.add(Counter::WorkersLost, 1);

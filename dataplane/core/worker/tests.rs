@@ -7,7 +7,7 @@ use std::sync::atomic::{
 };
 
 use super::*;
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::ring::{Channel, Outcome, Place};
 
 // Signals and changes of the stack are beyond miri.
@@ -20,9 +20,9 @@ fn region(workers: u16) -> Arc<WorkerRegion> {
     Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
 }
 
-/// Default options, with a longer patience for the test's agent.
-fn patient() -> Options {
-    Options { patience: PATIENCE, ..Options::default() }
+/// Default options, with a longer timeout for the test's agent.
+fn attach_options() -> Options {
+    Options { attach_timeout: TIMEOUT, ..Options::default() }
 }
 
 /// Grants the claim of an attaching worker, like an agent between two bursts. A new claim takes the grant from the
@@ -62,7 +62,7 @@ fn outcome(channel: &Channel, count: u64) -> Outcome {
 fn a_worker_polls_answers_and_drops_tasks() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert_eq!((worker.id(), worker.pool(), worker.payload_max()), (0, 0, 32));
     assert!(worker.poll().is_none());
     assert!((0..4).all(|seq| channel.give(ids(seq), &[seq as u8; 3])));
@@ -83,7 +83,7 @@ fn a_worker_polls_answers_and_drops_tasks() {
 fn forgotten_task_is_resumed_or_abandoned() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     std::mem::forget(worker.poll().unwrap());
     assert_eq!(worker.resume().map(std::mem::forget), Some(()));
@@ -100,7 +100,7 @@ fn forgotten_task_is_resumed_or_abandoned() {
 fn panicked_task_completes_without_an_answer() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
     // 33 bytes exceed the reply buffer of 32.
@@ -116,7 +116,7 @@ fn panicked_task_completes_without_an_answer() {
 fn task_and_shutdown_wake_a_sleeping_worker() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let options = Options { spin: Duration::ZERO, ..patient() };
+    let options = Options { spin: Duration::ZERO, ..attach_options() };
     let mut worker = join(&region, &mut channel, &options);
     let waits = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -124,9 +124,9 @@ fn task_and_shutdown_wake_a_sleeping_worker() {
             let mut answered = 0;
             loop {
                 waits.store(true, Release);
-                match worker.recv(PATIENCE) {
+                match worker.recv(TIMEOUT) {
                     Ok(Some(task)) => task.reply(b"woken").unwrap(),
-                    Ok(None) => panic!("the patience is long"),
+                    Ok(None) => panic!("the timeout is long"),
                     Err(reason) => return (answered, reason),
                 }
                 answered += 1;
@@ -152,7 +152,7 @@ fn task_and_shutdown_wake_a_sleeping_worker() {
 fn waiting_without_tasks_returns_none() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let options = Options { spin: Duration::from_micros(10), ..patient() };
+    let options = Options { spin: Duration::from_micros(10), ..attach_options() };
     let mut worker = join(&region, &mut channel, &options);
     for timeout in [Duration::ZERO, Duration::from_micros(1), Duration::from_millis(2)] {
         assert!(worker.recv(timeout).unwrap().is_none());
@@ -163,14 +163,14 @@ fn waiting_without_tasks_returns_none() {
 fn tasks_given_before_the_end_are_still_taken() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!((0..2).all(|seq| channel.give(ids(seq), &[])));
     channel.stop();
-    let task = worker.recv(PATIENCE).unwrap().unwrap();
+    let task = worker.recv(TIMEOUT).unwrap().unwrap();
     assert_eq!(task.request(), WorkerRequest::Stop);
     task.reply(&[]).unwrap();
-    worker.recv(PATIENCE).unwrap().unwrap().reply(&[]).unwrap();
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::Stopped);
+    worker.recv(TIMEOUT).unwrap().unwrap().reply(&[]).unwrap();
+    assert_eq!(worker.recv(TIMEOUT).unwrap_err(), Detached::Stopped);
     assert_eq!(worker.check(), Err(Detached::Stopped));
 }
 
@@ -178,16 +178,16 @@ fn tasks_given_before_the_end_are_still_taken() {
 fn excluded_worker_is_notified_and_may_return() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!(channel.give(ids(0), &[]));
     let task = worker.poll().unwrap();
     // The agent takes the grant back; task 0 is lost.
     assert_eq!(channel.sender_mut().revoke(), 0..1);
     assert_eq!(task.request(), WorkerRequest::Stop);
     task.reply(b"too late").unwrap();
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::ShutOut);
+    assert_eq!(worker.recv(TIMEOUT).unwrap_err(), Detached::Excluded);
     drop(worker);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!(channel.give(ids(1), b"again"));
     assert_eq!(worker.poll().unwrap().payload(), b"again");
 }
@@ -197,14 +197,14 @@ fn places_are_chosen_by_id_and_pool() {
     let region = region(4);
     let mut channels: Vec<_> = (0..4).map(|at| region.channel(at)).collect();
     // No thread grants the claim here, so a short wait is enough.
-    let hasty = Options { patience: Duration::from_millis(1), ..Options::default() };
+    let hasty = Options { attach_timeout: Duration::from_millis(1), ..Options::default() };
     let chosen = Options { worker: Some(2), ..hasty.clone() };
     let refused = Worker::join("here", &region, &chosen).unwrap_err();
     assert!(matches!(refused, AttachError::NotGranted { id: 2, .. }), "{refused}");
-    let second = join(&region, &mut channels[2], &Options { worker: Some(2), ..patient() });
+    let second = join(&region, &mut channels[2], &Options { worker: Some(2), ..attach_options() });
     assert_eq!((second.id(), second.pool()), (2, 1));
     assert!(matches!(Worker::join("here", &region, &chosen), Err(AttachError::Taken(_))));
-    let pool = Options { pool: Some(1), ..patient() };
+    let pool = Options { pool: Some(1), ..attach_options() };
     let third = join(&region, &mut channels[3], &pool);
     assert_eq!(third.id(), 3);
     let unknown = Options { worker: Some(9), pool: Some(4), ..Options::default() };
@@ -227,10 +227,10 @@ fn an_agent_that_dies_is_noticed() {
     let owner = Arc::new(WorkerRegion::create(&path, &places, 4, 32).unwrap());
     let mut channel = owner.channel(0);
     let attached = Arc::new(WorkerRegion::open(&path).unwrap());
-    let mut worker = join(&attached, &mut channel, &patient());
+    let mut worker = join(&attached, &mut channel, &attach_options());
     assert!(owner.has_worker(0));
     drop(owner);
-    assert_eq!(worker.recv(PATIENCE).unwrap_err(), Detached::AgentDied);
+    assert_eq!(worker.recv(TIMEOUT).unwrap_err(), Detached::AgentDied);
     let error = Worker::join(name, &attached, &Options::default()).unwrap_err();
     assert!(matches!(error, AttachError::NoAgent(_)), "{error}");
 }

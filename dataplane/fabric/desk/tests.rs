@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::generated as proto;
 use crate::generated::fabric_server::Fabric as Calls;
 use crate::lease::{Clock, Renewal};
@@ -183,7 +183,7 @@ impl Site {
 /// Runs a test with a timeout.
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.unwrap() });
+    runtime.block_on(async { tokio::time::timeout(TIMEOUT, test).await.unwrap() });
 }
 
 // promise: controller.3

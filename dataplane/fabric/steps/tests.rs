@@ -194,7 +194,7 @@ impl Recording {
                 Ok(answer) => return answer,
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
-            assert!(began.elapsed() < crate::PATIENCE, "no answer");
+            assert!(began.elapsed() < crate::TIMEOUT, "no answer");
         }
     }
 

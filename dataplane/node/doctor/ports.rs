@@ -75,7 +75,7 @@ pub fn memif_socket(device: &Device, name: &str) -> Finding {
         Ok(ServerAddress { socket, is_server: false, is_served: false }) => Finding::warn(
             name,
             format!(
-                "a memif client, and no process serves {socket} yet: a start waits for it, 10 s or --patience"
+                "a memif client, and no process serves {socket} yet: a start waits for it, 10 s or --peer-timeout"
             ),
             "start the side with role=server first, as the same user, with the same socket= and id=",
         ),

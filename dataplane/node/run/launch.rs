@@ -200,7 +200,7 @@ impl<'a> Runtime<'a> {
                 vlan: port.vlan,
                 interrupts: self.config.poll == PollMode::Adaptive,
                 stop: Arc::clone(self.stop),
-                ..DeviceOptions::patient(self.options.patience)
+                ..DeviceOptions::with_peer_timeout(self.options.peer_timeout)
             };
             let opened = Device::open_with_outlets(&self.eal, &port.device, &self.mbufs, &options);
             if let Err(DeviceError::Stopped { name }) = &opened {

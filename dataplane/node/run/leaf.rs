@@ -111,7 +111,7 @@ pub fn run(
         commands,
         pool: runtime.mbufs.handle(),
         mbufs: config.leaf.mbufs as usize,
-        is_patient: runtime.clock.is_none(),
+        has_link_up_delay: runtime.clock.is_none(),
         agent: agent_parts.take(), // a leaf with an agent has one core
     });
     let parts = NodeParts {
@@ -146,7 +146,7 @@ struct LeafCore {
     mbufs: usize,
     /// True to leave tasks in their devices until workers are reachable, at most for a short time after a link-up. Real
     /// devices come up one after another.
-    is_patient: bool,
+    has_link_up_delay: bool,
     /// Agent on the same core.
     agent: Option<Parts<Mbuf, PoolHandle>>,
 }
@@ -161,13 +161,13 @@ impl CoreParts for LeafCore {
         mut clock: impl Clock,
         stop: &AtomicBool,
     ) -> PollResult<P> {
-        let Self { stages, commands, pool, mbufs, is_patient, agent } = self;
+        let Self { stages, commands, pool, mbufs, has_link_up_delay, agent } = self;
         let timing = Timing { ticks_hz: clock.ticks_hz() };
         let Some(parts) = agent else {
             let mut leaf = Leaf::new(stages, ports, pool, commands, timing);
             leaf = leaf.with_tap(tap).with_refusals(refusals).with_stopwatch(clock.stopwatch());
-            if is_patient {
-                leaf = leaf.with_patience();
+            if has_link_up_delay {
+                leaf = leaf.with_link_up_delay();
             }
             poll_until_stopped(&mut leaf, &mut clock, stop, DRAIN_MAX);
             return (leaf.close(), None, clock.ended());

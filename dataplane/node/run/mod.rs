@@ -60,7 +60,7 @@ pub struct Options {
     pub clock: Option<PathBuf>,
     /// Longest time that a memif client waits for its server; `None` for the default of
     /// [`wedjat_dpdk::DeviceOptions`].
-    pub patience: Option<Duration>,
+    pub peer_timeout: Option<Duration>,
 }
 
 /// Reason why a node does not start or failed.

@@ -21,7 +21,7 @@ pub fn probe(
     task_port: Option<u16>,
 ) -> Result<Vec<DeviceProperties>, LaunchError> {
     let options =
-        Options { eal: eal.to_vec(), patience: Some(Duration::ZERO), ..Options::default() };
+        Options { eal: eal.to_vec(), peer_timeout: Some(Duration::ZERO), ..Options::default() };
     let stop = Arc::new(AtomicBool::new(false));
     let (runtime, ()) = Runtime::start(config, &options, &stop, || Ok(()))?;
     // The seed selects the steering key, which the properties do not show.

@@ -238,8 +238,12 @@ fn run_on_rings(
     spin: Duration,
     mut serve: impl Serve,
 ) {
-    let options =
-        worker::Options { worker: Some(place.id), spin, patience: GRANT_MAX, ..Default::default() };
+    let options = worker::Options {
+        worker: Some(identity.id),
+        spin,
+        attach_timeout: GRANT_MAX,
+        ..Default::default()
+    };
     let mut worker = match Worker::join(name, region, &options) {
         Ok(worker) => worker,
         Err(error) => return log::error!("worker {}: {error}", place.id),

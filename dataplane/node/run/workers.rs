@@ -13,7 +13,7 @@ use super::attach_log::AttachLog;
 /// Interval between checks of workers' locks, signals and time.
 pub const WATCH: Duration = Duration::from_millis(5);
 /// Time in which threads must end after the agent.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval between checks of the threads.
 const JOIN_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -56,7 +56,7 @@ pub fn report_deaths(region: &WorkerRegion, deaths: &ArrayQueue<Death>) {
 /// Waits a limited time for the threads. Abandons a thread that does not end.
 pub(super) fn join_threads(threads: Vec<JoinHandle<()>>) {
     let start = Instant::now();
-    while !threads.iter().all(JoinHandle::is_finished) && start.elapsed() < PATIENCE {
+    while !threads.iter().all(JoinHandle::is_finished) && start.elapsed() < TIMEOUT {
         std::thread::sleep(JOIN_INTERVAL);
     }
     for thread in threads {

@@ -47,7 +47,7 @@ def payload(number, largest):
 
 def ask(options):
     """Sends tasks from several sockets, at most `window` in flight, and prints the numbers of right and wrong answers.
-    Gives up after `patience` seconds without a sent task or an answer."""
+    Gives up after `timeout` seconds without a sent task or an answer."""
     clients = [socket.socket(family(options.leaf), socket.SOCK_DGRAM) for _ in range(options.sockets)]
     # The largest payload fills a packet of the MTU. IPv6 has 40 bytes of header, IPv4 20, and UDP 8.
     headers = (48 if ":" in options.leaf else 28) + HEADER.size
@@ -65,7 +65,7 @@ def ask(options):
             client.sendto(HEADER.pack(NEW_TASK, options.pool, 0, 0, 0, number) + body, (options.leaf, TASK_PORT))
             number, due = number + 1, now + options.pace_ms / 1000
             last_progress = max(last_progress, now)
-        # At most 1 s, so that the loop notices the end of its patience.
+        # At most 1 s, so that the loop notices the end of its timeout.
         wait = max(due - now, 0) if number < options.tasks and len(sent) < options.window else 1.0
         ready, _, _ = select.select(clients, [], [], min(wait, 1.0))
         for client in ready:
@@ -77,7 +77,7 @@ def ask(options):
             else:
                 workers[worker] += 1
             last_progress = time.monotonic()
-        if time.monotonic() - last_progress > options.patience:
+        if time.monotonic() - last_progress > options.timeout:
             break
     answered = sum(workers.values())
     print(json.dumps({"sent": number, "answered": answered, "wrong": wrong, "lost": sorted(sent), "workers": workers}))
@@ -142,7 +142,7 @@ def main():
     client.add_argument("--sockets", type=int, default=16)
     client.add_argument("--window", type=int, default=8)
     client.add_argument("--pace-ms", type=float, default=0.0)
-    client.add_argument("--patience", type=float, default=300.0)
+    client.add_argument("--timeout", type=float, default=300.0)
     client.set_defaults(run=ask)
     options = parser.parse_args()
     options.run(options)

@@ -294,12 +294,12 @@ class Guest:
 
     def connect(self, name):
         """Connects to a socket that QEMU creates during its start. Returns a file for both directions."""
-        path, deadline = os.path.join(self.folder, name), time.monotonic() + self.options.patience
+        path, deadline = os.path.join(self.folder, name), time.monotonic() + self.options.timeout
         while True:
             channel = socket.socket(socket.AF_UNIX)
             try:
                 channel.connect(path)
-                channel.settimeout(self.options.patience)
+                channel.settimeout(self.options.timeout)
                 return channel.makefile("rw")
             except OSError:
                 channel.close()
@@ -351,12 +351,12 @@ class Guest:
 
     def wait(self, what, condition):
         """Repeats `condition` until it is true. Returns its value. `what` names the condition in a failure."""
-        deadline = time.monotonic() + self.options.patience
+        deadline = time.monotonic() + self.options.timeout
         while True:
             value = condition()
             if value:
                 return value
-            expect(time.monotonic() < deadline, f"waited {self.options.patience} s for: {what}")
+            expect(time.monotonic() < deadline, f"waited {self.options.timeout} s for: {what}")
             time.sleep(0.1)
 
     def addresses(self):
@@ -443,8 +443,8 @@ class Leaf:
         """Sends tasks to a pool. Returns the client's report. `more` has further options of `peer.py ask`."""
         address = f"{SIDES[0][1]}.1" if self.family == 4 else f"{SIDES[0][2]}:1"
         options = [f"--{key.replace('_', '-')}={value}" for key, value in more.items()]
-        patience = more.get("patience", self.guest.options.patience)
-        options += [f"--patience={patience}"]
+        timeout = more.get("timeout", self.guest.options.timeout)
+        options += [f"--timeout={timeout}"]
         words = [sys.executable, os.path.join(HERE, "peer.py"), "ask", address, str(tasks), f"--pool={pool}", *options]
         return json.loads(call(*self.guest.net.command("c", *words)))
 
@@ -570,7 +570,7 @@ def unplug(guest):
         guest.wait("the log of the removal", lambda: "removed" in leaf.log())
         guest.wait("the end of the NIC", lambda: len(guest.addresses()) == 2)
         leaf.answers_all(20, pool=1)
-        lost = leaf.ask(5, pool=2, patience=2)
+        lost = leaf.ask(5, pool=2, timeout=2)
         expect(lost["answered"] == 0, f"tasks to a NIC that is unplugged: {lost}")
         leaf.answers_all(20, pool=1)
         driver, _, more = guest.nic("x").partition(",")
@@ -680,7 +680,7 @@ def parse(arguments):
     parser.add_argument("--report", help="file for the report, as JSON")
     parser.add_argument("--page", help="page whose table is written from the report")
     parser.add_argument("--qemu", default="qemu-system-x86_64")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds to wait for what must happen")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for what must happen")
     options = parser.parse_args(arguments)
     options.models, options.checks = options.models.split(","), options.checks.split(",")
     for kind, found, known in (("model", options.models, MODELS), ("check", options.checks, names)):

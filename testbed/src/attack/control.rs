@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::rigs::processes::{Job, PATIENCE, Site, check_alive, check_outcomes, describe_exit};
+use super::rigs::processes::{Job, Site, TIMEOUT, check_alive, check_outcomes, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::NodeProcess;
 
@@ -157,7 +157,7 @@ fn free_address() -> Result<SocketAddr, Failure> {
 /// Reads the metrics over HTTP like Prometheus.
 fn scrape(metrics: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(metrics)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
-use super::rigs::processes::{PATIENCE, Site, check_alive, check_end, check_outcomes, resources};
+use super::rigs::processes::{Site, TIMEOUT, check_alive, check_end, check_outcomes, resources};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 use crate::demo::leaf::NodeProcess;
 
@@ -374,7 +374,7 @@ impl ServedLeaf {
             current.0 <= before.0 + SPARE && current.1 <= before.1 + SPARE
         };
         let mut current = resources(self.leaf.id());
-        while !is_released(current) && began.elapsed() < PATIENCE / 10 {
+        while !is_released(current) && began.elapsed() < TIMEOUT / 10 {
             std::thread::sleep(Duration::from_millis(50));
             current = resources(self.leaf.id());
         }
@@ -420,7 +420,7 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
     let began = Instant::now();
     let pipe = pipe_end()?;
     while began.elapsed().as_secs_f64() < budget.seconds && target.leaf.check().is_ok() {
-        let Some(peer) = connect_patiently(&target.site.socket()) else { continue };
+        let Some(peer) = connect_with_retries(&target.site.socket()) else { continue };
         for _ in 0..random.random_range(1..6) {
             let mut bytes = vec![0; random.random_range(1..200)];
             random.fill_bytes(&mut bytes);
@@ -440,7 +440,7 @@ fn garbage(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
 }
 
 /// Connects despite a full listen queue. Gives up after 200 ms.
-fn connect_patiently(socket: &Path) -> Option<Peer> {
+fn connect_with_retries(socket: &Path) -> Option<Peer> {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(200) {
         match Peer::connect(socket) {
@@ -467,8 +467,8 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
     let before = resources(target.leaf.id());
     let (began, mut peers) = (Instant::now(), Vec::new());
     for _ in 0..count {
-        if began.elapsed() < PATIENCE / 2 {
-            peers.extend(connect_patiently(&socket));
+        if began.elapsed() < TIMEOUT / 2 {
+            peers.extend(connect_with_retries(&socket));
         }
         account.tried("connections", 1);
     }
@@ -490,7 +490,7 @@ fn flood(account: &mut Account) -> Result<(), Failure> {
         target = ServedLeaf::start()?;
     }
     for _ in 0..300 {
-        if let Some(peer) = connect_patiently(&target.site.socket()) {
+        if let Some(peer) = connect_with_retries(&target.site.socket()) {
             // Ends after the second message of the handshake: INIT (version; id, mode and secret of 0),
             // ADD_REGION.
             let region = region(REGION_BYTES)?;
@@ -517,7 +517,7 @@ fn no_descriptors(account: &mut Account) -> Result<(), Failure> {
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     let mut peers = Vec::new();
     for _ in 0..200 {
-        peers.extend(connect_patiently(&target.site.socket()));
+        peers.extend(connect_with_retries(&target.site.socket()));
         account.tried("connections", 1);
     }
     std::thread::sleep(Duration::from_millis(500));

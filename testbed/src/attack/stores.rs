@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
 
-use super::rigs::processes::{Job, PATIENCE, Site, describe_exit};
+use super::rigs::processes::{Job, Site, TIMEOUT, describe_exit};
 use super::{Account, Attack, Budget, Failure, RunsOn};
 
 /// Damaged copies of a store per second of the budget.
@@ -147,7 +147,7 @@ fn check_without_space(
     })?;
     restore(controller.id())?;
     let (began, mut has_recovered) = (Instant::now(), false);
-    while !has_recovered && began.elapsed() < PATIENCE {
+    while !has_recovered && began.elapsed() < TIMEOUT {
         next += 1;
         has_recovered = add(next)?;
         std::thread::sleep(Duration::from_millis(50));
@@ -279,7 +279,7 @@ fn damaged(budget: &Budget, account: &mut Account) -> Result<(), Failure> {
         account.tried("damages", 1);
         let began = Instant::now();
         let mut is_leader = false;
-        while !is_leader && job.is_running() && began.elapsed() < PATIENCE {
+        while !is_leader && job.is_running() && began.elapsed() < TIMEOUT {
             is_leader = fabric.ctl(&["topology"])?.status.success();
         }
         if is_leader {

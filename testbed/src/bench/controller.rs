@@ -51,7 +51,7 @@ pub struct Arguments {
 /// all leaves have a change (ms).
 const BARS: (f64, f64, f64) = (1.0, 1024.0, 100.0);
 /// Longest wait for a leaf to reach a version.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Pool with a worker in every rack.
 const COMMON: u16 = 60_000;
 
@@ -231,7 +231,7 @@ impl EmulatedLeaf {
     /// Waits until the leaf has received `version`.
     async fn wait_for(&mut self, version: u64) -> Result<(), Failure> {
         let reached = self.version.wait_for(|newest| *newest >= version);
-        tokio::time::timeout(PATIENCE, reached)
+        tokio::time::timeout(TIMEOUT, reached)
             .await
             .map_err(|_| "a leaf did not receive the new version in time")??;
         Ok(())

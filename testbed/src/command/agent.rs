@@ -45,8 +45,8 @@ pub struct Arguments {
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
     /// Longest wait for the server of a memif device with role client [default: 10s]
-    #[arg(long, value_parser = seconds)]
-    patience: Option<f64>,
+    #[arg(long, alias = "patience", value_parser = seconds)]
+    peer_timeout: Option<f64>,
     /// EAL arguments
     #[arg(last = true)]
     eal: Vec<String>,
@@ -73,9 +73,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let spin = Duration::from_secs_f64(arguments.spin);
     let threads = Threads { cpus: arguments.cpus.clone(), spin, work };
     let duration = arguments.duration.map(Duration::from_secs_f64);
-    let patience = arguments.patience.map(Duration::from_secs_f64);
+    let peer_timeout = arguments.peer_timeout.map(Duration::from_secs_f64);
     let (eal, changes) = (arguments.eal.clone(), arguments.changes.clone());
-    let options = AgentOptions { duration, patience, eal, changes, ..AgentOptions::default() };
+    let options = AgentOptions { duration, peer_timeout, eal, changes, ..AgentOptions::default() };
     let account = run_with(&config, &options, threads, &stop, |line| log::info!("{line}"))?;
     let json = serde_json::to_string_pretty(&account)?;
     match stats {

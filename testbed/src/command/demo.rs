@@ -155,7 +155,7 @@ mod show {
     const RINGS: &str = ",rsize=12,bsize=512";
     /// Longest wait for the leaf's start. It may be long, because an exited leaf is detected at once. The leaf's
     /// lifetime is longer than its run by this time.
-    const LEAF_PATIENCE: Duration = Duration::from_secs(300);
+    const LEAF_TIMEOUT: Duration = Duration::from_secs(300);
     /// Percentile that each row reports.
     const QUANTILE: f64 = 0.99;
     /// Longest wait for replies after the last task, in seconds.
@@ -274,7 +274,7 @@ mod show {
                 offered.check_recordable().map_err(|error| format!("{option}: {error}"))?;
             }
             let mut leaf = self.start(policy, &offered)?;
-            self.rig.wait_for_peer(LEAF_PATIENCE, &self.stop, || Ok(leaf.check()?))?;
+            self.rig.wait_for_peer(LEAF_TIMEOUT, &self.stop, || Ok(leaf.check()?))?;
             let result = self.rig.offer(&offered, &self.settings, &self.stop);
             // The error of a dead leaf explains more than that of this side.
             leaf.check()?;
@@ -322,7 +322,7 @@ mod show {
                 speeds: &[],
             };
             let run_s = load.warmup_s + load.duration_s + load.drain_s;
-            let lifetime = LEAF_PATIENCE + Duration::from_secs_f64(run_s);
+            let lifetime = LEAF_TIMEOUT + Duration::from_secs_f64(run_s);
             let (clients, workers) = both_devices(folder, "client");
             let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
             let eal = eal.map(str::to_owned);

@@ -15,7 +15,7 @@ use wedjat_pktgen::slices;
 use wedjat_testbed::sim::{Row, SimArgs, rows};
 
 use super::rack::RackArguments;
-use super::rig::{PATIENCE, Rig, RunSettings};
+use super::rig::{Rig, RunSettings, TIMEOUT};
 use super::{Failure, Format, ports, seconds, signals};
 
 /// Text below the help.
@@ -203,7 +203,7 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
         arguments.rack.outstanding_max,
         arguments.core,
     )?;
-    rig.wait_for_peer(PATIENCE, &stop, || Ok(()))?;
+    rig.wait_for_peer(TIMEOUT, &stop, || Ok(()))?;
     let (mut report, rack) = rig.offer(&load, &settings, &stop)?;
     if let Some(mut results) = results.take() {
         let subject = Subject {

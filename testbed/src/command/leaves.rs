@@ -24,7 +24,7 @@ use super::{Failure, devices, signals};
 /// because its clock then has no conductor.)
 const LEAF_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Longest wait for the leaf to join. It may be long, because an exited leaf is detected at once.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum number of tasks at the workers, besides those queued in the leaf.
 const OUTSTANDING: u32 = QUEUE as u32;
 
@@ -125,8 +125,8 @@ impl Leaves {
             match number {
                 Some(number) if is_linked() => return Ok(number),
                 _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".into()),
-                _ if began.elapsed() > PATIENCE => {
-                    let seconds = PATIENCE.as_secs();
+                _ if began.elapsed() > TIMEOUT => {
+                    let seconds = TIMEOUT.as_secs();
                     return Err(
                         format!("the leaf has not joined its clock after {seconds} s").into()
                     );

@@ -137,7 +137,7 @@ pub struct AgentOptions {
     /// File with changes.
     pub changes: Option<PathBuf>,
     /// Time to wait for the server of a memif client.
-    pub patience: Option<Duration>,
+    pub peer_timeout: Option<Duration>,
 }
 
 /// Workers of an agent, as threads.

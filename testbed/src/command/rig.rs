@@ -28,7 +28,7 @@ const FLOOR_DEVICE: &str = "net_ring_floor";
 /// Duration of the floor measurement in seconds.
 const FLOOR_S: f64 = 0.25;
 /// Longest wait for the links to a leaf started separately.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Settings of a run: addresses, generator and workers.
 #[derive(Clone, Debug)]
@@ -101,11 +101,11 @@ impl Rig {
         })
     }
 
-    /// Waits until all devices have a link. Fails after `patience`. Fails earlier if `check_peer` returns an error or
+    /// Waits until all devices have a link. Fails after `timeout`. Fails earlier if `check_peer` returns an error or
     /// `stop` is set.
     pub fn wait_for_peer(
         &self,
-        patience: Duration,
+        timeout: Duration,
         stop: &AtomicBool,
         mut check_peer: impl FnMut() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -117,11 +117,11 @@ impl Rig {
             if stop.load(Ordering::Relaxed) {
                 return Err("stopped before the leaf was connected".into());
             }
-            if start.elapsed() > patience {
+            if start.elapsed() > timeout {
                 return Err(format!(
                     "device {} had no link for {} s; start the leaf at its other end",
                     device.name(),
-                    patience.as_secs()
+                    timeout.as_secs()
                 )
                 .into());
             }

@@ -89,8 +89,8 @@ pub struct Arguments {
     #[arg(long)]
     real_time: bool,
     /// Longest wait for the agent to admit the workers
-    #[arg(long, default_value = "5s", value_parser = seconds)]
-    patience: f64,
+    #[arg(long, alias = "patience", default_value = "5s", value_parser = seconds)]
+    peer_timeout: f64,
     /// Stop after this time [default: on SIGINT or SIGTERM]
     #[arg(long, value_parser = seconds)]
     duration: Option<f64>,
@@ -117,7 +117,7 @@ impl Arguments {
             worker: self.worker.map(|first| first.saturating_add(thread)),
             pool: self.pool,
             cpu: self.core.get(usize::from(thread) % cpus).copied(),
-            patience: Duration::from_secs_f64(self.patience),
+            attach_timeout: Duration::from_secs_f64(self.peer_timeout),
             spin: Duration::from_secs_f64(self.spin),
             adaptive_spin: self.adaptive_spin,
             real_time: self.real_time,
@@ -139,7 +139,7 @@ struct Account {
 pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     arguments.run.check()?;
     // Checks the agent first, because an app may take seconds to start.
-    check_agent(&arguments.attach, arguments.options(0).patience)?;
+    check_agent(&arguments.attach, arguments.options(0).attach_timeout)?;
     let stop = signals::stop_on_signals()?;
     // The app may use a temporary folder, which must exist until the end.
     let (app, _folder) = app(&arguments.run)?;
@@ -157,9 +157,9 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     Ok(account.workers.iter().all(WorkerSummary::ended_in_order))
 }
 
-/// Waits for the agent's region, at most for `patience`, and checks that the agent is running.
-fn check_agent(name: &str, patience: Duration) -> Result<(), AttachError> {
-    match WorkerRegion::open_within(&path_of(name), patience)?.has_agent() {
+/// Waits for the agent's region, at most for `timeout`, and checks that the agent is running.
+fn check_agent(name: &str, timeout: Duration) -> Result<(), AttachError> {
+    match WorkerRegion::open_within(&path_of(name), timeout)?.has_agent() {
         true => Ok(()),
         false => Err(AttachError::NoAgent(name.to_owned())),
     }

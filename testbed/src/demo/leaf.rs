@@ -18,11 +18,11 @@ const BINARY: &str = "wedjat";
 /// Maximum number of lines of the leaf's output in an error.
 const TAIL_LINES: usize = 12;
 /// Longest wait for the end of a leaf after SIGTERM.
-const STOP_PATIENCE: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait of the leaf for the other ends of its memif devices. This process opens them before the leaf
 /// starts, so only an overloaded machine makes the leaf wait. A long limit is safe, because dropping
 /// [`NodeProcess`] kills the leaf.
-const PATIENCE: &str = "300s";
+const PEER_TIMEOUT: &str = "300s";
 
 /// Configuration of a leaf.
 #[derive(Clone, Debug)]
@@ -221,7 +221,7 @@ impl NodeProcess {
             .arg(&stats)
             .arg("--duration")
             .arg(format!("{}s", lifetime.as_secs().max(1)))
-            .args(["--patience", PATIENCE])
+            .args(["--peer-timeout", PEER_TIMEOUT])
             .args(clock.into_iter().flatten())
             .arg("--")
             .args(eal)
@@ -239,11 +239,11 @@ impl NodeProcess {
         self.child.id()
     }
 
-    /// Waits at most `patience` for the end of the process, by polling. Returns the exit status; `None` if it still
+    /// Waits at most `timeout` for the end of the process, by polling. Returns the exit status; `None` if it still
     /// runs.
-    pub fn wait_for_exit(&mut self, patience: Duration) -> Option<ExitStatus> {
+    pub fn wait_for_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
-        while start.elapsed() < patience {
+        while start.elapsed() < timeout {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Some(status);
             }
@@ -277,8 +277,8 @@ impl NodeProcess {
             let result = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             result.map_err(|error| failed(format!("SIGTERM: {error}"), self.output_tail()))?;
         }
-        let Some(status) = self.wait_for_exit(STOP_PATIENCE) else {
-            let how = format!("still running {} s after SIGTERM", STOP_PATIENCE.as_secs());
+        let Some(status) = self.wait_for_exit(STOP_TIMEOUT) else {
+            let how = format!("still running {} s after SIGTERM", STOP_TIMEOUT.as_secs());
             return Err(failed(how, self.output_tail()));
         };
         if !status.success() {

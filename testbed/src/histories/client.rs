@@ -29,7 +29,7 @@ use wedjat_pktgen::seed::{Stream, StreamSeed};
 use super::record::{self, Answer, History, Key, Kind, Operation, Request, Update};
 
 /// Timeout of an answer, in leases. It exceeds the longest pause of a controller (2.4 leases).
-const PATIENCE: u32 = 3;
+const TIMEOUT_LEASES: u32 = 3;
 /// Longest pause of a client between two operations, in a busy phase and in a quiet phase of the writers. In a
 /// quiet phase, a late write from before a fault is not hidden by later ones.
 const PAUSE_MAX: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6)];
@@ -59,7 +59,7 @@ pub struct Bench {
     /// Start of the run.
     began: Instant,
     /// Timeout of an answer.
-    patience: Duration,
+    answer_timeout: Duration,
     /// Operations and messages so far.
     history: RefCell<History>,
     /// Controller that answered last as the leader, from 0; `usize::MAX` before the first one.
@@ -119,7 +119,7 @@ impl Bench {
         Self {
             sockets,
             began,
-            patience: lease * PATIENCE,
+            answer_timeout: lease * TIMEOUT_LEASES,
             history: RefCell::default(),
             leader,
             served_ns: Cell::default(),
@@ -175,8 +175,9 @@ impl Bench {
     ) -> Answer {
         let began_ns = self.now_ns();
         let reply = self.send_request(connections, controller, &request);
-        let answer = timeout(self.patience, reply).await;
-        let timed_out = || Answer::Unknown { reason: format!("no answer for {:?}", self.patience) };
+        let answer = timeout(self.answer_timeout, reply).await;
+        let timed_out =
+            || Answer::Unknown { reason: format!("no answer for {:?}", self.answer_timeout) };
         let mut answer = answer.unwrap_or_else(|_| timed_out());
         // A read without an answer has no effect, so that its outcome is known.
         if let (Request::Read, Answer::Unknown { reason }) = (&request, &answer) {

@@ -9,9 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Time limit of waits, long enough for a machine that stalls for a while. Only a failing test reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// The same limit for processes under test. None gives up on another that waits for a CPU.
-pub const PATIENT: [&str; 2] = ["--patience", "300s"];
+pub const LONG_TIMEOUT: [&str; 2] = ["--peer-timeout", "300s"];
 
 /// Returns a command of the workspace. `cargo test --workspace` and `cargo build` make those of other
 /// packages.
@@ -23,11 +23,11 @@ pub fn command(name: &str) -> Command {
     command
 }
 
-/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`PATIENCE`].
+/// Waits until `condition` returns true. `goal` names the awaited state in the panic after [`TIMEOUT`].
 pub fn wait(goal: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < PATIENCE, "timeout while waiting for {goal}");
+        assert!(began.elapsed() < TIMEOUT, "timeout while waiting for {goal}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -132,7 +132,7 @@ pub fn generator(workload: &str, rate: &str, dst: &str, drain: &str, device: &st
     let mut command = command("wedjat-pktgen");
     command.args(["run", "--service", workload, "--verify", "--rate", rate, "--dst", dst]);
     command.args(["--warmup", "0s", "--duration", "3600s", "--drain", drain, "--no-floor"]);
-    command.args(PATIENT).args(["--format", "json", "--device", device]);
+    command.args(LONG_TIMEOUT).args(["--format", "json", "--device", device]);
     command
 }
 

@@ -202,7 +202,7 @@ fn link_loss_clears_neighbours_and_return_probes_servers() {
 #[test]
 fn link_up_is_announced_once() {
     let mut rig = rig_with("horus", true, true, 256);
-    rig.leaf = rig.leaf.with_patience();
+    rig.leaf = rig.leaf.with_link_up_delay();
     let neighbours = rig.leaf.stages().neighbours().clone();
     let mut requests_after = |is_up: Option<bool>| {
         is_up.into_iter().for_each(|is_up| neighbours.set_link(CLIENTS, is_up));
@@ -218,11 +218,11 @@ fn link_up_is_announced_once() {
     rig.assert_accounted();
 }
 
-/// Builds a leaf whose workers' link is down, after 300 tasks have arrived. With patience, it leaves tasks in the
+/// Builds a leaf whose workers' link is down, after 300 tasks have arrived. With a link-up delay, it leaves tasks in
 /// device for up to 250 ms while workers are not reachable.
 fn with_tasks_before_workers() -> Rig {
     let mut rig = rig_with("horus", false, true, 512);
-    rig.leaf = rig.leaf.with_patience();
+    rig.leaf = rig.leaf.with_link_up_delay();
     rig.leaf.stages().neighbours().set_link(WORKERS, false);
     assert!((0..300).all(|seq| rig.far[CLIENTS].send(&task(seq))));
     rig

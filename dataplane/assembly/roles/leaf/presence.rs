@@ -556,9 +556,9 @@ fn worker_of_a_returned_host_stays_silent() {
 // promise: membership.4
 #[test]
 fn tasks_wait_for_the_first_registration() {
-    // With patience, the leaf leaves tasks in the device for up to 250 ms while it has no worker.
+    // With a link-up delay, the leaf leaves tasks in the device for up to 250 ms while it has no worker.
     let mut rig = registering("horus");
-    rig.leaf = rig.leaf.with_patience();
+    rig.leaf = rig.leaf.with_link_up_delay();
     for seq in 0..20 {
         rig.send(CLIENTS, &task(seq));
     }
@@ -574,7 +574,7 @@ fn tasks_wait_for_the_first_registration() {
     rig.assert_accounted();
     // Without a registration, tasks are dropped in the end.
     let mut rig = registering("horus");
-    rig.leaf = rig.leaf.with_patience();
+    rig.leaf = rig.leaf.with_link_up_delay();
     rig.send(CLIENTS, &task(0));
     for _ in 0..300 {
         rig.wait(1_000_000);

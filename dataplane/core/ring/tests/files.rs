@@ -39,7 +39,7 @@ fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
 fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
     while !is_true() {
-        assert!(began.elapsed() < crate::PATIENCE, "waited in vain until {what}");
+        assert!(began.elapsed() < crate::TIMEOUT, "waited in vain until {what}");
         std::thread::yield_now();
     }
 }
@@ -165,7 +165,7 @@ fn foreign_file_is_left_alone() {
 #[test]
 fn peers_cannot_remove_the_memory() {
     let (_folder, path, region) = created();
-    let memory = request_offer(&path, crate::PATIENCE).unwrap().memory;
+    let memory = request_offer(&path, crate::TIMEOUT).unwrap().memory;
     let len = memory.metadata().unwrap().len();
     for changed in [0, 100, len - 1, len + 1] {
         assert!(memory.set_len(changed).is_err(), "{changed} bytes");
@@ -292,13 +292,13 @@ fn runs_out_of_descriptors() {
     setrlimit(Resource::Nofile, none).unwrap();
     rustix::net::connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     let mut bytes = [0; 1000];
-    let mut receive = |patience| {
-        set_socket_timeout(&peer, Timeout::Recv, Some(patience)).unwrap();
+    let mut receive = |timeout| {
+        set_socket_timeout(&peer, Timeout::Recv, Some(timeout)).unwrap();
         rustix::net::recv(&peer, &mut bytes[..], rustix::net::RecvFlags::empty())
     };
     assert!(receive(Duration::from_millis(200)).is_err(), "it can't be accepted");
     setrlimit(Resource::Nofile, before).unwrap();
-    assert!(receive(crate::PATIENCE).unwrap().0 > 0);
+    assert!(receive(crate::TIMEOUT).unwrap().0 > 0);
     println!("served at last");
 }
 

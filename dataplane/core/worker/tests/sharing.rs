@@ -11,7 +11,7 @@ fn serve_beside(
 ) -> Detached {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     std::thread::scope(|scope| {
         let serving = scope.spawn(move || worker.serve(&sharing, handler).unwrap());
         agent(&mut channel);
@@ -27,7 +27,7 @@ fn serve_beside(
 fn completed<const N: usize>(channel: &mut Channel) -> [u32; N] {
     let (began, mut replies) = (Instant::now(), Vec::new());
     while replies.len() < N {
-        assert!(began.elapsed() < PATIENCE, "a task is not completed");
+        assert!(began.elapsed() < TIMEOUT, "a task is not completed");
         for count in channel.collect().unwrap() {
             let position = channel.sender().completed(count);
             assert!(matches!(channel.outcome(position), Outcome::Reply { len: 4, .. }));
@@ -127,7 +127,7 @@ fn panicking_task_leaves_the_others() {
         let (mut replies, mut unanswered) = (0, 0);
         let began = Instant::now();
         while replies + unanswered < 4 {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < TIMEOUT);
             for count in channel.collect().unwrap() {
                 match outcome(channel, count) {
                     Outcome::Unanswered => unanswered += 1,
@@ -155,7 +155,7 @@ fn served_quanta_are_published() {
         assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
         let began = Instant::now();
         while channel.sender().quanta() < 4 {
-            assert!(began.elapsed() < PATIENCE, "two tasks take turns");
+            assert!(began.elapsed() < TIMEOUT, "two tasks take turns");
             std::thread::yield_now();
         }
         ends.store(true, Release);
@@ -168,7 +168,7 @@ fn served_quanta_are_published() {
 fn worker_continues_after_sharing() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     assert!(channel.give(ids(0), &[]) && channel.give(ids(1), &[]));
     worker.poll().unwrap().reply(b"alone").unwrap();
     let sharing = Sharing::default();
@@ -196,7 +196,7 @@ fn worker_continues_after_sharing() {
 fn impossible_parameters_of_sharing_are_refused() {
     let region = region(1);
     let mut channel = region.channel(0);
-    let mut worker = join(&region, &mut channel, &patient());
+    let mut worker = join(&region, &mut channel, &attach_options());
     let sharing = Sharing::default();
     let wrong = [
         (Sharing { quantum: Duration::ZERO, ..sharing }, "quantum: found 0ns; allowed: 1us to 1s"),

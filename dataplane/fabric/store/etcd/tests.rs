@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::timeout;
 
 use super::*;
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::command::Command;
 use crate::etcd::Etcd;
 use crate::etcd::proxy::{Action, Proxy};
@@ -29,7 +29,7 @@ fn site(lease: Duration) -> Option<(Etcd, Proxy, EtcdStore)> {
 /// Runs a test with a timeout.
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async { timeout(PATIENCE, test).await.unwrap() });
+    runtime.block_on(async { timeout(TIMEOUT, test).await.unwrap() });
 }
 
 /// Writes the next version, which adds the leaf or removes it.

@@ -14,7 +14,7 @@ use crate::demo::leaf::{self, LeafConfig, NodeProcess};
 use crate::rack::Layout;
 
 /// Timeout, generous enough for a busy machine. Only a broken promise reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum lifetime of a node.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// Number of workers, on two servers or at one agent.
@@ -197,7 +197,7 @@ impl Site {
     /// Waits until `condition` returns true. `goal` names the awaited state in the error.
     ///
     /// # Errors
-    /// If this does not happen within [`PATIENCE`], or `condition` fails.
+    /// If this does not happen within [`TIMEOUT`], or `condition` fails.
     pub fn until(
         &self,
         goal: &str,
@@ -205,7 +205,7 @@ impl Site {
     ) -> Result<(), Failure> {
         let began = Instant::now();
         while !condition()? {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 return Err(format!("timeout while waiting for {goal}").into());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -292,14 +292,14 @@ impl Job {
     /// Waits for the end of the process. Returns its status, its output and its error output.
     ///
     /// # Errors
-    /// If the process does not end within [`PATIENCE`].
+    /// If the process does not end within [`TIMEOUT`].
     pub fn finish(mut self) -> Result<(ExitStatus, String, String), Failure> {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 return Err(format!("a started process did not end: {}", read(&self.errors)).into());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -310,7 +310,7 @@ impl Job {
     /// Waits for a driver's end and parses its report.
     ///
     /// # Errors
-    /// If the driver does not end within [`PATIENCE`], or made no report.
+    /// If the driver does not end within [`TIMEOUT`], or made no report.
     pub fn outcomes(self) -> Result<DriverOutcomes, Failure> {
         let (status, output, errors) = self.finish()?;
         let report: Value = serde_json::from_str(&output).map_err(|_| {

@@ -17,7 +17,7 @@ use wedjat_cosched::{Overrides, ReplayResult, replay};
 
 use super::Failure;
 use super::accounts::{self, CpuTimes, Machine};
-use super::children::{JobReport, JobSetup, PATIENCE, Process, RunningBatch, WorkerSetup};
+use super::children::{JobReport, JobSetup, Process, RunningBatch, TIMEOUT, WorkerSetup};
 use super::dispatch::{self, Course, DispatchCounts, NEVER, Rig, now_ns};
 use super::plan::{Block, Cell, Phase, Purpose};
 use crate::app::Spin;
@@ -374,7 +374,7 @@ fn wait_for_admission(
                 .is_some_and(|it| it.cpus.iter().eq([&cpu]) && it.is_real_time() == is_real_time)
     };
     while !is_ready(worker.id()) {
-        if worker.has_ended() || began.elapsed() > PATIENCE {
+        if worker.has_ended() || began.elapsed() > TIMEOUT {
             return Err(worker.into_failure());
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -26,7 +26,7 @@ use crate::batch::Batch;
 use crate::worker::serve;
 
 /// Longest wait for a child process, generous enough for a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest spin of a worker before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 /// Spin of a polling worker: longer than any wait for a task.
@@ -64,7 +64,7 @@ pub fn work(arguments: &WorkerArguments) -> Result<bool, Failure> {
     };
     let options = Options {
         cpu: Some(arguments.cpu),
-        patience: PATIENCE,
+        attach_timeout: TIMEOUT,
         spin: if arguments.polls { ALWAYS } else { SPIN },
         adaptive_spin: !arguments.polls,
         real_time: arguments.real_time,
@@ -199,7 +199,7 @@ impl Process {
         }
     }
 
-    /// Returns the error of a process that ended, or did not become ready within [`PATIENCE`]. Terminates it in the
+    /// Returns the error of a process that ended, or did not become ready within [`TIMEOUT`]. Terminates it in the
     /// second case.
     pub fn into_failure(mut self) -> Failure {
         let (name, is_late) = (self.name, !self.has_ended());
@@ -207,7 +207,7 @@ impl Process {
             self.terminate();
         }
         match self.wait_for_output() {
-            _ if is_late => format!("{name} was not ready within {PATIENCE:?}").into(),
+            _ if is_late => format!("{name} was not ready within {TIMEOUT:?}").into(),
             Err(error) => error,
             Ok(_) => format!("{name} ended before it was ready").into(),
         }
@@ -315,7 +315,7 @@ impl JobSetup<'_> {
     /// Starts the job and waits until its batch has a process.
     ///
     /// # Errors
-    /// If the job ends before that, or starts no process within [`PATIENCE`].
+    /// If the job ends before that, or starts no process within [`TIMEOUT`].
     pub fn start(&self) -> Result<RunningBatch, Failure> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("bench-cosched-job").arg("--agent").arg(self.agent).env(NOTES, self.notes);
@@ -353,7 +353,7 @@ impl JobSetup<'_> {
                 Some(note) if note.made.paths().next().is_some_and(has_process) => {
                     return Ok(RunningBatch { process, folder, note });
                 }
-                _ if process.has_ended() || began.elapsed() > PATIENCE => {
+                _ if process.has_ended() || began.elapsed() > TIMEOUT => {
                     return Err(process.into_failure());
                 }
                 _ => std::thread::sleep(Duration::from_millis(2)),

@@ -47,7 +47,7 @@ pub const EXAMPLE: &str = "Examples:
 
 /// Ratio of the default objective to the latency without batch under 20% load.
 const TIMES_UNLOADED: f64 = 5.0;
-/// Time for which the CPUs must be quiet before a block begins, with `--patience`.
+/// Time for which the CPUs must be quiet before a block begins, with `--quiet-timeout`.
 const QUIET: Duration = Duration::from_millis(500);
 /// Number of windows in the measurement of the latency without batch.
 const UNLOADED_WINDOWS: usize = 16;
@@ -102,8 +102,8 @@ pub struct Arguments {
     #[arg(long, default_value_t = 0.05)]
     pub foreign_max: f64,
     /// Seconds to wait before each block for the CPUs to become quiet; does not change the rule for windows
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    pub patience: u64,
+    #[arg(long, alias = "patience", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub quiet_timeout: u64,
     /// Objective for the 99.9th percentile of a window in us [default: 5 times the value without batch under
     /// 20% load]
     #[arg(long)]
@@ -260,13 +260,13 @@ fn calibrated(cpu: usize) -> Result<Spin, Failure> {
     Ok(calibration.spin)
 }
 
-/// Waits for quiet CPUs, at most for the time of `--patience`. This only delays a block. The windows of the
+/// Waits for quiet CPUs, at most for the time of `--quiet-timeout`. This only delays a block. The windows of the
 /// block still decide which of them count.
 fn wait_for_quiet(arguments: &Arguments) {
     let (machine, began) = (Machine::new(), Instant::now());
     let read_times = || (Instant::now(), machine.used());
     let mut previous = read_times();
-    while began.elapsed() < Duration::from_secs(arguments.patience) {
+    while began.elapsed() < Duration::from_secs(arguments.quiet_timeout) {
         std::thread::sleep(QUIET);
         let current = read_times();
         // This process sleeps meanwhile, so that all used time is foreign.

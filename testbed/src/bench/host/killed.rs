@@ -46,7 +46,7 @@ const BEFORE: Duration = Duration::from_millis(200);
 /// Time under load after replies resume.
 const AFTER_NS: u64 = 50_000_000;
 /// Longest wait for a process, generous enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Number of frames, smaller than the agent's queue, so that the queue never overflows.
 const FRAMES: usize = setup::QUEUE / 2;
 const CLIENT_MAC: Mac = Mac([2, 0, 0, 0, 2, 1]);
@@ -99,8 +99,8 @@ fn load(seed: u64) -> Result<Load, Failure> {
     Ok(Load {
         warmup_s: 0.0,
         // The run stops earlier.
-        duration_s: PATIENCE.as_secs_f64(),
-        drain_s: PATIENCE.as_secs_f64(),
+        duration_s: TIMEOUT.as_secs_f64(),
+        drain_s: TIMEOUT.as_secs_f64(),
         seed,
         run: seed as u32,
         verify: true,
@@ -168,19 +168,19 @@ impl Process {
     fn start(program: &Path, agent: &Path, id: u16, cpu: usize) -> Result<Self, Failure> {
         let mut command = Command::new(program);
         command.args(["worker", "--app", "spin", "--worker", &id.to_string()]);
-        command.arg("--patience").arg(format!("{}s", PATIENCE.as_secs()));
+        command.arg("--peer-timeout").arg(format!("{}s", TIMEOUT.as_secs()));
         command.arg("--core").arg(cpu.to_string()).arg("--attach").arg(agent);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
         Ok(Self(Some(child)))
     }
 
-    /// Waits until `is_reached` returns true. Fails if the process exits earlier, or after [`PATIENCE`].
+    /// Waits until `is_reached` returns true. Fails if the process exits earlier, or after [`TIMEOUT`].
     fn wait_until(mut self, is_reached: impl Fn() -> bool) -> Result<Self, Failure> {
         let began = Instant::now();
         while !is_reached() {
             let has_ended = self.0.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
-            if has_ended || began.elapsed() > PATIENCE {
+            if has_ended || began.elapsed() > TIMEOUT {
                 self.0.iter_mut().try_for_each(Child::kill)?;
                 return Err(self
                     .wait_for_success()

@@ -53,7 +53,7 @@ const READINGS_PER_ROUND: f64 = 3.0;
 /// Capacity for samples of the bound, one per millisecond.
 const BOUNDS: usize = 1 << 12;
 /// Longest wait of a worker for its admission.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 /// Packets in each direction of the wire. The packets and their [`FRAMES`] frames fit into a core's cache.
 /// Tasks without a free frame are sent late. Their response time still counts from the due time.
 const DEPTH: usize = 1024;
@@ -294,7 +294,7 @@ fn drive(
     seed: u64,
 ) -> Result<(Tally, LoopTimes), Failure> {
     let (load, hz) = (load(seed)?, eal.ticks_hz() as f64);
-    let options = Options { patience: PATIENCE, ..Options::default() };
+    let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
     let join = |_| Worker::join("bench-host", region, &options);
     let workers = (0..WORKERS).map(join).collect::<Result<_, _>>()?;
     let mut stand_ins = StandIns::new(workers, load.service.workload(), hz);

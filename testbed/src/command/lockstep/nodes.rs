@@ -24,7 +24,7 @@ use wedjat_testbed::lockstep::system::{
 
 use crate::command::leaves::{self, Placement};
 use crate::command::ports::{Device, Environment, PoolHandle, QueuePort};
-use crate::command::rig::PATIENCE;
+use crate::command::rig::TIMEOUT;
 use crate::command::{Failure, devices, signals};
 
 /// Maximum run time of a node, for the case that no process is left to end it.
@@ -129,10 +129,10 @@ impl<'a> Processes<'a> {
             match number {
                 Some(number) if is_linked() => return Ok(number),
                 _ if self.stop.load(Ordering::Relaxed) => return Err("stopped".to_owned()),
-                _ if began.elapsed() > PATIENCE => {
+                _ if began.elapsed() > TIMEOUT => {
                     return Err(format!(
                         "{name} has not joined its clock after {} s",
-                        PATIENCE.as_secs()
+                        TIMEOUT.as_secs()
                     ));
                 }
                 _ => {}
@@ -282,7 +282,7 @@ impl Node for ProcessNode {
         shared.borrow_mut().conductor.forget(number);
         let began = Instant::now();
         while links.iter().any(|&link| shared.borrow().devices[link].link().up) {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 return Err("its devices are still linked".to_owned());
             }
             std::thread::sleep(Duration::from_millis(1));

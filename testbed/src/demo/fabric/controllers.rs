@@ -17,7 +17,7 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// Maximum time until a deposed or killed leader is replaced: its lease and a second for the election.
 pub const CHANGE_MAX: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 /// Longest wait for any condition.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval between attempts.
 const RETRY: Duration = Duration::from_millis(20);
 /// Number of etcd members.
@@ -255,12 +255,12 @@ impl Controllers {
     }
 }
 
-/// Waits until the next attempt. Returns an error after [`PATIENCE`].
+/// Waits until the next attempt. Returns an error after [`TIMEOUT`].
 fn wait(began: Instant, reason: &str) -> Result<(), String> {
     std::thread::sleep(RETRY);
-    if began.elapsed() < PATIENCE {
+    if began.elapsed() < TIMEOUT {
         Ok(())
     } else {
-        Err(format!("{reason} after {} s", PATIENCE.as_secs()))
+        Err(format!("{reason} after {} s", TIMEOUT.as_secs()))
     }
 }
