@@ -200,7 +200,7 @@ fn wake(pool: &MbufPool, from: &mut QueuePort, to: &mut QueuePort) {
     let mut burst: Burst<Mbuf> = Burst::new();
     let mut wakes = 0;
     // The kernel's own packets wake the sleeper too; there are few.
-    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)).is_wake_up() {
+    while wakes < 20 || sleeper.sleep(Duration::from_millis(20)).is_device() {
         assert!(start.elapsed() < TIMEOUT, "{wakes} times woken");
         sleeper.arm();
         while to.rx_burst(&mut burst) > 0 {

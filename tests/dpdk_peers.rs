@@ -319,7 +319,7 @@ mod peers {
                 let mut unanswered = if wakes < 20 { self.send(1) } else { 0 };
                 let longest = Duration::from_millis(if unanswered > 0 { 10_000 } else { 20 });
                 unanswered -= self.ports[0].rx_burst(&mut burst);
-                if sleeper.sleep(longest).is_wake_up() {
+                if sleeper.sleep(longest).is_device() {
                     (wakes, quiet) = (wakes + 1, 0);
                 } else {
                     assert_eq!(unanswered, 0, "no answer woke the sleeper");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use wedjat_core::clock::{Clock, ClockError, Progress};
 use wedjat_core::state::{Counter, Counters};
 
-use super::{SleepEnd, Sleeper, StallCounter};
+use super::{Sleeper, StallCounter, WakeReason};
 
 /// Time without work after which a core sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -32,10 +32,10 @@ pub struct Adaptive {
     is_armed: bool,
     /// True if the core has slept after its last poll.
     has_slept: bool,
-    /// Cause that ended the sleep before the last poll; `None` if a device did, or without a sleep.
-    unwoken: Option<SleepEnd>,
-    /// Cause that ended the first such sleep after which packets were waiting; cleared when interrupts are armed.
-    unannounced: Option<SleepEnd>,
+    /// Reason why the sleep before the last poll ended; `None` if a device ended it, or without a sleep.
+    unwoken: Option<WakeReason>,
+    /// Reason why the first such sleep ended after which packets were waiting; cleared when interrupts are armed.
+    unannounced: Option<WakeReason>,
 }
 
 impl Adaptive {
@@ -71,9 +71,9 @@ impl Adaptive {
     /// Arms the devices' interrupts. First counts a late wake if packets waited for the end of a timed sleep, and
     /// their interrupt has still not come.
     fn arm(&mut self) {
-        if let Some(end) = self.unannounced.take()
+        if let Some(reason) = self.unannounced.take()
             && self.sleeper.was_missed()
-            && end == SleepEnd::Timer
+            && reason == WakeReason::Timer
         {
             self.counters.add(Counter::LateWakes, 1);
         }
@@ -91,9 +91,9 @@ impl Adaptive {
             return;
         }
         let ns = u128::from(until - now) * 1_000_000_000 / u128::from(self.ticks_hz());
-        let end = self.sleeper.sleep(Duration::from_nanos(ns as u64));
-        let is_woken = end.is_wake_up();
-        self.unwoken = (!is_woken).then_some(end);
+        let reason = self.sleeper.sleep(Duration::from_nanos(ns as u64));
+        let is_woken = reason.is_device();
+        self.unwoken = (!is_woken).then_some(reason);
         self.tsc_clock.slept(until);
         self.has_slept = true;
         self.counters.add(Counter::Sleeps, 1);

@@ -631,7 +631,7 @@ impl Relay {
         let driver = start().then(|| self.accept().ok())??;
         let mut forwarder = Forwarder::new(self, false);
         let (checker, announced) = (ServerMessages::new(rings), AnnouncedMemory::default());
-        forwarder.add(peer, Stage::Server { id, checker, driver, announced });
+        forwarder.add(peer, ChannelState::Server { id, checker, driver, announced });
         forwarder.spawn()
     }
 
@@ -811,21 +811,21 @@ struct Forwarder {
     accepts_from: Option<Instant>,
     /// Failures to accept a peer.
     outage: Outage,
-    channels: Vec<Channel>,
+    channels: Vec<PeerChannel>,
     /// Ids of the connected devices.
     connected: BTreeSet<u32>,
 }
 
 /// Control channel of one peer.
-struct Channel {
+struct PeerChannel {
     peer: OwnedFd,
-    stage: Stage,
+    state: ChannelState,
     /// Time of the channel's creation.
     began: Instant,
 }
 
-/// Progress of a connection. A `checker` accepts only messages that the protocol allows next.
-enum Stage {
+/// State of a connection. A `checker` accepts only messages that the protocol allows next.
+enum ChannelState {
     /// Handshake of a client. Its valid messages wait in `messages`; the driver has seen none of them.
     Client { checker: ClientMessages, messages: Vec<Message> },
     /// Handshake of our driver with a server.
@@ -834,7 +834,7 @@ enum Stage {
     Connected { id: u32, driver: OwnedFd },
 }
 
-impl Stage {
+impl ChannelState {
     /// Returns the driver's socket; `None` while the driver takes no part yet.
     fn driver(&self) -> Option<&OwnedFd> {
         match self {
@@ -865,8 +865,8 @@ impl Forwarder {
     }
 
     /// Adds a channel.
-    fn add(&mut self, peer: OwnedFd, stage: Stage) {
-        self.channels.push(Channel { peer, stage, began: Instant::now() });
+    fn add(&mut self, peer: OwnedFd, state: ChannelState) {
+        self.channels.push(PeerChannel { peer, state, began: Instant::now() });
     }
 
     /// Starts the thread on the caller's CPUs; `None` if the system has no thread. The thread sleeps except when a peer
@@ -897,7 +897,7 @@ impl Forwarder {
         if self.accepts_from.is_some_and(|from| from <= now) {
             self.accepts_from = None;
         }
-        let handshakes = || self.channels.iter().filter(|channel| channel.stage.is_handshake());
+        let handshakes = || self.channels.iter().filter(|channel| channel.state.is_handshake());
         let listens =
             self.accepts && self.accepts_from.is_none() && handshakes().count() < HANDSHAKES;
         let longest = self.relay.handshake_max();
@@ -911,7 +911,7 @@ impl Forwarder {
         let mut ends: Vec<PollFd<'_>> = Vec::new();
         for channel in &self.channels {
             ends.push(watch(&channel.peer));
-            ends.extend(channel.stage.driver().map(watch));
+            ends.extend(channel.state.driver().map(watch));
         }
         if listens {
             ends.push(watch(&self.relay.listener));
@@ -925,7 +925,7 @@ impl Forwarder {
         let mut next_is_ready = || readiness.next().unwrap_or(false);
         let ready = self.channels.iter().map(|channel| ReadyEnds {
             peer: next_is_ready(),
-            driver: channel.stage.driver().is_some() && next_is_ready(),
+            driver: channel.state.driver().is_some() && next_is_ready(),
         });
         let ready = ready.collect();
         (ready, listens && next_is_ready())
@@ -973,66 +973,69 @@ impl Forwarder {
             to_client: largest(|rings| rings.to_client),
         };
         Message::new(memif_control::hello(offered)).send(&peer, None);
-        self.add(peer, Stage::Client { checker: ClientMessages::default(), messages: Vec::new() });
+        self.add(
+            peer,
+            ChannelState::Client { checker: ClientMessages::default(), messages: Vec::new() },
+        );
     }
 
     /// Advances a channel by one message or its timeout. Returns `None` at its end.
-    fn advance(&mut self, channel: Channel, ready: ReadyEnds) -> Option<Channel> {
+    fn advance(&mut self, channel: PeerChannel, ready: ReadyEnds) -> Option<PeerChannel> {
         let relay = Arc::clone(&self.relay);
-        let Channel { peer, stage, began } = channel;
+        let PeerChannel { peer, state, began } = channel;
         let longest = relay.handshake_max();
-        let is_late = stage.is_handshake() && began.elapsed() >= longest;
-        let stage = match stage {
-            Stage::Client { checker, messages } if ready.peer => {
+        let is_late = state.is_handshake() && began.elapsed() >= longest;
+        let state = match state {
+            ChannelState::Client { checker, messages } if ready.peer => {
                 self.receive_from_client(&peer, checker, messages)?
             }
-            Stage::Server { id, checker, driver, announced } if ready.driver => {
+            ChannelState::Server { id, checker, driver, announced } if ready.driver => {
                 self.receive_from_driver(&peer, id, checker, driver, announced)?
             }
-            Stage::Server { id, checker, driver, announced } if ready.peer => {
+            ChannelState::Server { id, checker, driver, announced } if ready.peer => {
                 self.receive_from_server(&peer, id, checker, driver, announced)?
             }
-            Stage::Connected { id, driver } if ready.driver => {
+            ChannelState::Connected { id, driver } if ready.driver => {
                 // The driver comes first: its state decides the meaning of the peer's message.
                 match Message::receive(&driver) {
                     Some(message) => message.send(&peer, None),
                     None => return self.count_end(id),
                 };
-                Stage::Connected { id, driver }
+                ChannelState::Connected { id, driver }
             }
             // A connected peer may send only a disconnect. Any other message ends the connection, too.
-            Stage::Connected { id, driver } if ready.peer => {
+            ChannelState::Connected { id, driver } if ready.peer => {
                 self.end(&peer, &driver, Message::receive(&peer));
                 return self.count_end(id);
             }
-            stage if is_late => {
+            state if is_late => {
                 relay.refuse(&peer, &format_args!("no connection after {longest:?}"));
-                if let Some(driver) = stage.driver() {
+                if let Some(driver) = state.driver() {
                     self.end(&peer, driver, None);
                 }
                 return None;
             }
-            stage => stage,
+            state => state,
         };
-        Some(Channel { peer, stage, began })
+        Some(PeerChannel { peer, state, began })
     }
 
     /// Counts an ended connection, whose device becomes free for another peer. Returns `None`, which ends the
     /// channel.
-    fn count_end(&mut self, id: u32) -> Option<Channel> {
+    fn count_end(&mut self, id: u32) -> Option<PeerChannel> {
         self.connected.remove(&id);
         self.relay.note_connection(id, None);
         *locked(&self.relay.status).ended.entry(id).or_default() += 1;
         None
     }
 
-    /// Processes the next message of a client's handshake. Returns the next stage; `None` ends the channel.
+    /// Processes the next message of a client's handshake. Returns the next state; `None` ends the channel.
     fn receive_from_client(
         &mut self,
         peer: &OwnedFd,
         mut checker: ClientMessages,
         mut messages: Vec<Message>,
-    ) -> Option<Stage> {
+    ) -> Option<ChannelState> {
         let relay = Arc::clone(&self.relay);
         let message = Message::receive(peer)?;
         let memory: Vec<_> =
@@ -1059,7 +1062,7 @@ impl Forwarder {
             }
             Ok(Step::Next) => {
                 Message::new(memif_control::ack()).send(peer, None);
-                Some(Stage::Client { checker, messages })
+                Some(ChannelState::Client { checker, messages })
             }
             Ok(Step::Leaves) => None,
             // Another client of the same device was faster: handshakes run side by side.
@@ -1078,7 +1081,7 @@ impl Forwarder {
                     self.connected.insert(id);
                     relay.note_connection(id, Some(announced(messages).interrupts()));
                     connected.send(peer, None);
-                    Some(Stage::Connected { id, driver })
+                    Some(ChannelState::Connected { id, driver })
                 }
                 Err(reason) => {
                     refuse(&reason);
@@ -1100,7 +1103,7 @@ impl Forwarder {
         mut checker: ServerMessages,
         driver: OwnedFd,
         mut announced: AnnouncedMemory,
-    ) -> Option<Stage> {
+    ) -> Option<ChannelState> {
         let message = Message::receive(&driver)?;
         if let Ok(kind) = message.kind() {
             checker.note_client_message(kind);
@@ -1119,7 +1122,7 @@ impl Forwarder {
         if let (Some(place), Some(event)) = (read_ring, own_event) {
             announced.add_ring(place, event);
         }
-        Some(Stage::Server { id, checker, driver, announced })
+        Some(ChannelState::Server { id, checker, driver, announced })
     }
 
     /// Processes the next message of a server in a handshake with our driver. `None` ends the channel.
@@ -1130,7 +1133,7 @@ impl Forwarder {
         mut checker: ServerMessages,
         driver: OwnedFd,
         announced: AnnouncedMemory,
-    ) -> Option<Stage> {
+    ) -> Option<ChannelState> {
         let relay = Arc::clone(&self.relay);
         let Some(message) = Message::receive(peer) else {
             locked(&relay.status).last_failure = "the server closed its end".to_owned();
@@ -1144,7 +1147,7 @@ impl Forwarder {
                 message.send(&driver, None);
                 relay.note_connection(id, Some(announced.interrupts()));
                 self.connected.insert(id);
-                return Some(Stage::Connected { id, driver });
+                return Some(ChannelState::Connected { id, driver });
             }
             Ok(MessageKind::Disconnect) => {
                 locked(&relay.status).last_failure = memif_control::reason(message.bytes());
@@ -1159,7 +1162,7 @@ impl Forwarder {
                 return None;
             }
         }
-        Some(Stage::Server { id, checker, driver, announced })
+        Some(ChannelState::Server { id, checker, driver, announced })
     }
 
     /// Disconnects the driver from its peer, and waits until it has unmapped the peer's memory. Closing our

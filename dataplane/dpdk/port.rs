@@ -24,19 +24,19 @@ use wedjat_sys as sys;
 use super::eal::{Eal, LogCapture, driver_name, error_text, indented_end};
 use super::events::{self, Cause, NAME_BYTES};
 use super::gate::{Gate, Pass};
+use super::interrupt_evidence::InterruptEvidence;
 use super::kernel_rings::{self, KernelRings};
 use super::mbuf::Mbuf;
 use super::memif::{self, RelayedDevice, Role, ServerDevice};
 use super::pool::MbufPool;
-use super::presence::{Presence, Visitor};
-use super::proof::Proof;
+use super::presence::{DevicePresence, PresenceReader};
 use super::properties::{self, DeviceProperties};
 use super::rss::{Rss, RssFields, Spread};
-use super::source::Source;
 use super::stamps::{self, NoStamps, StampClock, Stamping};
 use super::steering::Steering;
 use super::turns::take_turn;
 use super::vlan;
+use super::wake_source::WakeSource;
 
 /// Interval at which the watching thread checks whether an unplugged device is back.
 const RETURN_RETRY: Duration = Duration::from_millis(500);
@@ -255,7 +255,7 @@ struct OpenedDevice {
     /// Options of its set-up.
     options: DeviceOptions,
     /// Presence of a device that can be unplugged: a NIC.
-    presence: Option<Arc<Presence>>,
+    presence: Option<Arc<DevicePresence>>,
     /// Gate that keeps outlets out of bursts while such a device is closed.
     gate: Arc<Gate>,
     /// Steps between a removal and the return.
@@ -269,7 +269,7 @@ struct OpenedDevice {
     /// RSS key, if one was set. Drivers keep a pointer to it until the device is closed.
     rss_key: Arc<OnceLock<Vec<u8>>>,
     /// Evidence that its receive interrupts work.
-    proof: Arc<Proof>,
+    evidence: Arc<InterruptEvidence>,
     /// Name of its driver, such as `net_memif`.
     driver: String,
     /// Number of transmit queues, at least one for each port.
@@ -403,7 +403,7 @@ impl Device {
                 (None, Some(presence)) if is_outlet => {
                     Guard::Outlet(device.gate.pass(), Arc::clone(presence))
                 }
-                (None, Some(presence)) => Guard::Presence(presence.visitor()),
+                (None, Some(presence)) => Guard::Presence(presence.reader()),
                 (None, None) => Guard::Open,
             };
             let checksums = Checksums {
@@ -513,7 +513,7 @@ impl Device {
     /// Returns false if the driver accepts receive interrupts but never delivers one. Cores then take short naps
     /// instead of sleeps.
     pub fn delivers_interrupts(&self) -> bool {
-        !self.0.proof.is_broken()
+        !self.0.evidence.is_broken()
     }
 
     /// Returns the position of the receive time in packets, and its clock. [`Device::clock`] reads the
@@ -919,10 +919,10 @@ enum Guard {
     /// Pass of the gate that closes while the driver maps or unmaps a memif peer's memory.
     Gate(Pass),
     /// A NIC, which may be unplugged.
-    Presence(Visitor),
+    Presence(PresenceReader),
     /// A NIC's outlet. Its thread may send nothing for a long time, so the watching thread closes the gate instead of
     /// waiting for an acknowledgement.
-    Outlet(Pass, Arc<Presence>),
+    Outlet(Pass, Arc<DevicePresence>),
 }
 
 /// One queue pair of a device. One thread at a time polls it; it may move between threads.
@@ -953,28 +953,28 @@ impl QueuePort {
     }
 
     /// Returns the source of wake-ups by which the port can end its core's sleep.
-    pub(super) fn source(&self) -> Source {
+    pub(super) fn source(&self) -> WakeSource {
         let device = &self.device;
         let queues = std::iter::once(self.queue).chain(self.inlets.clone());
         match (&device.relay, device.driver.as_str()) {
             (Some(memif), _) => {
                 let (relay, id) = (Arc::clone(&memif.relay), memif.id);
-                Source::Memif { relay, id, rings: queues.collect() }
+                WakeSource::Memif { relay, id, rings: queues.collect() }
             }
             (None, "net_af_packet" | "net_af_xdp") => {
                 let sockets = |queue| device.kernel_rings.of_queue(queue, device.rx);
                 let sockets: BTreeSet<_> = queues.flat_map(sockets).collect();
-                Source::Sockets(sockets.into_iter().collect())
+                WakeSource::Sockets(sockets.into_iter().collect())
             }
             _ if device.interrupts => {
                 let presence = match &self.guard {
-                    Guard::Presence(visitor) => Some(visitor.companion()),
+                    Guard::Presence(reader) => Some(reader.handle()),
                     _ => None,
                 };
-                let (id, proof) = (self.id, Arc::clone(&device.proof));
-                Source::Interrupt { presence, id, queues: queues.collect(), proof }
+                let (id, evidence) = (self.id, Arc::clone(&device.evidence));
+                WakeSource::Interrupt { presence, id, queues: queues.collect(), evidence }
             }
-            _ => Source::Nothing,
+            _ => WakeSource::Nothing,
         }
     }
 
@@ -983,7 +983,7 @@ impl QueuePort {
     fn receive(&mut self, queue: u16, burst: &mut Burst<Mbuf>) -> usize {
         match &mut self.guard {
             Guard::Open => receive(self.id, queue, burst),
-            Guard::Presence(visitor) => match visitor.id() {
+            Guard::Presence(reader) => match reader.id() {
                 Some(id) => receive(id, queue, burst),
                 None => 0,
             },
@@ -1024,7 +1024,7 @@ impl QueuePort {
     fn send(&mut self, burst: &mut Burst<Mbuf>) -> usize {
         match &mut self.guard {
             Guard::Open => send(self.id, self.queue, burst),
-            Guard::Presence(visitor) => match visitor.id() {
+            Guard::Presence(reader) => match reader.id() {
                 Some(id) => send(id, self.queue, burst),
                 None => 0,
             },
@@ -1061,7 +1061,7 @@ impl Port for QueuePort {
 
     fn is_removed(&self) -> bool {
         match &self.guard {
-            Guard::Presence(visitor) => visitor.is_withdrawn(),
+            Guard::Presence(reader) => reader.is_withdrawn(),
             Guard::Outlet(_, presence) => presence.id().is_none(),
             Guard::Open | Guard::Gate(_) => false,
         }
@@ -1165,14 +1165,14 @@ impl Setup<'_> {
             full_name: full_name(self.name),
             mac: mac_of(self.id),
             options: self.options.clone(),
-            presence: can_be_unplugged.then(|| Presence::new(self.id)),
+            presence: can_be_unplugged.then(|| DevicePresence::new(self.id)),
             gate: Arc::default(),
             lifecycle: Mutex::new(Lifecycle::Open),
             removals: AtomicU64::new(0),
             earlier: Mutex::default(),
             spread: self.spread(&info),
             rss_key: Arc::clone(&self.rss_key),
-            proof: Arc::default(),
+            evidence: Arc::default(),
             relay,
             serving: None,
             kernel_rings: match (driver.as_str(), interface.as_deref()) {

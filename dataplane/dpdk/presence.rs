@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// for every burst.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(super) struct Presence {
+pub(super) struct DevicePresence {
     /// Number of changes: odd while the device is withdrawn.
     epoch: AtomicU64,
     /// Port id in DPDK, valid while the epoch is even.
@@ -23,8 +23,8 @@ pub(super) struct Presence {
 
 /// A core's view of a device's presence.
 #[derive(Debug)]
-pub(super) struct Visitor {
-    presence: Arc<Presence>,
+pub(super) struct PresenceReader {
+    presence: Arc<DevicePresence>,
     /// Last epoch seen.
     seen: u64,
     /// Port id in that epoch; valid if the epoch is even.
@@ -33,12 +33,12 @@ pub(super) struct Visitor {
     acknowledged: Arc<AtomicU64>,
 }
 
-/// A device's presence for other code of the thread that owns a [`Visitor`]. Changes only when the visitor starts a
-/// burst.
+/// A device's presence for other code of the thread that owns a [`PresenceReader`]. Changes only when the reader starts
+/// a burst.
 #[derive(Clone, Debug)]
-pub(super) struct Companion {
-    presence: Arc<Presence>,
-    /// Epoch of the visitor's last burst.
+pub(super) struct PresenceHandle {
+    presence: Arc<DevicePresence>,
+    /// Epoch of the reader's last burst.
     acknowledged: Arc<AtomicU64>,
 }
 
@@ -47,7 +47,7 @@ fn is_present(epoch: u64) -> bool {
     epoch.is_multiple_of(2)
 }
 
-impl Presence {
+impl DevicePresence {
     /// Creates the presence of an open device.
     pub(super) fn new(id: u16) -> Arc<Self> {
         Arc::new(Self {
@@ -63,12 +63,12 @@ impl Presence {
     }
 
     /// Creates the view of one core.
-    pub(super) fn visitor(self: &Arc<Self>) -> Visitor {
+    pub(super) fn reader(self: &Arc<Self>) -> PresenceReader {
         let mut list = self.list();
         let (seen, id) = (self.epoch.load(Acquire), self.id.load(Relaxed));
         let acknowledged = Arc::new(AtomicU64::new(seen));
         list.push(Arc::clone(&acknowledged));
-        Visitor { presence: Arc::clone(self), seen, id, acknowledged }
+        PresenceReader { presence: Arc::clone(self), seen, id, acknowledged }
     }
 
     /// Returns the port id; `None` while the device is withdrawn.
@@ -95,7 +95,7 @@ impl Presence {
     }
 }
 
-impl Visitor {
+impl PresenceReader {
     /// Returns the port id for one burst; `None` while the device is withdrawn.
     #[inline]
     pub(super) fn id(&mut self) -> Option<u16> {
@@ -119,20 +119,20 @@ impl Visitor {
     }
 
     /// Returns a view for other parts of the same thread.
-    pub(super) fn companion(&self) -> Companion {
+    pub(super) fn handle(&self) -> PresenceHandle {
         let Self { presence, acknowledged, .. } = self;
-        Companion { presence: Arc::clone(presence), acknowledged: Arc::clone(acknowledged) }
+        PresenceHandle { presence: Arc::clone(presence), acknowledged: Arc::clone(acknowledged) }
     }
 }
 
-impl Drop for Visitor {
+impl Drop for PresenceReader {
     /// Removes the view, so that the watching thread does not wait for its acknowledgement.
     fn drop(&mut self) {
         self.presence.list().retain(|one| !Arc::ptr_eq(one, &self.acknowledged));
     }
 }
 
-impl Companion {
+impl PresenceHandle {
     /// Returns the epoch of the thread's last burst, and the port id in it; `None` if the device was withdrawn.
     pub(super) fn get(&self) -> (u64, Option<u16>) {
         let epoch = self.acknowledged.load(Relaxed);
@@ -151,16 +151,16 @@ mod tests {
     // promise: ports.2
     #[test]
     fn acknowledged_withdrawal_ends_all_bursts() {
-        let (presence, stop) = (Presence::new(3), AtomicBool::new(false));
+        let (presence, stop) = (DevicePresence::new(3), AtomicBool::new(false));
         let (is_open, burst_on_closed) = (AtomicBool::new(true), AtomicBool::new(false));
         thread::scope(|scope| {
             for _ in 0..2 {
-                let mut visitor = presence.visitor();
+                let mut reader = presence.reader();
                 scope.spawn({
                     let (stop, is_open, burst_on_closed) = (&stop, &is_open, &burst_on_closed);
                     move || {
                         while !stop.load(Relaxed) {
-                            if visitor.id().is_some() && !is_open.load(SeqCst) {
+                            if reader.id().is_some() && !is_open.load(SeqCst) {
                                 burst_on_closed.store(true, SeqCst);
                             }
                             thread::yield_now();
@@ -188,17 +188,17 @@ mod tests {
     // promise: ports.2
     #[test]
     fn returned_device_has_its_new_id() {
-        let presence = Presence::new(3);
-        let (mut polling, dropped) = (presence.visitor(), presence.visitor());
-        let companion = polling.companion();
-        assert_eq!((polling.id(), companion.get()), (Some(3), (0, Some(3))));
+        let presence = DevicePresence::new(3);
+        let (mut polling, dropped) = (presence.reader(), presence.reader());
+        let handle = polling.handle();
+        assert_eq!((polling.id(), handle.get()), (Some(3), (0, Some(3))));
         presence.withdraw();
-        assert!(!presence.is_acknowledged() && companion.get() == (0, Some(3)), "no burst since");
-        assert_eq!((polling.id(), companion.get()), (None, (1, None)));
+        assert!(!presence.is_acknowledged() && handle.get() == (0, Some(3)), "no burst since");
+        assert_eq!((polling.id(), handle.get()), (None, (1, None)));
         assert!(!presence.is_acknowledged(), "another core has not polled");
         drop(dropped);
         assert!(presence.is_acknowledged() && polling.is_withdrawn());
         presence.restore(5);
-        assert_eq!((polling.id(), companion.get()), (Some(5), (2, Some(5))));
+        assert_eq!((polling.id(), handle.get()), (Some(5), (2, Some(5))));
     }
 }

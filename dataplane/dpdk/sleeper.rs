@@ -14,12 +14,12 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wedjat_sys as sys;
 
+use super::interrupt_evidence::InterruptEvidence;
 use super::interrupts::RingInterrupt;
 use super::memif::Relay;
 use super::port::QueuePort;
-use super::presence::Companion;
-use super::proof::Proof;
-use super::source::Source;
+use super::presence::PresenceHandle;
+use super::wake_source::WakeSource;
 
 /// Longest sleep while a port cannot wake the core.
 const NAP: Duration = Duration::from_micros(50);
@@ -45,13 +45,13 @@ struct Rings {
 /// Receive queue of a NIC with an interrupt.
 struct Queue {
     /// Presence of a NIC that can be unplugged, with its port id.
-    presence: Option<Companion>,
+    presence: Option<PresenceHandle>,
     /// Port id of a NIC without `presence`.
     id: u16,
     /// Number of the queue in the device.
     queue: u16,
     /// Evidence that the device's interrupts work.
-    proof: Arc<Proof>,
+    evidence: Arc<InterruptEvidence>,
     /// Epoch of the presence in which its interrupt was set up.
     epoch: u64,
     /// True if the driver has accepted the interrupt.
@@ -60,9 +60,9 @@ struct Queue {
     is_suspect: bool,
 }
 
-/// Cause that ended a sleep.
+/// Reason why a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SleepEnd {
+pub enum WakeReason {
     /// A device ended it.
     Device,
     /// The given time was over.
@@ -71,10 +71,10 @@ pub enum SleepEnd {
     Nap,
 }
 
-impl SleepEnd {
+impl WakeReason {
     /// Returns true if a device ended the sleep.
     #[must_use]
-    pub fn is_wake_up(self) -> bool {
+    pub fn is_device(self) -> bool {
         self == Self::Device
     }
 }
@@ -102,25 +102,25 @@ impl Sleeper {
         let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), needs_naps: false };
         for port in ports {
             match port.source() {
-                Source::Interrupt { presence, id, queues, proof } => {
+                WakeSource::Interrupt { presence, id, queues, evidence } => {
                     sleeper.queues.extend(queues.into_iter().map(|queue| Queue {
                         presence: presence.clone(),
                         id,
                         queue,
-                        proof: Arc::clone(&proof),
+                        evidence: Arc::clone(&evidence),
                         epoch: u64::MAX, // not set up
                         is_accepted: false,
                         is_suspect: false,
                     }));
                 }
-                Source::Sockets(sockets) if !sockets.is_empty() => {
+                WakeSource::Sockets(sockets) if !sockets.is_empty() => {
                     sockets.iter().try_for_each(|&socket| {
                         // SAFETY: the driver keeps the device's sockets open as long as the device is open.
                         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
                         watch(&sleeper.epoll, socket, 0)
                     })?
                 }
-                Source::Memif { relay, id, rings } => sleeper.memifs.push(Rings {
+                WakeSource::Memif { relay, id, rings } => sleeper.memifs.push(Rings {
                     relay,
                     id,
                     rings,
@@ -128,7 +128,7 @@ impl Sleeper {
                     interrupts: Vec::new(),
                     needs_naps: false,
                 }),
-                Source::Sockets(_) | Source::Nothing => sleeper.needs_naps = true,
+                WakeSource::Sockets(_) | WakeSource::Nothing => sleeper.needs_naps = true,
             }
         }
         // On failure each sleep takes about 50 us longer.
@@ -164,10 +164,10 @@ impl Sleeper {
         // Waits by `poll`: before Linux 5.11, the timeout of epoll is in milliseconds.
         let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time));
         if ready_count.is_ok_and(|count| count > 0) && self.take_events() {
-            return SleepEnd::Device;
+            return WakeReason::Device;
         }
         self.queues.iter_mut().for_each(Queue::suspect);
-        if needs_naps { SleepEnd::Nap } else { SleepEnd::Timer }
+        if needs_naps { WakeReason::Nap } else { WakeReason::Timer }
     }
 
     /// Reads the events, so that the next wait does not return for them. Returns false if there are none.
@@ -180,7 +180,7 @@ impl Sleeper {
         for event in events.iter() {
             let index = (event.data.u64() as usize).checked_sub(1);
             if let Some(queue) = index.and_then(|index| self.queues.get(index)) {
-                queue.proof.note_interrupt();
+                queue.evidence.note_interrupt();
             }
         }
         !events.is_empty()
@@ -193,7 +193,7 @@ impl Sleeper {
             return false;
         }
         for queue in self.queues.iter().filter(|queue| queue.is_suspect) {
-            queue.proof.note_miss();
+            queue.evidence.note_miss();
         }
         true
     }
@@ -209,7 +209,7 @@ impl Queue {
     /// Returns the epoch of the presence, and the port id; `None` once this thread has acknowledged that the device is
     /// unplugged, see [`super::presence`].
     fn state(&self) -> (u64, Option<u16>) {
-        self.presence.as_ref().map_or((0, Some(self.id)), Companion::get)
+        self.presence.as_ref().map_or((0, Some(self.id)), PresenceHandle::get)
     }
 
     /// Returns the port id; `None` while the device is unplugged.
@@ -238,7 +238,7 @@ impl Queue {
 
     /// Returns true if the queue may have packets for which no interrupt comes.
     fn needs_naps(&self) -> bool {
-        self.id().is_some() && !(self.is_accepted && self.proof.is_proven())
+        self.id().is_some() && !(self.is_accepted && self.evidence.is_proven())
     }
 
     /// Records whether packets are waiting after a sleep without an interrupt. Assumes so if the driver cannot count

@@ -3,20 +3,20 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use super::interrupt_evidence::InterruptEvidence;
 use super::memif::Relay;
-use super::presence::Companion;
-use super::proof::Proof;
+use super::presence::PresenceHandle;
 
 /// Wake-up source of one port.
-pub(super) enum Source {
+pub(super) enum WakeSource {
     /// Receive interrupts of these queues.
     Interrupt {
         /// Presence of a NIC that can be unplugged.
-        presence: Option<Companion>,
+        presence: Option<PresenceHandle>,
         /// Port id of another one.
         id: u16,
         queues: Vec<u16>,
-        proof: Arc<Proof>,
+        evidence: Arc<InterruptEvidence>,
     },
     /// Sockets to wait for; empty if there are none.
     Sockets(Vec<RawFd>),

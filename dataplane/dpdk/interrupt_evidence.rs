@@ -12,12 +12,12 @@ const MISSES_MAX: u32 = 8;
 
 /// Evidence for one device, shared by its cores. Holds [`PROVEN`], or the number of misses since the last interrupt.
 #[derive(Debug, Default)]
-pub(super) struct Proof(AtomicU32);
+pub(super) struct InterruptEvidence(AtomicU32);
 
 /// Value after an interrupt.
 const PROVEN: u32 = u32::MAX;
 
-impl Proof {
+impl InterruptEvidence {
     /// Records an interrupt.
     pub(super) fn note_interrupt(&self) {
         if self.0.load(Relaxed) != PROVEN {
@@ -52,18 +52,18 @@ mod tests {
     // promise: ports.1
     #[test]
     fn silent_interrupts_are_found_after_misses() {
-        let proof = Proof::default();
-        assert!(!proof.is_proven() && !proof.is_broken());
+        let evidence = InterruptEvidence::default();
+        assert!(!evidence.is_proven() && !evidence.is_broken());
         for _ in 1..MISSES_MAX {
-            proof.note_miss();
+            evidence.note_miss();
         }
-        assert!(!proof.is_proven() && !proof.is_broken());
-        proof.note_miss();
-        proof.note_miss();
-        assert!(!proof.is_proven() && proof.is_broken());
-        proof.note_interrupt();
-        assert!(proof.is_proven() && !proof.is_broken());
-        proof.note_miss();
-        assert!(!proof.is_proven() && !proof.is_broken(), "naps until the next interrupt");
+        assert!(!evidence.is_proven() && !evidence.is_broken());
+        evidence.note_miss();
+        evidence.note_miss();
+        assert!(!evidence.is_proven() && evidence.is_broken());
+        evidence.note_interrupt();
+        assert!(evidence.is_proven() && !evidence.is_broken());
+        evidence.note_miss();
+        assert!(!evidence.is_proven() && !evidence.is_broken(), "naps until the next interrupt");
     }
 }
