@@ -466,7 +466,7 @@ mod processes {
         wait_until("the agent has a place for worker 30", || {
             let offered = home.region();
             (0..offered.shape().channels)
-                .any(|at| offered.place(at).is_some_and(|place| place.id == 30))
+                .any(|at| offered.identity(at).is_some_and(|identity| identity.id == 30))
         });
         let fourth = home.worker_of_id(30);
         wait_for_workers(&region, 2);

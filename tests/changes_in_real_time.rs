@@ -157,7 +157,7 @@ fn work(region: &Arc<WorkerRegion>, id: u16, shared: &Shared) -> u64 {
     let mut came = 0;
     while !shared.leave.load(Acquire) {
         let has_place = (0..region.shape().channels)
-            .any(|at| region.place(at).is_some_and(|place| place.id == id));
+            .any(|at| region.identity(at).is_some_and(|identity| identity.id == id));
         let Some(mut worker) =
             has_place.then(|| Worker::join("real", region, &options).ok()).flatten()
         else {

@@ -16,7 +16,7 @@ use wedjat::node::tap::{TapBuffers, TapCommands, TapOrder, TapRecorder, copies};
 use wedjat::peers::{Peers, Settings};
 use wedjat::policy::{CATALOGUE, Core, Dispatcher};
 use wedjat::reason::DropReason;
-use wedjat::ring::{Place, WorkerEnd, handover};
+use wedjat::ring::{WorkerEnd, WorkerIdentity, handover};
 use wedjat::role::Leaf;
 use wedjat::role::agent::{NamedLoad, ThreadWorker, WorkerLink};
 use wedjat::state::{Counter, Counters, Gauge, Member, View};
@@ -272,11 +272,11 @@ fn flow() -> Flow {
 // promise: speed.1
 #[test]
 fn threads_of_an_agent_allocate_nothing() {
-    let places = [Place { id: 10, pool: POOL }, Place { id: 11, pool: POOL }];
-    let (load, pool) = (Arc::new(NamedLoad::new(places.len())), FramePool::new(1024, 256));
+    let identities = [WorkerIdentity { id: 10, pool: POOL }, WorkerIdentity { id: 11, pool: POOL }];
+    let (load, pool) = (Arc::new(NamedLoad::new(identities.len())), FramePool::new(1024, 256));
     let (mut ways, mut workers, mut wires) = (Vec::new(), Vec::new(), Vec::new());
-    for place in places {
-        let (producer, consumer) = handover::pair(place, 8).unwrap();
+    for identity in identities {
+        let (producer, consumer) = handover::pair(identity, 8).unwrap();
         let (port, wire) = pair(256, &pool);
         let (load, counters) = (Arc::clone(&load), Counters::heap());
         workers.push(ThreadWorker::new(consumer, vec![port], load, 64, counters));

@@ -112,7 +112,7 @@ impl Worker {
 pub(crate) fn code_of_detached(reason: Detached) -> i32 {
     match reason {
         Detached::Stopped => WEDJAT_ERROR_STOPPED,
-        Detached::ShutOut => WEDJAT_ERROR_SHUT_OUT,
+        Detached::Excluded => WEDJAT_ERROR_SHUT_OUT,
         Detached::AgentDied => WEDJAT_ERROR_AGENT_DIED,
         Detached::BadNotice => WEDJAT_ERROR_REGION,
     }

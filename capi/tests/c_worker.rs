@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use wedjat::ring::{Channel, Outcome, Place, WorkerRegion};
+use wedjat::ring::{Channel, Outcome, WorkerIdentity, WorkerRegion};
 use wedjat::worker::TaskIds;
 
 /// Time limit even for a busy machine; only a failing test reaches it.
@@ -30,7 +30,8 @@ impl Agent {
         let program = built::compile(source, folder.path());
         let path = folder.path().join("agent");
         // Four slots for tasks, and 64 bytes of payload in each.
-        let region = WorkerRegion::create(&path, &[Place { id: 3, pool: 7 }], 4, 64).unwrap();
+        let region =
+            WorkerRegion::create(&path, &[WorkerIdentity { id: 3, pool: 7 }], 4, 64).unwrap();
         let channel = region.channel(0);
         let mut command = Command::new(program);
         command.arg(&path).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());

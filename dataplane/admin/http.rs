@@ -50,7 +50,7 @@ pub async fn run(
         let (handle, seat) = (handle.clone(), client.seat());
         tokio::spawn(async move {
             let answer = service_fn(|request| {
-                // The connection keeps its place until the request is answered.
+                // The connection keeps its slot until the request is answered.
                 let call = seat.call();
                 let response = answer(request, &handle);
                 async move {

@@ -23,7 +23,6 @@ mod offline;
 mod offline_workers;
 mod page;
 pub mod pcap;
-pub mod places;
 pub mod reload;
 mod requests;
 mod server;

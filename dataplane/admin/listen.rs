@@ -1,5 +1,5 @@
 //! Listeners and gRPC servers of a node's control and of a controller: a socket of the user, and TCP with
-//! TLS. The number of connections is bounded, in total and per source ([`places`](super::places)). A
+//! TLS. The number of connections is bounded, in total and per source ([`connection_slots`](super::connection_slots)).
 //! connection must send its first bytes in time.
 
 use std::future::Future;
@@ -26,7 +26,7 @@ use wedjat_core::outage::Outage;
 use wedjat_core::state::files;
 use wedjat_desired::config::{TlsConfig, private_bytes};
 
-use super::places::{Place, Places, Seat, Source};
+use super::connection_slots::{ConnectionSlot, ConnectionSlots, ConnectionSource, SlotHandle};
 use super::socket::SocketError;
 
 /// Time limit for the preface and the TLS handshake of a new connection.
@@ -147,10 +147,10 @@ impl Listener for tokio::net::TcpListener {
 /// Accepted connections, in the order of arrival.
 pub type Connections<S> = mpsc::Receiver<io::Result<Client<S>>>;
 
-/// Accepts connections and gives each of them a place, until `stopped` is set. Refuses those without a place.
+/// Accepts connections and gives each of them a slot, until `stopped` is set. Refuses those without a slot.
 pub fn accept<L: Listener>(
     listener: io::Result<L>,
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     mut stopped: watch::Receiver<bool>,
 ) -> Connections<L::Stream> {
     let (clients, accepted) = mpsc::channel(1);
@@ -169,13 +169,13 @@ pub fn accept<L: Listener>(
                     if let Some(count) = outage.works(Instant::now()) {
                         log::info!("control: accepts connections again after {count} failures");
                     }
-                    let place = places.admit(source);
-                    if place.is_none() && !is_full {
+                    let slot = slots.admit(source);
+                    if slot.is_none() && !is_full {
                         log::warn!("control: refuses connections: the maximum number is open");
                     }
-                    is_full = place.is_none();
-                    let Some(place) = place else { continue };
-                    if clients.send(Ok(Client::new(stream, place))).await.is_err() {
+                    is_full = slot.is_none();
+                    let Some(slot) = slot else { continue };
+                    if clients.send(Ok(Client::new(stream, slot))).await.is_err() {
                         return;
                     }
                 }
@@ -188,7 +188,7 @@ pub fn accept<L: Listener>(
                     }
                     // Descriptors may become free later. Closing an idle connection frees one at once.
                     if files::has_no_descriptor(&error) {
-                        places.evict();
+                        slots.evict();
                     }
                     tokio::time::sleep(RETRY).await;
                 }
@@ -201,10 +201,10 @@ pub fn accept<L: Listener>(
     accepted
 }
 
-/// Connection with a place. It must begin in time, and it ends when it loses its place.
+/// Connection with a slot. It must begin in time, and it ends when it loses its slot.
 pub struct Client<S> {
     stream: S,
-    place: Place,
+    slot: ConnectionSlot,
     /// Time limit until [`PREFACE`] bytes have arrived; `None` after that.
     begin_timeout: Option<Pin<Box<Sleep>>>,
     /// Number of bytes received.
@@ -213,20 +213,20 @@ pub struct Client<S> {
 
 impl<S> Client<S> {
     /// Starts the time limit for the first bytes.
-    fn new(stream: S, place: Place) -> Self {
+    fn new(stream: S, slot: ConnectionSlot) -> Self {
         let begin_timeout = Some(Box::pin(tokio::time::sleep(BEGIN_MAX)));
         Self { stream, slot, begin_timeout, received: 0 }
     }
 
-    /// Returns the handle of the connection's place. Each open request holds a [`Seat::call`]; while there is one, the
-    /// connection cannot lose its place.
+    /// Returns the handle of the connection's slot. Each open request holds a [`SlotHandle::call`]; while there is one,
+    /// the connection cannot lose its slot.
     pub fn seat(&self) -> Seat {
-        self.place.seat()
+        self.slot.handle()
     }
 
-    /// Returns true if the connection has lost its place, to another connection or for lack of file descriptors.
+    /// Returns true if the connection has lost its slot, to another connection or for lack of file descriptors.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
-        Pin::new(&mut self.place.ended).poll(context).is_ready()
+        Pin::new(&mut self.slot.ended).poll(context).is_ready()
     }
 }
 
@@ -282,7 +282,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Client<S> {
     }
 }
 
-/// Layer that counts open requests per connection. A connection with an open request keeps its place.
+/// Layer that counts open requests per connection. A connection with an open request keeps its slot.
 #[derive(Clone, Debug)]
 pub struct Calls;
 

@@ -151,7 +151,7 @@ impl Offline {
         config.seed.get_or_insert(1);
         // A worker's silence in the capture does not prove that it hung.
         config.host.worker_timeout_ms = 0;
-        let workers = config.host.places().len();
+        let workers = config.host.identities().len();
         let mut offline = Self::of(Source::Agent(Box::new(config)), capture, port)?;
         let replies = offline.packets.iter().filter(|one| {
             offline.port_of(&one.bytes).is_none() && EndedTask::in_frame(&one.bytes).is_some()

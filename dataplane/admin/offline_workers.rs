@@ -52,7 +52,7 @@ struct OfflineWorker {
     end: WorkerEnd,
     /// Task taken and not completed.
     current: Option<TakenTask>,
-    /// True once the agent has granted its place.
+    /// True once the agent has granted its claim.
     is_granted: bool,
 }
 
@@ -62,9 +62,9 @@ impl OfflineWorkers {
     /// # Errors
     /// If there is no memory for it.
     pub(super) fn new(host: &HostConfig) -> Result<(Self, Arc<WorkerRegion>), RegionError> {
-        let places = host.places();
-        let region = Arc::new(WorkerRegion::heap_for(&places, host.shape())?);
-        let ends = (0..places.len()).filter_map(|index| region.claim(index).ok().flatten());
+        let identities = host.identities();
+        let region = Arc::new(WorkerRegion::heap_for(&identities, host.shape())?);
+        let ends = (0..identities.len()).filter_map(|index| region.claim(index).ok().flatten());
         let workers =
             ends.map(|end| OfflineWorker { end, current: None, is_granted: false }).collect();
         Ok((Self { workers, completions: BTreeMap::new() }, region))
@@ -85,7 +85,7 @@ impl OfflineWorkers {
 
 impl OfflineWorker {
     /// Takes and completes tasks until one has no completion yet. A worker gets tasks once the agent has granted its
-    /// place.
+    /// claim.
     fn work(&mut self, completions: &mut BTreeMap<EndedTask, u32>) {
         if !self.is_granted && self.end.receiver().is_granted() {
             self.end.start();
@@ -94,7 +94,7 @@ impl OfflineWorker {
         while self.is_granted
             && let Some(taken) = self.current.take().or_else(|| self.end.take().ok().flatten())
         {
-            let (ids, pool) = (self.end.ids(&taken), self.end.place().pool);
+            let (ids, pool) = (self.end.ids(&taken), self.end.identity().pool);
             let task = EndedTask { pool, app: ids.app, seq: ids.seq };
             let Some(count) = completions.get_mut(&task) else {
                 self.current = Some(taken);

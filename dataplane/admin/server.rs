@@ -15,7 +15,6 @@ use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
 use super::http;
 use super::listen::{self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls};
-use super::places::Places;
 use super::requests::Handle;
 use super::service::Service;
 use super::socket::{OwnersSocket, socket_path};
@@ -105,27 +104,27 @@ impl Drop for Server {
 async fn serve(listeners: Listeners, handle: Handle, stopped: watch::Receiver<bool>) {
     let Listeners { mut socket, listen, metrics } = listeners;
     let add_services = |server| services(server, &handle, &stopped);
-    // Each listener has its own places, so that remote clients cannot take those of the local socket.
-    let places = || Places::new(PLACES.0, PLACES.1);
+    // Each listener has its own slots, so that remote clients cannot take those of the local socket.
+    let connection_slots = || ConnectionSlots::new(SLOTS.0, SLOTS.1);
     let unix = socket.as_mut().and_then(OwnersSocket::take_listener);
     let unix = async {
         let Some(unix) = unix else { return };
         let unix = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(unix, places(), stopped.clone());
+        let accepted = accept(unix, connection_slots(), stopped.clone());
         let router = listen::grpc(LIMITS, None).map(&add_services);
         listen::run("control", router, accepted, stopped.clone()).await;
     };
     let tcp = async {
         let Some((listener, tls)) = listen else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, places(), stopped.clone());
+        let accepted = accept(listener, connection_slots(), stopped.clone());
         let router = listen::grpc(LIMITS, tls).map(&add_services);
         listen::run("control", router, accepted, stopped.clone()).await;
     };
     let metrics = async {
         let Some(listener) = metrics else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, places(), stopped.clone());
+        let accepted = accept(listener, connection_slots(), stopped.clone());
         // The header of a request may take as long as the interval of the probes.
         http::run(accepted, handle.clone(), ALIVE.0).await;
     };

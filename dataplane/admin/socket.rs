@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use wedjat_core::state::files::{ExistingFile, Identity, NameError, NameLock, Scratch, advice};
+use wedjat_core::state::files::{ExistingFile, FileIdentity, NameError, NameLock, Scratch, advice};
 
 /// Returns the path of the control's socket for this state file.
 #[must_use]
@@ -49,7 +49,7 @@ pub struct OwnersSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
     /// Identity of the socket's file: only that file is removed, not one that replaced it.
-    identity: Identity,
+    identity: FileIdentity,
     /// Keeps other nodes off the path.
     _name: NameLock,
 }

@@ -9,7 +9,7 @@ use wedjat_core::io::{Buf, Token};
 use wedjat_core::limits::CORES_MAX;
 use wedjat_core::node::Timing;
 use wedjat_core::policy::{Core, Dispatcher, Rng, stream_seed};
-use wedjat_core::ring::{Place, WorkerRegion};
+use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 use wedjat_core::role::agent::{
     AgentCommands, Packet, Parts, PoolWorkers, QueueReports, Registrar, Signer, WorkerLink,
     WorkerSet,
@@ -89,7 +89,7 @@ fn worker_sets<B: Buf + Token>(
         }
         let entries = pool.workers.iter().map(|&id| {
             channel += 1;
-            (Place { id, pool: pool.id }, link(channel - 1))
+            (WorkerIdentity { id, pool: pool.id }, link(channel - 1))
         });
         let workers = WorkerSet::new(dispatcher, entries.collect(), timeout);
         worker_sets.push(PoolWorkers { pool: Some(pool.id), workers });
@@ -101,16 +101,16 @@ fn worker_sets<B: Buf + Token>(
 const DEATHS: usize = 1024;
 
 /// Creates the parts of the configured agent, whose state is `table`. `link` creates the link of the worker at a
-/// place. `pool` is the pool of packet buffers.
+/// index. `pool` is the pool of packet buffers.
 pub fn parts<B: Buf + Token, A>(
     config: &AgentConfig,
     table: &Table,
     link: impl FnMut(usize) -> WorkerLink<Packet<B>>,
     pool: A,
 ) -> Parts<B, A> {
-    let places = config.host.places();
+    let identities = config.host.identities();
     let registrar = |leaf: &LeafAddress| {
-        Registrar::new(leaf.ip, leaf.port, leaf.mac, &places, table.ticks_hz())
+        Registrar::new(leaf.ip, leaf.port, leaf.mac, &identities, table.ticks_hz())
     };
     let registrars: Vec<_> = config.leaves.iter().map(registrar).collect();
     let reports = reports(&config.host, registrars.len(), table);
@@ -125,7 +125,7 @@ fn reports(host: &HostConfig, leaves: usize, table: &Table) -> Option<QueueRepor
     let pools: Vec<_> = host.pools.iter().filter_map(notify).collect();
     // Random stream 1: the only core has stream 0.
     let rng = Rng::seed_from_u64(stream_seed(table.seed(), 1, 0));
-    let (workers, hz) = (host.limits.workers.max(host.places().len()), table.ticks_hz());
+    let (workers, hz) = (host.limits.workers.max(host.identities().len()), table.ticks_hz());
     (!pools.is_empty()).then(|| QueueReports::new(pools, leaves, workers, rng, hz))
 }
 
@@ -139,7 +139,7 @@ fn base_parts<B: Buf + Token, A>(
 ) -> Parts<B, A> {
     Parts {
         worker_sets: worker_sets(host, table, link),
-        places: host.places(),
+        identities: host.identities(),
         pool: buffers,
         udp_port,
         payload_max: host.payload,
@@ -173,7 +173,7 @@ pub fn colocated<B: Buf + Token, A>(
     let (leaf, ticks_hz) = (Some(colocated::LEAF_MAC), table.ticks_hz());
     let wire = WireNetwork::of(host.ip.is_ipv6());
     // The agent's only port, 0, is the link to the leaf.
-    let registrar = Registrar::new(wire.leaf, 0, leaf, &host.places(), ticks_hz);
+    let registrar = Registrar::new(wire.leaf, 0, leaf, &host.identities(), ticks_hz);
     let port_and_registrars = (config.leaf.udp_port, vec![registrar]);
     let mut parts = base_parts(
         host,

@@ -167,7 +167,7 @@ impl Job {
         if hierarchies.folders().is_empty() {
             return Err(CoschedError::NoGroups);
         }
-        if self.policy != Policy::Idle && hierarchies.place(Controller::Cpu).is_none() {
+        if self.policy != Policy::Idle && hierarchies.mount_point(Controller::Cpu).is_none() {
             let control = if self.policy == Policy::Shares { "a weight" } else { "a quota" };
             return Err(wedjat_cosched::mechanism::GroupError::Missing(control).into());
         }

@@ -109,7 +109,7 @@ impl AgentMonitor {
                 1 => selected.extend(scheduling.cpus),
                 _ => {
                     let list: Vec<_> = scheduling.cpus.iter().map(usize::to_string).collect();
-                    let (worker, process) = (worker.place.id, worker.process);
+                    let (worker, process) = (worker.identity.id, worker.process);
                     return Err(CoschedError::NotPinned { worker, process, cpus: list.join(",") });
                 }
             }
@@ -126,7 +126,7 @@ impl AgentMonitor {
         let is_normal = |worker: &WorkerStatus| {
             Scheduling::of(worker.thread).is_some_and(|scheduling| !scheduling.is_real_time())
         };
-        self.workers().into_iter().find(is_normal).map(|worker| worker.place.id)
+        self.workers().into_iter().find(is_normal).map(|worker| worker.identity.id)
     }
 
     /// Observes the workers: their load since the last observation, the waiting tasks per worker, and the latency

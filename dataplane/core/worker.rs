@@ -26,11 +26,11 @@
 //! that a long task does not delay short ones. A task that is dropped without an answer counts as completed without
 //! one: its client receives nothing. The agent makes a system call for a task only if the worker sleeps.
 //!
-//! A *place* is a worker's identity at the agent: its global id and its pool. Each place has a channel in a *region*,
-//! the memory that the agent shares with its workers. A worker claims a free place there, and the agent then grants the
+//! An agent knows its workers by their identities: global id and pool. Each worker has a channel in a *region*, the
+//! memory that the agent shares with its workers. A worker claims a free channel there, and the agent then grants the
 //! claim.
 //!
-//! A worker belongs to one thread at a time and may move to another. After a fork, the place stays taken until
+//! A worker belongs to one thread at a time and may move to another. After a fork, the channel stays taken until
 //! both processes have given it up.
 
 mod overflow;
@@ -110,12 +110,12 @@ pub enum AttachError {
         /// Ids of its workers.
         known: Vec<u16>,
     },
-    /// All requested places are taken.
+    /// All requested channels are taken.
     #[error(
         "agent `{0}` has a process at every requested worker; end one, or configure more `workers`"
     )]
     Taken(String),
-    /// The agent did not grant the place.
+    /// The agent did not grant the claim.
     #[error(
         "agent `{name}` did not accept worker {id} within {timeout:?}; check that it is not suspended or overloaded"
     )]
@@ -159,7 +159,7 @@ pub enum Detached {
     /// The agent has excluded this worker: it was silent for too long, or answered a task that it did not
     /// get.
     #[error("the agent has excluded this worker; attach again")]
-    ShutOut,
+    Excluded,
     /// The agent's process has ended unexpectedly.
     #[error("the agent has died; attach again once it runs")]
     AgentDied,
@@ -207,14 +207,14 @@ impl Worker {
     /// Attaches to the agent with this name (`name` in its configuration; a path if it contains a slash).
     ///
     /// # Errors
-    /// If the agent does not run or answer, is of another user or version, or has no such worker or no free place. Also
+    /// If the agent does not run or answer, is of another user or version, or has no such worker or no free channel.
     /// if the thread cannot be pinned or made real-time.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let timeout = options.attach_timeout.max(attach::OFFER_TIMEOUT);
         let open = || WorkerRegion::open_within(&path_of(name), timeout).map(Arc::new);
         let result = Self::join(name, &open()?, options);
         if matches!(result, Err(AttachError::NotGranted { .. })) {
-            // The agent may have removed the place meanwhile. A new view of the region then gives `NoSuchWorker`, the
+            // The agent may have removed the worker meanwhile. A new view of the region then gives `NoSuchWorker`, the
             // better error.
             let region = open()?;
             requested_channels(name, &region, options)?;
@@ -243,7 +243,7 @@ impl Worker {
             }
             std::thread::sleep(GRANT_CHECK_INTERVAL);
         }
-        // Skips the tasks of the place's former worker.
+        // Skips the tasks of the channel's former worker.
         end.start();
         if let Some(cpu) = options.cpu {
             pin(cpu)?;
@@ -266,13 +266,13 @@ impl Worker {
     /// Returns the worker's global id.
     #[must_use]
     pub fn id(&self) -> u16 {
-        self.end.place().id
+        self.end.identity().id
     }
 
     /// Returns the id of the worker's pool.
     #[must_use]
     pub fn pool(&self) -> u16 {
-        self.end.place().pool
+        self.end.identity().pool
     }
 
     /// Returns the maximum bytes of a task or a reply.
@@ -358,7 +358,7 @@ impl Worker {
         // A worker has no grant if the agent has excluded it, or if the agent has ended.
         if !receiver.is_granted() {
             return Err(if self.region.has_agent() {
-                Detached::ShutOut
+                Detached::Excluded
             } else {
                 Detached::AgentDied
             });
@@ -439,7 +439,7 @@ fn nanoseconds(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-/// Returns the indices of the channels whose place fits the requested id and pool, or
+/// Returns the indices of the channels whose worker fits the requested id and pool, or
 /// [`AttachError::NoSuchWorker`] if there are none.
 fn requested_channels(
     name: &str,
@@ -447,15 +447,15 @@ fn requested_channels(
     options: &Options,
 ) -> Result<Vec<usize>, AttachError> {
     let channels = 0..region.shape().channels;
-    let places = channels.filter_map(|channel| Some((channel, region.place(channel)?)));
+    let identities = channels.filter_map(|channel| Some((channel, region.identity(channel)?)));
     let fits = |id: u16, pool: u16| {
         options.worker.is_none_or(|worker| worker == id)
             && options.pool.is_none_or(|wanted| wanted == pool)
     };
     let (mut wanted, mut known) = (Vec::new(), Vec::new());
-    for (channel, place) in places {
-        known.push(place.id);
-        if fits(place.id, place.pool) {
+    for (channel, identity) in identities {
+        known.push(identity.id);
+        if fits(identity.id, identity.pool) {
             wanted.push(channel);
         }
     }
@@ -468,7 +468,7 @@ fn requested_channels(
     Ok(wanted)
 }
 
-/// Claims the first free place that fits the options.
+/// Claims the first free channel that fits the options.
 fn claim(
     name: &str,
     region: &Arc<WorkerRegion>,

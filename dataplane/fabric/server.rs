@@ -12,7 +12,6 @@ use tonic::transport::ServerTlsConfig;
 use wedjat_admin::listen::{
     self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
 };
-use wedjat_admin::places::Places;
 use wedjat_admin::{OwnersSocket, SocketError};
 use wedjat_desired::config::{ControllerConfig, StoreConfig};
 
@@ -164,9 +163,9 @@ fn allow_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Returns the places of one listener: its limits on connections. Half of the descriptors stay free for the
-/// second listener, the store and files. One source may have a quarter of the places without a request.
-fn places() -> Arc<Places> {
+/// Returns the slots of one listener: its limits on connections. Half of the descriptors stay free for the
+/// second listener, the store and files. One source may have a quarter of the slots without a request.
+fn connection_slots() -> Arc<ConnectionSlots> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
     Places::new(max, (max / 4).max(1))
@@ -220,14 +219,14 @@ async fn serve(listeners: Listeners, service: Service, stopped: watch::Receiver<
     let unix = async {
         let Some(unix) = unix else { return };
         let listener = tokio::net::UnixListener::from_std(unix);
-        let accepted = accept(listener, places(), stopped.clone());
+        let accepted = accept(listener, connection_slots(), stopped.clone());
         let router = listen::grpc(LIMITS, None).map(add_services);
         listen::run("controller", router, accepted, stopped.clone()).await;
     };
     let tcp = async {
         let Some((listener, tls)) = listen else { return };
         let listener = tokio::net::TcpListener::from_std(listener);
-        let accepted = accept(listener, places(), stopped.clone());
+        let accepted = accept(listener, connection_slots(), stopped.clone());
         let router = listen::grpc(LIMITS, tls).map(add_services);
         listen::run("controller", router, accepted, stopped.clone()).await;
     };

@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use wedjat_cosched::mechanism::{Class, Controller, FolderFunctions, Hierarchies, Place};
+use wedjat_cosched::mechanism::{Class, Controller, FolderFunctions, Hierarchies, MountPoint};
 
 use wedjat_batch::{AgentMonitor, CoschedError, Job, Policy};
 use wedjat_core::cpus;
@@ -683,22 +683,22 @@ fn cgroups(machine: &Machine, job: &Job) -> Finding {
     const NAME: &str = "cgroups";
     let hierarchies = Hierarchies::below(machine.root, FolderFunctions::REAL);
     let relative = job.cgroup.strip_prefix("/").unwrap_or(&job.cgroup);
-    let is_unwritable = |place: &&Place| {
-        rustix::fs::access(place.folder.join(relative), rustix::fs::Access::WRITE_OK).is_err()
+    let is_unwritable = |mount_point: &&MountPoint| {
+        rustix::fs::access(mount_point.folder.join(relative), rustix::fs::Access::WRITE_OK).is_err()
     };
     let folders = hierarchies.folders();
     if folders.is_empty() {
         let fix = "mount -t cgroup2 none /sys/fs/cgroup";
         return Finding::fail(NAME, "none is mounted, so no batch job can be limited", fix);
     }
-    if let Some(place) = folders.into_iter().find(is_unwritable) {
+    if let Some(mount_point) = folders.into_iter().find(is_unwritable) {
         let found =
-            format!("{} is not this user's to write", place.folder.join(relative).display());
+            format!("{} is not this user's to write", mount_point.folder.join(relative).display());
         let fix =
             "start as root, or name a cgroup that is delegated to this user in cosched.cgroup";
         return Finding::fail(NAME, found, fix);
     }
-    if job.policy != Policy::Idle && hierarchies.place(Controller::Cpu).is_none() {
+    if job.policy != Policy::Idle && hierarchies.mount_point(Controller::Cpu).is_none() {
         let found = format!("no controller cpu, which policy {} needs", job.policy);
         return Finding::fail(NAME, found, "mount or enable it, or set cosched.policy = \"idle\"");
     }
@@ -1117,7 +1117,7 @@ mod tests {
     // promise: running.1
     #[test]
     fn resources_of_another_node_fail() {
-        use wedjat_core::ring::{Place, WorkerRegion};
+        use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
         use wedjat_core::state::table::{Spec, Table};
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("leaf1");
@@ -1140,7 +1140,8 @@ mod tests {
 
         let name = folder.path().join("host1");
         assert_eq!(workers(&name).status, Status::Ok);
-        let region = WorkerRegion::create(&name, &[Place { id: 1, pool: 1 }], 4, 64).unwrap();
+        let region =
+            WorkerRegion::create(&name, &[WorkerIdentity { id: 1, pool: 1 }], 4, 64).unwrap();
         assert!(workers(&name).found.contains("in use by a running agent"));
         drop(region);
         assert_eq!(workers(&name).status, Status::Ok);

@@ -77,16 +77,16 @@ pub struct Trace {
 
 /// Error of a trace that cannot be replayed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot replay {}{place}: {problem}", path.display())]
+#[error("cannot replay {}{location}: {problem}", path.display())]
 pub struct TraceError {
     path: PathBuf,
-    place: Place,
+    location: TraceLocation,
     problem: String,
 }
 
 /// Position of an error in a file.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum TraceLocation {
     /// The whole file.
     Whole,
     /// Line, from 1.
@@ -95,7 +95,7 @@ enum Place {
     Packet(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TraceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => Ok(()),
@@ -106,7 +106,7 @@ impl fmt::Display for Place {
 }
 
 /// Position and text of a problem, without the file's name.
-type Problem = (Place, String);
+type Problem = (TraceLocation, String);
 
 impl Trace {
     /// Reads a trace in any of its formats.
@@ -118,7 +118,7 @@ impl Trace {
         let mut tasks = TraceBuilder::default();
         read(path, &mut tasks)
             .and_then(|()| tasks.finish(path))
-            .map_err(|(place, problem)| TraceError { path: path.to_owned(), place, problem })
+            .map_err(|(location, problem)| TraceError { path: path.to_owned(), location, problem })
     }
 
     /// Returns the path of the file.
@@ -168,7 +168,7 @@ impl Trace {
 
 /// Reads a file, whose first bytes select its format.
 fn read(path: &Path, tasks: &mut TraceBuilder) -> Result<(), Problem> {
-    let unreadable = |error: std::io::Error| (Place::Whole, error.to_string());
+    let unreadable = |error: std::io::Error| (TraceLocation::Whole, error.to_string());
     let mut file = BufReader::new(files::open_regular(path).map_err(unreadable)?);
     let first = file.fill_buf().map_err(unreadable)?;
     let magic = first.first_chunk().map(|magic| u32::from_be_bytes(*magic));
@@ -228,7 +228,7 @@ impl TraceBuilder {
                 true => "no task found".to_owned(),
                 false => format!("no task found, but {}", SkippedPackets(&self.skipped)),
             };
-            return Err((Place::Whole, problem));
+            return Err((TraceLocation::Whole, problem));
         }
         let mean = |(tasks, sum_ns): (u64, u64)| (tasks, sum_ns as f64 / tasks.max(1) as f64);
         let classes = self.classes.into_iter().map(mean).collect();
@@ -269,7 +269,7 @@ impl fmt::Display for Micros {
 fn read_lines(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem> {
     let mut has_header = false;
     for (number, line) in (1..).zip(file.lines()) {
-        let problem = |problem| (Place::Line(number), problem);
+        let problem = |problem| (TraceLocation::Line(number), problem);
         let line =
             line.map_err(|error| problem(format!("{error}; a trace is text or a capture")))?;
         let line = line.trim();
@@ -346,7 +346,8 @@ fn read_pcap(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Problem
             .and_then(|raw| PcapPacket::try_from_raw_packet(raw, header.ts_resolution, snaplen))
             .map_err(|error| damaged(number, &error))?;
         let at_ns = packet.timestamp.as_nanos() as u64;
-        take_frame(&packet.data, at_ns, tasks).map_err(|text| (Place::Packet(number), text))?;
+        take_frame(&packet.data, at_ns, tasks)
+            .map_err(|text| (TraceLocation::Packet(number), text))?;
     }
     Ok(())
 }
@@ -375,7 +376,7 @@ fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Probl
             }
             Block::EnhancedPacket(packet) => {
                 number += 1;
-                let problem = |text: &str| (Place::Packet(number), text.to_owned());
+                let problem = |text: &str| (TraceLocation::Packet(number), text.to_owned());
                 let clock = clocks.get(packet.interface_id as usize);
                 let clock =
                     clock.ok_or_else(|| problem("its interface has no description block"))?;
@@ -387,7 +388,7 @@ fn read_pcapng(file: impl BufRead, tasks: &mut TraceBuilder) -> Result<(), Probl
             Block::SimplePacket(_) | Block::Packet(_) => {
                 number += 1;
                 let text = "simple and obsolete packet blocks are not supported; convert with editcap -F pcapng";
-                return Err((Place::Packet(number), text.to_owned()));
+                return Err((TraceLocation::Packet(number), text.to_owned()));
             }
             _ => {}
         }
@@ -410,14 +411,14 @@ fn check_link(link: DataLink, packets: u64) -> Result<(), Problem> {
     if link == DataLink::ETHERNET {
         return Ok(());
     }
-    let place = if packets == 0 { Place::Whole } else { Place::Packet(packets) };
-    Err((place, format!("its link type is {link:?}; only Ethernet is supported")))
+    let location = if packets == 0 { TraceLocation::Whole } else { TraceLocation::Packet(packets) };
+    Err((location, format!("its link type is {link:?}; only Ethernet is supported")))
 }
 
 /// Returns the problem of a damaged capture at this packet, or at its start for 0.
 fn damaged(packet: u64, error: &PcapError) -> Problem {
-    let place = if packet == 0 { Place::Whole } else { Place::Packet(packet) };
-    (place, format!("the capture is damaged or truncated: {error}"))
+    let location = if packet == 0 { TraceLocation::Whole } else { TraceLocation::Packet(packet) };
+    (location, format!("the capture is damaged or truncated: {error}"))
 }
 
 /// Adds the frame's task, or counts the frame as skipped.

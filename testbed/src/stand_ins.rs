@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::TIMEOUT;
     use std::sync::Arc;
-    use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
+    use wedjat::ring::{Channel, Outcome, TaskIds, WorkerIdentity, WorkerRegion};
     use wedjat_pktgen::oracle::Oracle;
     use wedjat_pktgen::payload::{LEN, seed_of};
 
@@ -178,10 +178,10 @@ mod tests {
     /// Attaches stand-ins to a region in memory. The test is the agent: it grants each worker's claim, and
     /// returns the agent's ends of the workers' channels.
     fn attached(workers: u16, workload: Workload) -> (Vec<Channel>, StandIns) {
-        let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
+        let identities: Vec<_> = (0..workers).map(|id| WorkerIdentity { id, pool: 1 }).collect();
         // Each worker's ring has 4 slots of 32 bytes.
-        let region = Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap());
-        let mut channels: Vec<_> = (0..places.len()).map(|at| region.channel(at)).collect();
+        let region = Arc::new(WorkerRegion::heap(&identities, 4, 32).unwrap());
+        let mut channels: Vec<_> = (0..identities.len()).map(|at| region.channel(at)).collect();
         let attached = std::thread::scope(|scope| {
             let joining = scope.spawn(|| {
                 let join = |_| {

@@ -16,7 +16,7 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Reason why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkerEnd {
+pub enum ExitReason {
     /// The stop flag was set.
     StopRequested,
     /// The agent stopped in order.
@@ -25,7 +25,7 @@ pub enum WorkerEnd {
     Gone(Detached),
 }
 
-impl fmt::Display for WorkerEnd {
+impl fmt::Display for ExitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StopRequested => f.write_str("stopped"),
@@ -35,7 +35,7 @@ impl fmt::Display for WorkerEnd {
     }
 }
 
-impl Serialize for WorkerEnd {
+impl Serialize for ExitReason {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -53,14 +53,14 @@ pub struct WorkerSummary {
     /// Mean service time in microseconds; 0 without tasks.
     pub service_mean_us: f64,
     /// Reason why it ended.
-    pub ended: WorkerEnd,
+    pub ended: ExitReason,
 }
 
 impl WorkerSummary {
     /// Returns true if the worker or its agent was stopped in order.
     #[must_use]
     pub fn ended_in_order(&self) -> bool {
-        !matches!(self.ended, WorkerEnd::Gone(_))
+        !matches!(self.ended, ExitReason::Gone(_))
     }
 }
 
@@ -122,7 +122,7 @@ fn serve_shared(
     sharing: &Sharing,
     stop: &AtomicBool,
     totals: &ServiceTotals,
-) -> Result<WorkerEnd, SharingError> {
+) -> Result<ExitReason, SharingError> {
     let may_continue = || !stop.load(Ordering::Relaxed);
     let ended = worker.serve_while(sharing, may_continue, |task, cpu| {
         task.reply_with(|work, reply| {
@@ -132,9 +132,9 @@ fn serve_shared(
         });
     })?;
     Ok(match ended {
-        None => WorkerEnd::StopRequested,
-        Some(Detached::Stopped) => WorkerEnd::AgentStopped,
-        Some(reason) => WorkerEnd::Gone(reason),
+        None => ExitReason::StopRequested,
+        Some(Detached::Stopped) => ExitReason::AgentStopped,
+        Some(reason) => ExitReason::Gone(reason),
     })
 }
 
@@ -144,10 +144,10 @@ fn serve_in_order(
     app: &impl App,
     stop: &AtomicBool,
     totals: &ServiceTotals,
-) -> WorkerEnd {
+) -> ExitReason {
     loop {
         if stop.load(Ordering::Relaxed) {
-            return WorkerEnd::StopRequested;
+            return ExitReason::StopRequested;
         }
         match worker.recv(POLL_TIMEOUT) {
             Ok(Some(task)) => {
@@ -156,8 +156,8 @@ fn serve_in_order(
                 totals.add(began.elapsed());
             }
             Ok(None) => {}
-            Err(Detached::Stopped) => return WorkerEnd::AgentStopped,
-            Err(reason) => return WorkerEnd::Gone(reason),
+            Err(Detached::Stopped) => return ExitReason::AgentStopped,
+            Err(reason) => return ExitReason::Gone(reason),
         }
     }
 }
@@ -168,14 +168,15 @@ mod tests {
     use crate::TIMEOUT;
     use crate::app::Echo;
     use std::sync::Arc;
-    use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
+    use wedjat::ring::{Channel, Outcome, TaskIds, WorkerIdentity, WorkerRegion};
     use wedjat::worker::Options;
 
     /// Creates the region (memory shared with workers) of an agent with one worker, and the agent's end of
     /// that worker's channel.
     fn region() -> (Arc<WorkerRegion>, Channel) {
         // The worker's ring has 4 slots of 32 bytes.
-        let region = Arc::new(WorkerRegion::heap(&[Place { id: 4, pool: 2 }], 4, 32).unwrap());
+        let region =
+            Arc::new(WorkerRegion::heap(&[WorkerIdentity { id: 4, pool: 2 }], 4, 32).unwrap());
         let channel = region.channel(0);
         (region, channel)
     }
@@ -231,7 +232,7 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!((served.worker, served.pool, served.tasks), (4, 2, 30));
-        assert_eq!(served.ended, WorkerEnd::StopRequested);
+        assert_eq!(served.ended, ExitReason::StopRequested);
         assert!(served.ended_in_order() && served.to_string().contains("30 tasks"), "{served}");
     }
 
@@ -242,7 +243,7 @@ mod tests {
             assert!(channel.give(TaskIds::default(), b"last"));
             channel.stop();
         });
-        assert_eq!((served.tasks, served.ended), (1, WorkerEnd::AgentStopped));
+        assert_eq!((served.tasks, served.ended), (1, ExitReason::AgentStopped));
     }
 
     #[test]
@@ -253,7 +254,7 @@ mod tests {
             channel.sender_mut().revoke();
             channel.wake();
         });
-        assert_eq!((served.tasks, served.ended), (1, WorkerEnd::Gone(Detached::ShutOut)));
+        assert_eq!((served.tasks, served.ended), (1, ExitReason::Gone(Detached::Excluded)));
         assert!(!served.ended_in_order());
     }
 }

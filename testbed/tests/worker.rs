@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 
 use rustix::process::{Pid, Signal, kill_process};
-use wedjat::ring::{Channel, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat::ring::{Channel, Outcome, TaskIds, WorkerIdentity, WorkerRegion};
 use wedjat_pktgen::mix::Workload;
 use wedjat_pktgen::oracle::Oracle;
 use wedjat_pktgen::payload::{LEN, Work, seed_of};
@@ -50,10 +50,11 @@ impl Agent {
     fn new(workers: u16) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
-        let places: Vec<_> = (0..workers).map(|id| Place { id: 7 + id, pool: 1 }).collect();
+        let identities: Vec<_> =
+            (0..workers).map(|id| WorkerIdentity { id: 7 + id, pool: 1 }).collect();
         // Each worker's ring has 4 slots of 64 bytes.
-        let region = Arc::new(WorkerRegion::create(&path, &places, 4, 64).unwrap());
-        let channels = (0..places.len()).map(|channel| region.channel(channel)).collect();
+        let region = Arc::new(WorkerRegion::create(&path, &identities, 4, 64).unwrap());
+        let channels = (0..identities.len()).map(|channel| region.channel(channel)).collect();
         Self { _folder: folder, path, region, channels }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use wedjat::ring::{Channel, Outcome, Place, TakenTask, TaskIds, WorkerEnd, WorkerRegion};
+use wedjat::ring::{Channel, Outcome, TakenTask, TaskIds, WorkerEnd, WorkerIdentity, WorkerRegion};
 
 /// Number of slots of each channel.
 const SLOTS: usize = 4;
@@ -37,8 +37,8 @@ struct Ends {
 /// # Panics
 /// If an invariant does not hold.
 pub fn run(input: &[u8]) -> u64 {
-    let places = [0, 1].map(|id| Place { id, pool: 3 });
-    let region = WorkerRegion::heap(&places, SLOTS, PAYLOAD).expect("a possible region");
+    let identities = [0, 1].map(|id| WorkerIdentity { id, pool: 3 });
+    let region = WorkerRegion::heap(&identities, SLOTS, PAYLOAD).expect("a possible region");
     let region = Arc::new(region);
     let memory = region.memory();
     let mut channels: [Ends; WORKERS] = std::array::from_fn(|index| Ends {

@@ -115,7 +115,8 @@ impl AgentHandles {
     /// Claims the place of the worker with this id. Returns `None` for an unknown id or a taken place.
     pub fn claim_named(&self, id: u16) -> Option<WorkerEnd> {
         let mut channels = 0..self.region.shape().channels;
-        let own = channels.find(|&at| self.region.place(at).is_some_and(|place| place.id == id));
+        let own =
+            channels.find(|&at| self.region.identity(at).is_some_and(|identity| identity.id == id));
         own.and_then(|channel| self.region.claim(channel).unwrap())
     }
 
@@ -211,7 +212,7 @@ pub fn agent(
 
 /// Creates a host's region in memory of this process.
 fn region(host: &HostConfig) -> Arc<WorkerRegion> {
-    Arc::new(WorkerRegion::heap_for(&host.places(), host.shape()).unwrap())
+    Arc::new(WorkerRegion::heap_for(&host.identities(), host.shape()).unwrap())
 }
 
 /// A leaf with an agent on its core, the leaf's state table, and the control of both.

@@ -47,11 +47,9 @@ impl Group {
     pub fn planned(hierarchies: &Hierarchies, parent: &Path, name: &str) -> CgroupFolders {
         let below = parent.strip_prefix("/").unwrap_or(parent);
         let folders = hierarchies.folders().into_iter();
-        CgroupFolders::new(
-            folders.map(|place| {
-                (place.version, place.folder.join(below).join(format!("{PREFIX}{name}")))
-            }),
-        )
+        CgroupFolders::new(folders.map(|mount_point| {
+            (mount_point.version, mount_point.folder.join(below).join(format!("{PREFIX}{name}")))
+        }))
     }
 
     /// Creates the planned folders and sets the limits.
@@ -97,8 +95,9 @@ impl Group {
         let file = parent.join("cgroup.subtree_control");
         let enabled = fs::read_to_string(&file).unwrap_or_default();
         for controller in [Controller::Cpu, Controller::Cpuset, Controller::Pids] {
-            let is_v2 =
-                hierarchies.place(controller).is_some_and(|place| place.version == Version::V2);
+            let is_v2 = hierarchies
+                .mount_point(controller)
+                .is_some_and(|mount_point| mount_point.version == Version::V2);
             if is_v2 && !enabled.split_whitespace().any(|name| name == controller.name()) {
                 write_file(&file, &format!("+{}", controller.name()))?;
             }

@@ -54,7 +54,7 @@ pub enum Version {
 
 /// Mount point of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MountPoint {
     /// Version of the hierarchy.
     pub version: Version,
     /// Root folder of the hierarchy.
@@ -82,7 +82,7 @@ impl FolderFunctions {
 pub struct Hierarchies {
     pub(super) folder_functions: FolderFunctions,
     /// Mount point of each controller that the machine has.
-    places: Vec<(Controller, Place)>,
+    mount_points: Vec<(Controller, MountPoint)>,
 }
 
 impl Hierarchies {
@@ -96,7 +96,7 @@ impl Hierarchies {
     #[must_use]
     pub fn below(root: &Path, folder_functions: FolderFunctions) -> Self {
         let mounts = fs::read_to_string(root.join("proc/mounts")).unwrap_or_default();
-        let mut places = Vec::new();
+        let mut mount_points = Vec::new();
         let mut v2_folder = None;
         for line in mounts.lines() {
             let mut fields = line.split(' ').skip(1);
@@ -111,9 +111,9 @@ impl Hierarchies {
                 "cgroup" => {
                     let has_option =
                         |one: &Controller| options.split(',').any(|it| it == one.name());
-                    let place = Place { version: Version::V1, folder };
+                    let mount_point = MountPoint { version: Version::V1, folder };
                     let found = Controller::ALL.into_iter().filter(has_option);
-                    places.extend(found.map(|controller| (controller, place.clone())));
+                    mount_points.extend(found.map(|controller| (controller, mount_point.clone())));
                 }
                 "cgroup2" => v2_folder = v2_folder.or(Some(folder)),
                 _ => {}
@@ -124,41 +124,44 @@ impl Hierarchies {
         if let Some(folder) = v2_folder {
             let available =
                 fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
-            let has_cpu = |places: &[(Controller, Place)]| {
-                places.iter().any(|(controller, _)| *controller == Controller::Cpu)
+            let has_cpu = |mount_points: &[(Controller, MountPoint)]| {
+                mount_points.iter().any(|(controller, _)| *controller == Controller::Cpu)
             };
-            let cpu_is_v1 = has_cpu(&places);
+            let cpu_is_v1 = has_cpu(&mount_points);
             for controller in Controller::ALL {
                 let is_available =
                     available.split_whitespace().any(|name| name == controller.name())
                         || (controller.is_part_of_version_2() && !cpu_is_v1);
-                if is_available && !places.iter().any(|(other, _)| *other == controller) {
-                    let place = Place { version: Version::V2, folder: folder.clone() };
-                    places.push((controller, place));
+                if is_available && !mount_points.iter().any(|(other, _)| *other == controller) {
+                    let mount_point = MountPoint { version: Version::V2, folder: folder.clone() };
+                    mount_points.push((controller, mount_point));
                 }
             }
         }
-        Self { folder_functions, places }
+        Self { folder_functions, mount_points }
     }
 
-    /// Returns the place of a controller, or `None` if the machine lacks it.
+    /// Returns the mount point of a controller, or `None` if the machine lacks it.
     #[must_use]
-    pub fn place(&self, wanted: Controller) -> Option<&Place> {
-        self.places.iter().find(|(controller, _)| *controller == wanted).map(|(_, place)| place)
+    pub fn mount_point(&self, wanted: Controller) -> Option<&MountPoint> {
+        self.mount_points
+            .iter()
+            .find(|(controller, _)| *controller == wanted)
+            .map(|(_, mount_point)| mount_point)
     }
 
     /// Returns the missing controllers.
     pub fn missing(&self) -> impl Iterator<Item = Controller> + '_ {
-        Controller::ALL.into_iter().filter(|controller| self.place(*controller).is_none())
+        Controller::ALL.into_iter().filter(|controller| self.mount_point(*controller).is_none())
     }
 
     /// Returns the roots of the hierarchies, each once.
     #[must_use]
-    pub fn folders(&self) -> Vec<&Place> {
-        let mut folders: Vec<&Place> = Vec::new();
-        for (_, place) in &self.places {
-            if !folders.contains(&place) {
-                folders.push(place);
+    pub fn folders(&self) -> Vec<&MountPoint> {
+        let mut folders: Vec<&MountPoint> = Vec::new();
+        for (_, mount_point) in &self.mount_points {
+            if !folders.contains(&mount_point) {
+                folders.push(mount_point);
             }
         }
         folders

@@ -16,7 +16,7 @@ mod tests;
 
 pub use actuator::{Actuator, Quota, Unlimited, Weight};
 pub use group::{Group, GroupError, Limits};
-pub use hierarchy::{Controller, FolderFunctions, Hierarchies, Place, Version};
+pub use hierarchy::{Controller, FolderFunctions, Hierarchies, MountPoint, Version};
 pub use launch::{Class, in_group, set_class};
 pub use made::{CgroupFolders, PREFIX};
 pub use process::{Process, Scheduling, threads_of};

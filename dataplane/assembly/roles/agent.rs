@@ -8,7 +8,7 @@ use wedjat_core::io::Buf;
 use wedjat_core::io::memory::{Frame, FramePool, RingPort, pair};
 use wedjat_core::policy::{CATALOGUE, Dispatcher, Overflow, Runs};
 use wedjat_core::reason::DropReason;
-use wedjat_core::ring::{Place, WorkerEnd};
+use wedjat_core::ring::{WorkerEnd, WorkerIdentity};
 use wedjat_core::role::agent::*;
 use wedjat_core::state::counters::CounterKind;
 use wedjat_core::state::{Counter, Counters, Gauge};
@@ -203,9 +203,9 @@ impl Family {
     }
 }
 
-/// Returns the places of workers 10, 11 and so on.
-fn places(workers: u16) -> Vec<Place> {
-    (0..workers).map(|at| Place { id: 10 + at, pool: POOL }).collect()
+/// Returns the identities of workers 10, 11 and so on.
+fn identities(workers: u16) -> Vec<WorkerIdentity> {
+    (0..workers).map(|at| WorkerIdentity { id: 10 + at, pool: POOL }).collect()
 }
 
 /// Returns a configuration with workers 10, 11 and so on in one pool.

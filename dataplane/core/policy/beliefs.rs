@@ -133,10 +133,12 @@ impl Beliefs {
             (0..view.members() as u16).map(Member).filter(|&member| !view.is_active(member))
         {
             match view.presence(member) {
-                Presence::Absent => {} // an unused place, no member
-                Presence::Silent => out[0] += 1,
-                Presence::Unreachable => out[1] += 1,
-                Presence::Configured | Presence::Registered | Presence::Unregistered => {
+                MemberPresence::Absent => {} // an unused place, no member
+                MemberPresence::Silent => out[0] += 1,
+                MemberPresence::Unreachable => out[1] += 1,
+                MemberPresence::Configured
+                | MemberPresence::Registered
+                | MemberPresence::Unregistered => {
                     out[2] += 1;
                 }
             }

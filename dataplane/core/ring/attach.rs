@@ -27,7 +27,7 @@ use rustix::net::{
 };
 
 use super::layout::{CHANNELS_MAX, RegionShape};
-use super::protocol::Place;
+use super::protocol::WorkerIdentity;
 use crate::outage::Outage;
 use crate::state::files::{self, ExistingFile, open_again};
 
@@ -52,7 +52,7 @@ pub struct Offer {
     /// Shape of the region: the number of each item.
     pub shape: RegionShape,
     /// Worker of each channel; `None` for a free one.
-    pub places: Vec<Option<Place>>,
+    pub identities: Vec<Option<WorkerIdentity>>,
 }
 
 /// Reason why an offer cannot be used.
@@ -74,8 +74,9 @@ impl Offer {
     pub fn to_bytes(&self) -> Vec<u8> {
         let RegionShape { channels, slots, payload } = self.shape;
         let head = [MAGIC, VERSION, channels as u64, slots as u64, payload as u64];
-        let places = self.places.iter().map(|place| place.map_or(FREE, Place::word));
-        head.into_iter().chain(places).flat_map(u64::to_le_bytes).collect()
+        let identities =
+            self.identities.iter().map(|identity| identity.map_or(FREE, WorkerIdentity::word));
+        head.into_iter().chain(identities).flat_map(u64::to_le_bytes).collect()
     }
 
     /// Decodes a received offer and checks it.
@@ -85,7 +86,7 @@ impl Offer {
     pub fn parse(bytes: &[u8]) -> Result<Self, InvalidOffer> {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<_> = words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let (head, places) = match words[..] {
+        let (head, identities) = match words[..] {
             [MAGIC, VERSION] if rest.is_empty() => return Err(InvalidOffer::Refused),
             [MAGIC, VERSION, ..] if words.len() > HEAD_WORDS && rest.is_empty() => {
                 words.split_at(HEAD_WORDS)
@@ -101,15 +102,15 @@ impl Offer {
             slots: head[3] as usize,
             payload: head[4] as usize,
         };
-        if !shape.is_possible() || shape.channels != places.len() {
-            let text = format!("{shape:?} with {} places", places.len());
+        if !shape.is_possible() || shape.channels != identities.len() {
+            let text = format!("{shape:?} with {} identities", identities.len());
             return Err(InvalidOffer::Damaged(text));
         }
-        let place = |word: &u64| match *word {
+        let identity = |word: &u64| match *word {
             FREE => None,
-            word => Some(Place { id: (word >> 32) as u16, pool: word as u16 }),
+            word => Some(WorkerIdentity { id: (word >> 32) as u16, pool: word as u16 }),
         };
-        Ok(Self { shape, places: places.iter().map(place).collect() })
+        Ok(Self { shape, identities: identities.iter().map(identity).collect() })
     }
 
     /// Encodes the message to a peer that gets no offer.

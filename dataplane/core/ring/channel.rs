@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::layout::{HEAD, RegionShape};
-use super::protocol::{Fault, Notice, Sender};
+use super::protocol::{CreditError, Notice, Sender};
 use super::task_slots::TaskPosition;
 use super::{bytes, park};
 use crate::state::region::Slice;
@@ -104,7 +104,7 @@ impl Channel {
     /// # Errors
     /// Same as for [`Sender::collect`].
     #[inline]
-    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
+    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, CreditError> {
         let completed = self.sender.collect()?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         for count in completed.clone() {

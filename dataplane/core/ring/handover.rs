@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use super::channel::Channel;
-use super::protocol::{Fault, Place, Sender};
+use super::protocol::{CreditError, Sender, WorkerIdentity};
 use super::region::{RegionError, WorkerRegion};
 use super::worker_end::WorkerEnd;
 use crate::io::Token;
@@ -27,10 +27,10 @@ use crate::state::region::Slice;
 /// # Errors
 /// If the number of slots is impossible.
 pub fn pair<T: Token>(
-    place: Place,
+    identity: WorkerIdentity,
     slots: usize,
 ) -> Result<(Producer<T>, Consumer<T>), RegionError> {
-    let region = Arc::new(WorkerRegion::heap(&[place], slots, 1)?); // 1: the shortest area, which stays unused
+    let region = Arc::new(WorkerRegion::heap(&[identity], slots, 1)?); // 1: the shortest area, which stays unused
     let io = |error| RegionError::Io { path: "memory".into(), error };
     let end = region.claim(0).map_err(io)?.ok_or(RegionError::RegionShape(region.shape()))?;
     let panicked = Arc::new(AtomicBool::new(false));
@@ -105,7 +105,7 @@ impl<T: Token> Producer<T> {
     /// # Errors
     /// Same as for [`Channel::collect`].
     #[inline]
-    pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
+    pub fn collect(&mut self) -> Result<Range<u64>, CreditError> {
         self.channel.collect()
     }
 
@@ -176,8 +176,8 @@ impl<T: Token> fmt::Debug for Consumer<T> {
 impl<T: Token> Consumer<T> {
     /// Returns the worker's identity.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.end.place()
+    pub fn identity(&self) -> WorkerIdentity {
+        self.end.identity()
     }
 
     /// Takes the next task with its note, if one is available.
@@ -240,7 +240,7 @@ mod tests {
 
     /// Creates both ends of a granted channel with four slots.
     fn ends() -> Ends {
-        let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
+        let (mut producer, consumer) = pair(WorkerIdentity { id: 3, pool: 1 }, 4).unwrap();
         producer.grant();
         (producer, consumer)
     }
@@ -250,7 +250,7 @@ mod tests {
         let (mut producer, mut consumer) = ends();
         assert!((0..4).all(|task| producer.give(Box::new(task), 10 + task).is_ok()));
         assert_eq!(producer.give(Box::new(4), 0), Err(Box::new(4)));
-        assert_eq!((consumer.waiting(), consumer.place().id), (4, 3));
+        assert_eq!((consumer.waiting(), consumer.identity().id), (4, 3));
         for task in 0..4 {
             assert_eq!(consumer.take(), Some((Box::new(task), 10 + task)));
             assert_eq!(consumer.waiting(), 3 - task as usize);
@@ -264,7 +264,8 @@ mod tests {
 
     #[test]
     fn nothing_is_given_before_the_grant() {
-        let (mut producer, mut consumer) = pair::<Box<u32>>(Place { id: 3, pool: 1 }, 4).unwrap();
+        let (mut producer, mut consumer) =
+            pair::<Box<u32>>(WorkerIdentity { id: 3, pool: 1 }, 4).unwrap();
         assert_eq!((producer.give(Box::new(1), 0), consumer.take()), (Err(Box::new(1)), None));
     }
 
@@ -287,7 +288,7 @@ mod tests {
     #[test]
     fn dropped_producer_frees_all_untaken_tasks() {
         let counted = Arc::new(());
-        let (mut producer, consumer) = pair(Place { id: 3, pool: 1 }, 4).unwrap();
+        let (mut producer, consumer) = pair(WorkerIdentity { id: 3, pool: 1 }, 4).unwrap();
         producer.grant();
         assert!((0..4).all(|_| producer.give(Box::new(Arc::clone(&counted)), 0).is_ok()));
         drop(consumer);

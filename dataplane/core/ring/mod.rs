@@ -7,11 +7,10 @@
 //! tasks. Both ends are in memory shared by threads or processes.
 //!
 //! A *channel* is the memory for one worker. A worker *claims* a channel by writing a number, and the dispatcher
-//! *grants* it by repeating that number. The bytes of tasks and replies are in the channel's *area*. A *place* is a
-//! worker's identity: its id and its pool.
+//! *grants* it by repeating that number. The bytes of tasks and replies are in the channel's *area*.
 //!
 //! The ends do not trust each other. Each end derives slot indices from its own count, and checks lengths and
-//! offsets on private copies. A count that runs backwards or ahead is a [`Fault`], and excludes the worker
+//! offsets on private copies. A count that runs backwards or ahead is a [`CreditError`], and excludes the worker
 //! until it attaches again.
 //!
 //! - [`protocol`]: contents of shared words, generic over the words, so that loom can check orderings;
@@ -40,7 +39,7 @@ pub mod worker_end;
 pub use channel::{Channel, Outcome, TaskIds};
 pub use handover::{Consumer, Producer};
 pub use layout::{Layout, RegionShape};
-pub use protocol::{Fault, Holder, Notice, Place, Receiver, Sender};
+pub use protocol::{CreditError, Holder, Notice, Receiver, Sender, WorkerIdentity};
 pub use region::{RegionError, WorkerRegion, WorkerStatus};
 pub use task_slots::TaskPosition;
 pub use watch::AgentStatusWords;

@@ -76,7 +76,7 @@ pub mod claim {
     pub const PID: usize = 1;
     /// Last granted claim whose worker left in order. A successor's claim does not overwrite it.
     pub const LEFT: usize = 2;
-    /// Identity under which the worker claims ([`super::Place::word`]). The agent may have assigned the channel to
+    /// Identity under which the worker claims ([`super::WorkerIdentity::word`]). The agent may have assigned the
     /// another one since the worker received its offer.
     pub const NAME: usize = 3;
     /// Thread id of the worker when it claimed.
@@ -106,14 +106,14 @@ pub const SLOT_WORDS: usize = 2;
 
 /// Identity of a worker in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerIdentity {
     /// Global worker id.
     pub id: u16,
     /// Its pool.
     pub pool: u16,
 }
 
-impl Place {
+impl WorkerIdentity {
     /// Returns the identity as the number that a worker writes into its claim ([`claim::NAME`]).
     #[must_use]
     pub fn word(self) -> u64 {
@@ -134,7 +134,7 @@ pub struct Notice {
 
 /// Impossible contents of a worker's credit line. The dispatcher then excludes the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum CreditError {
     /// Fewer tasks completed than before.
     #[error("its count of completed tasks went backwards, from {before} to {found}")]
     Backwards {
@@ -145,7 +145,7 @@ pub enum Fault {
     },
     /// More tasks completed than given: an answer to a task that it did not get, or a second answer.
     #[error("it completed {found} tasks of {given} that it was given")]
-    Beyond {
+    TooMany {
         /// Tasks given.
         given: u64,
         /// Tasks completed, as reported.
@@ -361,16 +361,16 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
     /// # Errors
     /// If the worker's count or list is impossible. The completions are not counted then; call [`Sender::revoke`].
     #[inline]
-    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, Fault> {
+    pub fn collect(&mut self) -> Result<std::ops::Range<u64>, CreditError> {
         let found = self.words.credit[credit::DONE].load(Acquire);
         if found == self.done {
             return Ok(found..found);
         }
         if found < self.done {
-            return Err(Fault::Backwards { before: self.done, found });
+            return Err(CreditError::Backwards { before: self.done, found });
         }
         if found > self.next {
-            return Err(Fault::Beyond { given: self.next, found });
+            return Err(CreditError::TooMany { given: self.next, found });
         }
         let completed = self.done..found;
         let listed = self.words.credit[credit::LISTED].load(Relaxed);
@@ -379,7 +379,7 @@ impl<W: SharedWord, S: Deref<Target = [W]>> Sender<S> {
             let (mask, given) = (self.slots() - 1, self.done..self.next);
             let slot = |count| words[count as usize & mask].load(Relaxed);
             let checked = self.slots.complete(listed - 1, given, found, slot);
-            checked.map_err(|count| Fault::BadList { count })?;
+            checked.map_err(|count| CreditError::BadList { count })?;
         }
         self.done = found;
         Ok(completed)
@@ -513,7 +513,7 @@ pub struct Receiver<S> {
 }
 
 impl<W: SharedWord, S: Deref<Target = [W]>> Receiver<S> {
-    /// Claims a channel under this name, a [`Place`] as a number. The dispatcher answers with a
+    /// Claims a channel under this name, a [`WorkerIdentity`] as a number. The dispatcher answers with a
     /// grant, see [`Receiver::is_granted`]. The caller excludes other workers by a lock.
     #[must_use]
     pub fn claim(words: ChannelWords<S>, pid: u32, name: u64) -> Self {

@@ -24,11 +24,13 @@ use super::attach::{self, AttachServer, InvalidOffer, Offer, OfferError, Receive
 use super::channel::Channel;
 use super::layout::{Layout, RegionShape};
 use super::lock::{ChannelLock, is_held, is_locked, lock};
-use super::protocol::{ChannelWords, Place, Receiver, SLOT_WORDS, Sender, claim, control, credit};
+use super::protocol::{
+    ChannelWords, Receiver, SLOT_WORDS, Sender, WorkerIdentity, claim, control, credit,
+};
 use super::watch::{self, AgentStatusWords};
 use super::worker_end::WorkerEnd;
 use crate::state::files::{
-    ExistingFile, Identity, NameError, NameLock, Scratch, advice, open_again, within_limits,
+    ExistingFile, FileIdentity, NameError, NameLock, Scratch, advice, open_again, within_limits,
 };
 use crate::state::region::{Region, Slice};
 
@@ -126,7 +128,7 @@ pub enum RegionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
     /// Identity.
-    pub place: Place,
+    pub identity: WorkerIdentity,
     /// Process.
     pub process: u32,
     /// Thread that attached.
@@ -159,7 +161,7 @@ enum Backing {
         memory: File,
         path: PathBuf,
         /// The socket file, so that only this one is removed at the end.
-        socket: Identity,
+        socket: FileIdentity,
         /// Lock of the path; released last.
         name: NameLock,
     },
@@ -184,7 +186,11 @@ impl WorkerRegion {
     ///
     /// # Errors
     /// If the shape is impossible.
-    pub fn heap(workers: &[Place], slots: usize, payload: usize) -> Result<Self, RegionError> {
+    pub fn heap(
+        workers: &[WorkerIdentity],
+        slots: usize,
+        payload: usize,
+    ) -> Result<Self, RegionError> {
         Self::heap_for(workers, RegionShape { channels: workers.len(), slots, payload })
     }
 
@@ -192,7 +198,7 @@ impl WorkerRegion {
     ///
     /// # Errors
     /// If the shape is impossible.
-    pub fn heap_for(workers: &[Place], shape: RegionShape) -> Result<Self, RegionError> {
+    pub fn heap_for(workers: &[WorkerIdentity], shape: RegionShape) -> Result<Self, RegionError> {
         let (offer, layout) = plan(workers, shape)?;
         let taken = (0..shape.channels).map(|_| AtomicBool::new(false)).collect();
         let region = Region::heap(layout.len);
@@ -206,7 +212,7 @@ impl WorkerRegion {
     /// If the shape is impossible, another agent uses the path, the path holds something else, or the system refuses.
     pub fn create(
         path: &Path,
-        workers: &[Place],
+        workers: &[WorkerIdentity],
         slots: usize,
         payload: usize,
     ) -> Result<Self, RegionError> {
@@ -219,7 +225,7 @@ impl WorkerRegion {
     /// Same as for [`WorkerRegion::create`].
     pub fn create_for(
         path: &Path,
-        workers: &[Place],
+        workers: &[WorkerIdentity],
         shape: RegionShape,
     ) -> Result<Self, RegionError> {
         let (offer, layout) = plan(workers, shape)?;
@@ -292,14 +298,14 @@ impl WorkerRegion {
     /// Returns the worker of a channel; `None` if it is free. A worker process sees the state at the time of
     /// attaching.
     #[must_use]
-    pub fn place(&self, channel: usize) -> Option<Place> {
-        attach::locked(&self.offer).places[channel]
+    pub fn identity(&self, channel: usize) -> Option<WorkerIdentity> {
+        attach::locked(&self.offer).identities[channel]
     }
 
     /// Offers a channel to a worker, or to none. An attached worker is not affected. A worker that received an
     /// earlier offer claims the channel under its own identity, and the dispatcher compares it with the current one.
-    pub fn offer(&self, channel: usize, place: Option<Place>) {
-        attach::locked(&self.offer).places[channel] = place;
+    pub fn offer(&self, channel: usize, identity: Option<WorkerIdentity>) {
+        attach::locked(&self.offer).identities[channel] = identity;
     }
 
     /// Returns the dispatcher's end of a channel. Call it once per channel.
@@ -315,7 +321,7 @@ impl WorkerRegion {
     /// # Errors
     /// Errors of the system.
     pub fn claim(&self, channel: usize) -> io::Result<Option<WorkerEnd>> {
-        let Some(place) = self.place(channel) else { return Ok(None) };
+        let Some(identity) = self.identity(channel) else { return Ok(None) };
         let channel_lock = match &self.backing {
             Backing::Heap(taken) => {
                 // Acquire pairs with the Release of the previous worker, which has then written everything.
@@ -337,9 +343,9 @@ impl WorkerRegion {
         let words = self.words(channel);
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         words.claim[claim::THREAD].store(u64::from(thread.unsigned_abs()), Relaxed);
-        let receiver = Receiver::claim(words, std::process::id(), place.word());
+        let receiver = Receiver::claim(words, std::process::id(), identity.word());
         let (sleep, area) = (self.sleep_word(channel), self.area(channel));
-        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), place, channel_lock)))
+        Ok(Some(WorkerEnd::new(receiver, sleep, area, self.shape(), identity, channel_lock)))
     }
 
     /// Returns true if the worker of this channel is alive, or the system cannot tell.
@@ -371,10 +377,10 @@ impl WorkerRegion {
     /// Returns the state of a channel's worker; `None` without a grant, or while the channel is offered to no worker.
     #[must_use]
     pub fn worker(&self, channel: usize) -> Option<WorkerStatus> {
-        let (words, place) = (self.words(channel), self.place(channel)?);
+        let (words, identity) = (self.words(channel), self.identity(channel)?);
         let is_granted = words.control[control::GRANTED].load(Acquire) != 0;
         is_granted.then(|| WorkerStatus {
-            place,
+            identity,
             process: words.claim[claim::PID].load(Relaxed) as u32,
             thread: words.claim[claim::THREAD].load(Relaxed) as u32,
             busy_ns: words.credit[credit::BUSY_NS].load(Relaxed),
@@ -431,13 +437,16 @@ impl Drop for WorkerRegion {
 }
 
 /// Returns the initial offer and the layout of a region.
-fn plan(workers: &[Place], shape: RegionShape) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
+fn plan(
+    workers: &[WorkerIdentity],
+    shape: RegionShape,
+) -> Result<(Arc<Mutex<Offer>>, Layout), RegionError> {
     if !shape.is_possible() || workers.len() > shape.channels {
         return Err(RegionError::RegionShape(shape));
     }
-    let mut places: Vec<_> = workers.iter().copied().map(Some).collect();
-    places.resize(shape.channels, None);
-    Ok((Arc::new(Mutex::new(Offer { shape, places })), Layout::new(&shape)))
+    let mut identities: Vec<_> = workers.iter().copied().map(Some).collect();
+    identities.resize(shape.channels, None);
+    Ok((Arc::new(Mutex::new(Offer { shape, identities })), Layout::new(&shape)))
 }
 
 /// Creates anonymous memory with all pages allocated, sealed against resizing.

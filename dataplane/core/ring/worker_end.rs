@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::channel::{NO_REPLY, TaskIds};
 use super::layout::{HEAD, RegionShape};
 use super::lock::ChannelLock;
-use super::protocol::{Notice, Place, Receiver};
+use super::protocol::{Notice, Receiver, WorkerIdentity};
 use super::{bytes, park};
 use crate::state::region::Slice;
 
@@ -55,7 +55,7 @@ pub struct WorkerEnd {
     /// Dimensions of the region, which give the position of each task in the area.
     shape: RegionShape,
     /// Identity of the worker.
-    place: Place,
+    identity: WorkerIdentity,
     /// Number of the task in progress in each slot; `None` for a slot without one. Empty for a worker that completes
     /// tasks in order.
     in_progress: Box<[Cell<Option<u64>>]>,
@@ -70,16 +70,16 @@ impl WorkerEnd {
         sleep: Slice<AtomicU32>,
         area: Slice<AtomicU64>,
         shape: RegionShape,
-        place: Place,
+        identity: WorkerIdentity,
         lock: ChannelLock,
     ) -> Self {
-        Self { receiver, sleep, area, shape, place, in_progress: Box::default(), _lock: lock }
+        Self { receiver, sleep, area, shape, identity, in_progress: Box::default(), _lock: lock }
     }
 
     /// Returns the worker's identity.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn identity(&self) -> WorkerIdentity {
+        self.identity
     }
 
     /// Returns the receiver, which takes and completes tasks without access to their bytes.

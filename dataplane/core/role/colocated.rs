@@ -17,7 +17,7 @@ use crate::io::link::{DeviceOrWire, End};
 use crate::io::{Burst, Pool, Port};
 use crate::limits::BURST;
 use crate::reason::DropReason;
-use crate::ring::Place;
+use crate::ring::WorkerIdentity;
 use crate::stage::network::Worker;
 use crate::stage::{PortAddress, Side};
 use crate::state::{Counter, Load, Member, Report};
@@ -81,7 +81,7 @@ pub const AGENT_MAC: Mac = Mac([2, 0x77, 0x65, 0x64, 0, 2]);
 /// A worker of this host, in the leaf's terms.
 #[derive(Clone, Copy, Debug)]
 struct LocalWorker {
-    place: Place,
+    identity: WorkerIdentity,
     /// Index of its pool at the leaf.
     pool: usize,
     member: Member,
@@ -135,16 +135,16 @@ where
         self.epochs = (self.leaf.epoch(), self.agent.epoch());
         let (stages, agent) = (self.leaf.stages_mut(), &self.agent);
         self.locals.retain(|local| {
-            let known = stages.network().worker(local.place.id);
+            let known = stages.network().worker(local.identity.id);
             let is_member = known.is_some_and(|known| local.is(&known));
-            is_member && agent.places().any(|place| place == local.place)
+            is_member && agent.identities().any(|identity| identity == local.identity)
         });
-        for place in agent.places() {
-            let Some(known) = stages.network().worker(place.id) else { continue };
+        for identity in agent.identities() {
+            let Some(known) = stages.network().worker(identity.id) else { continue };
             let pool = usize::from(known.pool);
-            let local = LocalWorker { place, pool, member: known.member, present: false };
+            let local = LocalWorker { identity, pool, member: known.member, present: false };
             let is_local = stages.network().server_address(known.server).is_some_and(is_agent)
-                && stages.network().pool_id(pool) == Some(place.pool);
+                && stages.network().pool_id(pool) == Some(identity.pool);
             if is_local && !self.locals.iter().any(|local| local.is(&known)) {
                 stages.set_active(local.pool, local.member, false);
                 self.locals.push(local);
@@ -175,7 +175,7 @@ where
     #[cold]
     fn update_leaf(&mut self) {
         for local in &mut self.locals {
-            let present = self.agent.is_present(local.place);
+            let present = self.agent.is_present(local.identity);
             if present == local.present {
                 continue;
             }

@@ -153,8 +153,8 @@ impl ExistingFile {
 
     /// Returns its identity.
     #[must_use]
-    pub fn identity(&self) -> Identity {
-        Identity::of(&self.stat)
+    pub fn identity(&self) -> FileIdentity {
+        FileIdentity::of(&self.stat)
     }
 
     /// Checks that it is a regular file to which only this process's user and root have access.
@@ -422,12 +422,12 @@ impl<T> Scratch<T> {
     ///
     /// # Errors
     /// If `path` names no file, or a system call fails.
-    pub fn put_at(mut self, path: &Path, replace: bool) -> io::Result<(T, Identity)> {
+    pub fn put_at(mut self, path: &Path, replace: bool) -> io::Result<(T, FileIdentity)> {
         let Some(name) = path.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it names no file"));
         };
         let (folder, scratch) = (&self.entry.folder, self.entry.name.as_str());
-        let identity = Identity::of(&self.entry.stat()?);
+        let identity = FileIdentity::of(&self.entry.stat()?);
         let flags = RenameFlags::NOREPLACE;
         let result = match replace {
             true => rustix::fs::renameat(folder, scratch, folder, name),
@@ -607,9 +607,9 @@ impl Write for OpenReport {
 
 /// Identity of a file, independent of its name: device and inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity(u64, u64);
+pub struct FileIdentity(u64, u64);
 
-impl Identity {
+impl FileIdentity {
     fn of(stat: &Stat) -> Self {
         Self(stat.st_dev, stat.st_ino)
     }
@@ -758,7 +758,7 @@ impl Drop for NameLock {
         if self.is_own()
             && let Ok(stat) = rustix::fs::fstat(&self.file)
         {
-            Identity::of(&stat).remove_at(&self.path);
+            FileIdentity::of(&stat).remove_at(&self.path);
         }
     }
 }

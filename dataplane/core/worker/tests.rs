@@ -8,7 +8,7 @@ use std::sync::atomic::{
 
 use super::*;
 use crate::TIMEOUT;
-use crate::ring::{Channel, Outcome, Place};
+use crate::ring::{Channel, Outcome, WorkerIdentity};
 
 // Signals and changes of the stack are beyond miri.
 #[cfg(not(miri))]
@@ -16,8 +16,8 @@ mod sharing;
 
 /// Region on the heap for workers 0, 1 and so on, two per pool, with four slots of 32 bytes each.
 fn region(workers: u16) -> Arc<WorkerRegion> {
-    let places: Vec<_> = (0..workers).map(|id| Place { id, pool: id / 2 }).collect();
-    Arc::new(WorkerRegion::heap(&places, 4, 32).unwrap())
+    let identities: Vec<_> = (0..workers).map(|id| WorkerIdentity { id, pool: id / 2 }).collect();
+    Arc::new(WorkerRegion::heap(&identities, 4, 32).unwrap())
 }
 
 /// Default options, with a longer timeout for the test's agent.
@@ -223,8 +223,8 @@ fn an_agent_that_dies_is_noticed() {
     let name = path.to_str().unwrap();
     let missing = Worker::attach(name, &Options::default()).unwrap_err();
     assert!(missing.to_string().contains("start the agent first"), "{missing}");
-    let places = [Place { id: 0, pool: 0 }];
-    let owner = Arc::new(WorkerRegion::create(&path, &places, 4, 32).unwrap());
+    let identities = [WorkerIdentity { id: 0, pool: 0 }];
+    let owner = Arc::new(WorkerRegion::create(&path, &identities, 4, 32).unwrap());
     let mut channel = owner.channel(0);
     let attached = Arc::new(WorkerRegion::open(&path).unwrap());
     let mut worker = join(&attached, &mut channel, &attach_options());

@@ -22,7 +22,7 @@ use super::{control, ids, port, raw_agent};
 use wedjat_core::limits::{AGENT_LEAVES_MAX, POOLS_MAX, PORTS_MAX, SPEEDS, WORKER_ID_MAX};
 use wedjat_core::policy::PolicySpec;
 use wedjat_core::ring::layout::{CHANNELS_MAX, SLOTS_MAX};
-use wedjat_core::ring::{Place, RegionShape, region};
+use wedjat_core::ring::{RegionShape, WorkerIdentity, region};
 use wedjat_core::stage::PortAddress;
 use wedjat_core::state::files;
 use wedjat_core::state::table::Limits;
@@ -125,12 +125,12 @@ pub struct HostConfig {
 impl HostConfig {
     /// Returns all workers in the order of the pools.
     #[must_use]
-    pub fn places(&self) -> Vec<Place> {
-        let places_of = |pool: &PoolConfig| {
+    pub fn identities(&self) -> Vec<WorkerIdentity> {
+        let identities_of = |pool: &PoolConfig| {
             let pool_id = pool.id;
-            pool.workers.clone().into_iter().map(move |id| Place { id, pool: pool_id })
+            pool.workers.clone().into_iter().map(move |id| WorkerIdentity { id, pool: pool_id })
         };
-        self.pools.iter().flat_map(places_of).collect()
+        self.pools.iter().flat_map(identities_of).collect()
     }
 
     /// Returns the size of the region that workers attach to.
@@ -696,7 +696,7 @@ overflow = "refuse"
         assert_eq!(limits("slots = 32").unwrap(), of(8, 5 + 8));
         assert_eq!(limits("pools_max = 2\nworkers_max = 5").unwrap(), of(2, 5));
         let config = parse(GOOD).unwrap();
-        assert_eq!((config.host.shape().channels, config.host.places().len()), (13, 5));
+        assert_eq!((config.host.shape().channels, config.host.identities().len()), (13, 5));
         for (line, allowed) in [("pools_max = 1", "2 to 1024"), ("workers_max = 4", "5 to 1024")] {
             let error = limits(line).unwrap_err().to_string();
             assert!(error.contains(allowed), "{error}");

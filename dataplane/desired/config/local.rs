@@ -36,7 +36,7 @@ pub fn local(
     let config = agent::local(faults, entry, wire.agent);
     pools(faults, raw, entry, servers);
     let members =
-        config.places().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
+        config.identities().len() + servers.iter().map(|one| one.workers.len()).sum::<usize>();
     if members > MEMBERS_MAX {
         let found = format!("{members} workers with those of [[server]]");
         faults.note_in_file("agent.pool.workers", &found, &format!("at most {MEMBERS_MAX}"));

@@ -582,7 +582,7 @@ fn leaf_may_have_local_workers() {
     let read = |text: &str| Config::parse(Path::new("host.toml"), text);
     let config = read(&text).unwrap_or_else(|error| panic!("{error}"));
     let agent = config.agent.unwrap();
-    assert_eq!((&agent.name[..], agent.places().len()), ("host1", 4));
+    assert_eq!((&agent.name[..], agent.identities().len()), ("host1", 4));
     // Text of the file, its replacement, and parts of the error.
     let cases: [(&str, &str, &[&str]); 9] = [
         ("cores = [0]", "cores = [0, 1]", &["leaf.cores", "2 cores", "one"]),

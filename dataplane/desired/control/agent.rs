@@ -16,7 +16,7 @@ use wedjat_core::io::{Buf, Token};
 use wedjat_core::limits::MEMBERS_MAX;
 use wedjat_core::policy::fifo::Slab;
 use wedjat_core::policy::{Core, Dispatcher, PolicySpec, stream_seed};
-use wedjat_core::ring::{Place, WorkerRegion};
+use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 use wedjat_core::role::agent::{
     AgentCommands, Entry, PoolWorkers, Signer, Step, Update, WorkerEntry, WorkerSet,
 };
@@ -78,8 +78,8 @@ impl<B: Buf + Token> AgentCores<B> {
         let (mut channels, mut free) = (BTreeMap::new(), Vec::new());
         for channel in parts.region.iter().flat_map(|region| 0..region.shape().channels) {
             let Some(region) = &parts.region else { break };
-            match region.place(channel) {
-                Some(place) => _ = channels.insert(place.id, channel),
+            match region.identity(channel) {
+                Some(identity) => _ = channels.insert(identity.id, channel),
                 None => free.push(WorkerEntry::new(NOBODY, region.channel(channel))),
             }
         }
@@ -91,7 +91,7 @@ impl<B: Buf + Token> AgentCores<B> {
 }
 
 /// Place of an entry that no worker has.
-const NOBODY: Place = Place { id: NO_MEMBER, pool: u16::MAX };
+const NOBODY: WorkerIdentity = WorkerIdentity { id: NO_MEMBER, pool: u16::MAX };
 
 impl<B: Buf + Token> Cores for AgentCores<B> {
     /// Entries for new workers, by id.
@@ -221,10 +221,10 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                 (Difference::Close, _) => steps.push(Step::Close { pool }),
                 (Difference::End, _) => steps.push(Step::End { pool }),
                 (Difference::Join(member), Some(to)) => {
-                    let Some((place, entry)) = self.join(to, member, &mut ready) else {
+                    let Some((identity, entry)) = self.join(to, member, &mut ready) else {
                         continue;
                     };
-                    steps.push(Step::Add { pool, member, place, entry: Box::new(Some(entry)) });
+                    steps.push(Step::Add { pool, member, identity, entry: Box::new(Some(entry)) });
                 }
                 (Difference::Leave(member), Some(to)) => {
                     self.withdraw_channel(to, member);
@@ -237,11 +237,11 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                     steps.push(Step::Drain { pool, member, is_drained: false });
                 }
                 (Difference::Forget(member), _) => {
-                    let Some(place) = from.and_then(|from| place_of(from, member)) else {
+                    let Some(identity) = from.and_then(|from| identity_of(from, member)) else {
                         continue;
                     };
-                    self.channels.remove(&place.id);
-                    steps.push(Step::Remove { pool, member, place, entry: Box::new(None) });
+                    self.channels.remove(&identity.id);
+                    steps.push(Step::Remove { pool, member, identity, entry: Box::new(None) });
                 }
                 (difference, Some(to)) => {
                     if difference == Difference::Queue {
@@ -306,7 +306,7 @@ impl<B: Buf + Token> AgentCores<B> {
         let (view, seed) = (table.view(0, pool), stream_seed(self.parts.seed, 0, pool));
         let dispatcher = Dispatcher::new(&to.settings.policy, view, Core::ONLY, seed)
             .with_queue(to.settings.queue, to.settings.overflow);
-        let nobody = Vec::<(Place, wedjat_core::ring::Channel)>::new();
+        let nobody = Vec::<(WorkerIdentity, wedjat_core::ring::Channel)>::new();
         let workers = WorkerSet::new(dispatcher, nobody, self.parts.timeout);
         let new = PoolWorkers { pool: Some(to.id), workers };
         self.rooms.resize(self.rooms.len().max(pool + 1), 0);
@@ -314,25 +314,25 @@ impl<B: Buf + Token> AgentCores<B> {
         steps.push(Step::Begin { pool, new: Box::new(Some(new)) });
     }
 
-    /// Returns the place and the entry of a new worker, and offers its channel to processes. Returns `None` if no entry
+    /// Returns the identity and the entry of a new worker, and offers its channel to processes. Returns `None` if no
     /// is ready for it.
     fn join(
         &mut self,
         to: &Pool,
         member: Member,
         ready: &mut BTreeMap<u16, Entry<B>>,
-    ) -> Option<(Place, Entry<B>)> {
-        let place = place_of(to, member)?;
-        let entry = ready.remove(&place.id)?.renamed(place);
-        self.channels.insert(place.id, entry.channel());
+    ) -> Option<(WorkerIdentity, Entry<B>)> {
+        let identity = identity_of(to, member)?;
+        let entry = ready.remove(&identity.id)?.renamed(identity);
+        self.channels.insert(identity.id, entry.channel());
         let region = self.parts.region.as_ref()?;
-        region.offer(entry.channel(), Some(place));
-        Some((place, entry))
+        region.offer(entry.channel(), Some(identity));
+        Some((identity, entry))
     }
 
     /// Withdraws the channel of a leaving worker, so that no process attaches to it.
     fn withdraw_channel(&self, of: &Pool, member: Member) {
-        let channel = place_of(of, member).and_then(|place| self.channels.get(&place.id));
+        let channel = identity_of(of, member).and_then(|identity| self.channels.get(&identity.id));
         if let (Some(&channel), Some(region)) = (channel, &self.parts.region) {
             region.offer(channel, None);
         }
@@ -372,8 +372,8 @@ fn keys(membership: &Membership) -> Vec<(u16, Key)> {
     membership.pools.iter().flatten().flat_map(keyed).collect()
 }
 
-/// Returns the id and the pool of a member; `None` for an empty place.
-fn place_of(pool: &Pool, member: Member) -> Option<Place> {
+/// Returns the identity of a member; `None` for an unused index.
+fn identity_of(pool: &Pool, member: Member) -> Option<WorkerIdentity> {
     let worker = pool.members.get(member.index()).copied().flatten()?;
-    Some(Place { id: worker.id, pool: pool.id })
+    Some(WorkerIdentity { id: worker.id, pool: pool.id })
 }

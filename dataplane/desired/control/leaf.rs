@@ -309,7 +309,7 @@ impl Updates<'_> {
             Difference::Drain(member) => steps.push(Step::Drain { pool, member }),
             Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
             difference => {
-                let setting = difference.setting(to, places, core);
+                let change = difference.change(to, places, core);
                 steps.extend(setting.map(|setting| Step::Set { pool, setting }));
                 // Closing a pool needs no step: the network knows which pools accept no tasks.
                 push_forgotten(steps, pool, difference);

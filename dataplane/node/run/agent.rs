@@ -82,7 +82,7 @@ pub(super) fn start(
     let (host, membership) = (&config.host, agent::membership(config));
     // A transmit queue for each worker that may send its replies itself.
     let outlets = match config.sends {
-        ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => host.places().len(),
+        ReplyPath::Try | ReplyPath::Must if start_threads.is_some() => host.identities().len(),
         _ => 0,
     };
     // No devices: the node was stopped while a device waited for its peer.
@@ -131,7 +131,7 @@ pub(super) fn start(
 
 /// Creates the region to which the host's workers attach. Refuses a second agent of that name.
 pub(super) fn region(host: &HostConfig) -> Result<Arc<WorkerRegion>, RegionError> {
-    WorkerRegion::create_for(&path_of(&host.name), &host.places(), host.shape()).map(Arc::new)
+    WorkerRegion::create_for(&path_of(&host.name), &host.identities(), host.shape()).map(Arc::new)
 }
 
 /// Returns the account of the host's agent, which had this number of threads that send their replies themselves.

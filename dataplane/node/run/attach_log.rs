@@ -1,11 +1,10 @@
-//! Log of workers that attach to an agent and leave. A worker claims a channel, and the agent grants the claim; a
-//! *place* is a worker's identity.
+//! Log of workers that attach to an agent and leave. A worker claims a channel, and the agent grants the claim.
 
-use wedjat_core::ring::{Place, WorkerRegion};
+use wedjat_core::ring::{WorkerIdentity, WorkerRegion};
 
-/// Granted claim (0 for none) and place of each channel at the last update.
+/// Granted claim (0 for none) and worker of each channel at the last update.
 #[derive(Debug)]
-pub struct AttachLog(Vec<(u64, Option<Place>)>);
+pub struct AttachLog(Vec<(u64, Option<WorkerIdentity>)>);
 
 impl AttachLog {
     /// Creates a log without workers.
@@ -15,17 +14,17 @@ impl AttachLog {
 
     /// Logs the changes since the last update.
     pub fn update(&mut self, region: &WorkerRegion) {
-        for (channel, (last_claim, last_place)) in self.0.iter_mut().enumerate() {
-            let (claim, place) = (region.granted(channel), region.place(channel));
+        for (channel, (last_claim, last_identity)) in self.0.iter_mut().enumerate() {
+            let (claim, identity) = (region.granted(channel), region.identity(channel));
             if claim == *last_claim {
                 continue;
             }
             // The departed worker, if there was one; otherwise the new one.
-            let subject = if *last_claim == 0 { place } else { last_place.or(place) };
-            let Some(Place { id, pool }) = subject else { continue };
+            let subject = if *last_claim == 0 { identity } else { last_identity.or(identity) };
+            let Some(WorkerIdentity { id, pool }) = subject else { continue };
             match (*last_claim, region.has_worker(channel)) {
                 // The channel now belongs to another worker, or to none.
-                (1.., _) if place != subject => {
+                (1.., _) if identity != subject => {
                     log::info!("worker {id} of pool {pool} was released")
                 }
                 (0, _) => {} // no worker has departed
@@ -37,8 +36,8 @@ impl AttachLog {
                 }
                 _ => log::info!("worker {id} of pool {pool} has left"),
             }
-            *last_place = place;
-            if let (1.., Some(Place { id, pool })) = (claim, place) {
+            *last_identity = identity;
+            if let (1.., Some(WorkerIdentity { id, pool })) = (claim, identity) {
                 log::info!("worker {id} of pool {pool} has joined");
             }
             *last_claim = claim;

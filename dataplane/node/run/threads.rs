@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use wedjat_core::clock::ClockError;
 use wedjat_core::cpus;
-use wedjat_core::ring::{Place, Producer, RegionError, WorkerRegion, handover};
+use wedjat_core::ring::{Producer, RegionError, WorkerIdentity, WorkerRegion, handover};
 use wedjat_core::role::agent::{NamedLoad, Request, Signer, ThreadWorker};
 use wedjat_core::state::Counters;
 use wedjat_core::stats::AgentStats;
@@ -79,7 +79,7 @@ impl<W> Threads<W> {
 pub fn run_with<S: Serve>(
     config: &AgentConfig,
     options: &Options,
-    threads: Threads<impl FnMut(Place) -> S>,
+    threads: Threads<impl FnMut(WorkerIdentity) -> S>,
     stop: &Arc<AtomicBool>,
     report: impl FnMut(&str),
 ) -> Result<AgentStats, LaunchError> {
@@ -95,12 +95,12 @@ pub fn run_with<S: Serve>(
         return Err(LaunchError::WorkerCpu { cpu, usable });
     }
     let host = &config.host;
-    let region = Arc::new(WorkerRegion::heap(&host.places(), host.slots, host.payload)?);
+    let region = Arc::new(WorkerRegion::heap(&host.identities(), host.slots, host.payload)?);
     let Threads { cpus, spin, mut work } = threads;
     let mut start_threads = |eal: &Eal, queues: Queues, signer: Option<&Arc<Signer>>| {
         create_workers(config, &region, (queues, signer), |index, reply_path| {
             let cpu = (!cpus.is_empty()).then(|| cpus[index % cpus.len()]);
-            spawn(reply_path, eal.clone(), cpu, spin, work(host.places()[index]))
+            spawn(reply_path, eal.clone(), cpu, spin, work(host.identities()[index]))
         })
     };
     let create_region = || Ok(Arc::clone(&region));
@@ -113,9 +113,9 @@ enum WorkerPath {
     Direct(Box<ThreadWorker<Outlet>>),
     /// The dispatcher sends them.
     ///
-    /// The worker attaches to the region at this place; `payload` is the maximum length of a reply, and `name` the
+    /// The worker attaches to the region with this identity; `payload` is the maximum length of a reply, and `name` the
     /// agent's.
-    Dispatcher { region: Arc<WorkerRegion>, place: Place, payload: usize, name: String },
+    Dispatcher { region: Arc<WorkerRegion>, identity: WorkerIdentity, payload: usize, name: String },
 }
 
 /// Creates all workers and starts their threads. As many of them as there are queues send their replies themselves.
@@ -125,16 +125,16 @@ fn create_workers(
     (queues, signer): (Queues, Option<&Arc<Signer>>),
     mut spawn: impl FnMut(usize, WorkerPath) -> std::io::Result<JoinHandle<()>>,
 ) -> Result<ThreadWorkers, LaunchError> {
-    let (host, places) = (&config.host, config.host.places());
-    let load = Arc::new(NamedLoad::new(places.len()));
+    let (host, identities) = (&config.host, config.host.identities());
+    let load = Arc::new(NamedLoad::new(identities.len()));
     let mut workers = ThreadWorkers { load: Arc::clone(&load), ..ThreadWorkers::default() };
     let queue_sets = queue_sets(queues, config)?;
     log_senders(config, queue_sets.len());
     let mut queue_sets = queue_sets.into_iter();
-    for (index, &place) in places.iter().enumerate() {
+    for (index, &identity) in identities.iter().enumerate() {
         let path = match queue_sets.next() {
             Some(queues) => {
-                let (producer, worker) = sender(place, queues, &load, config)?;
+                let (producer, worker) = sender(identity, queues, &load, config)?;
                 let worker = worker.with_signer(signer.cloned());
                 workers.counters.push(worker.counters().clone());
                 workers.producers.push(Some(producer));
@@ -143,11 +143,11 @@ fn create_workers(
             None => {
                 workers.producers.push(None);
                 let (region, name) = (Arc::clone(region), host.name.clone());
-                WorkerPath::Dispatcher { region, place, payload: host.payload, name }
+                WorkerPath::Dispatcher { region, identity, payload: host.payload, name }
             }
         };
         let thread =
-            spawn(index, path).map_err(|error| LaunchError::Worker { id: place.id, error })?;
+            spawn(index, path).map_err(|error| LaunchError::Worker { id: identity.id, error })?;
         workers.threads.push(thread);
     }
     Ok(workers)
@@ -156,7 +156,7 @@ fn create_workers(
 /// Returns the sets of queues for workers, each with one queue at every port. Their number is that of the port with
 /// the fewest queues, and at most that of the workers. Fails if workers must have a set and one has none.
 fn queue_sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, LaunchError> {
-    let wanted = config.host.places().len();
+    let wanted = config.host.identities().len();
     let fewest = queues.iter().enumerate().min_by_key(|(_, outlets)| outlets.len());
     let (port, found) = fewest.map_or((0, 0), |(port, outlets)| (port, outlets.len()));
     if config.sends == ReplyPath::Must && found < wanted {
@@ -170,7 +170,7 @@ fn queue_sets(queues: Queues, config: &AgentConfig) -> Result<Vec<Vec<Outlet>>, 
 
 /// Logs the number of workers that send their replies themselves.
 fn log_senders(config: &AgentConfig, senders: usize) {
-    let workers = config.host.places().len();
+    let workers = config.host.identities().len();
     match senders {
         0 if config.sends == ReplyPath::Never => {
             log::info!("replies leave by the dispatcher, as `worker_sends` says")
@@ -187,12 +187,12 @@ fn log_senders(config: &AgentConfig, senders: usize) {
 
 /// Creates a worker that sends its replies through `queues`, and the dispatcher's end of its channel.
 fn sender(
-    place: Place,
+    identity: WorkerIdentity,
     queues: Vec<Outlet>,
     load: &Arc<NamedLoad>,
     config: &AgentConfig,
 ) -> Result<(Producer<Mbuf>, ThreadWorker<Outlet>), RegionError> {
-    let (producer, consumer) = handover::pair(place, config.host.slots)?;
+    let (producer, consumer) = handover::pair(identity, config.host.slots)?;
     let counters = Counters::heap();
     let worker =
         ThreadWorker::new(consumer, queues, Arc::clone(load), config.host.payload, counters);
@@ -208,8 +208,8 @@ fn spawn(
     serve: impl Serve,
 ) -> std::io::Result<JoinHandle<()>> {
     let id = match &path {
-        WorkerPath::Direct(worker) => worker.place().id,
-        WorkerPath::Dispatcher { place, .. } => place.id,
+        WorkerPath::Direct(worker) => worker.identity().id,
+        WorkerPath::Dispatcher { identity, .. } => identity.id,
     };
     let work = move || {
         if let Some(cpu) = cpu {
@@ -221,8 +221,8 @@ fn spawn(
         let _lcore = eal.register_thread().inspect_err(|error| log::warn!("worker {id}: {error}"));
         match path {
             WorkerPath::Direct(mut worker) => worker.run(spin, serve),
-            WorkerPath::Dispatcher { region, place, payload, name } => {
-                run_on_rings(&name, &region, place, payload, spin, serve);
+            WorkerPath::Dispatcher { region, identity, payload, name } => {
+                run_on_rings(&name, &region, identity, payload, spin, serve);
             }
         }
     };
@@ -233,7 +233,7 @@ fn spawn(
 fn run_on_rings(
     name: &str,
     region: &Arc<WorkerRegion>,
-    place: Place,
+    identity: WorkerIdentity,
     payload: usize,
     spin: Duration,
     mut serve: impl Serve,
@@ -246,7 +246,7 @@ fn run_on_rings(
     };
     let mut worker = match Worker::join(name, region, &options) {
         Ok(worker) => worker,
-        Err(error) => return log::error!("worker {}: {error}", place.id),
+        Err(error) => return log::error!("worker {}: {error}", identity.id),
     };
     let mut answer = vec![0; payload];
     loop {
@@ -261,7 +261,7 @@ fn run_on_rings(
             }
             Ok(None) => {}
             Err(worker::Detached::Stopped) => return,
-            Err(reason) => return log::error!("worker {}: {reason}", place.id),
+            Err(reason) => return log::error!("worker {}: {reason}", identity.id),
         }
     }
 }

@@ -21,7 +21,7 @@ use clap::Args;
 use serde::Serialize;
 use wedjat::io::dpdk::{Distributor, Eal, MbufPool, RingPair};
 use wedjat::policy::{Core, Dispatcher, Overflow};
-use wedjat::ring::{Channel, Notice, Outcome, Place, TaskIds, WorkerEnd, WorkerRegion};
+use wedjat::ring::{Channel, Notice, Outcome, TaskIds, WorkerEnd, WorkerIdentity, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
@@ -86,10 +86,10 @@ struct Rig {
 impl Rig {
     /// Creates a region with `slots` tasks per channel and payloads of up to 64 bytes. Each worker claims its channel.
     fn new(workers: u16, slots: usize) -> Result<Self, Failure> {
-        let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 0 }).collect();
-        let region = Arc::new(WorkerRegion::heap(&places, slots, 64)?);
+        let identities: Vec<_> = (0..workers).map(|id| WorkerIdentity { id, pool: 0 }).collect();
+        let region = Arc::new(WorkerRegion::heap(&identities, slots, 64)?);
         let (mut channels, mut worker_ends) = (Vec::new(), Vec::new());
-        for index in 0..places.len() {
+        for index in 0..identities.len() {
             channels.push(region.channel(index));
             worker_ends.extend(region.claim(index)?);
         }
@@ -241,7 +241,7 @@ fn dispatched_mtps(cpu: usize, tasks: u64) -> Result<f64, Failure> {
     let view = View::heap(usize::from(WORKERS), 1).remove(0);
     // Seed 1; central queue of 256 tasks, far more than the 32 that this function keeps in it.
     let dispatcher = Dispatcher::new(&policy, view, Core::ONLY, 1).with_queue(256, Overflow::Drop);
-    let entries = (0..WORKERS).map(|id| Place { id, pool: 0 }).zip(rig.channels).collect();
+    let entries = (0..WORKERS).map(|id| WorkerIdentity { id, pool: 0 }).zip(rig.channels).collect();
     // `u64::MAX`: no worker times out. The tick grants the claims.
     let mut workers = WorkerSet::new(dispatcher, entries, u64::MAX);
     let worker_ends = rig.worker_ends;

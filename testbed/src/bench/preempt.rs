@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use wedjat::io::memory::{FramePool, pair};
-use wedjat::ring::{Channel, Place, TaskIds, WorkerRegion};
+use wedjat::ring::{Channel, TaskIds, WorkerIdentity, WorkerRegion};
 use wedjat::wire::ether::Mac;
 use wedjat::worker::{Cpu, Options, QuantumClock, Sharing, Task, Worker};
 use wedjat_pktgen::engine::Generator;
@@ -163,7 +163,8 @@ impl Bench<'_> {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
         let config = setup::config("jbsq(k=32)", 1)?;
-        let region = Arc::new(WorkerRegion::heap_for(&config.host.places(), config.host.shape())?);
+        let region =
+            Arc::new(WorkerRegion::heap_for(&config.host.identities(), config.host.shape())?);
         // Frequency of the clock of generator and agent: a tick is 1 ns.
         let hz = 1_000_000_000;
         let (mut agent, _) = setup::agent(&config, near, frames.clone(), &region, hz)?;
@@ -178,7 +179,7 @@ impl Bench<'_> {
                     .map_err(|error| error.to_string())?;
                 serve(&mut worker, &self.app, sharing, &stop).map_err(|error| error.to_string())
             });
-            while !agent.is_present(Place { id: 0, pool: 1 }) && !worker.is_finished() {
+            while !agent.is_present(WorkerIdentity { id: 0, pool: 1 }) && !worker.is_finished() {
                 agent.poll(now());
             }
             let target = Target::new(CLIENT_MAC, setup::CLIENT_IP, setup::IP);
@@ -288,7 +289,7 @@ fn serve_tasks(
     sharing: &Sharing,
     handler: impl Fn(Task<'_>, Cpu<'_>) + Send,
 ) -> Result<(), Failure> {
-    let region = Arc::new(WorkerRegion::heap(&[Place { id: 0, pool: 0 }], 16, 64)?);
+    let region = Arc::new(WorkerRegion::heap(&[WorkerIdentity { id: 0, pool: 0 }], 16, 64)?);
     let mut channel: Channel = region.channel(0);
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {

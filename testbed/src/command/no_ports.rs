@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Subcommand;
 use wedjat::config::AgentConfig;
 use wedjat::io::memory::{FramePool, RingPort};
-use wedjat::ring::Place;
+use wedjat::ring::WorkerIdentity;
 use wedjat::stats::AgentStats;
 
 use super::Failure;
@@ -155,7 +155,7 @@ pub struct Threads<W> {
 pub fn run_with<S>(
     _: &AgentConfig,
     _: &AgentOptions,
-    _: Threads<impl FnMut(Place) -> S>,
+    _: Threads<impl FnMut(WorkerIdentity) -> S>,
     _: &Arc<AtomicBool>,
     _: impl FnMut(&str),
 ) -> Result<AgentStats, Failure> {

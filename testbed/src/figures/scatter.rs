@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::thread;
 
 use super::{Output, arguments, command, command_of_figure, draw};
-use crate::sim::fabric::{Place, for_each_pool};
+use crate::sim::fabric::{PoolRack, for_each_pool};
 use crate::sim::model::Model;
 use crate::sim::plan;
 use crate::sim::stats::{grows, histogram};
@@ -103,21 +103,21 @@ fn run(keys: &[(&str, &str)]) -> Result<Vec<Pool>, String> {
     let Model::Fabric(mut config) = cell.model else { return Err("no fabric".to_owned()) };
     config.pool.seed = 1;
     let mut pools = Vec::new();
-    for_each_pool(&config, |places, outcome| {
+    for_each_pool(&config, |racks, outcome| {
         let mut responses = histogram();
         for batch in &outcome.batches {
             responses.add(&batch.responses).expect("a histogram that grows");
         }
         let p99_us = responses.value_at_quantile(0.99) as f64 / outcome.ticks_per_unit;
         let grew = grows(&outcome.fifths, outcome.servers);
-        pools.push(Pool { variance: variance(places), p99_us, grew });
+        pools.push(Pool { variance: variance(racks), p99_us, grew });
     })?;
     Ok(pools)
 }
 
 /// Computes the variance of a pool's workers over the racks that have any.
-fn variance(places: &[Place]) -> f64 {
-    let workers: Vec<f64> = places.iter().map(|place| place.workers as f64).collect();
+fn variance(racks: &[PoolRack]) -> f64 {
+    let workers: Vec<f64> = racks.iter().map(|rack| rack.workers as f64).collect();
     moments(&workers).1.powi(2)
 }
 

@@ -225,7 +225,7 @@ impl LocalAgent {
     ) -> Result<(Self, RingPort), String> {
         let host = &config.host;
         let table = agent::table(config, ClockFile::TICKS_HZ).map_err(|error| error.to_string())?;
-        let region = WorkerRegion::heap_for(&host.places(), host.shape());
+        let region = WorkerRegion::heap_for(&host.identities(), host.shape());
         let region = Arc::new(region.map_err(|error| error.to_string())?);
         let (near, far) = pair(DEPTH, pool);
         let link = |channel| region.channel(channel).into();

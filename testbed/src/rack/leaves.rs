@@ -9,7 +9,7 @@ use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::policy::member::Notify;
 use wedjat::policy::{PolicySpec, Rng, stream_seed};
 use wedjat::reason::DropReason;
-use wedjat::ring::Place;
+use wedjat::ring::WorkerIdentity;
 use wedjat::role::agent::{QueueReport, QueueReports, Registrar};
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::Header;
@@ -64,18 +64,17 @@ impl<B: Buf> Leaves<B> {
         hz: f64,
     ) -> Self {
         let LeafOptions { leaves, pool: id, policy, seed } = options;
-        // For registrar and reports, a `Place` is a worker's id with its pool.
-        let place = |index| Place { id: layout.id(index), pool: *id };
-        let places: Vec<_> = (0..layout.workers()).map(place).collect();
+        let identity = |index| WorkerIdentity { id: layout.id(index), pool: *id };
+        let identities: Vec<_> = (0..layout.workers()).map(identity).collect();
         // The rack has one port, number 0. It learns the leaves' MAC addresses by requests.
-        let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &places, hz as u64);
+        let registrar = |ip: &IpAddr| Registrar::new(*ip, 0, None, &identities, hz as u64);
         let rng = Rng::seed_from_u64(stream_seed(*seed, 0, 0));
         // Under a policy that probes, workers send no reports.
         let notify = if policy.uses_member_reports() { policy.notify() } else { Notify::Never };
         let pools = vec![(*id, notify)];
-        let mut reports = QueueReports::new(pools, leaves.len(), places.len(), rng, hz as u64);
-        for (index, place) in places.iter().enumerate() {
-            let number = reports.add(*place);
+        let mut reports = QueueReports::new(pools, leaves.len(), identities.len(), rng, hz as u64);
+        for (index, identity) in identities.iter().enumerate() {
+            let number = reports.add(*identity);
             assert_eq!(number, Some(index as u16), "workers are numbered by their places");
         }
         Self {
@@ -148,7 +147,7 @@ impl<B: Buf> Leaves<B> {
         &mut self,
         now: u64,
         (port, address): (&mut P, &RackPort),
-        tasks: impl Fn(Place) -> Option<u16>,
+        tasks: impl Fn(WorkerIdentity) -> Option<u16>,
     ) {
         self.reports.note_time(now);
         if now >= self.next_tick {
@@ -175,7 +174,7 @@ impl<B: Buf> Leaves<B> {
         leaf: usize,
         now: u64,
         address: &RackPort,
-        tasks: &impl Fn(Place) -> Option<u16>,
+        tasks: &impl Fn(WorkerIdentity) -> Option<u16>,
     ) {
         let registrar = &mut self.registrars[leaf];
         if registrar.must_ask(now)

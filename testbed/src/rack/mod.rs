@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use wedjat::io::{Buf, Burst, Pool, Port};
 use wedjat::reason::DropReason;
-use wedjat::ring::Place;
+use wedjat::ring::WorkerIdentity;
 use wedjat::stage::rewrite;
 use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::task::{self, Header};
@@ -157,8 +157,8 @@ impl<P: Port> Rack<P> {
     fn send_messages(&mut self, now: u64) {
         let Self { leaves, port, address, queues, alive, .. } = self;
         let Some(leaves) = leaves else { return };
-        let tasks = |place: Place| {
-            let worker = address.layout.place_of(place.id)?;
+        let tasks = |identity: WorkerIdentity| {
+            let worker = address.layout.place_of(identity.id)?;
             let tasks = queues.len_at(worker).min(u32::from(u16::MAX)) as u16;
             alive[usize::from(worker)].then_some(tasks)
         };

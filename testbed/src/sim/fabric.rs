@@ -98,7 +98,7 @@ impl PoolSize {
 
 /// A rack with workers of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PoolRack {
     /// Leaf of the rack.
     pub leaf: usize,
     /// Number of workers.
@@ -109,7 +109,7 @@ pub struct Place {
 ///
 /// # Errors
 /// If the pools need more pieces than there are.
-pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
+pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<PoolRack>>, String> {
     let mut rng = StreamSeed::derive(seed, "placement", 0).stream();
     let pieces_per_leaf = config.servers_per_leaf * (config.workers_per_server / config.piece);
     let mut pieces: Vec<usize> = (0..config.leaves * pieces_per_leaf).collect();
@@ -133,7 +133,7 @@ pub fn place(config: &Config, seed: u64) -> Result<Vec<Vec<Place>>, String> {
             workers -= placed;
         }
         let racks = racks.into_iter().enumerate().filter(|(_, workers)| *workers > 0);
-        pools.push(racks.map(|(leaf, workers)| Place { leaf, workers }).collect());
+        pools.push(racks.map(|(leaf, workers)| PoolRack { leaf, workers }).collect());
     }
     Ok(pools)
 }
@@ -157,16 +157,16 @@ pub fn run(config: &Config) -> Result<Outcome, String> {
 /// If the pools do not fit, or arrivals and rate contradict each other.
 pub fn for_each_pool(
     config: &Config,
-    mut each: impl FnMut(&[Place], Outcome),
+    mut each: impl FnMut(&[PoolRack], Outcome),
 ) -> Result<(), String> {
     let seed = config.pool.seed;
     let pools = place(config, seed)?;
-    let total: usize = pools.iter().flatten().map(|place| place.workers).sum();
+    let total: usize = pools.iter().flatten().map(|rack| rack.workers).sum();
     let mut spine = 0;
-    for places in &pools {
+    for pool_racks in &pools {
         let mut pool: Option<Outcome> = None;
-        for part in places.chunks(config.leaves_per_spine) {
-            let racks: Vec<_> = part.iter().map(|place| place.workers).collect();
+        for part in pool_racks.chunks(config.leaves_per_spine) {
+            let racks: Vec<_> = part.iter().map(|rack| rack.workers).collect();
             let workers: usize = racks.iter().sum();
             let share = workers as f64 / total as f64;
             // Each spine scheduler numbers its tasks from 0, so its number takes the place of the pool's in the
@@ -186,7 +186,7 @@ pub fn for_each_pool(
                 Some(pool) => pool.add(outcome),
             }
         }
-        pool.into_iter().for_each(|outcome| each(places, outcome));
+        pool.into_iter().for_each(|outcome| each(pool_racks, outcome));
     }
     Ok(())
 }

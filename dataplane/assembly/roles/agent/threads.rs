@@ -34,8 +34,8 @@ impl Threads {
         // unfinished tasks by the worker that they name.
         let (frames, load) = (FramePool::new(1, 1), Arc::new(NamedLoad::new(workers.into())));
         let (mut links, mut threads, mut wires) = (Vec::new(), Vec::new(), Vec::new());
-        for place in places(workers) {
-            let (producer, consumer) = handover::pair(place, 8).unwrap();
+        for identity in identities(workers) {
+            let (producer, consumer) = handover::pair(identity, 8).unwrap();
             let (port, wire) = pair(128, &frames);
             let counters = Counters::heap();
             let worker = Worker::new(consumer, vec![port], Arc::clone(&load), PAYLOAD, counters);

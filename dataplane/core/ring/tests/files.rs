@@ -22,15 +22,15 @@ use crate::ring::attach::{InvalidOffer, Offer, VERSION, request_offer};
 use crate::state::files::Scratch;
 
 /// Returns workers of pool 3 with ids from 10 on.
-fn places(count: u16) -> Vec<Place> {
-    (0..count).map(|id| Place { id: 10 + id, pool: 3 }).collect()
+fn identities(count: u16) -> Vec<WorkerIdentity> {
+    (0..count).map(|id| WorkerIdentity { id: 10 + id, pool: 3 }).collect()
 }
 
 /// Creates a region of two workers in a new folder.
 fn created() -> (tempfile::TempDir, PathBuf, WorkerRegion) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
-    let region = WorkerRegion::create(&path, &places(2), 4, 32).unwrap();
+    let region = WorkerRegion::create(&path, &identities(2), 4, 32).unwrap();
     (folder, path, region)
 }
 
@@ -51,7 +51,10 @@ fn task_passes_between_two_mappings() {
     assert_eq!(mode(&path), 0o600);
     let mut channel = region.channel(1);
     let other = Arc::new(WorkerRegion::open(&path).unwrap());
-    assert_eq!((other.place(1), other.shape()), (Some(Place { id: 11, pool: 3 }), region.shape()));
+    assert_eq!(
+        (other.identity(1), other.shape()),
+        (Some(WorkerIdentity { id: 11, pool: 3 }), region.shape())
+    );
     assert_eq!(other.pid(), u64::from(std::process::id()));
     assert!(other.has_agent() && !region.has_worker(1));
     let worker_end = other.claim(1).unwrap().unwrap();
@@ -76,10 +79,10 @@ fn task_passes_between_two_mappings() {
 fn live_region_is_refused_dead_one_replaced() {
     let (folder, path, region) = created();
     let own = Some(u64::from(std::process::id()));
-    let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err();
+    let error = WorkerRegion::create(&path, &identities(1), 4, 32).unwrap_err();
     assert!(matches!(error, RegionError::InUse { pid, .. } if pid == own), "{error}");
     fs::remove_file(folder.path().join("region.lock")).unwrap();
-    let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err();
+    let error = WorkerRegion::create(&path, &identities(1), 4, 32).unwrap_err();
     assert!(matches!(error, RegionError::InUse { pid, .. } if pid == own), "no lock: {error}");
     assert!(WorkerRegion::open(&path).is_ok());
     let old = WorkerRegion::open(&path).unwrap();
@@ -89,7 +92,7 @@ fn live_region_is_refused_dead_one_replaced() {
     fs::write(folder.path().join("region.lock"), "wedjat 999999999\n").unwrap();
     let error = WorkerRegion::open(&path).unwrap_err();
     assert!(error.to_string().contains("has stopped; start it"), "{error}");
-    let region = WorkerRegion::create(&path, &places(1), 8, 64).unwrap();
+    let region = WorkerRegion::create(&path, &identities(1), 8, 64).unwrap();
     assert_eq!(WorkerRegion::open(&path).unwrap().shape(), region.shape());
     wait_until("its lock is free", || !old.has_agent()); // the new region is different memory
     drop(region);
@@ -105,7 +108,7 @@ fn one_of_several_starting_agents_wins() {
         let start = Barrier::new(4);
         let create = || {
             start.wait();
-            WorkerRegion::create(&path, &places(2), 4, 32)
+            WorkerRegion::create(&path, &identities(2), 4, 32)
         };
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads = [(); 4].map(|()| scope.spawn(create));
@@ -131,7 +134,7 @@ fn foreign_file_is_left_alone() {
             continue; // may be left by an agent
         }
         let before = fs::symlink_metadata(&path).unwrap().ino();
-        let created = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
+        let created = WorkerRegion::create(&path, &identities(1), 4, 32).unwrap_err().to_string();
         assert!(created.contains(kind) && created.contains("use another name"), "{created}");
         let opened = WorkerRegion::open(&path).unwrap_err();
         // `open` follows a link: its error describes the target.
@@ -146,7 +149,7 @@ fn foreign_file_is_left_alone() {
         fs::write(&path, text).unwrap();
         let locked = fs::File::options().write(true).open(&path).unwrap();
         rustix::fs::fcntl_lock(&locked, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let created = WorkerRegion::create(&path, &places(1), 4, 32);
+        let created = WorkerRegion::create(&path, &identities(1), 4, 32);
         assert!(matches!(created, Err(RegionError::Foreign { .. })));
         assert!(matches!(WorkerRegion::open(&path), Err(RegionError::Foreign { .. })));
         assert_eq!(fs::read(&path).unwrap(), text);
@@ -154,7 +157,7 @@ fn foreign_file_is_left_alone() {
     // A stream socket is another program's: agents listen at sockets of messages.
     let path = folder.path().join("stream");
     let _listener = UnixListener::bind(&path).unwrap();
-    let error = WorkerRegion::create(&path, &places(1), 4, 32).unwrap_err().to_string();
+    let error = WorkerRegion::create(&path, &identities(1), 4, 32).unwrap_err().to_string();
     assert!(error.contains("of another program"), "{error}");
     let error = WorkerRegion::open(&path).unwrap_err().to_string();
     assert!(error.contains("of another program"), "{error}");
@@ -193,14 +196,14 @@ fn offered_channels_match_current_owners() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
     let shape = RegionShape { channels: 3, slots: 4, payload: 32 };
-    let region = WorkerRegion::create_for(&path, &places(2), shape).unwrap();
+    let region = WorkerRegion::create_for(&path, &identities(2), shape).unwrap();
     let before = Arc::new(WorkerRegion::open(&path).unwrap());
-    assert!(before.place(2).is_none() && before.claim(2).unwrap().is_none(), "nobody's");
-    let [newcomer, other] = [30, 40].map(|id| Place { id, pool: 5 });
+    assert!(before.identity(2).is_none() && before.claim(2).unwrap().is_none(), "nobody's");
+    let [newcomer, other] = [30, 40].map(|id| WorkerIdentity { id, pool: 5 });
     region.offer(2, Some(newcomer));
     region.offer(0, None);
     let after = Arc::new(WorkerRegion::open(&path).unwrap());
-    assert_eq!([0, 2].map(|channel| after.place(channel)), [None, Some(newcomer)]);
+    assert_eq!([0, 2].map(|channel| after.identity(channel)), [None, Some(newcomer)]);
     assert!(after.claim(0).unwrap().is_none(), "no longer anybody's");
     let worker_end = after.claim(2).unwrap().unwrap();
     assert_eq!(region.channel(2).sender().claimed_name(), newcomer.word());
@@ -208,10 +211,13 @@ fn offered_channels_match_current_owners() {
     // A worker with an older offer of the channel is recognised by its name.
     region.offer(0, Some(other));
     let late = before.claim(0).unwrap().unwrap();
-    assert_eq!(late.place(), places(1)[0]);
+    assert_eq!(late.identity(), identities(1)[0]);
     assert_ne!(region.channel(0).sender().claimed_name(), other.word());
     let few = RegionShape { channels: 1, ..shape };
-    assert!(matches!(WorkerRegion::heap_for(&places(2), few), Err(RegionError::RegionShape(_))));
+    assert!(matches!(
+        WorkerRegion::heap_for(&identities(2), few),
+        Err(RegionError::RegionShape(_))
+    ));
 }
 
 /// A worker that scribbles everywhere spoils channels, but prevents no one from attaching.
@@ -223,8 +229,8 @@ fn workers_can_attach_after_any_scribbling() {
         region.memory().iter().for_each(|word| word.store(value, Relaxed));
         let other = Arc::new(WorkerRegion::open(&path).unwrap());
         assert_eq!(
-            (other.place(1), other.shape()),
-            (Some(Place { id: 11, pool: 3 }), region.shape())
+            (other.identity(1), other.shape()),
+            (Some(WorkerIdentity { id: 11, pool: 3 }), region.shape())
         );
         let mut channel = region.channel(1);
         let worker_end = other.claim(1).unwrap().unwrap();
@@ -332,8 +338,8 @@ fn impostor(path: &Path, bytes: Vec<u8>, descriptor: Option<&OwnedFd>) -> Region
 fn offers_that_can_not_be_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("region");
-    let places = places(1).into_iter().map(Some).chain([None]).collect();
-    let offer = Offer { shape: RegionShape { channels: 2, slots: 4, payload: 32 }, places };
+    let identities = identities(1).into_iter().map(Some).chain([None]).collect();
+    let offer = Offer { shape: RegionShape { channels: 2, slots: 4, payload: 32 }, identities };
     let good = offer.to_bytes();
     assert_eq!(Offer::parse(&good), Ok(offer.clone()));
     // Parses the offer after a change of these bits of one byte.
@@ -405,7 +411,7 @@ fn unresponsive_agent_times_out() {
 #[test]
 fn shapes_that_can_not_be_are_refused() {
     for (workers, slots, payload) in [(0, 4, 32), (1, 3, 32), (1, 4, 0), (1, 1 << 20, 32)] {
-        let error = WorkerRegion::heap(&places(workers), slots, payload).unwrap_err();
+        let error = WorkerRegion::heap(&identities(workers), slots, payload).unwrap_err();
         assert!(matches!(error, RegionError::RegionShape(_)), "{error}");
     }
 }

@@ -20,18 +20,18 @@ fn answers_to_tasks_never_given_are_a_fault() {
     let (region, mut channel, worker_end) = joined(4, 16);
     let credit = credits(&region);
     credit(1);
-    assert_eq!(channel.collect(), Err(Fault::Beyond { given: 0, found: 1 }));
+    assert_eq!(channel.collect(), Err(CreditError::TooMany { given: 0, found: 1 }));
     credit(0);
     assert!(channel.give(ids(0), &[]));
     echo(&worker_end);
     assert_eq!(channel.collect(), Ok(0..1));
     // A second answer to the same task.
     credit(2);
-    assert_eq!(channel.collect(), Err(Fault::Beyond { given: 1, found: 2 }));
+    assert_eq!(channel.collect(), Err(CreditError::TooMany { given: 1, found: 2 }));
     credit(u64::MAX);
-    assert!(matches!(channel.collect(), Err(Fault::Beyond { .. })));
+    assert!(matches!(channel.collect(), Err(CreditError::TooMany { .. })));
     credit(0);
-    assert_eq!(channel.collect(), Err(Fault::Backwards { before: 1, found: 0 }));
+    assert_eq!(channel.collect(), Err(CreditError::Backwards { before: 1, found: 0 }));
     // The dispatcher's own account is unchanged.
     assert_eq!((channel.sender().outstanding(), channel.sender().next()), (0, 1));
 }
@@ -61,8 +61,8 @@ fn forged_or_oversized_answer_is_refused() {
 // promise: agent.2
 #[test]
 fn overflowing_worker_spoils_only_its_replies() {
-    let places = [Place { id: 0, pool: 0 }, Place { id: 1, pool: 0 }];
-    let region = Arc::new(WorkerRegion::heap(&places, 2, 16).unwrap());
+    let identities = [WorkerIdentity { id: 0, pool: 0 }, WorkerIdentity { id: 1, pool: 0 }];
+    let region = Arc::new(WorkerRegion::heap(&identities, 2, 16).unwrap());
     let mut channels = [region.channel(0), region.channel(1)];
     let worker_ends = [0, 1].map(|index| {
         let worker_end = region.claim(index).unwrap().unwrap();

@@ -8,14 +8,14 @@ mod orderings;
 
 use std::sync::Arc;
 
-use super::protocol::Fault;
+use super::protocol::CreditError;
 use super::*;
 
 /// Creates a region on the heap with one channel, and returns both ends of the channel. The worker has the grant.
 /// `payload` is the maximum length of a task or an answer in bytes.
 fn joined(slots: usize, payload: usize) -> (Arc<WorkerRegion>, Channel, WorkerEnd) {
-    let places = [Place { id: 7, pool: 1 }];
-    let region = Arc::new(WorkerRegion::heap(&places, slots, payload).unwrap());
+    let identities = [WorkerIdentity { id: 7, pool: 1 }];
+    let region = Arc::new(WorkerRegion::heap(&identities, slots, payload).unwrap());
     let mut channel = region.channel(0);
     let worker_end = attach_worker(&region, &mut channel);
     (region, channel, worker_end)
@@ -66,7 +66,7 @@ fn task(number: u64) -> TaskPosition {
 #[test]
 fn a_task_goes_and_its_reply_comes_back() {
     let (_region, mut channel, worker_end) = joined(4, 100);
-    assert_eq!(worker_end.place(), Place { id: 7, pool: 1 });
+    assert_eq!(worker_end.identity(), WorkerIdentity { id: 7, pool: 1 });
     assert!(worker_end.take().unwrap().is_none());
     assert!(channel.give(ids(9), b"some task"));
     assert_eq!(channel.sender().outstanding(), 1);

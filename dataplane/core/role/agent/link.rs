@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use crate::io::Token;
-use crate::ring::{Channel, Fault, Producer, Sender, TaskIds};
+use crate::ring::{Channel, CreditError, Producer, Sender, TaskIds};
 use crate::state::region::Slice;
 
 /// A task that a worker can get.
@@ -106,7 +106,7 @@ impl<T: Work> WorkerLink<T> {
     /// # Errors
     /// Same as for [`Channel::collect`].
     #[inline]
-    pub fn collect(&mut self) -> Result<Range<u64>, Fault> {
+    pub fn collect(&mut self) -> Result<Range<u64>, CreditError> {
         match self {
             Self::Copied { channel, .. } => channel.collect(),
             Self::Handed(producer) => producer.collect(),

@@ -14,7 +14,7 @@
 //! exchange loads at the end of each *beat*, a fixed interval.
 //!
 //! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
-//! announces workers to one leaf. A *place* is a worker's identity: its global id and its pool.
+//! announces workers to one leaf.
 
 mod link;
 mod named_load;
@@ -71,7 +71,7 @@ use crate::node::tap::{TapCommands, TapCore};
 use crate::policy::beliefs::MemberEstimate;
 use crate::policy::{Dispatcher, Overflow};
 use crate::reason::DropReason;
-use crate::ring::{AgentStatusWords, Place};
+use crate::ring::{AgentStatusWords, WorkerIdentity};
 use crate::stage::PortAddress;
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters, Gauge};
@@ -98,7 +98,7 @@ pub struct Parts<B: Buf + Token, A> {
     /// Workers of each pool.
     pub worker_sets: Vec<PoolWorkers<B>>,
     /// All workers, in the order of the sets.
-    pub places: Vec<Place>,
+    pub identities: Vec<WorkerIdentity>,
     /// Buffer pool for packets that the agent makes.
     pub pool: A,
     /// UDP port of tasks.
@@ -202,14 +202,14 @@ where
     #[must_use]
     pub fn new(mut parts: Parts<P::Buf, A>, ports: Vec<(P, PortAddress)>) -> Self {
         let (ports, addresses): (Vec<_>, Vec<_>) = ports.into_iter().unzip();
-        let named = named(&parts.places, &parts.worker_sets);
+        let named = named(&parts.identities, &parts.worker_sets);
         let (pools, workers) = parts.room;
         parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
         parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
         let mut responder = Responder::new(Outbox::new(ports, parts.counters), named);
         responder.reports = parts.reports.map(Box::new);
         responder.response_times = parts.watch.map(|watch| ResponseTimes::new(watch, parts.timing));
-        parts.places.iter().for_each(|&place| responder.add_reporter(place));
+        parts.identities.iter().for_each(|&identity| responder.add_reporter(identity));
         Self {
             worker_sets: parts.worker_sets,
             responder,
@@ -756,7 +756,7 @@ where
             self.ask_for(port, host);
         }
         // One message per tick, so that a burst of registrations does not delay tasks.
-        let tasks = |place| tasks_of(place, &self.worker_sets, &self.responder);
+        let tasks = |identity| tasks_of(identity, &self.worker_sets, &self.responder);
         if let Some(header) = self.registrars[leaf].due(now, tasks) {
             self.send_report(leaf, header);
         }
@@ -766,7 +766,7 @@ where
     fn repeat_report(&mut self) {
         // Taken out, because the numbers of tasks come from the responder.
         if let Some(mut reports) = self.responder.reports.take() {
-            reports.tick(|place| tasks_of(place, &self.worker_sets, &self.responder));
+            reports.tick(|identity| tasks_of(identity, &self.worker_sets, &self.responder));
             self.responder.reports = Some(reports);
         }
     }
@@ -851,14 +851,14 @@ where
 
     /// Returns true if the worker is attached.
     #[must_use]
-    pub fn is_present(&self, place: Place) -> bool {
-        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(place.pool));
-        worker_sets.any(|set| set.workers.present().any(|present| present == place))
+    pub fn is_present(&self, identity: WorkerIdentity) -> bool {
+        let mut worker_sets = self.worker_sets.iter().filter(|set| set.pool == Some(identity.pool));
+        worker_sets.any(|set| set.workers.present().any(|present| present == identity))
     }
 
     /// Iterates over all its workers, attached or not.
-    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.worker_sets.iter().flat_map(|set| set.workers.places())
+    pub fn identities(&self) -> impl Iterator<Item = WorkerIdentity> + '_ {
+        self.worker_sets.iter().flat_map(|set| set.workers.identities())
     }
 
     /// Returns the epoch of its membership.
@@ -953,13 +953,13 @@ where
     }
 }
 
-/// Returns the number of tasks at this agent that name the worker at `place`, or `None` if it is not attached.
+/// Returns the number of tasks at this agent that name the worker with this identity, or `None` if it is not attached.
 fn tasks_of<P: Port<Buf: Token>>(
-    place: Place,
+    identity: WorkerIdentity,
     worker_sets: &[PoolWorkers<P::Buf>],
     responder: &Responder<P>,
 ) -> Option<u16> {
-    let set = worker_sets.iter().find(|set| set.pool == Some(place.pool))?;
-    let is_attached = set.workers.present().any(|present| present == place);
-    is_attached.then(|| responder.named_tasks(place.id))
+    let set = worker_sets.iter().find(|set| set.pool == Some(identity.pool))?;
+    let is_attached = set.workers.present().any(|present| present == identity);
+    is_attached.then(|| responder.named_tasks(identity.id))
 }

@@ -145,7 +145,7 @@ impl PeerGroup {
     /// Records a completed task.
     #[inline]
     pub fn note_done<T>(&mut self, done: &Completion<'_, T>) {
-        let (true, Ok(outcome)) = (done.place.pool == self.pool, &done.outcome) else { return };
+        let (true, Ok(outcome)) = (done.identity.pool == self.pool, &done.outcome) else { return };
         self.done += 1;
         if let Outcome::Reply { service_ns, .. } = outcome {
             self.peers.served(u64::from(*service_ns));

@@ -1,5 +1,5 @@
 //! Registration of workers with a leaf: the message WORKER_ID until the leaf acknowledges it, then KEEP_ALIVE
-//! (docs/reference/protocol.md). There is one registrar per leaf. A worker's *place* is its identity: id and pool.
+//! (docs/reference/protocol.md). There is one registrar per leaf.
 //!
 //! An acknowledgement carries the leaf's timeout, after which the leaf excludes a silent worker. The interval of
 //! messages follows from it, within bounds, so that even forged acknowledgements cannot raise the rate further.
@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::next_hop::NextHop;
 use crate::reason::DropReason;
-use crate::ring::Place;
+use crate::ring::WorkerIdentity;
 use crate::wire::address::Address;
 use crate::wire::ether::Mac;
 use crate::wire::task::Header;
@@ -36,7 +36,7 @@ pub const MESSAGES_PER_SECOND: u64 = 5000;
 /// A worker, as the leaf knows it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    place: Place,
+    identity: WorkerIdentity,
     /// Number of its last message. A repeated question keeps its number, so that a late answer counts.
     seq: u16,
     /// True if the message with that number is an unanswered WORKER_ID.
@@ -51,9 +51,9 @@ struct Entry {
 
 impl Entry {
     /// Creates the entry of a worker that has sent no message.
-    fn new(place: Place) -> Self {
+    fn new(identity: WorkerIdentity) -> Self {
         let retry_ms = RETRY_MS.0;
-        Self { place, seq: 0, awaits_answer: false, acknowledged: false, retry_ms, due: 0 }
+        Self { identity, seq: 0, awaits_answer: false, acknowledged: false, retry_ms, due: 0 }
     }
 }
 
@@ -81,10 +81,10 @@ impl Registrar {
         leaf: IpAddr,
         port: usize,
         mac: Option<Mac>,
-        places: &[Place],
+        identities: &[WorkerIdentity],
         ticks_hz: u64,
     ) -> Self {
-        let entries = places.iter().copied().map(Entry::new);
+        let entries = identities.iter().copied().map(Entry::new);
         let mut registrar = Self {
             hop: NextHop::new(leaf, port, mac),
             entries: entries.collect(),
@@ -108,13 +108,13 @@ impl Registrar {
     }
 
     /// Adds a worker, to be registered once it attaches; there must be room.
-    pub fn add(&mut self, place: Place) {
-        self.entries.push(Entry::new(place));
+    pub fn add(&mut self, identity: WorkerIdentity) {
+        self.entries.push(Entry::new(identity));
     }
 
     /// Removes a worker.
-    pub fn remove(&mut self, place: Place) {
-        self.entries.retain(|entry| entry.place != place);
+    pub fn remove(&mut self, identity: WorkerIdentity) {
+        self.entries.retain(|entry| entry.identity != identity);
         self.first = 0;
     }
 
@@ -155,8 +155,8 @@ impl Registrar {
         if !self.hop.has_sent(port, from) {
             return Err(DropReason::SpoofedReply);
         }
-        let place = Place { id: header.dst, pool: header.pool };
-        let entry = self.entries.iter_mut().find(|entry| entry.place == place);
+        let identity = WorkerIdentity { id: header.dst, pool: header.pool };
+        let entry = self.entries.iter_mut().find(|entry| entry.identity == identity);
         let entry = entry.ok_or(DropReason::UnknownWorker)?;
         if !entry.awaits_answer || entry.seq != header.seq {
             return Err(DropReason::NotAsked);
@@ -177,7 +177,11 @@ impl Registrar {
 
     /// Returns the next message at `now`, if one is due and the leaf's MAC address is known. `tasks` returns the
     /// number of a worker's tasks if it is attached. A worker that left is registered again on its return.
-    pub fn due(&mut self, now: u64, tasks: impl Fn(Place) -> Option<u16>) -> Option<Header> {
+    pub fn due(
+        &mut self,
+        now: u64,
+        tasks: impl Fn(WorkerIdentity) -> Option<u16>,
+    ) -> Option<Header> {
         if self.hop.mac.is_none() || now < self.next_message {
             return None;
         }
@@ -187,8 +191,8 @@ impl Registrar {
             if entry.due > now {
                 continue;
             }
-            let Place { id, pool } = entry.place;
-            let Some(tasks) = tasks(entry.place) else {
+            let WorkerIdentity { id, pool } = entry.identity;
+            let Some(tasks) = tasks(entry.identity) else {
                 // Not attached: it registers anew on its return.
                 (entry.awaits_answer, entry.acknowledged) = (false, false);
                 continue;
@@ -247,8 +251,8 @@ mod tests {
 
     /// Creates a registrar of workers 0, 1 and so on, whose leaf's MAC address is known.
     fn registrar(workers: u16) -> Registrar {
-        let places: Vec<_> = (0..workers).map(|id| Place { id, pool: 1 }).collect();
-        Registrar::new(LEAF, 0, Some(MAC), &places, HZ)
+        let identities: Vec<_> = (0..workers).map(|id| WorkerIdentity { id, pool: 1 }).collect();
+        Registrar::new(LEAF, 0, Some(MAC), &identities, HZ)
     }
 
     /// Returns the messages in the second after `now`, polled as often as an agent's core does.

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use crate::policy::Rng;
 use crate::policy::member::{MemberSide, Notify};
-use crate::ring::Place;
+use crate::ring::WorkerIdentity;
 use crate::wire::task::Header;
 
 /// Maximum number of reports waiting to be sent. More tasks rarely complete in one poll; their workers then
@@ -33,7 +33,7 @@ pub struct QueueReport {
 #[derive(Debug)]
 struct Reporter {
     /// Worker; `None` if free.
-    place: Option<Place>,
+    identity: Option<WorkerIdentity>,
     /// Worker's side of the policy.
     side: MemberSide,
     /// Number of its last report, by which the leaf recognizes overtaken reports.
@@ -72,7 +72,7 @@ impl QueueReports {
         ticks_hz: u64,
     ) -> Self {
         let side = || MemberSide::new(Notify::Never, 0, leaves);
-        let reporter = |_| Reporter { place: None, side: side(), number: 0, reported_at: 0 };
+        let reporter = |_| Reporter { identity: None, side: side(), number: 0, reported_at: 0 };
         Self {
             reporters: (0..workers).map(reporter).collect(),
             pools,
@@ -86,19 +86,19 @@ impl QueueReports {
     }
 
     /// Adds a worker. Returns its index, if its pool reports and there is room.
-    pub fn add(&mut self, place: Place) -> Option<u16> {
-        let (_, notify) = self.pools.iter().find(|(pool, _)| *pool == place.pool)?;
-        let index = self.reporters.iter().position(|reporter| reporter.place.is_none())?;
+    pub fn add(&mut self, identity: WorkerIdentity) -> Option<u16> {
+        let (_, notify) = self.pools.iter().find(|(pool, _)| *pool == identity.pool)?;
+        let index = self.reporters.iter().position(|reporter| reporter.identity.is_none())?;
         let reporter = &mut self.reporters[index];
         reporter.side.replace(*notify);
-        reporter.place = Some(place);
+        reporter.identity = Some(identity);
         Some(index as u16)
     }
 
     /// Removes the worker with this index.
     pub fn remove(&mut self, index: u16) {
         if let Some(reporter) = self.reporters.get_mut(usize::from(index)) {
-            reporter.place = None;
+            reporter.identity = None;
         }
     }
 
@@ -134,12 +134,12 @@ impl QueueReports {
 
     /// Checks one worker per call, in turn, and repeats its report if it is idle and has not reported recently.
     /// `queue` returns the number of tasks of an attached worker.
-    pub fn tick(&mut self, queue: impl Fn(Place) -> Option<u16>) {
+    pub fn tick(&mut self, queue: impl Fn(WorkerIdentity) -> Option<u16>) {
         let index = self.next;
         self.next = if index + 1 < self.reporters.len() { index + 1 } else { 0 };
         let Some(reporter) = self.reporters.get(index) else { return };
         let is_due = self.now.saturating_sub(reporter.reported_at) > self.repeat_interval;
-        if is_due && reporter.place.is_some_and(|place| queue(place) == Some(0)) {
+        if is_due && reporter.identity.is_some_and(|identity| queue(identity) == Some(0)) {
             self.queue_report(index as u16, 0, MemberSide::on_forgotten);
         }
     }
@@ -154,7 +154,9 @@ impl QueueReports {
         destination: impl FnOnce(&mut MemberSide, &mut Rng) -> Option<usize>,
     ) {
         let Some(reporter) = self.reporters.get_mut(usize::from(index)) else { return };
-        let Some(Place { id, pool }) = reporter.place.filter(|_| !self.reports.is_full()) else {
+        let Some(WorkerIdentity { id, pool }) =
+            reporter.identity.filter(|_| !self.reports.is_full())
+        else {
             return;
         };
         reporter.reported_at = self.now;

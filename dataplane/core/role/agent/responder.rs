@@ -19,7 +19,7 @@ use crate::limits::WORKER_ID_MAX;
 use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
-use crate::ring::{Outcome, Place};
+use crate::ring::{Outcome, WorkerIdentity};
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
@@ -69,15 +69,15 @@ pub const NO_SET: u16 = u16::MAX;
 
 /// Returns the table of these workers by id, with an entry for every possible id.
 pub fn named<B: Buf + Token>(
-    places: &[Place],
+    identities: &[WorkerIdentity],
     worker_sets: &[PoolWorkers<B>],
 ) -> Box<[NamedWorker]> {
     let unused = NamedWorker { set: NO_SET, index: 0, tasks: 0, reporter: NO_REPORTER };
     let mut named = vec![unused; usize::from(WORKER_ID_MAX) + 1];
-    for (index, place) in places.iter().enumerate() {
-        if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(place.pool)) {
+    for (index, identity) in identities.iter().enumerate() {
+        if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(identity.pool)) {
             let (set, index) = (set as u16, index as u16);
-            named[usize::from(place.id)] = NamedWorker { set, index, ..unused };
+            named[usize::from(identity.id)] = NamedWorker { set, index, ..unused };
         }
     }
     named.into()
@@ -101,14 +101,14 @@ impl<P: Port<Buf: Token>> Responder<P> {
     }
 
     /// Adds a worker to the reporters, if its pool sends queue reports.
-    pub fn add_reporter(&mut self, place: Place) {
-        let reporter = self.reports.as_mut().and_then(|reports| reports.add(place));
-        self.named[usize::from(place.id)].reporter = reporter.unwrap_or(NO_REPORTER);
+    pub fn add_reporter(&mut self, identity: WorkerIdentity) {
+        let reporter = self.reports.as_mut().and_then(|reports| reports.add(identity));
+        self.named[usize::from(identity.id)].reporter = reporter.unwrap_or(NO_REPORTER);
     }
 
     /// Removes a worker from the reporters.
-    pub fn remove_reporter(&mut self, place: Place) {
-        let named = &mut self.named[usize::from(place.id)];
+    pub fn remove_reporter(&mut self, identity: WorkerIdentity) {
+        let named = &mut self.named[usize::from(identity.id)];
         let reporter = std::mem::replace(&mut named.reporter, NO_REPORTER);
         if let Some(reports) = &mut self.reports {
             reports.remove(reporter);
@@ -185,8 +185,8 @@ impl<P: Port<Buf: Token>> Responder<P> {
     /// Sends the reply of a completed task, or counts its drop. Returns the task's outcome.
     #[inline(always)]
     fn end(&mut self, done: Completion<'_, Packet<P::Buf>>) -> Fate {
-        let (port, (_, named), server) = (done.task.port, done.task.addressed(), done.place.id);
-        let (mut worker, mut left) = (done.place.id, done.left);
+        let (port, (_, named), server) = (done.task.port, done.task.addressed(), done.identity.id);
+        let (mut worker, mut left) = (done.identity.id, done.left);
         if named != NO_MEMBER {
             // The sender counts by the worker that it named, not by the core that served the task.
             self.count(named, -1);

@@ -19,7 +19,7 @@ use crate::io::Port;
 use crate::io::Token;
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
-use crate::ring::{Consumer, Place, TaskIds};
+use crate::ring::{Consumer, TaskIds, WorkerIdentity};
 use crate::state::{Counter, Counters};
 use crate::wire::task::NO_MEMBER;
 
@@ -54,7 +54,7 @@ pub struct ThreadWorker<P: Port<Buf: Token>> {
 impl<P: Port<Buf: Token>> fmt::Debug for ThreadWorker<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThreadWorker")
-            .field("place", &self.consumer.place())
+            .field("identity", &self.consumer.identity())
             .finish_non_exhaustive()
     }
 }
@@ -84,8 +84,8 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
 
     /// Returns the worker's identity.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.consumer.place()
+    pub fn identity(&self) -> WorkerIdentity {
+        self.consumer.identity()
     }
 
     /// Returns its counters.
@@ -170,7 +170,7 @@ impl<P: Port<Buf: Token>> ThreadWorker<P> {
     #[inline]
     fn account(&mut self, task: &Packet<P::Buf>) -> (u16, usize) {
         match task.addressed() {
-            (_, NO_MEMBER) => (self.consumer.place().id, self.consumer.waiting()),
+            (_, NO_MEMBER) => (self.consumer.identity().id, self.consumer.waiting()),
             (_, named) => (named, self.load.answer(task.worker_index()) as usize),
         }
     }

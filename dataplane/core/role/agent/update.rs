@@ -16,7 +16,7 @@ use crate::io::{Buf, Pool, Port, Token};
 use crate::node::Commands;
 use crate::policy::fifo::Slab;
 use crate::reason::DropReason;
-use crate::ring::Place;
+use crate::ring::WorkerIdentity;
 use crate::stage::Setting;
 use crate::state::Member;
 
@@ -52,7 +52,7 @@ pub enum Step<B: Buf + Token> {
         /// Its member index.
         member: Member,
         /// Its identity.
-        place: Place,
+        identity: WorkerIdentity,
         /// Its entry; `None` afterwards.
         entry: Box<Option<Entry<B>>>,
     },
@@ -65,7 +65,7 @@ pub enum Step<B: Buf + Token> {
         /// True to drain.
         is_drained: bool,
     },
-    /// The worker gets no new tasks, its place accepts no other worker, and it is no longer registered.
+    /// The worker gets no new tasks, its channel accepts no other worker, and it is no longer registered.
     Retire {
         /// The pool.
         pool: usize,
@@ -79,7 +79,7 @@ pub enum Step<B: Buf + Token> {
         /// The member.
         member: Member,
         /// Its former identity.
-        place: Place,
+        identity: WorkerIdentity,
         /// `None`; afterwards its entry.
         entry: Box<Option<Entry<B>>>,
     },
@@ -160,23 +160,25 @@ where
                     self.responder.give_up(task, DropReason::NoMember);
                 }
             }
-            Step::Add { pool, member, place, entry } => self.add(*pool, *member, *place, entry),
+            Step::Add { pool, member, identity, entry } => {
+                self.add(*pool, *member, *identity, entry)
+            }
             &mut Step::Drain { pool, member, is_drained } => {
                 self.worker_sets[pool].workers.drain(member, is_drained);
             }
             &mut Step::Retire { pool, member } => {
                 let retired = self.worker_sets[pool].workers.retire(member);
-                if let Some(place) = retired {
-                    self.registrars.iter_mut().for_each(|registrar| registrar.remove(place));
+                if let Some(identity) = retired {
+                    self.registrars.iter_mut().for_each(|registrar| registrar.remove(identity));
                 }
             }
-            Step::Remove { pool, member, place, entry } => {
+            Step::Remove { pool, member, identity, entry } => {
                 let responder = &mut self.responder;
                 let workers = &mut self.worker_sets[*pool].workers;
                 **entry = workers.remove(*member, &mut |done| responder.finish(done));
-                responder.named[usize::from(place.id)].set = NO_SET;
-                responder.remove_reporter(*place);
-                self.registrars.iter_mut().for_each(|registrar| registrar.remove(*place));
+                responder.named[usize::from(identity.id)].set = NO_SET;
+                responder.remove_reporter(*identity);
+                self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));
             }
             Step::Set { pool, setting } => self.worker_sets[*pool].workers.set(setting),
             Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
@@ -202,14 +204,14 @@ where
         &mut self,
         pool: usize,
         member: Member,
-        place: Place,
+        identity: WorkerIdentity,
         entry: &mut Option<Entry<P::Buf>>,
     ) {
         let Some(entry) = entry.take() else { return };
         self.worker_sets[pool].workers.add(member, entry);
-        let named = &mut self.responder.named[usize::from(place.id)];
+        let named = &mut self.responder.named[usize::from(identity.id)];
         *named = NamedWorker { set: pool as u16, ..*named };
-        self.responder.add_reporter(place);
-        self.registrars.iter_mut().for_each(|registrar| registrar.add(place));
+        self.responder.add_reporter(identity);
+        self.registrars.iter_mut().for_each(|registrar| registrar.add(identity));
     }
 }

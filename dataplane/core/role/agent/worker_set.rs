@@ -6,7 +6,7 @@
 //! A worker attaches by writing a *claim*, a number, into its channel; the agent *grants* it. Completed tasks come back
 //! as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies of its
 //! tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher *holds* tasks
-//! if its policy is bounded: it queues tasks while every worker is full. A *place* is a worker's identity: its global
+//! if its policy is bounded: it queues tasks while every worker is full. A *member*
 //! id and its pool. A *member* is a worker's index in the pool.
 
 use arrayvec::ArrayVec;
@@ -16,7 +16,7 @@ use crate::limits::BURST;
 use crate::policy::fifo::Slab;
 use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
 use crate::reason::DropReason;
-use crate::ring::{Channel, Holder, Outcome, Place, TaskPosition};
+use crate::ring::{Channel, Holder, Outcome, TaskPosition, WorkerIdentity};
 use crate::stage::Setting;
 use crate::state::{Load, Member, Report};
 
@@ -26,7 +26,7 @@ pub struct Completion<'a, T> {
     /// The task.
     pub task: T,
     /// Its worker.
-    pub place: Place,
+    pub identity: WorkerIdentity,
     /// Number of tasks outstanding at this worker.
     pub left: usize,
     /// Result of the task, or the reason why the agent dropped it.
@@ -84,7 +84,7 @@ impl AttachStats {
 #[derive(Debug)]
 pub struct WorkerEntry<T: Work> {
     /// Identity of the worker.
-    place: Place,
+    identity: WorkerIdentity,
     /// Index of the worker in the pool.
     member: Member,
     /// Agent's end of the channel, with the tasks outstanding there.
@@ -97,15 +97,15 @@ pub struct WorkerEntry<T: Work> {
     suspended: bool,
     /// True if it gets no new tasks until it is undrained. A new worker that attaches here is drained, too.
     is_drained: bool,
-    /// True after [`WorkerSet::retire`]: it gets no new tasks, and its place accepts no other worker.
+    /// True after [`WorkerSet::retire`]: it gets no new tasks, and its channel accepts no other worker.
     is_leaving: bool,
 }
 
 impl<T: Work> WorkerEntry<T> {
     /// Creates an entry with a link that no worker has used.
-    pub fn new(place: Place, link: impl Into<WorkerLink<T>>) -> Self {
+    pub fn new(identity: WorkerIdentity, link: impl Into<WorkerLink<T>>) -> Self {
         Self {
-            place,
+            identity,
             member: Member(0),
             link: link.into(),
             last_claim: 0,
@@ -118,9 +118,9 @@ impl<T: Work> WorkerEntry<T> {
 
     /// Reuses the entry for another worker after the former one has gone.
     #[must_use]
-    pub fn renamed(self, place: Place) -> Self {
+    pub fn renamed(self, identity: WorkerIdentity) -> Self {
         self.link.channel().sender().reopen(); // withdraws the stop request to the former worker
-        Self { place, suspended: false, is_drained: false, is_leaving: false, ..self }
+        Self { identity, suspended: false, is_drained: false, is_leaving: false, ..self }
     }
 
     /// Returns true if it is attached and may get new tasks.
@@ -165,7 +165,7 @@ impl<T: Work> WorkerSet<T> {
     #[must_use]
     pub fn new(
         mut dispatcher: Dispatcher,
-        entries: Vec<(Place, impl Into<WorkerLink<T>>)>,
+        entries: Vec<(WorkerIdentity, impl Into<WorkerLink<T>>)>,
         timeout: u64,
     ) -> Self {
         // Rings lose no task, unlike a network.
@@ -183,8 +183,8 @@ impl<T: Work> WorkerSet<T> {
             attach_stats: AttachStats::default(),
             ended: 0,
         };
-        for (member, (place, link)) in entries.into_iter().enumerate() {
-            set.add(Member(member as u16), WorkerEntry::new(place, link));
+        for (member, (identity, link)) in entries.into_iter().enumerate() {
+            set.add(Member(member as u16), WorkerEntry::new(identity, link));
         }
         set
     }
@@ -207,14 +207,14 @@ impl<T: Work> WorkerSet<T> {
         self.dispatcher.set_active(member, is_active);
     }
 
-    /// Retires a member: no new tasks, and no other worker in its place. Returns its identity; `None` for a free
+    /// Retires a member: no new tasks, and no other worker in its channel. Returns its identity; `None` for a free
     /// member.
-    pub fn retire(&mut self, member: Member) -> Option<Place> {
+    pub fn retire(&mut self, member: Member) -> Option<WorkerIdentity> {
         let index = usize::from(self.entry_of[member.index()]);
         let entry = self.entries.get_mut(index)?;
         entry.is_leaving = true;
         self.dispatcher.set_active(member, false);
-        Some(entry.place)
+        Some(entry.identity)
     }
 
     /// Removes a member: stops its worker and drops its tasks, each passed to `done`. A thread that is still attached
@@ -311,14 +311,14 @@ impl<T: Work> WorkerSet<T> {
     }
 
     /// Iterates over the identities of all workers, attached or not.
-    pub fn places(&self) -> impl Iterator<Item = Place> + '_ {
-        self.entries.iter().map(|entry| entry.place)
+    pub fn identities(&self) -> impl Iterator<Item = WorkerIdentity> + '_ {
+        self.entries.iter().map(|entry| entry.identity)
     }
 
     /// Iterates over the identities of attached workers.
-    pub fn present(&self) -> impl Iterator<Item = Place> + '_ {
+    pub fn present(&self) -> impl Iterator<Item = WorkerIdentity> + '_ {
         let attached = self.entries.iter().filter(|entry| entry.link.sender().is_granted());
-        attached.map(|entry| entry.place)
+        attached.map(|entry| entry.identity)
     }
 
     /// Gives the task to a worker, or queues it. Returns the worker's member; `None` if the task is queued.
@@ -340,7 +340,7 @@ impl<T: Work> WorkerSet<T> {
     #[must_use]
     pub fn id_of(&self, member: Member) -> Option<u16> {
         let index = usize::from(self.entry_of[member.index()]);
-        self.entries.get(index).map(|entry| entry.place.id)
+        self.entries.get(index).map(|entry| entry.identity.id)
     }
 
     /// Gives the task to the member chosen for it. Returns the task with [`DropReason::QueueFull`] if the channel has
@@ -454,7 +454,7 @@ impl<T: Work> WorkerSet<T> {
                 };
                 done(Completion {
                     task,
-                    place: entry.place,
+                    identity: entry.identity,
                     left,
                     outcome: Ok(outcome),
                     channel,
@@ -504,10 +504,10 @@ impl<T: Work> WorkerSet<T> {
             if let Err((task, reason)) = self.give(pick.member, task, now) {
                 // The channel has fewer slots than the policy's bound.
                 let entry = &self.entries[usize::from(self.entry_of[pick.member.index()])];
-                let (place, left) = (entry.place, entry.link.sender().outstanding());
+                let (identity, left) = (entry.identity, entry.link.sender().outstanding());
                 let (channel, outcome) = (entry.link.channel(), Err(reason));
                 let position = TaskPosition::default();
-                done(Completion { task, place, left, outcome, channel, position });
+                done(Completion { task, identity, left, outcome, channel, position });
             }
         }
         given_count == tasks.len()
@@ -565,7 +565,7 @@ impl<T: Work> WorkerSet<T> {
         let entry = &mut self.entries[index];
         (entry.last_claim, entry.last_active) = (claim, now);
         // The agent may have reassigned the channel after it offered it to this worker.
-        let is_assigned = entry.link.sender().claimed_name() == entry.place.word();
+        let is_assigned = entry.link.sender().claimed_name() == entry.identity.word();
         if !is_assigned || !entry.link.grant(claim) {
             return;
         }
@@ -620,11 +620,11 @@ impl<T: Work> WorkerSet<T> {
         let entry = &mut self.entries[index];
         let member = entry.member;
         self.dispatcher.set_active(member, false);
-        let place = entry.place;
+        let identity = entry.identity;
         let lost = entry.link.revoke(|task, channel| {
             let outcome = Err(DropReason::WorkerLost);
             let position = TaskPosition::default();
-            done(Completion { task, place, left: 0, outcome, channel, position });
+            done(Completion { task, identity, left: 0, outcome, channel, position });
         });
         self.dispatcher.write_off(member, lost);
     }

@@ -31,9 +31,9 @@ impl Machine {
     /// Finds the sources of this machine.
     #[must_use]
     pub fn new() -> Self {
-        let place = Hierarchies::of_this_machine().place(Controller::Cpuacct).cloned();
-        let usage = place.and_then(|place| {
-            let files = ["cpuacct.usage", "cpu.stat"].map(|name| place.folder.join(name));
+        let mount_point = Hierarchies::of_this_machine().mount_point(Controller::Cpuacct).cloned();
+        let usage = mount_point.and_then(|mount_point| {
+            let files = ["cpuacct.usage", "cpu.stat"].map(|name| mount_point.folder.join(name));
             files.into_iter().find(|path| path.exists())
         });
         Self { usage, tick_ns: 1_000_000_000 / USER_HZ }

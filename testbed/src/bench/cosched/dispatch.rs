@@ -15,7 +15,7 @@ use rand_distr::{Distribution, Exp1};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::time::{ClockId, clock_gettime};
 use wedjat::policy::{Core, Dispatcher, Overflow};
-use wedjat::ring::{AgentStatusWords, Outcome, Place, TaskIds, WorkerRegion};
+use wedjat::ring::{AgentStatusWords, Outcome, TaskIds, WorkerIdentity, WorkerRegion};
 use wedjat::role::agent::{Completion, Work, WorkerSet};
 use wedjat::state::View;
 
@@ -30,7 +30,7 @@ const TICK_NS: u64 = 1_000_000;
 /// Time for the last tasks to finish.
 const DRAIN_NS: u64 = 300_000_000;
 /// Place of the worker.
-const PLACE: Place = Place { id: 1, pool: 1 };
+const IDENTITY: WorkerIdentity = WorkerIdentity { id: 1, pool: 1 };
 /// Time that was not measured, or has no end.
 pub const NEVER: u32 = u32::MAX;
 

@@ -72,7 +72,7 @@ pub fn kill_one(
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("agent");
     let config = setup::config(POLICY, WORKERS)?;
-    let region = WorkerRegion::create_for(&path, &config.host.places(), config.host.shape())?;
+    let region = WorkerRegion::create_for(&path, &config.host.identities(), config.host.shape())?;
     let signals = Signals::new();
     let (run, deaths) = Run::new(&config, &region, &signals, seed)?;
     let (result, workers) = std::thread::scope(|scope| {

@@ -210,7 +210,7 @@ impl LoadedResults {
         let frames = FramePool::new(FRAMES, FRAME_BYTES);
         let (near, far) = pair(DEPTH, &frames);
         let config = setup::config("cfcfs", WORKERS)?;
-        let region = WorkerRegion::heap_for(&config.host.places(), config.host.shape())?;
+        let region = WorkerRegion::heap_for(&config.host.identities(), config.host.shape())?;
         let region = Arc::new(region);
         let (agent, _) = setup::agent(&config, near, frames.clone(), &region, eal.ticks_hz())?;
         let stop = AtomicBool::new(false);
