@@ -439,7 +439,7 @@ impl From<embed::Rewrite> for RewriteV6 {
 mod tests {
     use std::mem::{align_of, offset_of, size_of};
 
-    use wedjat::embed::Presence;
+    use wedjat::embed::MemberPresence;
 
     use super::*;
 
@@ -465,13 +465,14 @@ mod tests {
         assert_eq!((size_of::<Description>(), size_of::<Choice>()), (16, 8));
         assert_eq!((size_of::<ReleasedTask>(), size_of::<Report>()), (16, 16));
         assert_eq!((size_of::<WorkerState>(), offset_of!(WorkerState, outstanding)), (48, 16));
-        let presence = [Presence::Configured, Presence::Registered, Presence::Silent];
+        let presence =
+            [MemberPresence::Configured, MemberPresence::Registered, MemberPresence::Silent];
         assert_eq!(
             [WEDJAT_WORKER_CONFIGURED, WEDJAT_WORKER_REGISTERED, WEDJAT_WORKER_SILENT],
             presence.map(|presence| presence as u8)
         );
-        assert_eq!(WEDJAT_WORKER_UNREACHABLE, Presence::Unreachable as u8);
-        assert_eq!(WEDJAT_WORKER_UNREGISTERED, Presence::Unregistered as u8);
+        assert_eq!(WEDJAT_WORKER_UNREACHABLE, MemberPresence::Unreachable as u8);
+        assert_eq!(WEDJAT_WORKER_UNREGISTERED, MemberPresence::Unregistered as u8);
         let rewrite =
             (offset_of!(Rewrite, src), offset_of!(Rewrite, dst), offset_of!(Rewrite, udp_offset));
         assert_eq!((rewrite, offset_of!(Rewrite, task)), ((12, 16, 20), 24));

@@ -10,7 +10,7 @@ use wedjat_core::role::colocated::is_agent;
 use wedjat_core::stage::Stages;
 use wedjat_core::stage::takeover::InheritedEstimate;
 use wedjat_core::state::table::{Snapshot, StateError, check_replaceable};
-use wedjat_core::state::{Load, Member, Presence, Table};
+use wedjat_core::state::{Load, Member, MemberPresence, Table};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::Config;
 
@@ -104,7 +104,8 @@ impl PreviousState {
                     // The last report, and the load that all cores have sent since then (drift).
                     let load = Load::of(one.load + one.drift.iter().sum::<f64>());
                     let outstanding = u32::try_from(one.outstanding).unwrap_or(0);
-                    let presence = if registers { one.presence } else { Presence::Configured };
+                    let presence =
+                        if registers { one.presence } else { MemberPresence::Configured };
                     (member, InheritedEstimate { load, outstanding, presence })
                 }));
             }
@@ -220,7 +221,11 @@ mod tests {
         let neighbours = node.table.neighbours();
         neighbours.learn(neighbours.find(0, 0x0A00_020B_u32).unwrap(), MAC, 1);
         for member in [0, 1, 3].map(Member) {
-            node.stages[0].dispatcher(0).unwrap().view().set_presence(member, Presence::Registered);
+            node.stages[0]
+                .dispatcher(0)
+                .unwrap()
+                .view()
+                .set_presence(member, MemberPresence::Registered);
         }
         node.end();
     }
@@ -239,8 +244,8 @@ mod tests {
             let slot = neighbours.find(0, 0x0A00_020B_u32).unwrap();
             assert_eq!(neighbours.mac(slot), Some(MAC));
             let view = node.stages[0].dispatcher(0).unwrap().view();
-            assert_eq!(view.presence(Member(1)), Presence::Registered, "worker 1");
-            assert_eq!(view.presence(Member(0)), Presence::Unregistered, "worker 2");
+            assert_eq!(view.presence(Member(1)), MemberPresence::Registered, "worker 1");
+            assert_eq!(view.presence(Member(0)), MemberPresence::Unregistered, "worker 2");
             for core in &node.stages {
                 let view = core.dispatcher(0).unwrap().view();
                 assert!(view.is_active(Member(1)) && !view.is_active(Member(0)), "{policy}");
@@ -415,7 +420,7 @@ mod tests {
                 for member in (0..self.workers).map(Member) {
                     let (_, outstanding) = earlier_load(pool as u16, member.0);
                     dispatcher.view_mut().set_outstanding(member, outstanding);
-                    dispatcher.view().set_presence(member, Presence::Registered);
+                    dispatcher.view().set_presence(member, MemberPresence::Registered);
                 }
             }
             let neighbours = node.table.neighbours();
@@ -482,7 +487,7 @@ mod tests {
                             (load, outstanding.into()),
                             "{before:?} {after:?} {member:?}"
                         );
-                        let is_registered = view.presence(member) == Presence::Registered;
+                        let is_registered = view.presence(member) == MemberPresence::Registered;
                         assert_eq!(is_registered, is_known, "{before:?} {after:?} {member:?}");
                     }
                     let server = network.member_address(pool.into(), Member(0)).unwrap();
@@ -586,11 +591,15 @@ mod tests {
         let state = folder.path().join("leaf");
         let with = text(&state, "jsq", 1, "0-3");
         let node = start(&with);
-        node.stages[0].dispatcher(0).unwrap().view().set_presence(Member(1), Presence::Silent);
+        node.stages[0]
+            .dispatcher(0)
+            .unwrap()
+            .view()
+            .set_presence(Member(1), MemberPresence::Silent);
         node.end();
         for (text, presence) in [
-            (with.clone(), Presence::Silent),
-            (with.replace("registers = true", "registers = false"), Presence::Configured),
+            (with.clone(), MemberPresence::Silent),
+            (with.replace("registers = true", "registers = false"), MemberPresence::Configured),
         ] {
             // The state file of this start has another path, so the first one stays unchanged.
             let previous = read(&Config::parse(Path::new("leaf.toml"), &text).unwrap()).unwrap();

@@ -24,7 +24,7 @@ use wedjat_admin::{
 use wedjat_core::policy::PolicySpec;
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::stage::UnknownWorker;
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 use wedjat_desired::config::{ControllerAddress, FollowConfig};
 use wedjat_desired::state::{Desired, Pool, Server, Spine};
 
@@ -361,9 +361,11 @@ fn presences(node: &NodeSnapshot) -> proto::Seen {
     let mut found = proto::Seen::default();
     for member in node.snapshot.pools.iter().flat_map(|pool| &pool.members) {
         match member.presence {
-            Presence::Registered => found.registered.push(member.worker.into()),
-            Presence::Silent | Presence::Unreachable => found.silent.push(member.worker.into()),
-            Presence::Configured | Presence::Absent | Presence::Unregistered => {}
+            MemberPresence::Registered => found.registered.push(member.worker.into()),
+            MemberPresence::Silent | MemberPresence::Unreachable => {
+                found.silent.push(member.worker.into())
+            }
+            MemberPresence::Configured | MemberPresence::Absent | MemberPresence::Unregistered => {}
         }
     }
     found

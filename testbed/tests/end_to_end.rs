@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use serde_json::Value;
 use wedjat::ring::WorkerRegion;
-use wedjat::state::{Presence, Snapshot};
+use wedjat::state::{MemberPresence, Snapshot};
 
 use processes::*;
 
@@ -79,7 +79,7 @@ impl RackRig {
         let registered = || {
             let snapshot = Snapshot::open(&rig.at("leaf.state")).unwrap();
             let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
-            members.filter(|member| member.presence == Presence::Registered).count()
+            members.filter(|member| member.presence == MemberPresence::Registered).count()
         };
         wait("registrations", || registered() == WORKERS);
         rig

@@ -8,7 +8,7 @@ mod processes;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use wedjat::state::{Presence, Snapshot};
+use wedjat::state::{MemberPresence, Snapshot};
 
 use processes::*;
 
@@ -57,7 +57,7 @@ impl Pair {
     }
 
     /// Returns the number of workers in this state, as the leaf shows them.
-    fn workers(&self, presence: Presence) -> usize {
+    fn workers(&self, presence: MemberPresence) -> usize {
         let snapshot = Snapshot::open(&self.at("leaf.state")).unwrap();
         let members = snapshot.pools.iter().flat_map(|pool| &pool.members);
         members.filter(|member| member.presence == presence).count()
@@ -84,7 +84,7 @@ fn every_task_after_registration_is_answered() {
     };
     let early = generator("1s");
     wait("tasks without a worker", || leaf.runs() && pair.no_member() > 20);
-    assert_eq!(pair.workers(Presence::Unregistered), 4);
+    assert_eq!(pair.workers(MemberPresence::Unregistered), 4);
     let early = count(&json(&early.end()), "/sent");
     wait("the rest of them", || pair.no_member() == early);
 
@@ -95,8 +95,8 @@ fn every_task_after_registration_is_answered() {
         .args(["worker", "--app", "spin", "--format", "json", "--workers", "2"])
         .args(LONG_TIMEOUT);
     let worker = Process::start(worker.arg("--attach").arg(pair.at("region")));
-    wait("registered workers", || agent.runs() && pair.workers(Presence::Registered) == 2);
-    assert_eq!(pair.workers(Presence::Unregistered), 2, "those that no process attached to");
+    wait("registered workers", || agent.runs() && pair.workers(MemberPresence::Registered) == 2);
+    assert_eq!(pair.workers(MemberPresence::Unregistered), 2, "those that no process attached to");
     let generator = generator("300s");
     wait("answers", || agent.runs() && counter(&pair.at("agent.state"), "replies") > 200);
     let report = verified(&generator.end());

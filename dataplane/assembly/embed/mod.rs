@@ -48,7 +48,7 @@ pub use wedjat_core::limits::BURST;
 pub use wedjat_core::reason::DropReason;
 pub use wedjat_core::stage::{Choice, Rewrite, RewriteV6};
 pub use wedjat_core::state::table::Snapshot;
-pub use wedjat_core::state::{Presence, on_numa_node};
+pub use wedjat_core::state::{MemberPresence, on_numa_node};
 pub use wedjat_desired::control::{Change, ChangeError};
 
 use wedjat_core::node::Timing;
@@ -139,7 +139,7 @@ pub struct WorkerState {
     /// Relative speed.
     pub speed: f64,
     /// Presence, as registered or silent.
-    pub presence: Presence,
+    pub presence: MemberPresence,
     /// True if it gets no new tasks until it is undrained.
     pub is_drained: bool,
     /// True if it gets no new tasks, and leaves once it has answered its tasks.

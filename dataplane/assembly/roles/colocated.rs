@@ -8,7 +8,7 @@ use wedjat_core::reason::DropReason;
 use wedjat_core::ring::WorkerEnd;
 use wedjat_core::role::Colocated;
 use wedjat_core::role::colocated::WireNetwork;
-use wedjat_core::state::{Counter, Member, Presence};
+use wedjat_core::state::{Counter, Member, MemberPresence};
 use wedjat_core::wire::arp;
 use wedjat_core::wire::auth::{KEY_LEN, Key, addresses, addresses_v6};
 use wedjat_core::wire::ether::Mac;
@@ -282,7 +282,10 @@ fn leaf_sees_local_workers_change_at_once() {
         let presence = |rig: &Rig, member| {
             rig.role.leaf().stages().dispatcher(0).unwrap().view().presence(Member(member))
         };
-        assert_eq!(LOCAL_MEMBERS.map(|member| presence(&rig, member)), [Presence::Registered; 2]);
+        assert_eq!(
+            LOCAL_MEMBERS.map(|member| presence(&rig, member)),
+            [MemberPresence::Registered; 2]
+        );
         (0..4).for_each(|seq| rig.task(seq));
         assert_eq!(rig.held_by_agent(), 2);
         rig.kill_worker(1);
@@ -305,9 +308,9 @@ fn leaf_sees_local_workers_change_at_once() {
         assert_eq!(rig.received_from_leaf().0.len(), 4, "tasks to the remote workers");
         // The worker stays silent beyond the leaf's timeout of 100 ms. After its return it gets tasks again.
         (0..400).for_each(|_| rig.after(1000));
-        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), Presence::Silent);
+        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), MemberPresence::Silent);
         let mut back = rig.attach_worker(1);
-        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), Presence::Registered);
+        assert_eq!(presence(&rig, LOCAL_MEMBERS[1]), MemberPresence::Registered);
         (10..14).for_each(|seq| rig.task(seq));
         assert!(work(&mut first) && work(&mut back));
         rig.balanced();

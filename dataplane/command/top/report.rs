@@ -396,7 +396,7 @@ fn count(core: &CoreSnapshot, name: &str) -> u64 {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use wedjat::state::Presence;
+    use wedjat::state::MemberPresence;
     use wedjat::state::table::{PoolSpec, Spec, WorkerSpec};
     use wedjat::state::{Member, Table};
 
@@ -441,7 +441,7 @@ pub mod tests {
         let mut view = table.view(1, 0);
         (0..3).for_each(|_| view.sent(Member(1)));
         view.sent(Member(2));
-        view.set_presence(Member(3), Presence::Silent);
+        view.set_presence(Member(3), MemberPresence::Silent);
         view.note_queued(6);
         [before, read(3)]
     }

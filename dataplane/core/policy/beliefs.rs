@@ -4,7 +4,7 @@
 use arrayvec::ArrayVec;
 
 use super::ProbedMembers;
-use crate::state::{Load, Member, Presence, View};
+use crate::state::{Load, Member, MemberPresence, View};
 
 /// Maximum number of reported estimates.
 pub const ESTIMATES_MAX: usize = 8;

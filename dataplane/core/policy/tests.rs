@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _};
 use super::Rng;
 use super::sample::below;
 use super::*;
-use crate::state::{Exchange, Load, Presence};
+use crate::state::{Exchange, Load, MemberPresence};
 
 /// Dispatcher on the only core, with idle members.
 fn dispatcher(policy: &str, members: usize) -> Dispatcher {
@@ -130,7 +130,7 @@ fn explained_minimum_matches_the_queues() {
     assert_eq!(queues, [0, 2, 3, 4, 5, 6, 7, 8].map(|member| (member, u32::from(member))));
     assert_eq!((beliefs.basis, beliefs.active, beliefs.out), (SelectionBasis::Best, 11, [0, 0, 1]));
     assert_eq!(beliefs.estimates[1].drift, Load::tasks(2));
-    dispatcher.view().set_presence(Member(1), Presence::Silent);
+    dispatcher.view().set_presence(Member(1), MemberPresence::Silent);
     assert_eq!(dispatcher.beliefs().out, [1, 0, 0]);
 }
 

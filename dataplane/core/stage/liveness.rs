@@ -22,7 +22,7 @@
 //! of its last signal, plus the tasks sent after it. A silent leaf is taken out, even if it never sent a
 //! signal. Its weight is the number of workers in its signals.
 //!
-//! The state of a worker (registered, silent, unreachable) is one word that all cores share ([`Presence`]).
+//! The state of a worker (registered, silent, unreachable) is one word that all cores share ([`MemberPresence`]).
 //! Each core reads the words and takes silent and unreachable workers out of its own choice, so no core writes
 //! another's lists. A message of a worker increases the number of its reports. Replies increase that number anyway, so
 //! detection costs nothing more.
@@ -31,7 +31,7 @@ use arrayvec::ArrayVec;
 
 use super::Network;
 use crate::policy::{Core, Dispatcher};
-use crate::state::Presence;
+use crate::state::MemberPresence;
 use crate::state::neighbour::{PORT_SETS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
@@ -381,7 +381,7 @@ impl Liveness {
     /// worker stays.
     fn await_registration(&mut self, index: usize, dispatcher: &mut Dispatcher) {
         let member = self.watches[index].member;
-        let (from, to) = (Presence::Configured, Presence::Unregistered);
+        let (from, to) = (MemberPresence::Configured, MemberPresence::Unregistered);
         dispatcher.view().change_presence(member, from, to);
         if dispatcher.view().presence(member) == to && !self.watches[index].is_out {
             self.watches[index].is_out = true;
@@ -436,8 +436,14 @@ impl Liveness {
         dispatcher: &mut Dispatcher,
         counters: &Counters,
     ) {
-        note_return(member, Presence::Silent, Presence::Registered, dispatcher, counters);
-        dispatcher.view().set_presence(member, Presence::Registered);
+        note_return(
+            member,
+            MemberPresence::Silent,
+            MemberPresence::Registered,
+            dispatcher,
+            counters,
+        );
+        dispatcher.view().set_presence(member, MemberPresence::Registered);
         self.readmit(self.first[pool] + member.index(), dispatcher);
     }
 
@@ -476,8 +482,8 @@ impl Liveness {
             let dispatcher = &mut dispatchers[usize::from(pool)];
             let presence = dispatcher.view().presence(member);
             if usize::from(member_hop) == hop
-                && matches!(presence, Presence::Configured | Presence::Registered)
-                && dispatcher.view().change_presence(member, presence, Presence::Unreachable)
+                && matches!(presence, MemberPresence::Configured | MemberPresence::Registered)
+                && dispatcher.view().change_presence(member, presence, MemberPresence::Unreachable)
             {
                 counters.add(Counter::WorkersLost, 1);
                 self.take_out(index, dispatcher);
@@ -553,7 +559,7 @@ impl Liveness {
         watch.outstanding = outstanding;
         if watch.is_out {
             // `check_out` does the rest. Tasks that another core sent before it noticed the absence are lost, too.
-            if outstanding > 0 && watch.is_ours && presence != Presence::Registered {
+            if outstanding > 0 && watch.is_ours && presence != MemberPresence::Registered {
                 dispatcher.write_off(member, outstanding);
             }
             return;
@@ -566,9 +572,9 @@ impl Liveness {
         }
         let silent_ns = now_ns.saturating_sub(watch.last_report_ns.max(self.silence_start_ns));
         match presence {
-            Presence::Configured if self.is_spine => {
+            MemberPresence::Configured if self.is_spine => {
                 // From now on a missing signal counts as silence.
-                return dispatcher.view().set_presence(member, Presence::Registered);
+                return dispatcher.view().set_presence(member, MemberPresence::Registered);
             }
             MemberPresence::Configured => return, // it never registered, so its silence means nothing
             MemberPresence::Registered if self.timeout_ns == 0 || silent_ns < self.timeout_ns => {
@@ -576,7 +582,7 @@ impl Liveness {
             }
             MemberPresence::Registered => {
                 // The first core to notice counts the loss and writes off the worker's tasks, for all cores.
-                if dispatcher.view().change_presence(member, presence, Presence::Silent) {
+                if dispatcher.view().change_presence(member, presence, MemberPresence::Silent) {
                     counters.add(Counter::WorkersLost, 1);
                     if self.is_spine {
                         counters.add(Counter::WrittenOff, outstanding.into());
@@ -584,10 +590,10 @@ impl Liveness {
                     dispatcher.write_off(member, u32::MAX);
                 }
             }
-            Presence::Silent
-            | Presence::Unreachable
-            | Presence::Absent
-            | Presence::Unregistered => {}
+            MemberPresence::Silent
+            | MemberPresence::Unreachable
+            | MemberPresence::Absent
+            | MemberPresence::Unregistered => {}
         }
         self.take_out(index, dispatcher);
     }
@@ -597,18 +603,18 @@ impl Liveness {
         &mut self,
         pool: usize,
         member: Member,
-        presence: Presence,
+        presence: MemberPresence,
         dispatcher: &mut Dispatcher,
     ) {
         let index = self.first[pool] + member.index();
         match presence {
             // The configuration may have changed meanwhile.
             _ if !self.watches[index].registers => {}
-            Presence::Registered => {
+            MemberPresence::Registered => {
                 dispatcher.view().set_presence(member, presence);
                 self.readmit(index, dispatcher);
             }
-            Presence::Silent => {
+            MemberPresence::Silent => {
                 dispatcher.view().set_presence(member, presence);
                 self.take_out(index, dispatcher);
             }
@@ -863,27 +869,27 @@ impl Liveness {
             let reports = dispatcher.view().report_count(member);
             let has_reported = watch.reports != reports;
             match dispatcher.view().presence(member) {
-                Presence::Silent if has_reported => {
-                    let (from, to) = (Presence::Silent, Presence::Registered);
+                MemberPresence::Silent if has_reported => {
+                    let (from, to) = (MemberPresence::Silent, MemberPresence::Registered);
                     note_return(member, from, to, dispatcher, counters);
                 }
-                Presence::Unregistered if self.is_spine && has_reported => {
-                    dispatcher.view().set_presence(member, Presence::Registered);
+                MemberPresence::Unregistered if self.is_spine && has_reported => {
+                    dispatcher.view().set_presence(member, MemberPresence::Registered);
                 }
-                Presence::Unreachable if neighbours.mac(hop.slot).is_some() => {
-                    let from = Presence::Unreachable;
+                MemberPresence::Unreachable if neighbours.mac(hop.slot).is_some() => {
+                    let from = MemberPresence::Unreachable;
                     if watch.registers {
                         // The host is back. The worker's next report shows if the worker is, too.
                         watch.reports = reports;
-                        dispatcher.view().change_presence(member, from, Presence::Silent);
+                        dispatcher.view().change_presence(member, from, MemberPresence::Silent);
                     } else {
-                        note_return(member, from, Presence::Configured, dispatcher, counters);
+                        note_return(member, from, MemberPresence::Configured, dispatcher, counters);
                     }
                 }
                 _ => {}
             }
             let presence = dispatcher.view().presence(member);
-            if matches!(presence, Presence::Configured | Presence::Registered) {
+            if matches!(presence, MemberPresence::Configured | MemberPresence::Registered) {
                 (watch.reports, watch.last_report_ns) = (reports, now_ns.max(1));
                 self.readmit(index, dispatcher);
             }
@@ -935,8 +941,8 @@ pub(super) fn to_ms(ns: u64) -> u32 {
 /// tasks that cores sent before they noticed its absence.
 fn note_return(
     member: Member,
-    from: Presence,
-    to: Presence,
+    from: MemberPresence,
+    to: MemberPresence,
     dispatcher: &mut Dispatcher,
     counters: &Counters,
 ) {

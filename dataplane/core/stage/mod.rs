@@ -52,7 +52,7 @@ use crate::limits::BURST;
 use crate::policy::{self, Dispatcher, Reports};
 use crate::reason::DropReason;
 use crate::state::neighbour::Slot;
-use crate::state::{Counter, Counters, Exchange, Member, Neighbours, Presence};
+use crate::state::{Counter, Counters, Exchange, Member, MemberPresence, Neighbours};
 use crate::wire::task::{Extension, Header};
 
 /// Largest number of packets of a poll at which a core is not overloaded: a quarter of a burst.
@@ -499,7 +499,7 @@ impl Stages {
     #[must_use]
     pub fn awaits_registrations(&self) -> bool {
         self.dispatchers.iter().map(Dispatcher::view).any(|view| {
-            let is_awaited = |member| view.presence(Member(member)) == Presence::Unregistered;
+            let is_awaited = |member| view.presence(Member(member)) == MemberPresence::Unregistered;
             view.active().is_empty() && (0..view.members() as u16).any(is_awaited)
         })
     }

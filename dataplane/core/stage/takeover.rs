@@ -1,7 +1,7 @@
 //! Takeover of member estimates: a restarted node begins with the estimates of the process before it.
 
 use super::Stages;
-use crate::state::{Load, Member, Presence, Report};
+use crate::state::{Load, Member, MemberPresence, Report};
 
 /// Estimate of a member by the previous process.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,7 +11,7 @@ pub struct InheritedEstimate {
     /// Tasks sent to the member and not answered.
     pub outstanding: u32,
     /// Presence of the member: registered or silent.
-    pub presence: Presence,
+    pub presence: MemberPresence,
 }
 
 impl Stages {

@@ -8,7 +8,7 @@
 //! | servers | two u64 per server: its IPv6 address, or its IPv4 address as one (RFC 4291, 2.5.5.2) | control thread |
 //! | workers | u64 per place for a member: worker id, server | control thread |
 //! | neighbours | see [`super::neighbour`] | any core; link watcher |
-//! | presence | per pool, u32 per member, see [`super::member::Presence`] | any core; absent, control thread |
+//! | presence | per pool, u32 per member, see [`super::member::MemberPresence`] | any core; absent, control thread |
 //! | tokens | per pool, bits, see [`super::tokens`]; none on a node with one core | any core |
 //! | oldest | per pool, u64 per core: start of its longest wait, 0 if no task waits; each core reads all | that core |
 //! | lost | per pool, u32 per member: tasks written off | any core |

@@ -54,7 +54,7 @@ impl Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u32)]
-pub enum Presence {
+pub enum MemberPresence {
     /// Configured, and never registered.
     Configured = 0,
     /// Registered and live.
@@ -69,7 +69,7 @@ pub enum Presence {
     Unregistered = 5,
 }
 
-impl Presence {
+impl MemberPresence {
     /// Decodes a word of a region. Its upper bits hold data of a rack.
     #[must_use]
     pub fn from_word(word: u32) -> Self {
@@ -104,14 +104,14 @@ impl Presence {
     }
 }
 
-/// Word with a member's [`Presence`]. At a leaf, bit 8 is set while the worker's reports are doubted. At a spine, whose
+/// Word with a member's [`MemberPresence`]. At a leaf, bit 8 is set while the worker's reports are doubted. At a spine,
 /// members are leaves, the word also holds data of a leaf's signals (load messages to spines). Bits 8 to 22 hold the
 /// number of live workers; bit 23 is set once the leaf has sent it; the bits above count the signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
 impl RackWord {
-    /// Bits of the [`Presence`].
+    /// Bits of the [`MemberPresence`].
     pub const PRESENCE: u32 = 0xFF;
 
     /// Set while a worker's reports are doubted.
@@ -148,7 +148,7 @@ impl RackWord {
     }
 
     /// Returns the word with another presence.
-    pub const fn with(self, presence: Presence) -> Self {
+    pub const fn with(self, presence: MemberPresence) -> Self {
         Self(self.0 & !Self::PRESENCE | presence as u32)
     }
 }

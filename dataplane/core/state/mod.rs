@@ -29,7 +29,7 @@ pub use broadcast::Topic;
 pub use counters::{Counter, Counters, Gauge, Totals};
 pub use exchange::{Exchange, RemoteUpdate};
 pub use idle::IdleList;
-pub use member::{Decision, Load, LoadEstimate, Member, Presence, Report};
+pub use member::{DecisionNumber, Load, LoadEstimate, Member, MemberPresence, Report};
 pub use neighbour::Neighbours;
 pub use pool_exchange::{PoolExchange, PublishedState};
 pub use region::on_numa_node;

@@ -21,7 +21,7 @@ use super::exchange::Exchange;
 use super::files::{ExistingFile, NameError, NameLock, advice};
 use super::histogram::HistogramSnapshot;
 use super::layout::{CoreLayout, HEADER_WORDS, Layout, POOL_WORDS, TableShape, name_policy};
-use super::member::{Load, Member, Presence};
+use super::member::{Load, Member, MemberPresence};
 use super::neighbour::Neighbours;
 use super::nodes::{Nodes, PeersSnapshot};
 use super::publish::{self, CopyError, MAGIC, Publisher, VERSION};
@@ -359,9 +359,9 @@ impl Table {
             let worker = listed.get(member).copied().unwrap_or(WorkerSpec::NOBODY);
             let previous = WorkerSpec::of_word(workers[member].swap(worker.to_word(), Relaxed));
             if worker == WorkerSpec::NOBODY {
-                presence[member].store(Presence::Absent as u32, Relaxed);
+                presence[member].store(MemberPresence::Absent as u32, Relaxed);
             } else if previous == WorkerSpec::NOBODY || previous.id != worker.id {
-                presence[member].store(Presence::Configured as u32, Relaxed);
+                presence[member].store(MemberPresence::Configured as u32, Relaxed);
             }
         }
     }
@@ -627,7 +627,7 @@ pub struct MemberSnapshot {
     /// Address of its server.
     pub server: IpAddr,
     /// Presence: configured, registered, silent, unreachable or unregistered.
-    pub presence: Presence,
+    pub presence: MemberPresence,
     /// Tasks in its last report to the core that received the most reports.
     pub load: f64,
     /// Tasks sent by each core since that report.
@@ -902,7 +902,7 @@ fn read_member(
         member: member as u16,
         worker: worker.id,
         server,
-        presence: Presence::from_word(presence),
+        presence: MemberPresence::from_word(presence),
         load: Load(reported(best) as u32).as_f64(),
         drift: cores.clone().map(drift).collect(),
         outstanding: outstanding(region, layout, index),
@@ -978,7 +978,7 @@ mod tests {
         view.sent(Member(2));
         view.idle_mut().insert(Member(3));
         view.pool_exchange().unwrap().tokens().put(Member(1), 1);
-        view.set_presence(Member(2), Presence::Registered);
+        view.set_presence(Member(2), MemberPresence::Registered);
         view.note_queued(6);
         table.counters(1).add(Counter::Scheduled, 2);
         table.counters(0).drop(DropReason::Runt, 1);
@@ -991,8 +991,8 @@ mod tests {
         assert_eq!(pool.idle_for_all, [11]);
         let member = &pool.members[2];
         assert_eq!((member.worker, member.server), (12, IpAddr::from([10, 0, 2, 12])));
-        assert_eq!(member.presence, Presence::Registered);
-        assert_eq!(pool.members[1].presence, Presence::Configured);
+        assert_eq!(member.presence, MemberPresence::Registered);
+        assert_eq!(pool.members[1].presence, MemberPresence::Configured);
         assert_eq!((member.load, &member.drift[..], member.outstanding), (5.0, &[0.0, 1.0][..], 2));
         assert_eq!(snapshot.cores[1].counters["scheduled"], 2);
         assert_eq!(snapshot.cores[0].drops["runt"], 1);

@@ -18,7 +18,7 @@ use super::broadcast::{Sender, Topic};
 use super::histogram::{self, Histogram, HistogramSnapshot};
 use super::idle::{IdleList, IdleWords};
 use super::layout::{HISTOGRAMS, Layout, TableShape};
-use super::member::{Load, LoadEstimate, Member, Presence, RackWord, Report};
+use super::member::{Load, LoadEstimate, Member, MemberPresence, RackWord, Report};
 use super::pool_exchange::{PoolExchange, PublishedState};
 use super::region::{Region, Slice};
 use super::words::{LocalState, MemberState, MemberStates};
@@ -147,7 +147,7 @@ impl View {
     }
 
     /// Creates the view of `pool` by `core` in a region of that layout. All members are active except unused places
-    /// ([`Presence::Absent`]).
+    /// ([`MemberPresence::Absent`]).
     #[must_use]
     pub fn new(region: &Arc<Region>, layout: &Layout, core: usize, pool: usize) -> Self {
         let members = layout.pools[pool].members;
@@ -184,7 +184,7 @@ impl View {
         };
         // Removal moves the last active member into the gap. In reverse order, the remaining members keep their order.
         for member in (0..members as u16).rev().map(Member) {
-            if view.presence(member) == Presence::Absent {
+            if view.presence(member) == MemberPresence::Absent {
                 view.set_active(member, false);
             }
         }
@@ -286,12 +286,12 @@ impl View {
 
     /// Returns the presence of `member`, which all cores share.
     #[must_use]
-    pub fn presence(&self, member: Member) -> Presence {
-        Presence::from_word(self.presence[member.index()].load(Relaxed))
+    pub fn presence(&self, member: Member) -> MemberPresence {
+        MemberPresence::from_word(self.presence[member.index()].load(Relaxed))
     }
 
     /// Sets the presence of `member` for all cores.
-    pub fn set_presence(&self, member: Member, presence: Presence) {
+    pub fn set_presence(&self, member: Member, presence: MemberPresence) {
         self.change_word(member, |word| Some(word.with(presence)));
     }
 
@@ -316,7 +316,12 @@ impl View {
 
     /// Changes the presence of `member` from `from` to `to`. Returns true on the one core that makes the
     /// change.
-    pub fn change_presence(&self, member: Member, from: Presence, to: Presence) -> bool {
+    pub fn change_presence(
+        &self,
+        member: Member,
+        from: MemberPresence,
+        to: MemberPresence,
+    ) -> bool {
         let is_from = |word: RackWord| word.0 & RackWord::PRESENCE == from as u32;
         self.change_word(member, |word| is_from(word).then(|| word.with(to)))
     }

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 use wedjat_core::state::counters::METRICS;
 use wedjat_core::state::table::{MemberSnapshot, PoolSnapshot, Role};
 use wedjat_core::state::{Snapshot, Table};
@@ -137,7 +137,7 @@ fn drops(node: &Snapshot) -> Answer {
 
 /// Returns true if the member is neither configured nor registered, so that no reports arrive from it.
 fn is_away(member: &MemberSnapshot) -> bool {
-    !matches!(member.presence, Presence::Configured | Presence::Registered)
+    !matches!(member.presence, MemberPresence::Configured | MemberPresence::Registered)
 }
 
 /// Returns the sum of the members' loads in tasks, rounded up.
@@ -199,7 +199,7 @@ mod tests {
         table.counters(1).set(Gauge::Held, 4);
         table.counters(1).drop(DropReason::Runt, 2);
         table.view(1, 0).sent(Member(2));
-        table.view(1, 0).set_presence(Member(3), Presence::Silent);
+        table.view(1, 0).set_presence(Member(3), MemberPresence::Silent);
         table.snapshot()
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use wedjat::state::{Presence, Snapshot};
+use wedjat::state::{MemberPresence, Snapshot};
 
 use super::measure::only;
 
@@ -29,7 +29,8 @@ impl NodePool {
         let id = only("pool", pool, ids).map_err(fault)?;
         let pool = snapshot.pools.iter().find(|pool| u32::from(pool.id) == id);
         let pool = pool.ok_or_else(|| fault("it has no pool".to_owned()))?;
-        let is_active = |presence| matches!(presence, Presence::Configured | Presence::Registered);
+        let is_active =
+            |presence| matches!(presence, MemberPresence::Configured | MemberPresence::Registered);
         let workers = pool.members.iter().filter(|member| is_active(member.presence)).count();
         if workers == 0 {
             return Err(fault(format!(
@@ -82,7 +83,7 @@ mod tests {
         let path = folder.path().join("state");
         let table = state(&path, &[1]);
         let view = table.view(0, 0);
-        view.set_presence(wedjat::state::Member(1), Presence::Silent);
+        view.set_presence(wedjat::state::Member(1), MemberPresence::Silent);
         table.publish();
         assert_eq!(NodePool::read(&path, None).unwrap().workers, 2);
     }

@@ -10,7 +10,7 @@
 //! sent on, consumed or dropped, and that every buffer is back.
 
 use wedjat_core::policy::{CATALOGUE, Runs};
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 use wedjat_core::state::{Load, View};
 
 use super::*;
@@ -252,7 +252,7 @@ fn unconfigured_registration_is_refused() {
     for _ in 0..50 {
         rig.wait(10 * MS);
     }
-    assert_eq!(presence(&rig), (Presence::Configured, true));
+    assert_eq!(presence(&rig), (MemberPresence::Configured, true));
     rig.assert_accounted();
 }
 

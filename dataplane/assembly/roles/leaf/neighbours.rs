@@ -11,7 +11,7 @@
 //! port holds.
 
 use wedjat_core::limits::UNRESOLVED_HELD_MAX;
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 
 use super::*;
 
@@ -80,7 +80,7 @@ impl Rig {
     }
 
     /// Returns the presence of all eight workers.
-    fn presences(&self) -> Vec<Presence> {
+    fn presences(&self) -> Vec<MemberPresence> {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (0..8).map(|member| view.presence(Member(member))).collect()
     }
@@ -147,8 +147,8 @@ fn unreachable_server_is_excluded_until_it_answers() {
             rig.wait(10_000_000);
         }
         let presences = rig.presences();
-        assert_eq!(presences[4..], [Presence::Unreachable; 4], "{policy} {presences:?}");
-        assert_eq!(presences[..4], [Presence::Configured; 4], "{policy}");
+        assert_eq!(presences[4..], [MemberPresence::Unreachable; 4], "{policy} {presences:?}");
+        assert_eq!(presences[..4], [MemberPresence::Configured; 4], "{policy}");
         assert_eq!(rig.count(Counter::WorkersLost), 4);
         assert_eq!((4..8).map(|at| rig.outstanding(at)).collect::<Vec<_>>(), [0; 4], "{policy}");
         let chosen = |rig: &mut Rig| {
@@ -168,7 +168,7 @@ fn unreachable_server_is_excluded_until_it_answers() {
         drop(rig.through(WORKERS, &answer(1, server_mac(1)), WORKERS));
         rig.wait(20_000_000);
         rig.receive(WORKERS);
-        assert_eq!(rig.presences()[4..], [Presence::Configured; 4], "{policy}");
+        assert_eq!(rig.presences()[4..], [MemberPresence::Configured; 4], "{policy}");
         assert_eq!(rig.count(Counter::WorkersBack), 4);
         let back = (0..10).flat_map(|_| chosen(&mut rig)).any(|worker| worker >= 14);
         // Horus chooses the worker that became idle last, so it may keep to workers 10 to 13.
@@ -188,7 +188,11 @@ fn link_loss_clears_neighbours_and_return_probes_servers() {
     for _ in 0..300 {
         rig.wait(10_000_000);
     }
-    assert_eq!(rig.presences(), [Presence::Configured; 8], "nobody can answer without a link");
+    assert_eq!(
+        rig.presences(),
+        [MemberPresence::Configured; 8],
+        "nobody can answer without a link"
+    );
     rig.receive(WORKERS);
     neighbours.set_link(WORKERS, true);
     let questions = rig.questions_within(WORKERS, 2_000_000);

@@ -12,7 +12,7 @@
 use crossbeam_queue::ArrayQueue;
 use wedjat_core::policy::{CATALOGUE, Runs};
 use wedjat_core::stage::UnknownWorker;
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 use wedjat_core::wire::address::Address;
 
 use super::*;
@@ -74,7 +74,7 @@ impl Rig {
     }
 
     /// Returns a worker's presence.
-    fn presence(&self, worker: u16) -> Presence {
+    fn presence(&self, worker: u16) -> MemberPresence {
         self.leaf.stages().dispatcher(0).unwrap().view().presence(Member(member_of(worker)))
     }
 
@@ -117,7 +117,7 @@ fn a_registration_is_answered_to_its_sender() {
     }
     assert_eq!(
         (rig.presence(14), rig.presence(13)),
-        (Presence::Registered, Presence::Unregistered)
+        (MemberPresence::Registered, MemberPresence::Unregistered)
     );
     // A load has 16 fractional bits.
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
@@ -226,7 +226,7 @@ fn bad_registrations_are_counted_and_ignored() {
     }
     let view = rig.leaf.stages().dispatcher(0).unwrap().view();
     assert!((0..8).all(|member| view.reports(Member(member)) == 0));
-    assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
+    assert!((10..18).all(|worker| rig.presence(worker) == MemberPresence::Unregistered));
     rig.assert_accounted();
 }
 
@@ -246,7 +246,10 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         rig.pass_with_keep_alives(90_000_000, &[13]);
         assert!(rig.is_active(12), "its silence is shorter than the timeout");
         rig.pass_with_keep_alives(30_000_000, &[13]);
-        assert_eq!((rig.presence(12), rig.presence(13)), (Presence::Silent, Presence::Registered));
+        assert_eq!(
+            (rig.presence(12), rig.presence(13)),
+            (MemberPresence::Silent, MemberPresence::Registered)
+        );
         assert_eq!(rig.outstanding(member_of(12)), 0, "its tasks are written off");
         let chosen = rig.chosen(200);
         assert!(!chosen.contains(&12), "no task for a silent worker");
@@ -254,11 +257,11 @@ fn silent_worker_gets_no_tasks_until_it_returns() {
         drop(rig.through(WORKERS, &back, WORKERS));
         rig.receive(CLIENTS);
         rig.pass_with_keep_alives(10_000_000, &[13]);
-        assert_eq!(rig.presence(12), Presence::Registered);
+        assert_eq!(rig.presence(12), MemberPresence::Registered);
         assert!(rig.is_active(12) && rig.chosen(200).contains(&12));
         // The worker falls silent a second time.
         rig.pass_with_keep_alives(120_000_000, &[13]);
-        assert_eq!((rig.presence(12), rig.outstanding(member_of(12))), (Presence::Silent, 0));
+        assert_eq!((rig.presence(12), rig.outstanding(member_of(12))), (MemberPresence::Silent, 0));
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WorkersBack)), (2, 1));
         rig.assert_accounted();
     }
@@ -325,7 +328,7 @@ fn every_policy_skips_and_readmits_silent_workers() {
         (10..18).for_each(|worker| rig.send_message(&join(worker, 0)));
         run(&mut rig);
         rig.pass_with_keep_alives(150_000_000, &other_workers);
-        assert_eq!(rig.presence(15), Presence::Silent);
+        assert_eq!(rig.presence(15), MemberPresence::Silent);
         assert!(!run(&mut rig).contains(&15), "{}", entry.name);
         // All other workers report 40 tasks, so the policy prefers this one.
         for worker in other_workers {
@@ -407,7 +410,7 @@ fn disabled_worker_stays_disabled() {
     rig.set_active(member_of(12), false);
     rig.wait(1_000_000);
     rig.pass_with_keep_alives(50_000_000, &[12]);
-    assert_eq!(rig.presence(12), Presence::Registered);
+    assert_eq!(rig.presence(12), MemberPresence::Registered);
     assert!(!rig.is_active(12));
     rig.set_active(member_of(12), true);
     rig.wait(1_000_000);
@@ -468,7 +471,7 @@ fn unknown_workers_are_reported_on_request() {
 fn unregistered_worker_gets_no_task() {
     for entry in CATALOGUE.iter().filter(|entry| entry.runs != Runs::Spine) {
         let mut rig = registering(entry.name);
-        assert!((10..18).all(|worker| rig.presence(worker) == Presence::Unregistered));
+        assert!((10..18).all(|worker| rig.presence(worker) == MemberPresence::Unregistered));
         assert!(rig.through(CLIENTS, &task(0), WORKERS).is_empty(), "{}", entry.name);
         let waits = rig.count(Gauge::Queued);
         let dropped = if waits == 0 { vec![("no_member", 1)] } else { Vec::new() };
@@ -513,7 +516,7 @@ fn added_worker_waits_for_its_registration() {
     let rig = &mut rigs[0];
     rig.send_message(&join(10, 0));
     rig.change(&mut control, &["add-workers pool=7 workers=20 server=10.0.2.11"]);
-    assert_eq!((rig.presence(18), rig.is_active(18)), (Presence::Unregistered, false));
+    assert_eq!((rig.presence(18), rig.is_active(18)), (MemberPresence::Unregistered, false));
     assert_eq!(rig.chosen(50), [10].into());
     let late_join = message_from(SERVERS[0], Header::worker_id(7, 20, 0, 1));
     rig.send_message(&late_join);
@@ -541,14 +544,17 @@ fn worker_of_a_returned_host_stays_silent() {
     // Slot of the second server in the neighbour table.
     let slot = rig.leaf.stages().network().servers().nth(1).unwrap().slot;
     rig.leaf.stages_mut().lose_next_hop(slot);
-    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Unreachable));
+    assert!((14..18).all(|worker| rig.presence(worker) == MemberPresence::Unreachable));
     // The MAC address is configured, so it stays known, and the next check takes the host back.
     assert!(neighbours.mac(slot).is_some(), "the host counts as resolved");
     rig.wait(10_000_000);
-    assert!((14..18).all(|worker| rig.presence(worker) == Presence::Silent));
+    assert!((14..18).all(|worker| rig.presence(worker) == MemberPresence::Silent));
     assert!(rig.chosen(100).iter().all(|&worker| worker < 14));
     rig.send_message(&alive(16, 0));
-    assert_eq!((rig.presence(16), rig.presence(17)), (Presence::Registered, Presence::Silent));
+    assert_eq!(
+        (rig.presence(16), rig.presence(17)),
+        (MemberPresence::Registered, MemberPresence::Silent)
+    );
     assert!(rig.chosen(200).contains(&16));
     rig.assert_accounted();
 }

@@ -11,7 +11,7 @@
 use wedjat_core::policy::Reports;
 use wedjat_core::ring::WorkerEnd;
 use wedjat_core::role::agent::{Agent, Signer};
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 use wedjat_core::wire::auth::{self, KEY_LEN, SignedPacket, addresses};
 use wedjat_core::wire::ipv6;
 
@@ -202,7 +202,7 @@ fn register(rig: &mut Rig, server: &mut Server) -> Vec<Vec<u8>> {
 }
 
 /// Returns a worker's presence at the leaf.
-fn presence(rig: &Rig, worker: u16) -> Presence {
+fn presence(rig: &Rig, worker: u16) -> MemberPresence {
     rig.leaf.stages().dispatcher(0).unwrap().view().presence(Member(worker - 10))
 }
 
@@ -216,7 +216,7 @@ fn agent_with_key_registers_and_stays_alive() {
         assert_eq!(server.agent.registered(), 4);
         assert_eq!(
             (rig.count(Counter::Registrations), presence(&rig, 13)),
-            (4, Presence::Registered)
+            (4, MemberPresence::Registered)
         );
         assert!(rig.count(Counter::KeepAlives) > 0);
         let mut answered = 0;
@@ -294,7 +294,7 @@ fn counters_distinguish_wrong_and_missing_keys() {
             let sent = register(&mut rig, &mut server);
             assert_eq!(rig.drops(), [(reason, sent.len() as u64)]);
             assert_eq!(registered(&rig, &server), (0, 0), "{reason}");
-            assert_eq!(presence(&rig, 10), Presence::Unregistered, "{reason}");
+            assert_eq!(presence(&rig, 10), MemberPresence::Unregistered, "{reason}");
             rig.assert_accounted();
         }
     }

@@ -12,7 +12,7 @@
 //! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
 use wedjat_core::policy::Reports;
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 
 use super::presence::{alive, join, message_from};
 use super::*;
@@ -114,7 +114,7 @@ fn registration_sets_presence_but_no_load() {
         rig.send_unanswered(&alive(14, 6));
         assert_eq!((rig.estimated(14), signs_of_life(&rig)), (0, 2));
         let view = rig.leaf.stages().dispatcher(0).unwrap().view();
-        assert_eq!(view.presence(Member(4)), Presence::Registered);
+        assert_eq!(view.presence(Member(4)), MemberPresence::Registered);
         rig.send_unanswered(&report(14, 6, 1));
         rig.send_unanswered(&alive(14, 0));
         assert_eq!(rig.estimated(14), 6);

@@ -11,7 +11,7 @@
 //! with its number of remaining tasks. `assert_accounted` ends the leaf. Then it checks that each received packet was
 //! sent on, consumed or dropped, and that every buffer is back.
 
-use wedjat_core::state::Presence;
+use wedjat_core::state::MemberPresence;
 
 use super::presence::{alive, join};
 use super::*;
@@ -64,7 +64,7 @@ fn shared_port_requires_the_servers_mac_address() {
             assert!(rig.receive(CLIENTS).is_empty(), "{name}: the leaf forwards nothing");
             let view = rig.leaf.stages().dispatcher(0).unwrap().view();
             assert_eq!(view.estimated_load(Member(1)), 0, "{name}: the leaf ignores its load");
-            assert_eq!(view.presence(Member(1)), Presence::Unregistered, "{name}");
+            assert_eq!(view.presence(Member(1)), MemberPresence::Unregistered, "{name}");
             let counters = [Counter::Replies, Counter::Registrations, Counter::KeepAlives];
             assert!(counters.iter().all(|&counter| rig.count(counter) == 0), "{name}");
             rig.assert_accounted();

@@ -5,7 +5,7 @@
 //! `wait` polls after some nanoseconds. `assert_accounted` checks the ledger and the buffers at the end.
 //! Tests over both families use IPv4 addresses and frames, which the rig translates for IPv6.
 
-use wedjat_core::state::{Load, Presence};
+use wedjat_core::state::{Load, MemberPresence};
 use wedjat_core::wire::arp;
 
 use super::family::{read, read_arp};
@@ -116,7 +116,7 @@ impl Rig {
     }
 
     /// Returns a leaf's presence, and whether it gets tasks.
-    fn leaf(&self, leaf: u16) -> (Presence, bool) {
+    fn leaf(&self, leaf: u16) -> (MemberPresence, bool) {
         let view = self.leaf.stages().dispatcher(0).unwrap().view();
         (view.presence(Member(leaf)), view.is_active(Member(leaf)))
     }
@@ -310,7 +310,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
         rig.receive_signal(&signal_frame(0, Code::LoadUpdate, number + 1, 4, Load(0x0001_8000)));
         assert_eq!(
             (rig.leaf(0), rig.leaf(1)),
-            ((Presence::Registered, true), (Presence::Registered, true))
+            ((MemberPresence::Registered, true), (MemberPresence::Registered, true))
         );
         let mut out_after = 0;
         while rig.leaf(0).1 {
@@ -321,7 +321,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
             assert!(out_after <= 500, "within 50 ms");
         }
         assert!(out_after >= 299, "not before 30 ms: {out_after}");
-        assert_eq!(rig.leaf(0), (Presence::Silent, false));
+        assert_eq!(rig.leaf(0), (MemberPresence::Silent, false));
         // Lost are this leaf, and the second one in pool 8, which had no signals. Written off are 1.5 tasks, the
         // reported average, for each of this leaf's four workers.
         assert_eq!((rig.count(Counter::WorkersLost), rig.count(Counter::WrittenOff)), (2, 6));
@@ -329,7 +329,7 @@ fn silent_leaf_is_excluded_within_50_ms() {
         // It starts again, with any number.
         send_heartbeat(&mut rig, 0, 1);
         rig.wait(MS / 10);
-        assert_eq!((rig.leaf(0), rig.load(0)), ((Presence::Registered, true), Load(0)));
+        assert_eq!((rig.leaf(0), rig.load(0)), ((MemberPresence::Registered, true), Load(0)));
         assert_eq!(rig.count(Counter::WorkersBack), 1);
         rig.assert_accounted();
     }
@@ -355,7 +355,7 @@ fn silent_and_empty_leaves_get_no_tasks() {
         }
         assert_eq!(
             (rig.leaf(0), rig.leaf(1)),
-            ((Presence::Silent, false), (Presence::Registered, false))
+            ((MemberPresence::Silent, false), (MemberPresence::Registered, false))
         );
         assert!(rig.ask(3).is_empty());
         assert_eq!(rig.drops(), [("no_member", 3)]);

@@ -17,7 +17,7 @@
 use wedjat::clock::Line;
 use wedjat::policy::Dispatcher;
 use wedjat::reason::DropReason;
-use wedjat::state::Presence;
+use wedjat::state::MemberPresence;
 use wedjat::state::{Counter, Counters, Gauge, Member};
 
 use super::faults::FaultTarget;
@@ -198,7 +198,10 @@ pub fn above_bound(dispatcher: &Dispatcher, bound: u32) -> Option<String> {
 /// Returns true if the scheduler counts the worker as registered, or needs no registration of it.
 #[must_use]
 pub fn is_registered(dispatcher: &Dispatcher, member: Member) -> bool {
-    matches!(dispatcher.view().presence(member), Presence::Registered | Presence::Configured)
+    matches!(
+        dispatcher.view().presence(member),
+        MemberPresence::Registered | MemberPresence::Configured
+    )
 }
 
 /// Returns the reason why a member lacks its normal state without faults: registered and active, and at a spine
@@ -211,7 +214,7 @@ pub fn missing_reason(
 ) -> Option<String> {
     let view = dispatcher.view();
     let (presence, reported) = (view.presence(member), view.workers_of(member));
-    if presence != Presence::Registered || !view.is_active(member) {
+    if presence != MemberPresence::Registered || !view.is_active(member) {
         return Some(format!("is {presence:?} and cannot be chosen"));
     }
     let wanted = workers.filter(|_| reported != workers)?;
