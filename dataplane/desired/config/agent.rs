@@ -10,8 +10,8 @@ use super::address::{self, UNSPECIFIED, is_edge, is_unicast, reaches};
 use super::control::ControlConfig;
 use super::controller::{self, FollowConfig};
 use super::cosched::{self, Job};
-use super::fault::Fault;
-use super::faults::{self, ConfigError, Faults, UniqueKeys, quoted, state, state_group};
+use super::fault::ConfigFault;
+use super::faults::{self, ConfigError, FaultCollector, UniqueKeys, quoted, state, state_group};
 use super::peers::{self, PeersConfig};
 use super::pool::{self, PoolConfig};
 use super::port::PortConfig;
@@ -88,7 +88,7 @@ pub struct AgentConfig {
     pub settings: Settings,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
-    pub(super) warnings: Vec<Fault>,
+    pub(super) warnings: Vec<ConfigFault>,
 }
 
 impl AgentConfig {
@@ -184,11 +184,11 @@ impl AgentConfig {
         });
         if let Some(role) = other_role {
             let allowed = format!("an agent's; `wedjat {role}` runs this one");
-            return Err(refuse(vec![Fault::of_file(&format!("a {role}'s file"), &allowed)]));
+            return Err(refuse(vec![ConfigFault::of_file(&format!("a {role}'s file"), &allowed)]));
         }
         let file = File::read("agent", text).map_err(refuse)?;
         let raw = raw_agent::File::of(&file);
-        let mut faults = Faults::new(file, text);
+        let mut faults = FaultCollector::new(file, text);
         let config = agent(&mut faults, &raw, path, text);
         let (warnings, settings) = faults.none_or_all().map_err(refuse)?;
         Ok(AgentConfig { warnings, settings, ..config })
@@ -203,7 +203,12 @@ pub(super) fn is_agents(text: &str) -> bool {
 }
 
 /// Checks the values of an agent's file.
-fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) -> AgentConfig {
+fn agent(
+    faults: &mut FaultCollector,
+    raw: &raw_agent::File,
+    path: &Path,
+    text: &str,
+) -> AgentConfig {
     let (entry, table) = (&raw.agent, raw.agent.table);
     let mut ports = ports(faults, &raw.port);
     // A longer list is already a fault. The checks below look at all ports for each leaf.
@@ -251,7 +256,7 @@ fn agent(faults: &mut Faults, raw: &raw_agent::File, path: &Path, text: &str) ->
 
 /// Checks the workers of a leaf's own host. `ip` is the address of the agent on the leaf's core.
 pub(super) fn local(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw_agent::LocalAgentSection,
     ip: IpAddr,
 ) -> HostConfig {
@@ -285,7 +290,7 @@ struct HostSettings<'a> {
 
 impl HostSettings<'_> {
     /// Checks the settings and the pools.
-    fn check(&self, faults: &mut Faults) -> HostConfig {
+    fn check(&self, faults: &mut FaultCollector) -> HostConfig {
         let name = self.name.get_ref();
         let is_long = region::path_of(name).as_os_str().len() > region::PATH_MAX;
         if name.is_empty() || is_long || name.chars().any(char::is_whitespace) {
@@ -317,7 +322,12 @@ impl HostSettings<'_> {
 
     /// Returns the limits. By default they leave room for some more workers than the file names, if their
     /// rings fit.
-    fn limits(&self, faults: &mut Faults, pools: &[PoolConfig], named: RegionShape) -> Limits {
+    fn limits(
+        &self,
+        faults: &mut FaultCollector,
+        pools: &[PoolConfig],
+        named: RegionShape,
+    ) -> Limits {
         // Least numbers of pools and workers; then, for each, the default with the permitted range.
         let least = (pools.len().max(1), named.channels.max(1));
         let pools = (least.0.max(POOLS), (least.0, POOLS_MAX));
@@ -338,7 +348,11 @@ fn workers(pools: &[PoolConfig]) -> usize {
 }
 
 /// Returns the leaves: one from `[agent]`, or several from `[[leaf]]`.
-fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> Vec<LeafAddress> {
+fn leaves(
+    faults: &mut FaultCollector,
+    raw: &raw_agent::File,
+    ports: &[PortConfig],
+) -> Vec<LeafAddress> {
     let entry = &raw.agent;
     if let (None, Some(at)) = (&entry.leaf, &entry.leaf_mac) {
         faults.note(at, "agent.leaf_mac", quoted(at), "`leaf` beside it");
@@ -368,7 +382,7 @@ fn leaves(faults: &mut Faults, raw: &raw_agent::File, ports: &[PortConfig]) -> V
 
 /// Checks a leaf's address, and finds the port that leads to it.
 fn leaf(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     (at, key): (&Spanned<String>, &str),
     mac: Option<Mac>,
     ports: &[PortConfig],
@@ -389,7 +403,11 @@ fn leaf(
 
 /// Returns the sender of replies. If workers report their queues in messages, it is the agent's core, because
 /// the core must see each reply.
-fn reply_path(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]) -> ReplyPath {
+fn reply_path(
+    faults: &mut FaultCollector,
+    raw: &raw_agent::File,
+    leaves: &[LeafAddress],
+) -> ReplyPath {
     let configured = faults.word(raw.agent.table, "worker_sends");
     let Some(at) = raw.pool.iter().find_map(|pool| pool.leaf_policy.as_ref()) else {
         return configured;
@@ -411,7 +429,7 @@ fn reply_path(faults: &mut Faults, raw: &raw_agent::File, leaves: &[LeafAddress]
 }
 
 /// Checks all ports.
-fn ports(faults: &mut Faults, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
+fn ports(faults: &mut FaultCollector, raw: &[raw_agent::Port]) -> Vec<PortConfig> {
     if raw.is_empty() {
         faults.note_in_file("port", "no [[port]]", "at least one");
     }
@@ -426,7 +444,7 @@ fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
 }
 
 /// Checks a pool. Returns `None` if its policy is invalid.
-fn pool_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PoolConfig> {
+fn pool_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Option<PoolConfig> {
     let key = |last: &str| format!("{key}.{last}");
     let workers = faults.workers(&raw.workers, &key("workers"));
     let policy = faults.policy(&raw.policy, &key("policy"))?;
@@ -445,7 +463,7 @@ fn pool_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Pool
 
 /// Warns of keys without effect under this policy. In a leaf's file, the leaf also uses the speeds.
 fn unused(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw_agent::Pool,
     policy: &PolicySpec,
     key: &dyn Fn(&str) -> String,
@@ -464,7 +482,7 @@ fn unused(
 }
 
 /// Returns a pool's key. Workers in the leaf's own process need no key.
-fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
+fn key_of(faults: &mut FaultCollector, raw: &raw_agent::Pool, key: &str) -> Option<Key> {
     let at = raw.key_file.as_ref()?;
     if key != "pool.key_file" {
         let allowed =
@@ -476,7 +494,11 @@ fn key_of(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<Key> 
 }
 
 /// Returns the leaves' policy if its members send load reports without being probed.
-fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<PolicySpec> {
+fn leaf_policy(
+    faults: &mut FaultCollector,
+    raw: &raw_agent::Pool,
+    key: &str,
+) -> Option<PolicySpec> {
     let at = raw.leaf_policy.as_ref()?;
     if key != "pool.leaf_policy" {
         let allowed = "none: the leaf on this core sees each completed task";
@@ -495,7 +517,7 @@ fn leaf_policy(faults: &mut Faults, raw: &raw_agent::Pool, key: &str) -> Option<
 }
 
 /// Checks that each policy's bound fits into a worker's ring.
-fn bounds(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, slots: usize) {
+fn bounds(faults: &mut FaultCollector, pools: &[raw_agent::Pool], key: &str, slots: usize) {
     for pool in pools {
         let policy = pool.policy.get_ref().parse::<PolicySpec>().ok();
         if policy.and_then(|policy| policy.bound()).is_some_and(|most| most as usize > slots) {
@@ -506,7 +528,12 @@ fn bounds(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, slots: usiz
 }
 
 /// Returns the workers' speeds in their order. The default is 1.
-fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str) -> Vec<f64> {
+fn speeds(
+    faults: &mut FaultCollector,
+    raw: &raw_agent::Pool,
+    workers: &[u16],
+    key: &str,
+) -> Vec<f64> {
     let mut speeds = vec![1.0; workers.len()];
     let Some(at) = &raw.speeds else {
         return speeds;
@@ -537,7 +564,12 @@ fn speeds(faults: &mut Faults, raw: &raw_agent::Pool, workers: &[u16], key: &str
 }
 
 /// Checks the pools together: their ids, their workers, and the size of the region.
-fn pools_together(faults: &mut Faults, pools: &[raw_agent::Pool], key: &str, shape: &RegionShape) {
+fn pools_together(
+    faults: &mut FaultCollector,
+    pools: &[raw_agent::Pool],
+    key: &str,
+    shape: &RegionShape,
+) {
     let (id_key, workers_key) = (format!("{key}.id"), format!("{key}.workers"));
     if pools.is_empty() {
         faults.note_in_file(key, &format!("no [[{key}]]"), "at least one");

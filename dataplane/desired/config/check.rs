@@ -13,8 +13,8 @@ use wedjat_core::state::table::{Limits, Role};
 
 use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
 use super::agent::HostConfig;
-use super::fault::Fault;
-use super::faults::{Faults, UniqueKeys, quoted};
+use super::fault::ConfigFault;
+use super::faults::{FaultCollector, UniqueKeys, quoted};
 use super::keys;
 use super::leaf::{Config, LeafConfig, ServerConfig};
 use super::pool::PoolConfig;
@@ -24,8 +24,13 @@ use super::{control, controller, local, port, racks, raw};
 use crate::state::{Pool, Spine};
 
 /// Returns the checked configuration, or all its faults in order of lines.
-pub fn config(path: &Path, text: &str, raw: raw::Config, file: File) -> Result<Config, Vec<Fault>> {
-    let mut faults = Faults::new(file, text);
+pub fn config(
+    path: &Path,
+    text: &str,
+    raw: raw::Config,
+    file: File,
+) -> Result<Config, Vec<ConfigFault>> {
+    let mut faults = FaultCollector::new(file, text);
     let mut leaf = LeafConfig::read(&mut faults, &raw);
     refuse_foreign_keys(&mut faults, &raw);
     let mut ports: Vec<_> = raw.port.iter().map(|port| self::port(&mut faults, port)).collect();
@@ -109,7 +114,7 @@ fn key(raw: &raw::Config, name: &str) -> String {
 const SPARE: Limits = Limits { pools: 8, servers: 64, workers: 64 };
 
 /// Refuses a leaf's keys in a spine's file, and a spine's keys in a leaf's file.
-fn refuse_foreign_keys(faults: &mut Faults, raw: &raw::Config) {
+fn refuse_foreign_keys(faults: &mut FaultCollector, raw: &raw::Config) {
     let (keys, owner) = match raw.role {
         Role::Spine => (keys::LEAF, "a leaf's"),
         _ => (keys::SPINE, "a spine's"),
@@ -123,7 +128,7 @@ fn refuse_foreign_keys(faults: &mut Faults, raw: &raw::Config) {
 
 /// Returns the maximum numbers of pools, servers, and workers of each pool at run time.
 fn limits(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     pools: &[PoolConfig],
     servers: &[ServerConfig],
@@ -164,7 +169,7 @@ fn keys(raw: &raw::Port) -> port::Keys<'_> {
 }
 
 /// Checks a port.
-fn port(faults: &mut Faults, raw: &raw::Port) -> PortConfig {
+fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
     let port = keys(raw).check(faults);
     let (ip, prefix) = (port.ip, port.prefix);
     let gateway = raw.gateway.as_ref().map(|gateway| {
@@ -207,7 +212,7 @@ struct PoolContext<'a> {
 
 /// Checks a pool. Returns `None` if its policy is invalid.
 fn pool(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     config: &raw::Config,
     raw: &raw::Pool,
     context: &PoolContext<'_>,
@@ -226,7 +231,7 @@ fn pool(
 /// Returns the way in which a pool's workers report their queues. Only leaves accept messages, under policies
 /// for which messages suffice.
 fn reports(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     config: &raw::Config,
     (raw, policy): (&raw::Pool, &PolicySpec),
     context: &PoolContext<'_>,
@@ -259,7 +264,7 @@ fn reports(
 
 /// Collects warnings: settings that are allowed and are probably mistakes.
 fn warnings(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     pools: &[PoolConfig],
@@ -300,7 +305,7 @@ fn warnings(
 }
 
 /// Warns of keys without effect under the pool's policy.
-fn unused(faults: &mut Faults, raw: &raw::Config, pools: &[PoolConfig]) {
+fn unused(faults: &mut FaultCollector, raw: &raw::Config, pools: &[PoolConfig]) {
     let by_id = racks::by_id(pools);
     let pool = |id: &Spanned<u16>| by_id.get(id.get_ref()).copied();
     for entry in &raw.pool {
@@ -354,7 +359,7 @@ fn buffers_needed(
 
 /// Checks the ports together. At least one must be for clients, and one for workers, unless tasks or workers reach the
 /// node without a port.
-fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) {
+fn ports_together(faults: &mut FaultCollector, raw: &raw::Config, ports: &[PortConfig]) {
     let keys = raw.port.iter().map(keys);
     port::check_together(faults, &keys.collect::<Vec<_>>());
     if raw.is_embedded && ports.is_empty() {
@@ -373,7 +378,7 @@ fn ports_together(faults: &mut Faults, raw: &raw::Config, ports: &[PortConfig]) 
 }
 
 /// Checks the number and ids of pools, and that each has workers.
-fn pools_together(faults: &mut Faults, raw: &raw::Config) {
+fn pools_together(faults: &mut FaultCollector, raw: &raw::Config) {
     // A controller may supply all pools.
     let has_controller = raw.controller.is_some();
     if raw.pool.is_empty() && !has_controller {
@@ -402,7 +407,7 @@ fn pools_together(faults: &mut Faults, raw: &raw::Config) {
 
 /// Checks the addresses, pools and worker ids of all servers together.
 fn servers_together(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
@@ -448,7 +453,7 @@ fn servers_together(
 /// Checks that the servers and clients of a pool have one address family. Workers of the leaf's own core have
 /// IPv6 only if all ports do.
 fn families(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
@@ -505,7 +510,7 @@ fn families(
 
 /// Checks that a port leads to the server.
 fn reachable(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     (at, key): (&Spanned<String>, &str),
     server: &ServerConfig,
     ports: &[PortConfig],

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use toml::Spanned;
 
-use super::faults::{Faults, quoted};
+use super::faults::{FaultCollector, quoted};
 use super::raw_control;
 
 /// TCP addresses of a node for changes and for metrics.
@@ -32,7 +32,7 @@ pub struct TlsConfig {
 }
 
 /// Returns the checked table.
-pub fn control(faults: &mut Faults) -> ControlConfig {
+pub fn control(faults: &mut FaultCollector) -> ControlConfig {
     let raw = faults.file.entries("control", raw_control::Control::of).pop();
     let Some(raw) = raw else { return ControlConfig::default() };
     let listen = address(faults, raw.listen.as_ref(), "control.listen");
@@ -85,7 +85,11 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// Parses an address with a port. Records a fault for an invalid one.
-fn address(faults: &mut Faults, at: Option<&Spanned<String>>, key: &str) -> Option<SocketAddr> {
+fn address(
+    faults: &mut FaultCollector,
+    at: Option<&Spanned<String>>,
+    key: &str,
+) -> Option<SocketAddr> {
     let at = at?;
     let address: Option<SocketAddr> = at.get_ref().parse().ok();
     faults.record(at, address);

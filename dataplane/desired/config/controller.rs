@@ -8,7 +8,7 @@ use toml::Spanned;
 use wedjat_core::state::files;
 
 use super::control::{self, ControlConfig};
-use super::faults::{self, ConfigError, Faults, quoted};
+use super::faults::{self, ConfigError, FaultCollector, quoted};
 use super::raw_control::{Controller, Follow};
 use super::read::File;
 use super::settings::Settings;
@@ -95,7 +95,7 @@ pub struct ControllerConfig {
 
 /// Returns all three files of TLS, or none. Records a fault if the file names only some of them.
 fn tls(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     files: [&Option<Spanned<String>>; 3],
     table: &str,
     names: &str,
@@ -114,7 +114,7 @@ fn tls(
 }
 
 /// Returns `[controller]` of a node.
-pub fn follow(faults: &mut Faults, raw: Option<&Follow>) -> Option<FollowConfig> {
+pub fn follow(faults: &mut FaultCollector, raw: Option<&Follow>) -> Option<FollowConfig> {
     let raw = raw?;
     let files = [&raw.ca, &raw.certificate, &raw.key];
     let tls = tls(faults, files, "controller", "`ca`, `certificate` and `key`");
@@ -168,7 +168,7 @@ impl ControllerConfig {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         let file = File::read("controller", text).map_err(refuse)?;
-        let mut faults = Faults::new(file, text);
+        let mut faults = FaultCollector::new(file, text);
         let config = controller(&mut faults);
         let (_, settings) = faults.none_or_all().map_err(refuse)?;
         Ok(Self { settings, ..config })
@@ -176,7 +176,7 @@ impl ControllerConfig {
 }
 
 /// Checks the values of a controller's file.
-fn controller(faults: &mut Faults) -> ControllerConfig {
+fn controller(faults: &mut FaultCollector) -> ControllerConfig {
     let entry = Controller::of(&faults.file, faults.file.only("controller"));
     let control = control::control(faults);
     let tables = faults.file.of_section("control");
@@ -205,7 +205,7 @@ fn controller(faults: &mut Faults) -> ControllerConfig {
 }
 
 /// Checks the store: a file or etcd.
-fn store(faults: &mut Faults, raw: &Controller) -> StoreConfig {
+fn store(faults: &mut FaultCollector, raw: &Controller) -> StoreConfig {
     let files = [&raw.etcd_ca, &raw.etcd_certificate, &raw.etcd_key];
     let tls = tls(faults, files, "controller", "`etcd_ca`, `etcd_certificate` and `etcd_key`");
     let lease_s = faults.number(raw.table, "lease_s");

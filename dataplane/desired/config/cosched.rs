@@ -12,11 +12,15 @@ use wedjat_core::state::files;
 use wedjat_cosched::Setup;
 use wedjat_cosched::mechanism::Class;
 
-use super::faults::{Faults, quoted};
+use super::faults::{FaultCollector, quoted};
 use super::raw_agent;
 
 /// Returns the jobs of a file. `agent` names the agent whose workers they run beside.
-pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, agent: &str) -> Vec<Job> {
+pub(super) fn jobs(
+    faults: &mut FaultCollector,
+    raw: Option<&raw_agent::Cosched>,
+    agent: &str,
+) -> Vec<Job> {
     let Some(raw) = raw else { return Vec::new() };
     let mut setup = Setup::built_in();
     if let Some(at) = &raw.experts {
@@ -49,7 +53,7 @@ fn experts(path: &Path) -> Result<Setup, String> {
 }
 
 /// Checks a job. `base` holds the settings that all jobs share.
-fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
+fn job(faults: &mut FaultCollector, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
     let command: Vec<OsString> =
         raw.command.get_ref().iter().map(|at| at.get_ref().into()).collect();
     if command.is_empty() {
@@ -86,7 +90,7 @@ fn job(faults: &mut Faults, raw: &raw_agent::Job, base: &Job) -> Option<Job> {
 
 /// Parses a value. Returns `None` if it is absent or invalid; an invalid value is recorded as a fault.
 fn parse_value<T: FromStr<Err = String>>(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     at: Option<&Spanned<String>>,
     key: &str,
 ) -> Option<T> {

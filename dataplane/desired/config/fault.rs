@@ -4,7 +4,7 @@ use std::path::Path;
 
 /// Fault of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     /// Line of the file, from 1; 0 if the fault concerns the whole file.
     pub line: usize,
     /// Key, for example `server.ip`.
@@ -15,7 +15,7 @@ pub struct Fault {
     pub allowed: String,
 }
 
-impl Fault {
+impl ConfigFault {
     /// Creates a fault of the whole file.
     pub(super) fn of_file(found: &str, allowed: &str) -> Self {
         let (found, allowed) = (found.to_owned(), allowed.to_owned());

@@ -16,7 +16,7 @@ use wedjat_core::state::files;
 use wedjat_core::wire::ether::Mac;
 
 use super::address::UNSPECIFIED;
-use super::fault::{Fault, Lines};
+use super::fault::{ConfigFault, Lines};
 use super::ids;
 use super::keys::{DefaultValue, Kind};
 use super::read::{File, Table, word};
@@ -34,15 +34,16 @@ pub struct ConfigError {
     /// Path of the file.
     pub path: PathBuf,
     /// Faults in order of lines.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ConfigFault>,
 }
 
 impl std::error::Error for ConfigError {}
 
 /// Formats warnings: one line each, with the file, line, key, value found and a better value.
-pub fn lines(path: &Path, warnings: &[Fault]) -> Vec<String> {
-    let line_of =
-        |warning: &Fault| format!("{}; better: {}", warning.place_and_found(path), warning.allowed);
+pub fn lines(path: &Path, warnings: &[ConfigFault]) -> Vec<String> {
+    let line_of = |warning: &ConfigFault| {
+        format!("{}; better: {}", warning.place_and_found(path), warning.allowed)
+    };
     let more = more(path, warnings.len(), "warnings");
     warnings.iter().take(SHOWN_MAX).map(line_of).chain(more).collect()
 }
@@ -73,7 +74,7 @@ impl fmt::Display for ConfigError {
 pub fn read(path: &Path) -> Result<String, ConfigError> {
     files::read_text(path).map_err(|error| ConfigError {
         path: path.to_owned(),
-        faults: vec![Fault::of_file(
+        faults: vec![ConfigFault::of_file(
             &format!("a file that can't be read ({error})"),
             "a readable TOML file of at most 16 MiB",
         )],
@@ -108,20 +109,20 @@ pub fn some_ids(ids: impl Iterator<Item = u16>) -> String {
 const IDS_SHOWN: usize = 16;
 
 /// Collector of faults with their places.
-pub struct Faults {
+pub struct FaultCollector {
     lines: Lines,
     /// Parser of the file's id lists.
     lists: ids::Lists,
-    all: Vec<Fault>,
+    all: Vec<ConfigFault>,
     /// Settings that are allowed and are probably mistakes. `allowed` names a better value.
-    warnings: Vec<Fault>,
+    warnings: Vec<ConfigFault>,
     /// Tables of the file.
     pub file: File,
     /// Settings that a reload compares.
     pub settings: Reader,
 }
 
-impl Faults {
+impl FaultCollector {
     /// Creates a collector for a file with this text.
     pub fn new(file: File, text: &str) -> Self {
         Self {
@@ -135,8 +136,8 @@ impl Faults {
     }
 
     /// Returns all warnings in order of lines and the settings, or all faults if there are any.
-    pub fn none_or_all(mut self) -> Result<(Vec<Fault>, Settings), Vec<Fault>> {
-        let line = |fault: &Fault| (fault.line == 0, fault.line);
+    pub fn none_or_all(mut self) -> Result<(Vec<ConfigFault>, Settings), Vec<ConfigFault>> {
+        let line = |fault: &ConfigFault| (fault.line == 0, fault.line);
         self.all.sort_by_key(line);
         self.warnings.sort_by_key(line);
         let settings = self.settings.into_settings();
@@ -147,7 +148,7 @@ impl Faults {
     pub fn warn<T>(&mut self, at: &Spanned<T>, key: &str, found: impl ToString, better: &str) {
         let line = self.lines.at(at.span().start);
         let (key, found, allowed) = (key.to_owned(), found.to_string(), better.to_owned());
-        self.warnings.push(Fault { line, key, found, allowed });
+        self.warnings.push(ConfigFault { line, key, found, allowed });
     }
 
     /// Adds a warning of a key without effect, with the reason.
@@ -170,7 +171,12 @@ impl Faults {
 
     /// Adds a fault on a line.
     fn push(&mut self, line: usize, key: &str, found: String, allowed: &str) {
-        self.all.push(Fault { line, key: key.to_owned(), found, allowed: allowed.to_owned() });
+        self.all.push(ConfigFault {
+            line,
+            key: key.to_owned(),
+            found,
+            allowed: allowed.to_owned(),
+        });
     }
 
     /// Records the canonical form of a value. `None` is the value of a file without the key.
@@ -264,7 +270,7 @@ impl Faults {
         self.optional_number(table, name).unwrap_or_default()
     }
 
-    /// Like [`Faults::number`], for a key that may have neither a value nor a default.
+    /// Like [`FaultCollector::number`], for a key that may have neither a value nor a default.
     pub fn optional_number<T: TryFrom<i64>>(&mut self, table: Table, name: &str) -> Option<T> {
         let row = self.file.key(table, name).0;
         let default = match row.default {
@@ -281,7 +287,7 @@ impl Faults {
         value.and_then(|value| T::try_from(value).ok())
     }
 
-    /// Like [`Faults::number`], for a key whose default or range depends on other keys.
+    /// Like [`FaultCollector::number`], for a key whose default or range depends on other keys.
     pub fn number_in<T: TryFrom<i64> + PartialOrd + Copy + ToString>(
         &mut self,
         table: Table,
@@ -331,7 +337,7 @@ impl Faults {
         text.and_then(|text| word(text.get_ref())).unwrap_or_default()
     }
 
-    /// Like [`Faults::number`], for any number.
+    /// Like [`FaultCollector::number`], for any number.
     pub fn decimal(&mut self, table: Table, name: &str) -> f64 {
         let (row, key, _) = self.file.key(table, name);
         let default = match row.default {
@@ -359,7 +365,7 @@ pub fn quoted(at: &Spanned<String>) -> String {
 }
 
 /// Returns the path of the state file. Without one, and with an empty text, the state is in process memory.
-pub fn state(faults: &mut Faults, table: Table) -> Option<PathBuf> {
+pub fn state(faults: &mut FaultCollector, table: Table) -> Option<PathBuf> {
     let at = &faults.text(table, "state")?;
     let path = Some(at.get_ref()).filter(|path| !path.is_empty());
     faults.record(at, path);
@@ -367,7 +373,7 @@ pub fn state(faults: &mut Faults, table: Table) -> Option<PathBuf> {
 }
 
 /// Returns the group that may read the state file, if the file names one.
-pub fn state_group(faults: &mut Faults, table: Table, has_state: bool) -> Option<u32> {
+pub fn state_group(faults: &mut FaultCollector, table: Table, has_state: bool) -> Option<u32> {
     let (key, name) =
         (&faults.file.key(table, "state_group").1, &faults.text(table, "state_group")?);
     if !has_state {

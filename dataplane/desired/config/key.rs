@@ -8,7 +8,7 @@ use toml::Spanned;
 use wedjat_core::state::files::ExistingFile;
 use wedjat_core::wire::auth::{KEY_LEN, Key, new_key};
 
-use super::faults::{Faults, quoted};
+use super::faults::{FaultCollector, quoted};
 
 /// Maximum size of a key file in bytes. A larger file holds more than a key.
 const BYTES_MAX: u64 = 4096;
@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 4096;
 pub const KEY_FILE: &str = "a regular file of this user or root, of mode 0600 or 0400, that holds 32 hexadecimal digits, as \
                        `(umask 077 && openssl rand -hex 16 >FILE)` makes it";
 
-impl Faults {
+impl FaultCollector {
     /// Reads the key from the named file; `None` if no file is named. Records a fault and returns `None` if the
     /// file holds no usable key.
     pub fn key(&mut self, at: Option<&Spanned<String>>, key: &str) -> Option<Key> {

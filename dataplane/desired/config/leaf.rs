@@ -12,8 +12,8 @@ use super::address::is_unicast;
 use super::agent::HostConfig;
 use super::control::ControlConfig;
 use super::controller::FollowConfig;
-use super::fault::Fault;
-use super::faults::{Faults, HOST, state, state_group};
+use super::fault::ConfigFault;
+use super::faults::{FaultCollector, HOST, state, state_group};
 use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::raw;
@@ -51,7 +51,7 @@ pub struct Config {
     pub settings: Settings,
     /// Settings that are allowed and are probably mistakes, in order of lines. `allowed` names a better
     /// value.
-    pub(super) warnings: Vec<Fault>,
+    pub(super) warnings: Vec<ConfigFault>,
 }
 
 /// Settings of the leaf itself.
@@ -88,7 +88,7 @@ pub struct LeafConfig {
 
 impl LeafConfig {
     /// Reads the settings of the node itself. `limits` depend on the rest of the file.
-    pub(super) fn read(faults: &mut Faults, raw: &raw::Config) -> Self {
+    pub(super) fn read(faults: &mut FaultCollector, raw: &raw::Config) -> Self {
         let (node, table, key) =
             (&raw.leaf, raw.leaf.table, |name: &str| format!("{}.{name}", raw.role.name()));
         let cores = node.cores.get_ref();
@@ -147,7 +147,7 @@ pub struct ServerConfig {
 impl ServerConfig {
     /// Reads a server.
     pub(super) fn read(
-        faults: &mut Faults,
+        faults: &mut FaultCollector,
         raw: &raw::Server,
         pools_with_key: &HashSet<u16>,
     ) -> Self {

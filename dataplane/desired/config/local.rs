@@ -8,14 +8,14 @@ use wedjat_core::role::colocated::WireNetwork;
 
 use super::address::reaches;
 use super::agent::{self, HostConfig};
-use super::faults::{Faults, quoted};
+use super::faults::{FaultCollector, quoted};
 use super::leaf::ServerConfig;
 use super::port::PortConfig;
 use super::{ids, raw, raw_agent};
 
 /// Returns the checked table, if the file has one.
 pub fn local(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],
@@ -53,7 +53,7 @@ pub fn wire(ports: &[PortConfig]) -> WireNetwork {
 /// Checks that the pools exist at the leaf, and that no `[[server]]` has a worker of the `[agent]`. `agent::local` has
 /// checked the lists themselves, so an invalid one counts as empty here.
 fn pools(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     entry: &raw_agent::LocalAgentSection,
     servers: &[ServerConfig],
@@ -79,7 +79,7 @@ fn pools(
 
 /// Checks that no port or server uses the network between the leaf and its own agent.
 fn addresses(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     &WireNetwork { agent, prefix, .. }: &WireNetwork,
     (ports, servers): (&[PortConfig], &[ServerConfig]),

@@ -35,7 +35,7 @@ pub use address::{UNSPECIFIED, is_unicast, v4_bits};
 pub use agent::{AgentConfig, HostConfig, LeafAddress, PAYLOAD_MAX};
 pub use control::{ControlConfig, TlsConfig};
 pub use controller::{ControllerAddress, ControllerConfig, FollowConfig, StoreConfig};
-pub use fault::Fault;
+pub use fault::ConfigFault;
 pub use faults::{ConfigError, HOST};
 pub use key::private_bytes;
 pub use key::{KEY_FILE, read_key};
@@ -95,7 +95,8 @@ impl Config {
     fn parse_for(path: &Path, text: &str, is_embedded: bool) -> Result<Self, ConfigError> {
         let refuse = |faults| ConfigError { path: path.to_owned(), faults };
         if agent::is_agents(text) {
-            let fault = Fault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
+            let fault =
+                ConfigFault::of_file("an agent's file", "a leaf's; `wedjat agent` runs this one");
             return Err(refuse(vec![fault]));
         }
         let role = if racks::is_spines(text) { Role::Spine } else { Role::Leaf };
@@ -114,8 +115,10 @@ impl Config {
         }
         let (actual, requested) = (self.role.name(), role.name());
         let found = format!("a {actual}'s file");
-        let fault =
-            Fault::of_file(&found, &format!("a {requested}'s; `wedjat {actual}` runs this one"));
+        let fault = ConfigFault::of_file(
+            &found,
+            &format!("a {requested}'s; `wedjat {actual}` runs this one"),
+        );
         Err(ConfigError { path: self.path, faults: vec![fault] })
     }
 

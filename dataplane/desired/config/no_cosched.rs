@@ -1,6 +1,6 @@
 //! `[cosched]` of an agent's file, refused by a build without the feature `batch`.
 
-use super::faults::Faults;
+use super::faults::FaultCollector;
 use super::raw_agent;
 
 /// Batch job beside an agent's workers. This build cannot have one.
@@ -8,7 +8,11 @@ use super::raw_agent;
 pub enum Job {}
 
 /// Refuses the table.
-pub(super) fn jobs(faults: &mut Faults, raw: Option<&raw_agent::Cosched>, _: &str) -> Vec<Job> {
+pub(super) fn jobs(
+    faults: &mut FaultCollector,
+    raw: Option<&raw_agent::Cosched>,
+    _: &str,
+) -> Vec<Job> {
     if let Some(entry) = raw {
         let found = "[cosched], and this build lacks the feature `batch`";
         faults.note(

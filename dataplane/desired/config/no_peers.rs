@@ -1,6 +1,6 @@
 //! `[peers]` of an agent's file, refused by a build without the feature `peers`.
 
-use super::faults::Faults;
+use super::faults::FaultCollector;
 use super::port::PortConfig;
 use super::raw_agent;
 
@@ -18,7 +18,7 @@ impl PeersConfig {
 
 /// Refuses the table.
 pub(super) fn peers(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw_agent::File,
     _: &[PortConfig],
 ) -> Option<PeersConfig> {

@@ -9,7 +9,7 @@ use super::agent::{AgentConfig, HostConfig};
 use super::control::ControlConfig;
 use super::controller::FollowConfig;
 use super::cosched::Job;
-use super::fault::Fault;
+use super::fault::ConfigFault;
 use super::faults;
 use super::leaf::Config;
 use super::port::PortConfig;
@@ -47,7 +47,7 @@ pub struct NodeConfig<'a> {
     /// `[cosched]`: batch jobs beside an agent's workers.
     pub jobs: &'a [Job],
     /// Settings that are allowed and are probably mistakes.
-    pub(super) warnings: &'a [Fault],
+    pub(super) warnings: &'a [ConfigFault],
 }
 
 impl NodeConfig<'_> {

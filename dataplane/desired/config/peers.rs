@@ -8,7 +8,7 @@ use wedjat_core::peers::{NODES_MAX, PeerPolicy};
 use wedjat_core::policy::PolicySpec;
 
 use super::address::{is_edge, is_unicast, reaches};
-use super::faults::{Faults, HOST, UniqueKeys, quoted};
+use super::faults::{FaultCollector, HOST, UniqueKeys, quoted};
 use super::port::PortConfig;
 use super::raw_agent::{self, ReplyPath};
 
@@ -41,7 +41,7 @@ impl PeersConfig {
 
 /// Checks the table, and refuses other settings that do not fit it.
 pub(super) fn peers(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw_agent::File,
     ports: &[PortConfig],
 ) -> Option<PeersConfig> {
@@ -69,7 +69,11 @@ pub(super) fn peers(
 }
 
 /// Returns the addresses of the nodes.
-fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) -> Vec<IpAddr> {
+fn nodes(
+    faults: &mut FaultCollector,
+    entry: &raw_agent::Peers,
+    ports: &[PortConfig],
+) -> Vec<IpAddr> {
     let key = "peers.nodes";
     let listed = entry.nodes.get_ref();
     if !(1..=NODES_MAX).contains(&listed.len()) {
@@ -95,7 +99,7 @@ fn nodes(faults: &mut Faults, entry: &raw_agent::Peers, ports: &[PortConfig]) ->
 }
 
 /// Refuses settings that do not fit peers.
-fn refuse_conflicts(faults: &mut Faults, raw: &raw_agent::File, entry: &raw_agent::Peers) {
+fn refuse_conflicts(faults: &mut FaultCollector, raw: &raw_agent::File, entry: &raw_agent::Peers) {
     let key = "peers";
     let sends = faults.word::<ReplyPath>(raw.agent.table, "worker_sends");
     let mut refuse = |found: &str, allowed: &str| faults.note(&entry.nodes, key, found, allowed);

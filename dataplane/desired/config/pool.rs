@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use wedjat_core::policy::signals::Protocol;
 use wedjat_core::policy::{PolicySpec, Reports};
 
-use super::faults::Faults;
+use super::faults::FaultCollector;
 use super::raw;
 use super::read::Table;
 use crate::state::{Pool, Spine};
@@ -29,7 +29,7 @@ pub struct PoolConfig {
 impl PoolConfig {
     /// Reads a pool of a leaf or spine, with values whose rules depend on other keys.
     pub(super) fn read(
-        faults: &mut Faults,
+        faults: &mut FaultCollector,
         raw: &raw::Pool,
         (policy, reports): (PolicySpec, Reports),
         (service, link): (Option<IpAddr>, Option<(Spine, Protocol)>),
@@ -44,6 +44,6 @@ impl PoolConfig {
 }
 
 /// Reads the settings that pools of all nodes have.
-pub fn settings(faults: &mut Faults, table: Table, policy: PolicySpec) -> Pool {
+pub fn settings(faults: &mut FaultCollector, table: Table, policy: PolicySpec) -> Pool {
     Pool::new(policy, faults.number(table, "queue"), faults.word(table, "overflow"))
 }

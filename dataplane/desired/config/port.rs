@@ -10,7 +10,7 @@ use wedjat_core::wire::address::Address;
 use wedjat_core::wire::ether::Mac;
 
 use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches};
-use super::faults::{Faults, UniqueKeys, quoted};
+use super::faults::{FaultCollector, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
 use super::read::Table;
 
@@ -68,7 +68,7 @@ pub struct Keys<'a> {
 
 impl Keys<'_> {
     /// Returns the port for these keys, with both sides and without a router.
-    pub fn check(&self, faults: &mut Faults) -> PortConfig {
+    pub fn check(&self, faults: &mut FaultCollector) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
             faults.note(self.device, "port.device", "nothing", allowed);
@@ -103,7 +103,7 @@ impl Keys<'_> {
 }
 
 /// Checks the number of ports, and that devices and addresses occur once.
-pub fn check_together(faults: &mut Faults, ports: &[Keys<'_>]) {
+pub fn check_together(faults: &mut FaultCollector, ports: &[Keys<'_>]) {
     if let Some(extra) = ports.get(PORTS_MAX) {
         let allowed = format!("at most {PORTS_MAX}");
         faults.note(extra.device, "port", format!("{} ports", ports.len()), &allowed);

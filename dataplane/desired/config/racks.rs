@@ -12,7 +12,7 @@ use wedjat_core::policy::signals::{Protocol, SIGNAL_RULES};
 use wedjat_core::state::table::Role;
 
 use super::address::is_unicast;
-use super::faults::{Faults, HOST, UniqueKeys, quoted, some_ids};
+use super::faults::{FaultCollector, HOST, UniqueKeys, quoted, some_ids};
 use super::leaf::ServerConfig;
 use super::pool::PoolConfig;
 use super::port::PortConfig;
@@ -41,7 +41,7 @@ impl PoolIds {
     }
 
     /// Records a fault if the file has no such pool.
-    pub fn check(&self, faults: &mut Faults, at: &Spanned<u16>, key: &str) {
+    pub fn check(&self, faults: &mut FaultCollector, at: &Spanned<u16>, key: &str) {
         if !self.ids.contains(at.get_ref()) {
             faults.note(at, key, at.get_ref(), &self.allowed);
         }
@@ -54,7 +54,7 @@ pub fn by_id(pools: &[PoolConfig]) -> HashMap<u16, &PoolConfig> {
 }
 
 /// Returns a leaf below a spine as a server with one worker, itself. Its speed is its number of workers.
-pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
+pub fn rack(faults: &mut FaultCollector, raw: &raw::Rack) -> ServerConfig {
     let id = faults.number(raw.table, "id");
     let workers = faults.number::<u16>(raw.table, "workers");
     ServerConfig {
@@ -68,7 +68,7 @@ pub fn rack(faults: &mut Faults, raw: &raw::Rack) -> ServerConfig {
 }
 
 /// Checks that each leaf has one address, is in each pool once, and names only existing pools.
-pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerConfig]) {
+pub fn racks_together(faults: &mut FaultCollector, raw: &raw::Config, racks: &[ServerConfig]) {
     let pools = PoolIds::of(raw);
     // Address of each leaf, leaf at each address, and pairs of leaf and pool.
     let (mut addresses, mut leaves, mut places) =
@@ -96,7 +96,7 @@ pub fn racks_together(faults: &mut Faults, raw: &raw::Config, racks: &[ServerCon
 }
 
 /// Returns the spines of a leaf.
-pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<Spine> {
+pub fn spines(faults: &mut FaultCollector, raw: &raw::Config) -> Vec<Spine> {
     let mut spines = Vec::new();
     if raw.spine.len() > SPINES_MAX {
         let found = format!("{} spines", raw.spine.len());
@@ -119,7 +119,7 @@ pub fn spines(faults: &mut Faults, raw: &raw::Config) -> Vec<Spine> {
 
 /// Returns a pool's link to its spine.
 pub fn link(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     pool: &raw::Pool,
     spines: &[Spine],
@@ -149,7 +149,7 @@ pub fn link(
 }
 
 /// Returns the service address of a pool.
-pub fn service(faults: &mut Faults, pool: &raw::Pool) -> Option<IpAddr> {
+pub fn service(faults: &mut FaultCollector, pool: &raw::Pool) -> Option<IpAddr> {
     let at = pool.service.as_ref()?;
     Some(faults.host(at, "pool.service", is_unicast, HOST)).filter(|ip| !ip.is_unspecified())
 }
@@ -162,7 +162,7 @@ pub fn spine_entries(raw: &raw::Config) -> HashMap<i64, &raw::Spine> {
 /// Checks that a pool's service address and spine have the address family of its members. `kind` is the table
 /// of the members, and `member` the address of one of them.
 pub fn family(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     spines: &HashMap<i64, &raw::Spine>,
     pool: &raw::Pool,
     (kind, member): (&str, IpAddr),
@@ -185,7 +185,7 @@ pub fn family(
 }
 
 /// Refuses a leaf's `key_file` and `queue` in the pools of a spine's file.
-pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
+pub fn pools_of_spine(faults: &mut FaultCollector, raw: &raw::Config) {
     let allowed = "none in a spine's file: its leaves check them";
     for pool in &raw.pool {
         if let Some(key) = &pool.key_file {
@@ -199,7 +199,7 @@ pub fn pools_of_spine(faults: &mut Faults, raw: &raw::Config) {
 
 /// Checks that no member, and at a spine no port, has a pool's service address.
 pub fn services_together(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     (pools, servers): (&[PoolConfig], &[ServerConfig]),

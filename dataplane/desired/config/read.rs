@@ -11,7 +11,7 @@ use wedjat_core::nearest::did_you_mean;
 use wedjat_core::policy::Reports;
 use wedjat_core::stage::{IpOptions, Side};
 
-use super::fault::{Fault, Lines};
+use super::fault::{ConfigFault, Lines};
 use super::keys::{DefaultValue, Key, Kind, REFUSED, SECTIONS, Section};
 
 /// Tables of a file, with keys and types as [`SECTIONS`] has them. Ranges are unchecked.
@@ -175,7 +175,7 @@ impl File {
     /// # Errors
     /// If the text is not TOML. Otherwise if it has unknown keys, lacks keys, or has values of wrong types or unknown
     /// words; the error then holds all of these faults in order of lines.
-    pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<Fault>> {
+    pub fn read(owner: &'static str, text: &str) -> Result<Self, Vec<ConfigFault>> {
         let root = DeTable::parse(text).map_err(|error| vec![syntax_fault(&error, text)])?;
         let mut reader =
             TypeReader { lines: Lines::of(text), faults: Vec::new(), tables: Vec::new(), owner };
@@ -241,7 +241,7 @@ fn refused_keys(owner: &str, section: &Section) -> &'static [Key] {
 struct TypeReader {
     owner: &'static str,
     lines: Lines,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
     tables: Vec<TableOfFile>,
 }
 
@@ -249,7 +249,7 @@ impl TypeReader {
     /// Adds a fault.
     fn note(&mut self, at: usize, key: &str, found: String, allowed: &str) {
         let (line, key, allowed) = (self.lines.at(at), key.to_owned(), allowed.to_owned());
-        self.faults.push(Fault { line, key, found, allowed });
+        self.faults.push(ConfigFault { line, key, found, allowed });
     }
 
     /// Reads the file, or a table with its subtables. The file itself has no section and an empty `path`. `index` is
@@ -436,7 +436,7 @@ fn item(value: &DeValue<'_>) -> Item {
 }
 
 /// Returns the fault of a text that is not TOML.
-fn syntax_fault(error: &toml::de::Error, text: &str) -> Fault {
+fn syntax_fault(error: &toml::de::Error, text: &str) -> ConfigFault {
     let line = Lines::of(text).at(error.span().map_or(0, |span| span.start));
     // The parser's message may end in a list of expected characters or words.
     let message = error.message();
@@ -445,7 +445,7 @@ fn syntax_fault(error: &toml::de::Error, text: &str) -> Fault {
     let expected = message.split_once("expected ");
     let allowed = expected.map_or("text in TOML's form", |(_, description)| description);
     let in_one_line = |text: &str| text.trim_end().replace('\n', ", ");
-    Fault {
+    ConfigFault {
         line,
         key: key_at(text, line),
         found: in_one_line(found),

@@ -200,10 +200,10 @@ pub fn read(path: &Path) -> Result<Vec<RunTasks>, String> {
 }
 
 /// Line and reason of a fault in the file.
-type Fault = (Option<u64>, String);
+type RowError = (Option<u64>, String);
 
 /// Reads all rows, grouped by run and seed.
-fn read_rows(file: impl io::Read) -> Result<Vec<RunTasks>, Fault> {
+fn read_rows(file: impl io::Read) -> Result<Vec<RunTasks>, RowError> {
     let mut reader = csv::Reader::from_reader(io::BufReader::with_capacity(1 << 16, file));
     let fault = |error: csv::Error| {
         let reason = match error.kind() {

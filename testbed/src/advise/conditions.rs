@@ -102,8 +102,8 @@ impl Conditions {
             Some(path) => {
                 let measured = Measurement::read(path, args.run, args.pool)?;
                 Self::measured(args, measured).map_err(|error| match error {
-                    Fault::Log(reason) => format!("{}: {reason}", path.display()),
-                    Fault::Option(error) => error,
+                    ConditionError::Log(reason) => format!("{}: {reason}", path.display()),
+                    ConditionError::Option(error) => error,
                 })
             }
         };
@@ -127,11 +127,11 @@ impl Conditions {
     }
 
     /// Takes the conditions from a measurement, except those that options give.
-    fn measured(args: &ConditionArgs, measured: Measurement) -> Result<Self, Fault> {
+    fn measured(args: &ConditionArgs, measured: Measurement) -> Result<Self, ConditionError> {
         let workers = workers(args, &measured)?.to_string();
         let service = args.service.clone().or_else(|| mean_as_text(measured.service.as_ref()));
         let service = service.ok_or_else(|| {
-            Fault::Log(
+            ConditionError::Log(
                 "no task has a service time above 0 in the column service_ns; give --service"
                     .to_owned(),
             )
@@ -139,7 +139,7 @@ impl Conditions {
         // The measured load follows from the speeds, which `model` parses. Until then any load will do.
         let load = args.load.as_deref().unwrap_or("0.5");
         let mut model =
-            model(args, Some(&workers), Some(load), Some(&service)).map_err(Fault::Option)?;
+            .map_err(ConditionError::Option)?;
         if args.service.is_none() {
             model.service = service_at_average_speed(&measured, &model);
         }
@@ -203,7 +203,7 @@ pub fn speeds_text(model: &ct::Config) -> String {
 }
 
 /// Reason why a log gives no conditions.
-enum Fault {
+enum ConditionError {
     /// A quantity of the log is missing or impossible.
     Log(String),
     /// An option is invalid.
@@ -221,13 +221,13 @@ fn service_at_average_speed(measured: &Measurement, model: &ct::Config) -> Servi
 }
 
 /// Returns the load of the measured arrivals.
-fn measured_load(measured: &Measurement, model: &ct::Config) -> Result<f64, Fault> {
+fn measured_load(measured: &Measurement, model: &ct::Config) -> Result<f64, ConditionError> {
     let (rate_pps, mean_ns) = (measured.gaps.rate_pps, model.service.mean_ns());
     let workers = model.speeds.len();
     let load = rate_pps * mean_ns / 1e9 / workers as f64;
     match check_load(load) {
         Ok(()) => Ok(load),
-        Err(reason) => Err(Fault::Log(format!(
+        Err(reason) => Err(ConditionError::Log(format!(
             "{rate_pps:.0} tasks/s of {:.3} us for {workers} workers: {reason}; give the right --workers or --speeds, or a \
              --load below 1",
             mean_ns / 1e3
@@ -247,17 +247,19 @@ fn assumed_options(args: &ConditionArgs) -> Vec<AssumedOption> {
 }
 
 /// Returns the number of workers: `--workers`, or those that answer in the log.
-fn workers(args: &ConditionArgs, measured: &Measurement) -> Result<usize, Fault> {
+fn workers(args: &ConditionArgs, measured: &Measurement) -> Result<usize, ConditionError> {
     let Some(text) = &args.workers else {
         let found = Some(measured.workers).filter(|workers| *workers > 0);
         return found.ok_or_else(|| {
-            Fault::Log("no task names its worker in the column worker; give --workers".to_owned())
+            ConditionError::Log(
+                "no task names its worker in the column worker; give --workers".to_owned(),
+            )
         });
     };
-    let workers = worker_count(text).map_err(Fault::Option)?;
+    let workers = worker_count(text).map_err(ConditionError::Option)?;
     if workers < measured.workers {
         let found = measured.workers;
-        return Err(Fault::Option(format!(
+        return Err(ConditionError::Option(format!(
             "--workers {text}: {found} workers answer in the log; give at least as many, or omit --workers"
         )));
     }

@@ -13,7 +13,7 @@ use wedjat_testbed::demo::fabric::controllers::has_etcd;
 use wedjat_testbed::demo::leaf;
 use wedjat_testbed::histories::check::{self, Violation};
 use wedjat_testbed::histories::cluster::{Store, enter_namespaces};
-use wedjat_testbed::histories::nemesis::Fault;
+use wedjat_testbed::histories::nemesis::ClusterFault;
 use wedjat_testbed::histories::record::History;
 use wedjat_testbed::histories::{self, Report, Setting};
 
@@ -131,15 +131,15 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
 }
 
 /// Parses the kinds of faults on the command line; `all` are those that the store allows.
-fn faults(arguments: &Arguments) -> Result<Vec<Fault>, Failure> {
+fn faults(arguments: &Arguments) -> Result<Vec<ClusterFault>, Failure> {
     let store = arguments.store;
     match arguments.faults.as_str() {
         "none" => Ok(Vec::new()),
-        "all" => Ok(Fault::ALL.into_iter().filter(|fault| fault.fits(store)).collect()),
+        "all" => Ok(ClusterFault::ALL.into_iter().filter(|fault| fault.fits(store)).collect()),
         list => list
             .split(',')
             .map(|name| {
-                let fault: Fault =
+                let fault: ClusterFault =
                     name.trim().parse().map_err(|reason| format!("--faults: {reason}"))?;
                 if !fault.fits(store) {
                     let reason = format!(

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use check::{Rule, Violation};
 use client::Bench;
 use cluster::{Cluster, Store};
-use nemesis::{Fault, Injection, Nemesis};
+use nemesis::{ClusterFault, Injection, Nemesis};
 use record::{Answer, History, Request};
 
 /// Maximum time to the first leader, and from the last fault until a leader serves and all followers have its
@@ -35,7 +35,7 @@ pub struct Setting {
     /// Store of the controllers.
     pub store: Store,
     /// Kinds of faults.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ClusterFault>,
     /// Length of the run.
     pub time: Duration,
     /// Seed of faults and clients.

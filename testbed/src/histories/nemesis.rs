@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+pub enum ClusterFault {
     /// A controller is killed and started again.
     Kill,
     /// A controller is stopped for longer than its lease, then continues.
@@ -40,7 +40,7 @@ pub enum Fault {
     Full,
 }
 
-impl Fault {
+impl ClusterFault {
     /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Kill,
@@ -89,7 +89,7 @@ impl Fault {
     }
 }
 
-impl FromStr for Fault {
+impl FromStr for ClusterFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -105,7 +105,7 @@ impl FromStr for Fault {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultPeriod {
     /// Kind of fault.
-    pub fault: Fault,
+    pub fault: ClusterFault,
     /// Start, relative to the begin of the plan ([`plan`]) or of the run ([`Nemesis::run`]).
     pub from: Duration,
     /// End, relative to the same time.
@@ -116,7 +116,12 @@ pub struct FaultPeriod {
 
 /// Draws a plan of these faults that ends within `time`. Each kind occurs once before any occurs again.
 #[must_use]
-pub fn plan(faults: &[Fault], seed: u64, time: Duration, lease: Duration) -> Vec<FaultPeriod> {
+pub fn plan(
+    faults: &[ClusterFault],
+    seed: u64,
+    time: Duration,
+    lease: Duration,
+) -> Vec<FaultPeriod> {
     let mut stream = StreamSeed::derive(seed, "faults", 0).stream();
     let (mut periods, mut from, mut remaining) = (Vec::<FaultPeriod>::new(), BEGIN, Vec::new());
     if faults.is_empty() {
@@ -244,27 +249,27 @@ impl Nemesis<'_> {
     fn inject(&self, period: &FaultPeriod) -> Result<(String, Undo), String> {
         let (mut cluster, draw) = (self.cluster(), period.draw);
         Ok(match period.fault {
-            Fault::Kill => {
+            ClusterFault::Kill => {
                 let host = self.controller(draw, &cluster);
                 cluster.kill(host);
                 (host.to_string(), Undo::Run(vec![host]))
             }
-            Fault::Pause => {
+            ClusterFault::Pause => {
                 let host = self.controller(draw, &cluster);
                 cluster.pause(host, true);
                 (host.to_string(), Undo::Continue(host))
             }
-            Fault::Member => {
+            ClusterFault::Member => {
                 let host = Host::Member((draw / 100) as usize % MEMBERS);
                 cluster.kill(host);
                 (host.to_string(), Undo::Run(vec![host]))
             }
-            Fault::Unplug => {
+            ClusterFault::Unplug => {
                 let host = self.host(draw, &cluster);
                 cluster.unplug(host, true)?;
                 (host.to_string(), Undo::Plug(host))
             }
-            Fault::Cut | Fault::OneWay => {
+            ClusterFault::Cut | ClusterFault::OneWay => {
                 let host = self.host(draw, &cluster);
                 let members = (0..MEMBERS).map(Host::Member).filter(|member| *member != host);
                 let mut members: Vec<_> = members.collect();
@@ -274,7 +279,7 @@ impl Nemesis<'_> {
                 }
                 // A one-way fault drops either the host's packets, or those to it.
                 let (is_outbound, is_inbound) = match period.fault {
-                    Fault::Cut => (true, true),
+                    ClusterFault::Cut => (true, true),
                     _ => ((draw >> 56) % 2 == 0, (draw >> 56) % 2 == 1),
                 };
                 let outbound = members.iter().filter(|_| is_outbound).map(|&member| (host, member));
@@ -284,14 +289,14 @@ impl Nemesis<'_> {
                 let target = pairs.iter().map(|(from, to)| format!("{from} > {to}"));
                 (target.collect::<Vec<_>>().join(", "), Undo::Join(pairs))
             }
-            Fault::Restart => {
+            ClusterFault::Restart => {
                 let members = (0..MEMBERS).filter(|_| self.store == Store::Etcd).map(Host::Member);
                 let controllers = (0..cluster.controllers()).map(Host::Controller);
                 let hosts: Vec<_> = members.chain(controllers).collect();
                 hosts.iter().for_each(|&host| cluster.kill(host));
                 ("of all".to_owned(), Undo::Run(hosts))
             }
-            Fault::Full => {
+            ClusterFault::Full => {
                 cluster.fill(true)?;
                 ("store".to_owned(), Undo::Free)
             }
@@ -323,11 +328,11 @@ mod tests {
     #[test]
     fn seed_determines_the_plan_with_every_fault() {
         let lease = Duration::from_secs(3);
-        let draw = |seed| plan(&Fault::ALL, seed, Duration::from_secs(120), lease);
+        let draw = |seed| plan(&ClusterFault::ALL, seed, Duration::from_secs(120), lease);
         assert_eq!(draw(5), draw(5));
         assert_ne!(draw(5), draw(6));
         let periods = draw(5);
-        for fault in Fault::ALL {
+        for fault in ClusterFault::ALL {
             assert!(periods.iter().any(|period| period.fault == fault), "{fault:?}");
         }
         assert!(periods.iter().all(|period| period.from < period.to && period.to.as_secs() <= 120));

@@ -18,7 +18,7 @@ use wedjat::policy::PolicySpec;
 
 use crate::lockstep::system::controlled::{self, ControlledNodes, DesiredState, command};
 use crate::lockstep::system::plan::{POOL, SPINE_IDS, START_NS};
-use crate::lockstep::system::{self, Faults, Outcome, Plan, PlanOptions, TaskEnd};
+use crate::lockstep::system::{self, FaultPlan, Outcome, Plan, PlanOptions, TaskResult};
 use controllers::{CHANGE_MAX, Controllers};
 
 /// Maximum time until a spine excludes a silent leaf from its choices, after three missing heartbeats.
@@ -197,7 +197,7 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
     };
     let mut plan = Plan::draw(setting.seed, &options)?;
     plan.tasks = (plan.rate() * (END_MS * MS) as f64) as u64;
-    plan.faults = Faults::parse(&faults(), &plan.topology)?;
+    plan.faults = FaultPlan::parse(&faults(), &plan.topology)?;
     plan.has_controller = true;
     Ok(plan)
 }

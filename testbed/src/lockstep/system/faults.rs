@@ -285,14 +285,14 @@ pub struct FaultInterval {
 
 /// A plan of faults.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Faults {
+pub struct FaultPlan {
     /// Probabilities of packet faults.
     pub rates: Vec<Rate>,
     /// Intervals of cuts, pauses, kills and leaves.
     pub intervals: Vec<FaultInterval>,
 }
 
-impl Faults {
+impl FaultPlan {
     /// Parses a plan such as `loss=0.001,cut=leaf1-agent2@5ms..8ms,kill=agent1@10ms..60ms`; `none` is the
     /// empty plan.
     ///
@@ -536,7 +536,7 @@ impl fmt::Display for Time {
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rate = |rate: &Rate| match rate.wire {
             Some(wire) => format!("{}={}@{wire}", rate.kind.name(), rate.probability),
@@ -572,22 +572,22 @@ mod tests {
             "loss=0.01@leaf1>agent2,dup=1,reorder=0.5@clients1-leaf1,corrupt=0",
             "cut=leaf1-agent1@5ms..8ms,pause=leaf1@1us..2ms,kill=agent2@1500us..3ms,leave=worker5@0ms..1ns",
         ] {
-            assert_eq!(Faults::parse(text, &TOPOLOGY).unwrap().to_string(), text);
+            assert_eq!(FaultPlan::parse(text, &TOPOLOGY).unwrap().to_string(), text);
         }
     }
 
     #[test]
     fn drawn_plans_round_trip_and_follow_the_seed() {
         for seed in 0..200 {
-            let drawn = Faults::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0);
-            assert_eq!(Faults::parse(&drawn.to_string(), &TOPOLOGY).as_ref(), Ok(&drawn));
-            assert_eq!(Faults::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0), drawn);
+            let drawn = FaultPlan::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0);
+            assert_eq!(FaultPlan::parse(&drawn.to_string(), &TOPOLOGY).as_ref(), Ok(&drawn));
+            assert_eq!(FaultPlan::draw(seed, &TOPOLOGY, 20_000_000, seed % 2 == 0), drawn);
         }
         for seed in 0..100 {
-            let drawn = Faults::draw(seed, &FABRIC, 20_000_000, true);
-            assert_eq!(Faults::parse(&drawn.to_string(), &FABRIC).as_ref(), Ok(&drawn));
+            let drawn = FaultPlan::draw(seed, &FABRIC, 20_000_000, true);
+            assert_eq!(FaultPlan::parse(&drawn.to_string(), &FABRIC).as_ref(), Ok(&drawn));
         }
-        let all = Faults::draw(7, &TOPOLOGY, 20_000_000, true).to_string();
+        let all = FaultPlan::draw(7, &TOPOLOGY, 20_000_000, true).to_string();
         assert!(
             ["loss", "dup", "reorder", "corrupt", "cut"].iter().all(|name| all.contains(name)),
             "{all}"
@@ -630,7 +630,7 @@ mod tests {
             ),
             ("pause=leaf1@1ms..2000s", "`pause", "too long", "1000s"),
         ] {
-            let error = Faults::parse(text, &TOPOLOGY).unwrap_err();
+            let error = FaultPlan::parse(text, &TOPOLOGY).unwrap_err();
             for expected in ["--faults", part, reason, fix] {
                 assert!(error.contains(expected), "{text}: {error}");
             }
@@ -658,7 +658,7 @@ mod tests {
 
     #[test]
     fn named_wire_has_its_own_probability() {
-        let faults = Faults::parse("loss=0.1,loss=0.5@leaf1>agent1", &TOPOLOGY).unwrap();
+        let faults = FaultPlan::parse("loss=0.1,loss=0.5@leaf1>agent1", &TOPOLOGY).unwrap();
         let loss = |from, to| faults.probability(PacketFault::Loss, from, to);
         assert_eq!(loss(FaultTarget::Leaf(1), FaultTarget::Agent(1)), 0.5);
         assert_eq!(loss(FaultTarget::Agent(1), FaultTarget::Leaf(1)), 0.1);

@@ -15,7 +15,7 @@ pub mod plan;
 mod run;
 mod workers;
 
-pub use faults::{FaultTarget, Faults, Topology};
+pub use faults::{FaultPlan, FaultTarget, Topology};
 pub use node::{InMemory, LocalNodeState, Maker, Node, Violation};
 pub use plan::{Plan, PlanOptions};
 pub use run::{Outcome, TaskEnd, run};

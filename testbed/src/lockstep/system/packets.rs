@@ -8,7 +8,7 @@ use wedjat::wire::task::{Code, Extension, Header, NO_MEMBER};
 use wedjat::wire::{arp, udp};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-use super::faults::{FaultTarget, Faults, PacketFault};
+use super::faults::{FaultPlan, FaultTarget, PacketFault};
 use crate::sim::engine::loss_below;
 
 /// Maximum delay of a held-back packet, in hops. The delay is uniform from 1 to this number; the
@@ -235,7 +235,7 @@ impl Wire {
     pub fn new(
         from: FaultTarget,
         to: FaultTarget,
-        faults: &Faults,
+        faults: &FaultPlan,
         seed: u64,
         number: usize,
     ) -> Self {

@@ -14,7 +14,7 @@ use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::target::Target;
 
-use super::faults::{FaultTarget, Faults, Topology};
+use super::faults::{FaultPlan, FaultTarget, Topology};
 use crate::sim::sharing::SharingTimes;
 
 /// Only pool of all nodes.
@@ -64,7 +64,7 @@ pub struct Plan {
     /// Processing time of a node per packet.
     pub node_delay_ns: u64,
     /// Faults of the run.
-    pub faults: Faults,
+    pub faults: FaultPlan,
     /// Times of the maker's acts (for example an operator's commands), in nanoseconds from [`START_NS`].
     pub acts: Vec<u64>,
     /// True if spines and leaves start without pools and receive their desired state from a controller.
@@ -172,7 +172,7 @@ impl Plan {
             tasks: options.tasks.unwrap_or(tasks),
             hop_ns: options.hop_ns.unwrap_or(hop_ns),
             node_delay_ns: options.node_delay_ns.unwrap_or(node_delay_ns),
-            faults: Faults::default(),
+            faults: FaultPlan::default(),
             acts: Vec::new(),
             has_controller: options.has_controller,
             seed,
@@ -201,9 +201,9 @@ impl Plan {
             plan.acts.sort_unstable();
         }
         plan.faults = match options.faults.as_deref().map(str::trim) {
-            None | Some("random") => Faults::draw(seed, &topology, span_ns, false),
-            Some("all") => Faults::draw(seed, &topology, span_ns, true),
-            Some(text) => Faults::parse(text, &topology)?,
+            None | Some("random") => FaultPlan::draw(seed, &topology, span_ns, false),
+            Some("all") => FaultPlan::draw(seed, &topology, span_ns, true),
+            Some(text) => FaultPlan::parse(text, &topology)?,
         };
         Ok(plan)
     }
