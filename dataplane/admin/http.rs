@@ -47,11 +47,11 @@ pub async fn run(
     header_max: Duration,
 ) {
     while let Some(Ok(client)) = accepted.recv().await {
-        let (handle, seat) = (handle.clone(), client.seat());
+        let (handle, slot) = (handle.clone(), client.handle());
         tokio::spawn(async move {
             let answer = service_fn(|request| {
                 // The connection keeps its slot until the request is answered.
-                let call = seat.call();
+                let call = slot.call();
                 let response = answer(request, &handle);
                 async move {
                     let answer = response.await;

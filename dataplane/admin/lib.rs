@@ -7,6 +7,7 @@
 
 mod answer;
 mod client;
+pub mod connection_slots;
 mod convert;
 mod cpus;
 mod explain;

@@ -106,7 +106,7 @@ pub fn tls(files: &TlsConfig) -> Result<ServerTlsConfig, ServerError> {
 }
 
 /// Result of [`Listener::poll_next`].
-type NextStream<S> = io::Result<Option<(S, Source)>>;
+type NextStream<S> = io::Result<Option<(S, ConnectionSource)>>;
 
 /// Acceptor of connections.
 pub trait Listener: Send + Sync + 'static {
@@ -126,7 +126,7 @@ impl Listener for tokio::net::UnixListener {
         self.poll_accept(context).map(|accepted| {
             let (stream, _) = accepted?;
             let peer = stream.peer_cred()?;
-            let source = Source::Process(peer.pid());
+            let source = ConnectionSource::Process(peer.pid());
             Ok((peer.uid() == user || peer.uid() == 0).then_some((stream, source)))
         })
     }
@@ -139,7 +139,7 @@ impl Listener for tokio::net::TcpListener {
         self.poll_accept(context).map(|accepted| {
             let (stream, peer) = accepted?;
             stream.set_nodelay(true)?;
-            Ok(Some((stream, Source::of(peer.ip()))))
+            Ok(Some((stream, ConnectionSource::of(peer.ip()))))
         })
     }
 }
@@ -220,7 +220,7 @@ impl<S> Client<S> {
 
     /// Returns the handle of the connection's slot. Each open request holds a [`SlotHandle::call`]; while there is one,
     /// the connection cannot lose its slot.
-    pub fn seat(&self) -> Seat {
+    pub fn handle(&self) -> SlotHandle {
         self.slot.handle()
     }
 
@@ -232,9 +232,9 @@ impl<S> Client<S> {
 
 /// Attaches the seat to the requests of a gRPC connection, for [`Calls`].
 impl<S> Connected for Client<S> {
-    type ConnectInfo = Seat;
+    type ConnectInfo = SlotHandle;
 
-    fn connect_info(&self) -> Seat {
+    fn connect_info(&self) -> SlotHandle {
         self.seat()
     }
 }
@@ -315,7 +315,7 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let call = request.extensions().get::<Seat>().map(Seat::call);
+        let call = request.extensions().get::<SlotHandle>().map(SlotHandle::call);
         let answer = self.0.call(request);
         Box::pin(async move {
             // The call lasts until its body ends.

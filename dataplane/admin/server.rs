@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tonic::transport::ServerTlsConfig;
 use wedjat_desired::config::ControlConfig;
 
+use super::connection_slots::ConnectionSlots;
 use super::cpus::stay_on;
 use super::generated::control_server::ControlServer;
 use super::http;
@@ -22,7 +23,7 @@ use super::socket::{OwnersSocket, socket_path};
 /// File descriptor set for the reflection service.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 /// Maximum number of connections of one listener, and of one source's connections without a request.
-const PLACES: (usize, usize) = (64, 16);
+const SLOTS: (usize, usize) = (64, 16);
 /// Limits of the gRPC servers.
 const LIMITS: GrpcLimits =
     GrpcLimits { calls: 16, call_max: Duration::from_secs(10), alive: ALIVE };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::ServerTlsConfig;
+use wedjat_admin::connection_slots::ConnectionSlots;
 use wedjat_admin::listen::{
     self, GrpcLimits, GrpcRouter, GrpcServer, ServerError, accept, bind, tls,
 };
@@ -168,7 +169,7 @@ fn allow_descriptors() {
 fn connection_slots() -> Arc<ConnectionSlots> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let max = usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(16, CONNECTIONS);
-    Places::new(max, (max / 4).max(1))
+    ConnectionSlots::new(max, (max / 4).max(1))
 }
 
 /// Inputs of a controller's start.

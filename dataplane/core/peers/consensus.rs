@@ -110,7 +110,7 @@ impl Consensus {
             return Err(Refusal::Doubled);
         }
         assembly.received |= 1 << chunk;
-        assembly.values[first..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
+        parts.values[first..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
         let is_complete = assembly.received.count_ones() as usize == chunks;
         Ok(is_complete.then_some(&*assembly.values))
     }

@@ -342,7 +342,7 @@ impl<'a> Run<'a> {
     /// Sends a client's next task to the spine.
     fn arrive(&mut self) -> Result<(), LockstepError> {
         let slot = self.engine.arrive(&self.config.service, ticks_of, Route::default());
-        let Flight { number, service, class, .. } = self.engine.flights[slot];
+        let SimTask { number, service, class, .. } = self.engine.flights[slot];
         let task = Task { seq: number as u32, service_ns: reported_ns(service, 1.0), class };
         self.slots[number as usize] = Some(slot);
         let mut frame = vec![0; self.template.frame_len()];
@@ -371,7 +371,7 @@ impl<'a> Run<'a> {
 
     /// Ends a task at its worker, and sends the reply.
     fn done(&mut self, slot: u32) {
-        let Flight { number, worker, route: Route { rack, .. }, .. } = self.engine.flights[slot];
+        let SimTask { number, worker, route: Route { rack, .. }, .. } = self.engine.flights[slot];
         self.engine.done(slot, worker as usize - self.first_worker[usize::from(rack)]);
         if !self.engine.reply(self.config.hops.worker_leaf, slot) {
             *self.report.lost.entry("reply").or_default() += 1;

@@ -183,7 +183,7 @@ where
 
     /// Ends a task at its worker, and sends the reply.
     fn done(&mut self, slot: u32) {
-        let Flight { number, worker, .. } = self.engine.flights[slot];
+        let SimTask { number, worker, .. } = self.engine.flights[slot];
         self.engine.done(slot, worker as usize);
         if !self.engine.reply(self.config.hops.worker_leaf, slot) {
             self.slots[number as usize] = None;

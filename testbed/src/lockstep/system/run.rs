@@ -720,7 +720,7 @@ impl<'a> System<'a> {
             self.events.push(site.busy_ns, event::pack(kind::DELIVER, number));
             return Ok(());
         }
-        let Some(InFlightPacket { wire, port, label, frame, .. }) = self.packets.remove(slot)
+        let Some(InFlightPacket { wire, port, contents, frame, .. }) = self.packets.remove(slot)
         else {
             return Ok(());
         };

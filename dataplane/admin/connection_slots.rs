@@ -1,8 +1,8 @@
-//! Places for connections: permissions to stay open, bounded in total and per source. If no place is free, a new
+//! Slots for connections: permissions to stay open, bounded in total and per source. If no slot is free, a new
 //! connection takes that of an idle one. Idle connections thus lock no client out.
 //!
-//! A connection owns a [`Place`]. Its requests get a [`Seat`], a handle of the place, and each open request
-//! holds a [`Call`]. A connection with an open call keeps its place.
+//! A connection owns a [`ConnectionSlot`]. Its requests get a [`SlotHandle`], and each open request holds a [`Call`].
+//! A connection with an open call keeps its slot.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,14 +12,14 @@ use tokio::sync::oneshot;
 
 /// Peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ConnectionSource {
     /// Peer over TCP. All addresses of an IPv6 /64 network are one source.
     Host(IpAddr),
     /// Process of this machine, by its process id; `None` if the system does not know it.
     Process(Option<i32>),
 }
 
-impl Source {
+impl ConnectionSource {
     /// Returns the source of a peer with this address.
     #[must_use]
     pub fn of(address: IpAddr) -> Self {
@@ -30,9 +30,9 @@ impl Source {
     }
 }
 
-/// Places of one listener, and the connections that hold them.
+/// Slots of one listener, and the connections that hold them.
 #[derive(Debug)]
-pub struct Places {
+pub struct ConnectionSlots {
     max_connections: usize,
     /// Maximum number of connections of one source that have not made a request yet.
     max_before_request: usize,
@@ -45,7 +45,7 @@ struct Registry {
     /// Connections in the order of arrival.
     connections: BTreeMap<u64, Connection>,
     /// Number of connections of each source: all, and those that have not made a request yet.
-    sources: HashMap<Source, Count>,
+    sources: HashMap<ConnectionSource, Count>,
     /// Number of the newest event: a logical clock of arrivals and requests.
     clock: u64,
 }
@@ -61,7 +61,7 @@ struct Count {
 /// Open connection.
 #[derive(Debug)]
 struct Connection {
-    source: Source,
+    source: ConnectionSource,
     /// True after its first request, which follows the handshake and the check of the certificate.
     had_request: bool,
     /// Number of open requests.
@@ -80,7 +80,7 @@ impl Registry {
     }
 
     /// Returns the numbers of connections of a source.
-    fn count(&self, source: Source) -> Count {
+    fn count(&self, source: ConnectionSource) -> Count {
         self.sources.get(&source).copied().unwrap_or_default()
     }
 
@@ -110,8 +110,8 @@ impl Registry {
     }
 }
 
-impl Places {
-    /// Creates `max_connections` places. Of one source, at most `max_before_request` connections may have made no
+impl ConnectionSlots {
+    /// Creates `max_connections` slots. Of one source, at most `max_before_request` connections may have made no
     /// request yet.
     #[must_use]
     pub fn new(max_connections: usize, max_before_request: usize) -> Arc<Self> {
@@ -123,10 +123,10 @@ impl Places {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a connection of this source a place, and evicts another one if needed. Returns `None` if all
+    /// Gives a connection of this source a slot, and evicts another one if needed. Returns `None` if all
     /// candidates have open requests.
     #[must_use]
-    pub fn admit(self: &Arc<Self>, source: Source) -> Option<Place> {
+    pub fn admit(self: &Arc<Self>, source: ConnectionSource) -> Option<ConnectionSlot> {
         let mut registry = self.registry();
         let is_before_request = |one: &Connection| one.source == source && !one.had_request;
         if registry.count(source).before_request >= self.max_before_request
@@ -143,8 +143,8 @@ impl Places {
         registry.connections.insert(number, connection);
         let count = registry.sources.entry(source).or_default();
         (count.all, count.before_request) = (count.all + 1, count.before_request + 1);
-        let seat = Seat { places: Arc::clone(self), number };
-        Some(Place { seat, ended })
+        let handle = SlotHandle { slots: Arc::clone(self), number };
+        Some(ConnectionSlot { handle, ended })
     }
 
     /// Ends one idle connection to free its file descriptor. Returns false if there is none.
@@ -162,40 +162,40 @@ impl Places {
     }
 }
 
-/// Place of a connection, free again on drop.
+/// Slot of a connection, free again on drop.
 #[derive(Debug)]
-pub struct Place {
-    seat: Seat,
+pub struct ConnectionSlot {
+    handle: SlotHandle,
     /// Resolves when the connection must end.
     pub ended: oneshot::Receiver<()>,
 }
 
-impl Place {
-    /// Returns the place's seat, for the connection's requests.
+impl ConnectionSlot {
+    /// Returns the slot's handle, for the connection's requests.
     #[must_use]
-    pub fn seat(&self) -> Seat {
-        self.seat.clone()
+    pub fn handle(&self) -> SlotHandle {
+        self.handle.clone()
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.seat.places.registry().remove(self.seat.number);
+        self.handle.slots.registry().remove(self.handle.number);
     }
 }
 
-/// Handle of a place, shared with the connection's requests.
+/// Handle of a slot, shared with the connection's requests.
 #[derive(Clone, Debug)]
-pub struct Seat {
-    places: Arc<Places>,
+pub struct SlotHandle {
+    slots: Arc<ConnectionSlots>,
     number: u64,
 }
 
-impl Seat {
+impl SlotHandle {
     /// Counts a request as open until the returned [`Call`] is dropped.
     #[must_use]
     pub fn call(&self) -> Call {
-        let mut registry = self.places.registry();
+        let mut registry = self.slots.registry();
         let last_used = registry.tick();
         if let Some(connection) = registry.connections.get_mut(&self.number) {
             (connection.calls, connection.last_used) = (connection.calls + 1, last_used);
@@ -212,11 +212,11 @@ impl Seat {
 
 /// Open request.
 #[derive(Debug)]
-pub struct Call(Seat);
+pub struct Call(SlotHandle);
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.0.places.end_call(self.0.number);
+        self.0.slots.end_call(self.0.number);
     }
 }
 
@@ -225,70 +225,70 @@ mod tests {
     use super::*;
 
     /// Returns the source at 10.0.0.`last`.
-    fn host(last: u8) -> Source {
-        Source::of([10, 0, 0, last].into())
+    fn host(last: u8) -> ConnectionSource {
+        ConnectionSource::of([10, 0, 0, last].into())
     }
 
-    /// Returns true if the connection with this place must end.
-    fn is_over(place: &mut Place) -> bool {
-        place.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    /// Returns true if the connection with this slot must end.
+    fn is_over(slot: &mut ConnectionSlot) -> bool {
+        slot.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
     // promise: control.1
     #[test]
     fn silent_source_loses_its_oldest_connection() {
-        let places = Places::new(8, 2);
-        let mut silent: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
+        let slots = ConnectionSlots::new(8, 2);
+        let mut silent: Vec<_> = (0..3).map(|_| slots.admit(host(1)).unwrap()).collect();
         let over: Vec<_> = silent.iter_mut().map(is_over).collect();
         assert_eq!(over, [true, false, false]);
-        let mut other_source = places.admit(host(2)).unwrap();
-        assert!(!is_over(&mut other_source), "another source has places of its own");
+        let mut other_source = slots.admit(host(2)).unwrap();
+        assert!(!is_over(&mut other_source), "another source has slots of its own");
     }
 
     // promise: control.1
     #[test]
     fn full_listener_admits_newcomers() {
-        let places = Places::new(4, 4);
-        let mut operator = places.admit(host(9)).unwrap();
-        drop(operator.seat().call());
-        let mut idle: Vec<_> = (0..3).map(|_| places.admit(host(1)).unwrap()).collect();
+        let slots = ConnectionSlots::new(4, 4);
+        let mut operator = slots.admit(host(9)).unwrap();
+        drop(operator.handle().call());
+        let mut idle: Vec<_> = (0..3).map(|_| slots.admit(host(1)).unwrap()).collect();
         // The source with the most connections loses one of its own.
         for _ in 0..20 {
-            idle.push(places.admit(host(1)).unwrap());
+            idle.push(slots.admit(host(1)).unwrap());
         }
         assert!(!is_over(&mut operator));
         assert_eq!(idle.iter_mut().filter_map(|one| (!is_over(one)).then_some(())).count(), 3);
-        assert!(places.admit(host(2)).is_some());
+        assert!(slots.admit(host(2)).is_some());
     }
 
     // promise: control.1
     #[test]
     fn connection_with_open_request_stays() {
-        let places = Places::new(2, 2);
-        let mut busy: Vec<_> = (0..2).map(|_| places.admit(host(1)).unwrap()).collect();
-        let calls: Vec<_> = busy.iter().map(|one| one.seat().call()).collect();
-        assert!(places.admit(host(2)).is_none() && !places.evict());
+        let slots = ConnectionSlots::new(2, 2);
+        let mut busy: Vec<_> = (0..2).map(|_| slots.admit(host(1)).unwrap()).collect();
+        let calls: Vec<_> = busy.iter().map(|one| one.handle().call()).collect();
+        assert!(slots.admit(host(2)).is_none() && !slots.evict());
         assert!(busy.iter_mut().all(|one| !is_over(one)));
         drop(calls);
-        assert!(places.admit(host(2)).is_some());
+        assert!(slots.admit(host(2)).is_some());
         assert!(is_over(&mut busy[0]) && !is_over(&mut busy[1]), "the one unused for longest");
     }
 
     // promise: control.1
     #[test]
     fn place_is_free_after_its_connection() {
-        let places = Places::new(1, 1);
+        let slots = ConnectionSlots::new(1, 1);
         for last in 0..9 {
-            let mut place = places.admit(host(last)).unwrap();
-            let _call = place.seat().call();
-            assert!(!is_over(&mut place));
+            let mut slot = slots.admit(host(last)).unwrap();
+            let _call = slot.handle().call();
+            assert!(!is_over(&mut slot));
         }
-        assert!(places.registry().connections.is_empty() && places.registry().sources.is_empty());
+        assert!(slots.registry().connections.is_empty() && slots.registry().sources.is_empty());
     }
 
     #[test]
     fn addresses_of_an_ipv6_network_are_one_source() {
-        let of = |text: &str| Source::of(text.parse().unwrap());
+        let of = |text: &str| ConnectionSource::of(text.parse().unwrap());
         assert_eq!(of("fd00:1::1"), of("fd00:1::ffff:2"));
         assert_ne!(of("fd00:1::1"), of("fd00:2::1"));
         assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
