@@ -76,14 +76,14 @@ pub enum OfflineError {
 
 /// Configuration of the node.
 #[derive(Debug)]
-enum Source {
+enum OfflineConfig {
     /// A leaf or spine.
     Leaf(Box<Config>),
     /// An agent.
     Agent(Box<AgentConfig>),
 }
 
-impl Source {
+impl OfflineConfig {
     /// Returns the settings that every node has.
     fn node(&self) -> NodeConfig<'_> {
         match self {
@@ -107,7 +107,7 @@ impl Source {
 /// A capture, and the configuration of the node that received its packets.
 #[derive(Debug)]
 pub struct Offline {
-    source: Source,
+    source: OfflineConfig,
     packets: Vec<CapturedPacket>,
     /// MAC addresses of the node's ports.
     macs: Vec<Mac>,
@@ -131,7 +131,7 @@ impl Offline {
         config.leaf.state = None;
         config.leaf.seed.get_or_insert(1);
         config.leaf.cores.truncate(1);
-        Self::of(Source::Leaf(Box::new(config)), capture, port)
+        Self::of(OfflineConfig::Leaf(Box::new(config)), capture, port)
     }
 
     /// Creates an agent. All its workers are attached, and complete a task when the capture has its reply.
@@ -152,7 +152,7 @@ impl Offline {
         // A worker's silence in the capture does not prove that it hung.
         config.host.worker_timeout_ms = 0;
         let workers = config.host.identities().len();
-        let mut offline = Self::of(Source::Agent(Box::new(config)), capture, port)?;
+        let mut offline = Self::of(OfflineConfig::Agent(Box::new(config)), capture, port)?;
         let replies = offline.packets.iter().filter(|one| {
             offline.port_of(&one.bytes).is_none() && EndedTask::in_frame(&one.bytes).is_some()
         });
@@ -164,7 +164,7 @@ impl Offline {
     }
 
     /// Reads the capture, and determines MAC addresses from it.
-    fn of(source: Source, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
+    fn of(source: OfflineConfig, capture: &Path, port: Option<&str>) -> Result<Self, OfflineError> {
         let packets = pcap::read_packets(capture)?;
         let ports = source.node().ports;
         let is_device = |device: &str, name: &str| device == name || vdev::name(device) == name;
@@ -337,8 +337,8 @@ impl Offline {
     /// Creates the node, and polls it until it knows its servers' MAC addresses.
     fn node(&self) -> Result<Node, OfflineError> {
         let mut node = match &self.source {
-            Source::Leaf(config) => self.leaf(config)?,
-            Source::Agent(config) => self.agent(config)?,
+            OfflineConfig::Leaf(config) => self.leaf(config)?,
+            OfflineConfig::Agent(config) => self.agent(config)?,
         };
         (0..POLLS).for_each(|poll| node.poll(BEGIN - (POLLS - poll) * TICKS_HZ / 1000));
         Ok(node)

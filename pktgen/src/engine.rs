@@ -14,7 +14,7 @@ use crate::host::{Answer, FrameKind, Host};
 use crate::load::Load;
 use crate::oracle::Oracle;
 use crate::outstanding::{Outstanding, Stray};
-use crate::send::{Pacer, Source};
+use crate::send::{Pacer, TaskSource};
 use crate::slices::{Log, Pauses};
 use crate::stamps::Stamps;
 use crate::tally::{Clock, Tally};
@@ -98,7 +98,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     extended: bool,
     load: Load,
     /// Tasks of this core; the pacer plays a copy.
-    source: Source,
+    source: TaskSource,
     times: Times,
     /// Nanoseconds per tick.
     tick_ns: f64,

@@ -4,7 +4,7 @@ use crate::arrival::{Arrivals, BurstsTooLong, Schedule};
 use crate::grammar::Time;
 use crate::replay::{Replay, ReplayError};
 use crate::seed::{self, CoreSeeds, DependentStreams, Independence};
-use crate::send::Source;
+use crate::send::TaskSource;
 use crate::service::Service;
 use crate::slices::{self, Rule};
 use crate::tasks;
@@ -104,12 +104,12 @@ impl Load {
     ///
     /// # Errors
     /// If arrivals and rate contradict each other.
-    pub fn source(&self, core: u32, hz: f64) -> Result<Source, BurstsTooLong> {
+    pub fn source(&self, core: u32, hz: f64) -> Result<TaskSource, BurstsTooLong> {
         Ok(match &self.replay {
-            Some(replay) => Source::Replayed(replay.player(core, self.cores, hz)),
+            Some(replay) => TaskSource::Replayed(replay.player(core, self.cores, hz)),
             None => {
                 let seeds = CoreSeeds::derive(self.seed, core);
-                Source::drawn(self.schedule(hz)?, self.service.clone(), &seeds)
+                TaskSource::drawn(self.schedule(hz)?, self.service.clone(), &seeds)
             }
         })
     }

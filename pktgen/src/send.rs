@@ -13,7 +13,7 @@ use crate::service::Service;
 
 /// Source of tasks.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum TaskSource {
     /// Gaps and service times are drawn at random.
     Drawn {
         /// Due times.
@@ -29,7 +29,7 @@ pub enum Source {
     Replayed(ReplayCore),
 }
 
-impl Source {
+impl TaskSource {
     /// Creates a source of drawn tasks.
     #[must_use]
     pub fn drawn(schedule: Schedule, service: Service, seeds: &CoreSeeds) -> Self {
@@ -61,7 +61,7 @@ const AHEAD: usize = 2 * BATCH;
 /// Tasks of one core in the order of their due times.
 #[derive(Clone, Debug)]
 pub struct Pacer {
-    source: Source,
+    source: TaskSource,
     /// Tick at which the load starts.
     start: u64,
     /// Tick at which the schedule ends. No task is due then or later.
@@ -77,7 +77,7 @@ pub struct Pacer {
 impl Pacer {
     /// Creates the tasks due from tick `start` to before `end`.
     #[must_use]
-    pub fn new(source: Source, start: u64, end: u64) -> Self {
+    pub fn new(source: TaskSource, start: u64, end: u64) -> Self {
         // Drawn tasks have no individual size: their frames have the maximum length.
         let ahead = [ScheduledTask { at: start, service_ns: 0, class: 0, size: u16::MAX }; AHEAD];
         let mut pacer = Self { source, start, end, ahead, taken: 0, drawn: 0 };
@@ -147,7 +147,7 @@ mod tests {
     fn pacer(seed: u64) -> Pacer {
         let schedule = Schedule::new(&Arrivals::Poisson, 1e6, 1e9).unwrap();
         let service = "mix(0.5*exp(5us), 0.5*fixed(9us))".parse().unwrap();
-        let source = Source::drawn(schedule, service, &CoreSeeds::derive(seed, 0));
+        let source = TaskSource::drawn(schedule, service, &CoreSeeds::derive(seed, 0));
         Pacer::new(source, 5_000, 1_005_000)
     }
 

@@ -13,7 +13,8 @@ use wedjat::state::{Counter, Member};
 use wedjat_testbed::lockstep::LocalLeaf;
 use wedjat_testbed::lockstep::system::node::{self, Memory};
 use wedjat_testbed::lockstep::system::{
-    self, FaultTarget, InMemory, LocalNodeState, Maker, Node, Outcome, Plan, PlanOptions, TaskEnd,
+    self, FaultTarget, InMemory, LocalNodeState, Node, NodeFactory, Outcome, Plan, PlanOptions,
+    TaskResult,
 };
 
 /// Runs a plan with nodes in memory.
@@ -120,7 +121,7 @@ fn killed_spine_loses_only_its_clients_tasks() {
     assert!(!lost.is_empty() && lost_outside.count() == 0);
     // Number of tasks in that time that a spine passed to its leaves.
     let passed_by = |spine: u16| {
-        let passed = |task: &&TaskEnd| {
+        let passed = |task: &&TaskResult| {
             task.leaf.is_some_and(|(leaf, _)| plan.topology.spine_of(leaf) == spine)
         };
         outcome.ended.iter().filter(passed).filter(|task| span.contains(&task.sent_ns)).count()

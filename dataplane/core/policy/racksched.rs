@@ -10,7 +10,7 @@ use crate::state::{PublishedState, Report, View};
 
 /// `racksched`.
 pub const ENTRY: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "racksched", reports: LeafReports::EveryReply }),
+    over_racks: Some(RackPolicy { policy: "racksched", reports: LeafReports::EveryReply }),
     publishes: PublishedState::REPORTS,
     ..Entry::new(
         "racksched",

@@ -126,12 +126,12 @@ fn apply(state: &Option<Rc<Entry>>, change: &Change) -> Option<Option<Rc<Entry>>
 
 /// Source of a call on a key: a client's operation, or a follower's first message.
 #[derive(Clone, Copy)]
-enum Source<'a> {
+enum CallSource<'a> {
     Operation(&'a Operation),
     Update(&'a Update),
 }
 
-impl Source<'_> {
+impl CallSource<'_> {
     fn ended_ns(self) -> u64 {
         match self {
             Self::Operation(operation) => operation.ended_ns,
@@ -141,7 +141,7 @@ impl Source<'_> {
 }
 
 /// Calls on one key with their intervals and sources.
-type Calls<'a> = Vec<(Interval<Call<'a>>, Source<'a>)>;
+type Calls<'a> = Vec<(Interval<Call<'a>>, CallSource<'a>)>;
 
 /// Returns the calls on one key, by request time: the operations on it, and the first messages to followers that
 /// contain it. Leaves out failed operations and refusals of a version, which tell nothing about the key.
@@ -165,21 +165,21 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
         };
         let ended = (!matches!(call, Call::Unknown(_))).then_some(operation.ended_ns);
         let interval = Interval { call, began: operation.began_ns, ended };
-        calls.push((interval, Source::Operation(operation)));
+        calls.push((interval, CallSource::Operation(operation)));
     }
     for update in &history.updates {
         let (Some(began), Some(entry)) = (update.asked_ns, value(&update.part, key)) else {
             continue;
         };
         let interval = Interval { call: Call::Read(Some(entry)), began, ended: Some(update.at_ns) };
-        calls.push((interval, Source::Update(update)));
+        calls.push((interval, CallSource::Update(update)));
     }
     calls.sort_by_key(|(interval, _)| interval.began);
     calls
 }
 
 /// Checks the linearizability of these calls, starting without the key.
-fn check_calls(calls: &[(Interval<Call<'_>>, Source<'_>)]) -> Result<(), Rejection> {
+fn check_calls(calls: &[(Interval<Call<'_>>, CallSource<'_>)]) -> Result<(), Rejection> {
     let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
     linear::check::<OneKey<'_>>(None, &intervals)
 }
@@ -210,10 +210,10 @@ fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
 }
 
 /// Returns the line of a call on a key, with the value that it read.
-fn line((interval, source): &(Interval<Call<'_>>, Source<'_>), key: Key) -> String {
+fn line((interval, source): &(Interval<Call<'_>>, CallSource<'_>), key: Key) -> String {
     let line = match source {
-        Source::Operation(operation) => operation.to_string(),
-        Source::Update(update) => update.to_string(),
+        CallSource::Operation(operation) => operation.to_string(),
+        CallSource::Update(update) => update.to_string(),
     };
     match interval.call {
         Call::Read(None) => format!("{line}, without {key}"),
@@ -278,7 +278,7 @@ struct Stamp<'a> {
     began_ns: u64,
     ended_ns: u64,
     version: u64,
-    source: Source<'a>,
+    source: CallSource<'a>,
     /// True if this operation's change made the version.
     is_change: bool,
 }
@@ -286,8 +286,8 @@ struct Stamp<'a> {
 impl fmt::Display for Stamp<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.source {
-            Source::Operation(operation) => operation.fmt(f),
-            Source::Update(update) => update.fmt(f),
+            CallSource::Operation(operation) => operation.fmt(f),
+            CallSource::Update(update) => update.fmt(f),
         }
     }
 }
@@ -332,13 +332,13 @@ fn versions(history: &History) -> Vec<Violation> {
             _ => continue,
         };
         let (began_ns, ended_ns) = (operation.began_ns, operation.ended_ns);
-        let source = Source::Operation(operation);
+        let source = CallSource::Operation(operation);
         violations.extend(condition(operation, is_change));
         stamps.push(Stamp { began_ns, ended_ns, version, source, is_change });
     }
     let firsts = history.updates.iter().filter_map(|update| {
         let (began_ns, ended_ns, version) = (update.asked_ns?, update.at_ns, update.version);
-        let source = Source::Update(update);
+        let source = CallSource::Update(update);
         Some(Stamp { began_ns, ended_ns, version, source, is_change: false })
     });
     stamps.extend(firsts);

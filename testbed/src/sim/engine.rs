@@ -19,7 +19,7 @@ use super::hop::Hop;
 use super::outcome::Outcome;
 use super::script::{Action, shuffle};
 use super::sharing::{SharedCore, Sharing};
-use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
+use super::stats::{FinishedTask, Observer, Recorder, histogram, record};
 
 /// Task number that all benchmark tasks share; no other task has it.
 pub const BENCHMARK: u64 = u64::MAX;
@@ -62,9 +62,9 @@ pub struct Flight<T> {
 
 impl<T> Flight<T> {
     /// Returns the record of the task's end, with its worker and its response time or the reason for its loss.
-    pub fn to_end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+    pub fn to_end(&self, worker: Option<usize>, response: Result<u64, Status>) -> FinishedTask {
         let &Self { number, class, arrived, service, .. } = self;
-        TaskEnd { number, class, worker, arrived, service: Some(service), response }
+        FinishedTask { number, class, worker, arrived, service: Some(service), response }
     }
 }
 

@@ -17,7 +17,7 @@ use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::outcome::Outcome;
-use super::stats::{Observer, Recorder, TaskEnd, histogram, record};
+use super::stats::{FinishedTask, Observer, Recorder, histogram, record};
 
 /// Length of a slot for policies that read the clock.
 const SLOT_NS: u64 = 100_000;
@@ -62,7 +62,7 @@ struct QueuedTask {
 
 impl QueuedTask {
     /// Returns the task's end for the record.
-    fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> TaskEnd {
+    fn end(&self, worker: Option<usize>, response: Result<u64, Status>) -> FinishedTask {
         end_of(self.number, self.slot, worker, response)
     }
 }
@@ -313,8 +313,8 @@ fn end_of(
     arrived: u64,
     worker: Option<usize>,
     response: Result<u64, Status>,
-) -> TaskEnd {
-    TaskEnd { number, class: 0, worker, arrived, service: None, response }
+) -> FinishedTask {
+    FinishedTask { number, class: 0, worker, arrived, service: None, response }
 }
 
 /// Returns the task as the policy sees it.

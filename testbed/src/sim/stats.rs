@@ -43,7 +43,7 @@ impl Observer {
 
 /// End of a task, with times in ticks.
 #[derive(Clone, Copy, Debug)]
-pub struct TaskEnd {
+pub struct FinishedTask {
     /// Number of the task.
     pub number: u64,
     /// Class; 0 if the model has none.
@@ -246,7 +246,7 @@ impl Recorder {
 
     /// Records the end of a task, if the observer wants records. Only then calls `end`.
     #[inline]
-    pub fn end(&mut self, end: impl FnOnce() -> TaskEnd) {
+    pub fn end(&mut self, end: impl FnOnce() -> FinishedTask) {
         if self.observer.records_tasks {
             self.push(end());
         }
@@ -254,8 +254,8 @@ impl Recorder {
 
     /// Adds the record of a task, with its times in picoseconds.
     #[cold]
-    fn push(&mut self, end: TaskEnd) {
-        let TaskEnd { number, class, worker, arrived, service, response } = end;
+    fn push(&mut self, end: FinishedTask) {
+        let FinishedTask { number, class, worker, arrived, service, response } = end;
         let ps = |ticks: u64| match self.tick_ps {
             1.0 => ticks,
             _ => (ticks as f64 * self.tick_ps).round() as u64,
@@ -276,7 +276,7 @@ impl Recorder {
     }
 
     /// Records the ends of those tasks of `rest` that have no record yet, if the observer wants records.
-    pub fn end_rest(&mut self, rest: impl Iterator<Item = TaskEnd>) {
+    pub fn end_rest(&mut self, rest: impl Iterator<Item = FinishedTask>) {
         if self.observer.records_tasks {
             let numbers: HashSet<u64> = self.ended.iter().map(|task| task.number).collect();
             rest.filter(|end| !numbers.contains(&end.number)).for_each(|end| self.push(end));

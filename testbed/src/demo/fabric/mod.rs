@@ -419,9 +419,9 @@ fn note(event: FabricEvent, is_timed: bool) -> &'static str {
 /// Effect of one event on the tasks.
 struct EventImpact<'a> {
     /// All tasks of the run.
-    ended: &'a [TaskEnd],
+    ended: &'a [TaskResult],
     /// Lost tasks of the event.
-    lost: &'a [&'a TaskEnd],
+    lost: &'a [&'a TaskResult],
     /// Time of the event.
     from_ns: u64,
     /// Time of the next event.
@@ -495,8 +495,9 @@ impl EventImpact<'_> {
             }
             FabricEvent::RackDrained => {
                 let workers = plan.workers_of(DRAINED_LEAF);
-                let is_of_rack =
-                    |task: &&TaskEnd| task.worker.is_some_and(|worker| workers.contains(&worker));
+                let is_of_rack = |task: &&TaskResult| {
+                    task.worker.is_some_and(|worker| workers.contains(&worker))
+                };
                 let sent =
                     self.ended.iter().filter(is_of_rack).filter_map(|task| Some(task.leaf?.1));
                 let last_sent_ms = sent.max().map(|last_ns| ms_after(last_ns, self.from_ns));

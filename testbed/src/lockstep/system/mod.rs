@@ -18,4 +18,4 @@ mod workers;
 pub use faults::{FaultPlan, FaultTarget, Topology};
 pub use node::{InMemory, LocalNodeState, Maker, Node, Violation};
 pub use plan::{Plan, PlanOptions};
-pub use run::{Outcome, TaskEnd, run};
+pub use run::{Outcome, TaskResult, run};

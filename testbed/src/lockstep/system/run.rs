@@ -84,7 +84,7 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// Outcome of a task.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TaskEnd {
+pub struct TaskResult {
     /// Emulated time at which the client sent the task, in nanoseconds.
     pub sent_ns: u64,
     /// Emulated time of the first answer, in nanoseconds.
@@ -123,7 +123,7 @@ pub struct Outcome {
     /// Number of turns given to nodes.
     pub turns: u64,
     /// Outcome of each task, in sending order; empty after a violation.
-    pub ended: Vec<TaskEnd>,
+    pub ended: Vec<TaskResult>,
     /// Violated invariants.
     pub violations: Vec<Violation>,
 }
@@ -133,7 +133,7 @@ impl Outcome {
     /// with the first answer.
     #[must_use]
     pub fn run_tasks(&self, model: &str, policy: String, load: f64, seed: u64) -> RunTasks {
-        let task = |(number, end): (usize, &TaskEnd)| {
+        let task = |(number, end): (usize, &TaskResult)| {
             let sent_ps = end.sent_ns.saturating_sub(START_NS) * 1000;
             let response_ns = end.answered_ns.map(|answered| answered.saturating_sub(end.sent_ns));
             results::Task {

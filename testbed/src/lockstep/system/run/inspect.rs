@@ -10,7 +10,7 @@ use super::super::faults::FaultTarget;
 use super::super::node::Violation;
 use super::super::packets::PacketEnd;
 use super::super::workers::Worker;
-use super::{Outcome, System, TaskEnd, TaskState};
+use super::{Outcome, System, TaskResult, TaskState};
 
 impl System<'_> {
     /// Adds a node's drops to the outcome.
@@ -314,7 +314,7 @@ impl System<'_> {
             if let Some(reason) = &lost {
                 *self.outcome.lost.entry(reason.clone()).or_default() += 1;
             }
-            ended.push(TaskEnd {
+            ended.push(TaskResult {
                 sent_ns: task.sent_ns,
                 answered_ns: task.answered_ns,
                 lost,
