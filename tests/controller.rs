@@ -23,7 +23,7 @@ use wedjat::config::{ControllerAddress, ControllerConfig, FollowConfig};
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;
-use wedjat::controller::{Controller, FollowerThread, NodeId, Operator, Standing};
+use wedjat::controller::{Controller, ControllerClient, ControllerRole, FollowerThread, NodeId};
 use wedjat::stage::UnknownWorker;
 
 use rig::{CoreRig, Sizes};
@@ -55,7 +55,7 @@ impl Home {
         let controller =
             Controller::start(&self.config()).unwrap_or_else(|error| panic!("{error}"));
         wait_until("the controller leads", || {
-            matches!(controller.standing(), Standing::Leads { .. })
+            matches!(controller.role(), ControllerRole::Leader { .. })
         });
         controller
     }
@@ -66,7 +66,7 @@ impl Home {
 
     /// Sends these commands to the controller and returns the last version.
     fn ask(&self, commands: &[&str]) -> u64 {
-        let mut operator = Operator::open(&self.address(), None).unwrap();
+        let mut operator = ControllerClient::open(&self.address(), None).unwrap();
         let mut version = 0;
         for text in commands {
             let done = operator.command(&text.parse().unwrap(), None);
@@ -76,7 +76,7 @@ impl Home {
     }
 
     fn topology(&self) -> proto::TopologyReply {
-        Operator::open(&self.address(), None).unwrap().topology().unwrap()
+        ControllerClient::open(&self.address(), None).unwrap().topology().unwrap()
     }
 
     /// Runs `wedjat ctl` for this controller.
@@ -632,7 +632,9 @@ fn tcp_requires_certificates_of_the_authority() {
     );
     let config = ControllerConfig::parse(Path::new("controller.toml"), &text).unwrap();
     let controller = Controller::start(&config).unwrap_or_else(|error| panic!("{error}"));
-    wait_until("the controller leads", || matches!(controller.standing(), Standing::Leads { .. }));
+    wait_until("the controller leads", || {
+        matches!(controller.role(), ControllerRole::Leader { .. })
+    });
     home.ask(&RACKS);
     home.ask(&["add-pool id=7 workers=6 policy=horus"]);
     let url = format!("https://127.0.0.1:{}", controller.listen.unwrap().port());
@@ -640,7 +642,7 @@ fn tcp_requires_certificates_of_the_authority() {
     let asks = |ca: &str, who: &str| {
         let files = [format!("{ca}.pem"), format!("{who}.pem"), format!("{who}.key")]
             .map(|name| home.path(&name));
-        let operator = Operator::open(&ControllerAddress::Url(url.clone()), Some(&files));
+        let operator = ControllerClient::open(&ControllerAddress::Url(url.clone()), Some(&files));
         operator.and_then(|mut operator| operator.topology()).is_ok()
     };
     assert!(asks("ca", "client"));

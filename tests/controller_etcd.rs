@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use wedjat::config::{ControllerAddress, ControllerConfig};
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::{self as proto, TopologyReply};
-use wedjat::controller::{Controller, Operator, Standing};
+use wedjat::controller::{Controller, ControllerClient, ControllerRole};
 
 use etcd::proxy::{Action, Proxy};
 use etcd::{Etcd, Process};
@@ -95,7 +95,8 @@ impl Controllers {
     /// Sends a command to this controller and returns the fabric's new version.
     fn ask(&self, id: u16, text: &str) -> Result<u64, String> {
         let address = ControllerAddress::Socket(self.socket(id));
-        let mut operator = Operator::open(&address, None).map_err(|error| error.to_string())?;
+        let mut operator =
+            ControllerClient::open(&address, None).map_err(|error| error.to_string())?;
         let done = operator.command(&text.parse().unwrap(), None);
         done.map(|done| done.version).map_err(|error| error.to_string())
     }
@@ -113,15 +114,15 @@ impl Controllers {
     /// Returns this controller's fabric, if it leads.
     fn topology(&self, id: u16) -> Option<TopologyReply> {
         let address = ControllerAddress::Socket(self.socket(id));
-        Operator::open(&address, None).ok()?.topology().ok()
+        ControllerClient::open(&address, None).ok()?.topology().ok()
     }
 }
 
 /// Returns a controller's term, if it leads.
 fn term(of: &Controller) -> Option<u64> {
-    match of.standing() {
-        Standing::Leads { term, .. } => Some(term),
-        Standing::StandsBy(_) => None,
+    match of.role() {
+        ControllerRole::Leader { term, .. } => Some(term),
+        ControllerRole::Standby(_) => None,
     }
 }
 
@@ -147,7 +148,7 @@ fn next_leader_has_all_kept_changes() {
     wait_until("the next leads", || term(&second).is_some());
     assert!(term(&second) > before);
     assert_eq!(etcd.ask(2, "add-leaf id=2 ip=10.0.1.2"), Ok(3));
-    let Standing::Leads { fabric, .. } = second.standing() else { panic!() };
+    let ControllerRole::Leader { fabric, .. } = second.role() else { panic!() };
     assert_eq!((fabric.version, fabric.leaves.len(), fabric.spines.len()), (3, 2, 1));
 }
 
@@ -182,7 +183,7 @@ fn stopped_leader_can_write_nothing() {
     // The resumed controller refuses a request at once, with or without knowledge of its deposition.
     let socket = etcd.socket(1);
     let asked = std::thread::spawn(move || {
-        let mut operator = Operator::open(&ControllerAddress::Socket(socket), None).ok()?;
+        let mut operator = ControllerClient::open(&ControllerAddress::Socket(socket), None).ok()?;
         Some(operator.command(&"add-leaf id=9 ip=10.0.1.9".parse().unwrap(), None))
     });
     std::thread::sleep(Duration::from_millis(50));
@@ -224,13 +225,13 @@ fn etcd_outage_suspends_the_lead_and_keeps_data() {
     let refused = etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").unwrap_err();
     assert!(refused.contains("stands by"), "{refused}");
     wait_until("the controller gives the reason", || {
-        let Standing::StandsBy(reason) = controller.standing() else { return false };
+        let ControllerRole::Standby(reason) = controller.role() else { return false };
         reason.contains("no member of etcd can be reached") && reason.contains("what runs goes on")
     });
     etcd.members[0] = Some(etcd.spawn(0));
     wait_until("the controller leads again", || term(&controller).is_some());
     assert!(etcd.ask(1, "add-leaf id=3 ip=10.0.1.3").is_ok());
-    let Standing::Leads { fabric, .. } = controller.standing() else { panic!() };
+    let ControllerRole::Leader { fabric, .. } = controller.role() else { panic!() };
     assert!(fabric.leaves.contains_key(&1) && fabric.leaves.contains_key(&3));
 }
 
@@ -370,7 +371,7 @@ fn restored_old_etcd_is_reported_by_its_leader() {
     drop(second);
     wait_until(
         "the first still reports it",
-        || matches!(first.standing(), Standing::StandsBy(reason) if told(&reason)),
+        || matches!(first.role(), ControllerRole::Standby(reason) if told(&reason)),
     );
 }
 
@@ -385,7 +386,7 @@ fn full_etcd_is_reported() {
         leaf += 1;
         let ip = format!("10.{}.{}.1", leaf / 250, leaf % 250 + 1);
         let refused = etcd.ask(1, &format!("add-leaf id={leaf} ip={ip}")).err();
-        let Standing::StandsBy(reason) = controller.standing() else {
+        let ControllerRole::Standby(reason) = controller.role() else {
             return refused.is_some_and(|text| full(&text));
         };
         full(&reason) || refused.is_some_and(|text| full(&text))
@@ -506,7 +507,8 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     proxy.cut(true);
     let socket = etcd.socket(1);
     let asked = std::thread::spawn(move || {
-        let mut operator = Operator::open(&ControllerAddress::Socket(socket), None).unwrap();
+        let mut operator =
+            ControllerClient::open(&ControllerAddress::Socket(socket), None).unwrap();
         let done = operator.command(&"add-leaf id=9 ip=10.0.1.9".parse().unwrap(), None);
         done.map_err(|error| error.to_string())
     });
@@ -523,7 +525,7 @@ fn deposed_leader_answers_nothing_while_a_write_hangs() {
     proxy.cut(false);
     wait_until(
         "the first knows the leader",
-        || matches!(first.standing(), Standing::StandsBy(reason) if reason.contains("controller 2")),
+        || matches!(first.role(), ControllerRole::Standby(reason) if reason.contains("controller 2")),
     );
     assert_eq!(etcd.leaves(2), Some(vec![1, 2]));
 }

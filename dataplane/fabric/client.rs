@@ -22,7 +22,7 @@ const REPLY_MAX: usize = 256 << 20;
 
 /// Connection to a controller.
 #[derive(Debug)]
-pub struct Operator {
+pub struct ControllerClient {
     runtime: Runtime,
     client: FabricClient<Channel>,
 }
@@ -51,7 +51,7 @@ fn with_timeout<T>(message: T) -> tonic::Request<T> {
     request
 }
 
-impl Operator {
+impl ControllerClient {
     /// Connects to the controller at `to`.
     ///
     /// # Errors

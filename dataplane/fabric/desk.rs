@@ -27,9 +27,9 @@ const LEASE_IS_OVER: &str = "its lease is over";
 
 /// Role of a controller at one moment.
 #[derive(Clone, Debug)]
-pub enum Standing {
+pub enum ControllerRole {
     /// Standby, with the reason.
-    StandsBy(Arc<str>),
+    Standby(Arc<str>),
     /// Leader.
     Leads {
         /// Term: larger than all earlier ones.
@@ -41,49 +41,49 @@ pub enum Standing {
     },
 }
 
-impl Standing {
+impl ControllerRole {
     /// Returns the current role: a leader whose lease is over is a standby.
     fn at_this_moment(&self) -> Self {
         match self {
-            Self::Leads { lease, .. } if !lease.holds() => Self::StandsBy(LEASE_IS_OVER.into()),
-            standing => standing.clone(),
+            Self::Leader { lease, .. } if !lease.holds() => Self::Standby(LEASE_IS_OVER.into()),
+            role => role.clone(),
         }
     }
 }
 
-/// Read access to a controller's standing. Each read compares the lease with the clock, so an ended lease
+/// Read access to a controller's role. Each read compares the lease with the clock, so an ended lease
 /// never gives an answer of a leader.
 #[derive(Clone, Debug)]
-pub(super) struct StandingReader {
-    standing: watch::Receiver<Standing>,
-    /// True after [`Self::changed`] has reported the end of the lease in `standing`.
+pub(super) struct RoleReader {
+    role: watch::Receiver<ControllerRole>,
+    /// True after [`Self::changed`] has reported the end of the lease in `role`.
     has_ended: bool,
 }
 
-impl StandingReader {
-    /// Creates the standing of a controller that has not led yet, and its reader.
-    pub fn new() -> (watch::Sender<Standing>, Self) {
-        let began = Standing::StandsBy("it has not led yet".into());
-        let (sender, standing) = watch::channel(began);
-        (sender, Self { standing, has_ended: false })
+impl RoleReader {
+    /// Creates the role of a controller that has not led yet, and its reader.
+    pub fn new() -> (watch::Sender<ControllerRole>, Self) {
+        let began = ControllerRole::Standby("it has not led yet".into());
+        let (sender, role) = watch::channel(began);
+        (sender, Self { role, has_ended: false })
     }
 
-    /// Returns the current standing.
-    pub fn now(&self) -> Standing {
-        self.standing.borrow().at_this_moment()
+    /// Returns the current role.
+    pub fn now(&self) -> ControllerRole {
+        self.role.borrow().current()
     }
 
     /// Returns a reader whose first [`Self::changed`] returns at once.
     pub fn restarted(&self) -> Self {
-        let mut standing = self.standing.clone();
-        standing.mark_changed();
-        Self { standing, has_ended: false }
+        let mut role = self.role.clone();
+        role.mark_changed();
+        Self { role, has_ended: false }
     }
 
-    /// Waits for another standing, including the end of a lease. Returns `None` when the controller ends.
-    pub async fn changed(&mut self) -> Option<Standing> {
-        let lease = match &*self.standing.borrow() {
-            Standing::Leads { lease, .. } if !self.has_ended => Some(lease.clone()),
+    /// Waits for another role, including the end of a lease. Returns `None` when the controller ends.
+    pub async fn changed(&mut self) -> Option<ControllerRole> {
+        let lease = match &*self.role.borrow() {
+            ControllerRole::Leader { lease, .. } if !self.has_ended => Some(lease.clone()),
             _ => None,
         };
         let lease_end = async move {
@@ -93,13 +93,13 @@ impl StandingReader {
             }
         };
         tokio::select! {
-            changed = self.standing.changed() => changed.ok()?,
+            changed = self.role.changed() => changed.ok()?,
             () = lease_end => {}
         }
-        let standing = self.standing.borrow_and_update();
-        let now = standing.at_this_moment();
-        let is_over = matches!(now, Standing::StandsBy(_));
-        self.has_ended = is_over && matches!(*standing, Standing::Leads { .. });
+        let role = self.role.borrow_and_update();
+        let now = role.current();
+        let is_over = matches!(now, ControllerRole::Standby(_));
+        self.has_ended = is_over && matches!(*role, ControllerRole::Leader { .. });
         Some(now)
     }
 }
@@ -138,7 +138,7 @@ pub enum AskError {
     Store(String),
     /// The controller does not lead.
     #[error("this controller stands by: {0}")]
-    StandsBy(Arc<str>),
+    Standby(Arc<str>),
 }
 
 /// Result of a request.
@@ -176,7 +176,7 @@ pub(super) struct Desk<S> {
     pub store: S,
     /// Requests of the service.
     pub requests: mpsc::Receiver<CommandRequest>,
-    pub standing: watch::Sender<Standing>,
+    pub role: watch::Sender<ControllerRole>,
     /// Newest version and term with which it has led. A store with older ones was restored from a copy.
     pub known: Position,
     /// Version of the last attempt at a compaction.
@@ -232,18 +232,19 @@ impl<S: Store> Desk<S> {
 
     /// Publishes that this controller stands by.
     fn stand_by(&self, reason: &str) {
-        self.standing.send_replace(Standing::StandsBy(reason.into()));
+        self.role.send_replace(ControllerRole::Standby(reason.into()));
     }
 
     /// Waits for the lead and loads the fabric. Refuses requests in the meantime. Returns the term and the fabric.
     async fn begin(&mut self) -> Result<(u64, Arc<Fabric>), StoreError> {
-        let (store, requests, standing) = (&mut self.store, &mut self.requests, &self.standing);
+        let (store, requests, role) = (&mut self.store, &mut self.requests, &self.role);
         let known = self.known;
         let begun = async {
             let report_leader = |reason: &str| {
-                standing.send_if_modified(|now| {
-                    let is_new = !matches!(now, Standing::StandsBy(known) if **known == *reason);
-                    *now = Standing::StandsBy(reason.into());
+                role.send_if_modified(|now| {
+                    let is_new =
+                        !matches!(now, ControllerRole::Standby(known) if **known == *reason);
+                    *now = ControllerRole::Standby(reason.into());
                     is_new
                 });
             };
@@ -259,7 +260,7 @@ impl<S: Store> Desk<S> {
         loop {
             tokio::select! {
                 begun = &mut begun => return begun,
-                Some(request) = requests.recv() => refuse(standing, request),
+                Some(request) = requests.recv() => refuse(role, request),
             }
         }
     }
@@ -271,7 +272,7 @@ impl<S: Store> Desk<S> {
         loop {
             tokio::select! {
                 () = &mut over => return,
-                Some(request) = self.requests.recv() => refuse(&self.standing, request),
+                Some(request) = self.requests.recv() => refuse(&self.role, request),
             }
         }
     }
@@ -293,7 +294,7 @@ impl<S: Store> Desk<S> {
             };
             // The process may have been stopped since the last check of the clock.
             if !lease.holds() {
-                let _ = request.answer.send(Err(AskError::StandsBy(LEASE_IS_OVER.into())));
+                let _ = request.answer.send(Err(AskError::Standby(LEASE_IS_OVER.into())));
                 return StoreError::Deposed;
             }
             let outcome = tokio::select! {
@@ -340,7 +341,7 @@ impl<S: Store> Desk<S> {
     /// Publishes a version of the fabric.
     fn publish(&self, term: u64, fabric: &Arc<Fabric>, lease: &Lease) {
         let (fabric, lease) = (Arc::clone(fabric), lease.clone());
-        self.standing.send_replace(Standing::Leads { term, fabric, lease });
+        self.role.send_replace(ControllerRole::Leader { term, fabric, lease });
     }
 
     /// Executes one request. The inner `Err` holds an error of the store; the inner `Ok` holds a refusal.
@@ -388,12 +389,12 @@ impl<S: Store> Desk<S> {
 }
 
 /// Answers that this controller stands by.
-fn refuse(standing: &watch::Sender<Standing>, request: CommandRequest) {
-    let reason = match &*standing.borrow() {
-        Standing::StandsBy(reason) => Arc::clone(reason),
-        Standing::Leads { .. } => "it begins".into(),
+fn refuse(role: &watch::Sender<ControllerRole>, request: CommandRequest) {
+    let reason = match &*role.borrow() {
+        ControllerRole::Standby(reason) => Arc::clone(reason),
+        ControllerRole::Leader { .. } => "it begins".into(),
     };
-    let _ = request.answer.send(Err(AskError::StandsBy(reason)));
+    let _ = request.answer.send(Err(AskError::Standby(reason)));
 }
 
 /// Returns notes for operators on probably unintended conditions, such as a pool with too few workers.

@@ -23,10 +23,10 @@ mod service;
 mod store;
 mod view;
 
-pub use client::Operator;
+pub use client::ControllerClient;
 pub use command::{Command, CommandError, FABRIC_WORKERS_MAX};
 pub use convert::{MessageError, delta, hello};
-pub use desk::Standing;
+pub use desk::ControllerRole;
 pub use event::{Event, Ids};
 pub use fabric::{Fabric, Leaf, Pool, PoolSettings, Server, Spine, Worker};
 pub use follow::{FollowerThread, wanted};

@@ -16,7 +16,7 @@ use wedjat_admin::listen::{
 use wedjat_admin::{OwnersSocket, SocketError};
 use wedjat_desired::config::{ControllerConfig, StoreConfig};
 
-use super::desk::{Desk, Standing, StandingReader};
+use super::desk::{ControllerRole, Desk, RoleReader};
 use super::generated::fabric_server::FabricServer;
 use super::service::Service;
 use super::store::{EtcdAccess, EtcdStore, FileStore, Store, StoreError};
@@ -71,7 +71,7 @@ pub struct Controller {
     /// TCP address at which it listens, if any.
     pub listen: Option<SocketAddr>,
     /// Role: leader or standby.
-    standing: StandingReader,
+    role: RoleReader,
 }
 
 /// Listeners of a controller.
@@ -128,8 +128,8 @@ impl Controller {
 
     /// Returns the current role: leader or standby.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.standing.now()
+    pub fn role(&self) -> ControllerRole {
+        self.role.now()
     }
 
     /// Returns the error with which the controller's thread ended, once. `None` while the thread runs, and
@@ -190,13 +190,13 @@ impl Parts {
     ) -> Result<Controller, ControllerError> {
         let (stop, stopped) = watch::channel(false);
         let (sender, requests) = mpsc::channel(WAITING_MAX);
-        let (standing, reader) = StandingReader::new();
+        let (role, reader) = RoleReader::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let service = Service::new(self.id, self.restores, sender, reader.clone());
         let (listeners, ended) = (self.listeners, stopped.clone());
         let run = move || {
             let desk =
-                Desk { store, requests, standing, known: Position::default(), compaction_tried: 0 };
+                Desk { store, requests, role, known: Position::default(), compaction_tried: 0 };
             let served = async {
                 serve(listeners, service, stopped).await;
                 Ok(())
@@ -208,7 +208,7 @@ impl Parts {
             done.map(|_| ())
         };
         let thread = std::thread::Builder::new().name("wedjat-fabric".to_owned()).spawn(run)?;
-        Ok(Controller { stop, thread: Some(thread), listen, standing: reader })
+        Ok(Controller { stop, thread: Some(thread), listen, role: reader })
     }
 }
 

@@ -16,7 +16,7 @@ use wedjat_desired::state::Delta;
 use super::command::Command;
 use super::convert::{self, PROTOCOL, command_status};
 use super::desk::{
-    AskError, CommandRequest, CommandResult, Request as DeskRequest, Standing, StandingReader,
+    AskError, CommandRequest, CommandResult, ControllerRole, Request as DeskRequest, RoleReader,
     notes,
 };
 use super::fabric::{Fabric, Leaf, Pool};
@@ -63,7 +63,7 @@ pub struct Service {
     /// Id of the controller.
     id: u16,
     requests: mpsc::Sender<CommandRequest>,
-    standing: StandingReader,
+    role: RoleReader,
     followers: Arc<Mutex<Followers>>,
     /// Spines that have followed this process.
     seen_spines: Arc<Mutex<BTreeSet<u16>>>,
@@ -93,21 +93,21 @@ fn status(error: &AskError) -> Status {
         AskError::Command(error) => command_status(error),
         AskError::Version { .. } => Status::aborted(error.to_string()),
         AskError::Behind { .. } => Status::failed_precondition(error.to_string()),
-        AskError::Store(_) | AskError::StandsBy(_) => Status::unavailable(error.to_string()),
+        AskError::Store(_) | AskError::Standby(_) => Status::unavailable(error.to_string()),
     }
 }
 
 impl Service {
-    /// Creates the service of the controller `id`. Requests go to `requests`; `standing` has the desired state.
+    /// Creates the service of the controller `id`. Requests go to `requests`; `role` has the desired state.
     pub fn new(
         id: u16,
         restores: bool,
         requests: mpsc::Sender<CommandRequest>,
-        standing: StandingReader,
+        role: RoleReader,
     ) -> Self {
         let changed = Arc::new(Mutex::new(([0; 3], [].into())));
         let (followers, seen_spines, newest) = (Arc::default(), Arc::default(), Arc::default());
-        Self { id, requests, standing, followers, seen_spines, changed, restores, newest }
+        Self { id, requests, role, followers, seen_spines, changed, restores, newest }
     }
 
     /// Locks the followers. A panic of another thread leaves them consistent.
@@ -155,9 +155,9 @@ impl Service {
 
     /// Returns the term and the current fabric.
     fn leader_state(&self) -> Result<(u64, Arc<Fabric>), Status> {
-        match self.standing.now() {
-            Standing::Leads { term, fabric, .. } => Ok((term, fabric)),
-            Standing::StandsBy(reason) => Err(stands_by(&reason)),
+        match self.role.now() {
+            ControllerRole::Leader { term, fabric, .. } => Ok((term, fabric)),
+            ControllerRole::Standby(reason) => Err(stands_by(&reason)),
         }
     }
 
@@ -168,7 +168,8 @@ impl Service {
         if_version: Option<u64>,
     ) -> Result<CommandResult, AskError> {
         let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some((has, node)), Standing::Leads { fabric, .. }) = (newest, self.standing.now())
+        if let (Some((has, node)), ControllerRole::Leader { fabric, .. }) =
+            (newest, self.role.now())
             && has > fabric.version
         {
             return Err(AskError::Behind { node, has, found: fabric.version });
@@ -184,7 +185,7 @@ impl Service {
     ) -> Result<CommandResult, AskError> {
         let (answer, answered) = oneshot::channel();
         let sent = self.requests.send(CommandRequest { request, if_version, answer }).await;
-        sent.map_err(|_| AskError::StandsBy("it ends".into()))?;
+        sent.map_err(|_| AskError::Standby("it ends".into()))?;
         // The desk may have ended while the store kept the command.
         let unknown =
             "the controller ends; whether the command is kept is not known: look at the topology";
@@ -270,15 +271,15 @@ impl Service {
         replies: mpsc::Sender<Result<proto::FollowReply, Status>>,
         mut replaced: oneshot::Receiver<()>,
     ) {
-        let mut standing = self.standing.restarted();
+        let mut role = self.role.restarted();
         let (mut view, mut before) = (View::default(), None::<(u64, Arc<Fabric>)>);
         loop {
             tokio::select! {
-                now = standing.changed() => {
+                now = role.changed() => {
                     let Some(now) = now else { return };
                     let (term, fabric) = match now {
-                        Standing::Leads { term, fabric, .. } => (term, fabric),
-                        Standing::StandsBy(reason) => {
+                        ControllerRole::Leader { term, fabric, .. } => (term, fabric),
+                        ControllerRole::Standby(reason) => {
                             let _ = replies.send(Err(stands_by(&reason))).await;
                             return;
                         }
@@ -494,10 +495,10 @@ impl Calls for Service {
             }
         });
         // The lease may have ended while a reply waited here.
-        let standing = self.standing.clone();
-        let replies = ReceiverStream::new(queued).map(move |reply| match standing.now() {
-            Standing::Leads { .. } => reply,
-            Standing::StandsBy(reason) => reply.and(Err(stands_by(&reason))),
+        let role = self.role.clone();
+        let replies = ReceiverStream::new(queued).map(move |reply| match role.now() {
+            ControllerRole::Leader { .. } => reply,
+            ControllerRole::Standby(reason) => reply.and(Err(stands_by(&reason))),
         });
         Ok(Response::new(Box::pin(replies)))
     }

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use wedjat::config::ControllerAddress;
 use wedjat::controller::generated::{Node, TopologyReply};
-use wedjat::controller::{Command as FabricCommand, Operator};
+use wedjat::controller::{Command as FabricCommand, ControllerClient};
 use wedjat::quantity;
 
 use super::{Arguments, Command, PoolCommand, print_result, with};
@@ -161,7 +161,7 @@ pub fn run(arguments: &Arguments, request: FabricRequest) -> Outcome {
     {
         return Err("https needs --ca, --certificate and --key".into());
     }
-    let mut operator = Operator::open(&address, tls.as_ref())?;
+    let mut operator = ControllerClient::open(&address, tls.as_ref())?;
     match request {
         FabricRequest::Topology => {
             let reply = operator.topology()?;

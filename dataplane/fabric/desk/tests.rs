@@ -128,7 +128,7 @@ type Answer = oneshot::Receiver<Result<CommandResult, AskError>>;
 struct Site {
     store: FakeStore,
     asks: mpsc::Sender<CommandRequest>,
-    reader: StandingReader,
+    reader: RoleReader,
     /// Desk; `None` once it runs.
     desk: Option<Desk<FakeStore>>,
     stop: watch::Sender<bool>,
@@ -139,11 +139,11 @@ impl Site {
     fn new(clock: Clock) -> Self {
         let store = FakeStore::new(clock);
         let (asks, requests) = mpsc::channel(64);
-        let (standing, reader) = StandingReader::new();
+        let (role, reader) = RoleReader::new();
         let desk = Desk {
             store: store.clone(),
             requests,
-            standing,
+            role,
             known: Position::default(),
             compaction_tried: 0,
         };
@@ -155,11 +155,11 @@ impl Site {
         if let Some(desk) = self.desk.take() {
             tokio::spawn(desk.run(self.stop.subscribe()));
         }
-        self.until(|standing| matches!(standing, Standing::Leads { .. })).await;
+        self.until(|role| matches!(role, ControllerRole::Leader { .. })).await;
     }
 
-    /// Waits for a standing. The reader's first `changed` returns at once, so that no standing is missed.
-    async fn until(&self, is_reached: impl Fn(&Standing) -> bool) {
+    /// Waits for a role. The reader's first `changed` returns at once, so that no role is missed.
+    async fn until(&self, is_reached: impl Fn(&ControllerRole) -> bool) {
         let mut reader = self.reader.restarted();
         while !is_reached(&self.reader.now()) {
             reader.changed().await.unwrap();
@@ -176,7 +176,7 @@ impl Site {
 
     /// Returns true if the controller leads now.
     fn is_leader(&self) -> bool {
-        matches!(self.reader.now(), Standing::Leads { .. })
+        matches!(self.reader.now(), ControllerRole::Leader { .. })
     }
 }
 
@@ -199,12 +199,12 @@ fn lease_ends_all_answers_while_append_hangs() {
         let answer = site.ask("add-leaf id=2 ip=10.0.1.2", None);
         site.store.hung.notified().await;
         let mut follower = site.reader.restarted();
-        follower.changed().await.unwrap(); // the current standing
+        follower.changed().await.unwrap(); // the current role
         assert!(site.is_leader());
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
         // Each read compares the lease with the clock: the desk need not run first.
         assert!(!site.is_leader());
-        assert!(matches!(follower.changed().await, Some(Standing::StandsBy(_))));
+        assert!(matches!(follower.changed().await, Some(ControllerRole::Standby(_))));
         site.store.content().hangs = false;
         let refused = answer.await.unwrap().unwrap_err().to_string();
         assert!(refused.contains("whether the command is kept is not known"), "{refused}");
@@ -229,7 +229,7 @@ fn lease_ends_lead_while_compaction_hangs() {
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
         assert!(!site.is_leader());
         site.store.content().hangs = false;
-        site.until(|standing| matches!(standing, Standing::Leads { term: 2, .. })).await;
+        site.until(|role| matches!(role, ControllerRole::Leader { term: 2, .. })).await;
     });
 }
 
@@ -249,7 +249,7 @@ fn queued_asks_are_refused_after_the_lease() {
         NOW.store(LEASE.as_secs(), Ordering::Relaxed);
         for answer in answers {
             let refused = answer.await.unwrap().unwrap_err();
-            assert!(matches!(refused, AskError::StandsBy(_)), "{refused}");
+            assert!(matches!(refused, AskError::Standby(_)), "{refused}");
         }
     });
 }
@@ -273,7 +273,7 @@ fn short_leads_compact_the_log() {
                 version += 1;
             }
             NOW.fetch_add(LEASE.as_secs(), Ordering::Relaxed);
-            site.until(|standing| matches!(standing, Standing::Leads { term, .. } if *term > lead))
+            site.until(|role| matches!(role, ControllerRole::Leader { term, .. } if *term > lead))
                 .await;
         }
         let content = site.store.content();
@@ -293,7 +293,7 @@ fn failed_compaction_waits_for_more_versions() {
         site.lead().await;
         // The compaction after the first request fails, and ends the lead.
         assert!(site.ask("add-leaf id=1 ip=10.0.1.1", Some(0)).await.unwrap().is_err());
-        site.until(|standing| matches!(standing, Standing::Leads { term: 2, .. })).await;
+        site.until(|role| matches!(role, ControllerRole::Leader { term: 2, .. })).await;
         // The desk has handled each request completely when it answers the next one.
         for version in COMPACT..2 * COMPACT {
             let verb =
@@ -301,7 +301,7 @@ fn failed_compaction_waits_for_more_versions() {
             assert_eq!(site.store.content().failed_compactions, 1, "version {version}");
             site.ask(verb, None).await.unwrap().unwrap();
         }
-        site.until(|standing| matches!(standing, Standing::Leads { term: 3, .. })).await;
+        site.until(|role| matches!(role, ControllerRole::Leader { term: 3, .. })).await;
         assert_eq!(site.store.content().failed_compactions, 2);
     });
 }

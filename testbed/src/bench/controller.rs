@@ -20,7 +20,7 @@ use wedjat::controller::Command as ControllerCommand;
 use wedjat::controller::generated as proto;
 use wedjat::controller::generated::fabric_client::FabricClient;
 use wedjat::controller::generated::follow_request::Message;
-use wedjat::controller::{Event, Fabric, Ids, Operator, Placement, Rack, keep, link, take};
+use wedjat::controller::{ControllerClient, Event, Fabric, Ids, Placement, Rack, keep, link, take};
 
 use crate::demo::leaf::find;
 
@@ -293,7 +293,7 @@ fn measure(arguments: &Arguments) -> Result<ControllerFigures, Failure> {
     };
     wait_for_all(&mut leaves, version)?;
     let snapshot_s = began.elapsed().as_secs_f64();
-    let mut operator = Operator::open(&ControllerAddress::Socket(socket), None)?;
+    let mut operator = ControllerClient::open(&ControllerAddress::Socket(socket), None)?;
     let mut times_ms = Vec::new();
     for change in 0..arguments.changes {
         let command = format!("set-queue pool={COMMON} queue={}", 1000 + change).parse()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use wedjat::config::ControllerAddress;
-use wedjat::controller::{Command, Operator};
+use wedjat::controller::{Command, ControllerClient};
 
 /// Lease of the leader, the shortest that etcd grants.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -164,8 +164,8 @@ impl Controllers {
     }
 
     /// Connects to controller `id` as an operator, without TLS; `None` if it does not listen.
-    fn operator(&self, id: usize) -> Option<Operator> {
-        Operator::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
+    fn operator(&self, id: usize) -> Option<ControllerClient> {
+        ControllerClient::open(&ControllerAddress::Socket(self.socket(id)), None).ok()
     }
 
     /// Returns the leader and the version of its desired state. Only a leader answers a request for the
