@@ -886,7 +886,7 @@ fn vanished_peer_may_return() {
 }
 
 /// A leaf that waits for the server of its memif client ends at once when stopped. A wait until `--peer-timeout` is
-/// would fail the leaf.
+/// over would fail the leaf.
 // promise: running.1
 #[test]
 fn stop_ends_the_wait_for_a_peer() {

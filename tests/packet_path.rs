@@ -4,6 +4,7 @@
 
 mod counting;
 mod frames;
+mod rig;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod timeouts;
 

@@ -35,9 +35,9 @@ unsafe impl Send for Receiver {}
 static RECEIVER: Mutex<Option<Receiver>> = Mutex::new(None);
 
 /// Logger that passes records to the receiver.
-struct ToProgram;
+struct CallbackLogger;
 
-impl Log for ToProgram {
+impl Log for CallbackLogger {
     fn enabled(&self, _metadata: &Metadata<'_>) -> bool {
         true
     }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn wedjat_set_log(
         _ => return WEDJAT_ERROR_OPTIONS,
     };
     static BEGIN: Once = Once::new();
-    static LOGGER: ToProgram = ToProgram;
+    static LOGGER: CallbackLogger = CallbackLogger;
     BEGIN.call_once(|| {
         let _ = log::set_logger(&LOGGER); // fails if another library has set one; checked below
     });

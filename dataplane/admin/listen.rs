@@ -1,6 +1,6 @@
 //! Listeners and gRPC servers of a node's control and of a controller: a socket of the user, and TCP with
 //! TLS. The number of connections is bounded, in total and per source ([`connection_slots`](super::connection_slots)).
-//! connection must send its first bytes in time.
+//! A connection must send its first bytes in time.
 
 use std::future::Future;
 use std::io;
@@ -230,12 +230,12 @@ impl<S> Client<S> {
     }
 }
 
-/// Attaches the seat to the requests of a gRPC connection, for [`Calls`].
+/// Attaches the handle to the requests of a gRPC connection, for [`Calls`].
 impl<S> Connected for Client<S> {
     type ConnectInfo = SlotHandle;
 
     fn connect_info(&self) -> SlotHandle {
-        self.seat()
+        self.handle()
     }
 }
 

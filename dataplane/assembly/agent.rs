@@ -100,7 +100,7 @@ fn worker_sets<B: Buf + Token>(
 /// Capacity of the queue that reports dead worker processes to the core.
 const DEATHS: usize = 1024;
 
-/// Creates the parts of the configured agent, whose state is `table`. `link` creates the link of the worker at a
+/// Creates the parts of the configured agent, whose state is `table`. `link` creates the link of the worker at an
 /// index. `pool` is the pool of packet buffers.
 pub fn parts<B: Buf + Token, A>(
     config: &AgentConfig,

@@ -29,7 +29,7 @@ use wedjat_cosched::{
 };
 
 use super::notes::{Figures, JobState, Note, NotesFolder};
-use super::progress::{self, Reading};
+use super::progress::{self, ProgressSource};
 use super::{AgentMonitor, CoschedError, Measure, Objective, Policy};
 
 /// Interval of worker observations, and of checks for the job's end.
@@ -110,7 +110,7 @@ struct JobPlan {
 
 /// Common settings of an agent's jobs.
 #[derive(Clone, Debug)]
-pub struct Setting {
+pub struct BatchSettings {
     /// Name of the agent.
     pub agent: String,
     /// Policy that sets the share.
@@ -133,8 +133,8 @@ impl Job {
 
     /// Creates a job with these settings and without a command.
     #[must_use]
-    pub fn new(setting: Setting) -> Self {
-        let Setting { agent, policy, objective, setup, processes } = setting;
+    pub fn new(settings: BatchSettings) -> Self {
+        let BatchSettings { agent, policy, objective, setup, processes } = settings;
         Self {
             agent,
             command: Vec::new(),
@@ -323,7 +323,7 @@ struct Batch<'a> {
     actuator: Box<dyn Actuator>,
     guard: Guard,
     chooser: Option<ShareChooser>,
-    reading: Reading,
+    reading: ProgressSource,
     child: Child,
     began: Instant,
     /// Share chosen within the guard's limit.
@@ -630,7 +630,7 @@ fn spawn(
     id: u32,
     group: &Group,
     limits: &Limits,
-) -> Result<(Child, Reading), CoschedError> {
+) -> Result<(Child, ProgressSource), CoschedError> {
     let fault = |error| CoschedError::Command { command: job.program(), error };
     let Some((program, arguments)) = job.command.split_first() else {
         return Err(fault(io::ErrorKind::InvalidInput.into()));
@@ -649,11 +649,11 @@ fn spawn(
     let mut child =
         in_group(&mut command, group, limits, job.class).and_then(Command::spawn).map_err(fault)?;
     let reading = match &job.measure {
-        Measure::Cpu => Reading::Cpu,
-        Measure::Counter => Reading::Counter(folder.counter(id)),
+        Measure::Cpu => ProgressSource::Cpu,
+        Measure::Counter => ProgressSource::Counter(folder.counter(id)),
         Measure::Lines(text) => match child.stdout.take() {
             Some(out) => progress::count_lines(out, io::stdout(), text.clone()).map_err(fault)?,
-            None => Reading::Cpu,
+            None => ProgressSource::Cpu,
         },
     };
     Ok((child, reading))

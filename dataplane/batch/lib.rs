@@ -14,7 +14,7 @@ pub mod progress;
 pub mod queue;
 pub mod watching;
 
-pub use job::{Job, JobEnd, Setting, Signals, run};
+pub use job::{BatchSettings, Job, JobEnd, Signals, run};
 pub use notes::{JobState, Note, NotesFolder, jobs_of_this_process};
 pub use options::{Objective, Policy};
 pub use progress::Measure;

@@ -41,7 +41,7 @@ impl FromStr for Measure {
 
 /// Source of a running batch's progress.
 #[derive(Debug)]
-pub enum Reading {
+pub enum ProgressSource {
     /// CPU time of its cgroup.
     Cpu,
     /// Lines of its output.
@@ -55,7 +55,7 @@ pub enum Reading {
     Counter(PathBuf),
 }
 
-impl Reading {
+impl ProgressSource {
     /// Returns the completed work, given the CPU time of the cgroup.
     #[must_use]
     pub fn done(&self, cpu_ns: Option<u64>) -> f64 {
@@ -66,7 +66,8 @@ impl Reading {
         }
     }
 
-    /// Waits until all output of an ended batch has been forwarded. Returns the completed work as [`Reading::done`].
+    /// Waits until all output of an ended batch has been forwarded. Returns the completed work as
+    /// [`ProgressSource::done`].
     #[must_use]
     pub fn end(self, cpu_ns: Option<u64>) -> f64 {
         match self {
@@ -94,7 +95,7 @@ pub fn count_lines(
     input: impl Read + Send + 'static,
     mut output: impl Write + Send + 'static,
     text: String,
-) -> io::Result<Reading> {
+) -> io::Result<ProgressSource> {
     let count = Arc::new(AtomicU64::new(0));
     let thread_count = Arc::clone(&count);
     let forward = move || {
@@ -109,7 +110,7 @@ pub fn count_lines(
         }
     };
     let thread = std::thread::Builder::new().name("wedjat-output".to_owned()).spawn(forward)?;
-    Ok(Reading::Lines { count, thread })
+    Ok(ProgressSource::Lines { count, thread })
 }
 
 #[cfg(test)]
@@ -141,12 +142,12 @@ mod tests {
     fn progress_counter_file_is_read_or_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("counter");
-        let reading = Reading::Counter(path.clone());
+        let reading = ProgressSource::Counter(path.clone());
         assert_eq!(reading.done(None), 0.0);
         fs::write(&path, [1, 2, 3]).unwrap();
         assert_eq!(reading.done(None), 0.0);
         fs::write(&path, 77_u64.to_le_bytes()).unwrap();
         assert_eq!(reading.done(None), 77.0);
-        assert_eq!(Reading::Cpu.done(Some(1_500_000_000)), 1.5);
+        assert_eq!(ProgressSource::Cpu.done(Some(1_500_000_000)), 1.5);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Time without a failure after which an outage is over.
-const CALM: Duration = Duration::from_secs(10);
+const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 
 /// A retried failure, such as `accept` without file descriptors. The log gets one line at its start and one
 /// at its end.
@@ -30,7 +30,7 @@ impl Outage {
     /// one line.
     pub fn works(&mut self, now: Instant) -> Option<u64> {
         let last = self.last?;
-        if now.saturating_duration_since(last) < CALM {
+        if now.saturating_duration_since(last) < RECOVERED_AFTER {
             return None;
         }
         self.last = None;
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(logged, 1, "one line for a minute of failures");
         assert_eq!(outage.works(at(60_000)), None, "it may fail again at once");
         assert!(!outage.fails(at(60_100)));
-        assert_eq!(outage.works(at(60_100 + CALM.as_millis() as u64)), Some(601));
+        assert_eq!(outage.works(at(60_100 + RECOVERED_AFTER.as_millis() as u64)), Some(601));
         assert_eq!(outage.works(at(100_000)), None);
         assert!(outage.fails(at(100_000)), "the next outage has a line of its own");
     }

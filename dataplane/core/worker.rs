@@ -208,7 +208,7 @@ impl Worker {
     ///
     /// # Errors
     /// If the agent does not run or answer, is of another user or version, or has no such worker or no free channel.
-    /// if the thread cannot be pinned or made real-time.
+    /// Also if the thread cannot be pinned or made real-time.
     pub fn attach(name: &str, options: &Options) -> Result<Self, AttachError> {
         let timeout = options.attach_timeout.max(attach::OFFER_TIMEOUT);
         let open = || WorkerRegion::open_within(&path_of(name), timeout).map(Arc::new);

@@ -31,7 +31,7 @@ pub enum ControllerRole {
     /// Standby, with the reason.
     Standby(Arc<str>),
     /// Leader.
-    Leads {
+    Leader {
         /// Term: larger than all earlier ones.
         term: u64,
         /// Current fabric.
@@ -43,7 +43,7 @@ pub enum ControllerRole {
 
 impl ControllerRole {
     /// Returns the current role: a leader whose lease is over is a standby.
-    fn at_this_moment(&self) -> Self {
+    fn current(&self) -> Self {
         match self {
             Self::Leader { lease, .. } if !lease.holds() => Self::Standby(LEASE_IS_OVER.into()),
             role => role.clone(),

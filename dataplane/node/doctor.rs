@@ -753,7 +753,7 @@ mod golden;
 
 #[cfg(test)]
 mod tests {
-    use wedjat_batch::{Objective, Setting};
+    use wedjat_batch::{BatchSettings, Objective};
     use wedjat_cosched::Setup;
 
     use super::*;
@@ -917,7 +917,7 @@ mod tests {
     #[test]
     fn batch_job_requirements_are_checked() {
         let fake = Fake::new();
-        let setting = |policy| Setting {
+        let setting = |policy| BatchSettings {
             agent: "host1".to_owned(),
             policy,
             objective: Objective::default(),
@@ -947,7 +947,7 @@ mod tests {
     // promise: batch.2
     #[test]
     fn batch_jobs_need_a_core_beside_the_dispatchers() {
-        let setting = Setting {
+        let setting = BatchSettings {
             agent: "no-such-agent-of-this-test".to_owned(),
             policy: Policy::Guard,
             objective: Objective::default(),

@@ -501,7 +501,7 @@ impl Learner {
 
     /// Replaces the critic by the mean of itself and the critics received since the last call. Returns the number of
     /// received critics. A parameter whose mean is not finite keeps its value: peers may send values whose sum overflows.
-    pub fn agree(&mut self) -> u32 {
+    pub fn average_critics(&mut self) -> u32 {
         let senders = std::mem::take(&mut self.senders);
         let share = 1.0 / (senders + 1) as f32;
         for (parameters, sum) in self.critic.values.iter_mut().zip(&mut self.sum) {

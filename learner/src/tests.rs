@@ -92,9 +92,9 @@ fn nodes_agree_on_the_mean_of_their_critics() {
     let (mut one, other) = (learner(4, 1), learner(4, 2));
     let wanted: Vec<_> = one.critic().zip(other.critic()).map(|(a, b)| (a + b) * 0.5).collect();
     one.receive_critic(&critic_of(&other)).unwrap();
-    assert_eq!(one.agree(), 1, "one received critic");
+    assert_eq!(one.average_critics(), 1, "one received critic");
     assert_eq!(critic_of(&one), wanted);
-    assert_eq!(one.agree(), 0);
+    assert_eq!(one.average_critics(), 0);
     assert_eq!(critic_of(&one), wanted, "no critic was received since");
 }
 
@@ -107,7 +107,7 @@ fn overflowing_sums_keep_the_own_critic() {
     for _ in 0..2 {
         learner.receive_critic(&largest).unwrap();
     }
-    assert_eq!(learner.agree(), 2, "both are received");
+    assert_eq!(learner.average_critics(), 2, "both are received");
     assert_eq!(critic_of(&learner), own);
 }
 

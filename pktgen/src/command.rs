@@ -12,7 +12,7 @@ use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
 use wedjat_pktgen::replay::Replay;
 use wedjat_pktgen::report::{self, Report, print_line};
-use wedjat_pktgen::results::{ResultArgs, Results, Subject};
+use wedjat_pktgen::results::{ResultArgs, Results, RunDescription};
 use wedjat_pktgen::seed::StreamSeed;
 use wedjat_pktgen::selftest;
 use wedjat_pktgen::trace::{SkippedPackets, Trace};
@@ -86,11 +86,11 @@ fn add_result(
     load_args: &LoadArgs,
     network: &NetworkArgs,
 ) -> Result<(), Failure> {
-    let subject = Subject {
+    let subject = RunDescription {
         model: "pktgen".to_owned(),
         load: load_args.workers.map(|workers| load.share(workers)),
         offered_pps: Some(load.rate_pps),
-        ..Subject::default()
+        ..RunDescription::default()
     };
     let valid = report.valid;
     Ok(results.add(report.take_tasks(run, subject, network.pool), valid)?)

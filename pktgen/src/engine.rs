@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use wedjat::io::{Buf, Burst, Pool, Port};
 
 use crate::arrival::BurstsTooLong;
-use crate::exchange::{Exchange, RelayedAnswer};
+use crate::exchange::{AnswerExchange, RelayedAnswer};
 use crate::host::{Answer, FrameKind, Host};
 use crate::load::Load;
 use crate::oracle::Oracle;
@@ -116,7 +116,7 @@ pub struct Generator<P: Port, L: Pool<Buf = P::Buf>> {
     control: Burst<P::Buf>,
     outstanding: Outstanding,
     /// Exchange of answers between cores; `None` on a single core.
-    exchange: Option<Exchange>,
+    exchange: Option<AnswerExchange>,
     /// Receive times by the device's or the kernel's clock, if it stamps packets.
     stamps: Option<Box<Stamps>>,
     /// Checker of answers, if they are verified.
@@ -203,7 +203,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
     }
 
     /// Connects the generator with the exchange of answers between cores.
-    pub fn join(&mut self, exchange: Exchange) {
+    pub fn join(&mut self, exchange: AnswerExchange) {
         self.exchange = Some(exchange);
     }
 
@@ -404,7 +404,7 @@ impl<P: Port, L: Pool<Buf = P::Buf>> Generator<P, L> {
             }
             self.send_control();
         }
-        while let Some(answer) = self.exchange.as_ref().and_then(Exchange::take) {
+        while let Some(answer) = self.exchange.as_ref().and_then(AnswerExchange::take) {
             self.count_answer(answer);
         }
     }
@@ -967,7 +967,7 @@ mod tests {
         let pool = FramePool::new(512, 128);
         let load = Load { cores: 2, ..load(1e6) };
         let target = Target { next_hop_mac: Some(PEER), ..target() };
-        let exchange = Exchange::between(&[load.app(0), load.app(1)]);
+        let exchange = AnswerExchange::between(&[load.app(0), load.app(1)]);
         let (mut cores, mut peers): (Vec<_>, Vec<_>) = (0..2)
             .zip(exchange)
             .map(|(core, exchange)| {

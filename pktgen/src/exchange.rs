@@ -26,7 +26,7 @@ pub(crate) struct RelayedAnswer {
 
 /// One core's end of the exchange.
 #[derive(Clone)]
-pub struct Exchange {
+pub struct AnswerExchange {
     /// Index of this core.
     core: usize,
     /// Application id of each core's tasks. Answers repeat it.
@@ -35,7 +35,7 @@ pub struct Exchange {
     inboxes: Arc<[ArrayQueue<RelayedAnswer>]>,
 }
 
-impl Exchange {
+impl AnswerExchange {
     /// Creates an exchange between cores with these application ids, and returns one end per core, in order.
     #[must_use]
     pub fn between(apps: &[u32]) -> Vec<Self> {
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn answers_reach_their_core() {
-        let parts = Exchange::between(&[70, 80]);
+        let parts = AnswerExchange::between(&[70, 80]);
         let answer =
             RelayedAnswer { seq: 5, refused: false, operation: Some(1), received: 9, worker: 3 };
         assert!(parts[0].relay(80, answer));

@@ -15,7 +15,7 @@ use wedjat::io::{Burst, Pool, Port};
 use wedjat::wire::ether::Mac;
 use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::engine::Generator;
-use wedjat_pktgen::exchange::Exchange;
+use wedjat_pktgen::exchange::AnswerExchange;
 use wedjat_pktgen::host::{FrameKind, Host};
 use wedjat_pktgen::latency::LatencySummary;
 use wedjat_pktgen::load::Load;
@@ -151,7 +151,7 @@ impl Network {
         let apps: Vec<_> = (0..load.cores).map(|core| load.app(core)).collect();
         let mut generators = Vec::new();
         for ((core, port), exchange) in
-            (0..).zip(self.ports.drain(..)).zip(Exchange::between(&apps))
+            (0..).zip(self.ports.drain(..)).zip(AnswerExchange::between(&apps))
         {
             let pool = self.pool.handle();
             let mut generator = Generator::new(load, &self.target, core, hz, port, pool)?;

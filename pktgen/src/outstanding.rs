@@ -2,7 +2,7 @@
 
 /// A task in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flight {
+pub struct InFlightTask {
     /// Due time in ticks.
     pub due: u64,
     /// Send time in ticks.
@@ -29,7 +29,7 @@ enum State {
 /// Slot of the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    flight: Flight,
+    flight: InFlightTask,
     seq: u32,
     state: State,
 }
@@ -95,12 +95,12 @@ impl Outstanding {
 
     /// Adds a task with the next sequence number. Returns the unanswered task that it evicts, if any.
     #[inline]
-    pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<Flight> {
+    pub fn build(&mut self, due: u64, service_ns: u32, class: u16) -> Option<InFlightTask> {
         let seq = self.next;
         self.next = seq.wrapping_add(1);
         let slot = self.slot(seq);
         let lost = (slot.state == State::Sent).then_some(slot.flight);
-        let flight = Flight { due, sent: 0, service_ns, class };
+        let flight = InFlightTask { due, sent: 0, service_ns, class };
         *slot = Slot { flight, seq, state: State::Built };
         self.sent -= usize::from(lost.is_some());
         lost
@@ -108,7 +108,7 @@ impl Outstanding {
 
     /// Marks the task `seq` as sent, and returns it.
     #[inline]
-    pub fn send(&mut self, seq: u32, now: u64) -> Flight {
+    pub fn send(&mut self, seq: u32, now: u64) -> InFlightTask {
         let slot = self.slot(seq);
         slot.flight.sent = now;
         slot.state = State::Sent;
@@ -119,7 +119,7 @@ impl Outstanding {
 
     /// Returns the built task `seq`, which will not be sent.
     #[must_use]
-    pub fn built(&self, seq: u32) -> Flight {
+    pub fn built(&self, seq: u32) -> InFlightTask {
         self.slots[seq as usize & (self.slots.len() - 1)].flight
     }
 
@@ -128,7 +128,7 @@ impl Outstanding {
     /// # Errors
     /// The reason why no task in flight matches.
     #[inline(always)]
-    pub fn answer(&mut self, seq: u32) -> Result<Flight, Stray> {
+    pub fn answer(&mut self, seq: u32) -> Result<InFlightTask, Stray> {
         let slot = self.slot(seq);
         if slot.seq == seq && slot.state == State::Sent {
             slot.state = State::Answered;
@@ -167,7 +167,7 @@ impl Outstanding {
     }
 
     /// Removes all tasks in flight as lost. The caller must consume the iterator, which marks them.
-    pub fn give_up(&mut self) -> impl Iterator<Item = Flight> + '_ {
+    pub fn give_up(&mut self) -> impl Iterator<Item = InFlightTask> + '_ {
         self.sent = 0;
         self.slots.iter_mut().filter(|slot| slot.state == State::Sent).map(|slot| {
             slot.state = State::Lost;
@@ -197,7 +197,10 @@ mod tests {
     fn every_task_is_answered_once() {
         let mut outstanding = Outstanding::new(3);
         assert_eq!(send_all(&mut outstanding, 4), 0);
-        assert_eq!(outstanding.answer(2), Ok(Flight { due: 2, sent: 7, service_ns: 9, class: 1 }));
+        assert_eq!(
+            outstanding.answer(2),
+            Ok(InFlightTask { due: 2, sent: 7, service_ns: 9, class: 1 })
+        );
         assert_eq!(outstanding.answer(2), Err(Stray::Duplicate));
         assert_eq!(outstanding.answer(4), Err(Stray::Unknown));
         assert_eq!(outstanding.answer(u32::MAX), Err(Stray::Unknown));

@@ -11,7 +11,7 @@ use crate::ledger::Ledger;
 use crate::load::Load;
 use crate::manifest::Manifest;
 use crate::rate::Rate;
-use crate::results::{RunTasks, Subject, Task};
+use crate::results::{RunDescription, RunTasks, Task};
 use crate::slices::{
     GROUPS, Slices, SlicesReport, UndisturbedClass, UndisturbedReport, UndisturbedTasks,
 };
@@ -123,7 +123,7 @@ pub struct Report {
 
 impl Report {
     /// Takes the recorded tasks for the results: run number `run`, described by `subject`, in pool `pool`.
-    pub fn take_tasks(&mut self, run: usize, subject: Subject, pool: u16) -> RunTasks {
+    pub fn take_tasks(&mut self, run: usize, subject: RunDescription, pool: u16) -> RunTasks {
         let mut tasks = std::mem::take(&mut self.tasks);
         tasks.iter_mut().for_each(|task| task.pool = u32::from(pool));
         RunTasks { run, subject, seed: self.manifest.seed, tasks }
@@ -609,7 +609,7 @@ pub fn table(reports: &[Report]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outstanding::Flight;
+    use crate::outstanding::InFlightTask;
     use crate::slices::{Log, Pauses, Rule};
     use crate::tally::Clock;
 
@@ -658,7 +658,7 @@ mod tests {
             }
             // A task is late if it is sent more than 10 ticks after its due time.
             let sent = if i < unsent + late { due + 11 } else { due };
-            let flight = Flight { due, sent, service_ns: 0, class };
+            let flight = InFlightTask { due, sent, service_ns: 0, class };
             tally.send(&flight);
             if i >= 10_000 - lost {
                 tally.lose(&flight);
@@ -821,7 +821,7 @@ mod tests {
         let load = Load::new(1e5, "exp(5us)".parse().unwrap());
         let mut tally = tally(1);
         tally.schedule(5, 1);
-        let flight = Flight { due: 5, sent: 5, service_ns: 0, class: 1 };
+        let flight = InFlightTask { due: 5, sent: 5, service_ns: 0, class: 1 };
         tally.send(&flight);
         tally.answer(&flight, 2_005, false, 0);
         tally.end(1_000_000);

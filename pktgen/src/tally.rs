@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::ledger::Ledger;
-use crate::outstanding::Flight;
+use crate::outstanding::InFlightTask;
 use crate::results::{Status, Task};
 use crate::slices::{Log, LoopWatch, Pauses, Rule, Slices, TaskOutcome, UndisturbedTasks};
 use crate::stamps::StampStats;
@@ -181,7 +181,7 @@ impl Tally {
 
     /// Counts a task handed to the device.
     #[inline(always)]
-    pub(crate) fn send(&mut self, flight: &Flight) {
+    pub(crate) fn send(&mut self, flight: &InFlightTask) {
         let late = self.is_late(flight);
         self.count(flight.due, flight.class, |ledger| {
             ledger.sent += 1;
@@ -191,7 +191,7 @@ impl Tally {
 
     /// Returns true if the task was sent late.
     #[inline(always)]
-    fn is_late(&self, flight: &Flight) -> bool {
+    fn is_late(&self, flight: &InFlightTask) -> bool {
         flight.sent > flight.due + self.clock.late_ticks
     }
 
@@ -205,7 +205,7 @@ impl Tally {
         self.count(due, class, |ledger| ledger.unsent += 1);
         if let Some(records) = &mut self.records {
             // The record of an unsent task shows no send time.
-            records.push(&Flight { due, sent: due, service_ns, class }, None, Status::Unsent);
+            records.push(&InFlightTask { due, sent: due, service_ns, class }, None, Status::Unsent);
         }
         if due >= self.clock.start {
             self.log.end_without(due, class, TaskOutcome::Unsent, false);
@@ -214,7 +214,7 @@ impl Tally {
 
     /// Counts an answered task.
     #[inline(always)]
-    pub(crate) fn answer(&mut self, flight: &Flight, now: u64, wrong: bool, worker: u16) {
+    pub(crate) fn answer(&mut self, flight: &InFlightTask, now: u64, wrong: bool, worker: u16) {
         if let Some(records) = &mut self.records {
             let status = if wrong { Status::Wrong } else { Status::Answered };
             records.push(flight, Some((now, worker)), status);
@@ -242,7 +242,7 @@ impl Tally {
     /// Counts a task returned undone, with infinite latency. It is rare and never inlined, so that the path
     /// of answers stays short.
     #[inline(never)]
-    pub(crate) fn refuse(&mut self, flight: &Flight) {
+    pub(crate) fn refuse(&mut self, flight: &InFlightTask) {
         self.count(flight.due, flight.class, |ledger| ledger.refused += 1);
         self.record_unanswered(flight, Status::Refused);
         self.record_infinite(flight, TaskOutcome::Refused);
@@ -250,14 +250,14 @@ impl Tally {
 
     /// Counts a lost task.
     #[inline(never)]
-    pub(crate) fn lose(&mut self, flight: &Flight) {
+    pub(crate) fn lose(&mut self, flight: &InFlightTask) {
         self.count(flight.due, flight.class, |ledger| ledger.lost += 1);
         self.record_unanswered(flight, Status::Lost);
         self.record_infinite(flight, TaskOutcome::Lost);
     }
 
     /// Records a task without an answer, if tasks are recorded.
-    fn record_unanswered(&mut self, flight: &Flight, status: Status) {
+    fn record_unanswered(&mut self, flight: &InFlightTask, status: Status) {
         if let Some(records) = &mut self.records {
             records.push(flight, None, status);
         }
@@ -284,7 +284,7 @@ impl Tally {
     }
 
     /// Records an infinite latency.
-    fn record_infinite(&mut self, flight: &Flight, outcome: TaskOutcome) {
+    fn record_infinite(&mut self, flight: &InFlightTask, outcome: TaskOutcome) {
         if flight.due < self.clock.start {
             return;
         }
@@ -405,7 +405,7 @@ mod tests {
 
     /// Counts a task of class 2 that is answered at this tick, or lost. An answer at an odd tick is wrong.
     fn count_task(tally: &mut Tally, due: u64, sent: u64, answered: Option<u64>) {
-        let flight = Flight { due, sent, service_ns: 9, class: 2 };
+        let flight = InFlightTask { due, sent, service_ns: 9, class: 2 };
         tally.schedule(due, flight.class);
         tally.send(&flight);
         match answered {

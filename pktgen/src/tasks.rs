@@ -1,7 +1,7 @@
 //! Records of single tasks for the task log. All memory is allocated and touched before the run, so that
 //! recording causes no page fault.
 
-use crate::outstanding::Flight;
+use crate::outstanding::InFlightTask;
 use crate::results::{Status, Task};
 
 /// Maximum number of recorded tasks of one core: 320 MiB of 40 bytes each.
@@ -73,8 +73,13 @@ impl TaskRecords {
 
     /// Records the end of a task, with receive time and worker of its answer.
     #[inline]
-    pub(crate) fn push(&mut self, flight: &Flight, answer: Option<(u64, u16)>, status: Status) {
-        let &Flight { due, sent, service_ns, class } = flight;
+    pub(crate) fn push(
+        &mut self,
+        flight: &InFlightTask,
+        answer: Option<(u64, u16)>,
+        status: Status,
+    ) {
+        let &InFlightTask { due, sent, service_ns, class } = flight;
         let (received, worker) = answer.unwrap_or_default();
         if self.records.len() < self.records.capacity() {
             self.records.push(TaskRecord {
@@ -109,7 +114,7 @@ mod tests {
     #[test]
     fn tasks_beyond_the_room_are_counted() {
         let mut records = TaskRecords::new(2);
-        let flight = Flight { due: 100, sent: 105, service_ns: 9, class: 2 };
+        let flight = InFlightTask { due: 100, sent: 105, service_ns: 9, class: 2 };
         records.push(&flight, Some((150, 7)), Status::Answered);
         records.push(&flight, None, Status::Lost);
         records.push(&flight, None, Status::Unsent);

@@ -11,7 +11,7 @@ use wedjat::policy::{CATALOGUE, Runs};
 use wedjat::state::{Counter, Gauge};
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::lockstep::{
-    self, Clients, LocalLeaf, LockstepError, Scheduler, Setting, Workers,
+    self, Clients, LeafAddresses, LocalLeaf, LockstepError, Scheduler, Workers,
 };
 use wedjat_testbed::sim::model::Model;
 use wedjat_testbed::sim::outcome::Outcome;
@@ -46,15 +46,15 @@ fn run_until<S: Scheduler + ?Sized>(
 ) -> Result<(Outcome, Box<S>, u64), LockstepError> {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
-    let setting = Setting::new(config).unwrap();
-    let text = setting.leaf(config, 0, &state).toml();
+    let addresses = LeafAddresses::new(config).unwrap();
+    let text = addresses.leaf(config, 0, &state).toml();
     let leaf = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
     // 8192 packet buffers.
     let (scheduler, mut ends) = LocalLeaf::new(&leaf, 8192).unwrap();
     ends.workers.set_steered(config.cores.steered);
     let mut scheduler = wrap(scheduler);
-    let mut clients = Clients::new(ends.clients, ends.pool, &setting.target(CLIENTS));
-    let mut workers = Workers::new(ends.workers, setting.address(WORKERS));
+    let mut clients = Clients::new(ends.clients, ends.pool, &addresses.target(CLIENTS));
+    let mut workers = Workers::new(ends.workers, addresses.address(WORKERS));
     let outcome = lockstep::run(config, &mut clients, &mut workers, &mut *scheduler, stop)?;
     Ok((outcome, scheduler, workers.idle_picks()))
 }

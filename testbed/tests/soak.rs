@@ -87,8 +87,8 @@ fn nodes_follow_the_controller_under_faults() {
             ..PlanOptions::default()
         };
         let plan = Plan::draw(seed, &options).unwrap();
-        let mut maker = system::controlled::drawn(&plan).unwrap();
-        let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
+        let mut factory = system::controlled::drawn(&plan).unwrap();
+        let outcome = system::run(&plan, &mut factory, &AtomicBool::default()).unwrap();
         assert_eq!(outcome.violations, [], "{plan}");
         let lost: u64 = outcome.lost.values().sum();
         assert_eq!(outcome.tasks, outcome.answered + outcome.refused + lost, "{plan}");
@@ -209,7 +209,7 @@ struct DefectiveLeaf {
     swallows: bool,
 }
 
-impl Maker for Defective {
+impl NodeFactory for Defective {
     fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         if !matches!(target, FaultTarget::Leaf(_)) {
             return InMemory.make(plan, target);
@@ -280,8 +280,8 @@ fn first_violation(swallows: bool, defect: fn(&mut Memory<LocalLeaf>)) -> String
     let plan = Plan::draw(1, &options).unwrap();
     assert_eq!(run(&plan).violations, []);
     // The first task comes at 50 ms. The defect begins before it, at 12 ms.
-    let mut maker = Defective { from_ns: 12_000_000, defect, swallows };
-    let outcome = system::run(&plan, &mut maker, &AtomicBool::default()).unwrap();
+    let mut factory = Defective { from_ns: 12_000_000, defect, swallows };
+    let outcome = system::run(&plan, &mut factory, &AtomicBool::default()).unwrap();
     let violation = outcome.violations.first().expect("the defect is found");
     assert_eq!(violation.who, "leaf1");
     assert!(violation.at_ns >= 12_000_000);

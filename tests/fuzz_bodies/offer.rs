@@ -8,7 +8,7 @@ use wedjat::ring::layout::CHANNELS_MAX;
 pub fn run(input: &[u8]) -> bool {
     let Ok(offer) = Offer::parse(input) else { return false };
     assert!(offer.shape.is_possible() && offer.shape.channels <= CHANNELS_MAX);
-    assert_eq!(offer.places.len(), offer.shape.channels);
+    assert_eq!(offer.identities.len(), offer.shape.channels);
     let layout = Layout::new(&offer.shape);
     let last = layout.channel(offer.shape.channels - 1);
     assert!(last.area + offer.shape.slots * offer.shape.stride() <= layout.len);

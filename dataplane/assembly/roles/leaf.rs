@@ -10,7 +10,7 @@ use wedjat_core::node::Commands;
 use wedjat_core::policy::{Overflow, PreparedPolicy};
 use wedjat_core::reason::DropReason;
 use wedjat_core::role::Leaf;
-use wedjat_core::stage::{Setting, Side, Step, Update};
+use wedjat_core::stage::{DispatcherChange, Side, Step, Update};
 use wedjat_core::state::counters::{CoreNumber, CounterKind};
 use wedjat_core::state::neighbour::Slot;
 use wedjat_core::state::{Counter, Gauge, Load, Member, Neighbours};
@@ -225,7 +225,7 @@ impl Rig {
         let dispatcher = self.leaf.stages().dispatcher(0).unwrap();
         let members = dispatcher.view().members();
         let policy = PreparedPolicy::new(&name.parse().unwrap(), members, dispatcher.core());
-        let steps = vec![Step::Set { pool: 0, setting: Setting::Policy(Box::new(policy)) }];
+        let steps = vec![Step::Set { pool: 0, change: DispatcherChange::Policy(Box::new(policy)) }];
         let update = Update { epoch: 1, steps, touched: vec![0], ..Update::default() };
         self.commands.push(Box::new(update)).unwrap();
     }

@@ -16,7 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use wedjat::config::AgentConfig;
 use wedjat::cosched::{
-    Job, JobEnd, JobState, Measure, Note, NotesFolder, Objective, Policy, Setting, Signals, run,
+    BatchSettings, Job, JobEnd, JobState, Measure, Note, NotesFolder, Objective, Policy, Signals,
+    run,
 };
 use wedjat_cosched::mechanism::{Class, FolderFunctions};
 use wedjat_cosched::{Mode, Setup};
@@ -107,7 +108,7 @@ impl Run {
             .into());
         }
         let default_objective = Objective { us: setup.guard.objective_us, ..Objective::default() };
-        let setting = Setting {
+        let setting = BatchSettings {
             agent: self.agent.clone(),
             policy: self.policy,
             objective: self.objective.unwrap_or(default_objective),

@@ -12,7 +12,7 @@ const PARAMETER_MAX: f32 = 1e6;
 
 /// Parts of one node's parameters.
 #[derive(Clone, Debug)]
-struct Assembly {
+struct ParameterParts {
     /// Round of the parts.
     round: u64,
     /// Received parts, one bit each.
@@ -24,7 +24,7 @@ struct Assembly {
 /// Parameters received from remote nodes, by node number. Rounds count from 1.
 #[derive(Clone, Debug)]
 pub struct Consensus {
-    assemblies: Box<[Assembly]>,
+    parts_of_nodes: Box<[ParameterParts]>,
     /// Latest round that this node opened, or adopted when it joined.
     round: u64,
     /// True if the round accepts no more parts.
@@ -36,9 +36,10 @@ pub struct Consensus {
 impl Consensus {
     /// Creates the state for `nodes` nodes with `parameters` parameters each.
     pub fn new(nodes: usize, parameters: usize) -> Self {
-        let assembly = || Assembly { round: 0, received: 0, values: vec![0.0; parameters].into() };
-        let assemblies = (0..nodes).map(|_| assembly()).collect();
-        Self { assemblies, round: 0, is_over: true, parameters }
+        let parts =
+            || ParameterParts { round: 0, received: 0, values: vec![0.0; parameters].into() };
+        let parts_of_nodes = (0..nodes).map(|_| parts()).collect();
+        Self { parts_of_nodes, round: 0, is_over: true, parameters }
     }
 
     /// Returns the number of parts.
@@ -62,7 +63,7 @@ impl Consensus {
         self.is_over = true;
         let chunks = self.chunks() as u64;
         let missing = |node: usize| {
-            let Assembly { round, received, .. } = &self.assemblies[node];
+            let ParameterParts { round, received, .. } = &self.parts_of_nodes[node];
             if *round == self.round { chunks - u64::from(received.count_ones()) } else { chunks }
         };
         nodes.map(missing).sum()
@@ -70,7 +71,7 @@ impl Consensus {
 
     /// Discards a node's parts, after its restart.
     pub fn forget(&mut self, node: usize) {
-        (self.assemblies[node].round, self.assemblies[node].received) = (0, 0);
+        (self.parts_of_nodes[node].round, self.parts_of_nodes[node].received) = (0, 0);
     }
 
     /// Stores a part. Returns all parameters of the node if it was the last missing one.
@@ -99,19 +100,19 @@ impl Consensus {
         if !is_current && head.round != self.round + 1 {
             return Err(Refusal::Old);
         }
-        let assembly = &mut self.assemblies[usize::from(head.origin.id)];
-        if assembly.round != head.round {
-            if assembly.round > head.round {
+        let parts = &mut self.parts_of_nodes[usize::from(head.origin.id)];
+        if parts.round != head.round {
+            if parts.round > head.round {
                 return Err(Refusal::Old);
             }
-            (assembly.round, assembly.received) = (head.round, 0);
+            (parts.round, parts.received) = (head.round, 0);
         }
-        if assembly.received & 1 << chunk != 0 {
+        if parts.received & 1 << chunk != 0 {
             return Err(Refusal::Doubled);
         }
-        assembly.received |= 1 << chunk;
+        parts.received |= 1 << chunk;
         parts.values[first..].iter_mut().zip(values).for_each(|(slot, value)| *slot = value);
-        let is_complete = assembly.received.count_ones() as usize == chunks;
-        Ok(is_complete.then_some(&*assembly.values))
+        let is_complete = parts.received.count_ones() as usize == chunks;
+        Ok(is_complete.then_some(&*parts.values))
     }
 }

@@ -416,7 +416,7 @@ impl Peers {
             } else if self.number == round * CONSENSUS_BEATS + 1 && round > 0 {
                 let live = self.live.iter().map(|node| usize::from(*node));
                 self.totals.lost_chunks += learning.consensus.close(live);
-                learning.learner.agree();
+                learning.learner.average_critics();
                 self.totals.agreed += 1;
             }
         }

@@ -80,14 +80,14 @@ const STEPS: f64 = 4.0;
 
 /// Conditions for which the tables were computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Review {
+struct TableConditions {
     /// Round trip in mean service times at rate 1; `None` if unknown.
     trips: Option<f64>,
     load: f64,
     is_untimed: bool,
 }
 
-impl Review {
+impl TableConditions {
     /// Returns true if the tables for `self` suffice for `now`.
     fn suffices(self, now: Self) -> bool {
         let is_near = |a: f64, b: f64, share: f64| (a - b).abs() <= share * a.max(b);
@@ -179,7 +179,7 @@ pub struct Eft {
     conditions: Box<Conditions>,
     /// True if tasks may wait: this is the only core.
     holds: bool,
-    review: Review,
+    computed_for: TableConditions,
     learned: LearnedRates,
     /// Sum of the rates of active members.
     rates: f64,
@@ -204,7 +204,7 @@ impl Eft {
             ranks: SpeedRanks::new(HALF),
             conditions: Box::default(),
             holds: false,
-            review: Review { trips: None, load: LOAD_START, is_untimed: false },
+            computed_for: TableConditions { trips: None, load: LOAD_START, is_untimed: false },
             learned: LearnedRates::default(),
             rates: 0.0,
             inverse_rates: Vec::new(),
@@ -223,13 +223,13 @@ impl Eft {
     }
 
     /// Returns the current conditions. A function and not the field of this name, which has the measurements.
-    fn conditions(&self) -> Review {
+    fn conditions(&self) -> TableConditions {
         let load = match self.conditions.is_backlogged(self.inverse_rates.len()) {
             // Bounds must never keep members idle while many tasks wait.
             true => LOAD_MOST,
             false => self.conditions.own_utilization(self.rates).unwrap_or(LOAD_START),
         };
-        Review {
+        TableConditions {
             trips: self.conditions.trip_in_services(),
             load: load.clamp(0.0, LOAD_MOST),
             is_untimed: self.conditions.is_untimed(),
@@ -239,7 +239,7 @@ impl Eft {
     /// Computes the table and the bound of each rate.
     #[cold]
     fn set_tables(&mut self) {
-        let (Review { trips, load, is_untimed }, holds) = (self.review, self.holds);
+        let (TableConditions { trips, load, is_untimed }, holds) = (self.computed_for, self.holds);
         self.ranks.set_tables(|rate, table| {
             let trips_of_rate = trips.map(|trips| trips * rate);
             fill(table, trips_of_rate.unwrap_or(0.0));
@@ -390,7 +390,7 @@ impl Eft {
         self.inverse_rates.clear();
         self.inverse_rates.extend(all.map(|member| self.ranks.speed(member).recip()));
         self.rates = view.active().iter().map(|&member| self.ranks.speed(member)).sum();
-        self.review = self.conditions();
+        self.computed_for = self.conditions();
         self.set_tables();
     }
 
@@ -398,8 +398,8 @@ impl Eft {
     #[inline]
     fn review(&mut self, view: &View) {
         let now = self.conditions();
-        if !self.review.suffices(now) {
-            self.review = now;
+        if !self.computed_for.suffices(now) {
+            self.computed_for = now;
             self.set_tables();
         }
         if self.window_replies >= WINDOW_REPLIES * view.active().len().max(1) {

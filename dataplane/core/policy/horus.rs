@@ -10,7 +10,7 @@ use super::beliefs::next_idle;
 use super::sample::{compare, sample_two, select, share_idle, take_shared};
 use super::structure::{LossWatch, Losses};
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng,
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
@@ -18,7 +18,7 @@ use crate::state::{Member, MemberState, Parts, PublishedState, Report, View};
 
 /// `horus`.
 pub const HORUS: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
+    over_racks: Some(RackPolicy { policy: "horus-spine", reports: LeafReports::Signals }),
     publishes: PUBLISHES,
     ..Entry::new(
         "horus",

@@ -14,7 +14,7 @@ use rand::Rng as _;
 use super::sample::{below, compare, sample_one, sample_two, select};
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng, Runs,
     SelectionBasis, Task,
 };
 use crate::limits::BURST;
@@ -24,7 +24,7 @@ use crate::state::{Load, Member, MemberState, Parts, PublishedState, Report, Vie
 pub const PLAIN: Entry = Entry {
     runs: Runs::Spine,
     publishes: PublishedState::LOADS,
-    over_racks: Some(OverRacks { policy: "horus-spine", reports: LeafReports::Signals }),
+    over_racks: Some(RackPolicy { policy: "horus-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine",
         "horus over racks: a random idle rack, else the better of two, by average load",
@@ -37,7 +37,7 @@ pub const PLAIN: Entry = Entry {
 pub const WEIGHTED: Entry = Entry {
     runs: Runs::Spine,
     publishes: PublishedState::LOADS,
-    over_racks: Some(OverRacks { policy: "horus-spine-weighted", reports: LeafReports::Signals }),
+    over_racks: Some(RackPolicy { policy: "horus-spine-weighted", reports: LeafReports::Signals }),
     ..Entry::new(
         "horus-spine-weighted",
         "horus over racks, each taken in proportion to its workers",

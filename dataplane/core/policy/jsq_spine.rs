@@ -11,7 +11,7 @@ use rand::Rng as _;
 use super::horus_spine::{Shares, offer_unreported};
 use super::sample::below;
 use super::{
-    AnyPolicy, Caller, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, Runs, Task,
+    AnyPolicy, Caller, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng, Runs, Task,
 };
 use crate::state::{Member, Parts, PublishedState, Report, View};
 
@@ -19,7 +19,7 @@ use crate::state::{Member, Parts, PublishedState, Report, View};
 pub const ENTRY: Entry = Entry {
     runs: Runs::Spine,
     publishes: PublishedState::LOADS,
-    over_racks: Some(OverRacks { policy: "jsq-spine", reports: LeafReports::Signals }),
+    over_racks: Some(RackPolicy { policy: "jsq-spine", reports: LeafReports::Signals }),
     ..Entry::new(
         "jsq-spine",
         "the rack with the fewest tasks a worker, by the racks' reports plus the tasks sent since",

@@ -56,7 +56,7 @@ pub use random::{Random, WeightedRandom};
 pub use round_robin::RoundRobin;
 pub use shortest::{Shortest, ShortestOf};
 pub use spec::{
-    Entry, LeafReports, OverRacks, Parameter, PolicyError, PolicySpec, ProbeKind, Runs,
+    Entry, LeafReports, Parameter, PolicyError, PolicySpec, ProbeKind, RackPolicy, Runs,
 };
 pub use structure::{Alias, Rank, RankedMember, Ranking, Ranks, SpeedRanks};
 pub use waterfill::WaterFill;
@@ -64,7 +64,7 @@ pub use waterfill::WaterFill;
 use arrayvec::ArrayVec;
 use enum_dispatch::enum_dispatch;
 
-use crate::state::{Decision, Member, Report, View};
+use crate::state::{DecisionNumber, Member, Report, View};
 
 /// Random source of policies. It is seedable, and its stream never changes between releases.
 pub type Rng = rand_xoshiro::Xoshiro256PlusPlus;
@@ -78,7 +78,7 @@ pub struct Task {
     pub packets: u16,
     /// Number of this decision, which the report of the task's reply repeats ([`Report::decision`]). The
     /// simulator sets it. `None` on a leaf, whose packets do not carry it back.
-    pub decision: Option<Decision>,
+    pub decision: Option<DecisionNumber>,
 }
 
 impl Task {

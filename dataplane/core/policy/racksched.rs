@@ -3,8 +3,8 @@
 
 use super::sample::{sample_two, select};
 use super::{
-    AnyPolicy, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng, SelectionBasis,
-    Task, one_by_one,
+    AnyPolicy, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng,
+    SelectionBasis, Task, one_by_one,
 };
 use crate::state::{PublishedState, Report, View};
 

@@ -3,14 +3,14 @@
 use super::sample::sample_one;
 use super::structure::Alias;
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng,
     SelectionBasis, Task, one_by_one,
 };
 use crate::state::{PublishedState, Report, View};
 
 /// `random`.
 pub const UNIFORM: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "random", reports: LeafReports::Nothing }),
+    over_racks: Some(RackPolicy { policy: "random", reports: LeafReports::Nothing }),
     publishes: PublishedState::NOTHING,
     ..Entry::new("random", "any member, each as likely", "baseline", |_| AnyPolicy::from(Random))
 };

@@ -1,14 +1,14 @@
 //! Members in turn.
 
 use super::{
-    AnyPolicy, Caller, Candidates, Entry, LeafReports, OverRacks, Pick, Picks, Policy, Rng,
+    AnyPolicy, Caller, Candidates, Entry, LeafReports, Pick, Picks, Policy, RackPolicy, Rng,
     SelectionBasis, Task, one_by_one,
 };
 use crate::state::{PublishedState, Report, View};
 
 /// `round-robin`.
 pub const ENTRY: Entry = Entry {
-    over_racks: Some(OverRacks { policy: "round-robin", reports: LeafReports::Nothing }),
+    over_racks: Some(RackPolicy { policy: "round-robin", reports: LeafReports::Nothing }),
     publishes: PublishedState::NOTHING,
     ..Entry::new("round-robin", "one member after the other", "baseline", |_| {
         AnyPolicy::from(RoundRobin::default())

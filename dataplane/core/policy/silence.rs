@@ -138,7 +138,7 @@ impl SilenceTracker {
     }
 
     /// Returns [`SilenceLimits::explained`]. Each silence by loss alone has probability `lost_share`; this many in a
-    /// have probability [`UNLIKELY`].
+    /// row have probability [`UNLIKELY`].
     pub fn explained(&self) -> u32 {
         if self.lost_share > LOSSY { (UNLIKELY.ln() / self.lost_share.ln()) as u32 } else { 0 }
     }
@@ -510,7 +510,7 @@ mod tests {
 
     // promise: scheduling.4
     #[test]
-    fn loss_that_is_known_does_not_double_silence_limit() {
+    fn known_loss_does_not_double_the_limit() {
         let mut silences = SilenceTracker::default();
         assert_eq!(silences.explained(), 0);
         for _ in 0..100 {

@@ -31,7 +31,7 @@ pub struct Entry {
     /// True if it learns from replies.
     pub learns: bool,
     /// Policy over racks at a spine, if there is one.
-    pub over_racks: Option<OverRacks>,
+    pub over_racks: Option<RackPolicy>,
     /// State that the cores of one node exchange for it.
     pub publishes: PublishedState,
     /// Meaning of its parameters on a leaf, if different; else empty.
@@ -62,7 +62,7 @@ pub enum ProbeKind {
 
 /// Policy over racks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverRacks {
+pub struct RackPolicy {
     /// Name of that policy: the same one, or one made for racks.
     pub policy: &'static str,
     /// Reports of leaves to it.

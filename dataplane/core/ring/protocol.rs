@@ -77,7 +77,7 @@ pub mod claim {
     /// Last granted claim whose worker left in order. A successor's claim does not overwrite it.
     pub const LEFT: usize = 2;
     /// Identity under which the worker claims ([`super::WorkerIdentity::word`]). The agent may have assigned the
-    /// another one since the worker received its offer.
+    /// channel to another one since the worker received its offer.
     pub const NAME: usize = 3;
     /// Thread id of the worker when it claimed.
     pub const THREAD: usize = 4;

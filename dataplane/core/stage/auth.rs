@@ -167,8 +167,8 @@ impl ReplyAuthenticator {
         is_v6: bool,
     ) -> Result<(), DropReason> {
         match is_v6 {
-            true => self.admit_one(member, claim_v6(frame, payload_at)),
-            false => self.admit_one(member, claim(frame, payload_at)),
+            true => self.admit_one(member, signed_packet_v6(frame, payload_at)),
+            false => self.admit_one(member, signed_packet(frame, payload_at)),
         }
     }
 
@@ -181,7 +181,7 @@ impl ReplyAuthenticator {
         signed: Option<SignedPacket<BLOCKS>>,
     ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::TaskShort)?;
-        self.admit(member, &signed, self.key.tag(&signed.claim))
+        self.admit(member, &signed, self.key.tag(&signed.blocks))
     }
 
     /// Checks the signed packets of a burst, in order, each with its member. Returns the index of each
@@ -189,11 +189,11 @@ impl ReplyAuthenticator {
     #[inline]
     pub(super) fn check<const BLOCKS: usize>(
         &self,
-        claims: &[(Member, SignedPacket<BLOCKS>)],
+        packets: &[(Member, SignedPacket<BLOCKS>)],
     ) -> ArrayVec<(usize, DropReason), BURST> {
-        let tags = self.key.tags(claims.iter().map(|(_, signed)| &signed.claim));
+        let tags = self.key.tags(packets.iter().map(|(_, signed)| &signed.blocks));
         let mut refused = ArrayVec::new();
-        for (index, ((member, signed), tag)) in claims.iter().zip(tags).enumerate() {
+        for (index, ((member, signed), tag)) in packets.iter().zip(tags).enumerate() {
             if let Err(reason) = self.admit(*member, signed, tag) {
                 refused.push((index, reason));
             }
@@ -216,13 +216,13 @@ impl ReplyAuthenticator {
 /// Reads the signed values of an IPv4 frame whose payload begins at `payload_at`. Returns `None` if the frame is
 /// too short.
 #[inline]
-pub(super) fn claim(frame: &[u8], payload_at: usize) -> Option<SignedPacket> {
+pub(super) fn signed_packet(frame: &[u8], payload_at: usize) -> Option<SignedPacket> {
     SignedPacket::read(&auth::addresses_in(&frame[ether::LEN..]), &frame[payload_at..])
 }
 
-/// Like [`claim`], for an IPv6 frame.
+/// Like [`signed_packet`], for an IPv6 frame.
 #[inline]
-pub(super) fn claim_v6(frame: &[u8], payload_at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
+pub(super) fn signed_packet_v6(frame: &[u8], payload_at: usize) -> Option<SignedPacket<BLOCKS_V6>> {
     SignedPacket::read(&auth::addresses_in_v6(&frame[ether::LEN..]), &frame[payload_at..])
 }
 

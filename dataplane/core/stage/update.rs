@@ -28,7 +28,7 @@ pub struct NewPool {
 
 /// Change to a pool's dispatcher, for every kind of node.
 #[derive(Debug)]
-pub enum Setting {
+pub enum DispatcherChange {
     /// Speeds of all members, by place, relative to each other.
     Rates(Box<[f64]>),
     /// Another policy; afterwards, the old one. The estimates of the members stay.
@@ -37,7 +37,7 @@ pub enum Setting {
     Queue(usize, Overflow),
 }
 
-impl Setting {
+impl DispatcherChange {
     /// Applies the change to a dispatcher.
     pub fn apply(&mut self, dispatcher: &mut Dispatcher) {
         match self {
@@ -94,7 +94,7 @@ pub enum Step {
         /// Index of the pool.
         pool: usize,
         /// The change; afterwards, the old policy if it changed the policy.
-        setting: Setting,
+        change: DispatcherChange,
     },
 }
 
@@ -206,7 +206,7 @@ impl Stages {
                 }
                 self.dispatchers[pool].view_mut().forget(member);
             }
-            Step::Set { pool, setting } => setting.apply(&mut self.dispatchers[*pool]),
+            Step::Set { pool, change } => change.apply(&mut self.dispatchers[*pool]),
         }
     }
 

@@ -105,8 +105,8 @@ impl MemberPresence {
 }
 
 /// Word with a member's [`MemberPresence`]. At a leaf, bit 8 is set while the worker's reports are doubted. At a spine,
-/// members are leaves, the word also holds data of a leaf's signals (load messages to spines). Bits 8 to 22 hold the
-/// number of live workers; bit 23 is set once the leaf has sent it; the bits above count the signals.
+/// whose members are leaves, the word also holds data of a leaf's signals (load messages to spines). Bits 8 to 22 hold
+/// the number of live workers; bit 23 is set once the leaf has sent it; the bits above count the signals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RackWord(pub u32);
 
@@ -155,9 +155,9 @@ impl RackWord {
 
 /// Number of a task to decide on, assigned by its scheduler. Numbers repeat after 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision(NonZeroU32);
+pub struct DecisionNumber(NonZeroU32);
 
-impl Decision {
+impl DecisionNumber {
     /// Returns the decision of task number `task`, counted from 0. Adds one, because a decision is never 0.
     #[inline]
     #[must_use]
@@ -179,7 +179,7 @@ pub struct Report {
     /// Processing time of the task just answered; 0 if unknown.
     pub service_ns: u32,
     /// The answered decision, if known. Set in the simulator; packets do not carry it.
-    pub decision: Option<Decision>,
+    pub decision: Option<DecisionNumber>,
 }
 
 impl Report {

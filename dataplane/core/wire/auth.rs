@@ -5,7 +5,7 @@
 //! | 0 | u64 | sequence | grows with every packet of a worker; an acknowledgement repeats that of its request |
 //! | 8 | u64 | tag | first eight bytes of AES-128's CBC-MAC over the blocks below, under the pool's key |
 //!
-//! The blocks (the claim of a packet) contain everything that the receiver uses. Over IPv4 there are always
+//! The signed blocks contain everything that the receiver uses. Over IPv4 there are always
 //! two, because a fixed number makes a CBC-MAC unforgeable:
 //!
 //! | off | bytes | field |
@@ -53,11 +53,11 @@ pub const KEY_LEN: usize = 16;
 const ADDRESSES: usize = 12;
 /// Offset of source and destination in an IPv6 header.
 const ADDRESSES_V6: usize = 8;
-/// Blocks of a claim over IPv4.
+/// Signed blocks of a packet over IPv4.
 pub const BLOCKS_V4: usize = 2;
-/// Blocks of a claim over IPv6.
+/// Signed blocks of a packet over IPv6.
 pub const BLOCKS_V6: usize = 4;
-/// Byte 11 of a claim over IPv6.
+/// Byte 11 of the signed blocks over IPv6.
 const V6: u8 = 6;
 
 /// Sequences by which packets of a worker may overtake each other: the size of the receiver's window, in which it
@@ -95,13 +95,13 @@ impl fmt::Debug for Key {
 /// Blocks covered by a tag, as little-endian integers. They are assembled in registers, because loading a
 /// whole block stalls on the narrower stores before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim<const BLOCKS: usize = BLOCKS_V4>([u128; BLOCKS]);
+pub struct SignedBlocks<const BLOCKS: usize = BLOCKS_V4>([u128; BLOCKS]);
 
-/// A packet's claim and its proof.
+/// A packet's signed blocks and its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignedPacket<const BLOCKS: usize = BLOCKS_V4> {
     /// Blocks covered by the tag.
-    pub claim: Claim<BLOCKS>,
+    pub blocks: SignedBlocks<BLOCKS>,
     /// Sequence, which the tag covers, too.
     pub sequence: u64,
     /// Tag of the packet.
@@ -117,7 +117,7 @@ impl<const BLOCKS: usize> SignedPacket<BLOCKS> {
         let start = offset(payload)?;
         let proof = payload.get(start..start + LEN)?;
         let (sequence, tag) = (u64_at(proof, 0), u64_at(proof, 8));
-        Some(Self { claim: addresses.claim(payload, sequence), sequence, tag })
+        Some(Self { blocks: addresses.blocks(payload, sequence), sequence, tag })
     }
 }
 
@@ -132,17 +132,17 @@ fn offset(payload: &[u8]) -> Option<usize> {
 pub trait Addresses<const BLOCKS: usize> {
     /// Returns the blocks of a packet with these addresses. The payload contains its whole header and
     /// extension.
-    fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS>;
+    fn blocks(&self, payload: &[u8], sequence: u64) -> SignedBlocks<BLOCKS>;
 }
 
 impl Addresses<BLOCKS_V4> for [u8; 8] {
     #[inline]
-    fn claim(&self, payload: &[u8], sequence: u64) -> Claim {
+    fn blocks(&self, payload: &[u8], sequence: u64) -> SignedBlocks {
         let (start, rest, service) = header_words(payload);
         let addresses = u64::from_le_bytes(*self);
         // The first block ends with the source; the second begins with the destination and the processing time.
         let to_and_time = addresses >> 32 | u64::from(service) << 32;
-        Claim([
+        SignedBlocks([
             block(start, u64::from(rest) | addresses << 32),
             block(to_and_time, sequence.swap_bytes()),
         ])
@@ -151,13 +151,13 @@ impl Addresses<BLOCKS_V4> for [u8; 8] {
 
 impl Addresses<BLOCKS_V6> for [u8; 32] {
     #[inline]
-    fn claim(&self, payload: &[u8], sequence: u64) -> Claim<BLOCKS_V6> {
+    fn blocks(&self, payload: &[u8], sequence: u64) -> SignedBlocks<BLOCKS_V6> {
         let (start, rest, service) = header_words(payload);
         let (src, dst) = self.split_at(16);
         let address =
             |bytes: &[u8]| block(u64_at(bytes, 0).swap_bytes(), u64_at(bytes, 8).swap_bytes());
         let rest = rest | u32::from(V6) << 24;
-        Claim([
+        SignedBlocks([
             block(start, u64::from(rest) | u64::from(service) << 32),
             address(src),
             address(dst),
@@ -232,7 +232,7 @@ impl Key {
         sequence: u64,
     ) {
         let start = offset(payload).unwrap_or_default();
-        let tag = self.tag(&addresses.claim(payload, sequence));
+        let tag = self.tag(&addresses.blocks(payload, sequence));
         payload[start..start + 8].copy_from_slice(&sequence.to_be_bytes());
         payload[start + 8..start + LEN].copy_from_slice(&tag.to_be_bytes());
     }

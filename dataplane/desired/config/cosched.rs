@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::Spanned;
 pub use wedjat_batch::Job;
-use wedjat_batch::{Objective, Policy, Setting};
+use wedjat_batch::{BatchSettings, Objective, Policy};
 use wedjat_core::state::files;
 use wedjat_cosched::Setup;
 use wedjat_cosched::mechanism::Class;
@@ -36,7 +36,7 @@ pub(super) fn jobs(
         parse_value(faults, raw.policy.as_ref(), "cosched.policy").unwrap_or(Policy::Guard);
     let class: Option<Class> = parse_value(faults, raw.class.as_ref(), "cosched.class");
     let processes = faults.number(raw.table, "processes");
-    let setting = Setting { agent: agent.to_owned(), policy, objective, setup, processes };
+    let setting = BatchSettings { agent: agent.to_owned(), policy, objective, setup, processes };
     let base = Job { class: class.unwrap_or_default(), ..Job::new(setting) };
     let base = Job {
         cgroup: raw.cgroup.as_ref().map_or(base.cgroup.clone(), |at| at.get_ref().into()),

@@ -249,8 +249,8 @@ impl<B: Buf + Token> Cores for AgentCores<B> {
                         *room = to.settings.queue.max(*room);
                         steps.push(Step::Room { pool, memory: Slab::with_room(*room) });
                     }
-                    let setting = difference.setting(to, table.limits().workers, Core::ONLY);
-                    steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                    let change = difference.change(to, table.limits().workers, Core::ONLY);
+                    steps.extend(change.map(|change| Step::Set { pool, change }));
                 }
                 _ => {}
             }
@@ -315,7 +315,7 @@ impl<B: Buf + Token> AgentCores<B> {
     }
 
     /// Returns the identity and the entry of a new worker, and offers its channel to processes. Returns `None` if no
-    /// is ready for it.
+    /// entry is ready for it.
     fn join(
         &mut self,
         to: &Pool,

@@ -20,7 +20,7 @@ use super::change::refused;
 use super::difference::Differences;
 use super::leaf::LeafCores;
 use super::membership::{Membership, Pool, Worker};
-use super::{Change, ChangeError, Control, Cores, LEAVING_NS, LocalWorker, Moment};
+use super::{Change, ChangeError, Control, Cores, LEAVING_NS, LocalWorker, SettledState};
 use crate::config::UNSPECIFIED;
 
 /// Cores of a leaf, with an optional agent on the first one.
@@ -136,7 +136,7 @@ impl<B: Buf + Token> Cores for ColocatedCores<B> {
     }
 
     /// Makes the agent follow the leaf, and frees its departed members.
-    fn collect(&mut self, now: &Moment<'_>) {
+    fn collect(&mut self, now: &SettledState<'_>) {
         self.leaf.collect(now);
         if let Some(agent) = &mut self.agent {
             // Tried again at the next call if a core is busy.
@@ -277,7 +277,7 @@ fn adds_pool(change: &Change, pool: u16) -> bool {
 
 /// Returns a drain and an undrain for the agent. It drains workers that the leaf has drained, except while no other
 /// worker can serve the remaining tasks.
-fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) -> [Change; 2] {
+fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &SettledState<'_>) -> [Change; 2] {
     let can_serve = |worker: &Worker| worker.is_active() && agent.cores.is_attached(worker.id);
     // Workers to drain, and to undrain.
     let mut workers = [Vec::new(), Vec::new()];
@@ -301,7 +301,7 @@ fn to_drain<B: Buf + Token>(agent: &Control<AgentCores<B>>, now: &Moment<'_>) ->
 /// lost. Drains and undrains workers as [`to_drain`] says.
 fn follow<B: Buf + Token>(
     agent: &mut Control<AgentCores<B>>,
-    now: &Moment<'_>,
+    now: &SettledState<'_>,
 ) -> Result<(), ChangeError> {
     let stays = |id| {
         // Half the time limit: the agent must remove the worker before the leaf forgets it.

@@ -3,7 +3,7 @@
 //! pool.
 
 use wedjat_core::policy::{Core, PreparedPolicy};
-use wedjat_core::stage::Setting;
+use wedjat_core::stage::DispatcherChange;
 use wedjat_core::state::Member;
 
 use super::membership::{Membership, Pool, Server, Worker};
@@ -40,13 +40,15 @@ pub enum Difference {
 impl Difference {
     /// Returns the change of the pool's scheduler on this core, if any. `members` is the number of members for which
     /// it has room.
-    pub(super) fn setting(self, to: &Pool, members: usize, core: Core) -> Option<Setting> {
+    pub(super) fn change(self, to: &Pool, members: usize, core: Core) -> Option<DispatcherChange> {
         Some(match self {
-            Self::Rates => Setting::Rates(to.rates(members)),
-            Self::Policy => {
-                Setting::Policy(Box::new(PreparedPolicy::new(&to.settings.policy, members, core)))
-            }
-            Self::Queue => Setting::Queue(to.settings.queue, to.settings.overflow),
+            Self::Rates => DispatcherChange::Rates(to.rates(members)),
+            Self::Policy => DispatcherChange::Policy(Box::new(PreparedPolicy::new(
+                &to.settings.policy,
+                members,
+                core,
+            ))),
+            Self::Queue => DispatcherChange::Queue(to.settings.queue, to.settings.overflow),
             _ => return None,
         })
     }

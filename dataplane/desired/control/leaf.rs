@@ -21,7 +21,7 @@ use wedjat_core::state::{Member, Table};
 use super::change::{refused, text};
 use super::difference::{Difference, Differences};
 use super::membership::{Membership, Pool};
-use super::{Change, ChangeError, Cores, Moment};
+use super::{Change, ChangeError, Cores, SettledState};
 use crate::config::is_unicast;
 
 /// Time for which the slot of an unused next hop is not reused. Packets are held for a next hop for less time.
@@ -190,7 +190,7 @@ impl Cores for LeafCores {
     }
 
     /// Unpins old next hops after no packet can wait for them any more. All cores use the latest network.
-    fn collect(&mut self, &Moment { table, now_ns, .. }: &Moment<'_>) {
+    fn collect(&mut self, &SettledState { table, now_ns, .. }: &SettledState<'_>) {
         if !self.has_old_hops {
             return;
         }
@@ -310,7 +310,7 @@ impl Updates<'_> {
             Difference::Undrain(member) => steps.push(Step::Choose { pool, member, active: true }),
             difference => {
                 let change = difference.change(to, places, core);
-                steps.extend(setting.map(|setting| Step::Set { pool, setting }));
+                steps.extend(change.map(|change| Step::Set { pool, change }));
                 // Closing a pool needs no step: the network knows which pools accept no tasks.
                 push_forgotten(steps, pool, difference);
             }

@@ -124,7 +124,7 @@ pub trait Cores {
     ) -> Result<(), ChangeError>;
 
     /// Does periodic work while all cores have reached the latest change.
-    fn collect(&mut self, _now: &Moment<'_>) {}
+    fn collect(&mut self, _now: &SettledState<'_>) {}
 
     /// Returns true if changes outside this membership, as those of an agent on the same core, are applied and
     /// nothing of them is leaving.
@@ -158,9 +158,9 @@ pub trait Cores {
     }
 }
 
-/// A moment at which all cores have reached the latest change.
+/// State of a node at a time when all cores have reached the latest change.
 #[derive(Debug)]
-pub struct Moment<'a> {
+pub struct SettledState<'a> {
     /// State of the node.
     pub table: &'a Table,
     /// Membership used by the cores.
@@ -180,7 +180,7 @@ pub struct LocalWorker {
     pub is_drained: bool,
 }
 
-impl Moment<'_> {
+impl SettledState<'_> {
     /// Returns the time since a worker began to leave, in nanoseconds.
     fn leaving_ns(&self, worker: u16) -> u64 {
         let is_worker =
@@ -508,7 +508,7 @@ impl<C: Cores> Control<C> {
         self.note_leaving(now_ns);
         let (table, membership, leaving_since_ns) =
             (&*self.table, &self.membership, &self.leaving_since_ns);
-        self.cores.collect(&Moment { table, membership, leaving_since_ns, now_ns });
+        self.cores.collect(&SettledState { table, membership, leaving_since_ns, now_ns });
         if self.leaving_since_ns.is_empty() && !self.is_leaving() {
             return;
         }

@@ -4,7 +4,7 @@ pub mod chart;
 pub mod page;
 pub mod plots;
 pub mod run;
-pub mod subject;
+pub mod run_description;
 pub mod task;
 
 use std::io::{BufWriter, Write};
@@ -14,7 +14,7 @@ use clap::Args;
 use wedjat::state::files::{OpenReport, ReportFile};
 
 pub use run::Run;
-pub use subject::Subject;
+pub use run_description::RunDescription;
 pub use task::{RunTasks, Status, Task};
 
 /// Maximum number of tasks of a run whose tasks are recorded. A task takes about 100 bytes of memory until

@@ -2,7 +2,7 @@
 
 use hdrhistogram::Histogram;
 
-use super::subject::Subject;
+use super::run_description::RunDescription;
 use super::task::{RunTasks, Status, Task};
 use crate::latency::ci95_half_width;
 
@@ -30,7 +30,7 @@ pub struct Responses {
 
 impl Responses {
     /// Creates an empty set for a run. Three significant digits, as in [`crate::latency::Latency`].
-    fn new(subject: &Subject) -> Self {
+    fn new(subject: &RunDescription) -> Self {
         let histogram = Histogram::new(3).expect("digits that the histogram accepts");
         let unit_ps = if subject.is_measured() { 1000 } else { 1 };
         Self { histogram, sum: 0.0, infinite: 0, unit_ps }
@@ -134,7 +134,7 @@ struct Sample {
 
 impl Sample {
     /// Computes the figures of one run from its tasks.
-    fn new(subject: &Subject, mut tasks: Vec<Task>) -> Self {
+    fn new(subject: &RunDescription, mut tasks: Vec<Task>) -> Self {
         let mut responses = Responses::new(subject);
         let mut counts = [0; Status::ALL.len()];
         let measured = || tasks.iter().filter(|task| task.measured);
@@ -211,7 +211,7 @@ pub struct Estimate {
 #[derive(Clone, Debug)]
 pub struct Run {
     /// Description.
-    pub subject: Subject,
+    pub subject: RunDescription,
     /// Figures of each seed.
     samples: Vec<Sample>,
     /// Response times of all seeds.
@@ -373,7 +373,7 @@ pub(super) mod tests {
             }
         };
         let (model, policy, load) = (model.to_owned(), policy.to_owned(), Some(load));
-        let subject = Subject { model, policy, load, ..Subject::default() };
+        let subject = RunDescription { model, policy, load, ..RunDescription::default() };
         RunTasks { run: 1, subject, seed: 1, tasks: (0..tasks).map(task).collect() }
     }
 
@@ -441,6 +441,6 @@ pub(super) mod tests {
         (subject.load, subject.offered_pps) = (None, Some(2e5));
         (subject.policy, subject.setting) = ("jsq".to_owned(), "hop=5us".to_owned());
         assert_eq!(subject.label(), "jsq, hop=5us at 200000/s");
-        assert_eq!(Subject::default().label(), "");
+        assert_eq!(RunDescription::default().label(), "");
     }
 }

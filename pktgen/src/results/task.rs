@@ -9,7 +9,7 @@ use std::str::FromStr;
 use csv::StringRecord;
 use wedjat::state::files;
 
-use super::subject::Subject;
+use super::run_description::RunDescription;
 
 /// Columns of the file, in order.
 pub const COLUMNS: [&str; 19] = [
@@ -105,7 +105,7 @@ pub struct RunTasks {
     /// Number of the run in its report, from 1. Runs that differ only in their seed share it.
     pub run: usize,
     /// Description of the run.
-    pub subject: Subject,
+    pub subject: RunDescription,
     /// Seed.
     pub seed: u64,
     /// The tasks.
@@ -308,11 +308,11 @@ impl Row<'_> {
 
     /// Parses the line into run number, seed, description and task. A task without a number gets `count`, the
     /// number of rows before it.
-    fn parse(&self, count: u64) -> Result<(usize, u64, Subject, Task), String> {
+    fn parse(&self, count: u64) -> Result<(usize, u64, RunDescription, Task), String> {
         const WHOLE: &str = "a whole number";
         let text = |column| self.field(column).unwrap_or_default().to_owned();
         let number = |column| self.value::<f64>(column, "a number");
-        let subject = Subject {
+        let subject = RunDescription {
             model: text("model"),
             policy: text("policy"),
             load: number("load")?,
@@ -371,7 +371,7 @@ mod tests {
 
     /// Returns a run of two tasks. Its policy has characters that CSV must quote.
     fn log() -> RunTasks {
-        let subject = Subject {
+        let subject = RunDescription {
             model: "rack".to_owned(),
             policy: "jbsq(k=2),\"x\"".to_owned(),
             load: Some(0.9),

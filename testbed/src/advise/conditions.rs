@@ -138,7 +138,7 @@ impl Conditions {
         })?;
         // The measured load follows from the speeds, which `model` parses. Until then any load will do.
         let load = args.load.as_deref().unwrap_or("0.5");
-        let mut model =
+        let mut model = model(args, Some(&workers), Some(load), Some(&service))
             .map_err(ConditionError::Option)?;
         if args.service.is_none() {
             model.service = service_at_average_speed(&measured, &model);

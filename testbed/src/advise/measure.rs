@@ -6,7 +6,7 @@ use std::path::Path;
 
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::results::run::Estimate;
-use wedjat_pktgen::results::{Run, RunTasks, Subject, Task, task};
+use wedjat_pktgen::results::{Run, RunDescription, RunTasks, Task, task};
 
 /// Smallest number of measured tasks: ten beyond the 99th percentile.
 pub const TASKS_MIN: usize = 1000;
@@ -189,7 +189,7 @@ fn mean(values: &[f64]) -> f64 {
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// Description of the run.
-    pub subject: Subject,
+    pub subject: RunDescription,
     /// Number of measured tasks.
     pub tasks: usize,
     /// Arrivals.
@@ -365,7 +365,7 @@ mod tests {
             late: false,
         };
         let tasks = (0..tasks).map(task).collect();
-        RunTasks { run, subject: Subject::default(), seed, tasks }
+        RunTasks { run, subject: RunDescription::default(), seed, tasks }
     }
 
     #[test]

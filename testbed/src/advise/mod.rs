@@ -24,7 +24,7 @@ use crate::sim::candidates::worker_policies;
 use crate::sim::ct;
 use crate::sim::lists::list;
 use crate::sim::model::{Cell, Model, SETTLED};
-use crate::sim::outcome::Subject;
+use crate::sim::outcome::RowLabels;
 use crate::sim::{Row, SimArgs, plan, rows_of};
 use conditions::{ConditionArgs, Conditions};
 use decision::{Advice, Fit};
@@ -248,7 +248,7 @@ impl Simulation<'_> {
             measures_classes: self.measures_classes,
             ..self.conditions.model.clone()
         };
-        let subject = Subject {
+        let subject = RowLabels {
             model: "ct",
             policy: candidate.name.clone(),
             load: config.load,

@@ -139,7 +139,7 @@ mod show {
     use wedjat::state::files::ReportFile;
     use wedjat_pktgen::address::Addresses;
     use wedjat_pktgen::load::Load;
-    use wedjat_pktgen::results::{Results, Subject};
+    use wedjat_pktgen::results::{Results, RunDescription};
     use wedjat_testbed::demo::{LeafConfig, NodeProcess, Row, page, row};
     use wedjat_testbed::rack::Options;
 
@@ -180,7 +180,8 @@ mod show {
             let Some(results) = &mut results else { break };
             let (model, policy) = ("demo".to_owned(), row.policy.clone());
             let (load, offered_pps) = (Some(row.load), Some(row.report.offered_pps));
-            let subject = Subject { model, policy, load, offered_pps, ..Subject::default() };
+            let subject =
+                RunDescription { model, policy, load, offered_pps, ..RunDescription::default() };
             let valid = row.report.valid;
             results.add(row.report.take_tasks(index + 1, subject, demo.settings.pool), valid)?;
         }

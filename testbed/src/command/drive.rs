@@ -9,7 +9,7 @@ use wedjat_pktgen::address::Addresses;
 use wedjat_pktgen::arrival::Arrivals;
 use wedjat_pktgen::load::Load;
 use wedjat_pktgen::rate::Rate;
-use wedjat_pktgen::results::{ResultArgs, Results, Subject};
+use wedjat_pktgen::results::{ResultArgs, Results, RunDescription};
 use wedjat_pktgen::service::Service;
 use wedjat_pktgen::slices;
 use wedjat_testbed::sim::{Row, SimArgs, rows};
@@ -206,11 +206,11 @@ pub fn run(arguments: &Arguments) -> Result<bool, Failure> {
     rig.wait_for_peer(TIMEOUT, &stop, || Ok(()))?;
     let (mut report, rack) = rig.offer(&load, &settings, &stop)?;
     if let Some(mut results) = results.take() {
-        let subject = Subject {
+        let subject = RunDescription {
             model: "drive".to_owned(),
             load: Some(load.share(arguments.rack.workers.into())),
             offered_pps: Some(load.rate_pps),
-            ..Subject::default()
+            ..RunDescription::default()
         };
         let valid = report.valid;
         results.add(report.take_tasks(1, subject, arguments.pool), valid)?;

@@ -12,7 +12,9 @@ use wedjat::clock::{Conductor, Node};
 use wedjat::state::table::Role;
 use wedjat::wire::ether::Mac;
 use wedjat_testbed::demo::{NodeProcess, leaf};
-use wedjat_testbed::lockstep::setting::{CLIENTS_DEVICE, QUEUE, Setting, WORKERS_DEVICE};
+use wedjat_testbed::lockstep::leaf_addresses::{
+    CLIENTS_DEVICE, LeafAddresses, QUEUE, WORKERS_DEVICE,
+};
 use wedjat_testbed::lockstep::{self, Clients, Process, Workers};
 use wedjat_testbed::sim::outcome::Outcome;
 use wedjat_testbed::sim::rack::Config;
@@ -83,11 +85,11 @@ impl Leaves {
 
     /// Runs a leaf from start to end.
     pub fn run(&mut self, config: &Config) -> Result<RunResult, Failure> {
-        let setting = Setting::new(config)?;
+        let addresses = LeafAddresses::new(config)?;
         let folder = self.folder.path();
         let (clock, state) = (folder.join("clock"), folder.join("state"));
         let mut conductor = Conductor::create(&clock, 1)?;
-        let text = setting.leaf(config, self.leaf_core, &state).toml();
+        let text = addresses.leaf(config, self.leaf_core, &state).toml();
         let [clients, workers] = device_arguments(folder, "client");
         let eal = ["--no-huge", "--no-pci", "--vdev", &clients, "--vdev", &workers];
         let eal = eal.map(str::to_owned);
@@ -95,7 +97,7 @@ impl Leaves {
             NodeProcess::start(&self.binary, folder, &text, LEAF_LIFETIME, Some(&clock), &eal)?;
         let node = self.wait_for_leaf(&mut conductor, &mut leaf)?;
         let process = Process::new(conductor, node).on(self.leaf_core, self.core);
-        let result = self.run_lockstep(config, &setting, process);
+        let result = self.run_lockstep(config, &addresses, process);
         // The error of a dead leaf explains more than that of the conductor.
         leaf.check()?;
         let (outcome, process) = result?;
@@ -140,7 +142,7 @@ impl Leaves {
     fn run_lockstep(
         &mut self,
         config: &Config,
-        setting: &Setting,
+        addresses: &LeafAddresses,
         mut process: Process,
     ) -> Result<(Outcome, Process), Failure> {
         let missing_ports = "an earlier run did not return its ports";
@@ -148,8 +150,8 @@ impl Leaves {
         let (client_mac, worker_mac) = (Mac(self.clients.mac()), Mac(self.workers.mac()));
         let pool: PoolHandle = self.environment.pool.handle();
         let (eal, core, stop): (&Eal, usize, _) = (&self.environment.eal, self.core, &*self.stop);
-        let mut clients = Clients::new(clients_port, pool, &setting.target(client_mac));
-        let mut workers = Workers::new(workers_port, setting.address(worker_mac));
+        let mut clients = Clients::new(clients_port, pool, &addresses.target(client_mac));
+        let mut workers = Workers::new(workers_port, addresses.address(worker_mac));
         let result = std::thread::scope(|scope| {
             let running = scope.spawn(|| {
                 devices::pin(Some(core));

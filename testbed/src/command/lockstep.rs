@@ -10,7 +10,7 @@ use wedjat::policy::{CATALOGUE, Runs};
 use wedjat_pktgen::results::{ResultArgs, Results};
 use wedjat_testbed::lockstep::fabric;
 use wedjat_testbed::sim::model::{Cell, Model};
-use wedjat_testbed::sim::outcome::{Outcome, Subject};
+use wedjat_testbed::sim::outcome::{Outcome, RowLabels};
 use wedjat_testbed::sim::{Row, SimArgs, plan, print, rack};
 
 use super::leaves::{Leaves, Placement};
@@ -204,7 +204,7 @@ impl Arguments {
         &self,
         results: &mut Option<Results>,
         run: usize,
-        subject: &Subject,
+        subject: &RowLabels,
         outcome: &mut Outcome,
     ) -> Result<(), String> {
         let Some(results) = results else { return Ok(()) };

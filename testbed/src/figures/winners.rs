@@ -89,7 +89,7 @@ pub(super) fn make(out: &Output, full: bool) -> Result<(), String> {
         }
         let mut ranked: Vec<_> = standings.into_iter().collect();
         ranked.sort_by_key(|(_, standing)| std::cmp::Reverse(standing.near_best));
-        for (policy, Standing { cells, near_best, worst_mean, worst_p99, unstable }) in ranked {
+        for (policy, PolicyTotals { cells, near_best, worst_mean, worst_p99, unstable }) in ranked {
             let _ = writeln!(
                 summary,
                 "{kind},\"{policy}\",{cells},{near_best},{worst_mean:.3},{worst_p99:.3},{unstable}"
@@ -119,7 +119,7 @@ impl<'a> PolicyResult<'a> {
 
 /// Results of a policy over all cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Standing {
+struct PolicyTotals {
     /// Number of cells.
     cells: u32,
     /// Number of cells in which the policy is near the best.
@@ -133,7 +133,7 @@ struct Standing {
 }
 
 /// Adds the results of a cell to the standings, which are by policy.
-fn add_cell(standings: &mut BTreeMap<String, Standing>, cell: &[PolicyResult<'_>]) {
+fn add_cell(standings: &mut BTreeMap<String, PolicyTotals>, cell: &[PolicyResult<'_>]) {
     let best = |of: fn(&PolicyResult<'_>) -> f64| {
         cell.iter().filter(|result| !result.unstable).map(of).fold(f64::INFINITY, f64::min)
     };

@@ -70,7 +70,7 @@ pub fn check(history: &History) -> Vec<Violation> {
 }
 
 /// Model of one key of a fabric.
-struct OneKey<'a>(PhantomData<&'a ()>);
+struct KeyModel<'a>(PhantomData<&'a ()>);
 
 /// Operation on one key, with its answer.
 #[derive(Clone, Copy, PartialEq)]
@@ -87,7 +87,7 @@ enum Call<'a> {
     Unknown(&'a Change),
 }
 
-impl<'a> Model for OneKey<'a> {
+impl<'a> Model for KeyModel<'a> {
     type State = Option<Rc<Entry>>;
     type Call = Call<'a>;
 
@@ -181,7 +181,7 @@ fn calls_on(history: &History, key: Key) -> Calls<'_> {
 /// Checks the linearizability of these calls, starting without the key.
 fn check_calls(calls: &[(Interval<Call<'_>>, CallSource<'_>)]) -> Result<(), Rejection> {
     let intervals: Vec<_> = calls.iter().map(|(interval, _)| interval.clone()).collect();
-    linear::check::<OneKey<'_>>(None, &intervals)
+    linear::check::<KeyModel<'_>>(None, &intervals)
 }
 
 /// Removes reads and refusals in ever smaller groups, as long as the rest is still rejected. A correct
@@ -193,7 +193,7 @@ fn shrink(mut calls: Calls<'_>) -> Calls<'_> {
         while from < calls.len() {
             let group = from..(from + size).min(calls.len());
             let is_removed =
-                |index: usize| group.contains(&index) && OneKey::is_pure(&calls[index].0.call);
+                |index: usize| group.contains(&index) && KeyModel::is_pure(&calls[index].0.call);
             let rest: Calls<'_> = (0..calls.len())
                 .filter(|&index| !is_removed(index))
                 .map(|index| calls[index].clone())
@@ -259,7 +259,7 @@ fn keys(history: &History) -> Vec<Violation> {
                 let ended = interval.ended.filter(|ended| *ended <= at_ns);
                 (Interval { ended, ..interval }, source)
             })
-            .filter(|(interval, _)| interval.ended.is_some() || !OneKey::is_pure(&interval.call))
+            .filter(|(interval, _)| interval.ended.is_some() || !KeyModel::is_pure(&interval.call))
             .collect();
         let mut shown = shrink(prefix);
         shown.sort_by_key(|(interval, source)| (interval.ended.unwrap_or(interval.began), source.ended_ns()));

@@ -53,7 +53,7 @@ type Client = FabricClient<Channel>;
 
 /// State that clients and followers share: the controllers under test, and the history of their answers.
 #[derive(Debug)]
-pub struct Bench {
+pub struct RunState {
     /// Sockets of the controllers.
     sockets: Vec<PathBuf>,
     /// Start of the run.
@@ -107,8 +107,8 @@ fn refusal(status: &Status) -> Answer {
     }
 }
 
-impl Bench {
-    /// Creates a bench for the controllers at these sockets.
+impl RunState {
+    /// Creates the state for the controllers at these sockets.
     #[must_use]
     pub fn new(
         sockets: Vec<PathBuf>,
@@ -570,9 +570,9 @@ mod tests {
     #[test]
     fn every_drawn_command_changes_one_key() {
         let leader = Arc::default();
-        let bench = Bench::new(Vec::new(), Instant::now(), Duration::from_secs(3), leader);
+        let run_state = RunState::new(Vec::new(), Instant::now(), Duration::from_secs(3), leader);
         let mut stream = StreamSeed::derive(1, "client", 1).stream();
-        let requests: Vec<_> = (0..2000).map(|_| bench.draw(&mut stream, 5)).collect();
+        let requests: Vec<_> = (0..2000).map(|_| run_state.draw(&mut stream, 5)).collect();
         let reads = requests.iter().filter(|request| **request == Request::Read).count();
         assert!((600..800).contains(&reads), "{reads}");
         let sets = requests.iter().filter(|request| {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use check::{Rule, Violation};
-use client::Bench;
+use client::RunState;
 use cluster::{Cluster, Store};
 use nemesis::{ClusterFault, Injection, Nemesis};
 use record::{Answer, History, Request};
@@ -111,11 +111,11 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let sockets = (0..cluster.controllers()).map(|index| cluster.socket(index)).collect();
     let (cluster, leader) = (Mutex::new(cluster), Arc::new(AtomicUsize::new(usize::MAX)));
     let began = Instant::now();
-    let bench = Rc::new(Bench::new(sockets, began, setting.lease, Arc::clone(&leader)));
+    let run_state = Rc::new(RunState::new(sockets, began, setting.lease, Arc::clone(&leader)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let tasks = tokio::task::LocalSet::new();
-    let prepared = bench.prepare(setting.followers, SERVED_MAX);
+    let prepared = run_state.prepare(setting.followers, SERVED_MAX);
     tasks
         .block_on(&runtime, prepared)
         .map_err(|reason| format!("the history could not be prepared: {reason}"))?;
@@ -143,11 +143,11 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         let nemesis = scope.spawn(move || nemesis.run(&plan));
         let settled = tasks.block_on(&runtime, async {
             let clients = (1..=setting.clients).map(|number| {
-                tokio::task::spawn_local(Rc::clone(&bench).run_client(number, setting.seed))
+                tokio::task::spawn_local(Rc::clone(&run_state).run_client(number, setting.seed))
             });
             let clients: Vec<_> = clients.collect();
             let followers = (1..=setting.followers).map(|leaf| {
-                tokio::task::spawn_local(Rc::clone(&bench).run_follower(leaf, setting.seed))
+                tokio::task::spawn_local(Rc::clone(&run_state).run_follower(leaf, setting.seed))
             });
             let followers: Vec<_> = followers.collect();
             while began.elapsed() < end && !stop.load(Ordering::Relaxed) {
@@ -158,9 +158,9 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
             while !nemesis.is_finished() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            let settled = bench.settle(setting.followers, SERVED_MAX).await;
-            let longest_gap = bench.longest_gap();
-            bench.end();
+            let settled = run_state.settle(setting.followers, SERVED_MAX).await;
+            let longest_gap = run_state.longest_gap();
+            run_state.end();
             for client in clients {
                 let _ = client.await;
             }
@@ -175,7 +175,7 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
         copy_logs(&cluster, logs)?;
     }
     drop(cluster);
-    let (history, check_started) = (bench.take_history(), Instant::now());
+    let (history, check_started) = (run_state.take_history(), Instant::now());
     let mut violations = check::check(&history);
     let recovered = settled.as_ref().ok().copied();
     violations.extend(settled.err().map(|error| Violation {

@@ -220,7 +220,7 @@ pub fn compare(text: &str) -> Result<Differences, Box<dyn Error>> {
                 (0..learner.critic().len()).map(|index| slope * index as f32).collect();
             learner.receive_critic(&critic)?;
         }
-        learner.agree();
+        learner.average_critics();
         record_differences(
             &mut differences.consensus,
             learner.critic(),

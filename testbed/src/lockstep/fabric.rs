@@ -29,7 +29,7 @@ use wedjat_pktgen::template::{Task, Template};
 
 use super::{LocalLeaf, LockstepError, Scheduler};
 use crate::rack::Reply;
-use crate::sim::engine::{Engine, Flight, NextEvent};
+use crate::sim::engine::{Engine, NextEvent, SimTask};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
@@ -384,7 +384,7 @@ impl<'a> Run<'a> {
         self.engine.end_await();
         // Frees the slot at the same point as the simulator, so that both reuse slots in the same order.
         let Some(flight) = self.engine.flights.remove(slot) else { return Ok(()) };
-        let Flight { number, worker, left_at_worker, service, .. } = flight;
+        let SimTask { number, worker, left_at_worker, service, .. } = flight;
         let (rack, mut packet) = (usize::from(flight.route.rack), flight.route.packet);
         if self.nodes[rack + 1].ended.is_some() {
             *self.report.lost.entry("reply at leaf").or_default() += 1;

@@ -17,12 +17,12 @@
 
 pub mod clients;
 pub mod fabric;
+pub mod leaf_addresses;
 pub mod leaves;
 pub mod local;
 pub mod nodes;
 pub mod process;
 pub mod run;
-pub mod setting;
 pub mod system;
 pub mod workers;
 
@@ -30,10 +30,10 @@ use wedjat::clock::{Line, TurnError};
 use wedjat::reason::DropReason;
 
 pub use clients::Clients;
+pub use leaf_addresses::LeafAddresses;
 pub use local::{LocalAgent, LocalLeaf};
 pub use process::Process;
 pub use run::run;
-pub use setting::Setting;
 pub use workers::Workers;
 
 /// A node to which the conductor gives turns.

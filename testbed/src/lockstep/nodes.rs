@@ -25,7 +25,7 @@ use wedjat::wire::udp::{self, Flow};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::{LocalAgent, LockstepError, Scheduler};
-use crate::sim::engine::{Engine, Flight, NextEvent};
+use crate::sim::engine::{Engine, NextEvent, SimTask};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::nodes::{Config, kind, settings, ticks_of};
@@ -261,7 +261,7 @@ impl<'a> Run<'a> {
         if is_shared {
             self.engine.leave_core(number);
         }
-        let Flight { worker: node, started, service, .. } = self.engine.flights[number];
+        let SimTask { worker: node, started, service, .. } = self.engine.flights[number];
         let (node, now) = (node as usize, self.engine.now);
         // The worker reports a task's own time, without the quanta of tasks that share its core, as in the model.
         let service_ns = to_ns(if is_shared { service } else { now - started });

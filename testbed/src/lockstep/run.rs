@@ -13,7 +13,7 @@ use wedjat_pktgen::template::Task;
 
 use super::workers::Packet;
 use super::{Clients, LockstepError, Scheduler, Workers};
-use crate::sim::engine::{Engine, Flight, NextEvent};
+use crate::sim::engine::{Engine, NextEvent, SimTask};
 use crate::sim::events::event;
 use crate::sim::hop::{TICKS_PER_US, from_ns, to_ns};
 use crate::sim::outcome::Outcome;
@@ -196,7 +196,7 @@ where
         // Frees the slot at the same point as the simulator, so that both reuse slots in the same order: slots
         // order simultaneous events.
         let flight = self.engine.flights.remove(slot);
-        if let Some(Flight {
+        if let Some(SimTask {
             worker,
             left_at_worker,
             service,

@@ -21,12 +21,12 @@ use wedjat::policy::{
     self, Core, Dispatcher, Placement, PolicySpec, ProbeKind, QueueingDispatcher, Rng, Task,
     stream_seed,
 };
-use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
+use wedjat::state::{DecisionNumber, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::engine::{BENCHMARK, Engine, Flight, NextEvent, Setup};
+use super::engine::{BENCHMARK, Engine, NextEvent, Setup, SimTask};
 use super::events::event;
 use super::hop::Hop;
 use super::knowledge::Knowledge;
@@ -260,7 +260,7 @@ impl Policies {
 /// Returns the policy's input for a task.
 #[inline]
 fn task_of(number: u64) -> Task {
-    Task { decision: Some(Decision::of(number)), ..Task::default() }
+    Task { decision: Some(DecisionNumber::of(number)), ..Task::default() }
 }
 
 impl Dispatchers for Policies {
@@ -548,7 +548,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// Lets the task's dispatcher decide, with its current knowledge of the queues.
     #[inline]
     fn decide(&mut self, task: u32) -> Result<(), D::Error> {
-        let Flight { route, number, service, .. } = self.engine.flights[task];
+        let SimTask { route, number, service, .. } = self.engine.flights[task];
         let index = usize::from(route);
         self.last_services[index] = service;
         self.receive_reports();
@@ -601,7 +601,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
     /// Queues a task at its server.
     #[inline]
     fn at_server(&mut self, task: u32) {
-        let Flight { number, worker, route, .. } = self.engine.flights[task];
+        let SimTask { number, worker, route, .. } = self.engine.flights[task];
         self.engine.arrive_at_worker(task);
         if number != BENCHMARK {
             let queue = self.engine.tasks_at(worker as usize);
@@ -653,7 +653,7 @@ impl<'a, D: Dispatchers> Sim<'a, D> {
         if self.notify == Notify::Reply && !self.dispatchers.sends_probes() {
             let service_ns = flight.service as f64 / UNIT_TICKS * self.config.service.mean_ns()
                 / self.engine.workers[member.index()].speed;
-            let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
+            let decision = (flight.number != BENCHMARK).then(|| DecisionNumber::of(flight.number));
             let report = Report { member, load, service_ns: service_ns as u32, decision };
             self.receive_reports();
             self.tick(index)?;

@@ -39,7 +39,7 @@ pub enum NextEvent {
 
 /// A task in flight, with times in ticks.
 #[derive(Clone, Copy, Debug)]
-pub struct Flight<T> {
+pub struct SimTask<T> {
     /// Time of its arrival.
     pub arrived: u64,
     /// Start of its service; 0 before.
@@ -60,7 +60,7 @@ pub struct Flight<T> {
     pub route: T,
 }
 
-impl<T> Flight<T> {
+impl<T> SimTask<T> {
     /// Returns the record of the task's end, with its worker and its response time or the reason for its loss.
     pub fn to_end(&self, worker: Option<usize>, response: Result<u64, Status>) -> FinishedTask {
         let &Self { number, class, arrived, service, .. } = self;
@@ -152,7 +152,7 @@ pub struct Engine<T> {
     /// Calendar.
     pub events: Events,
     /// Tasks in flight. Events and queues refer to them by their slot in this slab.
-    pub flights: Slab<Flight<T>>,
+    pub flights: Slab<SimTask<T>>,
     /// Workers by index.
     pub workers: Vec<Worker>,
     /// Shared cores; empty if workers serve in order of arrival. In most models core i belongs to worker i. In the
@@ -359,7 +359,7 @@ impl<T> Engine<T> {
         let (service_ns, class) = service.sample_ns(&mut self.streams.service);
         let number = self.recorder.arrive(self.in_system);
         self.in_system += 1;
-        self.flights.add(Flight {
+        self.flights.add(SimTask {
             arrived: self.now,
             started: 0,
             service: ticks(service_ns),
@@ -376,7 +376,7 @@ impl<T> Engine<T> {
     /// slot.
     pub fn add_benchmark(&mut self, worker: usize, service: u64, route: T) -> u32 {
         self.messages += 1;
-        self.flights.add(Flight {
+        self.flights.add(SimTask {
             arrived: self.now,
             started: 0,
             service,
@@ -501,7 +501,7 @@ impl<T> Engine<T> {
     /// false for a benchmark task, which it does not record.
     #[inline]
     pub fn done(&mut self, task: u32, place: usize) -> bool {
-        let Flight { worker: index, number, .. } = self.flights[task];
+        let SimTask { worker: index, number, .. } = self.flights[task];
         let worker = &mut self.workers[index as usize];
         let is_benchmark = number == BENCHMARK;
         if is_benchmark {
@@ -538,7 +538,7 @@ impl<T> Engine<T> {
 
     /// Removes a task that ended without an answer, and returns it; `None` if its slot is empty. Does not count or
     /// record benchmark tasks.
-    pub fn lose(&mut self, task: u32, reason: Status) -> Option<Flight<T>> {
+    pub fn lose(&mut self, task: u32, reason: Status) -> Option<SimTask<T>> {
         let flight = self.flights.remove(task)?;
         if flight.number != BENCHMARK {
             self.lost += 1;

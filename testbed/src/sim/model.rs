@@ -1,6 +1,6 @@
 //! Common interface of the models: parameters, length and execution of a run.
 
-use super::outcome::{Outcome, Subject};
+use super::outcome::{Outcome, RowLabels};
 use super::stats::Observer;
 use super::{ct, fabric, nodes, rack, slots};
 
@@ -30,7 +30,7 @@ pub enum Model {
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Labels of the row.
-    pub subject: Subject,
+    pub subject: RowLabels,
     /// Model to run.
     pub model: Model,
 }
@@ -119,7 +119,7 @@ impl Cell {
     /// Returns a warning for a run that is too short to leave its start-up phase.
     #[must_use]
     pub fn caution(&self) -> Option<String> {
-        let Subject { model, policy, load, .. } = &self.subject;
+        let RowLabels { model, policy, load, .. } = &self.subject;
         let length = self.model.length();
         let flag = if matches!(self.model, Model::Slots(_)) { "slots" } else { "tasks" };
         (length < SETTLED).then(|| {

@@ -27,7 +27,7 @@ use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::service::Service;
 
-use super::engine::{Engine, Flight, NextEvent, Setup};
+use super::engine::{Engine, NextEvent, Setup, SimTask};
 use super::events::event;
 use super::hop::{Hop, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::{ForwardedTasks, Outcome};
@@ -457,7 +457,7 @@ impl<'a> Sim<'a> {
     /// no worker may take it.
     fn leave_core(&mut self, task: u32) -> Option<Member> {
         self.engine.leave_core(task);
-        let Flight { worker, core, service, .. } = self.engine.flights[task];
+        let SimTask { worker, core, service, .. } = self.engine.flights[task];
         let Node { dispatcher, first_core, busy, .. } = &mut self.nodes[worker as usize];
         *busy -= 1;
         let load = Load::tasks(self.engine.cores[core as usize].len() as u16);
@@ -472,7 +472,7 @@ impl<'a> Sim<'a> {
     /// victim. The ended task is lost if its node died during its service.
     #[inline]
     fn done(&mut self, task: u32) {
-        let Flight { worker, route, started, service, .. } = self.engine.flights[task];
+        let SimTask { worker, route, started, service, .. } = self.engine.flights[task];
         let index = worker as usize;
         let node = &self.nodes[index];
         if route != node.life || !node.is_up {

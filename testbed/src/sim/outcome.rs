@@ -163,14 +163,14 @@ pub struct Row {
     /// for each.
     #[serde(skip)]
     pub class_p99: Vec<(usize, f64)>,
-    /// See [`Subject::swept`]; the report has one key for each.
+    /// See [`RowLabels::swept`]; the report has one key for each.
     #[serde(skip)]
     pub swept: Vec<(&'static str, String)>,
 }
 
 /// Labels of a row.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct RowLabels {
     /// Name of the model.
     pub model: &'static str,
     /// Name of the policy.
@@ -183,12 +183,12 @@ pub struct Subject {
     pub swept: Vec<(&'static str, String)>,
 }
 
-impl Subject {
+impl RowLabels {
     /// Returns the tasks of run number `run` for the results.
     #[must_use]
     pub fn run_tasks(&self, run: usize, seed: u64, tasks: Vec<Task>) -> RunTasks {
         let setting = self.swept.iter().map(|(flag, value)| format!("{flag}={value}"));
-        let subject = results::Subject {
+        let subject = results::RunDescription {
             model: self.model.to_owned(),
             policy: self.policy.clone(),
             load: Some(self.load),
@@ -202,7 +202,7 @@ impl Subject {
 impl Row {
     /// Summarises the runs of all seeds, which took `wall` together. Panics without a run.
     #[must_use]
-    pub fn new(subject: Subject, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
+    pub fn new(subject: RowLabels, mut outcomes: Vec<Outcome>, wall: Option<Duration>) -> Self {
         let seeds = outcomes.len();
         let unit = outcomes[0].ticks_per_unit;
         // The row is unstable if most of its runs are.

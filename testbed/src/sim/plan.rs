@@ -16,7 +16,7 @@ use super::args::SimArgs;
 use super::hop::{Hop, HopDist, Hops, TICKS_PER_US};
 use super::lists::{list, split};
 use super::model::{Cell, Model, SETTLED};
-use super::outcome::Subject;
+use super::outcome::RowLabels;
 use super::script::Action;
 use super::sharing::SharingTimes;
 use super::stats::Observer;
@@ -127,7 +127,7 @@ fn cell(args: &SimArgs, policy: &str, load: f64) -> Result<Cell, String> {
         }
     };
     let (policy, swept) = (policy.to_owned(), Vec::new());
-    Ok(Cell { subject: Subject { model, policy, load, unit, swept }, model: config })
+    Ok(Cell { subject: RowLabels { model, policy, load, unit, swept }, model: config })
 }
 
 /// Parses a load.

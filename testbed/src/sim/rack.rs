@@ -10,12 +10,12 @@ use wedjat::clock::ClockFile;
 use wedjat::node::Timing;
 use wedjat::policy::signals::{Latest, Protocol, Signal, Signals};
 use wedjat::policy::{self, Core, Dispatcher, Placement, PolicySpec, Task, stream_seed};
-use wedjat::state::{Decision, Exchange, Load, Member, Report, View};
+use wedjat::state::{DecisionNumber, Exchange, Load, Member, Report, View};
 use wedjat_pktgen::arrival::{Arrivals, Schedule};
 use wedjat_pktgen::results::Status;
 use wedjat_pktgen::service::Service;
 
-use super::engine::{BENCHMARK, Engine, Flight, NextEvent, Setup};
+use super::engine::{BENCHMARK, Engine, NextEvent, Setup, SimTask};
 use super::events::event;
 use super::hop::{Hop, Hops, TICK_PS, TICKS_PER_US, from_ns, to_ns};
 use super::outcome::Outcome;
@@ -169,8 +169,8 @@ struct Leaf<W> {
 
 /// Returns the task as the policy sees it. Benchmark tasks need no decision.
 #[inline]
-fn task_of<P>(flight: &Flight<Route<P>>) -> Task {
-    let decision = (flight.number != BENCHMARK).then(|| Decision::of(flight.number));
+fn task_of<P>(flight: &SimTask<Route<P>>) -> Task {
+    let decision = (flight.number != BENCHMARK).then(|| DecisionNumber::of(flight.number));
     Task { decision, ..Task::new(flight.class) }
 }
 
@@ -484,7 +484,7 @@ impl<'a, W: Watcher> Sim<'a, W> {
     /// Ends a task at its worker, and sends the reply.
     #[inline]
     fn done(&mut self, task: u32) {
-        let Flight { worker, route, .. } = self.engine.flights[task];
+        let SimTask { worker, route, .. } = self.engine.flights[task];
         let first_worker = self.leaves[usize::from(route.rack)].first_worker;
         self.engine.done(task, worker as usize - first_worker);
         self.engine.reply(self.config.hops.worker_leaf, task);

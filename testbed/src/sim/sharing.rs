@@ -97,7 +97,7 @@ const NOT_STARTED: u64 = u64::MAX;
 
 /// A task in the round.
 #[derive(Clone, Copy, Debug)]
-struct Turn<T> {
+struct RoundTask<T> {
     task: T,
     /// Remaining service time at the start of its current or next quantum.
     left: u64,
@@ -112,7 +112,7 @@ struct Turn<T> {
 pub struct SharedCore<T> {
     sharing: Sharing,
     /// Tasks in the order of their turns. The first one runs from `slice_start` on.
-    round: VecDeque<Turn<T>>,
+    round: VecDeque<RoundTask<T>>,
     /// Start of the first task's quantum. In the future during a switch.
     slice_start: u64,
     /// Number of tasks in the round that have not started.
@@ -168,7 +168,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
     pub fn push(&mut self, now: u64, task: T, service: u64) {
         self.advance(now);
         let is_first = self.round.is_empty();
-        self.round.push_back(Turn { task, left: service, started: NOT_STARTED, quanta: 0 });
+        self.round.push_back(RoundTask { task, left: service, started: NOT_STARTED, quanta: 0 });
         self.not_started += 1;
         if is_first {
             self.begin(now);
@@ -239,7 +239,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
     /// Returns the number of rounds in which every task uses a full quantum and none finishes. A task whose remaining
     /// time is a multiple of the quantum finishes in its last full quantum, hence the subtraction of 1.
     fn full_rounds(&self) -> u64 {
-        let rounds = |turn: &Turn<T>| turn.left.saturating_sub(1) / self.sharing.quantum;
+        let rounds = |turn: &RoundTask<T>| turn.left.saturating_sub(1) / self.sharing.quantum;
         self.round.iter().map(rounds).min().unwrap_or(0)
     }
 
@@ -257,7 +257,7 @@ impl<T: Copy + PartialEq> SharedCore<T> {
         }
         let rounds = self.full_rounds();
         // After the full rounds: the first task whose remaining time fits into one quantum.
-        let is_last = |turn: &Turn<T>| turn.left - rounds * quantum <= quantum;
+        let is_last = |turn: &RoundTask<T>| turn.left - rounds * quantum <= quantum;
         let place = self.round.iter().position(is_last)?;
         let turn = &self.round[place];
         let before = (rounds * self.round.len() as u64 + place as u64) * (quantum + switch);

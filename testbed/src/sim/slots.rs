@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use rand_distr::{Distribution, Exp1, Poisson};
 use wedjat::policy::member::{MemberSide, Notify};
 use wedjat::policy::{Core, Dispatcher, PolicySpec, QueueingDispatcher, Rng, Task, stream_seed};
-use wedjat::state::{Decision, Load, Member, Report, View};
+use wedjat::state::{DecisionNumber, Load, Member, Report, View};
 use wedjat_pktgen::results::Status;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
@@ -56,7 +56,7 @@ struct QueuedTask {
     /// Slot of its arrival.
     slot: u64,
     /// Number of the decision that sent it; tasks sent together share it.
-    decision: Decision,
+    decision: DecisionNumber,
     dispatcher: u16,
 }
 
@@ -319,7 +319,7 @@ fn end_of(
 
 /// Returns the task as the policy sees it.
 fn task_of(&(number, _): &(u64, u64)) -> Task {
-    Task { decision: Some(Decision::of(number)), ..Task::default() }
+    Task { decision: Some(DecisionNumber::of(number)), ..Task::default() }
 }
 
 impl Node {
@@ -340,7 +340,7 @@ impl Node {
         servers: &mut [Server],
     ) {
         let server = &mut servers[member.index()];
-        let decision = Decision::of(first.0);
+        let decision = DecisionNumber::of(first.0);
         let waiting = std::iter::from_fn(|| self.dispatcher.pop()).take(followers);
         for (number, slot) in std::iter::once(first).chain(waiting) {
             server.queue.push_back(QueuedTask { number, slot, decision, dispatcher: index as u16 });

@@ -223,7 +223,7 @@ fn link_up_is_announced_once() {
 }
 
 /// Builds a leaf whose workers' link is down, after 300 tasks have arrived. With a link-up delay, it leaves tasks in
-/// device for up to 250 ms while workers are not reachable.
+/// the device for up to 250 ms while workers are not reachable.
 fn with_tasks_before_workers() -> Rig {
     let mut rig = rig_with("horus", false, true, 512);
     rig.leaf = rig.leaf.with_link_up_delay();

@@ -75,7 +75,7 @@ impl Credential {
         signed: Option<&SignedPacket<BLOCKS>>,
     ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::AuthMissing)?;
-        if self.key.tag(&signed.claim) != signed.tag {
+        if self.key.tag(&signed.blocks) != signed.tag {
             return Err(DropReason::AuthTag);
         }
         let is_last = self.registered[leaf].load(Relaxed) == signed.sequence;

@@ -17,7 +17,7 @@ use crate::node::Commands;
 use crate::policy::fifo::Slab;
 use crate::reason::DropReason;
 use crate::ring::WorkerIdentity;
-use crate::stage::Setting;
+use crate::stage::DispatcherChange;
 use crate::state::Member;
 
 /// Commands to an agent's core.
@@ -88,7 +88,7 @@ pub enum Step<B: Buf + Token> {
         /// The pool.
         pool: usize,
         /// The change; afterwards the old policy.
-        setting: Setting,
+        change: DispatcherChange,
     },
     /// Replaces the memory for waiting tasks.
     Room {
@@ -180,7 +180,7 @@ where
                 responder.remove_reporter(*identity);
                 self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));
             }
-            Step::Set { pool, setting } => self.worker_sets[*pool].workers.set(setting),
+            Step::Set { pool, change } => self.worker_sets[*pool].workers.set(change),
             Step::Room { pool, memory } => self.worker_sets[*pool].workers.exchange_memory(memory),
             Step::Sign(signer) => std::mem::swap(&mut self.responder.signer, signer),
         }

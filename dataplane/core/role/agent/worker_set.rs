@@ -7,7 +7,7 @@
 //! as *credits*: the worker publishes how many tasks it has completed in all. A worker process gets copies of its
 //! tasks. A thread of this process gets the tasks themselves, so only it can complete them. A dispatcher *holds* tasks
 //! if its policy is bounded: it queues tasks while every worker is full. A *member*
-//! id and its pool. A *member* is a worker's index in the pool.
+//! is a worker's index in the pool.
 
 use arrayvec::ArrayVec;
 
@@ -17,7 +17,7 @@ use crate::policy::fifo::Slab;
 use crate::policy::{Dispatcher, Overflow, QueueingDispatcher, Task};
 use crate::reason::DropReason;
 use crate::ring::{Channel, Holder, Outcome, TaskPosition, WorkerIdentity};
-use crate::stage::Setting;
+use crate::stage::DispatcherChange;
 use crate::state::{Load, Member, Report};
 
 /// A completed task.
@@ -242,8 +242,8 @@ impl<T: Work> WorkerSet<T> {
 
     /// Applies a change of the pool's scheduling. After a new policy or new speeds, call
     /// [`WorkerSet::review_members`].
-    pub fn set(&mut self, setting: &mut Setting) {
-        setting.apply(&mut self.dispatcher);
+    pub fn set(&mut self, change: &mut DispatcherChange) {
+        change.apply(&mut self.dispatcher);
     }
 
     /// Exchanges the memory for waiting tasks with `memory`, which must have room for all of them.

@@ -153,8 +153,8 @@ impl FastPath for u32 {
         accepted: &mut BurstMask,
         reports: &mut ArrayVec<Report, BURST>,
     ) -> ArrayVec<(usize, DropReason), BURST> {
-        let claim = |frame: &[u8]| auth::claim(frame, Self::PAYLOAD);
-        check_claims((authenticator, claim), packets, accepted, reports)
+        let read = |frame: &[u8]| auth::signed_packet(frame, Self::PAYLOAD);
+        check_signed((authenticator, read), packets, accepted, reports)
     }
 }
 
@@ -226,8 +226,8 @@ impl FastPath for u128 {
         accepted: &mut BurstMask,
         reports: &mut ArrayVec<Report, BURST>,
     ) -> ArrayVec<(usize, DropReason), BURST> {
-        let claim = |frame: &[u8]| auth::claim_v6(frame, Self::PAYLOAD);
-        check_claims((authenticator, claim), packets, accepted, reports)
+        let read = |frame: &[u8]| auth::signed_packet_v6(frame, Self::PAYLOAD);
+        check_signed((authenticator, read), packets, accepted, reports)
     }
 }
 
@@ -386,22 +386,23 @@ fn report<A: FastPath>(
     accepted.then_some(Report::new(worker.member, load, service_ns))
 }
 
-/// Implements [`FastPath::check_proofs`]. `claim` reads the signed values of a frame.
+/// Implements [`FastPath::check_proofs`]. `read` reads the signed blocks of a frame.
 #[inline(always)]
-fn check_claims<B: Buf, const BLOCKS: usize>(
-    (authenticator, claim): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
+fn check_signed<B: Buf, const BLOCKS: usize>(
+    (authenticator, read): (&ReplyAuthenticator, impl Fn(&[u8]) -> Option<SignedPacket<BLOCKS>>),
     packets: &[B],
     accepted: &mut BurstMask,
     reports: &mut ArrayVec<Report, BURST>,
 ) -> ArrayVec<(usize, DropReason), BURST> {
-    // A claim is the signed values of a frame. Each frame has one: the template requires room for a proof.
-    let claims = (*accepted).zip(&*reports).map_while(|(index, report)| {
-        claim(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
+    // Each frame has signed blocks: the template requires room for a proof.
+    let signed_packets = (*accepted).zip(&*reports).map_while(|(index, report)| {
+        read(packets.get(index)?.bytes()).map(|signed| (report.member, signed))
     });
-    let claims: ArrayVec<_, BURST> = claims.collect();
-    let mut refused = authenticator.check(&claims);
-    // Refuses a report without a claim, and all reports behind it. Such a template makes this impossible.
-    refused.extend((claims.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
+    let signed_packets: ArrayVec<_, BURST> = signed_packets.collect();
+    let mut refused = authenticator.check(&signed_packets);
+    // Refuses a report without signed blocks, and all reports behind it. Such a template makes this impossible.
+    refused
+        .extend((signed_packets.len()..reports.len()).map(|index| (index, DropReason::TaskShort)));
     // Removes refused reports from the back, so that earlier indices stay valid.
     for (index, _) in refused.iter_mut().rev() {
         reports.remove(*index);

@@ -4,7 +4,7 @@ use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
 use arrayvec::ArrayVec;
 
-use super::{Claim, KEY_LEN};
+use super::{KEY_LEN, SignedBlocks};
 use crate::limits::BURST;
 use crate::wire::u64_at;
 
@@ -48,32 +48,32 @@ impl Key {
         Self(Aes128Enc::new(&bytes.into()))
     }
 
-    /// Returns the tag of a claim.
+    /// Returns the tag of these blocks.
     #[inline]
     #[must_use]
-    pub fn tag<const BLOCKS: usize>(&self, claim: &Claim<BLOCKS>) -> u64 {
+    pub fn tag<const BLOCKS: usize>(&self, blocks: &SignedBlocks<BLOCKS>) -> u64 {
         let mut block = Block::default();
-        for &part in &claim.0 {
+        for &part in &blocks.0 {
             add(&mut block, part);
             self.0.encrypt_block(&mut block);
         }
         u64_at(&block, 0)
     }
 
-    /// Returns the tags of a burst of claims, in a fraction of the time of single calls. Ignores claims beyond
+    /// Returns the tags of a burst of packets, in a fraction of the time of single calls. Ignores packets beyond
     /// [`BURST`].
     #[inline]
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
         &self,
-        claims: impl ExactSizeIterator<Item = &'a Claim<BLOCKS>> + Clone,
+        packets: impl ExactSizeIterator<Item = &'a SignedBlocks<BLOCKS>> + Clone,
     ) -> ArrayVec<u64, BURST> {
-        let len = claims.len().min(BURST);
+        let len = packets.len().min(BURST);
         let mut blocks = [Block::default(); BURST];
         let blocks = &mut blocks[..len.next_multiple_of(PARALLEL_BLOCKS)];
         for index in 0..BLOCKS {
-            for (block, claim) in blocks.iter_mut().zip(claims.clone()) {
-                add(block, claim.0[index]);
+            for (block, packet) in blocks.iter_mut().zip(packets.clone()) {
+                add(block, packet.0[index]);
             }
             self.0.encrypt_blocks(blocks);
         }
@@ -113,7 +113,7 @@ mod tests {
     /// Returns true if the payload's tag is right.
     fn is_right<const BLOCKS: usize>(addresses: &impl Addresses<BLOCKS>, payload: &[u8]) -> bool {
         let signed = SignedPacket::read(addresses, payload);
-        signed.is_some_and(|signed| key().tag(&signed.claim) == signed.tag)
+        signed.is_some_and(|signed| key().tag(&signed.blocks) == signed.tag)
     }
 
     /// Checks that one changed bit, number `bit` of the covered ones, makes the tag wrong. Also checks that `count`
@@ -131,9 +131,9 @@ mod tests {
         let good = payload(&addresses, header, service_ns, sequence);
         prop_assert!(is_right(&addresses, &good));
         let signed = SignedPacket::read(&addresses, &good).unwrap();
-        let burst: Vec<_> = std::iter::repeat_n(&signed.claim, count).collect();
+        let burst: Vec<_> = std::iter::repeat_n(&signed.blocks, count).collect();
         prop_assert!(key().tags(burst.into_iter()).iter().all(|&tag| tag == signed.tag));
-        prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.claim) != signed.tag);
+        prop_assert!(Key::new([7; KEY_LEN]).tag(&signed.blocks) != signed.tag);
 
         // Covered: header, time, sequence, tag itself, addresses.
         let proof = header.len() - LEN..header.len();
@@ -155,7 +155,7 @@ mod tests {
         // cipher, the sum is zero, so the tag is the cipher of a zero block under the same key.
         let plain = u128::to_be_bytes(0x0011_2233_4455_6677_8899_AABB_CCDD_EEFF);
         let cipher = u128::to_be_bytes(0x69C4_E0D8_6A7B_0430_D8CD_B780_70B4_C55A);
-        let zeros = key().tag(&Claim([plain, cipher].map(u128::from_le_bytes)));
+        let zeros = key().tag(&SignedBlocks([plain, cipher].map(u128::from_le_bytes)));
         let mut block = Block::default();
         key().0.encrypt_block(&mut block);
         assert_eq!(zeros, u64_at(&block, 0));

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use arrayvec::ArrayVec;
 
-use super::{Claim, KEY_LEN};
+use super::{KEY_LEN, SignedBlocks};
 use crate::limits::BURST;
 
 /// A pool's key. Uninhabited in a build without the feature `auth`.
@@ -20,7 +20,7 @@ pub fn new_key(_bytes: [u8; KEY_LEN]) -> Option<Key> {
 impl Key {
     /// Cannot be called without a key.
     #[must_use]
-    pub fn tag<const BLOCKS: usize>(&self, _claim: &Claim<BLOCKS>) -> u64 {
+    pub fn tag<const BLOCKS: usize>(&self, _blocks: &SignedBlocks<BLOCKS>) -> u64 {
         match self.0 {}
     }
 
@@ -28,7 +28,7 @@ impl Key {
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
         &self,
-        _claims: impl ExactSizeIterator<Item = &'a Claim<BLOCKS>>,
+        _packets: impl ExactSizeIterator<Item = &'a SignedBlocks<BLOCKS>>,
     ) -> ArrayVec<u64, BURST> {
         match self.0 {}
     }

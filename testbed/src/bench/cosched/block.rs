@@ -18,7 +18,7 @@ use wedjat_cosched::{Overrides, ReplayResult, replay};
 use super::Failure;
 use super::accounts::{self, CpuTimes, Machine};
 use super::children::{JobReport, JobSetup, Process, RunningBatch, TIMEOUT, WorkerSetup};
-use super::dispatch::{self, Course, DispatchCounts, NEVER, Rig, now_ns};
+use super::dispatch::{self, DispatchCounts, LoadProfile, NEVER, Rig, now_ns};
 use super::plan::{Block, Cell, Phase, Purpose};
 use crate::app::Spin;
 use crate::batch::Batch;
@@ -26,7 +26,7 @@ use crate::batch::Batch;
 /// Time after the accounts were read in which due tasks do not count, because reading uses the dispatcher's
 /// CPU for a moment.
 const SETTLE_NS: u64 = 2_000_000;
-/// Time between the end of a block's set-up and the start of its course.
+/// Time between the end of a block's set-up and the start of its loads.
 const LEAD_NS: u64 = 5_000_000;
 /// Interval between samples of the batch's CPU time in blocks of steps.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
@@ -198,7 +198,7 @@ impl Snapshot {
 struct Flags {
     /// True once the worker has attached.
     is_admitted: AtomicBool,
-    /// Start time of the course; 0 while it is unknown.
+    /// Start time of the loads; 0 while it is unknown.
     begin_ns: AtomicU64,
     /// True if the block must end.
     stop: AtomicBool,
@@ -214,14 +214,14 @@ pub fn run(setting: &Setting, block: &Block) -> Result<BlockResult, Failure> {
     let agent = folder.path().join("agent");
     let rig = Rig::new(&agent, setting.cpus[0])?;
     let flags = Flags::default();
-    let course = Course {
+    let loads = LoadProfile {
         phases: &block.phases,
         window: setting.window,
         service_ns: setting.service_ns,
         seed: block.seed,
     };
     let (observed, dispatched) = std::thread::scope(|scope| {
-        let dispatching = scope.spawn(|| dispatch_on(setting.cpus[0], rig, &course, &flags));
+        let dispatching = scope.spawn(|| dispatch_on(setting.cpus[0], rig, &loads, &flags));
         // A separate thread, since it pins itself after it has started the child processes. These inherit the
         // unpinned CPUs.
         let supervising = scope.spawn(|| {
@@ -270,11 +270,11 @@ fn phase_of_each(phases: &[Phase]) -> impl Iterator<Item = &Phase> {
     phases.iter().flat_map(|phase| std::iter::repeat_n(phase, phase.windows))
 }
 
-/// Dispatches on CPU `cpu`: admits the worker, waits for the start time, and runs the course.
+/// Dispatches on CPU `cpu`: admits the worker, waits for the start time, and runs the loads.
 fn dispatch_on(
     cpu: usize,
     mut rig: Rig,
-    course: &Course<'_>,
+    loads: &LoadProfile<'_>,
     flags: &Flags,
 ) -> (Rig, DispatchCounts) {
     // Cannot fail: the CPU was checked at the start.
@@ -284,7 +284,7 @@ fn dispatch_on(
     }
     let begin = dispatch::wait_for(&mut rig, &flags.begin_ns, &flags.stop);
     let dispatched = match begin {
-        Some(begin) => dispatch::run(&mut rig, course, begin),
+        Some(begin) => dispatch::run(&mut rig, loads, begin),
         None => DispatchCounts::default(),
     };
     rig.stop();

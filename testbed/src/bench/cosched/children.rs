@@ -14,7 +14,7 @@ use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use wedjat::cosched::notes::Figures;
-use wedjat::cosched::{Job, Measure, Note, NotesFolder, Objective, Policy, Setting, Signals};
+use wedjat::cosched::{BatchSettings, Job, Measure, Note, NotesFolder, Objective, Policy, Signals};
 use wedjat::worker::{Options, Worker};
 use wedjat_cosched::mechanism::Class;
 use wedjat_cosched::{Mode, Setup};
@@ -136,7 +136,7 @@ pub fn run_job(arguments: &JobArguments) -> Result<bool, Failure> {
     let mut setup = Setup::built_in();
     setup.settings.mode = arguments.mode.unwrap_or(setup.settings.mode);
     setup.settings.seed = arguments.seed;
-    let setting = Setting {
+    let setting = BatchSettings {
         agent: arguments.agent.to_string_lossy().into_owned(),
         policy: arguments.policy,
         objective: arguments.objective,

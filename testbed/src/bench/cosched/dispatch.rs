@@ -148,11 +148,11 @@ impl Rig {
     /// If the region cannot be created.
     pub fn new(path: &Path, core: usize) -> Result<Self, Failure> {
         // A ring of 4 tasks, with payloads of up to 64 bytes. The dispatcher has one member, seed 1 and no timeout.
-        let region = WorkerRegion::create(path, &[PLACE], 4, 64)?;
+        let region = WorkerRegion::create(path, &[IDENTITY], 4, 64)?;
         let view = View::heap(1, 1).remove(0);
         let dispatcher = Dispatcher::new(&"jbsq(k=1)".parse()?, view, Core::ONLY, 1)
             .with_queue(QUEUE, Overflow::Drop);
-        let entries = vec![(PLACE, region.channel(0))];
+        let entries = vec![(IDENTITY, region.channel(0))];
         let workers = WorkerSet::new(dispatcher, entries, u64::MAX);
         let status = region.watch();
         status.set_core(core);
@@ -178,9 +178,9 @@ impl Rig {
     }
 }
 
-/// Course of the loads in a block.
-pub struct Course<'a> {
-    /// Phases of the course.
+/// Loads in a block, phase by phase.
+pub struct LoadProfile<'a> {
+    /// Phases of the loads.
     pub phases: &'a [Phase],
     /// Length of a window.
     pub window: Duration,
@@ -190,7 +190,7 @@ pub struct Course<'a> {
     pub seed: u64,
 }
 
-impl Course<'_> {
+impl LoadProfile<'_> {
     /// Returns the start of each phase, and the end of the last one.
     fn ends_ns(&self, began: u64) -> Vec<u64> {
         let mut end = began;
@@ -220,13 +220,13 @@ impl Course<'_> {
 
 /// Sends the due tasks from time `began` until the end of the phases, then waits for their replies. The memory
 /// for the records is reserved in advance, so that the loop does not stall in the allocator.
-pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(course.seed);
+pub fn run(rig: &mut Rig, loads: &LoadProfile<'_>, began: u64) -> DispatchCounts {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(loads.seed);
     // Draws from the exponential distribution with mean 1, for service times and gaps.
     let mut unit = move || -> f64 { Exp1.sample(&mut random) };
-    let phases_ns = course.ends_ns(began);
+    let phases_ns = loads.ends_ns(began);
     let mut counts =
-        DispatchCounts { tasks: Vec::with_capacity(course.tasks()), ..DispatchCounts::default() };
+        DispatchCounts { tasks: Vec::with_capacity(loads.tasks()), ..DispatchCounts::default() };
     let mut accounts = Accounts::default();
     let (mut phase, mut due, mut next_tick) = (0, began, began);
     let end = phases_ns[phases_ns.len() - 1];
@@ -236,7 +236,7 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
             while due >= phases_ns[phase + 1] {
                 phase += 1;
             }
-            let part = course.phases[phase].load.at(due - phases_ns[phase]);
+            let part = loads.phases[phase].load.at(due - phases_ns[phase]);
             if part <= 0.0 {
                 // Skips a phase without load.
                 due = phases_ns[phase + 1];
@@ -244,11 +244,11 @@ pub fn run(rig: &mut Rig, course: &Course<'_>, began: u64) -> DispatchCounts {
             }
             // The first round only draws the first task's due time.
             if due > began {
-                let service_ns = unit() * course.service_ns;
+                let service_ns = unit() * loads.service_ns;
                 offer(rig, &mut counts, due, service_ns as u32);
             }
             // The mean gap is the mean service time over the load.
-            due += (unit() * course.service_ns / part) as u64 + 1;
+            due += (unit() * loads.service_ns / part) as u64 + 1;
         }
         rig.workers.collect(now, &mut |completion| {
             accounts.count(&mut counts.tasks, &rig.status, &completion)

@@ -19,7 +19,7 @@ use wedjat::state::table::Role;
 use wedjat_testbed::demo::NodeProcess;
 use wedjat_testbed::lockstep::system::plan::{AGENT_IDS, SPINE_IDS};
 use wedjat_testbed::lockstep::system::{
-    self, FaultTarget, LocalNodeState, Maker, Node, Outcome, Plan, Topology,
+    self, FaultTarget, LocalNodeState, Node, NodeFactory, Outcome, Plan, Topology,
 };
 
 use crate::command::leaves::{self, Placement};
@@ -143,7 +143,7 @@ impl<'a> Processes<'a> {
     }
 }
 
-impl Maker for Processes<'_> {
+impl NodeFactory for Processes<'_> {
     /// Starts the process of a node, also after a kill, and waits until it has joined the clock.
     fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         let base = self.shared.borrow().folder.clone();

@@ -152,8 +152,8 @@ fn in_processes(arguments: &Arguments, plan: &Plan) -> Result<Outcome, Failure> 
 fn in_memory(plan: &Plan, stop: &AtomicBool) -> Result<Outcome, LockstepError> {
     match plan.has_controller {
         true => {
-            let mut maker = system::controlled::drawn(plan).map_err(LockstepError::Arguments)?;
-            system::run(plan, &mut maker, stop)
+            let mut factory = system::controlled::drawn(plan).map_err(LockstepError::Arguments)?;
+            system::run(plan, &mut factory, stop)
         }
         false => system::run(plan, &mut InMemory, stop),
     }

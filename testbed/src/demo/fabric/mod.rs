@@ -204,7 +204,7 @@ fn plan(setting: &Setting) -> Result<Plan, String> {
 
 /// Action at a given time, besides the plan's faults.
 #[derive(Clone, Debug)]
-enum Act {
+enum ScriptAction {
     /// Commands of an operator to the controller.
     Commands(Vec<Command>),
     /// A fault of the controllers, with a command during or after it that one of them must accept.
@@ -217,7 +217,7 @@ fn workers(plan: &Plan, racks: u16) -> u16 {
 }
 
 /// Returns the actions with their times in milliseconds.
-fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
+fn actions(plan: &Plan) -> Result<Vec<(u64, ScriptAction)>, String> {
     let commands =
         |texts: &[String]| texts.iter().map(|text| command(text)).collect::<Result<Vec<_>, _>>();
     let ms = |event| (at_ns(event) - START_NS) / MS;
@@ -229,18 +229,21 @@ fn acts(plan: &Plan) -> Result<Vec<(u64, Act)>, String> {
     // The command changes the limit of the queues a little, which affects no task but makes a new version.
     let controller_fault = |event, queue: usize| -> Result<_, String> {
         let command = command(&format!("set-queue pool={POOL} queue={queue}"))?;
-        Ok((ms(event), Act::ControllerFault(event, command)))
+        Ok((ms(event), ScriptAction::ControllerFault(event, command)))
     };
     Ok(vec![
         (
             SPINE_BACK_MS.1,
-            Act::Commands(vec![command(&format!("restore-spine id={}", SPINE_IDS + 1))?]),
+            ScriptAction::Commands(vec![command(&format!("restore-spine id={}", SPINE_IDS + 1))?]),
         ),
         controller_fault(FabricEvent::LeaderStopped, 4095)?,
         controller_fault(FabricEvent::LeaderKilled, 4094)?,
         controller_fault(FabricEvent::MemberKilled, 4093)?,
-        (ms(FabricEvent::RackAdded), Act::Commands(added)),
-        (ms(FabricEvent::RackDrained), Act::Commands(commands(&drained.collect::<Vec<_>>())?)),
+        (ms(FabricEvent::RackAdded), ScriptAction::Commands(added)),
+        (
+            ms(FabricEvent::RackDrained),
+            ScriptAction::Commands(commands(&drained.collect::<Vec<_>>())?),
+        ),
     ])
 }
 
@@ -254,7 +257,7 @@ type SharedControllers = Rc<RefCell<Controllers>>;
 /// Actions besides the plan's faults, and the controllers beside the fabric.
 struct Script {
     /// Actions by the plan's numbers.
-    acts: Vec<Act>,
+    actions: Vec<ScriptAction>,
     /// Controller processes, if the setting has any.
     real: Option<SharedControllers>,
     /// Time of each command during a controller's fault.
@@ -264,11 +267,11 @@ struct Script {
 impl Script {
     /// Executes action `number`. Commands change the desired state `truth`.
     fn act(&mut self, truth: &mut DesiredState, number: usize, now_ns: u64) -> Result<(), String> {
-        match &self.acts[number] {
-            Act::Commands(commands) => {
+        match &self.actions[number] {
+            ScriptAction::Commands(commands) => {
                 commands.iter().try_for_each(|command| truth.command(command, now_ns))
             }
-            Act::ControllerFault(event, command) => {
+            ScriptAction::ControllerFault(event, command) => {
                 let (event, command) = (*event, command.clone());
                 self.fail(event, || truth.command(&command, now_ns), &command)
             }
@@ -321,7 +324,7 @@ fn controllers(setting: &Setting) -> Result<Option<SharedControllers>, String> {
 pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     let mut plan = plan(setting)?;
     // The plan has the times of the actions, the script the actions themselves.
-    let (times, acts): (Vec<_>, Vec<_>) = acts(&plan)?.into_iter().unzip();
+    let (times, actions): (Vec<_>, Vec<_>) = actions(&plan)?.into_iter().unzip();
     plan.acts = times.into_iter().map(|at_ms: u64| at_ms * MS).collect();
     let real = controllers(setting)?;
     // Each command also goes to the controller processes, which must reach the same version.
@@ -333,10 +336,10 @@ pub fn run(setting: &Setting, stop: &AtomicBool) -> Result<Report, String> {
     for command in controlled::begin(&plan, ADDED_LEAF - 1, 1)? {
         truth.command(&command, 0)?;
     }
-    let mut script = Script { acts, real, command_times: CommandTimes::new() };
+    let mut script = Script { actions, real, command_times: CommandTimes::new() };
     let act = |truth: &mut DesiredState, number, now_ns| script.act(truth, number, now_ns);
-    let mut maker = ControlledNodes { truth: Rc::new(RefCell::new(truth)), act };
-    let outcome = system::run(&plan, &mut maker, stop).map_err(|error| error.to_string())?;
+    let mut factory = ControlledNodes { truth: Rc::new(RefCell::new(truth)), act };
+    let outcome = system::run(&plan, &mut factory, stop).map_err(|error| error.to_string())?;
     let rows = rows(&plan, &outcome, &script.command_times);
     Ok(Report { rows, summary: summary(setting, &plan), outcome })
 }

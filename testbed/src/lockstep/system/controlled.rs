@@ -19,7 +19,7 @@ use wedjat::ring::WorkerRegion;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
 use super::FaultTarget;
-use super::node::{self, InMemory, LocalNodeState, Maker, Memory, Node, Violation};
+use super::node::{self, InMemory, LocalNodeState, Memory, Node, NodeFactory, Violation};
 use super::plan::{POOL, Plan, SERVICE, SPINE_IDS};
 use crate::histories;
 use crate::histories::record::{self, History, Operation, Request, Update};
@@ -163,10 +163,10 @@ impl DesiredState {
     }
 }
 
-/// Desired state shared by the nodes and their maker.
+/// Desired state shared by the nodes and their factory.
 pub type SharedDesiredState = Rc<RefCell<DesiredState>>;
 
-/// Maker of nodes in this process. Its spines and leaves follow a controller.
+/// Factory of nodes in this process. Its spines and leaves follow a controller.
 pub struct ControlledNodes<F> {
     /// Desired state at the controller.
     pub truth: SharedDesiredState,
@@ -180,7 +180,9 @@ impl<F> fmt::Debug for ControlledNodes<F> {
     }
 }
 
-impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> Maker for ControlledNodes<F> {
+impl<F: FnMut(&mut DesiredState, usize, u64) -> Result<(), String>> NodeFactory
+    for ControlledNodes<F>
+{
     fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         let (id, mut config) = match target {
             FaultTarget::Spine(number) => {
@@ -325,11 +327,11 @@ fn draw_command(fabric: &Fabric, stream: &mut Stream) -> Option<Command> {
     all.into_iter().nth(index)
 }
 
-/// Returns a maker of the plan's nodes, whose controller executes commands drawn from the plan's seed.
+/// Returns a factory of the plan's nodes, whose controller executes commands drawn from the plan's seed.
 ///
 /// # Errors
 /// If the plan's fabric is invalid.
-pub fn drawn(plan: &Plan) -> Result<impl Maker + use<>, String> {
+pub fn drawn(plan: &Plan) -> Result<impl NodeFactory + use<>, String> {
     let mut stream = StreamSeed::derive(plan.seed, "orders", 0).stream();
     let spines = stream.random_range(1..=plan.topology.spines);
     let mut desired = DesiredState::new(None);

@@ -16,6 +16,6 @@ mod run;
 mod workers;
 
 pub use faults::{FaultPlan, FaultTarget, Topology};
-pub use node::{InMemory, LocalNodeState, Maker, Node, Violation};
+pub use node::{InMemory, LocalNodeState, Node, NodeFactory, Violation};
 pub use plan::{Plan, PlanOptions};
 pub use run::{Outcome, TaskResult, run};

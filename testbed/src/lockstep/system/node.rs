@@ -87,7 +87,7 @@ pub struct LocalNodeState<'a> {
 }
 
 /// Factory of nodes, also of the replacements of killed nodes.
-pub trait Maker {
+pub trait NodeFactory {
     /// Creates a node.
     ///
     /// # Errors
@@ -102,17 +102,17 @@ pub trait Maker {
         Ok(())
     }
 
-    /// Returns the violations that the maker has recorded. Called at the end.
+    /// Returns the violations that the factory has recorded. Called at the end.
     fn violations(&self) -> Vec<Violation> {
         Vec::new()
     }
 }
 
-/// Maker of nodes in this process.
+/// Factory of nodes in this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InMemory;
 
-impl Maker for InMemory {
+impl NodeFactory for InMemory {
     fn make(&mut self, plan: &Plan, target: FaultTarget) -> Result<Box<dyn Node>, String> {
         match target {
             FaultTarget::Agent(number) => Ok(Box::new(agent(plan, number)?)),

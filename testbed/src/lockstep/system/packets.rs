@@ -61,7 +61,7 @@ impl Class {
 
 /// Contents of a packet as far as the checks need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Label {
+pub struct PacketContents {
     /// Class of the packet.
     pub class: Class,
     /// Number of the task; meaningless in packets without a task.
@@ -71,7 +71,7 @@ pub struct Label {
     pub worker: u16,
 }
 
-impl Label {
+impl PacketContents {
     /// Label of a packet without a task that belongs to no other class.
     const OTHER: Self = Self { class: Class::Other, task: u32::MAX, worker: NO_MEMBER };
 

@@ -65,7 +65,7 @@ pub struct Plan {
     pub node_delay_ns: u64,
     /// Faults of the run.
     pub faults: FaultPlan,
-    /// Times of the maker's acts (for example an operator's commands), in nanoseconds from [`START_NS`].
+    /// Times of the factory's acts (for example an operator's commands), in nanoseconds from [`START_NS`].
     pub acts: Vec<u64>,
     /// True if spines and leaves start without pools and receive their desired state from a controller.
     pub has_controller: bool,

@@ -17,14 +17,14 @@ use wedjat::wire::ether::{self, Mac};
 use wedjat::wire::{task, udp};
 use wedjat_pktgen::arrival::Schedule;
 use wedjat_pktgen::host::{FrameKind, Host};
-use wedjat_pktgen::results::{self, RunTasks, Status, Subject};
+use wedjat_pktgen::results::{self, RunDescription, RunTasks, Status};
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 use wedjat_pktgen::template::{Task, Template};
 
 use super::check::{self, PortCounts};
 use super::faults::{FaultKind, FaultTarget};
-use super::node::{Maker, Node, Violation};
-use super::packets::{Class, Label, PacketEnd, PacketFaults, Wire, WireLedger, flip};
+use super::node::{Node, NodeFactory, Violation};
+use super::packets::{Class, PacketContents, PacketEnd, PacketFaults, Wire, WireLedger, flip};
 use super::plan::{Plan, START_NS};
 use super::workers::Worker;
 use crate::lockstep::LockstepError;
@@ -62,7 +62,7 @@ mod kind {
     pub const WAKE: u64 = 4;
     /// A worker's attempt to attach to its agent.
     pub const ATTACH: u64 = 5;
-    /// An action of the maker, for example an operator's command.
+    /// An action of the factory, for example an operator's command.
     pub const ACT: u64 = 6;
 }
 
@@ -155,7 +155,7 @@ impl Outcome {
             }
         };
         let (model, load) = (model.to_owned(), Some(load));
-        let subject = Subject { model, policy, load, ..Subject::default() };
+        let subject = RunDescription { model, policy, load, ..RunDescription::default() };
         let tasks = self.ended.iter().enumerate().map(task).collect();
         RunTasks { run: 1, subject, seed, tasks }
     }
@@ -173,7 +173,7 @@ struct InFlightPacket {
     /// Sequence number among all packets of the run.
     order: u64,
     /// Label of the packet as sent: its class, task and worker.
-    label: Label,
+    contents: PacketContents,
     frame: Vec<u8>,
 }
 
@@ -249,7 +249,7 @@ struct Site {
 /// State of a run.
 struct System<'a> {
     plan: &'a Plan,
-    maker: &'a mut dyn Maker,
+    factory: &'a mut dyn NodeFactory,
     /// Current time in nanoseconds.
     now: u64,
     events: Events,
@@ -289,27 +289,27 @@ struct System<'a> {
     frames: Vec<(usize, Vec<u8>)>,
 }
 
-/// Runs a plan on the nodes of `maker`.
+/// Runs a plan on the nodes of `factory`.
 ///
 /// # Errors
 /// If a node cannot be created or does not become quiet, an act fails, or `stop` is set. Violations are part of
 /// the outcome instead.
 pub fn run(
     plan: &Plan,
-    maker: &mut dyn Maker,
+    factory: &mut dyn NodeFactory,
     stop: &AtomicBool,
 ) -> Result<Outcome, LockstepError> {
-    let mut system = System::new(plan, maker)?;
+    let mut system = System::new(plan, factory)?;
     system.start()?;
     system.run_events(stop)?;
     let mut outcome = system.finish();
-    outcome.violations.extend(maker.violations());
+    outcome.violations.extend(factory.violations());
     Ok(outcome)
 }
 
 impl<'a> System<'a> {
     /// Creates the wires, clients and workers. [`System::start`] creates the nodes.
-    fn new(plan: &'a Plan, maker: &'a mut dyn Maker) -> Result<Self, LockstepError> {
+    fn new(plan: &'a Plan, factory: &'a mut dyn NodeFactory) -> Result<Self, LockstepError> {
         let topology = plan.topology;
         let (count, workers) = (topology.nodes(), usize::from(topology.agents * topology.workers));
         let wires = (0..count * count).map(|index| {
@@ -340,7 +340,7 @@ impl<'a> System<'a> {
         };
         Ok(Self {
             plan,
-            maker,
+            factory,
             now: 0,
             events: Events::default(),
             packets: Slab::default(),
@@ -405,7 +405,7 @@ impl<'a> System<'a> {
     /// Creates a node.
     fn make(&mut self, index: usize) -> Result<(), LockstepError> {
         let target = self.plan.topology.target(index);
-        let node = self.maker.make(self.plan, target).map_err(LockstepError::Arguments)?;
+        let node = self.factory.make(self.plan, target).map_err(LockstepError::Arguments)?;
         let idle_ns = vec![None; self.workers.len()];
         self.sites[index] =
             Site { node: Some(node), idle_ns, busy_ns: self.now, ..Site::default() };
@@ -454,11 +454,11 @@ impl<'a> System<'a> {
         Ok(())
     }
 
-    /// Lets the maker execute act number `number`, and wakes all nodes.
+    /// Lets the factory execute act number `number`, and wakes all nodes.
     fn act(&mut self, number: usize) -> Result<(), LockstepError> {
         self.pending_changes -= 1;
         self.last_activity_ns = self.now;
-        self.maker.act(number, self.now).map_err(LockstepError::Arguments)?;
+        self.factory.act(number, self.now).map_err(LockstepError::Arguments)?;
         for index in self.nodes() {
             self.wake(index)?;
         }
@@ -557,39 +557,41 @@ impl<'a> System<'a> {
 
     /// Handles a packet that a node sent from one of its ports. Checks that the node held it, and puts it on its wire.
     fn on_frame(&mut self, index: usize, port: usize, frame: Vec<u8>) {
-        let label = Label::read(&frame, None);
-        self.sites[index].port_counts.sent[label.class as usize] += 1;
+        let contents = PacketContents::read(&frame, None);
+        self.sites[index].port_counts.sent[contents.class as usize] += 1;
         let target = self.plan.topology.target(index);
-        if label.class.is_of_task() {
+        if contents.class.is_of_task() {
             let count = self.sites.len();
-            match self.held_packets.get_mut(label.task as usize * count + index) {
+            match self.held_packets.get_mut(contents.task as usize * count + index) {
                 Some(packets) if *packets > 0 => *packets -= 1,
                 _ => self.violate(
                     target,
-                    format!("it sent a packet of task {}, which it does not hold", label.task),
+                    format!("it sent a packet of task {}, which it does not hold", contents.task),
                 ),
             }
-            if let Some(task) = self.tasks.get_mut(label.task as usize) {
+            if let Some(task) = self.tasks.get_mut(contents.task as usize) {
                 task.copies -= 1;
             }
         }
-        if label.class == Class::Task {
-            self.note_choice(index, label);
+        if contents.class == Class::Task {
+            self.note_choice(index, contents);
         }
-        self.route(index, port, label, frame);
+        self.route(index, port, contents, frame);
     }
 
     /// Records a spine's choice of a leaf, or a leaf's choice of a worker.
-    fn note_choice(&mut self, index: usize, label: Label) {
-        let (now, task) = (self.now, self.tasks.get_mut(label.task as usize));
+    fn note_choice(&mut self, index: usize, contents: PacketContents) {
+        let (now, task) = (self.now, self.tasks.get_mut(contents.task as usize));
         match self.plan.topology.target(index) {
             FaultTarget::Spine(_) => {
                 let task = task.into_iter();
-                task.for_each(|task| (task.leaf_chosen_ns, task.leaf) = (now, Some(label.worker)));
+                task.for_each(|task| {
+                    (task.leaf_chosen_ns, task.leaf) = (now, Some(contents.worker))
+                });
             }
             FaultTarget::Leaf(_) => {
-                self.sites[index].sent.push((label.task, label.worker));
-                task.into_iter().for_each(|task| task.worker = Some(label.worker));
+                self.sites[index].sent.push((contents.task, contents.worker));
+                task.into_iter().for_each(|task| task.worker = Some(contents.worker));
             }
             _ => {}
         }
@@ -597,7 +599,7 @@ impl<'a> System<'a> {
 
     /// Puts a packet on the port's only wire, or on the wire to the host with its MAC address. A broadcast goes on all
     /// wires of the port.
-    fn route(&mut self, from: usize, port: usize, label: Label, frame: Vec<u8>) {
+    fn route(&mut self, from: usize, port: usize, contents: PacketContents, frame: Vec<u8>) {
         let (topology, target) = (self.plan.topology, self.plan.topology.target(from));
         let has_one_wire = topology.spines == 0
             && (matches!(target, FaultTarget::Clients(_))
@@ -608,33 +610,33 @@ impl<'a> System<'a> {
             let Some(port) = topology.leads_to(target, port, receiver) else { continue };
             if has_one_wire || dst == Mac::BROADCAST || dst == self.plan.mac(receiver, port) {
                 found = true;
-                self.transmit(from, (to, port), label, frame.clone());
+                self.transmit(from, (to, port), contents, frame.clone());
             }
         }
         if !found {
             // The network floods the packet, but no host accepts it. It counts in the ledger of the sender's wire to
             // itself, which carries no packets.
             let ledger = &mut self.wires[from * self.sites.len() + from].ledger;
-            ledger.sent[label.class as usize] += 1;
-            ledger.taken[PacketEnd::NoReceiver as usize][label.class as usize] += 1;
-            self.count_copy(label);
-            self.drop_packet(label, PacketEnd::NoReceiver);
+            ledger.sent[contents.class as usize] += 1;
+            ledger.taken[PacketEnd::NoReceiver as usize][contents.class as usize] += 1;
+            self.count_copy(contents);
+            self.drop_packet(contents, PacketEnd::NoReceiver);
         }
     }
 
     /// Counts one more packet of a task. Ignores packets without a task.
-    fn count_copy(&mut self, label: Label) {
+    fn count_copy(&mut self, contents: PacketContents) {
         if let Some(task) =
-            self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
+            self.tasks.get_mut(contents.task as usize).filter(|_| contents.class.is_of_task())
         {
             task.copies += 1;
         }
     }
 
     /// Records the loss of a packet. Ignores packets without a task.
-    fn drop_packet(&mut self, label: Label, reason: PacketEnd) {
+    fn drop_packet(&mut self, contents: PacketContents, reason: PacketEnd) {
         if let Some(task) =
-            self.tasks.get_mut(label.task as usize).filter(|_| label.class.is_of_task())
+            self.tasks.get_mut(contents.task as usize).filter(|_| contents.class.is_of_task())
         {
             (task.copies, task.last_loss) = (task.copies - 1, Some(reason));
         }
@@ -645,11 +647,11 @@ impl<'a> System<'a> {
         &mut self,
         from: usize,
         (to, port): (usize, usize),
-        label: Label,
+        contents: PacketContents,
         mut frame: Vec<u8>,
     ) {
         let wire_index = from * self.sites.len() + to;
-        let (class, wire) = (label.class as usize, &mut self.wires[wire_index]);
+        let (class, wire) = (contents.class as usize, &mut self.wires[wire_index]);
         wire.ledger.sent[class] += 1;
         // Wires have no faults while the nodes discover each other.
         let faults = if self.now >= START_NS { wire.draw() } else { PacketFaults::default() };
@@ -658,7 +660,7 @@ impl<'a> System<'a> {
             // ARP has no checksum, and leaves find spines by ARP. On a real network, the receiver drops a corrupted ARP
             // packet because of Ethernet's checksum.
             _ if faults.flip.is_some()
-                && label.class == Class::Arp
+                && contents.class == Class::Arp
                 && self.plan.topology.spines > 0 =>
             {
                 Some(PacketEnd::Corrupted)
@@ -668,8 +670,8 @@ impl<'a> System<'a> {
         };
         if let Some(reason) = loss {
             wire.ledger.taken[reason as usize][class] += 1;
-            self.count_copy(label);
-            return self.drop_packet(label, reason);
+            self.count_copy(contents);
+            return self.drop_packet(contents, reason);
         }
         wire.ledger.duplicated[class] += u64::from(faults.copy.is_some());
         wire.ledger.held_back += u64::from(faults.late > 0);
@@ -684,7 +686,7 @@ impl<'a> System<'a> {
                     to,
                     port,
                     order: 0,
-                    label,
+                    contents,
                     frame: frame.clone(),
                 },
                 arrival_ns + hops * self.plan.hop_ns,
@@ -694,7 +696,7 @@ impl<'a> System<'a> {
             flip(&mut frame, bit);
         }
         self.schedule_delivery(
-            InFlightPacket { wire: wire_index, to, port, order: 0, label, frame },
+            InFlightPacket { wire: wire_index, to, port, order: 0, contents, frame },
             arrival_ns + faults.late * self.plan.hop_ns,
         );
     }
@@ -702,9 +704,9 @@ impl<'a> System<'a> {
     /// Gives a packet its sequence number and schedules its delivery at `time`.
     fn schedule_delivery(&mut self, packet: InFlightPacket, time: u64) {
         self.order += 1;
-        if packet.label.class.is_of_task() {
+        if packet.contents.class.is_of_task() {
             self.task_packets_in_flight += 1;
-            self.count_copy(packet.label);
+            self.count_copy(packet.contents);
         }
         let slot = self.packets.add(InFlightPacket { order: self.order, ..packet });
         self.events
@@ -724,16 +726,21 @@ impl<'a> System<'a> {
         else {
             return Ok(());
         };
-        self.wires[wire].ledger.in_flight[label.class as usize] -= 1;
-        if label.class.is_of_task() {
+        self.wires[wire].ledger.in_flight[contents.class as usize] -= 1;
+        if contents.class.is_of_task() {
             (self.task_packets_in_flight, self.last_activity_ns) =
                 (self.task_packets_in_flight - 1, self.now);
-            let (task, class) = (u64::from(label.task), label.class as u64);
-            self.digest.add([self.now, wire as u64, task, class << 16 | u64::from(label.worker)]);
+            let (task, class) = (u64::from(contents.task), contents.class as u64);
+            self.digest.add([
+                self.now,
+                wire as u64,
+                task,
+                class << 16 | u64::from(contents.worker),
+            ]);
         }
         if to < self.clients.len() {
-            self.wires[wire].ledger.delivered[label.class as usize] += 1;
-            self.receive(to, label, frame);
+            self.wires[wire].ledger.delivered[contents.class as usize] += 1;
+            self.receive(to, contents, frame);
             return Ok(());
         }
         let mac = self.plan.mac(self.plan.topology.target(to), port);
@@ -746,33 +753,34 @@ impl<'a> System<'a> {
             Some(node) => (!node.give(port, &frame)).then_some(PacketEnd::PortFull),
         };
         if let Some(reason) = reason {
-            self.wires[wire].ledger.taken[reason as usize][label.class as usize] += 1;
-            self.drop_packet(label, reason);
+            self.wires[wire].ledger.taken[reason as usize][contents.class as usize] += 1;
+            self.drop_packet(contents, reason);
             return Ok(());
         }
-        self.wires[wire].ledger.delivered[label.class as usize] += 1;
+        self.wires[wire].ledger.delivered[contents.class as usize] += 1;
         site.port_counts.delivered += 1;
         // Compares the packet as the node reads it with the packet as sent.
-        let read = Label::read(&frame, Some(mac));
-        if read == label && label.class.is_of_task() {
-            self.held_packets[label.task as usize * self.sites.len() + to] += 1;
-            if label.class != Class::Task {
+        let read = PacketContents::read(&frame, Some(mac));
+        if read == contents && contents.class.is_of_task() {
+            self.held_packets[contents.task as usize * self.sites.len() + to] += 1;
+            if contents.class != Class::Task {
                 let sent = &mut self.sites[to].sent;
-                let answered = sent.iter().position(|&sent| sent == (label.task, label.worker));
+                let answered =
+                    sent.iter().position(|&sent| sent == (contents.task, contents.worker));
                 answered.into_iter().for_each(|index| _ = sent.swap_remove(index));
             }
-        } else if label.class.is_of_task() {
-            self.drop_packet(label, PacketEnd::Corrupted);
+        } else if contents.class.is_of_task() {
+            self.drop_packet(contents, PacketEnd::Corrupted);
         }
         if self.sites[to].paused { Ok(()) } else { self.turn(to) }
     }
 
     /// Delivers a packet to clients. Each answer, except a refusal, must have the payload of its task.
-    fn receive(&mut self, client: usize, label: Label, mut frame: Vec<u8>) {
-        let number = label.task as usize;
+    fn receive(&mut self, client: usize, contents: PacketContents, mut frame: Vec<u8>) {
+        let number = contents.task as usize;
         match self.clients[client].host.receive(&mut frame.as_mut_slice(), false) {
             FrameKind::Answer(answer)
-                if answer.id == Some((APP, label.task)) && number < self.tasks.len() =>
+                if answer.id == Some((APP, contents.task)) && number < self.tasks.len() =>
             {
                 let answer_hash = hash(&frame[answer.body.into()..answer.end.into()]);
                 let task = &mut self.tasks[number];
@@ -786,8 +794,8 @@ impl<'a> System<'a> {
                 }
             }
             FrameKind::NeighbourAnswer => {
-                let label = Label::read(&frame, None);
-                self.route(client, 0, label, frame);
+                let contents = PacketContents::read(&frame, None);
+                self.route(client, 0, contents, frame);
             }
             // Without a controller, clients keep the next hop of their own spine, although all spines have the same
             // address. On a real network, a route selects the spine.
@@ -795,14 +803,14 @@ impl<'a> System<'a> {
             }
             FrameKind::NextHop(mac) => self.clients[client].template.set_next_hop(mac),
             // No client has sent this task: a fault corrupted its number.
-            FrameKind::Answer(_) => self.drop_packet(label, PacketEnd::Corrupted),
+            FrameKind::Answer(_) => self.drop_packet(contents, PacketEnd::Corrupted),
             FrameKind::Nothing(_) => {
-                let reason = if Label::read(&frame, None) == label {
+                let reason = if PacketContents::read(&frame, None) == contents {
                     PacketEnd::Client
                 } else {
                     PacketEnd::Corrupted
                 };
-                self.drop_packet(label, reason);
+                self.drop_packet(contents, reason);
             }
         }
     }
@@ -822,9 +830,9 @@ impl<'a> System<'a> {
         template.write(&mut frame, Task { seq: number, service_ns: service_ns as u32, class });
         let answer_hash = hash(&frame[BODY..]);
         self.tasks.push(TaskState { sent_ns: self.now, answer_hash, ..TaskState::default() });
-        let label = Label::read(&frame, None);
+        let contents = PacketContents::read(&frame, None);
         self.last_activity_ns = self.now;
-        self.route(client, 0, label, frame);
+        self.route(client, 0, contents, frame);
         self.schedule(client);
     }
 

@@ -67,7 +67,7 @@ fn sequences_start_at_the_clock() {
             signer.of(worker).unwrap().sign(1_u32, 2, &mut payload);
             let signed = signed(&payload);
             assert_eq!(signed.sequence, NOW + further);
-            let right = [key(1), key(2)].map(|key| key.tag(&signed.claim) == signed.tag);
+            let right = [key(1), key(2)].map(|key| key.tag(&signed.blocks) == signed.tag);
             assert_eq!(right, [worker == 3, worker == 8]);
         }
     }

@@ -2,7 +2,7 @@
 
 /// Description of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Subject {
+pub struct RunDescription {
     /// Kind of the run: a model of the simulator, `lockstep`, `fabric`, `drive`, `demo` or `pktgen`.
     pub model: String,
     /// Policy; empty if unknown.
@@ -15,7 +15,7 @@ pub struct Subject {
     pub setting: String,
 }
 
-impl Subject {
+impl RunDescription {
     /// Returns the name of the run without its load.
     #[must_use]
     pub fn series(&self) -> String {

@@ -34,11 +34,11 @@ pub const QUEUE: usize = 1 << 15;
 
 /// Addresses of a leaf and its servers.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub struct LeafAddresses {
     layout: Layout,
 }
 
-impl Setting {
+impl LeafAddresses {
     /// Spreads the workers of the model's one rack over servers. The workers of a server have one speed.
     ///
     /// # Errors
@@ -134,8 +134,8 @@ mod tests {
             ("5", "2x1,3x2", 5, 1),
         ] {
             let config = config(workers, speeds);
-            let setting = Setting::new(&config).unwrap();
-            let text = setting.leaf(&config, 0, Path::new("state")).toml();
+            let addresses = LeafAddresses::new(&config).unwrap();
+            let text = addresses.leaf(&config, 0, Path::new("state")).toml();
             let read = wedjat::config::Config::parse(Path::new("leaf.toml"), &text).unwrap();
             assert_eq!(read.servers.len(), servers, "{speeds}");
             assert!(read.servers.iter().all(|server| server.workers.len() == each), "{speeds}");
@@ -148,7 +148,7 @@ mod tests {
             let have_one_speed = servers * each != 12 && servers != 5;
             assert!(have_one_speed || speeds == config.speeds, "{speeds:?}");
         }
-        let error = Setting::new(&config("401", "400x1,1x2")).unwrap_err();
+        let error = LeafAddresses::new(&config("401", "400x1,1x2")).unwrap_err();
         assert!(error.contains("next to each other"), "{error}");
     }
 }
