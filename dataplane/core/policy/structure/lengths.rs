@@ -127,13 +127,13 @@ fn nth_one(word: u64, nth: u64) -> u64 {
         let is_before = (((nth * EACH) | (0x80 * EACH)) - sums) >> 7 & EACH;
         (is_before.wrapping_mul(EACH) >> 56, sums)
     }
-    let pairs = word - (word >> 1 & 0x55 * EACH);
-    let nibbles = (pairs & 0x33 * EACH) + (pairs >> 2 & 0x33 * EACH);
-    let ones = (nibbles + (nibbles >> 4)) & 0x0F * EACH;
+    let pairs = word - ((word >> 1) & (0x55 * EACH));
+    let nibbles = (pairs & (0x33 * EACH)) + ((pairs >> 2) & (0x33 * EACH));
+    let ones = (nibbles + (nibbles >> 4)) & (0x0F * EACH);
     let (byte, sums) = bytes_before(ones, nth);
     let left = nth - (sums << 8 >> (8 * byte) & 0xFF);
     // Bit i of the byte goes to byte i, as 1.
-    let spread = (word >> (8 * byte) & 0xFF) * EACH & 0x8040_2010_0804_0201;
+    let spread = (((word >> (8 * byte)) & 0xFF) * EACH) & 0x8040_2010_0804_0201;
     let bits = (spread + 0x7F * EACH) >> 7 & EACH;
     8 * byte + bytes_before(bits, left).0
 }
