@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compares `wedjat leaf` on one core and on two with dpdk-testpmd on the same two ports, with as many replies as tasks,
-and with tasks only.
+with tasks only, and with direct return.
 
 The clients' port replays tasks without end, the workers' port replies of all workers in turn, or tasks as well; each core
-has a queue of both, with a trace of its own. All programs run in turn, several rounds in one sitting: the ratios count. A figure is the
+has a queue of both, with a trace of its own. With direct return the workers' port has a completion report for every 30
+tasks of both ports. All programs run in turn, several rounds in one sitting: the ratios count. A figure is the
 number of received packets a second. Results go to the screen and to bench-report/bench-cores.json.
 """
 
@@ -26,6 +27,8 @@ CORES = (1, 2)
 PORTS = [("10.0.1.1", "02:00:00:00:00:01", "clients"), ("10.0.2.1", "02:00:00:00:00:02", "workers")]
 SERVER_IP, SERVER_MAC = "10.0.2.11", "02:00:00:00:02:0b"
 CLIENTS = 200
+# Code of a completion report, and its number of entries.
+CODE_COMPLETIONS, COMPLETIONS = 25, 30
 # A bounded policy queues the tasks beyond its bound. The full queue and the exit drop them.
 ALLOWED_DROPS = {"queue_full", "shutdown"}
 
@@ -54,14 +57,37 @@ def reply(number, workers):
     return bench.frame(leaf_mac, SERVER_MAC, SERVER_IP, ip, ports, header + body)
 
 
-def write_traces(folder, workers):
+def report(number, workers):
+    """Returns the packet of a server's report of COMPLETIONS tasks, of its workers in turn."""
+    done = [(number * COMPLETIONS + each) % workers for each in range(COMPLETIONS)]
+    header = struct.pack(">BHHHHH", CODE_COMPLETIONS, 1, done[0], bench.NO_MEMBER, COMPLETIONS, number)
+    entries = b"".join(struct.pack(">HHI", worker, 1 + worker % 3, 0) for worker in done)
+    leaf_ip, leaf_mac, _ = PORTS[1]
+    return bench.frame(leaf_mac, SERVER_MAC, SERVER_IP, leaf_ip, (bench.TASK_PORT, bench.TASK_PORT), header + entries)
+
+
+def report_or_task(number, workers):
+    """Returns a packet of the workers' port under direct return. Both ports have equally many packets, so 2 of 31 here
+    are reports."""
+    reports = number * 2 // (COMPLETIONS + 1)
+    is_report = (number + 1) * 2 // (COMPLETIONS + 1) > reports
+    return report(reports, workers) if is_report else task(number, 1)
+
+
+def write_traces(folder, workers, direct=False):
     """Writes a trace for each port and core. Returns the paths, one list per port. All traces have the same length, so
     that no queue gets more packets. With 0 workers the second port receives tasks instead of replies."""
     length = max(bench.PACKETS, workers)
     traces = []
-    at_second_port = (lambda number: reply(number, workers)) if workers else (lambda number: task(number, 1))
+    if direct:
+        length -= length % (COMPLETIONS + 1)
+        at_second_port = lambda number: report_or_task(number, workers)
+    elif workers:
+        at_second_port = lambda number: reply(number, workers)
+    else:
+        at_second_port = lambda number: task(number, 1)
     for port, packet in enumerate((task, at_second_port)):
-        paths = [os.path.join(folder, f"{workers}-{port}-{core}.pcap") for core in range(max(CORES))]
+        paths = [os.path.join(folder, f"{workers}-{direct}-{port}-{core}.pcap") for core in range(max(CORES))]
         for core, path in enumerate(paths):
             # Each core starts at another packet, so that no two cores handle the same worker at the same time.
             first = core * length // max(CORES)
@@ -91,8 +117,10 @@ def cpus(cores):
     return sorted(os.sched_getaffinity(0))[-cores:]
 
 
-def leaf_config(policy, workers, cores, state, side=None):
+def leaf_config(policy, workers, cores, state, side=None, direct=False):
     """Returns a leaf's configuration. `side` replaces the side of both ports."""
+    # With two ports for clients, direct return needs a service address.
+    replies = f'replies = "direct"\nservice = "{PORTS[0][0]}"\n' if direct else ""
     text = f"""[leaf]
 id = 100
 cores = {cpus(cores)}
@@ -105,7 +133,7 @@ mbufs = {buffers(cores)}
     return text + f"""[[pool]]
 id = 1
 policy = "{policy}"
-[[server]]
+{replies}[[server]]
 ip = "{SERVER_IP}"
 mac = "{SERVER_MAC}"
 workers = "0-{workers - 1}"
@@ -113,10 +141,10 @@ pool = 1
 """
 
 
-def run_leaf(options, folder, traces, policy, workers, cores, side=None):
+def run_leaf(options, folder, traces, policy, workers, cores, side=None, direct=False):
     """Returns the leaf's rates of received packets a second, one for each slice of the run."""
     def config(state):
-        return leaf_config(policy, workers, cores, state, side)
+        return leaf_config(policy, workers, cores, state, side, direct)
 
     return bench.run_process(options, folder, "leaf", config, eal(options, traces, cores), "rx_packets", ALLOWED_DROPS)
 
@@ -137,8 +165,10 @@ def run_testpmd(options, mode, traces, cores):
 def measure(options, folder):
     """Returns a rate per round for each variant (name, workers, cores): packets a second in the least disturbed slices."""
     traces = {workers: write_traces(folder, workers) for workers in [0] + options.workers}
+    direct_traces = write_traces(folder, options.workers[0], direct=True)
     variants = [(mode, options.workers[0], cores) for mode in MODES for cores in CORES]
     variants += [(f"{policy}, tasks", options.workers[0], cores) for policy in options.tasks for cores in CORES]
+    variants += [(f"{policy}, direct", options.workers[0], cores) for policy in options.direct for cores in CORES]
     variants += [(policy, workers, cores) for workers in options.workers for policy in options.policies for cores in CORES]
     samples = {variant: [] for variant in variants}
     for number in range(options.rounds):
@@ -148,6 +178,9 @@ def measure(options, folder):
                 rates = run_testpmd(options, name, traces[workers], cores)
             elif name.endswith(", tasks"):
                 rates = run_leaf(options, folder, traces[0], name.removesuffix(", tasks"), workers, cores, "both")
+            elif name.endswith(", direct"):
+                policy = name.removesuffix(", direct")
+                rates = run_leaf(options, folder, direct_traces, policy, workers, cores, "both", direct=True)
             else:
                 rates = run_leaf(options, folder, traces[workers], name, workers, cores)
             samples[name, workers, cores].append(bench.least_disturbed(rates))
@@ -168,6 +201,7 @@ def rows(options, samples):
     ceiling = ("csum", options.workers[0])
     subjects = [(mode, options.workers[0]) for mode in MODES]
     subjects += [(f"{policy}, tasks", options.workers[0]) for policy in options.tasks]
+    subjects += [(f"{policy}, direct", options.workers[0]) for policy in options.direct]
     subjects += [(policy, workers) for workers in options.workers for policy in options.policies]
     return [
         {
@@ -184,8 +218,20 @@ def rows(options, samples):
     ]
 
 
-def show(options, table):
-    print(f"half replies, or tasks only; memory: {'hugepages' if options.hugepages else 'no hugepages (--no-huge)'}")
+def direct_ratios(options, samples):
+    """Returns, for each policy measured with direct return, the tasks a second of one core over those through the leaf:
+    the median of the rounds."""
+    workers, least = options.workers[0], CORES[0]
+
+    def ratio(policy):
+        pairs = zip(samples[f"{policy}, direct", workers, least], samples[policy, workers, least])
+        return statistics.median(direct * COMPLETIONS / (COMPLETIONS + 1) / (through / 2) for direct, through in pairs)
+
+    return {policy: ratio(policy) for policy in options.direct if policy in options.policies}
+
+
+def show(options, table, ratios):
+    print(f"half replies, tasks only, or direct return; memory: {'hugepages' if options.hugepages else 'no hugepages (--no-huge)'}")
     print(f"{'':14} {'workers':>8} {'1 core':>8} {'of csum':>8} {'2 cores':>8} {'2 / 1':>8} {'of csum':>8}")
     for row in table:
         workers = "" if row["name"] in MODES else row["workers"]
@@ -195,6 +241,10 @@ def show(options, table):
         )
 
 
+    for policy, ratio in ratios.items():
+        print(f"{policy}, one core: {ratio:.2f} times the tasks a second with direct return")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default="target/release", help="folder of the programs (%(default)s)")
@@ -202,6 +252,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=2, help="length of a run (%(default)s)")
     parser.add_argument("--policies", nargs="+", default=POLICIES, help="the pool's policies (%(default)s)")
     parser.add_argument("--tasks", nargs="*", default=["horus"], help="the policies measured with tasks only (%(default)s)")
+    parser.add_argument("--direct", nargs="*", default=["horus"], help="the policies measured with direct return (%(default)s)")
     parser.add_argument("--workers", nargs="+", type=int, default=list(bench.POOLS), help="the pool's sizes (%(default)s)")
     parser.add_argument("--no-huge", action="store_true", help="without hugepages, also where there are some")
     parser.add_argument("--out", default="bench-report", help="folder for bench-cores.json (%(default)s)")
@@ -211,12 +262,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder, bench.hugepages(not options.no_huge) as options.hugepages:
         samples = measure(options, folder)
     table = rows(options, samples)
-    show(options, table)
+    ratios = direct_ratios(options, samples)
+    show(options, table, ratios)
     os.makedirs(options.out, exist_ok=True)
     path = os.path.join(options.out, "bench-cores.json")
     pps = [{"name": name, "workers": workers, "cores": cores, "pps": values} for (name, workers, cores), values in samples.items()]
     with open(path, "w", encoding="utf-8") as file:
-        json.dump({"manifest": bench.manifest(options), "pps": pps, "rows": table}, file, indent=2)
+        json.dump({"manifest": bench.manifest(options), "pps": pps, "rows": table, "direct": ratios}, file, indent=2)
     print(f"\nwritten to {path}")
 
 

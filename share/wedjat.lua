@@ -11,7 +11,7 @@ local CODES = {
     [0] = "NEW_TASK", [2] = "TASK_DONE", [3] = "TASK_DONE_IDLE", [6] = "IDLE_ADD", [7] = "LOAD_UPDATE", [10] = "IDLE_REMOVE",
     [11] = "KEEP_ALIVE", [12] = "WORKER_ID", [13] = "WORKER_ID_ACK", [16] = "TASK_CONTINUATION", [17] = "TASK_REFUSED",
     [18] = "QUEUE_REPORT", [19] = "QUEUE_PROBE", [20] = "PROBE_ANSWER", [21] = "HEARTBEAT", [22] = "STEAL_REQUEST",
-    [23] = "PASSED_TASK", [24] = "PARAMETERS",
+    [23] = "PASSED_TASK", [24] = "PARAMETERS", [25] = "COMPLETIONS",
 }
 local TASK = { [0] = true, [16] = true }
 -- What nodes of a rack without a leaf send to each other, and what stands behind a task that one passes on.
@@ -42,6 +42,8 @@ local f = {
     worker = ProtoField.uint16("wedjat.worker", "Worker"),
     report = ProtoField.uint16("wedjat.report", "Tasks at the worker"),
     idle = ProtoField.bool("wedjat.idle", "Believed idle"),
+    full = ProtoField.bool("wedjat.full", "Has as many tasks as the policy allows"),
+    entries = ProtoField.uint16("wedjat.entries", "Completed tasks"),
     timeout = ProtoField.uint16("wedjat.timeout_ms", "Taken out after silence of, ms"),
     load = ProtoField.double("wedjat.load", "Average queue length"),
     node = ProtoField.uint16("wedjat.node", "Node"),
@@ -101,13 +103,19 @@ local function meaning(tree, code, src, dst, qlen)
     if TASK[code] then
         if dst:uint() == NO_MEMBER then return "" end
         add(f.worker, dst, dst:uint())
-        add(f.idle, qlen, qlen:uint() == 1)
-        return " to worker " .. dst:uint() .. (qlen:uint() == 1 and ", idle" or "")
+        local idle, full = qlen:uint() % 2 == 1, qlen:uint() % 4 >= 2
+        add(f.idle, qlen, idle)
+        add(f.full, qlen, full)
+        return " to worker " .. dst:uint() .. (idle and ", idle" or "") .. (full and ", full" or "")
     elseif REPORT[code] then
         local tasks = code == 3 and 0 or qlen:uint()
         add(f.worker, src, src:uint())
         add(f.report, qlen, tasks)
         return " of worker " .. src:uint() .. ", which has " .. tasks
+    elseif code == 25 then
+        add(f.worker, src, src:uint())
+        add(f.entries, qlen, qlen:uint())
+        return " of " .. qlen:uint() .. " tasks, first of worker " .. src:uint()
     elseif code == 13 then
         add(f.worker, dst, dst:uint())
         add(f.timeout, qlen, qlen:uint())

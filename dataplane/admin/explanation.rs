@@ -403,6 +403,7 @@ fn message_text(header: &Header, from: &str, to: &str) -> String {
         Code::ProbeAnswer => {
             format!("probe answer of worker {src} of pool {pool} with {qlen} tasks")
         }
+        Code::Completions => format!("report of {qlen} completed tasks of pool {pool} from {from}"),
         Code::IdleAdd | Code::LoadUpdate | Code::IdleRemove => {
             format!("signal of leaf {src} about pool {pool} from {from}")
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use wedjat_core::policy::Reports;
 use wedjat_desired::control::{Change, Membership};
 use wedjat_desired::plan::Plan;
-use wedjat_desired::state::Desired;
+use wedjat_desired::state::{Desired, ReplyPath};
 
 /// Result of applying a desired state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub fn changes(
         let old = current.pools.get(id);
         pool.shared_workers = old.is_some_and(|old| old.shared_workers);
         pool.reports = old.map_or(Reports::Replies, |old| old.reports);
+        pool.replies = old.map_or(ReplyPath::Leaf, |old| old.replies);
         pool.key = old.and_then(|old| old.key.clone());
     }
     if let FollowerKind::Agent(known) = follows {

@@ -271,7 +271,7 @@ mod tests {
             .replace("id = 1\ncores = [1]", "id = 2\ncores = [1, 2]\nworkers_max = 99")
             .replace("workers = '0-3'", "workers = '0-2'")
             .replace("4-5", "3-5")
-            .replace("policy = 'horus'", "policy = 'jiq'\nreports = 'messages'")
+            .replace("policy = 'horus'", "policy = 'jiq'\nreports = 'messages'\nreplies = 'direct'")
             .replace("policy = 'sed'", "policy = 'sed'\nshared_workers = true");
         let error = changes(&wanted).unwrap_err();
         for says in [
@@ -279,12 +279,13 @@ mod tests {
             "`leaf.cores`",
             "`leaf.workers_max`",
             "`pool.reports` of pool 1",
+            "`pool.replies` of pool 1",
             "`pool.shared_workers` of pool 2",
             "worker 3 is in pool 1 at 10.0.2.11 and can't move to pool 2",
         ] {
             assert!(error.contains(says), "{says}: {error}");
         }
-        assert_eq!(error.lines().count(), 6, "{error}");
+        assert_eq!(error.lines().count(), 7, "{error}");
     }
 
     // promise: batch.2

@@ -106,6 +106,8 @@ reasons! {
     RegistrationOff => "registration_off", "`server.registers`; an intruder";
     /// Queue report in a pool with `reports = "replies"`, or probe answer in a pool without probes.
     QueueReportOff => "queue_report_off", "`pool.reports` of the leaf, `pool.leaf_policy` of the agent; an intruder";
+    /// Completion report whose number of entries is 0, above 30, or differs from its length.
+    CompletionsMalformed => "completions_malformed", "the sender's version of the protocol; an intruder";
     /// Reply or registration without sequence and tag, in a pool with a key. At an agent: such an
     /// acknowledgement.
     AuthMissing => "auth_missing", "`key_file` of the server's `[[pool]]`; an intruder";

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use wedjat_core::policy::Reports;
 
 use crate::control::{Change, Membership};
-use crate::state::{Delta, Desired, Pool, Server, Spine, Worker, WorkerKey};
+use crate::state::{Delta, Desired, Pool, ReplyPath, Server, Spine, Worker, WorkerKey};
 
 /// Part of a desired state that cannot be reached now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -167,6 +167,10 @@ impl Planner<'_> {
             // A new pool has reports by replies.
             if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
                 self.fixed(format!("`pool.reports` of pool {id}"));
+            }
+            // So do replies: a new pool's go through the leaf.
+            if old.as_ref().map_or(ReplyPath::Leaf, |old| old.replies) != pool.replies {
+                self.fixed(format!("`pool.replies` of pool {id}"));
             }
             // The desired state has the key, but no path of a key file, which `AddPool` needs.
             if old.as_ref().and_then(|old| old.key.as_ref()) != pool.key.as_ref() {

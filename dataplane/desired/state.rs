@@ -20,6 +20,17 @@ pub struct Spine {
     pub ip: IpAddr,
 }
 
+/// Way of a worker's reply to the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReplyPath {
+    /// Through the leaf, which counts it.
+    #[default]
+    Leaf,
+    /// Straight to the client. The server reports completions to the leaf.
+    Direct,
+}
+
 /// Settings of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
@@ -33,6 +44,8 @@ pub struct Pool {
     pub shared_workers: bool,
     /// At a leaf: source of its workers' load reports.
     pub reports: Reports,
+    /// At a leaf: way of its workers' replies.
+    pub replies: ReplyPath,
     /// Key. A leaf accepts its workers' replies and registrations only with a proof, a tag made with the key; an agent
     /// signs its workers' messages.
     pub key: Option<Key>,
@@ -46,8 +59,17 @@ impl Pool {
     /// Creates the settings of a pool with a policy and a queue.
     #[must_use]
     pub const fn new(policy: PolicySpec, queue: usize, overflow: Overflow) -> Self {
-        let (reports, key, service, link) = (Reports::Replies, None, None, None);
-        Self { policy, queue, overflow, shared_workers: false, reports, key, service, link }
+        Self {
+            policy,
+            queue,
+            overflow,
+            shared_workers: false,
+            reports: Reports::Replies,
+            replies: ReplyPath::Leaf,
+            key: None,
+            service: None,
+            link: None,
+        }
     }
 }
 

@@ -59,6 +59,7 @@ use wedjat_core::state::{Counters, StateError, Table, Totals};
 use wedjat_core::wire::ether::Mac;
 use wedjat_desired::config::{Config, ConfigError, PoolConfig};
 use wedjat_desired::control::{Control, Membership};
+use wedjat_desired::state::ReplyPath;
 
 /// Settings besides the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +104,11 @@ pub enum EmbedError {
         "pool {0}: its policy probes workers, and the library cannot send probes; allowed: `reports` left out"
     )]
     Asks(u16),
+    /// Servers of a pool answer the clients themselves.
+    #[error(
+        "pool {0}: found `replies = \"direct\"`, and only `wedjat leaf` has it so far; allowed: `replies` left out"
+    )]
+    Direct(u16),
     /// The clock has no ticks.
     #[error("ticks_hz: found 0; allowed: the ticks a second of the clock that `now` is read from")]
     Ticks,
@@ -186,6 +192,10 @@ impl Scheduler {
         };
         if let Some(pool) = config.pools.iter().find(needs_probes) {
             return Err(EmbedError::Asks(pool.id));
+        }
+        let is_direct = |pool: &&PoolConfig| pool.settings.replies == ReplyPath::Direct;
+        if let Some(pool) = config.pools.iter().find(is_direct) {
+            return Err(EmbedError::Direct(pool.id));
         }
         let macs = macs(config, options.macs)?;
         let table = crate::table(config, ticks_hz)?;

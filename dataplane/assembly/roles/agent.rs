@@ -21,6 +21,7 @@ use wedjat_core::wire::{ipv6, ndp};
 use super::fixtures::{self, HZ, TIMEOUT, work};
 use crate::rig::{self, AgentHandles, AgentRig};
 
+mod direct;
 mod peers;
 mod reports;
 mod threads;

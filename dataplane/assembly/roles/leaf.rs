@@ -26,6 +26,7 @@ use crate::rig::{self, CoreRig, Sizes};
 
 mod blackhole;
 mod central;
+mod direct;
 mod family;
 mod forged;
 mod histograms;

@@ -21,7 +21,7 @@ use crate::policy::beliefs::{ESTIMATES_MAX, MemberEstimate};
 use crate::reason::DropReason;
 use crate::stage::{Stages, Verdict};
 use crate::state::{Counter, Member};
-use crate::wire::task::Header;
+use crate::wire::task::{self, Header};
 use crate::wire::udp::Datagram;
 use crate::wire::{arp, ether, ipv4, ipv6, ndp, udp};
 
@@ -507,7 +507,9 @@ impl Explainer {
     }
 }
 
-/// Returns true if the header of a sent task marks its worker as chosen from the idle list: `qlen` is 1.
+/// Returns true if the header of a sent task marks its worker as chosen from the idle list.
 fn is_for_idle(frame: &[u8]) -> bool {
-    PacketSummary::in_frame(frame).header().is_some_and(|header| header.qlen == 1)
+    PacketSummary::in_frame(frame)
+        .header()
+        .is_some_and(|header| header.qlen & u16::from(task::IDLE) != 0)
 }

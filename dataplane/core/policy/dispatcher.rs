@@ -206,11 +206,23 @@ impl Dispatcher {
     #[must_use]
     pub fn beliefs(&self) -> Beliefs {
         let queue = (self.waiting(), self.queue().0);
-        let bound = match &self.policy {
+        Beliefs::new(&self.view, self.candidates(), queue, self.bound())
+    }
+
+    /// Returns the maximum number of tasks at a member, if the policy has one.
+    fn bound(&self) -> Option<usize> {
+        match &self.policy {
             AnyPolicy::Eft(eft) => eft.bound(),
             _ => self.bounded().map(Bounded::bound),
-        };
-        Beliefs::new(&self.view, self.candidates(), queue, bound)
+        }
+    }
+
+    /// Returns a test whether a member has as many tasks as the policy allows; `None` if the policy sets no bound. Cores
+    /// that share the members may see a task of another core late.
+    #[inline]
+    pub(crate) fn fullness(&self) -> Option<impl Fn(Member) -> bool + '_> {
+        let bound = self.bound()? as u32;
+        Some(move |member| self.view.outstanding(member) >= bound)
     }
 
     /// Chooses a member for each task of a run, and counts each as sent.

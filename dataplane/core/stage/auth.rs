@@ -154,7 +154,7 @@ impl ReplyAuthenticator {
     }
 
     /// Checks the tag of one frame from a member, and that its sequence is new. The payload begins at
-    /// `payload_at`.
+    /// `payload_at`. `entries` are those of a completion report, and empty in other messages.
     ///
     /// # Errors
     /// The reason for the refusal.
@@ -165,10 +165,11 @@ impl ReplyAuthenticator {
         frame: &[u8],
         payload_at: usize,
         is_v6: bool,
+        entries: &[u8],
     ) -> Result<(), DropReason> {
         match is_v6 {
-            true => self.admit_one(member, signed_packet_v6(frame, payload_at)),
-            false => self.admit_one(member, signed_packet(frame, payload_at)),
+            true => self.admit_one(member, signed_packet_v6(frame, payload_at), entries),
+            false => self.admit_one(member, signed_packet(frame, payload_at), entries),
         }
     }
 
@@ -179,9 +180,10 @@ impl ReplyAuthenticator {
         &self,
         member: Member,
         signed: Option<SignedPacket<BLOCKS>>,
+        entries: &[u8],
     ) -> Result<(), DropReason> {
         let signed = signed.ok_or(DropReason::TaskShort)?;
-        self.admit(member, &signed, self.key.tag(&signed.blocks))
+        self.admit(member, &signed, self.key.tag_with(&signed.blocks, entries))
     }
 
     /// Checks the signed packets of a burst, in order, each with its member. Returns the index of each

@@ -4,7 +4,7 @@
 use super::{Stages, Verdict, classify, schedule};
 use crate::policy::Task;
 use crate::reason::DropReason;
-use crate::state::{Counter, Load};
+use crate::state::{Counter, Load, Report};
 
 /// Decision on a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl Stages {
     pub fn take_report(&mut self, id: u16, load: Load, service_ns: u32) -> Result<(), DropReason> {
         self.received += 1;
         let worker = self.reported_worker(id)?;
-        classify::apply_report(self, &worker, load, service_ns);
+        let report = Report::new(worker.member, load, service_ns);
+        classify::apply_reports(self, usize::from(worker.pool), &mut [report]);
         self.counters.add(Counter::Replies, 1);
         self.freed = true; // a worker may have room for a waiting task
         Ok(())

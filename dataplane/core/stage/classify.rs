@@ -3,6 +3,8 @@
 
 use std::net::IpAddr;
 
+use arrayvec::ArrayVec;
+
 use super::fabric::{Age, set_idle};
 use super::network::{Family, Network, PortAddress, Server, Side, Worker};
 use super::parse::{Packet, PacketKind};
@@ -15,6 +17,7 @@ use crate::state::neighbour::LearnOutcome;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
 use crate::wire::arp::{self, Operation};
+use crate::wire::completion::{self, COMPLETIONS_MAX, Completion};
 use crate::wire::ether::{self, Mac};
 use crate::wire::task::{self, Code, Extension, Header};
 use crate::wire::{ipv4, ipv6, ndp, udp};
@@ -47,6 +50,10 @@ pub fn burst<B: Buf>(
             }
             PacketKind::QueueReport => {
                 let result = queue_report(stages, port, packet.bytes(), parsed);
+                *verdict = result.unwrap_or_else(Verdict::Drop);
+            }
+            PacketKind::Completions => {
+                let result = completions(stages, port, packet.bytes(), parsed);
                 *verdict = result.unwrap_or_else(Verdict::Drop);
             }
             PacketKind::Signal => {
@@ -83,23 +90,24 @@ fn reply(
     let answer = Answer::read(parsed.payload(frame))?;
     let worker = sender(&stages.network, frame, parsed, &answer)?;
     is_from_server(&stages.network, &stages.neighbours, port, frame, &worker)?;
-    verify(&stages.network, port, &worker, frame, parsed)?;
-    apply_report(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
+    verify((&stages.network, port), &worker, frame, parsed, &[])?;
+    let report = Report::new(worker.member, Load::tasks(answer.queue), answer.service_ns);
+    apply_reports(stages, usize::from(worker.pool), &mut [report]);
     Ok(())
 }
 
 /// Checks that a packet in a worker's name comes from the worker's server. Pools without a key require no
-/// proof.
+/// proof. `entries` are those of a completion report, and empty in other messages.
 ///
 /// # Errors
 /// The reason for the refusal.
 #[inline]
 fn verify(
-    network: &Network,
-    port: usize,
+    (network, port): (&Network, usize),
     worker: &Worker,
     frame: &[u8],
     parsed: &Packet,
+    entries: &[u8],
 ) -> Result<(), DropReason> {
     let payload_at = usize::from(parsed.udp_at) + udp::LEN;
     let authenticated = frame[payload_at] & task::AUTHENTICATION_BIT != 0;
@@ -108,7 +116,7 @@ fn verify(
         None => Ok(()),
         Some(_) if !authenticated => Err(DropReason::AuthMissing),
         Some(authenticator) => {
-            authenticator.admit_frame(worker.member, frame, payload_at, parsed.is_v6)
+            authenticator.admit_frame(worker.member, frame, payload_at, parsed.is_v6, entries)
         }
     }
 }
@@ -143,22 +151,25 @@ impl Answer {
     }
 }
 
-/// Applies the load report in a worker's reply.
+/// Applies the load reports of answered tasks of one pool (by index), in order.
 #[inline]
-pub(super) fn apply_report(stages: &mut Stages, worker: &Worker, load: Load, service_ns: u32) {
-    let pool = usize::from(worker.pool);
-    let mut report = [Report::new(worker.member, load, service_ns)];
-    // Replaces a load that contradicts the number of tasks sent.
-    stages.liveness.bound(pool, &stages.dispatchers[pool], &mut report);
+pub(super) fn apply_reports(stages: &mut Stages, pool: usize, reports: &mut [Report]) {
+    // Replaces loads that contradict the number of tasks sent.
+    stages.liveness.bound(pool, &stages.dispatchers[pool], reports);
     let Stages { dispatchers, fabric, counters, .. } = stages;
-    if let Some(fabric) = fabric {
-        fabric.before_reply(pool, &dispatchers[pool], worker.member);
-    }
-    if dispatchers[pool].reply_run(&report) > 0 {
-        counters.add(Counter::SurplusReplies, 1);
-    }
-    if let Some(fabric) = fabric {
-        fabric.after_reply(pool, &dispatchers[pool], worker.member);
+    let dispatcher = &mut dispatchers[pool];
+    let surplus = match fabric {
+        None => dispatcher.reply_run(reports),
+        // Signals to spines compare the state before and after each reply.
+        Some(fabric) => reports.iter().fold(0, |surplus, report| {
+            fabric.before_reply(pool, dispatcher, report.member);
+            let is_surplus = !dispatcher.reply(report);
+            fabric.after_reply(pool, dispatcher, report.member);
+            surplus + usize::from(is_surplus)
+        }),
+    };
+    if surplus > 0 {
+        counters.add(Counter::SurplusReplies, surplus as u64);
     }
 }
 
@@ -215,7 +226,7 @@ fn presence(
     if !stages.network.server(worker.server).registers {
         return Err(DropReason::RegistrationOff);
     }
-    verify(&stages.network, port, &worker, frame, parsed)?;
+    verify((&stages.network, port), &worker, frame, parsed, &[])?;
     note_alive(stages, &worker, Load::tasks(answer.queue), answer.service_ns);
     if parsed.kind == PacketKind::KeepAlive {
         stages.counters.add(Counter::KeepAlives, 1);
@@ -269,7 +280,7 @@ fn queue_report(
     if is_probe_answer && !stages.dispatchers[pool].asks() {
         return Err(DropReason::QueueReportOff);
     }
-    verify(&stages.network, port, &worker, frame, parsed)?;
+    verify((&stages.network, port), &worker, frame, parsed, &[])?;
     if is_probe_answer {
         let answer = stages.dispatchers[pool].answer(member, number, answer.queue.into());
         let is_late = answer == policy::Answer::Late;
@@ -286,6 +297,36 @@ fn queue_report(
     }
     stages.counters.add(Counter::QueueReports, 1);
     stages.dispatchers[pool].refresh(&Report::new(member, Load::tasks(answer.queue), 0));
+    stages.freed = true;
+    Ok(Verdict::Consumed)
+}
+
+/// Applies a server's completion report: each entry like the load report of a reply. Ignores and counts entries of
+/// workers that the server does not have in that pool, for example removed ones.
+#[inline]
+fn completions(
+    stages: &mut Stages,
+    port: usize,
+    frame: &[u8],
+    parsed: &Packet,
+) -> Result<Verdict, DropReason> {
+    let payload = parsed.datagram(frame);
+    let header = Header::parse(payload)?;
+    let entries = completion::entries(&header, payload)?;
+    let first = sender(&stages.network, frame, parsed, &Answer::read(payload)?)?;
+    is_from_server(&stages.network, &stages.neighbours, port, frame, &first)?;
+    verify((&stages.network, port), &first, frame, parsed, entries)?;
+    let mut reports = ArrayVec::<_, COMPLETIONS_MAX>::new();
+    for Completion { worker, left, service_ns } in completion::parse_entries(entries) {
+        let place = stages.network.worker(worker);
+        let place = place.filter(|place| (place.pool, place.server) == (first.pool, first.server));
+        reports.extend(place.map(|place| Report::new(place.member, Load::tasks(left), service_ns)));
+    }
+    let (all, known) = (u64::from(header.qlen), reports.len() as u64);
+    stages.counters.add(Counter::CompletionReports, 1);
+    stages.counters.add(Counter::Completions, known);
+    stages.counters.add(Counter::CompletionsUnknown, all - known);
+    apply_reports(stages, usize::from(first.pool), &mut reports);
     stages.freed = true;
     Ok(Verdict::Consumed)
 }

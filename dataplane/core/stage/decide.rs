@@ -90,7 +90,8 @@ pub fn burst<B: Buf>(
                 super::rewrite::refuse_task(stages, packet.bytes_mut(), parsed, verdict);
             }
             PacketKind::Registration | PacketKind::KeepAlive => {}
-            PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
+            PacketKind::QueueReport | PacketKind::Completions => {}
+            PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::NeighbourDiscovery => {}
             PacketKind::Waiting | PacketKind::Refused(_) => {}
         }

@@ -30,6 +30,7 @@ mod unreachable;
 pub mod update;
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use affinity::AffinityTable;
@@ -131,6 +132,21 @@ impl Verdicts for [Verdict] {
         if let Some(entry) = self.get_mut(index) {
             *entry = verdict;
         }
+    }
+}
+
+/// Verdicts for the part of a burst that begins at this index.
+struct VerdictsFrom<'a, V: ?Sized>(&'a mut V, usize);
+
+impl<V: Verdicts + ?Sized> Verdicts for VerdictsFrom<'_, V> {
+    #[inline(always)]
+    fn forward(&mut self, index: usize, port: u8, worker: u16) {
+        self.0.forward(self.1 + index, port, worker);
+    }
+
+    #[inline]
+    fn other(&mut self, index: usize, verdict: Verdict) {
+        self.0.other(self.1 + index, verdict);
     }
 }
 
@@ -266,14 +282,53 @@ impl Stages {
                     return;
                 }
             }
-            let mut slow = [Verdict::Consumed; BURST];
-            let slow = &mut slow[..packets.len() - done];
-            self.process_in_stages(port, now, &mut packets[done..], slow);
-            for (i, verdict) in slow.iter().enumerate() {
-                match *verdict {
-                    Verdict::Forward { port, worker } => verdicts.forward(done + i, port, worker),
-                    verdict => verdicts.other(done + i, verdict),
-                }
+            self.process_rest(port, now, packets, done, verdicts);
+        }
+    }
+
+    /// Handles the packets of a burst from `done` on, the first of which does not take the fast path. Behind a
+    /// completion report the fast path goes on; any other such packet ends it.
+    fn process_rest<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        mut done: usize,
+        verdicts: &mut (impl Verdicts + ?Sized),
+    ) {
+        let is_v6 = self.network.port(port).v6.is_some();
+        let is_report = |packet: &B| match is_v6 {
+            false => fast::is_completions::<u32>(packet.bytes()),
+            true => fast::is_completions::<u128>(packet.bytes()),
+        };
+        while packets.get(done).is_some_and(is_report) {
+            self.process_slowly(port, now, packets, done..done + 1, verdicts);
+            done += 1;
+            let (rest, mut verdicts) = (&mut packets[done..], VerdictsFrom(&mut *verdicts, done));
+            done += match is_v6 {
+                false => fast::burst::<u32, B>(self, port, rest, &mut verdicts),
+                true => fast::burst_v6(self, port, rest, &mut verdicts),
+            };
+        }
+        self.process_slowly(port, now, packets, done..packets.len(), verdicts);
+    }
+
+    /// Handles these packets of a burst without the fast path.
+    fn process_slowly<B: Buf>(
+        &mut self,
+        port: usize,
+        now: u64,
+        packets: &mut [B],
+        range: Range<usize>,
+        verdicts: &mut (impl Verdicts + ?Sized),
+    ) {
+        let mut slow = [Verdict::Consumed; BURST];
+        let slow = &mut slow[..range.len()];
+        self.process_in_stages(port, now, &mut packets[range.clone()], slow);
+        for (index, verdict) in range.zip(slow) {
+            match *verdict {
+                Verdict::Forward { port, worker } => verdicts.forward(index, port, worker),
+                verdict => verdicts.other(index, verdict),
             }
         }
     }

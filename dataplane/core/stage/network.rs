@@ -6,6 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
+
 pub use super::spec::{
     FixedNetwork, Host, IpOptions, NetworkError, NetworkPool, PortAddress, PortNetwork, Side,
     SpineLink,
@@ -14,6 +16,7 @@ pub use super::tables::{Destination, Gateway, NextHop, Target, Worker};
 
 use super::auth::ReplyAuthenticator;
 use super::tables::{NO_POOL, Routes, Tables};
+use crate::limits::PORTS_MAX;
 use crate::reason::DropReason;
 use crate::state::neighbour::{HostAddress, Slot};
 use crate::state::{Member, Neighbours};
@@ -106,6 +109,8 @@ pub struct Network {
     members: Vec<Vec<Destination>>,
     /// Minimum time to live of each pool's tasks.
     least_ttls: Vec<u8>,
+    /// True for each pool whose servers answer the clients themselves.
+    direct: Vec<bool>,
     /// Authenticators of the pools with a key, by pool; empty if no pool has a key.
     authenticators: Vec<Option<Arc<ReplyAuthenticator>>>,
     /// Port to workers inside this process, which need no proof.
@@ -149,6 +154,7 @@ impl Network {
             servers: Vec::with_capacity(hosts.len()),
             members: Vec::with_capacity(pools.len()),
             least_ttls: Vec::with_capacity(pools.len()),
+            direct: pools.iter().map(|pool| pool.is_direct).collect(),
             pool_index: Box::new([NO_POOL; 1 << 16]),
             pool_ids: pools.iter().map(|pool| pool.id).collect(),
             authenticators: Vec::new(),
@@ -273,6 +279,35 @@ impl Network {
         }
     }
 
+    /// Returns the destination that the tasks of a pool keep under direct return: the address to which clients send
+    /// them. `None` for other pools, and for pools without members.
+    fn unchanged_destination(&self, pool: &NetworkPool) -> Result<Option<IpAddr>, NetworkError> {
+        let mut servers = pool.members.iter().flatten().map(|&(_, server)| server).peekable();
+        let Some(&first) = servers.peek().filter(|_| pool.is_direct) else { return Ok(None) };
+        let id = pool.id.unwrap_or_default();
+        for index in servers {
+            let server = self.server(index);
+            if self.local_port == Some(usize::from(server.port)) {
+                return Err(NetworkError::DirectLocal(id));
+            }
+            if let Some(ip) = self.server_address(index).filter(|_| server.is_routed) {
+                return Err(NetworkError::DirectRouted(id, ip));
+            }
+        }
+        let is_v6 = self.v6.server(first).is_some();
+        let is_entry = |port: &&PortAddress| port.side.has_clients() && port.v6.is_some() == is_v6;
+        let own = self.ports.iter().filter(is_entry).map(|port| match port.v6 {
+            Some(v6) => v6.ip.to_ip(),
+            None => port.ip.to_ip(),
+        });
+        let own: ArrayVec<_, PORTS_MAX> = own.collect();
+        match (pool.service, own[..].first()) {
+            (Some(service), _) => Ok(Some(service)),
+            (None, Some(&ip)) if own.len() == 1 => Ok(Some(ip)),
+            _ => Err(NetworkError::DirectAddresses(id, own.len())),
+        }
+    }
+
     /// Adds the next pool. All hosts must have been added before.
     fn add_pool(&mut self, pool: u16, places: &NetworkPool) -> Result<(), NetworkError> {
         self.check_families(places)?;
@@ -286,8 +321,9 @@ impl Network {
             Destination { worker, next_hop: NextHop { src_mac, port, slot } }
         };
         let destinations: Vec<_> = places.members.iter().map(destination).collect();
-        self.v4.add_pool(pool, places, &destinations);
-        self.v6.add_pool(pool, places, &destinations);
+        let unchanged = self.unchanged_destination(places)?;
+        self.v4.add_pool(pool, places, &destinations, unchanged.and_then(u32::from_ip));
+        self.v6.add_pool(pool, places, &destinations, unchanged.and_then(u128::from_ip));
         self.members.push(destinations);
         if self.is_spine {
             let leaves = (0..).zip(&places.members).filter_map(|(member, place)| {
@@ -505,8 +541,15 @@ impl Network {
     /// Returns the address of the server of a pool's member; `None` for a vacant place.
     #[must_use]
     pub fn member_address(&self, pool: usize, member: Member) -> Option<IpAddr> {
-        let v6 = || Some(self.v6.member(pool, member)?.ip.into());
-        self.v4.member(pool, member).map(|target| target.ip.into()).or_else(v6)
+        let v6 = || self.v6.host(pool, member).map(Address::to_ip);
+        self.v4.host(pool, member).map(Address::to_ip).or_else(v6)
+    }
+
+    /// Returns true if the servers of a pool (by index) answer the clients themselves.
+    #[inline]
+    #[must_use]
+    pub fn is_direct(&self, pool: usize) -> bool {
+        self.direct.get(pool).copied().unwrap_or_default()
     }
 
     /// Returns the members of the pool at this index.

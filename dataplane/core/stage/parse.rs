@@ -32,6 +32,8 @@ pub enum PacketKind {
     KeepAlive,
     /// Queue report or probe answer of a worker; needs no answer.
     QueueReport,
+    /// Completion report of a server; needs no answer.
+    Completions,
     /// At a spine: signal of a leaf about a pool.
     Signal,
     /// At a leaf: heartbeat of a spine.
@@ -87,6 +89,14 @@ impl Packet {
     #[must_use]
     pub const fn is_first(&self) -> bool {
         matches!(self.kind, PacketKind::Task | PacketKind::FirstOfSeveral)
+    }
+
+    /// Returns the UDP payload without the bytes behind it.
+    #[inline]
+    #[must_use]
+    pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        let start = usize::from(self.udp_at);
+        &frame[start + udp::LEN..start + udp::length(&frame[start..])]
     }
 
     /// Returns the UDP payload, which begins with the task header, and all bytes behind it.
@@ -271,6 +281,7 @@ fn kind(
         (false, code) if code.is_reply() => (PacketKind::Reply, has_workers),
         (true, Code::WorkerId) => (PacketKind::Registration, has_workers),
         (true, Code::QueueReport | Code::ProbeAnswer) => (PacketKind::QueueReport, has_workers),
+        (true, Code::Completions) => (PacketKind::Completions, has_workers),
         (true, Code::KeepAlive) if from_spine() => (PacketKind::SpineAlive, true),
         (true, Code::KeepAlive) if !has_workers && network.spines().next().is_some() => {
             return Err(DropReason::UnknownPeer);

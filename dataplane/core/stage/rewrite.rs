@@ -35,6 +35,7 @@ pub fn burst<B: Buf>(
                     false => towards_worker::<u32>(network, neighbours, frame, parsed),
                     true => towards_worker::<u128>(network, neighbours, frame, parsed),
                 };
+                mark_if_full(stages, frame, parsed);
             }
             PacketKind::Reply => {
                 let (now_ms, frame) = (stages.now_ms(), packet.bytes_mut());
@@ -45,7 +46,8 @@ pub fn burst<B: Buf>(
             }
             PacketKind::Overflowing => refuse_task(stages, packet.bytes_mut(), parsed, verdict),
             PacketKind::Registration | PacketKind::KeepAlive => {}
-            PacketKind::QueueReport | PacketKind::Signal | PacketKind::SpineAlive => {}
+            PacketKind::QueueReport | PacketKind::Completions => {}
+            PacketKind::Signal | PacketKind::SpineAlive => {}
             PacketKind::Arp | PacketKind::NeighbourDiscovery => {}
             PacketKind::Waiting | PacketKind::Refused(_) => {}
         }
@@ -97,6 +99,24 @@ pub(super) fn readdress_task<A: Family>(
     );
     A::forward_to(&mut frame[ether::LEN..], target.ip, removed.and(target.ip_delta));
     out(neighbours, &target.next_hop, target.worker, frame, verdicts, index);
+}
+
+/// Marks a rewritten task whose worker now has as many tasks as the policy allows, if the worker's completions may be
+/// reported late. Its server then reports the next completion at once, because tasks may wait here for it.
+#[inline]
+pub(super) fn mark_if_full(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
+    let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);
+    if stages.network.is_direct(pool)
+        && stages.dispatchers[pool].fullness().is_some_and(|is_full| is_full(member))
+    {
+        mark_full(frame, usize::from(parsed.udp_at));
+    }
+}
+
+/// Sets the bit [`task::FULL`] of a rewritten task.
+pub(super) fn mark_full(frame: &mut [u8], udp_at: usize) {
+    frame[udp_at + udp::LEN + task::FLAGS] |= task::FULL; // rewriting has cleared it
+    udp::update_checksum_folded(&mut frame[udp_at..], FoldedDelta::even_byte(task::FULL));
 }
 
 /// Returns a task to its client as refused: the queue of its pool is full.

@@ -225,10 +225,12 @@ pub fn offered(
         Ok(pick) => {
             assign(pool, pick, &mut packet);
             let (network, neighbours) = (&stages.network, &stages.neighbours);
-            Some(match packet.is_v6 {
+            let verdict = match packet.is_v6 {
                 false => rewrite::towards_worker::<u32>(network, neighbours, frame, &packet),
                 true => rewrite::towards_worker::<u128>(network, neighbours, frame, &packet),
-            })
+            };
+            rewrite::mark_if_full(stages, frame, &packet);
+            Some(verdict)
         }
     }
 }

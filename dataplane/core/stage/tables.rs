@@ -117,7 +117,7 @@ pub struct Target<A: HostAddress> {
     pub worker: u16,
     /// Choice of this worker, in packet byte order.
     pub choice: [u8; 4],
-    /// Address of its server, in packet byte order.
+    /// Address of its server, in packet byte order. Under direct return, the address to which clients send tasks.
     pub ip: A::Bytes,
     /// Next hop to its server.
     pub next_hop: NextHop,
@@ -263,12 +263,14 @@ impl<A: HostAddress> Tables<A> {
         self.servers.push(ip);
     }
 
-    /// Adds the next pool. All servers must have been added before.
+    /// Adds the next pool. All servers must have been added before. With `unchanged`, tasks keep this destination
+    /// instead of getting the server's address.
     pub(super) fn add_pool(
         &mut self,
         pool: u16,
         places: &NetworkPool,
         destinations: &[Destination],
+        unchanged: Option<A>,
     ) {
         self.services.push(places.service.and_then(A::from_ip));
         let mut members = Vec::new();
@@ -285,7 +287,7 @@ impl<A: HostAddress> Tables<A> {
             if members.is_empty() {
                 members = vec![Target::new(Destination::VACANT, A::default()); destinations.len()];
             }
-            members[usize::from(member)] = Target::new(destination, worker.ip);
+            members[usize::from(member)] = Target::new(destination, unchanged.unwrap_or(worker.ip));
             if !self.is_spine {
                 let vacant = WorkerEntry { ip: A::default(), worker: NO_WORKER };
                 self.workers.resize(self.workers.len().max(id + 1), vacant);
@@ -333,6 +335,14 @@ impl<A: HostAddress> Tables<A> {
     pub(super) fn member(&self, pool: usize, member: Member) -> Option<&Target<A>> {
         let target = self.members(pool).get(member.index());
         target.filter(|target| target.worker != task::NO_MEMBER)
+    }
+
+    /// Returns the address of the server of a pool's member; `None` for a vacant place and for the opposite family.
+    pub(super) fn host(&self, pool: usize, member: Member) -> Option<A> {
+        let target = self.member(pool, member)?;
+        // A spine has no workers, and its targets always have the leaves' addresses.
+        let worker = self.worker(target.worker).map(|entry| entry.ip);
+        worker.or_else(|| A::from_ip(target.ip.into()))
     }
 
     /// Returns the address of the server at this index, if it is of this family.

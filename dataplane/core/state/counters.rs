@@ -115,7 +115,7 @@ metrics! {
         Forwarded => "forwarded", "packets";
         /// Packets received in several buffers that fitted into one. Others are dropped as `segmented`.
         Linearised => "linearised", "packets";
-        /// Packets consumed here: ARP, signals, queue reports, probes, messages of peers.
+        /// Packets consumed here: ARP, signals, reports, probes, messages of peers.
         Consumed => "consumed", "packets";
         /// Tasks returned to clients by a full central queue: consumed and originated, or, below a spine,
         /// forwarded.
@@ -139,6 +139,12 @@ metrics! {
         QueueReports => "queue_reports", "packets";
         /// At a leaf, ignored queue reports: newer ones came before.
         QueueReportsOld => "queue_reports_old", "packets";
+        /// Completion reports of servers: accepted by a leaf, sent by an agent.
+        CompletionReports => "completion_reports", "packets";
+        /// Tasks in these reports, whose replies went straight to the clients.
+        Completions => "completions", "tasks";
+        /// At a leaf, ignored entries of these reports: the sender has no such worker in that pool.
+        CompletionsUnknown => "completions_unknown", "tasks";
         /// Probes of workers' queues: sent by a leaf, answered by an agent.
         QueueProbes => "queue_probes", "packets";
         /// At a leaf, accepted answers to probes.
@@ -151,7 +157,7 @@ metrics! {
         SpinesLost => "spines_lost", "spines";
         /// At a leaf, silent spines that came back.
         SpinesBack => "spines_back", "spines";
-        /// Packets made here: ARP, signals, queue reports, probes, returned tasks, messages to peers.
+        /// Packets made here: ARP, signals, reports, probes, returned tasks, messages to peers.
         Originated => "originated", "packets";
         /// Tasks given to a member.
         Scheduled => "scheduled", "tasks";
@@ -165,7 +171,7 @@ metrics! {
         Resubmits => "resubmits", "tasks";
         /// Replies of workers.
         Replies => "replies", "packets";
-        /// Replies, also in `replies`, of workers without an outstanding task: duplicates, or tasks of an
+        /// Replies, also in `replies` or `completions`, of workers without an outstanding task: duplicates, or tasks of an
         /// earlier run.
         SurplusReplies => "surplus_replies", "packets";
         /// Originated packets lost for lack of a buffer or rejected by the port.

@@ -28,6 +28,9 @@
 //! | 48 | 8 | sequence |
 //! | 56 | 8 | 0 |
 //!
+//! A completion report ([`super::completion`]) has its entries behind these blocks, in blocks of 16 bytes, the last one
+//! filled up with zeros. Code and number of entries are in the first block, so no message is a prefix of another.
+//!
 //! A leaf computes the tags of a whole burst in one call, so that the CPU encrypts blocks of different
 //! packets in parallel.
 //! One tag then takes 4.3 ns. It takes 10 ns alone; SipHash-1-3 takes 10.4 ns and SipHash-2-4 18 ns either way. An
@@ -219,6 +222,13 @@ pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
 }
 
 impl Key {
+    /// Returns the tag of a claim.
+    #[inline]
+    #[must_use]
+    pub fn tag<const BLOCKS: usize>(&self, claim: &Claim<BLOCKS>) -> u64 {
+        self.tag_with(claim, &[])
+    }
+
     /// Writes sequence and tag after an authenticated header and its extension; `addresses` are source and
     /// destination of the future IP header.
     ///
@@ -232,7 +242,9 @@ impl Key {
         sequence: u64,
     ) {
         let start = offset(payload).unwrap_or_default();
-        let tag = self.tag(&addresses.blocks(payload, sequence));
+        let is_report = payload[0] & task::CODE_BITS == task::Code::Completions as u8;
+        let entries = if is_report { &payload[start + LEN..] } else { &[] };
+        let tag = self.tag_with(&addresses.blocks(payload, sequence), entries);
         payload[start..start + 8].copy_from_slice(&sequence.to_be_bytes());
         payload[start + 8..start + LEN].copy_from_slice(&tag.to_be_bytes());
     }

@@ -10,6 +10,8 @@ use crate::reason::DropReason;
 pub const LEN: usize = 20;
 /// First byte of a header without options: version 4, five words.
 pub const NO_OPTIONS: u8 = 0x45;
+/// Offset of the destination address.
+pub const DST: usize = 16;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -114,7 +116,7 @@ pub fn src(packet: &[u8]) -> u32 {
 #[inline]
 #[must_use]
 pub fn dst(packet: &[u8]) -> u32 {
-    u32_at(packet, 16)
+    u32_at(packet, DST)
 }
 
 /// Returns the time to live of a checked header.

@@ -19,7 +19,7 @@ const HOP_LIMIT: u8 = 64;
 /// Offset of the source.
 const SRC: usize = 8;
 /// Offset of the destination.
-const DST: usize = 24;
+pub const DST: usize = 24;
 /// Types of extension headers (RFC 7045): hop-by-hop and destination options, routing, fragment, authentication,
 /// encrypted, mobility, host identity, shim6 and the two for experiments.
 const EXTENSIONS: [u8; 11] = [0, 43, 44, 50, 51, 60, 135, 139, 140, 253, 254];

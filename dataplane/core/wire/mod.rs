@@ -8,6 +8,7 @@ pub mod address;
 pub mod arp;
 pub mod auth;
 pub mod checksum;
+pub mod completion;
 pub mod ether;
 pub mod ipv4;
 pub mod ipv6;

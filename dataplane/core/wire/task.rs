@@ -6,9 +6,9 @@
 //! |---|---|---|---|
 //! | 0 | u8 | kind | bits 0-4 [`Code`], bit 5 the extension follows, bit 6 sequence and tag follow (never on tasks), bit 7 further packets of this task follow |
 //! | 1 | u16 | pool | worker pool |
-//! | 3 | u16 | src | client: its own id, usually 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers |
+//! | 3 | u16 | src | client: its own id, usually 0; scheduler id on messages of a scheduler; worker id on replies, registrations, queue reports, probe answers, completion reports |
 //! | 5 | u16 | dst | chosen member; the client's own id on replies; the worker's id on acknowledgements and probes |
-//! | 7 | u16 | qlen | task: 1 = chosen from the idle list; reply, registration, queue report or probe answer: the worker's tasks; acknowledgement: timeout, ms |
+//! | 7 | u16 | qlen | task: [`IDLE`] and [`FULL`]; completion report: number of entries; reply, registration, queue report or probe answer: the worker's tasks; acknowledgement: timeout, ms |
 //! | 9 | u16 | seq | low 16 bits of the task's sequence number; of a registration's or a probe's, which its answer repeats; of a queue report's |
 //! | 11 | u32 | app | application id |
 //! | 15 | u32 | seq32 | full sequence number |
@@ -32,12 +32,22 @@ pub const NO_MEMBER: u16 = WORKER_ID_MAX + 1;
 /// Default UDP port of tasks.
 pub const UDP_PORT: u16 = 1234;
 
+/// Bits of `kind` with the [`Code`].
+pub const CODE_BITS: u8 = 0x1F;
 /// Bit of `kind`: the extension follows.
 pub const EXTENSION_BIT: u8 = 1 << 5;
 /// Bit of `kind`: sequence and tag follow, after the extension if present.
 pub const AUTHENTICATION_BIT: u8 = 1 << 6;
 /// Bit of `kind`: further packets of this task follow.
 const MORE_BIT: u8 = 1 << 7;
+
+/// Offset of the flags of a task, the lower byte of `qlen`.
+pub const FLAGS: usize = 8;
+/// Bit of a task's `qlen`: the member was chosen from the idle list.
+pub const IDLE: u8 = 1;
+/// Bit of a task's `qlen`, only in pools with direct return: the member now has as many tasks as the policy allows,
+/// so the leaf may hold tasks back until the next completion.
+pub const FULL: u8 = 2;
 
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +90,9 @@ pub enum Code {
     PassedTask = 23,
     /// A part of a critic's parameters.
     Parameters = 24,
+    /// A server's report of tasks whose replies went straight to the clients ([`super::completion`]); not in the
+    /// switch release.
+    Completions = 25,
 }
 
 impl Code {
@@ -106,6 +119,7 @@ impl Code {
             22 => Self::StealRequest,
             23 => Self::PassedTask,
             24 => Self::Parameters,
+            25 => Self::Completions,
             _ => return None,
         })
     }
@@ -135,7 +149,7 @@ impl Code {
     #[inline]
     #[must_use]
     pub const fn is_of_peers(self) -> bool {
-        self as u8 >= Self::Heartbeat as u8
+        matches!(self, Self::Heartbeat | Self::StealRequest | Self::PassedTask | Self::Parameters)
     }
 
     /// Returns true for the codes of signals from a leaf to its spine. Workers and spines send keep-alives, too.
@@ -229,6 +243,12 @@ impl Header {
         Self { code: Code::ProbeAnswer, ..Self::queue_report(pool, worker, tasks, seq) }
     }
 
+    /// Returns a server's report of `count` completed tasks, the first of which named `worker`; `seq` grows with each.
+    #[must_use]
+    pub const fn completions(pool: u16, worker: u16, count: u16, seq: u16) -> Self {
+        Self { code: Code::Completions, ..Self::worker_id(pool, worker, count, seq) }
+    }
+
     /// Returns a message from node `from` of a rack without a leaf to its peer `to`.
     #[must_use]
     pub const fn of_peers(code: Code, pool: u16, (from, to): (u16, u16), seq: u16) -> Self {
@@ -283,7 +303,7 @@ impl Header {
             return Err(DropReason::TaskShort);
         };
         let kind = bytes[0];
-        let Some(code) = Code::from_bits(kind & 0x1F) else {
+        let Some(code) = Code::from_bits(kind & CODE_BITS) else {
             return Err(DropReason::TaskCode);
         };
         let authenticated = kind & AUTHENTICATION_BIT != 0;
@@ -407,7 +427,7 @@ mod tests {
 
     /// Any header that may occur.
     fn header() -> impl Strategy<Value = Header> {
-        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
+        let codes = [0_u8, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
         (
             proptest::sample::select(codes.to_vec()),
             any::<((bool, bool, bool), u16, u16, u16, u16, u16)>(),
@@ -519,7 +539,7 @@ mod tests {
             assert_eq!(parse(kind, len - 1), Err(DropReason::TaskShort), "{kind:#x}");
             assert_eq!(parse(kind, len).map(|header| header.len()), Ok(len), "{kind:#x}");
         }
-        for code in [1, 4, 5, 8, 9, 14, 15, 25, 31] {
+        for code in [1, 4, 5, 8, 9, 14, 15, 26, 31] {
             assert_eq!(parse(code, 27), Err(DropReason::TaskCode), "code {code}");
         }
     }

@@ -344,6 +344,13 @@ pub fn src_port(segment: &[u8]) -> u16 {
     u16_at(segment, 0)
 }
 
+/// Returns the length in the UDP header at the start of `segment`: that of header and payload.
+#[inline]
+#[must_use]
+pub fn length(segment: &[u8]) -> usize {
+    usize::from(u16_at(segment, 4))
+}
+
 /// Updates the checksum of the UDP header at the start of `segment` after a change.
 #[inline]
 pub fn update_checksum(segment: &mut [u8], delta: ChecksumDelta) {

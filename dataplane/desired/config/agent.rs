@@ -439,8 +439,8 @@ fn ports(faults: &mut FaultCollector, raw: &[raw_agent::Port]) -> Vec<PortConfig
 
 /// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw_agent::Port) -> port::Keys<'_> {
-    let raw_agent::Port { table, ref device, ref ip, ref mac } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref() }
+    let raw_agent::Port { table, ref device, ref ip, ref mac, ref gateway } = *raw;
+    port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
 }
 
 /// Checks a pool. Returns `None` if its policy is invalid.

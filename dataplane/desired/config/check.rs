@@ -11,7 +11,7 @@ use wedjat_core::role::agent::TIMEOUT_MIN_MS;
 use wedjat_core::stage::{IpOptions, Side};
 use wedjat_core::state::table::{Limits, Role};
 
-use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, reaches};
+use super::address::{self, UNSPECIFIED, is_edge, reaches};
 use super::agent::HostConfig;
 use super::fault::ConfigFault;
 use super::faults::{FaultCollector, UniqueKeys, quoted};
@@ -21,7 +21,7 @@ use super::pool::PoolConfig;
 use super::port::PortConfig;
 use super::read::File;
 use super::{control, controller, local, port, racks, raw};
-use crate::state::{Pool, Spine};
+use crate::state::{Pool, ReplyPath, Spine};
 
 /// Returns the checked configuration, or all its faults in order of lines.
 pub fn config(
@@ -61,6 +61,7 @@ pub fn config(
     }
     servers_together(&mut faults, &raw, &ports, &servers);
     racks::services_together(&mut faults, &raw, &ports, (&pools, &servers));
+    direct_replies(&mut faults, &raw, &ports, &servers, &local);
     let agent = local::local(&mut faults, &raw, &ports, &servers);
     if let (Some(follow), Some(_)) = (&raw.controller, &raw.agent) {
         let allowed = "[agent] or [controller]: the workers of a leaf's own core are its file's";
@@ -164,42 +165,21 @@ fn limits(
 
 /// Returns a port's keys in the form that leaves and agents share.
 fn keys(raw: &raw::Port) -> port::Keys<'_> {
-    let raw::Port { table, ref device, ref ip, ref mac, .. } = *raw;
-    port::Keys { table, device, ip, mac: mac.as_ref() }
+    let raw::Port { table, ref device, ref ip, ref mac, ref gateway, .. } = *raw;
+    port::Keys { table, device, ip, mac: mac.as_ref(), gateway: gateway.as_ref() }
 }
 
 /// Checks a port.
 fn port(faults: &mut FaultCollector, raw: &raw::Port) -> PortConfig {
     let port = keys(raw).check(faults);
-    let (ip, prefix) = (port.ip, port.prefix);
-    let gateway = raw.gateway.as_ref().map(|gateway| {
-        let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
-        // If `ip` is invalid, which is a fault already, any gateway is accepted.
-        let of_family = |address: IpAddr| {
-            is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
-        };
-        let address = faults.host(gateway, "port.gateway", of_family, allowed);
-        let is_in_network =
-            reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
-        // A link-local router is in no port's network. A refused address, 0.0.0.0, is a fault already.
-        let fits = is_in_network || !is_unicast(address);
-        if !fits && is_unicast(ip) {
-            faults.note(
-                gateway,
-                "port.gateway",
-                quoted(gateway),
-                &address::allowed_hosts(ip, prefix),
-            );
-        }
-        address
-    });
+    let ip = port.ip;
     let ip_options = raw.ip_options.as_ref();
     if let Some(at) = ip_options.filter(|_| ip.is_ipv6()) {
         let allowed = "no such key: `port.ip` is an IPv6 address";
         faults.note(at, "port.ip_options", "IPv4 options on an IPv6 port", allowed);
     }
     let ip_options = ip_options.map_or(IpOptions::default(), |at| *at.get_ref());
-    PortConfig { side: *raw.side.get_ref(), gateway, ip_options, ..port }
+    PortConfig { side: *raw.side.get_ref(), ip_options, ..port }
 }
 
 /// Context for the checks of a pool's entry.
@@ -260,6 +240,49 @@ fn reports(
     };
     faults.note(at, "pool.reports", format!("\"messages\" under {policy}"), allowed);
     Reports::Replies
+}
+
+/// Checks pools whose servers answer the clients themselves: their address must be the one to which clients send
+/// tasks, and the leaf must reach each server without a router.
+fn direct_replies(
+    faults: &mut Faults,
+    raw: &raw::Config,
+    ports: &[PortConfig],
+    servers: &[ServerConfig],
+    local: &HashSet<u16>,
+) {
+    for pool in &raw.pool {
+        let Some(at) = pool.replies.as_ref().filter(|at| *at.get_ref() == ReplyPath::Direct) else {
+            continue;
+        };
+        let id = *pool.id.get_ref();
+        let of_pool = || servers.iter().filter(|server| server.pool == id);
+        let is_routed = |server: &&ServerConfig| {
+            port_to(ports, server.ip).is_some_and(|port| !port.reaches(server.ip))
+        };
+        let is_v6 = of_pool().next().is_some_and(|server| server.ip.is_ipv6());
+        let is_entry = |port: &&PortConfig| port.side.has_clients() && port.ip.is_ipv6() == is_v6;
+        let entries = ports.iter().filter(is_entry).count();
+        let (found, allowed) = match of_pool().find(is_routed) {
+            _ if raw.role == Role::Spine => {
+                (String::new(), "none in a spine's file: leaves have the servers")
+            }
+            _ if local.contains(&id) => {
+                let found = " in a pool with workers of the leaf's own core".to_owned();
+                (found, "\"leaf\", or a pool of its own for [[agent.pool]]")
+            }
+            Some(server) => (
+                format!(", and server {} behind a router, which would return tasks", server.ip),
+                "\"leaf\", or servers in the network of a port",
+            ),
+            None if entries != 1 && pool.service.is_none() => (
+                format!(" with {entries} ports for clients of its servers' IP version"),
+                "\"leaf\", or one such port: servers answer from the address to which clients send tasks",
+            ),
+            None => continue,
+        };
+        faults.note(at, "pool.replies", format!("\"direct\"{found}"), allowed);
+    }
 }
 
 /// Collects warnings: settings that are allowed and are probably mistakes.

@@ -368,6 +368,13 @@ pub const PORT: &[Key] = &[
         Described("the device's"),
         "MAC address of the node on this port. The device then becomes promiscuous.",
     ),
+    key(
+        "gateway",
+        Text("address"),
+        Absent,
+        "Next hop to other networks, in the port's own network. An IPv6 router may also have an \
+         address of fe80::/10. At an agent only for direct replies.",
+    ),
     key("queue_slots", Integer(64, 32_768), Is(1024), "Slots of each receive and transmit queue."),
     key(
         "vlan",
@@ -393,13 +400,6 @@ pub const NODE_PORT: &[Key] = &[
         Required,
         "Hosts on this port: sources of tasks, of replies, or of both. Each side needs at least \
          one port.",
-    ),
-    key(
-        "gateway",
-        Text("address"),
-        Absent,
-        "Next hop to other networks, in the port's own network. An IPv6 router may also have an \
-         address of fe80::/10.",
     ),
     key(
         "ip_options",
@@ -437,6 +437,14 @@ pub const LEAF_POOL: &[Key] = &[
         Word(&["replies", "messages"]),
         Says("replies"),
         "Carrier of load reports: each reply, or messages of the agents.",
+    )
+    .live(),
+    key(
+        "replies",
+        Word(&["leaf", "direct"]),
+        Says("leaf"),
+        "Way of replies: through the leaf, or from the server straight to the client. Needs one \
+         port for clients or `service`, and servers in the network of a port.",
     )
     .live(),
     key(

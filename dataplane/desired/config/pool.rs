@@ -37,7 +37,8 @@ impl PoolConfig {
         let shared_workers = faults.flag(raw.table, "shared_workers").unwrap_or_default();
         let settings = settings(faults, raw.table, policy);
         let key = faults.key(raw.key_file.as_ref(), "pool.key_file");
-        let settings = Pool { shared_workers, reports, key, service, link, ..settings };
+        let replies = raw.replies.as_ref().map(|at| *at.get_ref()).unwrap_or_default();
+        let settings = Pool { shared_workers, reports, replies, key, service, link, ..settings };
         let (id, workers, speeds) = (*raw.id.get_ref(), Vec::new(), Vec::new());
         Self { id, settings, workers, speeds, leaf_policy: None }
     }

@@ -9,7 +9,7 @@ use wedjat_core::stage::{IpOptions, PortAddress, Side};
 use wedjat_core::wire::address::Address;
 use wedjat_core::wire::ether::Mac;
 
-use super::address::{UNSPECIFIED, is_edge, is_unicast, prefix_max, reaches};
+use super::address::{self, UNSPECIFIED, is_edge, is_routers, is_unicast, prefix_max, reaches};
 use super::faults::{FaultCollector, UniqueKeys, quoted};
 use super::raw_agent::Checksums;
 use super::read::Table;
@@ -64,10 +64,11 @@ pub struct Keys<'a> {
     pub device: &'a Spanned<String>,
     pub ip: &'a Spanned<String>,
     pub mac: Option<&'a Spanned<String>>,
+    pub gateway: Option<&'a Spanned<String>>,
 }
 
 impl Keys<'_> {
-    /// Returns the port for these keys, with both sides and without a router.
+    /// Returns the port for these keys, with both sides.
     pub fn check(&self, faults: &mut FaultCollector) -> PortConfig {
         if self.device.get_ref().is_empty() {
             let allowed = "EAL's name of a device (net_memif0) or a PCI address (0000:03:00.0)";
@@ -87,13 +88,34 @@ impl Keys<'_> {
             (UNSPECIFIED, 0)
         });
         faults.record(self.ip, Some(format!("{ip}/{prefix}")));
+        let gateway = self.gateway.map(|gateway| {
+            let allowed = "a host's address, IPv4 or IPv6 as `port.ip` is";
+            // If `ip` is invalid, which is a fault already, any gateway is accepted.
+            let of_family = |address: IpAddr| {
+                is_routers(address) && address.is_ipv4() == ip.is_ipv4() || !is_unicast(ip)
+            };
+            let address = faults.host(gateway, "port.gateway", of_family, allowed);
+            let is_in_network =
+                reaches(ip, prefix, address) && address != ip && !is_edge(address, prefix);
+            // A link-local router is in no port's network. A refused address, 0.0.0.0, is a fault already.
+            let fits = is_in_network || !is_unicast(address);
+            if !fits && is_unicast(ip) {
+                faults.note(
+                    gateway,
+                    "port.gateway",
+                    quoted(gateway),
+                    &address::allowed_hosts(ip, prefix),
+                );
+            }
+            address
+        });
         PortConfig {
             device: self.device.get_ref().clone(),
             side: Side::Both,
             ip,
             prefix,
             mac: faults.mac(self.mac, "port.mac"),
-            gateway: None,
+            gateway,
             vlan: faults.optional_number(self.table, "vlan"),
             trust_checksums: faults.word::<Checksums>(self.table, "checksums") == Checksums::Trust,
             ip_options: IpOptions::default(),

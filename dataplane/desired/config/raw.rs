@@ -11,6 +11,7 @@ use wedjat_core::state::table::Role;
 use super::raw_agent::LocalAgentSection;
 use super::raw_control::Follow;
 use super::read::{File, Table, entry};
+use crate::state::ReplyPath;
 
 /// Leaf's file, or a spine's.
 pub struct Config {
@@ -76,6 +77,8 @@ entry! {
         policy: Spanned<String>,
         /// Leaf only.
         reports: Option<Spanned<Reports>>,
+        /// Leaf only.
+        replies: Option<Spanned<ReplyPath>>,
         /// Leaf only.
         key_file: Option<Spanned<String>>,
         service: Option<Spanned<String>>,

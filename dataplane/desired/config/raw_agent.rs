@@ -135,6 +135,7 @@ entry! {
         device: Spanned<String>,
         ip: Spanned<String>,
         mac: Option<Spanned<String>>,
+        gateway: Option<Spanned<String>>,
     }
 }
 

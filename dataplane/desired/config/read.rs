@@ -13,6 +13,7 @@ use wedjat_core::stage::{IpOptions, Side};
 
 use super::fault::{ConfigFault, Lines};
 use super::keys::{DefaultValue, Key, Kind, REFUSED, SECTIONS, Section};
+use crate::state::ReplyPath;
 
 /// Tables of a file, with keys and types as [`SECTIONS`] has them. Ranges are unchecked.
 pub struct File {
@@ -103,6 +104,7 @@ from_item! {
     Side: Item::Text(text) => word(text),
     IpOptions: Item::Text(text) => word(text),
     Reports: Item::Text(text) => word(text),
+    ReplyPath: Item::Text(text) => word(text),
 }
 
 impl FromItem for f64 {

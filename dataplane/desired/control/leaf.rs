@@ -155,9 +155,11 @@ impl Cores for LeafCores {
                 NetworkError::Unreachable(ip) => format!("server {ip}"),
                 NetworkError::UnreachableSpine(ip) => format!("spine {ip}"),
                 NetworkError::TooManyNeighbours => "server".to_owned(),
-                NetworkError::MixedFamilies(pool) | NetworkError::OtherFamily(pool, ..) => {
-                    format!("pool {pool}")
-                }
+                NetworkError::MixedFamilies(pool)
+                | NetworkError::OtherFamily(pool, ..)
+                | NetworkError::DirectRouted(pool, _)
+                | NetworkError::DirectAddresses(pool, _)
+                | NetworkError::DirectLocal(pool) => format!("pool {pool}"),
             };
             ChangeError::Refused { what, reason: error.to_string() }
         })

@@ -23,7 +23,7 @@ use wedjat_core::state::table::{Entries, Limits, PoolSpec, WorkerSpec};
 use wedjat_core::wire::ether::Mac;
 
 use crate::config::{Config, HostConfig, PoolConfig};
-use crate::state::{self, Desired, Spine, WorkerKey};
+use crate::state::{self, Desired, ReplyPath, Spine, WorkerKey};
 
 /// A worker host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -321,6 +321,7 @@ impl Membership {
                 link: pool.settings.link.and_then(|(spine, protocol)| {
                     Some(SpineLink { spine: self.spine_place(spine.id)? as u16, protocol })
                 }),
+                is_direct: pool.settings.replies == ReplyPath::Direct,
             },
             None => NetworkPool { members: vec![None; limits.workers], ..NetworkPool::default() },
         });

@@ -13,7 +13,8 @@ use wedjat_core::ring::WorkerEnd;
 use wedjat_core::role::agent::{Agent, Signer};
 use wedjat_core::state::MemberPresence;
 use wedjat_core::wire::auth::{self, KEY_LEN, SignedPacket, addresses};
-use wedjat_core::wire::ipv6;
+use wedjat_core::wire::completion::{Completion, ENTRY_LEN};
+use wedjat_core::wire::{ipv6, ndp};
 
 use super::super::fixtures::{HZ, work};
 use super::v6::{self, bits};
@@ -35,6 +36,21 @@ enum Family {
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
+    /// Same as [`Family::leaf`], with one core and servers that answer the clients themselves.
+    fn direct_leaf(self, key: Option<Key>) -> Rig {
+        let networks = Networks { sides: [Side::Clients, Side::Workers], registers: true, key };
+        let text = match self {
+            Self::V4 => config_text(&networks, "horus", true, 1, (64, Overflow::Drop)),
+            Self::V6 => v6::text("horus", "").replace("registers = false", "registers = true"),
+        };
+        let text = text.replace("policy = ", "replies = 'direct'\npolicy = ");
+        let mut rig = rigs_of(&text, networks.key, self == Self::V4, 256).remove(0);
+        if self == Self::V6 {
+            rig.resolve_v6_servers();
+        }
+        rig
+    }
+
     /// Builds the cores of a leaf whose servers register, with this pool key.
     fn leaf(self, key: Option<Key>, cores: usize) -> Vec<Rig> {
         let backlog = (64, Overflow::Drop);
@@ -49,6 +65,42 @@ impl Family {
         let mut rigs = rigs_of(&text, networks.key, false, 256);
         rigs.first_mut().into_iter().for_each(Rig::resolve_v6_servers);
         rigs
+    }
+
+    /// Returns the first server's report of a completion by worker 10, signed with this key if there is one.
+    fn forged_report(self, key: Option<Key>) -> Vec<u8> {
+        let authenticated = key.is_some();
+        let header = Header { authenticated, ..Header::completions(7, 10, 1, 9) };
+        let entry = Completion { worker: 10, left: 0, service_ns: 0 };
+        let mut payload = vec![0; header.len() + ENTRY_LEN];
+        header.emit(&mut payload);
+        Completion::emit_all(&[entry], &header, &mut payload);
+        let flow = Flow {
+            src_mac: server_mac(0),
+            dst_mac: LEAF_MACS[WORKERS],
+            src: SERVERS[0],
+            dst: LEAF_WORKERS,
+            src_port: 1234,
+            dst_port: 1234,
+        };
+        let sequence = 99_000_000;
+        match self {
+            Self::V4 => {
+                key.iter().for_each(|key| {
+                    key.sign(&addresses(flow.src, flow.dst), &mut payload, sequence);
+                });
+                frame(&flow, &payload)
+            }
+            Self::V6 => {
+                let (src, dst) = (bits(v6::V6_SERVERS[0]), bits(v6::LEAF[1]));
+                key.iter().for_each(|key| {
+                    key.sign(&auth::addresses_v6(src, dst), &mut payload, sequence);
+                });
+                let Flow { src_mac, dst_mac, src_port, dst_port, .. } = flow;
+                let flow = Flow { src_mac, dst_mac, src, dst, src_port, dst_port };
+                over_ipv6(&frame(&Flow { src: 1, dst: 2, ..client_flow() }, &payload), &flow)
+            }
+        }
     }
 
     /// Returns the number of bytes before a payload.
@@ -106,6 +158,27 @@ fn over_ipv6(frame: &[u8], flow: &Flow<u128>) -> Vec<u8> {
     frame
 }
 
+/// Returns true for a question for a MAC address.
+fn is_question(frame: &[u8]) -> bool {
+    arp::Packet::parse(frame).is_ok() || ndp::Packet::parse(frame).is_ok()
+}
+
+/// Returns an IPv6 frame with the right UDP checksum.
+fn with_checksum(frame: Vec<u8>) -> Vec<u8> {
+    let packet = &frame[ether::LEN..];
+    let flow = Flow {
+        src_mac: ether::src(&frame),
+        dst_mac: ether::dst(&frame),
+        src: ipv6::src(packet),
+        dst: ipv6::dst(packet),
+        src_port: 1234,
+        dst_port: 1234,
+    };
+    let mut new = frame.clone();
+    flow.emit_v6(&mut new, frame.len() - udp::PAYLOAD_V6);
+    new
+}
+
 /// Agent of the first server, with its workers 10 to 13 attached.
 struct Server {
     agent: Agent<RingPort, FramePool>,
@@ -130,12 +203,14 @@ impl Server {
         let text = format!(
             "[agent]\nname = 'memory'\ncore = 0\nseed = 7\nleaf = '10.0.2.1'\nleaf_mac = '{leaf_mac}'\npayload = 64\n\
              [[port]]\ndevice = 'memory'\nip = '10.0.2.11/24'\nmac = '{mac}'\n\
+             gateway = '10.0.2.254'\n\
              [[pool]]\nid = 7\npolicy = 'random'\nworkers = '10-13'\n{lines}"
         );
         let text = match family {
             Family::V4 => text,
             Family::V6 => {
-                text.replace("10.0.2.11/24", "fd00:2::b/64").replace("10.0.2.1", "fd00:2::1")
+                let text = text.replace("10.0.2.11/24", "fd00:2::b/64");
+                text.replace("10.0.2.1", "fd00:2::1").replace("10.0.2.254", "fd00:2::fe")
             }
         };
         let rig::AgentRig { agent, handles, .. } =
@@ -241,6 +316,89 @@ fn agent_with_key_registers_and_stays_alive() {
         assert!(answered > 0);
         assert_eq!(rig.count(Counter::Replies), answered);
         assert_eq!((rig.drops(), server.drops()), (vec![], vec![]));
+        rig.assert_accounted();
+    }
+}
+
+/// Returns the router's answer to the agent's question among these frames, if there is one.
+fn routers_answer(frames: &[Vec<u8>]) -> Option<Vec<u8>> {
+    let mac = Mac([2, 0, 0, 0, 2, 0xFE]);
+    frames.iter().find_map(|frame| {
+        if let Ok(question) = arp::Packet::parse(frame) {
+            let mut bytes = vec![0; arp::FRAME_LEN];
+            question.answer(mac).emit(&mut bytes, server_mac(0));
+            return Some(bytes);
+        }
+        let question = ndp::Packet::parse(frame).ok()?;
+        let mut bytes = vec![0; ndp::FRAME_LEN];
+        let (answer, to) = question.answer(mac, server_mac(0));
+        answer.emit(&mut bytes, to, true);
+        Some(bytes)
+    })
+}
+
+// promise: packets.2, trust.3
+#[test]
+fn completion_reports_are_proved_as_replies_are() {
+    for family in FAMILIES {
+        let mut rig = family.direct_leaf(Some(key(1)));
+        let mut server = Server::new(family, Some(key(1)));
+        register(&mut rig, &mut server);
+        let mut sent = Vec::new();
+        for seq in 0..32 {
+            let task = rig.through(CLIENTS, &family.task(Header::new_task(7, seq)), WORKERS);
+            let bytes = task[0].bytes().to_vec();
+            if ether::dst(&bytes) != server_mac(0) {
+                continue; // to a worker that does not exist
+            }
+            let frames = server.exchange(&[bytes]);
+            if let Some(answer) = routers_answer(&frames) {
+                server.exchange(&[answer]);
+            }
+            sent.extend(frames);
+        }
+        let codes = |code: Code| {
+            let is_datagram = |frame: &&Vec<u8>| frame.len() >= family.payload() + 11;
+            let datagrams = sent.iter().filter(is_datagram).filter(|frame| !is_question(frame));
+            datagrams.filter(move |frame| family.header(frame).code == code).collect::<Vec<_>>()
+        };
+        // The first reply passes the leaf, signed. All others go to the client, without a proof.
+        let replies = codes(Code::TaskDoneIdle);
+        let is_signed = |frame: &&&Vec<u8>| family.header(frame).authenticated;
+        assert_eq!(replies.iter().filter(is_signed).count(), 1);
+        assert!(replies.len() > 1 && replies[1..].iter().all(|frame| family.is_to_client(frame)));
+        let reports = codes(Code::Completions);
+        assert_eq!(reports.len(), replies.len() - 1);
+        let altered = |at: usize| {
+            let mut frame = reports[0].clone();
+            frame[at] ^= 1;
+            // Without a checksum over IPv4; over IPv6 it is mandatory, and computed again.
+            match family {
+                Family::V4 => frame[40..42].fill(0),
+                Family::V6 => frame = with_checksum(frame),
+            }
+            frame
+        };
+        // The number of remaining tasks and the service time of the first entry, behind header and proof.
+        let entries = family.payload() + 11 + 16;
+        for (frame, reason) in [
+            (&altered(entries + 3), "auth_tag"),
+            (&altered(entries + 7), "auth_tag"),
+            (reports[0], "none"),
+            (reports[0], "auth_replay"),
+        ] {
+            let before = rig.drops();
+            assert!(rig.through(WORKERS, frame, WORKERS).is_empty());
+            let new = rig.drops().into_iter().find(|drop| !before.contains(drop));
+            assert_eq!(new.map_or("none", |(reason, _)| reason), reason, "{family:?}");
+        }
+        assert_eq!((rig.count(Counter::Completions), rig.count(Counter::Replies)), (1, 0));
+        // A server with another key, or none.
+        for (key, reason) in [(Some(key(2)), "auth_tag"), (None, "auth_missing")] {
+            let forged = family.forged_report(key);
+            rig.through(WORKERS, &forged, WORKERS);
+            assert!(rig.drops().iter().any(|drop| drop.0 == reason), "{:?}", rig.drops());
+        }
         rig.assert_accounted();
     }
 }

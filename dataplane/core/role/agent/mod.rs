@@ -16,7 +16,9 @@
 //! A *worker set* has the workers of one pool. A *responder* turns completed tasks into replies. A *registrar*
 //! announces workers to one leaf.
 
+mod direct;
 mod link;
+mod messenger;
 mod named_load;
 mod next_hop;
 #[cfg(all(test, not(miri)))]
@@ -52,7 +54,8 @@ pub use thread::{Request, ThreadWorker};
 pub use update::{AgentCommands, Entry, Step, Update};
 pub use worker_set::{AttachStats, Completion, DetachReason, WorkerEntry, WorkerSet};
 
-use next_hop::NextHop;
+use direct::{ClientHops, DirectRoute};
+use messenger::Messenger;
 use packet::without_addresses;
 use responder::{NO_SET, Responder, named};
 use response_times::ResponseTimes;
@@ -74,13 +77,14 @@ use crate::reason::DropReason;
 use crate::ring::{AgentStatusWords, WorkerIdentity};
 use crate::stage::PortAddress;
 use crate::state::counters::COUNT;
+use crate::state::neighbour::HostAddress;
 use crate::state::{Counter, Counters, Gauge};
 use crate::wire::arp::{self, Operation};
 use crate::wire::auth::{self, SignedPacket};
 use crate::wire::ether::{self, Mac};
 use crate::wire::peer::VIA_LEN;
 use crate::wire::task::{Code, Header, NO_MEMBER};
-use crate::wire::udp::{self, Flow};
+use crate::wire::udp;
 use crate::wire::{ipv4, ipv6, ndp, vlan};
 
 /// Death of a worker process, reported by the thread that watches its lock.
@@ -149,6 +153,8 @@ pub struct Agent<P: Port<Buf: Token>, A> {
     payload_max: usize,
     /// Registrars, one per leaf.
     registrars: Vec<Registrar>,
+    /// Next hops to clients, for replies without the leaf; `None` without leaves.
+    hops: Option<Box<ClientHops>>,
     peers: Option<Box<PeerGroup>>,
     deaths: Arc<ArrayQueue<Death>>,
     timing: Timing,
@@ -165,6 +171,8 @@ pub struct Agent<P: Port<Buf: Token>, A> {
 /// Kind of a received packet.
 enum Arrival<B> {
     Task(Packet<B>),
+    /// A task with another destination than the agent, and the index of the leaf that sent it.
+    DirectTask(Packet<B>, u8),
     /// An acknowledgement, with the offset of its payload in the frame.
     Acknowledgement {
         header: Header,
@@ -193,6 +201,41 @@ fn source(frame: &[u8]) -> IpAddr {
     }
 }
 
+/// Parses and checks an IPv4 datagram. Also returns true if it is to this port's address. `verified` is true if
+/// the device has checked the checksums.
+#[inline]
+fn datagram(
+    frame: &[u8],
+    verified: bool,
+    address: &PortAddress,
+) -> Result<(udp::Datagram, bool), DropReason> {
+    if !ether::is_to(frame, address.mac) {
+        return Err(DropReason::OtherMac);
+    }
+    let datagram = udp::parse(frame, verified)?;
+    Ok((datagram, datagram.dst == address.ip))
+}
+
+/// Same as [`datagram`], for other frames than IPv4 at an IPv4 port. `None` for ARP and neighbour
+/// discovery.
+#[inline(never)]
+fn other_datagram(
+    frame: &[u8],
+    verified: bool,
+    address: &PortAddress,
+) -> Result<Option<(udp::Datagram, bool)>, DropReason> {
+    let own = match (address.v6, ether::ether_type(frame)) {
+        (Some(own), ether::IPV6) => own,
+        (None, ether::ARP) => return Ok(None),
+        _ => return Err(vlan::reason(frame)),
+    };
+    let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
+        return Ok(None);
+    };
+    let is_own = datagram.dst == own.ip;
+    Ok(Some((without_addresses(datagram), is_own)))
+}
+
 impl<P, A> Agent<P, A>
 where
     P: Port<Buf: Token>,
@@ -206,7 +249,9 @@ where
         let (pools, workers) = parts.room;
         parts.worker_sets.reserve_exact(pools.saturating_sub(parts.worker_sets.len()));
         parts.registrars.iter_mut().for_each(|registrar| registrar.make_room(workers));
-        let mut responder = Responder::new(Outbox::new(ports, parts.counters), named);
+        let hops = (!parts.registrars.is_empty()).then(|| Box::new(ClientHops::new(ports.len())));
+        let out = Outbox::new(ports, parts.counters);
+        let mut responder = Responder::new(out, named, parts.timing);
         responder.reports = parts.reports.map(Box::new);
         responder.response_times = parts.watch.map(|watch| ResponseTimes::new(watch, parts.timing));
         parts.identities.iter().for_each(|&identity| responder.add_reporter(identity));
@@ -218,6 +263,7 @@ where
             udp_port: parts.udp_port,
             payload_max: parts.payload_max,
             registrars: parts.registrars,
+            hops,
             peers: parts.peers.map(Box::new),
             deaths: parts.deaths,
             timing: parts.timing,
@@ -286,13 +332,16 @@ where
             }
         }
         let (mut replied, mut ended) = (0, 0);
-        for PoolWorkers { workers, .. } in &mut self.worker_sets {
+        let Self { worker_sets, responder, peers, pool, registrars, addresses, udp_port, .. } =
+            self;
+        let mut messenger = Messenger { pool, registrars, addresses, udp_port: *udp_port };
+        for PoolWorkers { workers, .. } in worker_sets {
             workers.collect(now, &mut |done| {
                 replied += 1;
-                if let Some(peers) = &mut self.peers {
+                if let Some(peers) = peers {
                     peers.note_done(&done);
                 }
-                self.responder.finish(done);
+                messenger.finish(responder, done);
             });
             ended += workers.ended();
         }
@@ -307,6 +356,7 @@ where
         if self.responder.reports.is_some() {
             self.send_queue_reports();
         }
+        self.send_completions(now);
         self.responder.out.flush();
         // Threads count their replies themselves, later.
         if self.responder.threads.is_empty() {
@@ -351,6 +401,10 @@ where
         let mut packet = Some(packet);
         match self.read(port, &mut packet) {
             Ok(Arrival::Task(task)) => self.submit(task, now),
+            Ok(Arrival::DirectTask(task, leaf)) => {
+                let route = self.route(port, &task, leaf);
+                self.submit(task.with_route(route, &self.addresses[port]), now)
+            }
             Ok(Arrival::Acknowledgement { header, payload }) => {
                 let frame = packet.as_ref().map_or(&[][..], Buf::bytes);
                 let result = self.acknowledged(port, frame, &header, payload);
@@ -475,6 +529,13 @@ where
         hop.map(|hop| mac.into_iter().for_each(|mac| hop.learn(mac))).is_some()
     }
 
+    /// Returns true if a client or router with this address gets replies without a leaf. Learns its MAC address if
+    /// given.
+    fn learn_client<I: HostAddress>(&self, port: usize, host: I, mac: Option<Mac>) -> bool {
+        let now_ms = self.responder.now_ms();
+        self.hops.as_ref().is_some_and(|hops| hops.learn(port, host, mac, now_ms))
+    }
+
     /// Parses a packet. Takes it out of `packet` if it is a task; leaves a message there.
     #[inline]
     fn read(
@@ -495,15 +556,27 @@ where
         if frame.len() < ether::LEN {
             return Err(DropReason::Runt);
         }
-        let mut datagram = if ether::ether_type(frame) == ether::IPV4 && address.v6.is_none() {
-            self.datagram(frame, buf.checksums_verified(), address)?
-        } else {
-            let datagram = self.other_datagram(frame, buf.checksums_verified(), address)?;
-            let Some(datagram) = datagram else { return Ok(Arrival::Neighbour) };
-            datagram
+        let (mut datagram, is_own) =
+            if ether::ether_type(frame) == ether::IPV4 && address.v6.is_none() {
+                datagram(frame, buf.checksums_verified(), address)?
+            } else {
+                let datagram = other_datagram(frame, buf.checksums_verified(), address)?;
+                let Some(datagram) = datagram else { return Ok(Arrival::Neighbour) };
+                datagram
+            };
+        // Under direct return, a leaf keeps the client's destination.
+        let leaf = match is_own {
+            true => None,
+            false => Some(self.leaf_of(port, ether::src(frame)).ok_or(DropReason::OtherAddress)?),
         };
+        if datagram.dst_port != self.udp_port {
+            return Err(DropReason::UdpPort);
+        }
         let mut payload = &frame[datagram.payload()..usize::from(datagram.end)];
         let mut header = Header::parse(payload)?;
+        if leaf.is_some() && header.code != Code::NewTask {
+            return Err(DropReason::OtherAddress);
+        }
         if header.code == Code::WorkerIdAck {
             let payload = datagram.payload()..usize::from(datagram.end);
             return Ok(Arrival::Acknowledgement { header, payload });
@@ -533,55 +606,29 @@ where
             return Err(DropReason::Runt);
         };
         let task = Packet::new(buf, port as u8, datagram, header).map_err(|(_, reason)| reason)?;
-        Ok(Arrival::Task(task.with_origin(forwarded)))
+        Ok(match leaf {
+            None => Arrival::Task(task.with_origin(forwarded)),
+            Some(leaf) => Arrival::DirectTask(task, leaf),
+        })
     }
 
-    /// Parses and checks an IPv4 datagram to this port's address and the tasks' UDP port. `verified` is true if
-    /// the device has checked the checksums.
-    #[inline]
-    fn datagram(
-        &self,
-        frame: &[u8],
-        verified: bool,
-        address: &PortAddress,
-    ) -> Result<udp::Datagram, DropReason> {
-        if !ether::is_to(frame, address.mac) {
-            return Err(DropReason::OtherMac);
-        }
-        let datagram = udp::parse(frame, verified)?;
-        if datagram.dst != address.ip {
-            return Err(DropReason::OtherAddress);
-        }
-        if datagram.dst_port != self.udp_port {
-            return Err(DropReason::UdpPort);
-        }
-        Ok(datagram)
+    /// Returns the index of the leaf with this MAC address behind the port.
+    #[cold]
+    fn leaf_of(&self, port: usize, mac: Mac) -> Option<u8> {
+        let is_sender = |leaf: &Registrar| leaf.hop.port == port && leaf.mac() == Some(mac);
+        self.registrars.iter().position(is_sender).map(|leaf| leaf as u8)
     }
 
-    /// Same as [`Agent::datagram`], for other frames than IPv4 at an IPv4 port. `None` for ARP and neighbour
-    /// discovery.
-    #[inline(never)]
-    fn other_datagram(
-        &self,
-        frame: &[u8],
-        verified: bool,
-        address: &PortAddress,
-    ) -> Result<Option<udp::Datagram>, DropReason> {
-        let own = match (address.v6, ether::ether_type(frame)) {
-            (Some(own), ether::IPV6) => own,
-            (None, ether::ARP) => return Ok(None),
-            _ => return Err(vlan::reason(frame)),
+    /// Returns the route of the reply of a task that this leaf sent with the client's destination. `None` if the reply
+    /// must pass the leaf: the next hop's MAC address is unknown, or threads send replies.
+    fn route(&mut self, port: usize, task: &Packet<P::Buf>, leaf: u8) -> Option<DirectRoute> {
+        let hops = self.hops.as_mut().filter(|_| self.responder.threads.is_empty())?;
+        let (address, now_ms) = (&self.addresses[port], self.responder.now_ms());
+        let mac = match source(task.frame()) {
+            IpAddr::V4(from) => hops.find(port, &address.network()?, from.to_bits(), now_ms),
+            IpAddr::V6(from) => hops.find(port, &address.network()?, from.to_bits(), now_ms),
         };
-        let Some(datagram) = udp::parse_v6_at(address.mac, frame, verified)? else {
-            return Ok(None);
-        };
-        if datagram.dst != own.ip {
-            return Err(DropReason::OtherAddress);
-        }
-        if datagram.dst_port != self.udp_port {
-            return Err(DropReason::UdpPort);
-        }
-        Ok(Some(without_addresses(datagram)))
+        mac.map(|mac| DirectRoute { leaf, mac })
     }
 
     /// Gives a task to a worker, queues it, forwards it to a peer, returns it undone to its client, or drops it.
@@ -625,6 +672,9 @@ where
                     reports.on_task(named.reporter, leaf);
                 }
             }
+            if let Some(route) = task.direct_route().filter(|_| task.is_last()) {
+                self.responder.note_full(worker, route);
+            }
         }
         match workers.submit(task, now) {
             Ok(member) => {
@@ -643,7 +693,9 @@ where
                 }
                 match reason {
                     DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
-                        self.responder.refuse(task, waiting)
+                        let (_, responder, mut messenger) = self.split();
+                        messenger.make_room(responder, &task);
+                        responder.refuse(task, waiting)
                     }
                     _ => self.drop_for(reason),
                 }
@@ -661,7 +713,9 @@ where
         };
         let is_to_us = packet.target == address.ip;
         let sender = Ipv4Addr::from_bits(packet.sender).into();
-        let is_known = self.learn_hop(port, sender, is_to_us.then_some(packet.sender_mac));
+        let mac = is_to_us.then_some(packet.sender_mac);
+        let is_known =
+            self.learn_hop(port, sender, mac) | self.learn_client(port, packet.sender, mac);
         let for_us = is_to_us && packet.operation == Operation::Request;
         if for_us && buf.resize(arp::FRAME_LEN) {
             packet.answer(address.mac).emit(buf.bytes_mut(), packet.sender_mac);
@@ -693,7 +747,8 @@ where
             false => (message.target, Some(message.mac.unwrap_or(from)), message.dst == v6.ip),
         };
         let mac = mac.filter(|_| is_to_us);
-        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), mac);
+        let is_known = self.learn_hop(port, Ipv6Addr::from_bits(host).into(), mac)
+            | self.learn_client(port, host, mac);
         if asks && is_to_us && buf.resize(ndp::FRAME_LEN) {
             let (answer, to) = message.answer(address.mac, from);
             answer.emit(buf.bytes_mut(), to, false);
@@ -722,18 +777,21 @@ where
         self.apply_commands();
         self.responder.out.tap.tick(now);
         while let Some(Death { channel, claim }) = self.deaths.pop() {
-            for PoolWorkers { workers, .. } in &mut self.worker_sets {
-                workers.died(channel, claim, &mut |done| self.responder.finish(done));
+            let (worker_sets, responder, mut messenger) = self.split();
+            for PoolWorkers { workers, .. } in worker_sets {
+                workers.died(channel, claim, &mut |done| messenger.finish(responder, done));
             }
         }
         let now_ns = self.timing.to_ns(now);
-        for PoolWorkers { workers, .. } in &mut self.worker_sets {
-            workers.tick(now, now_ns, &mut |done| self.responder.finish(done));
+        let (worker_sets, responder, mut messenger) = self.split();
+        for PoolWorkers { workers, .. } in worker_sets {
+            workers.tick(now, now_ns, &mut |done| messenger.finish(responder, done));
             // Tasks that no worker will ever serve.
             while let Some(task) = workers.next_without_workers() {
-                self.responder.give_up(task, DropReason::NoMember);
+                responder.give_up(task, DropReason::NoMember);
             }
         }
+        self.ask_for_clients();
         (0..self.registrars.len()).for_each(|leaf| self.register(leaf, now));
         self.tick_peers(now);
         self.repeat_report();
@@ -784,46 +842,34 @@ where
     /// Sends a worker's message to the leaf at this index, signed if its pool has a key. Returns false if the
     /// leaf's MAC address is unknown.
     fn send_report(&mut self, leaf: usize, header: Header) -> bool {
-        let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
-            return false;
-        };
-        let address = self.addresses[port];
-        match (address.v6, to) {
-            (Some(own), IpAddr::V6(to)) => {
-                self.send_report_to(leaf, mac, (own.ip, to.to_bits()), header)
-            }
-            (None, IpAddr::V4(to)) => {
-                self.send_report_to(leaf, mac, (address.ip, to.to_bits()), header)
-            }
-            _ => return false,
-        }
-        true
+        let (_, responder, mut messenger) = self.split();
+        messenger.send(responder, leaf, header, &[])
     }
 
-    /// Same as [`Agent::send_report`], with the leaf's MAC address and both IP addresses.
-    fn send_report_to<I: Address>(
-        &mut self,
-        leaf: usize,
-        dst_mac: Mac,
-        (src, dst): (I, I),
-        header: Header,
-    ) {
-        let port = self.registrars[leaf].hop.port;
-        let (src_mac, udp_port) = (self.addresses[port].mac, self.udp_port);
-        let flow = Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port };
-        let signer = self.responder.signer.clone();
-        let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
-        let header = Header { authenticated: credential.is_some(), ..header };
-        let is_registration = matches!(header.code, Code::WorkerId | Code::KeepAlive);
-        self.responder.out.make(&mut self.pool, port, I::PAYLOAD + header.len(), |frame| {
-            register::emit(&header, &flow, frame, |payload| match credential {
-                Some(credential) if is_registration => {
-                    credential.sign_registration(leaf, src, dst, payload);
-                }
-                Some(credential) => credential.sign(src, dst, payload),
-                None => {}
-            });
-        });
+    /// Sends the completion reports that are due at `now` ticks.
+    #[inline]
+    fn send_completions(&mut self, now: u64) {
+        if now >= self.responder.completions.due() {
+            let (_, responder, mut messenger) = self.split();
+            messenger.send_completions(responder, now);
+        }
+    }
+
+    /// Borrows the worker sets, the responder, and the parts for messages to leaves.
+    #[inline]
+    fn split(&mut self) -> (&mut [PoolWorkers<P::Buf>], &mut Responder<P>, Messenger<'_, A>) {
+        let Self { worker_sets, responder, pool, registrars, addresses, udp_port, .. } = self;
+        let messenger = Messenger { pool, registrars, addresses, udp_port: *udp_port };
+        (worker_sets, responder, messenger)
+    }
+
+    /// Sends the questions for clients' MAC addresses that are due.
+    fn ask_for_clients(&mut self) {
+        let Some(hops) = &mut self.hops else { return };
+        while let Some(question) = hops.next_question(self.responder.now_ms()) {
+            let address = &self.addresses[usize::from(question.port)];
+            self.responder.out.ask(&mut self.pool, address, &question);
+        }
     }
 
     /// Publishes the numbers of held and of waiting tasks.
@@ -921,6 +967,7 @@ where
         (0..self.responder.threads.len()).for_each(|_| self.responder.add_up());
         self.responder.out.counters.set(Gauge::Held, 0);
         self.responder.out.counters.set(Gauge::Queued, 0);
+        self.send_completions(u64::MAX);
         self.responder.out.flush();
         self.responder.out.ports.into_iter().collect()
     }
@@ -936,13 +983,14 @@ where
         Self::poll(self, now)
     }
 
-    /// The next timer is a tick or the end of a beat. Ticks may be late while no packets arrive, but a heartbeat may
-    /// not.
+    /// The next timer is a tick, the end of a beat, or a completion report. Ticks may be late while no packets arrive,
+    /// but heartbeats and reports may not.
     fn progress(&self) -> Progress {
         let beat = self
             .peers
             .as_ref()
             .map_or(u64::MAX, |peers| self.timing.to_ticks(peers.next_beat_ns()));
+        let beat = beat.min(self.responder.completions.due());
         let latest = self.next_tick.saturating_add(self.timing.rest()).min(beat);
         let progress = self.responder.out.progress(self.next_tick.min(beat), latest);
         Progress { awaits_workers: self.held() > 0, ..progress }

@@ -2,18 +2,20 @@
 
 use std::net::IpAddr;
 
+use super::direct::DirectRoute;
 use super::link::Work;
 use super::signer::Credential;
 use crate::io::Buf;
 use crate::io::Token;
 use crate::reason::DropReason;
 use crate::ring::TaskIds;
+use crate::stage::PortAddress;
 use crate::wire::address::Address;
 use crate::wire::ether::{self, Mac};
-use crate::wire::ipv6;
 use crate::wire::peer::{ForwardingTrailer, VERSION, VIA_LEN};
-use crate::wire::task::{Code, Extension, Header};
+use crate::wire::task::{Code, Extension, FULL, Header};
 use crate::wire::udp::{self, Datagram, Flow};
+use crate::wire::{ipv4, ipv6};
 
 /// Fields of a response that depend on its worker.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,8 @@ pub struct Packet<B> {
     extension: Extension,
     /// Origin, if a peer forwarded the task.
     forwarded: Option<ForwardedTask>,
+    /// Route of the reply, if it does not pass the leaf. The frame's destination is then the reply's source.
+    direct: Option<DirectRoute>,
 }
 
 /// Returns true for an IPv6 frame.
@@ -106,12 +110,40 @@ impl<B: Buf> Packet<B> {
             header,
             extension,
             forwarded: None,
+            direct: None,
         })
     }
 
     /// Adds the origin of a forwarded task.
     pub fn with_origin(self, forwarded: Option<ForwardedTask>) -> Self {
         Self { forwarded, ..self }
+    }
+
+    /// Sets the route of the reply of a task whose destination is not the agent's own. Without a route, the task gets
+    /// the agent's address on its port as its destination, as if it had been sent there.
+    pub fn with_route(mut self, route: Option<DirectRoute>, own: &PortAddress) -> Self {
+        self.direct = route;
+        if route.is_none() {
+            self.datagram.dst = own.ip;
+            let packet = &mut self.buf.bytes_mut()[ether::LEN..];
+            match own.v6 {
+                None => packet[ipv4::DST..ipv4::LEN].copy_from_slice(&own.ip.to_be_bytes()),
+                Some(own) => packet[ipv6::DST..ipv6::LEN].copy_from_slice(&own.ip.to_be_bytes()),
+            }
+        }
+        self
+    }
+
+    /// Returns the route of its reply, if that does not pass the leaf.
+    #[inline]
+    pub fn direct_route(&self) -> Option<DirectRoute> {
+        self.direct
+    }
+
+    /// Returns true if the leaf marked it as the last task that the worker may hold.
+    #[inline]
+    pub fn is_last(&self) -> bool {
+        self.header.qlen & u16::from(FULL) != 0
     }
 
     /// Returns true if a peer forwarded it.
@@ -253,7 +285,8 @@ impl<B: Buf> Packet<B> {
         let (frame, datagram) = (self.buf.bytes(), self.datagram);
         let first = self.forwarded.map(|forwarded| (forwarded.via.mac, forwarded.origin));
         let first = first.and_then(|(mac, origin)| Some((mac, A::from_ip(origin)?)));
-        let (dst_mac, src) = first.unwrap_or_else(|| (ether::src(frame), node));
+        let sender = || self.direct.map_or_else(|| ether::src(frame), |route| route.mac);
+        let (dst_mac, src) = first.unwrap_or_else(|| (sender(), node));
         Flow {
             src_mac: ether::dst(frame),
             dst_mac,

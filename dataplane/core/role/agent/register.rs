@@ -226,18 +226,19 @@ impl Registrar {
     }
 }
 
-/// Writes the frame of a server's message to a leaf: [`Address::PAYLOAD`] plus the header's bytes. `sign`
-/// gets the payload, to add a proof if the header is authenticated.
+/// Writes the frame of a server's message to a leaf. `complete` gets the payload, to add entries and a proof behind the
+/// header.
 pub fn emit<A: Address>(
     header: &Header,
     flow: &Flow<A>,
     frame: &mut [u8],
-    sign: impl FnOnce(&mut [u8]),
+    complete: impl FnOnce(&mut [u8]),
 ) {
     let payload = &mut frame[A::PAYLOAD..];
     header.emit(payload);
-    sign(payload);
-    A::emit(flow, frame, header.len());
+    complete(payload);
+    let len = payload.len();
+    A::emit(flow, frame, len);
 }
 
 #[cfg(test)]

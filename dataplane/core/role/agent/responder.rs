@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::PoolWorkers;
+use super::direct::{Completions, DirectRoute};
 use super::named_load::NamedLoad;
 use super::packet::{Packet, ReplyFields};
 use super::reports::QueueReports;
@@ -16,12 +17,14 @@ use super::worker_set::Completion;
 use crate::io::Token;
 use crate::io::{Buf, Port};
 use crate::limits::WORKER_ID_MAX;
+use crate::node::Timing;
 use crate::node::explain::{Fate, Moment};
 use crate::node::outbox::Outbox;
 use crate::reason::DropReason;
 use crate::ring::{Outcome, WorkerIdentity};
 use crate::state::counters::COUNT;
 use crate::state::{Counter, Counters};
+use crate::wire::completion::Completion as CompletionEntry;
 use crate::wire::task::NO_MEMBER;
 
 /// Sends the replies to completed tasks, and counts dropped ones.
@@ -39,6 +42,8 @@ pub struct Responder<P: Port> {
     pub signer: Option<Arc<Signer>>,
     /// Queue reports to leaves, if pools send any.
     pub reports: Option<Box<QueueReports>>,
+    /// Completions to report to leaves.
+    pub completions: Completions,
     /// Published response times, if observers are supported.
     pub response_times: Option<ResponseTimes>,
     /// Time of the poll in ticks.
@@ -60,6 +65,8 @@ pub struct NamedWorker {
     pub tasks: u32,
     /// Index among the reporters; [`NO_REPORTER`] if it is none.
     pub reporter: u16,
+    /// True if its leaf may hold tasks back until its next completion.
+    pub is_full: bool,
 }
 
 /// Index of a worker that is no reporter.
@@ -72,7 +79,8 @@ pub fn named<B: Buf + Token>(
     identities: &[WorkerIdentity],
     worker_sets: &[PoolWorkers<B>],
 ) -> Box<[NamedWorker]> {
-    let unused = NamedWorker { set: NO_SET, index: 0, tasks: 0, reporter: NO_REPORTER };
+    let unused =
+        NamedWorker { set: NO_SET, index: 0, tasks: 0, reporter: NO_REPORTER, is_full: false };
     let mut named = vec![unused; usize::from(WORKER_ID_MAX) + 1];
     for (index, identity) in identities.iter().enumerate() {
         if let Some(set) = worker_sets.iter().position(|set| set.pool == Some(identity.pool)) {
@@ -85,7 +93,7 @@ pub fn named<B: Buf + Token>(
 
 impl<P: Port<Buf: Token>> Responder<P> {
     /// Creates a responder of these ports and worker ids, without threads, keys and reports.
-    pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>) -> Self {
+    pub fn new(out: Outbox<P>, named: Box<[NamedWorker]>, timing: Timing) -> Self {
         Self {
             out,
             named,
@@ -93,6 +101,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
             threads: Box::default(),
             signer: None,
             reports: None,
+            completions: Completions::new(timing),
             response_times: None,
             now: 0,
             now_ns: 0,
@@ -121,6 +130,11 @@ impl<P: Port<Buf: Token>> Responder<P> {
         if let Some(reports) = &mut self.reports {
             reports.on_leaf_acknowledged(self.named[usize::from(worker)].reporter, leaf, tasks);
         }
+    }
+
+    /// Returns the time of the poll in milliseconds.
+    pub fn now_ms(&self) -> u64 {
+        self.now_ns / 1_000_000
     }
 
     /// Adds one thread's new counts to the agent's counters; the next call takes the next thread.
@@ -202,11 +216,15 @@ impl<P: Port<Buf: Token>> Responder<P> {
         let reason = match done.outcome {
             Ok(Outcome::Reply { len, service_ns }) => {
                 self.out.counters.add(Counter::Replies, 1);
-                let credential = self.signer.as_deref().and_then(|signer| signer.of(worker));
+                let (pool, route) = (done.task.addressed().0, done.task.direct_route());
+                let credential = self.reply_credential(worker, route);
                 let fields = ReplyFields { worker, left, service_ns, credential };
                 let fill = |into: &mut [u8]| done.channel.reply(done.position, into);
                 match done.task.into_reply(fields, len, fill) {
                     Ok(reply) => {
+                        if let Some(route) = route {
+                            self.note_completion(route, pool, (worker, left), service_ns);
+                        }
                         self.out.forward(reply, usize::from(port));
                         return Fate::Sent { port, worker: server };
                     }
@@ -219,6 +237,39 @@ impl<P: Port<Buf: Token>> Responder<P> {
         };
         self.out.counters.drop(reason, 1);
         Fate::Dropped(reason)
+    }
+
+    /// Returns the credential that signs a reply in this worker's name. A client needs no proof.
+    #[inline]
+    fn reply_credential(&self, worker: u16, route: Option<DirectRoute>) -> Option<&Credential> {
+        self.credential(worker).filter(|_| route.is_none())
+    }
+
+    /// Adds a task that was answered directly to the next report to its leaf. The report is urgent if tasks may wait
+    /// there for this worker.
+    #[inline]
+    fn note_completion(
+        &mut self,
+        route: DirectRoute,
+        pool: u16,
+        (worker, left): (u16, usize),
+        service_ns: u32,
+    ) {
+        let named = self.named.get_mut(usize::from(worker));
+        let is_urgent = named.is_some_and(|named| std::mem::take(&mut named.is_full));
+        let left = left.min(usize::from(u16::MAX)) as u16;
+        let completion = CompletionEntry { worker, left, service_ns };
+        self.completions.push(route.leaf, pool, completion, is_urgent, self.now);
+    }
+
+    /// Handles a task that the leaf marked as the last that this worker may hold. The leaf then waits for the worker's
+    /// next completion, or for one that is not reported yet.
+    #[inline]
+    pub fn note_full(&mut self, worker: u16, route: DirectRoute) {
+        if let Some(named) = self.named.get_mut(usize::from(worker)) {
+            named.is_full = true;
+        }
+        self.completions.hurry(route.leaf);
     }
 
     /// Drops and counts a waiting task.
@@ -243,9 +294,13 @@ impl<P: Port<Buf: Token>> Responder<P> {
             NO_MEMBER => waiting.min(usize::from(u16::MAX)) as u16,
             named => self.named_tasks(named),
         };
-        let credential = self.signer.as_deref().and_then(|signer| signer.of(named));
+        let (pool, route) = (task.addressed().0, task.direct_route());
+        let credential = self.reply_credential(named, route);
         match task.into_refusal(named, tasks, credential) {
             Ok(refusal) => {
+                if let Some(route) = route {
+                    self.note_completion(route, pool, (named, tasks.into()), 0);
+                }
                 self.out.counters.add(Counter::Refused, 1);
                 self.out.forward(refusal, usize::from(port));
                 Fate::Answered

@@ -173,9 +173,9 @@ where
                 }
             }
             Step::Remove { pool, member, identity, entry } => {
-                let responder = &mut self.responder;
-                let workers = &mut self.worker_sets[*pool].workers;
-                **entry = workers.remove(*member, &mut |done| responder.finish(done));
+                let (worker_sets, responder, mut messenger) = self.split();
+                let workers = &mut worker_sets[*pool].workers;
+                **entry = workers.remove(*member, &mut |done| messenger.finish(responder, done));
                 responder.named[usize::from(identity.id)].set = NO_SET;
                 responder.remove_reporter(*identity);
                 self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));

@@ -32,13 +32,13 @@ use super::unreachable::{Sources, UnreachableSource};
 use super::{Stages, Verdict, Verdicts, classify};
 use crate::io::Buf;
 use crate::limits::BURST;
-use crate::policy::Pick;
+use crate::policy::{Dispatcher, Pick};
 use crate::reason::DropReason;
 use crate::state::{Counter, Load, Neighbours, Report};
 use crate::wire::address::Address;
 use crate::wire::auth::SignedPacket;
 use crate::wire::checksum::FoldedDelta;
-use crate::wire::task::{self, Extension};
+use crate::wire::task::{self, Code, Extension};
 use crate::wire::{ipv4, ipv6};
 
 /// Tables for recognising the packets of one address family (IPv4 or IPv6).
@@ -449,9 +449,38 @@ fn tasks<A: FastPath, B: Buf>(
         }
     }
     stages.counters.add(Counter::Scheduled, sent);
+    if stages.network.is_direct(pool) {
+        mark_full::<A, B>(&stages.dispatchers[pool], indices.zip(&*picks), packets);
+    }
     if sent < indices.len() as u64 {
         hold::<A, B>(stages, pool, indices.zip(&*picks), packets, verdicts);
     }
+}
+
+/// Marks the rewritten tasks whose workers now have as many tasks as the policy allows: see [`rewrite::mark_if_full`].
+/// Compares after the whole run, so it may mark several tasks of one worker, which changes nothing. `tasks` as in
+/// [`hold`].
+#[inline(never)]
+fn mark_full<'a, A: FastPath, B: Buf>(
+    dispatcher: &Dispatcher,
+    tasks: impl Iterator<Item = (usize, &'a Option<Pick>)>,
+    packets: &mut [B],
+) {
+    let Some(is_full) = dispatcher.fullness() else { return };
+    let full = tasks.filter(|(_, pick)| pick.is_some_and(|pick| is_full(pick.member)));
+    for (index, _) in full {
+        let frame = packets[index].bytes_mut();
+        if frame.len() >= A::HEAD {
+            rewrite::mark_full(frame, A::UDP);
+        }
+    }
+}
+
+/// Returns true for a frame that is a completion report, if it is valid.
+#[inline]
+pub fn is_completions<A: Layout>(frame: &[u8]) -> bool {
+    let kind = frame.get(A::PAYLOAD).copied().unwrap_or_default();
+    kind & task::CODE_BITS == Code::Completions as u8
 }
 
 /// Queues or drops the tasks without a pick, and drops those too short to send. `tasks` has all tasks of the run, by
@@ -528,7 +557,7 @@ pub(super) mod tests {
     use crate::wire::auth::{KEY_LEN, Key, addresses};
     use crate::wire::checksum::ChecksumDelta;
     use crate::wire::ether::Mac;
-    use crate::wire::task::{Code, Header};
+    use crate::wire::task::Header;
     use crate::wire::udp::{self, Flow};
 
     // Addresses of the leaf (10.0.1.1) and of the workers' server (10.0.1.11). The client has 10.0.1.2.

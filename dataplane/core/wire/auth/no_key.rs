@@ -20,11 +20,11 @@ pub fn new_key(_bytes: [u8; KEY_LEN]) -> Option<Key> {
 impl Key {
     /// Cannot be called without a key.
     #[must_use]
-    pub fn tag<const BLOCKS: usize>(&self, _blocks: &SignedBlocks<BLOCKS>) -> u64 {
+    pub fn tag_with<const BLOCKS: usize>(&self, _blocks: &SignedBlocks<BLOCKS>, _entries: &[u8]) -> u64 {
         match self.0 {}
     }
 
-    /// Same as [`Key::tag`].
+    /// Same as [`Key::tag_with`].
     #[must_use]
     pub fn tags<'a, const BLOCKS: usize>(
         &self,

@@ -11,7 +11,7 @@ const FILES: [&str; 4] = ["leaf", "spine", "agent", "controller"];
 
 /// File, section, key and value of keys that a reader accepts because two files share it. The checks refuse them, or
 /// warn that they change nothing.
-const USELESS: [(&str, &str, &str, &str); 14] = [
+const USELESS: [(&str, &str, &str, &str); 15] = [
     ("leaf", "[leaf]", "leaf_timeout_ms", "9"),
     ("leaf", "[leaf]", "leaves_max", "64"),
     ("spine", "[spine]", "worker_timeout_ms", "9"),
@@ -20,6 +20,7 @@ const USELESS: [(&str, &str, &str, &str); 14] = [
     ("spine", "[[pool]]", "queue", "9"),
     ("spine", "[[pool]]", "overflow", "'drop'"),
     ("spine", "[[pool]]", "reports", "'messages'"),
+    ("spine", "[[pool]]", "replies", "'direct'"),
     ("spine", "[[pool]]", "key_file", "'pool.key'"),
     ("spine", "[[pool]]", "spine", "1"),
     ("spine", "[[pool]]", "signals", "'horus'"),
