@@ -607,6 +607,7 @@ impl Rig {
             Counter::KeepAlives,
             Counter::QueueReports,
             Counter::ProbeAnswers,
+            Counter::CompletionReports,
         ];
         counters.map(|counter| self.count(counter)).iter().sum()
     }
@@ -652,7 +653,7 @@ impl Rig {
                 Verdict::Answer if port.is_multiple_of(2) => assert_refused(before, &frame.0),
                 Verdict::Answer => assert_acknowledged(before, &frame.0),
                 Verdict::Consumed if word(before, 12) == 0x0806 || is_icmp(before) => {}
-                Verdict::Consumed => assert_own_worker(before, &[11, 18]),
+                Verdict::Consumed => assert_own_worker(before, &[11, 18, 25]),
             }
         }
         assert_eq!(self.drops(), drops, "every drop is counted once, under its reason");

@@ -136,9 +136,9 @@ impl Verdicts for [Verdict] {
 }
 
 /// Verdicts for the part of a burst that begins at this index.
-struct VerdictsFrom<'a, V: ?Sized>(&'a mut V, usize);
+struct OffsetVerdicts<'a, V: ?Sized>(&'a mut V, usize);
 
-impl<V: Verdicts + ?Sized> Verdicts for VerdictsFrom<'_, V> {
+impl<V: Verdicts + ?Sized> Verdicts for OffsetVerdicts<'_, V> {
     #[inline(always)]
     fn forward(&mut self, index: usize, port: u8, worker: u16) {
         self.0.forward(self.1 + index, port, worker);
@@ -304,7 +304,7 @@ impl Stages {
         while packets.get(done).is_some_and(is_report) {
             self.process_slowly(port, now, packets, done..done + 1, verdicts);
             done += 1;
-            let (rest, mut verdicts) = (&mut packets[done..], VerdictsFrom(&mut *verdicts, done));
+            let (rest, mut verdicts) = (&mut packets[done..], OffsetVerdicts(&mut *verdicts, done));
             done += match is_v6 {
                 false => fast::burst::<u32, B>(self, port, rest, &mut verdicts),
                 true => fast::burst_v6(self, port, rest, &mut verdicts),

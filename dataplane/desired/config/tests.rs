@@ -9,7 +9,7 @@ use wedjat_core::wire::ether::Mac;
 use wedjat_core::wire::{ipv4, ipv6};
 
 use super::*;
-use crate::state::Spine;
+use crate::state::{ReplyPath, Spine};
 
 /// Leaf's file without faults.
 const GOOD: &str = r#"
@@ -113,6 +113,32 @@ fn message_reports_require_a_suitable_policy() {
     let text = GOOD.replace("\"horus\"", lines) + "[[spine]]\nid = 3\nip = \"10.0.1.9\"\n";
     let error = parse(&text).unwrap_err().to_string();
     assert!(error.contains("pool.reports") && error.contains("beside a `spine`"), "{error}");
+}
+
+// promise: packets.2, input.2
+#[test]
+fn direct_replies_require_a_direct_path() {
+    let text = GOOD.replace("\"horus\"", "\"horus\"\nreplies = \"direct\"");
+    assert_eq!(parse(GOOD).unwrap().pools[0].settings.replies, ReplyPath::Leaf);
+    assert_eq!(parse(&text).unwrap().pools[0].settings.replies, ReplyPath::Direct);
+    let port = "[[port]]\ndevice = \"net_memif2\"\nside = \"clients\"\nip = \"10.0.3.1/24\"\n";
+    let local =
+        "[agent]\nname = \"a\"\n[[agent.pool]]\nid = 1\npolicy = \"jsq\"\nworkers = \"40\"\n";
+    let routed = text.replace("10.0.2.1/24\"", "10.0.2.1/24\"\ngateway = \"10.0.2.254\"");
+    let routed = routed.replace("10.0.2.11", "10.0.9.11");
+    for (text, parts) in [
+        (format!("{text}{port}"), ["2 ports for clients", "one such port"]),
+        (format!("{text}{local}"), ["leaf's own core", "[[agent.pool]]"]),
+        (routed, ["server 10.0.9.11 behind a router", "in the network of a port"]),
+    ] {
+        let error = parse(&text).unwrap_err().to_string();
+        assert!(error.contains("leaf.toml:23: `pool.replies`"), "{error}");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+    // A service address is the source of all replies, whatever the port.
+    let service =
+        format!("{text}{port}").replace("\"direct\"", "\"direct\"\nservice = \"10.0.1.9\"");
+    assert!(parse(&service).is_ok());
 }
 
 // promise: input.2

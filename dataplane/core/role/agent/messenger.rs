@@ -17,8 +17,10 @@ use crate::wire::ether::Mac;
 use crate::wire::task::{Code, Header};
 use crate::wire::udp::Flow;
 
-/// Parts of an agent that its messages to leaves need, besides the responder.
-pub struct Messenger<'a, A> {
+/// Responder of an agent, with the further parts that messages to leaves need.
+pub struct Messenger<'a, P: Port, A> {
+    /// Responder.
+    pub responder: &'a mut Responder<P>,
     /// Buffer pool.
     pub pool: &'a mut A,
     /// Registrars, which have the leaves' addresses.
@@ -29,78 +31,58 @@ pub struct Messenger<'a, A> {
     pub udp_port: u16,
 }
 
-impl<A> Messenger<'_, A> {
+impl<P, A> Messenger<'_, P, A>
+where
+    P: Port<Buf: Token>,
+    A: Pool<Buf = P::Buf>,
+{
     /// Same as [`Responder::finish`]. First sends the completion report in which the task has no room.
     #[inline]
-    pub fn finish<P>(
-        &mut self,
-        responder: &mut Responder<P>,
-        done: TaskCompletion<'_, Packet<P::Buf>>,
-    ) where
-        P: Port<Buf: Token>,
-        A: Pool<Buf = P::Buf>,
-    {
-        self.make_room(responder, &done.task);
-        responder.finish(done);
+    pub fn finish(&mut self, done: TaskCompletion<'_, Packet<P::Buf>>) {
+        self.make_room(&done.task);
+        self.responder.finish(done);
     }
 
     /// Sends the completion report in which this task has no room, if there is one.
     #[inline]
-    pub fn make_room<P>(&mut self, responder: &mut Responder<P>, task: &Packet<P::Buf>)
-    where
-        P: Port<Buf: Token>,
-        A: Pool<Buf = P::Buf>,
-    {
+    pub fn make_room(&mut self, task: &Packet<P::Buf>) {
         let (pool, _) = task.addressed();
         if let Some(route) = task.direct_route()
-            && !responder.completions.has_room(route.leaf, pool)
+            && !self.responder.completions.has_room(route.leaf, pool)
         {
-            responder.completions.hurry(route.leaf);
-            self.send_completions(responder, responder.now);
+            self.responder.completions.hurry(route.leaf);
+            self.send_completions(self.responder.now);
         }
     }
 
     /// Sends the completion reports that are due at `now` ticks.
     #[inline]
-    pub fn send_completions<P>(&mut self, responder: &mut Responder<P>, now: u64)
-    where
-        P: Port<Buf: Token>,
-        A: Pool<Buf = P::Buf>,
-    {
-        while let Some(report) = responder.completions.next_report(now) {
+    pub fn send_completions(&mut self, now: u64) {
+        while let Some(report) = self.responder.completions.next_report(now) {
             let CompletionReport { leaf, pool, seq, entries } = report;
             let count = entries.len() as u16;
             let header = Header::completions(pool, entries[0].worker, count, seq);
-            if self.send(responder, leaf, header, &entries) {
-                responder.out.counters.add(Counter::CompletionReports, 1);
-                responder.out.counters.add(Counter::Completions, count.into());
+            if self.send(leaf, header, &entries) {
+                let counters = &self.responder.out.counters;
+                counters.add(Counter::CompletionReports, 1);
+                counters.add(Counter::Completions, count.into());
             }
         }
     }
 
     /// Sends a worker's message to the leaf at this index, signed if its pool has a key. `entries` are those of a
     /// completion report. Returns false if the leaf's MAC address is unknown.
-    pub fn send<P>(
-        &mut self,
-        responder: &mut Responder<P>,
-        leaf: usize,
-        header: Header,
-        entries: &[Completion],
-    ) -> bool
-    where
-        P: Port<Buf: Token>,
-        A: Pool<Buf = P::Buf>,
-    {
+    pub fn send(&mut self, leaf: usize, header: Header, entries: &[Completion]) -> bool {
         let NextHop { port, address: to, mac: Some(mac), .. } = self.registrars[leaf].hop else {
             return false;
         };
         let address = &self.addresses[port];
         match (address.v6, to) {
             (Some(own), IpAddr::V6(to)) => {
-                self.send_to(responder, (leaf, mac), (own.ip, to.to_bits()), header, entries);
+                self.send_to((leaf, mac), (own.ip, to.to_bits()), header, entries);
             }
             (None, IpAddr::V4(to)) => {
-                self.send_to(responder, (leaf, mac), (address.ip, to.to_bits()), header, entries);
+                self.send_to((leaf, mac), (address.ip, to.to_bits()), header, entries);
             }
             _ => return false,
         }
@@ -108,21 +90,17 @@ impl<A> Messenger<'_, A> {
     }
 
     /// Same as [`Messenger::send`], with the leaf's MAC address and both IP addresses.
-    fn send_to<P, I: Address>(
+    fn send_to<I: Address>(
         &mut self,
-        responder: &mut Responder<P>,
         (leaf, dst_mac): (usize, Mac),
         (src, dst): (I, I),
         header: Header,
         entries: &[Completion],
-    ) where
-        P: Port<Buf: Token>,
-        A: Pool<Buf = P::Buf>,
-    {
+    ) {
         let port = self.registrars[leaf].hop.port;
         let (src_mac, udp_port) = (self.addresses[port].mac, self.udp_port);
         let flow = Flow { src_mac, dst_mac, src, dst, src_port: udp_port, dst_port: udp_port };
-        let Responder { out, signer, .. } = responder;
+        let Responder { out, signer, .. } = &mut *self.responder;
         let credential = signer.as_ref().and_then(|signer| signer.of(header.src));
         let header = Header { authenticated: credential.is_some(), ..header };
         let is_registration = matches!(header.code, Code::WorkerId | Code::KeepAlive);

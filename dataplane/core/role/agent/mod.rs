@@ -334,14 +334,15 @@ where
         let (mut replied, mut ended) = (0, 0);
         let Self { worker_sets, responder, peers, pool, registrars, addresses, udp_port, .. } =
             self;
-        let mut messenger = Messenger { pool, registrars, addresses, udp_port: *udp_port };
+        let udp_port = *udp_port;
+        let mut messenger = Messenger { responder, pool, registrars, addresses, udp_port };
         for PoolWorkers { workers, .. } in worker_sets {
             workers.collect(now, &mut |done| {
                 replied += 1;
                 if let Some(peers) = peers {
                     peers.note_done(&done);
                 }
-                messenger.finish(responder, done);
+                messenger.finish(done);
             });
             ended += workers.ended();
         }
@@ -693,9 +694,9 @@ where
                 }
                 match reason {
                     DropReason::QueueFull if workers.overflow() == Overflow::Refuse => {
-                        let (_, responder, mut messenger) = self.split();
-                        messenger.make_room(responder, &task);
-                        responder.refuse(task, waiting)
+                        let (_, mut messenger) = self.split();
+                        messenger.make_room(&task);
+                        messenger.responder.refuse(task, waiting)
                     }
                     _ => self.drop_for(reason),
                 }
@@ -777,18 +778,18 @@ where
         self.apply_commands();
         self.responder.out.tap.tick(now);
         while let Some(Death { channel, claim }) = self.deaths.pop() {
-            let (worker_sets, responder, mut messenger) = self.split();
+            let (worker_sets, mut messenger) = self.split();
             for PoolWorkers { workers, .. } in worker_sets {
-                workers.died(channel, claim, &mut |done| messenger.finish(responder, done));
+                workers.died(channel, claim, &mut |done| messenger.finish(done));
             }
         }
         let now_ns = self.timing.to_ns(now);
-        let (worker_sets, responder, mut messenger) = self.split();
+        let (worker_sets, mut messenger) = self.split();
         for PoolWorkers { workers, .. } in worker_sets {
-            workers.tick(now, now_ns, &mut |done| messenger.finish(responder, done));
+            workers.tick(now, now_ns, &mut |done| messenger.finish(done));
             // Tasks that no worker will ever serve.
             while let Some(task) = workers.next_without_workers() {
-                responder.give_up(task, DropReason::NoMember);
+                messenger.responder.give_up(task, DropReason::NoMember);
             }
         }
         self.ask_for_clients();
@@ -842,25 +843,25 @@ where
     /// Sends a worker's message to the leaf at this index, signed if its pool has a key. Returns false if the
     /// leaf's MAC address is unknown.
     fn send_report(&mut self, leaf: usize, header: Header) -> bool {
-        let (_, responder, mut messenger) = self.split();
-        messenger.send(responder, leaf, header, &[])
+        let (_, mut messenger) = self.split();
+        messenger.send(leaf, header, &[])
     }
 
     /// Sends the completion reports that are due at `now` ticks.
     #[inline]
     fn send_completions(&mut self, now: u64) {
         if now >= self.responder.completions.due() {
-            let (_, responder, mut messenger) = self.split();
-            messenger.send_completions(responder, now);
+            let (_, mut messenger) = self.split();
+            messenger.send_completions(now);
         }
     }
 
-    /// Borrows the worker sets, the responder, and the parts for messages to leaves.
+    /// Borrows the worker sets, and the parts for messages to leaves.
     #[inline]
-    fn split(&mut self) -> (&mut [PoolWorkers<P::Buf>], &mut Responder<P>, Messenger<'_, A>) {
+    fn split(&mut self) -> (&mut [PoolWorkers<P::Buf>], Messenger<'_, P, A>) {
         let Self { worker_sets, responder, pool, registrars, addresses, udp_port, .. } = self;
-        let messenger = Messenger { pool, registrars, addresses, udp_port: *udp_port };
-        (worker_sets, responder, messenger)
+        let udp_port = *udp_port;
+        (worker_sets, Messenger { responder, pool, registrars, addresses, udp_port })
     }
 
     /// Sends the questions for clients' MAC addresses that are due.

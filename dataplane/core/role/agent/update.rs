@@ -173,11 +173,11 @@ where
                 }
             }
             Step::Remove { pool, member, identity, entry } => {
-                let (worker_sets, responder, mut messenger) = self.split();
+                let (worker_sets, mut messenger) = self.split();
                 let workers = &mut worker_sets[*pool].workers;
-                **entry = workers.remove(*member, &mut |done| messenger.finish(responder, done));
-                responder.named[usize::from(identity.id)].set = NO_SET;
-                responder.remove_reporter(*identity);
+                **entry = workers.remove(*member, &mut |done| messenger.finish(done));
+                self.responder.named[usize::from(identity.id)].set = NO_SET;
+                self.responder.remove_reporter(*identity);
                 self.registrars.iter_mut().for_each(|registrar| registrar.remove(*identity));
             }
             Step::Set { pool, change } => self.worker_sets[*pool].workers.set(change),
