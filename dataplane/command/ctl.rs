@@ -693,7 +693,7 @@ fn show(reply: &ShowReply) -> String {
             "\ncore {index}  received {}  scheduled {}  replies {}  dropped {dropped}",
             count("rx_packets"),
             count("scheduled"),
-            count("replies"),
+            count("replies") + count("completions"),
         );
     }
     for (index, port) in reply.ports.iter().enumerate() {

@@ -196,7 +196,7 @@ impl fmt::Display for LeafStats {
             count(Counter::IdlePicks),
             count(Counter::Po2Picks),
             count(Counter::Refused),
-            quantity(count(Counter::Replies), "reply"),
+            quantity(count(Counter::Replies) + count(Counter::Completions), "reply"),
             self.ns_per_packet
         )?;
         let (registrations, keep_alives) =
@@ -279,7 +279,7 @@ pub fn line(
         rate_of(Counter::RxPackets),
         rate(now.sent(), before.sent()),
         rate_of(Counter::Scheduled),
-        rate_of(Counter::Replies),
+        rate_of(Counter::Replies) + rate_of(Counter::Completions),
         now.count(Gauge::Held),
         now.dropped(),
         ratio(change(Counter::BusyTicks), change(Counter::RxPackets)),

@@ -361,7 +361,7 @@ impl Core {
             received: change_of(Counter::RxPackets),
             sent: change_of(Counter::Forwarded).saturating_sub(tx_full),
             scheduled: change_of(Counter::Scheduled),
-            replies: change_of(Counter::Replies),
+            replies: change_of(Counter::Replies) + change_of(Counter::Completions),
             refused: change_of(Counter::Refused),
             dropped: change(&|core| core.drops.values().sum()),
             held: count(now, Gauge::Held.name()),

@@ -141,7 +141,7 @@ metrics! {
         QueueReportsOld => "queue_reports_old", "packets";
         /// Completion reports of servers: accepted by a leaf, sent by an agent.
         CompletionReports => "completion_reports", "packets";
-        /// Tasks in these reports, whose replies went straight to the clients.
+        /// At a leaf, tasks in these reports: their replies went straight to the clients.
         Completions => "completions", "tasks";
         /// At a leaf, ignored entries of these reports: the sender has no such worker in that pool.
         CompletionsUnknown => "completions_unknown", "tasks";

@@ -132,7 +132,7 @@ fn direct_replies_require_a_direct_path() {
         (routed, ["server 10.0.9.11 behind a router", "in the network of a port"]),
     ] {
         let error = parse(&text).unwrap_err().to_string();
-        assert!(error.contains("leaf.toml:23: `pool.replies`"), "{error}");
+        assert!(error.contains("`pool.replies`: found \"direct\""), "{error}");
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
     // A service address is the source of all replies, whatever the port.

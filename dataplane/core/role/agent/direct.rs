@@ -207,7 +207,7 @@ mod tests {
 
     /// Batches in nanoseconds.
     fn batches() -> Completions {
-        Completions::new(Timing::new(1_000_000_000))
+        Completions::new(Timing { ticks_hz: 1_000_000_000 })
     }
 
     // promise: packets.2
