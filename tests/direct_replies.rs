@@ -31,9 +31,9 @@ fn main() {
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod echo;
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
-mod patience;
-#[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod process;
+#[cfg(all(feature = "dpdk", target_os = "linux"))]
+mod timeouts;
 
 #[cfg(all(feature = "dpdk", target_os = "linux"))]
 mod rack {
@@ -50,8 +50,8 @@ mod rack {
     use wedjat::worker::{Options, Worker};
 
     use super::echo::echo;
-    use super::patience::{PATIENCE, wait_until};
     use super::process::ChildProcess;
+    use super::timeouts::{TIMEOUT, wait_until};
 
     /// Addresses of one family, and the policy and key of the pool.
     struct Scenario {
@@ -93,7 +93,7 @@ mod rack {
 
     /// Runs a worker process until its agent ends, in order or not.
     pub fn work(region: &str) {
-        let options = Options { patience: PATIENCE, ..Options::default() };
+        let options = Options { attach_timeout: TIMEOUT, ..Options::default() };
         let mut worker = Worker::attach(region, &options).unwrap_or_else(|error| panic!("{error}"));
         echo(&mut worker);
     }
@@ -102,7 +102,7 @@ mod rack {
     fn connected(leaf: &str) -> UdpSocket {
         let leaf = SocketAddr::from((leaf.parse::<IpAddr>().unwrap(), 1234));
         let socket = UdpSocket::bind(if leaf.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" }).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         socket.connect(leaf).unwrap();
         socket
     }

@@ -222,11 +222,11 @@ pub fn addresses_in_v6(header: &[u8]) -> [u8; 32] {
 }
 
 impl Key {
-    /// Returns the tag of a claim.
+    /// Returns the tag of these blocks.
     #[inline]
     #[must_use]
-    pub fn tag<const BLOCKS: usize>(&self, claim: &Claim<BLOCKS>) -> u64 {
-        self.tag_with(claim, &[])
+    pub fn tag<const BLOCKS: usize>(&self, blocks: &SignedBlocks<BLOCKS>) -> u64 {
+        self.tag_with(blocks, &[])
     }
 
     /// Writes sequence and tag after an authenticated header and its extension; `addresses` are source and

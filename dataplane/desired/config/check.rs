@@ -245,7 +245,7 @@ fn reports(
 /// Checks pools whose servers answer the clients themselves: their address must be the one to which clients send
 /// tasks, and the leaf must reach each server without a router.
 fn direct_replies(
-    faults: &mut Faults,
+    faults: &mut FaultCollector,
     raw: &raw::Config,
     ports: &[PortConfig],
     servers: &[ServerConfig],

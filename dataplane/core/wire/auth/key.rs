@@ -48,16 +48,20 @@ impl Key {
         Self(Aes128Enc::new(&bytes.into()))
     }
 
-    /// Returns the tag of a claim and the entries of a completion report behind it.
+    /// Returns the tag of these blocks and the entries of a completion report behind it.
     #[inline]
     #[must_use]
-    pub fn tag_with<const BLOCKS: usize>(&self, blocks: &SignedBlocks<BLOCKS>, entries: &[u8]) -> u64 {
+    pub fn tag_with<const BLOCKS: usize>(
+        &self,
+        blocks: &SignedBlocks<BLOCKS>,
+        entries: &[u8],
+    ) -> u64 {
         let mut block = Block::default();
         let mut append = |part: u128| {
             add(&mut block, part);
             self.0.encrypt_block(&mut block);
         };
-        claim.0.iter().copied().for_each(&mut append);
+        blocks.0.iter().copied().for_each(&mut append);
         for part in entries.chunks(size_of::<u128>()) {
             let mut bytes = [0; size_of::<u128>()];
             bytes[..part.len()].copy_from_slice(part);

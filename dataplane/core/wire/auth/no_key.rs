@@ -20,7 +20,11 @@ pub fn new_key(_bytes: [u8; KEY_LEN]) -> Option<Key> {
 impl Key {
     /// Cannot be called without a key.
     #[must_use]
-    pub fn tag_with<const BLOCKS: usize>(&self, _blocks: &SignedBlocks<BLOCKS>, _entries: &[u8]) -> u64 {
+    pub fn tag_with<const BLOCKS: usize>(
+        &self,
+        _blocks: &SignedBlocks<BLOCKS>,
+        _entries: &[u8],
+    ) -> u64 {
         match self.0 {}
     }
 
