@@ -348,7 +348,10 @@ fn permissions(machine: &Machine, devices: &[Device]) -> Vec<Finding> {
     let xdp = raw && bpf && machine.has_capability(NET_ADMIN);
     need("net_af_xdp", xdp, "cap_net_admin,cap_net_raw,cap_bpf");
     if devices.iter().any(Device::is_pci) {
-        findings.extend([memory_lock(machine), vfio(machine)]);
+        findings.push(memory_lock(machine));
+    }
+    if devices.iter().any(|device| needs_vfio(machine, device)) {
+        findings.push(vfio(machine));
     }
     findings
 }
@@ -507,24 +510,21 @@ fn presence(machine: &Machine, device: &Device) -> Finding {
     }
 }
 
-/// Checks that a NIC exists and has a usable driver.
-fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
-    /// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
-    const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+/// Kernel drivers that work beside DPDK's drivers (mlx4, mlx5 and MANA guides: bifurcated).
+const BIFURCATED: [&str; 3] = ["mlx4_core", "mlx5_core", "mana"];
+
+/// Returns the kernel driver to which a NIC is bound.
+fn bound_driver(machine: &Machine, device: &Device) -> Option<String> {
+    let link = machine.path(&format!("sys/bus/pci/devices/{}/driver", device.name));
+    let driver = fs::read_link(link).ok()?;
+    driver.file_name().map(|name| name.to_string_lossy().into_owned())
+}
+
+/// Returns the kernel driver that a NIC needs if DPDK's driver works beside the kernel's. Such a NIC is not found under
+/// vfio-pci.
+fn bifurcated_driver(machine: &Machine, device: &Device) -> Option<&'static str> {
     let folder = format!("sys/bus/pci/devices/{}", device.name);
-    if fs::symlink_metadata(machine.path(&folder)).is_err() {
-        return Finding::fail(
-            name,
-            "no such PCI device",
-            "take an address from: dpdk-devbind.py --status",
-        );
-    }
-    let link = fs::read_link(machine.path(&format!("{folder}/driver"))).ok();
-    let driver =
-        link.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    let vendor = machine.text(&format!("{folder}/vendor"));
-    // DPDK's drivers for these NICs work beside the kernel's, and find nothing under vfio-pci.
-    let required_driver = match vendor.trim() {
+    match machine.text(&format!("{folder}/vendor")).as_str() {
         // NVIDIA Mellanox. The device ids of ConnectX-3 (0x1003, 0x1004, 0x1007) begin so.
         "0x15b3" if machine.text(&format!("{folder}/device")).starts_with("0x100") => {
             Some("mlx4_core")
@@ -532,7 +532,31 @@ fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
         "0x15b3" => Some("mlx5_core"),
         "0x1414" => Some("mana"), // Microsoft
         _ => None,
+    }
+}
+
+/// Returns true if a process drives the device through VFIO. The other ways are a kernel driver beside DPDK's, and UIO.
+fn needs_vfio(machine: &Machine, device: &Device) -> bool {
+    let without_vfio = |driver: &str| {
+        BIFURCATED.contains(&driver) || PASSING_DRIVERS.contains(&driver) && driver != "vfio-pci"
     };
+    device.is_pci()
+        && bifurcated_driver(machine, device).is_none()
+        && !bound_driver(machine, device).is_some_and(|driver| without_vfio(&driver))
+}
+
+/// Checks that a NIC exists and has a usable driver.
+fn nic(machine: &Machine, device: &Device, name: &str) -> Finding {
+    if fs::symlink_metadata(machine.path(&format!("sys/bus/pci/devices/{}", device.name))).is_err()
+    {
+        return Finding::fail(
+            name,
+            "no such PCI device",
+            "take an address from: dpdk-devbind.py --status",
+        );
+    }
+    let driver = bound_driver(machine, device);
+    let required_driver = bifurcated_driver(machine, device);
     let fix = match required_driver {
         Some(driver) => {
             format!("modprobe {driver} && dpdk-devbind.py --bind={driver} {}", device.name)
@@ -1011,8 +1035,29 @@ mod tests {
         assert!(render(&of(&["eth_af_packet0"])).contains("setcap cap_net_raw+ep"));
         assert!(would_fail(&of(&["net_af_xdp0"])));
         assert_eq!(worst(&of(&["03:00.0"])), Status::Warn, "locked memory");
+    }
+
+    #[test]
+    fn only_vfio_needs_an_iommu() {
+        let fake = Fake::new();
         fake.remove("sys/class/iommu");
-        assert!(render(&of(&["03:00.0"])).contains("iommu=pt"));
+        let of = |names: &[&str]| permissions(&fake.machine(), &devices(names));
+        let is_refused = |names: &[&str]| {
+            let findings = of(names);
+            would_fail(&findings) && render(&findings).contains("iommu=pt")
+        };
+        assert!(is_refused(&["03:00.0"]));
+        for driver in ["mlx4_core", "mlx5_core", "mana", "uio_pci_generic", "igb_uio"] {
+            fake.bind("0000:03:00.0", driver);
+            assert!(!would_fail(&of(&["03:00.0"])), "{driver}");
+            // No such NIC: another one is assumed to need VFIO.
+            assert!(is_refused(&["03:00.0", "04:00.0"]), "{driver}");
+        }
+        fake.bind("0000:03:00.0", "ixgbe");
+        assert!(is_refused(&["03:00.0"]), "it is to be bound to vfio-pci");
+        // NVIDIA Mellanox: bound to a wrong driver, which another finding says.
+        fake.write("sys/bus/pci/devices/0000:03:00.0/vendor", "0x15b3\n");
+        assert!(!would_fail(&of(&["03:00.0"])));
     }
 
     #[test]
