@@ -8,6 +8,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::fs::File;
+use std::io::Read as _;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -262,8 +264,8 @@ struct OpenedDevice {
     lifecycle: Mutex<Lifecycle>,
     /// Number of removals, without resets.
     removals: AtomicU64,
-    /// Sum of the driver's counters before each removal or reset.
-    earlier: Mutex<DeviceStats>,
+    /// Counters that the driver reported.
+    counts: Mutex<DriverCounts>,
     /// Distribution of packets over its queues.
     spread: Spread,
     /// RSS key, if one was set. Drivers keep a pointer to it until the device is closed.
@@ -309,6 +311,15 @@ enum Lifecycle {
     Leaving(Cause),
     /// It is closed; the time of the last check whether it is back, if there was one.
     Absent(Option<Instant>),
+}
+
+/// Counters of a driver, which start again after each removal or reset.
+#[derive(Debug, Default)]
+struct DriverCounts {
+    /// Sum of the last values before each removal or reset.
+    earlier: DeviceStats,
+    /// Last values since then.
+    current: DeviceStats,
 }
 
 /// Event of a device that the watching thread handled ([`Device::tend`]).
@@ -616,15 +627,17 @@ impl Device {
     /// Returns the device's counters, those before a removal included; zeros for a device without counters.
     pub fn stats(&self) -> DeviceStats {
         let (device, lifecycle) = (&self.0, self.0.lifecycle());
-        let stats =
-            if *lifecycle == Lifecycle::Open { device.own_stats() } else { Default::default() };
-        let earlier = device.earlier();
+        let mut counts = device.counts();
+        if *lifecycle == Lifecycle::Open {
+            device.read_counters(&mut counts);
+        }
+        let total = counts.total();
         DeviceStats {
-            rx_missed: earlier.rx_missed + stats.rx_missed + device.kernel_rings.dropped(),
+            rx_missed: total.rx_missed + device.kernel_rings.dropped(),
             rx_partial: device.partial.load(Relaxed),
             rx_other_vlan: device.other_vlans.load(Relaxed),
             peers_refused: device.relay.as_ref().map_or(0, |memif| memif.relay.refused()),
-            ..earlier.plus(&stats)
+            ..total
         }
     }
 
@@ -675,6 +688,18 @@ impl DeviceStats {
     }
 }
 
+impl DriverCounts {
+    /// Returns the counters since the device was first opened.
+    fn total(&self) -> DeviceStats {
+        self.earlier.plus(&self.current)
+    }
+
+    /// Keeps the current values. The driver's next ones start at zero.
+    fn begin_again(&mut self) {
+        self.earlier = self.earlier.plus(&std::mem::take(&mut self.current));
+    }
+}
+
 impl OpenedDevice {
     /// Returns the port id in DPDK of the last set-up.
     fn id(&self) -> u16 {
@@ -686,17 +711,21 @@ impl OpenedDevice {
         self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the sum of earlier counters. A panicked thread leaves it consistent.
-    fn earlier(&self) -> MutexGuard<'_, DeviceStats> {
-        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the driver's counters. A panicked thread leaves them consistent.
+    fn counts(&self) -> MutexGuard<'_, DriverCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the driver's counters since the device was opened last.
-    fn own_stats(&self) -> DeviceStats {
+    /// Reads the driver's counters of an open device. Keeps the last values of a NIC that is unplugged already: its
+    /// registers read as ones.
+    fn read_counters(&self, counts: &mut DriverCounts) {
+        if self.presence.is_some() && !is_connected(&self.full_name) {
+            return;
+        }
         let mut stats = sys::rte_eth_stats::default();
         // SAFETY: the port is open and `stats` is valid for writing.
         unsafe { sys::rte_eth_stats_get(self.id(), &mut stats) };
-        DeviceStats {
+        counts.current = DeviceStats {
             rx_packets: stats.ipackets,
             tx_packets: stats.opackets,
             rx_bytes: stats.ibytes,
@@ -706,7 +735,7 @@ impl OpenedDevice {
             rx_no_mbuf: stats.rx_nombuf,
             tx_errors: stats.oerrors,
             ..DeviceStats::default()
-        }
+        };
     }
 
     /// Implements [`Device::tend`]: takes at most one step of the lifecycle. Returns `None` without a reportable event.
@@ -717,14 +746,14 @@ impl OpenedDevice {
             Lifecycle::Open => {
                 let cause = events::take(&self.full_name)?;
                 presence.withdraw();
+                let mut counts = self.counts();
+                self.read_counters(&mut counts);
+                counts.begin_again();
                 *lifecycle = Lifecycle::Leaving(cause);
                 None
             }
             Lifecycle::Leaving(_) if !presence.is_acknowledged() => None,
             Lifecycle::Leaving(cause) => {
-                let stats = self.own_stats();
-                let mut earlier = self.earlier();
-                *earlier = earlier.plus(&stats);
                 // Waits for an outlet in the middle of a burst, which is short.
                 self.gate.while_closed(|| self.close(cause));
                 events::forget(&self.full_name);
@@ -1169,7 +1198,7 @@ impl Setup<'_> {
             gate: Arc::default(),
             lifecycle: Mutex::new(Lifecycle::Open),
             removals: AtomicU64::new(0),
-            earlier: Mutex::default(),
+            counts: Mutex::default(),
             spread: self.spread(&info),
             rss_key: Arc::clone(&self.rss_key),
             evidence: Arc::default(),
@@ -1506,6 +1535,15 @@ fn is_bound(address: &str) -> bool {
     name.is_some_and(|name| PASSING_DRIVERS.iter().any(|passing| name == *passing))
 }
 
+/// Returns true if the PCI device with this full address answers, so that its registers can be read. All registers of an
+/// unplugged device read as ones, among them command and status, bytes 4 to 7 of its configuration. (The vendor's id
+/// reads so in virtual functions, too.)
+fn is_connected(address: &str) -> bool {
+    let mut start = [0xFF; 8];
+    let file = File::open(format!("/sys/bus/pci/devices/{address}/config"));
+    file.is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start[4..] != [0xFF; 4]
+}
+
 /// Returns the MAC address of a port.
 fn mac_of(id: u16) -> [u8; 6] {
     let mut address = sys::rte_ether_addr::default();
@@ -1644,6 +1682,19 @@ mod tests {
         damaged[UDP_CHECKSUM] ^= 0x55;
         let mut damaged = ReceivedPacket::new(damaged, sys::WEDJAT_RX_L4_CKSUM_NONE);
         assert_eq!(damaged.settle(VIRTIO), (false, false));
+    }
+
+    // promise: ports.2
+    #[test]
+    fn counters_of_a_removed_device_are_kept() {
+        let stats = |rx_packets| DeviceStats { rx_packets, ..DeviceStats::default() };
+        let mut counts = DriverCounts { current: stats(5), ..DriverCounts::default() };
+        assert_eq!(counts.total(), stats(5));
+        counts.begin_again();
+        assert_eq!(counts.total(), stats(5), "closed");
+        counts.current = stats(2);
+        assert_eq!(counts.total(), stats(7), "opened again");
+        assert!(!is_connected("0000:ff:1f.7"), "no such device");
     }
 
     // promise: ports.1
