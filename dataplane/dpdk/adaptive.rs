@@ -18,6 +18,10 @@ const SLEEP_MAX_NS: u64 = 10_000_000;
 /// Longest sleep while local workers have tasks. Their completions cause no interrupt.
 const WORKERS_NS: u64 = 50_000;
 
+/// Time in which the interrupt of a packet may still come after a timer has ended the sleep. The timer may end the sleep
+/// between the packet and its interrupt, which NICs delay.
+const GRACE_NS: u64 = 1_000_000;
+
 /// TSC-based clock whose core sleeps while it has no work.
 pub struct Adaptive {
     /// Clock while the core polls.
@@ -32,10 +36,19 @@ pub struct Adaptive {
     is_armed: bool,
     /// True if the core has slept after its last poll.
     has_slept: bool,
-    /// Reason why the sleep before the last poll ended; `None` if a device ended it, or without a sleep.
+    /// Cause that ended the sleep before the last poll; `None` without a sleep, or without packets at its end.
     unwoken: Option<WakeReason>,
-    /// Reason why the first such sleep ended after which packets were waiting; cleared when interrupts are armed.
-    unannounced: Option<WakeReason>,
+    /// Missing interrupt of packets that were waiting at the end of a sleep.
+    unannounced: Option<MissingInterrupt>,
+}
+
+/// An interrupt that had not come when a sleep ended. It may come until the interrupts are disarmed.
+#[derive(Clone, Copy)]
+struct MissingInterrupt {
+    /// Cause that ended the sleep.
+    end: WakeReason,
+    /// Time at which it counts as missed, in ticks.
+    deadline: u64,
 }
 
 impl Adaptive {
@@ -68,17 +81,21 @@ impl Adaptive {
         }
     }
 
-    /// Arms the devices' interrupts. First counts a late wake if packets waited for the end of a timed sleep, and
-    /// their interrupt has still not come.
+    /// Arms the devices' interrupts.
     fn arm(&mut self) {
-        if let Some(reason) = self.unannounced.take()
-            && self.sleeper.was_missed()
-            && reason == WakeReason::Timer
-        {
-            self.counters.add(Counter::LateWakes, 1);
-        }
         self.sleeper.arm();
         self.is_armed = true;
+    }
+
+    /// Counts a late wake if packets waited for the end of a timed sleep, and their interrupt has still not come.
+    /// Disarms the interrupts.
+    #[cold]
+    fn judge(&mut self, end: SleepEnd) {
+        self.unannounced = None;
+        if self.sleeper.was_missed() && end == SleepEnd::Timer {
+            self.counters.add(Counter::LateWakes, 1);
+        }
+        self.disarm();
     }
 
     /// Sleeps until a packet arrives or a timer is due: at most `SLEEP_MAX_NS`, or `WORKERS_NS` while local workers
@@ -91,9 +108,9 @@ impl Adaptive {
             return;
         }
         let ns = u128::from(until - now) * 1_000_000_000 / u128::from(self.ticks_hz());
-        let reason = self.sleeper.sleep(Duration::from_nanos(ns as u64));
-        let is_woken = reason.is_device();
-        self.unwoken = (!is_woken).then_some(reason);
+        let end = self.sleeper.sleep(Duration::from_nanos(ns as u64));
+        let is_woken = end.is_device();
+        self.unwoken = self.sleeper.is_suspect().then_some(end);
         self.tsc_clock.slept(until);
         self.has_slept = true;
         self.counters.add(Counter::Sleeps, 1);
@@ -125,19 +142,31 @@ impl Clock for Adaptive {
     }
 
     /// After a poll with work, disarms the interrupts. After `SPIN_NS` without work, arms them. Sleeps after a poll
-    /// without work while they are armed.
+    /// without work while they are armed. Does not sleep while an interrupt is missing: it may still come.
     #[inline]
     fn polled(&mut self, progress: impl FnOnce() -> Progress) {
         let (progress, now) = (progress(), self.tsc_clock.last());
         let packets = (progress.received, progress.sent);
         self.has_slept = false;
         let unwoken = self.unwoken.take();
+        if let Some(MissingInterrupt { end, deadline }) = self.unannounced
+            && now >= deadline
+        {
+            self.judge(end);
+        }
         if packets != self.packets {
-            if packets.0 != self.packets.0 {
-                self.unannounced = self.unannounced.or(unwoken);
+            if let Some(end) = unwoken
+                && packets.0 != self.packets.0
+            {
+                let deadline = now + self.ticks(GRACE_NS);
+                self.unannounced = Some(MissingInterrupt { end, deadline });
             }
             (self.packets, self.last_work) = (packets, now);
-            self.disarm();
+            if self.unannounced.is_none() {
+                self.disarm();
+            }
+        } else if self.unannounced.is_some() {
+            // Polls on.
         } else if self.is_armed {
             self.sleep(&progress);
         } else if now.saturating_sub(self.last_work) >= self.ticks(SPIN_NS) {

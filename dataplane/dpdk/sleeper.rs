@@ -56,7 +56,7 @@ struct Queue {
     epoch: u64,
     /// True if the driver has accepted the interrupt.
     is_accepted: bool,
-    /// True if packets may have been waiting when the timer ended the last sleep.
+    /// True if packets may have been waiting when the timer ended the last sleep, and no interrupt has come since.
     is_suspect: bool,
 }
 
@@ -87,8 +87,12 @@ pub struct Sleeper {
     queues: Vec<Queue>,
     /// Rings of each memif device.
     memifs: Vec<Rings>,
+    /// True if some port has sockets, which cannot be asked for waiting packets.
+    has_sockets: bool,
     /// True if some port cannot wake the core.
     needs_naps: bool,
+    /// True if packets may have been waiting at the end of the last sleep, which no device ended.
+    is_suspect: bool,
 }
 
 impl Sleeper {
@@ -99,7 +103,14 @@ impl Sleeper {
     /// If the system refuses.
     pub fn new<'a>(ports: impl IntoIterator<Item = &'a QueuePort>) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let mut sleeper = Self { epoll, queues: Vec::new(), memifs: Vec::new(), needs_naps: false };
+        let mut sleeper = Self {
+            epoll,
+            queues: Vec::new(),
+            memifs: Vec::new(),
+            has_sockets: false,
+            needs_naps: false,
+            is_suspect: false,
+        };
         for port in ports {
             match port.source() {
                 WakeSource::Interrupt { presence, id, queues, evidence } => {
@@ -114,6 +125,7 @@ impl Sleeper {
                     }));
                 }
                 WakeSource::Sockets(sockets) if !sockets.is_empty() => {
+                    sleeper.has_sockets = true;
                     sockets.iter().try_for_each(|&socket| {
                         // SAFETY: the driver keeps the device's sockets open as long as the device is open.
                         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
@@ -160,6 +172,7 @@ impl Sleeper {
             || self.queues.iter().any(Queue::needs_naps)
             || self.memifs.iter().any(|rings| rings.needs_naps);
         let timeout = if needs_naps { timeout.min(NAP) } else { timeout };
+        self.is_suspect = false;
         let Ok(time) = Timespec::try_from(timeout) else { return WakeReason::Timer };
         // Waits by `poll`: before Linux 5.11, the timeout of epoll is in milliseconds.
         let ready_count = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&time));
@@ -167,7 +180,16 @@ impl Sleeper {
             return WakeReason::Device;
         }
         self.queues.iter_mut().for_each(Queue::suspect);
+        // After a nap, only missing interrupts of NICs are of interest: they may turn out to be broken.
+        let others_may_have = !needs_naps && (self.has_sockets || !self.memifs.is_empty());
+        self.is_suspect = others_may_have || self.queues.iter().any(|queue| queue.is_suspect);
         if needs_naps { WakeReason::Nap } else { WakeReason::Timer }
+    }
+
+    /// Returns true if packets may have been waiting at the end of the last sleep, and no device ended it.
+    #[must_use]
+    pub fn is_suspect(&self) -> bool {
+        self.is_suspect
     }
 
     /// Reads the events, so that the next wait does not return for them. Returns false if there are none.
@@ -179,23 +201,24 @@ impl Sleeper {
         };
         for event in events.iter() {
             let index = (event.data.u64() as usize).checked_sub(1);
-            if let Some(queue) = index.and_then(|index| self.queues.get(index)) {
+            if let Some(queue) = index.and_then(|index| self.queues.get_mut(index)) {
                 queue.evidence.note_interrupt();
+                queue.is_suspect = false;
             }
         }
         !events.is_empty()
     }
 
-    /// Returns true if no interrupt has come for packets that waited at the end of the last sleep. Records this as a
-    /// miss of their queues. Call it before the next [`Sleeper::arm`].
+    /// Returns true if no interrupt has come for packets that waited at the end of the last sleep, in which
+    /// [`Sleeper::is_suspect`]. Records this as a miss of their queues. Call it before the next [`Sleeper::sleep`].
     pub fn was_missed(&mut self) -> bool {
-        if self.take_events() {
-            return false;
-        }
-        for queue in self.queues.iter().filter(|queue| queue.is_suspect) {
+        let is_woken_by_now = self.take_events();
+        let mut misses = 0;
+        for queue in self.queues.iter_mut().filter(|queue| queue.is_suspect) {
             queue.evidence.note_miss();
+            misses += 1;
         }
-        true
+        misses > 0 || !is_woken_by_now && self.queues.is_empty()
     }
 }
 
@@ -242,11 +265,12 @@ impl Queue {
     }
 
     /// Records whether packets are waiting after a sleep without an interrupt. Assumes so if the driver cannot count
-    /// them.
+    /// them. Ignores a device whose interrupts are known not to work.
     fn suspect(&mut self) {
         // SAFETY: as in `arm`.
         let count = |id| unsafe { sys::rte_eth_rx_queue_count(id, self.queue) };
-        self.is_suspect = self.is_accepted && self.id().is_some_and(|id| count(id) != 0);
+        let may_interrupt = self.is_accepted && !self.proof.is_broken();
+        self.is_suspect = may_interrupt && self.id().is_some_and(|id| count(id) != 0);
     }
 }
 

@@ -202,8 +202,8 @@ metrics! {
         Sleeps => "sleeps", "times";
         /// Sleeps, also in `sleeps`, that a device ended. Others end by their time limit.
         Wakes => "wakes", "times";
-        /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting: a device did
-        /// not wake the core.
+        /// Sleeps of more than 50 us, also in `sleeps`, after whose time limit packets were waiting, and no interrupt came
+        /// for 1 ms: a device did not wake the core.
         LateWakes => "late_wakes", "times";
     }
 }
