@@ -53,6 +53,10 @@ class Failure(Exception):
     """Failed check, with its observation as text."""
 
 
+class EmulatorEnd(Failure):
+    """End of QEMU during a check, with its error as text. No guest may cause that, so it is a defect of QEMU."""
+
+
 def expect(condition, text):
     if not condition:
         raise Failure(text)
@@ -273,7 +277,9 @@ class Guest:
         return f"{self.device},id=nic{side},netdev=net{side},bus=port{side},mac=02:00:00:00:00:0{slot + 1}"
 
     def __enter__(self):
-        self.process = subprocess.Popen(self.words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        # On its standard output, QEMU warns of requests that its vmxnet3 does not know.
+        nowhere = subprocess.DEVNULL
+        self.process = subprocess.Popen(self.words, stdin=nowhere, stdout=nowhere, stderr=subprocess.PIPE, text=True)
         try:
             self.monitor = self.connect("qmp")
             self.receive(self.monitor)
@@ -308,31 +314,44 @@ class Guest:
                 expect(time.monotonic() < deadline, f"QEMU did not open {path}")
                 time.sleep(0.05)
 
+    def send(self, channel, message):
+        """Sends a message, a line of JSON."""
+        try:
+            channel.write(json.dumps(message) + "\n")
+            channel.flush()
+        except OSError:
+            raise self.silence() from None
+
     def receive(self, channel):
         """Returns the next message, a line of JSON."""
         try:
             line = channel.readline()
-        except TimeoutError:
+        except OSError:  # among them the end of the channel's patience
             line = ""
         if not line:
-            raise Failure(f"the guest does not answer; {self.end_of_life()}")
+            raise self.silence()
         return json.loads(line)
 
-    def end_of_life(self):
-        """Returns the error of a QEMU that has ended, otherwise the last eight lines of the guest's console."""
-        if self.process.poll() is not None:
-            return f"QEMU ended: {self.process.stderr.read().strip()}"
-        # QEMU makes the file shortly after its monitor.
+    def silence(self):
+        """Returns the exception for a guest that does not answer: QEMU has ended, or the guest takes too long."""
+        try:
+            self.process.wait(5)  # a QEMU that fails closes its channels before it ends
+        except subprocess.TimeoutExpired:
+            return Failure(f"the guest does not answer; its console ends with: {self.console_end()}")
+        return EmulatorEnd(f"QEMU ended with {self.process.returncode}: {self.process.stderr.read().strip()}")
+
+    def console_end(self):
+        """Returns the last eight lines of the guest's console."""
         lines = []
+        # QEMU makes the file shortly after its monitor.
         if os.path.exists(self.console):
             with open(self.console, errors="replace") as file:
                 lines = file.read().splitlines()
-        return "its console ends with: " + " | ".join(lines[-8:])
+        return " | ".join(lines[-8:])
 
     def qmp(self, command, **arguments):
         """Executes a command of QEMU's monitor and returns its result. Skips events before the result."""
-        self.monitor.write(json.dumps({"execute": command, "arguments": arguments}) + "\n")
-        self.monitor.flush()
+        self.send(self.monitor, {"execute": command, "arguments": arguments})
         while True:
             answer = self.receive(self.monitor)
             if "error" in answer:
@@ -342,8 +361,7 @@ class Guest:
 
     def do(self, request, *arguments):
         """Executes a request of the guest's program (a function of `guest.py`) and returns its result."""
-        self.agent.write(json.dumps({"do": request, "with": arguments}) + "\n")
-        self.agent.flush()
+        self.send(self.agent, {"do": request, "with": arguments})
         answer = self.receive(self.agent)
         if "error" in answer:
             raise Failure(f"guest: {request}{arguments}: {answer['error']}")
@@ -518,12 +536,12 @@ def adaptive(guest):
     with Leaf(guest, poll="adaptive", family=6) as leaf:
         leaf.answers_all(100, pace_ms=20, window=1)
         account = leaf.account()
-    # The host may stop the guest for a moment, which makes an interrupt late. 5% of the packets may wait for the timer.
-    late = account.get("late_wakes", 0)
-    expect(late <= 5, f"{late} of 100 packets waited for the timer")
+    sleeps, wakes, late = (account.get(key, 0) for key in ("sleeps", "wakes", "late_wakes"))
     # Without interrupts the core takes short naps.
     naps = "delivers none" in account["log"]
-    return {"tasks": 100, **{key: account.get(key) for key in ("sleeps", "wakes", "late_wakes")}, "naps": naps}
+    # An interrupt is late if the host stops the guest's CPU that handles it, so a busy host causes late ones.
+    expect(naps or wakes > late, f"interrupts woke the core {wakes} times, and {late} packets waited for the timer")
+    return {"tasks": 100, "sleeps": sleeps, "wakes": wakes, "late_wakes": late, "naps": naps}
 
 
 def vlan(guest):
@@ -575,7 +593,7 @@ def unplug(guest):
         leaf.answers_all(20, pool=1)
         driver, _, more = guest.nic("x").partition(",")
         pairs = (pair.split("=", 1) for pair in more.split(","))
-        guest.qmp("device_add", driver=driver, **{key: typed(value) for key, value in pairs})
+        guest.qmp("device_add", driver=driver, **{key: typed(key, value) for key, value in pairs})
         guest.wait("the log of the return", lambda: guest.addresses() and "opened again" in leaf.log())
         leaf.answers_all(20, pool=2)
         leaf.answers_all(20, pool=1)
@@ -585,8 +603,10 @@ def unplug(guest):
     return {"tasks": 105, "drops": account["drops"]}
 
 
-def typed(value):
+def typed(key, value):
     """Returns the value of a device's option in JSON. QEMU's monitor distinguishes numbers, switches and strings."""
+    if key == "disable-legacy":  # on, off or auto
+        return value
     return int(value) if value.isdigit() and not value.startswith("0") else {"on": True, "off": False}.get(value, value)
 
 
@@ -594,31 +614,43 @@ CHECKS = [one_core, two_cores, adaptive, vlan, link, restart, unplug]
 
 
 def run_model(options, kernel, model):
-    """Runs the checks of one model. Returns its part of the report."""
+    """Runs the checks of one model in one guest, or in several if QEMU ends. Returns the model's part of the report."""
     began = time.monotonic()
-    report = {"device": MODELS[model][0], "checks": {}}
+    report = {"device": MODELS[model][0], "checks": {}, "emulator_ends": {}}
+    waiting = [check for check in CHECKS if check.__name__ in options.checks]
     try:
-        with Net() as net, Guest(options, kernel, net, model) as guest:
-            guest.model = model
-            report["boot_s"] = round(time.monotonic() - began, 1)
-            for check in CHECKS:
-                if check.__name__ not in options.checks:
-                    continue
-                since = time.monotonic()
-                try:
-                    result = {"passed": True, **check(guest)}
-                except Failure as failure:
-                    result = {"passed": False, "failure": str(failure)}
-                result["seconds"] = round(time.monotonic() - since, 1)
-                report["checks"][check.__name__] = result
-                state = "ok" if result["passed"] else f"FAILED: {result['failure']}"
-                print(f"{model}: {check.__name__}: {state} ({result['seconds']} s)", flush=True)
+        while waiting:
+            since = time.monotonic()
+            with Net() as net, Guest(options, kernel, net, model) as guest:
+                guest.model = model
+                report.setdefault("boot_s", round(time.monotonic() - since, 1))
+                run_checks(guest, waiting, report)
     except Exception as error:
         failure = str(error) if isinstance(error, Failure) else traceback.format_exc()
         report["checks"]["guest"] = {"passed": False, "failure": failure}
         print(f"{model}: FAILED: {failure}", flush=True)
     report["seconds"] = round(time.monotonic() - began, 1)
     return report
+
+
+def run_checks(guest, waiting, report):
+    """Runs the waiting checks in a guest. If QEMU ends, the check stays waiting for another guest, but only once."""
+    while waiting and guest.process.poll() is None:
+        check, since = waiting.pop(0), time.monotonic()
+        name = check.__name__
+        try:
+            result = {"passed": True, **check(guest)}
+        except Failure as failure:
+            if isinstance(failure, EmulatorEnd) and name not in report["emulator_ends"]:
+                report["emulator_ends"][name] = str(failure)
+                waiting.insert(0, check)
+                print(f"{guest.model}: {name}: again in a new guest: {failure}", flush=True)
+                continue
+            result = {"passed": False, "failure": str(failure)}
+        result["seconds"] = round(time.monotonic() - since, 1)
+        report["checks"][name] = result
+        state = "ok" if result["passed"] else f"FAILED: {result['failure']}"
+        print(f"{guest.model}: {name}: {state} ({result['seconds']} s)", flush=True)
 
 
 def write_report(path, report):
@@ -652,12 +684,14 @@ def cell(check):
 
 def write_page(path, report):
     """Replaces the table between the marks of the page by that of the report."""
-    lines = [f"{report['qemu']}, {report['wedjat']}, guest `{report['kernel']}`.", ""]
+    lines = [f"{report['qemu']}, {report['wedjat']}, guest `{report['kernel']}`; {report['seconds']} s in all.", ""]
     lines.append("| device | " + " | ".join(f"`{name}`" for name in COLUMNS) + " |")
     lines.append("|---" * (len(COLUMNS) + 1) + "|")
     for name, model in report["models"].items():
         checks = model.get("checks", {})
-        cells = [cell(checks.get(column)) for column in COLUMNS]
+        ends = model.get("emulator_ends", {})
+        again = {column: ", after an end of QEMU" if column in ends else "" for column in COLUMNS}
+        cells = [cell(checks.get(column)) + again[column] for column in COLUMNS]
         if "skipped" in model:
             cells = [f"skipped: {model['skipped']}"] + [""] * (len(COLUMNS) - 1)
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
@@ -713,6 +747,7 @@ def main(arguments=None):
     if reason:
         print(f"SKIPPED: {reason}")
         return 0
+    began = time.monotonic()
     known = call(options.qemu, "-device", "help")
     reports = {}
     report = {
@@ -732,6 +767,7 @@ def main(arguments=None):
             reports[model] = run_model(options, kernel, model)
             # Writes the report after each model, because the run may be interrupted.
             write_report(options.report, report)
+    report["seconds"] = round(time.monotonic() - began)
     write_report(options.report, report)
     if options.page:
         write_page(options.page, report)
