@@ -90,9 +90,9 @@ impl Adaptive {
     /// Counts a late wake if packets waited for the end of a timed sleep, and their interrupt has still not come.
     /// Disarms the interrupts.
     #[cold]
-    fn judge(&mut self, end: SleepEnd) {
+    fn judge(&mut self, end: WakeReason) {
         self.unannounced = None;
-        if self.sleeper.was_missed() && end == SleepEnd::Timer {
+        if self.sleeper.was_missed() && end == WakeReason::Timer {
             self.counters.add(Counter::LateWakes, 1);
         }
         self.disarm();

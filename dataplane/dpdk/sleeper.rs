@@ -269,7 +269,7 @@ impl Queue {
     fn suspect(&mut self) {
         // SAFETY: as in `arm`.
         let count = |id| unsafe { sys::rte_eth_rx_queue_count(id, self.queue) };
-        let may_interrupt = self.is_accepted && !self.proof.is_broken();
+        let may_interrupt = self.is_accepted && !self.evidence.is_broken();
         self.is_suspect = may_interrupt && self.id().is_some_and(|id| count(id) != 0);
     }
 }
