@@ -274,8 +274,8 @@ fn direct_replies_delay_no_task() {
             assert_eq!(world.count(Counter::SurplusReplies), 0);
             match replies {
                 "leaf" => assert_eq!(completed, 0),
-                // Only tasks of the first microseconds, without the client's MAC address.
-                _ => assert!(replied < 10 && reports <= completed, "{replied}"),
+                // Only tasks of the first microseconds, without the client's MAC address: 1 of 100 at most.
+                _ => assert!(replied < completed / 100 && reports <= completed, "{replied}"),
             }
             p99
         });
@@ -296,8 +296,10 @@ fn lost_completion_reports_are_written_off() {
     for policy in ["horus", "jbsq(k=2)", "cfcfs"] {
         let mut world = World::new(policy, "direct", faults);
         world.pass(50_000_000, LOAD);
-        // Policies without places write lost tasks off after 64 checks.
-        world.pass(2_000_000_000, 0.001);
+        // Policies without places write lost tasks off after 64 checks, 10 ms apart, each with a new report of the
+        // worker.
+        world.faults = undisturbed;
+        world.pass(2_000_000_000, 0.01);
         world.finish();
         let (lost, again) =
             (world.count(Counter::WrittenOff), world.count(Counter::SurplusReplies));

@@ -212,17 +212,20 @@ pub enum NetworkError {
     OtherFamily(u16, IpAddr, &'static str),
     /// A pool whose servers answer the clients themselves has a server behind a router, which would return the tasks.
     #[error(
-        "pool {0} has `replies = \"direct\"`, and a router is the next hop to its server {1}; give that server an address in the network of a port, or leave `replies` out"
+        "pool {0} has `replies = \"direct\"`, and a router is the next hop to its server {1}; give that server an address in \
+         the network of a port, or leave `replies` out"
     )]
     DirectRouted(u16, IpAddr),
     /// Such a pool has no single address to which clients send tasks.
     #[error(
-        "pool {0} has `replies = \"direct\"`, and clients reach the leaf at {1} addresses of its servers' IP version, not 1; use one port for clients, or leave `replies` out"
+        "pool {0} has `replies = \"direct\"`, and clients reach the leaf at {1} addresses of its servers' IP version, not 1; \
+         use one port for clients, or leave `replies` out"
     )]
     DirectAddresses(u16, usize),
     /// Such a pool has workers on a core of the leaf.
     #[error(
-        "pool {0} has `replies = \"direct\"`, and workers on a core of the leaf, whose replies the leaf sends; use a pool of its own for them, or leave `replies` out"
+        "pool {0} has `replies = \"direct\"`, and workers on a core of the leaf, whose replies the leaf sends; use a pool of \
+         its own for them, or leave `replies` out"
     )]
     DirectLocal(u16),
     /// The neighbour table has no room for all next hops: to servers, spines and gateways.
