@@ -42,8 +42,8 @@ test-units:
 	$(CARGO) test --locked $(ALL) --lib --bins
 	$(CARGO) test --locked $(ALL) --test '*' --no-run --quiet
 
-# Integration tests in emulated time or under valgrind, which wait for no clock.
-EMULATED := advise bench_lines fabric learner lockstep lockstep_fabric lockstep_leaves simulator soak
+# Integration tests in emulated time, which wait for no clock.
+EMULATED := advise fabric learner lockstep lockstep_fabric lockstep_leaves simulator soak
 TESTS := $(sort $(notdir $(basename $(wildcard tests/*.rs */tests/*.rs))))
 
 # They start DPDK processes that poll, so they run one at a time.

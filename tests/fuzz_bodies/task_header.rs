@@ -7,7 +7,7 @@ use wedjat::wire::task::{EXTENSION_LEN, Extension, Header, LEN};
 
 /// Second copy of the wire format's codes. The first byte of a header is a code and the flags 0x20 (extended), 0x40
 /// (authenticated) and 0x80 (more packets).
-const CODES: [u8; 18] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24];
+const CODES: [u8; 19] = [0, 2, 3, 6, 7, 10, 11, 12, 13, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
 
 /// Returns the reason why these bytes are not a header, by the wire format's table.
 fn fault(payload: &[u8]) -> Option<DropReason> {
