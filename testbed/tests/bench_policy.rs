@@ -14,7 +14,7 @@ fn has_valgrind() -> bool {
 #[test]
 fn instructions_are_counted_or_null() {
     let output = Command::new(env!("CARGO_BIN_EXE_wedjat-testbed"))
-        .args(["bench-policy", "--members", "32,256", "--policies", "round-robin,twf"])
+        .args(["bench-policy", "--members", "32,1024", "--policies", "round-robin,vector-scan"])
         .args(["--millis", "1", "--format", "json"])
         .output()
         .expect("the program starts");
@@ -24,14 +24,14 @@ fn instructions_are_counted_or_null() {
         .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
         .map(|row| row["instructions_per_decision"].as_f64())
         .collect();
-    // Rows: 32 members with each policy, then 256.
+    // Rows: 32 members with each policy, then 1024.
     assert_eq!(counts.len(), 4);
     if !has_valgrind() {
         assert_eq!(counts, [None; 4]);
         return;
     }
     let counts: Vec<f64> = counts.into_iter().map(|count| count.expect("a count")).collect();
-    // `round-robin` costs the same for any number of members. `twf` visits all of them.
+    // `round-robin` costs the same for any number of members. `vector-scan` visits all of them.
     assert!(counts[0] > 10.0 && (counts[2] / counts[0] - 1.0).abs() < 0.1, "{counts:?}");
     assert!(counts[3] > 4.0 * counts[1], "{counts:?}");
 }
