@@ -58,10 +58,9 @@ test-emulated:
 test-prefix: ## build against the DPDK installed below the prefix DPDK, and run the tests of its virtual devices
 	scripts/dpdk.sh "$(DPDK)"
 
-# The library without DPDK. Unit tests do the same without DPDK and with it, and clippy holds that they build. With the whole
-# workspace, dependencies have the features of the other builds, and need not be built again.
+# Unit tests do the same without DPDK and with it, and clippy holds that they build.
 test-portable: ## the tests of the library, built without DPDK
-	$(CARGO) test --locked $(PORTABLE) --test embed
+	$(CARGO) test --locked -p wedjat --no-default-features --features wedjat/auth --test embed
 
 lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are errors
 	@scripts/deps.sh test

@@ -148,8 +148,13 @@ END
 
 /// Page with a test of its own below.
 const FIRST_TASKS: &str = "docs/tutorials/first-tasks.md";
-/// Pages whose tests are elsewhere: in tests/library.rs of the root package, because they need the library.
-const ELSEWHERE: [&str; 2] = ["docs/tutorials/embed-c.md", "docs/tutorials/embed-rust.md"];
+/// Pages whose tests are elsewhere, in the root package: those that need the library in tests/library.rs, and one without
+/// commands in tests/direct_replies.rs.
+const ELSEWHERE: [&str; 3] = [
+    "docs/tutorials/embed-c.md",
+    "docs/tutorials/embed-rust.md",
+    "docs/howto/return-replies-directly.md",
+];
 
 /// Declares a test for each page.
 macro_rules! pages {
