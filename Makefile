@@ -68,6 +68,7 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 	$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
 	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p wedjat --no-default-features --lib -- -D warnings
+	$(CARGO) clippy --locked -p wedjat -p wedjat-testbed --no-default-features --features wedjat/cli -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
 
 book: ## the documents as a book (mdBook), in OUT (book)
