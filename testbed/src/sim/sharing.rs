@@ -117,7 +117,7 @@ pub struct SharedCore<T> {
     slice_start: u64,
     /// Number of tasks in the round that have not started.
     not_started: usize,
-    /// Sum of [`Turn::quanta`] over the round.
+    /// Sum of [`RoundTask::quanta`] over the round.
     quanta: u64,
     /// Task that runs without interruption, its start and its end. The round waits until that end.
     exclusive: Option<(T, u64, u64)>,

@@ -7,7 +7,7 @@ use rand::RngExt as _;
 use wedjat_pktgen::grammar::parse_time_ns;
 use wedjat_pktgen::seed::{Stream, StreamSeed};
 
-/// Names of faults, as accepted by [`Faults::parse`].
+/// Names of faults, as accepted by [`FaultPlan::parse`].
 const NAMES: &str = "loss, dup, reorder, corrupt, cut, pause, kill, leave";
 
 /// Participant of a run.
