@@ -168,7 +168,7 @@ impl Planner<'_> {
             if old.as_ref().map_or(Reports::Replies, |old| old.reports) != pool.reports {
                 self.fixed(format!("`pool.reports` of pool {id}"));
             }
-            // So do replies: a new pool's go through the leaf.
+            // Replies of a new pool go through the leaf.
             if old.as_ref().map_or(ReplyPath::Leaf, |old| old.replies) != pool.replies {
                 self.fixed(format!("`pool.replies` of pool {id}"));
             }

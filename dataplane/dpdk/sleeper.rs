@@ -56,7 +56,7 @@ struct Queue {
     epoch: u64,
     /// True if the driver has accepted the interrupt.
     is_accepted: bool,
-    /// True if packets may have been waiting when the timer ended the last sleep, and no interrupt has come since.
+    /// True if the timer ended the last sleep, perhaps with packets waiting, and no interrupt has come since.
     is_suspect: bool,
 }
 
@@ -209,8 +209,9 @@ impl Sleeper {
         !events.is_empty()
     }
 
-    /// Returns true if no interrupt has come for packets that waited at the end of the last sleep, in which
-    /// [`Sleeper::is_suspect`]. Records this as a miss of their queues. Call it before the next [`Sleeper::sleep`].
+    /// Returns true if packets waited at the end of the last sleep, and their interrupt has still not come. Call it
+    /// only after a sleep with [`Sleeper::is_suspect`]. Records this as a miss of their queues. Call it before the next
+    /// [`Sleeper::sleep`].
     pub fn was_missed(&mut self) -> bool {
         let is_woken_by_now = self.take_events();
         let mut misses = 0;

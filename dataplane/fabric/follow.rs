@@ -416,7 +416,6 @@ fn pool_of(node: NodeId, id: u16, pool: &PoolView) -> Result<Pool, String> {
     let has_service = settings.spines > 0 && !matches!(node, NodeId::Agent(_));
     let service = settings.address.filter(|_| has_service);
     let link = pool.spine.map(|(id, ip)| (Spine { id, ip }, signals));
-    // The controller does not know the other settings of a pool. These are placeholders: the node keeps those of its
-    // file.
+    // Placeholders for settings that the controller does not know: the node keeps those of its file.
     Ok(Pool { service, link, ..Pool::new(policy, settings.queue, settings.overflow) })
 }

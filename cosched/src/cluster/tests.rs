@@ -97,8 +97,8 @@ fn costly_sharing_orders_arms_as_the_paper() {
 #[test]
 fn free_sharing_orders_waiting_but_not_response() {
     for cores in SIZES {
-        // In the paper's order jobs wait longer under ASA_X than under Static, which needs refusals that last. So a
-        // host that refused a guest gets no further request: a million seconds exceed the run.
+        // In the paper jobs wait longer under ASA_X than under Static. That needs lasting refusals: a host that refused
+        // a guest gets no further request, because a million seconds exceed the run.
         let [slurm, fixed, asax] = [Arm::Slurm, Arm::Static, Arm::AsaxPaper]
             .map(|arm| report(cores, arm, Contention::NONE, 1e6));
         let [fixed_h, asax_h, slurm_h] =

@@ -217,8 +217,8 @@ impl Dispatcher {
         }
     }
 
-    /// Returns a test whether a member has as many tasks as the policy allows; `None` if the policy sets no bound. Cores
-    /// that share the members may see a task of another core late.
+    /// Returns a test for members at the policy's bound of tasks; `None` without a bound. With several cores, the tasks
+    /// of the others may count late.
     #[inline]
     pub(crate) fn fullness(&self) -> Option<impl Fn(Member) -> bool + '_> {
         let bound = self.bound()? as u32;

@@ -4,7 +4,8 @@
 //! produces this level on average.
 //!
 //! With `unseen=measured`, SCD measures the arrivals from other dispatchers. Tasks that
-//! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default (`alike`).
+//! arrive during a round trip are in no report yet, so SCD adds their number. The paper's rule is the default
+//! (`alike`).
 //!
 //! The policy needs every queue. It finds the level by prefix sums over the members in the order of their surfaces.
 //! Members of equal rates are kept in one set for each queue length, so that a run visits the lengths rather than the
@@ -62,7 +63,7 @@ struct Depth {
 }
 
 /// Members of a [`Depth`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Members {
     /// A single member.
     One(Member),
@@ -136,6 +137,17 @@ impl WaterFill {
         if self.scd { 0.5 } else { 0.0 }
     }
 
+    /// Returns the rate that counts for a member.
+    fn rate(&self, member: Member, view: &View) -> f64 {
+        if self.scd { view.rate(member) } else { 1.0 }
+    }
+
+    /// Moves a member to the set of its outstanding tasks.
+    #[inline]
+    fn note_queue(&mut self, member: Member, view: &View) {
+        self.lengths.change(member, view.outstanding(member));
+    }
+
     /// Computes the probabilities for a run of `tasks` tasks.
     fn solve(&self, tasks: usize, view: &View) {
         let (half, arrivals) = (self.half(), self.arrivals(tasks));
@@ -143,17 +155,16 @@ impl WaterFill {
         // True queues change without this dispatcher, so they are in no set.
         let has_sets = !self.rates.is_empty() && !view.sees_queues();
         if !(has_sets && shares.by_length(half, arrivals, &self.rates, &self.lengths)) {
-            let rate = |member| if self.scd { view.rate(member) } else { 1.0 };
-            shares.by_member(half, arrivals, rate, view);
+            shares.by_member(half, arrivals, |member| self.rate(member, view), view);
         }
     }
 
-    /// Puts the active members into sets, if there are at most as many rates as classes.
+    /// Puts the active members into sets. With more rates than classes, all sets stay empty.
     fn rebuild_sets(&mut self, view: &View) {
         self.lengths.clear(view.members());
         self.rates.clear();
         for &member in view.active() {
-            let rate = if self.scd { view.rate(member) } else { 1.0 };
+            let rate = self.rate(member, view);
             let class = self.rates.iter().position(|other| *other == rate);
             if class.is_none() && self.rates.try_push(rate).is_err() {
                 self.lengths.clear(view.members());
@@ -207,12 +218,8 @@ impl Shares {
         self.depths.extend(view.active().iter().map(|&member| {
             Depth::new(view.probe(member), half, rate(member), Members::One(member))
         }));
-        let order = |depth: &Depth| match depth.members {
-            Members::One(member) => member,
-            Members::All(_) => Member(0), // not here
-        };
         self.depths.sort_unstable_by(|a, b| {
-            a.surface.total_cmp(&b.surface).then_with(|| order(a).cmp(&order(b)))
+            a.surface.total_cmp(&b.surface).then_with(|| a.members.cmp(&b.members))
         });
         let mut level = Level::of(arrivals);
         let covered = self.depths.iter().take_while(|depth| level.covers(depth)).count();
@@ -301,7 +308,7 @@ impl Policy for WaterFill {
         picks.fill_with(|| shares.draw(&self.lengths, rng));
         for pick in picks.iter().flatten() {
             view.sent(pick.member);
-            self.lengths.change(pick.member, view.outstanding(pick.member));
+            self.note_queue(pick.member, view);
         }
         if let Some(conditions) = &mut self.conditions {
             conditions.note_picks(picks, view);
@@ -310,7 +317,7 @@ impl Policy for WaterFill {
 
     fn on_reply(&mut self, report: &Report, view: &mut View, _rng: &mut Rng) {
         view.set_load(report.member, report.load);
-        self.lengths.change(report.member, view.outstanding(report.member));
+        self.note_queue(report.member, view);
         if let Some(conditions) = &mut self.conditions {
             let inverse_rate = view.rate(report.member).max(f64::MIN_POSITIVE).recip();
             let mut run = RunWork::default();
@@ -327,15 +334,15 @@ impl Policy for WaterFill {
     }
 
     fn on_follow(&mut self, member: Member, view: &mut View) {
-        self.lengths.change(member, view.outstanding(member));
+        self.note_queue(member, view);
     }
 
     fn on_written_off(&mut self, member: Member, view: &mut View) {
-        self.lengths.change(member, view.outstanding(member));
+        self.note_queue(member, view);
     }
 
     fn on_remote_update(&mut self, member: Member, view: &mut View) {
-        self.lengths.change(member, view.outstanding(member));
+        self.note_queue(member, view);
         if let Some(conditions) = &mut self.conditions {
             conditions.note_remote(member, view);
         }

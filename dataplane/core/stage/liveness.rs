@@ -32,7 +32,7 @@ use arrayvec::ArrayVec;
 use super::Network;
 use crate::policy::{Core, Dispatcher};
 use crate::state::MemberPresence;
-use crate::state::neighbour::{PORT_SETS, Slot};
+use crate::state::neighbour::{PORT_SETS, REACHABLE_MS, Slot};
 use crate::state::{Counter, Counters, Load, Member, Neighbours, Report};
 
 /// Minimum number of checks of each worker within a timeout. The core detects a silence late by at most an eighth of
@@ -44,9 +44,6 @@ const LAP_MAX_NS: u64 = 10_000_000;
 const LAP_MIN_NS: u64 = 100_000;
 /// Time without a message after which a server with tasks is probed.
 const UNANSWERED_MS: u32 = 1_000;
-/// Time without a message after which any other host that receives packets is probed (Linux:
-/// `base_reachable_time_ms`).
-const REACHABLE_MS: u32 = 30_000;
 /// Number of failed resolutions after which a server that never answered is taken out.
 const FAILURES: u8 = 5;
 /// Maximum number of pending probes.

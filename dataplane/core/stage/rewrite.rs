@@ -101,8 +101,8 @@ pub(super) fn readdress_task<A: Family>(
     out(neighbours, &target.next_hop, target.worker, frame, verdicts, index);
 }
 
-/// Marks a rewritten task whose worker now has as many tasks as the policy allows, if the worker's completions may be
-/// reported late. Its server then reports the next completion at once, because tasks may wait here for it.
+/// Marks a rewritten task of a pool with direct return if it fills its worker up to the policy's bound. Tasks may then
+/// wait here, so its server reports the next completion at once.
 #[inline]
 pub(super) fn mark_if_full(stages: &Stages, frame: &mut [u8], parsed: &Packet) {
     let (pool, member) = (usize::from(parsed.chosen.0), parsed.chosen.1);

@@ -32,6 +32,9 @@ const WAYS: usize = 8;
 /// Number of u64 words of a set. The keys, MAC addresses, times, and upper and lower halves of IPv6 addresses
 /// have one cache line each.
 const SET_WORDS: usize = 5 * WAYS;
+/// Age in milliseconds from which the MAC address of a host that receives packets is confirmed (Linux:
+/// `base_reachable_time_ms`).
+pub const REACHABLE_MS: u32 = 30_000;
 /// Number of sets of each port's cache.
 pub const PORT_SETS: usize = PORT_SLOTS / WAYS;
 

@@ -45,8 +45,8 @@ const MORE_BIT: u8 = 1 << 7;
 pub const FLAGS: usize = 8;
 /// Bit of a task's `qlen`: the member was chosen from the idle list.
 pub const IDLE: u8 = 1;
-/// Bit of a task's `qlen`, only in pools with direct return: the member now has as many tasks as the policy allows,
-/// so the leaf may hold tasks back until the next completion.
+/// Bit of a task's `qlen`, only in pools with direct return: the task fills its member up to the policy's bound. Tasks
+/// may then wait at the leaf for the next completion.
 pub const FULL: u8 = 2;
 
 /// Kind of a packet.

@@ -116,7 +116,7 @@ fn bad_completion_reports_are_counted() {
         let expected = [("unknown_worker", 1), ("spoofed_reply", 1), ("completions_malformed", 3)];
         assert_eq!(rig.drops(), expected);
         assert_eq!(rig.outstanding(worker - 10), 1, "none of them answered the task");
-        // Entries of an unknown worker and of another server's are ignored, the others count.
+        // Entries of an unknown worker and of another server's worker are ignored. The first entry counts.
         let foreign = 10 + 4 * other as u16;
         rig.through(WORKERS, &report(own, &[entry, (99, 0), (foreign, 0)]), WORKERS);
         let counts = [Counter::Completions, Counter::CompletionsUnknown];

@@ -30,7 +30,7 @@ pub struct LengthSets {
 }
 
 /// Members of one class with equal queue lengths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LengthSet {
     /// Number of the set.
     place: u16,

@@ -8,8 +8,8 @@
 //! and if worker threads send the replies, it readdresses the task to itself. The reply then passes the leaf.
 //!
 //! Completions wait in a *batch* for each leaf. The agent sends a batch when it is full or has waited for [`DELAY_NS`].
-//! It does so at once if the leaf marked one of the worker's tasks as the last that the worker may hold: tasks may
-//! then wait at the leaf.
+//! A task that fills its worker up to the policy's bound has a mark of the leaf. Tasks may then wait at the leaf, so
+//! the agent sends the batch at once.
 
 use arrayvec::ArrayVec;
 
@@ -18,16 +18,12 @@ use crate::node::Timing;
 use crate::node::arp::{ArpQuestion, ArpResolver};
 use crate::stage::network::PortNetwork;
 use crate::state::Neighbours;
-use crate::state::neighbour::HostAddress;
+use crate::state::neighbour::{HostAddress, REACHABLE_MS};
 use crate::wire::completion::{COMPLETIONS_MAX, Completion};
 use crate::wire::ether::Mac;
 
-/// Longest time that a completion waits for others in nanoseconds. A quarter of the leaf's patience for its places.
+/// Longest time that a completion waits for others in nanoseconds.
 const DELAY_NS: u64 = 5_000;
-/// Interval of questions for a host in milliseconds.
-const QUESTION_MS: u64 = 200;
-/// Age of a MAC address in milliseconds from which the agent confirms it (Linux: `base_reachable_time_ms`).
-const REACHABLE_MS: u32 = 30_000;
 
 /// Route of a reply without the leaf.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +45,7 @@ pub struct ClientHops {
 impl ClientHops {
     /// Creates the table for this number of ports.
     pub fn new(ports: usize) -> Self {
-        let resolver = ArpResolver::new(QUESTION_MS);
+        let resolver = ArpResolver::new(Timing::ASK_MS);
         Self { neighbours: Neighbours::heap(ports, 0), resolver }
     }
 

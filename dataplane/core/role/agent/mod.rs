@@ -614,7 +614,7 @@ where
     }
 
     /// Returns the index of the leaf with this MAC address behind the port.
-    #[cold]
+    #[inline]
     fn leaf_of(&self, port: usize, mac: Mac) -> Option<u8> {
         let is_sender = |leaf: &Registrar| leaf.hop.port == port && leaf.mac() == Some(mac);
         self.registrars.iter().position(is_sender).map(|leaf| leaf as u8)

@@ -119,8 +119,8 @@ impl<B: Buf> Packet<B> {
         Self { forwarded, ..self }
     }
 
-    /// Sets the route of the reply of a task whose destination is not the agent's own. Without a route, the task gets
-    /// the agent's address on its port as its destination, as if it had been sent there.
+    /// Sets the route of the reply to a task with a client's destination. Without a route, the destination becomes the
+    /// agent's address on this port, and the reply passes the leaf.
     pub fn with_route(mut self, route: Option<DirectRoute>, own: &PortAddress) -> Self {
         self.direct = route;
         if route.is_none() {
@@ -140,7 +140,7 @@ impl<B: Buf> Packet<B> {
         self.direct
     }
 
-    /// Returns true if the leaf marked it as the last task that the worker may hold.
+    /// Returns true if it fills its worker up to the policy's bound, by the mark of the leaf.
     #[inline]
     pub fn is_last(&self) -> bool {
         self.header.qlen & u16::from(FULL) != 0

@@ -262,7 +262,7 @@ impl<P: Port<Buf: Token>> Responder<P> {
         self.completions.push(route.leaf, pool, completion, is_urgent, self.now);
     }
 
-    /// Handles a task that the leaf marked as the last that this worker may hold. The leaf then waits for the worker's
+    /// Handles a task that fills its worker up to the policy's bound. Tasks may now wait at the leaf for the worker's
     /// next completion, or for one that is not reported yet.
     #[inline]
     pub fn note_full(&mut self, worker: u16, route: DirectRoute) {

@@ -457,9 +457,8 @@ fn tasks<A: FastPath, B: Buf>(
     }
 }
 
-/// Marks the rewritten tasks whose workers now have as many tasks as the policy allows: see [`rewrite::mark_if_full`].
-/// Compares after the whole run, so it may mark several tasks of one worker, which changes nothing. `tasks` as in
-/// [`hold`].
+/// Marks the rewritten tasks of workers at the policy's bound, as [`rewrite::mark_if_full`] does. Compares after the
+/// whole run: several tasks of one worker may get the mark, with the same effect. `tasks` as in [`hold`].
 #[inline(never)]
 fn mark_full<'a, A: FastPath, B: Buf>(
     dispatcher: &Dispatcher,

@@ -44,9 +44,9 @@ impl Ranks {
         self.order.least.into()
     }
 
-    /// Returns the member whose tasks have received the most quanta of service, and so end soonest, out of at most
-    /// `scanned` members of a non-empty front from a random place on. If none has quanta, this is the member that
-    /// [`Rank::find`] returns. Other ties are broken uniformly.
+    /// Returns the member whose tasks have received the most quanta of service; they probably end soonest. Looks at
+    /// most at `scanned` members of a non-empty front, from a random place on. If none has quanta, this is the member
+    /// that [`Rank::find`] returns. Other ties are broken uniformly.
     #[inline]
     pub fn find_most_served(
         &self,
