@@ -217,8 +217,8 @@ impl Dispatcher {
         }
     }
 
-    /// Returns a test for members at the policy's bound of tasks; `None` without a bound. With several cores, the tasks
-    /// of the others may count late.
+    /// Returns a test for members at the policy's bound of tasks; `None` without a bound. Tasks of another core may
+    /// count late.
     #[inline]
     pub(crate) fn fullness(&self) -> Option<impl Fn(Member) -> bool + '_> {
         let bound = self.bound()? as u32;
