@@ -1,13 +1,11 @@
 # What one does with wedjat; `make help` lists it. CI calls these and nothing else.
 .DEFAULT_GOAL := help
-.PHONY: help demo fabric test test-dpdk test-units test-processes test-emulated test-portable lint book doc bench bench-cores bench-host bench-lines
+.PHONY: help demo fabric test test-dpdk test-units test-processes test-beside test-portable lint book doc bench bench-cores bench-host bench-lines
 .PHONY: bench-library bench-preempt miri reference figures soak test-nics histories bench-cosched bench-sockets test-prefix attack install uninstall deb publish-check deps clean
 
 CARGO ?= cargo
 # All there is, the RocksDB workload with it.
 ALL := --workspace --features wedjat-testbed/rocksdb
-# Without the DPDK ports and without RocksDB; wedjat-rocksdb is empty then.
-PORTABLE := --workspace --exclude wedjat-sys --exclude wedjat-dpdk --no-default-features --features wedjat/cli
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -28,13 +26,13 @@ histories: ## inject all faults into controllers, SECONDS (300) over etcd and as
 	target=$${CARGO_TARGET_DIR:-target}; for store in etcd file; do \
 		"$$target/release/wedjat-testbed" histories --store $$store --seconds $(or $(SECONDS),300) $(HISTORIES) || exit; done
 
-# Tests of processes leave most of a second CPU idle. Tests in emulated time, the builds without DPDK and the lints fill it, at
+# Tests of processes leave most of a second CPU idle. The other tests, the builds without DPDK and the lints fill it, at
 # the lowest priority. They begin some seconds later, because a build that runs first would hold cargo's lock against the tests.
 test: test-units ## all tests, with DPDK and without, and the lints
-	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-emulated test-portable lint >"$$beside" 2>&1; } & \
+	@beside=$$(mktemp); { sleep 5; nice -n 19 $(MAKE) test-beside test-portable lint >"$$beside" 2>&1; } & \
 	$(MAKE) test-processes; status=$$?; wait $$! || status=1; cat "$$beside"; rm "$$beside"; exit $$status
 
-test-dpdk: test-units test-processes test-emulated ## the tests with DPDK ports and RocksDB
+test-dpdk: test-units test-processes test-beside ## the tests with DPDK ports and RocksDB
 
 # Builds the other tests, too, so that no later build waits for a lock.
 test-units:
@@ -42,17 +40,18 @@ test-units:
 	$(CARGO) test --locked $(ALL) --lib --bins
 	$(CARGO) test --locked $(ALL) --test '*' --no-run --quiet
 
-# Integration tests in emulated time, which wait for no clock.
-EMULATED := advise fabric learner lockstep lockstep_fabric lockstep_leaves simulator soak
+# Integration tests that start no polling process: in emulated time, under valgrind, or of packages.
+BESIDE := advise attack bench_lines fabric learner lockstep lockstep_fabric lockstep_leaves simulator slices soak
+BESIDE += library packages
 TESTS := $(sort $(notdir $(basename $(wildcard tests/*.rs */tests/*.rs))))
 
 # They start DPDK processes that poll, so they run one at a time.
 test-processes:
-	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(filter-out $(EMULATED),$(TESTS))) -- --test-threads=1
+	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(filter-out $(BESIDE),$(TESTS))) -- --test-threads=1
 	$(CARGO) test --locked $(ALL) --doc
 
-test-emulated:
-	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(EMULATED)) -- --test-threads=1
+test-beside:
+	$(CARGO) test --locked $(ALL) $(addprefix --test ,$(BESIDE)) -- --test-threads=1
 
 # DPDK=/opt/dpdk-24.11
 test-prefix: ## build against the DPDK installed below the prefix DPDK, and run the tests of its virtual devices
@@ -66,7 +65,6 @@ lint: ## formatting, clippy and rustdoc, with DPDK and without; warnings are err
 	@scripts/deps.sh test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked $(ALL) --all-targets -- -D warnings
-	$(CARGO) clippy --locked $(PORTABLE) --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p wedjat --no-default-features --lib -- -D warnings
 	$(CARGO) clippy --locked -p wedjat -p wedjat-testbed --no-default-features --features wedjat/cli -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked $(ALL) --no-deps --document-private-items
